@@ -1,0 +1,38 @@
+"""tilewright: GEMM kernels for NVIDIA GPUs, from a naive loop to the fastest there is, rung by rung."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from . import errors
+    from .emu import emulate, emulator
+    from .ops.matmul import matmul
+    from .plan import explain
+
+# Heavy modules load when first needed: `import tilewright` alone stays under 0.2 s.
+_LAZY = {
+    "matmul": ".ops.matmul",
+    "explain": ".plan",
+    "emulate": ".emu",
+    "emulator": ".emu",
+}
+
+__all__ = ["__version__", "emulate", "emulator", "errors", "explain", "matmul"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module(".errors", __name__)
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_LAZY[name], __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,57 @@
+"""Every error a user can meet. Each message says what failed, the values, why, and what to try."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class TilewrightError(Exception):
+    """Base of all errors raised on purpose by tilewright."""
+
+
+class InvalidOperand(TilewrightError, ValueError):
+    """An array cannot be used as given: its shape, dtype, strides, device, or an overlap with another."""
+
+
+class ConfigRejected(TilewrightError, ValueError):
+    """A rung or a config cannot run the problem on the architecture; the message carries the numbers."""
+
+
+class CompileError(TilewrightError):
+    """NVRTC refused a source. `log` holds the compiler's own words."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
+class DeviceError(TilewrightError):
+    """The CUDA driver reported a failure, or no usable GPU is there."""
+
+
+class MissingDependency(TilewrightError, ImportError):
+    """An optional package or a library is not installed; the message names how to get it."""
+
+
+class CacheError(TilewrightError):
+    """A cache archive or folder cannot be used. A corrupt entry alone never raises: it is recompiled."""
+
+
+class PtxError(TilewrightError, ValueError):
+    """PTX text could not be parsed. The message names the line."""
+
+
+class UnknownInstruction(PtxError):
+    """The emulator has no handler for this exact form. Nothing is ever skipped silently."""
+
+
+class EmulatorFault(TilewrightError):
+    """A kernel did on the emulator what a GPU punishes. `hazard` says what, where and who (see tilewright.emu)."""
+
+    def __init__(self, message: str, hazard: Any = None) -> None:
+        super().__init__(message)
+        self.hazard = hazard
+
+
+class WrongResult(TilewrightError):
+    """A result failed its check against the float64 reference; it must not be used or timed."""

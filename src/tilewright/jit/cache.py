@@ -1,0 +1,165 @@
+"""Compiled kernels on disk: one folder an entry, named by the hash of all that made it.
+
+An entry is written to a temporary folder and renamed into place, so a reader sees all of it or nothing; the loser of
+a race uses the winner's. Every file's hash stands in the entry's index: a truncated or altered entry is dropped and
+made again. A cache that cannot be written (read-only home, full disk) is said once and done without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import uuid
+import warnings
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import platformdirs
+
+from ..errors import CacheError
+
+ENVIRONMENT_VARIABLE = "TILEWRIGHT_CACHE"
+FORMAT = "v1"
+_INDEX = "index.json"
+
+
+def default_folder() -> Path:
+    """$TILEWRIGHT_CACHE, else the platform's cache folder for this user."""
+    chosen = os.environ.get(ENVIRONMENT_VARIABLE)
+    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("tilewright")
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+class KernelCache:
+    """Entries of named byte files under `folder`, by key (64 hexadecimal digits)."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = (folder or default_folder()) / "kernels" / FORMAT
+        self._told = False
+
+    def path(self, key: str) -> Path:
+        return self.folder / key[:2] / key
+
+    def _say_once(self, message: str) -> None:
+        if not self._told:
+            self._told = True
+            warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+    def load(self, key: str) -> dict[str, bytes] | None:
+        """The entry's files, or None when there is none or it was corrupt (then it is removed)."""
+        path = self.path(key)
+        try:
+            index = json.loads((path / _INDEX).read_bytes())
+            files = {name: (path / name).read_bytes() for name in index["files"]}
+            if index["key"] == key and all(_hash(files[name]) == digest for name, digest in index["files"].items()):
+                return files
+            reason = "its files do not match its index"
+        except FileNotFoundError:
+            if not path.is_dir():
+                return None
+            reason = "a file is missing"
+        except NotADirectoryError:
+            reason = "it is not a folder"
+        except PermissionError as error:
+            self._say_once(f"kernel cache entry {path} cannot be read ({error}); compiling instead.")
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+        self._say_once(f"kernel cache entry {path} was corrupt ({reason}); it is made again.")
+        self._discard(path)
+        return None
+
+    def _discard(self, path: Path) -> None:
+        """Rename away first: a reader beside us sees the whole entry or none."""
+        trash = path.with_name(f".trash-{uuid.uuid4().hex}")
+        try:
+            path.rename(trash)
+        except OSError:
+            return
+        if trash.is_dir():
+            shutil.rmtree(trash, ignore_errors=True)
+        else:
+            trash.unlink(missing_ok=True)
+
+    def store(self, key: str, files: Mapping[str, bytes]) -> bool:
+        """Write an entry; True when it stands afterwards, whoever wrote it. Never raises for a cache it cannot write."""
+        path = self.path(key)
+        index = {"key": key, "files": {name: _hash(data) for name, data in files.items()}}
+        temporary: Path | None = None
+        try:
+            for folder in reversed([path.parent, *path.parent.parents]):
+                if not folder.exists():
+                    folder.mkdir(mode=0o700, exist_ok=True)
+            temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=path.parent))
+            for name, data in files.items():
+                (temporary / name).write_bytes(data)
+            (temporary / _INDEX).write_text(json.dumps(index, indent=1, sort_keys=True))
+            try:
+                temporary.rename(path)
+            except OSError:
+                if not path.is_dir():
+                    raise
+                shutil.rmtree(temporary, ignore_errors=True)  # lost the race: the winner's entry serves
+            return True
+        except OSError as error:
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
+            self._say_once(
+                f"the kernel cache {self.folder} cannot be written ({error}); kernels are compiled anew in each "
+                f"process. Point {ENVIRONMENT_VARIABLE} at a folder that can be written."
+            )
+            return False
+
+    def keys(self) -> list[str]:
+        return sorted(p.name for p in self.folder.glob("??/*") if not p.name.startswith(".") and p.is_dir())
+
+    def size(self) -> int:
+        """Bytes of all files below the folder."""
+        return sum(p.stat().st_size for p in self.folder.rglob("*") if p.is_file())
+
+    def clear(self) -> int:
+        """Remove every entry; the number removed."""
+        keys = self.keys()
+        for key in keys:
+            self._discard(self.path(key))
+        return len(keys)
+
+    def export(self, archive: Path) -> int:
+        """Write every sound entry to a zip archive; the number written."""
+        count = 0
+        partial = archive.with_name(f".{archive.name}-{uuid.uuid4().hex}")
+        try:
+            with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as out:
+                for key in self.keys():
+                    files = self.load(key)
+                    if files is not None:
+                        count += 1
+                        for name, data in files.items():
+                            out.writestr(f"{key}/{name}", data)
+            partial.replace(archive)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise CacheError(f"the cache could not be exported to {archive}: {error}") from error
+        return count
+
+    def load_archive(self, archive: Path) -> int:
+        """Take over every entry of an exported archive; the number taken. Raises CacheError for what is no archive."""
+        entries: dict[str, dict[str, bytes]] = {}
+        try:
+            with zipfile.ZipFile(archive) as source:
+                for member in source.namelist():
+                    key, _, name = member.partition("/")
+                    sound = len(key) == 64 and all(c in "0123456789abcdef" for c in key)
+                    if not sound or name not in ("kernel.cubin", "kernel.ptx", "kernel.log"):
+                        raise CacheError(f"{archive} is no exported kernel cache: it holds {member!r}.")
+                    entries.setdefault(key, {})[name] = source.read(member)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise CacheError(f"{archive} cannot be read as an exported kernel cache: {error}") from error
+        return sum(self.store(key, files) for key, files in entries.items())

@@ -1,0 +1,130 @@
+"""From source to a compiled kernel: memory, then disk, then NVRTC."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from ..errors import CompileError
+from . import nvrtc
+from .cache import KernelCache, default_folder
+from .nvrtc import Resources
+from .source import Constant, Source, gather, render
+
+# -lineinfo leaves the machine code as it is; it lets the emulator and profilers name lines of the source.
+BASE_OPTIONS = ("--std=c++17", "-default-device", "-lineinfo", "--ptxas-options=-v")
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """One entry, compiled for one architecture."""
+
+    entry: str
+    arch: str
+    cubin: bytes = field(repr=False)
+    ptx: str = field(repr=False)
+    log: str = field(repr=False)
+    resources: Resources
+    source: Source = field(repr=False)
+    key: str
+    seconds: float
+    """What getting it took: compiling, or loading from the cache."""
+    from_cache: bool
+
+
+def cache_key(source: Source, arch: str, options: Sequence[str], version: str) -> str:
+    """Hash of the text, every included file, the options, the target and the compiler's version: no path, no pointer."""
+    parts = [source.text, source.name, source.entry, arch, version, *options]
+    parts += [part for header in source.headers for part in header]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+_in_memory: dict[tuple[str, str], CompiledKernel] = {}
+_locks: dict[str, threading.Lock] = {}
+_guard = threading.Lock()
+
+
+@lru_cache(maxsize=8)
+def _cache_at(folder: Path) -> KernelCache:
+    return KernelCache(folder)
+
+
+def kernel_cache() -> KernelCache:
+    """The cache at the folder in force now."""
+    return _cache_at(default_folder())
+
+
+def compile_unit(source: Source, arch: str, options: Sequence[str] = ()) -> CompiledKernel:
+    """Compile `source` for `arch`, or take it from the cache. Raises CompileError with the compiler's log."""
+    all_options = (*BASE_OPTIONS, *options)
+    key = cache_key(source, arch, all_options, nvrtc.version())
+    cache = kernel_cache()
+    place = (str(cache.folder), key)
+    with _guard:
+        lock = _locks.setdefault(key, threading.Lock())
+    with lock:
+        if place in _in_memory:
+            return _in_memory[place]
+        start = time.perf_counter()
+        files = cache.load(key)
+        from_cache = files is not None and {"kernel.cubin", "kernel.ptx", "kernel.log"} <= files.keys()
+        if files is None or not from_cache:
+            cubin, ptx, log = nvrtc.build(source, arch, all_options)
+            files = {"kernel.cubin": cubin, "kernel.ptx": ptx.encode(), "kernel.log": log.encode()}
+            nvrtc.parse_resources(log, source.entry)  # an entry without a report must not be stored
+            cache.store(key, files)
+        log = files["kernel.log"].decode()
+        kernel = CompiledKernel(
+            entry=source.entry,
+            arch=arch,
+            cubin=files["kernel.cubin"],
+            ptx=files["kernel.ptx"].decode(),
+            log=log,
+            resources=nvrtc.parse_resources(log, source.entry),
+            source=source,
+            key=key,
+            seconds=time.perf_counter() - start,
+            from_cache=from_cache,
+        )
+        _in_memory[place] = kernel
+        return kernel
+
+
+def compile_source(
+    text: str,
+    *,
+    entry: str,
+    arch: str = "sm_90a",
+    name: str = "kernel.cu",
+    include: Sequence[str | Path] = (),
+    options: Sequence[str] = (),
+) -> CompiledKernel:
+    """Compile a person's own CUDA C++. `entry` is the kernel's name in the PTX (write it `extern "C"`).
+
+    `include` names folders for quoted includes, before which the package's own device code is searched last.
+    Raises CompileError with the compiler's log, or when the source has no such entry.
+    """
+    from .source import CUDA_ROOT
+
+    folders = [*(Path(folder) for folder in include), CUDA_ROOT]
+    source = Source(text, name, entry, gather(text, folders))
+    try:
+        return compile_unit(source, arch, options)
+    except CompileError as error:
+        if "reported no registers" in str(error):
+            raise CompileError(
+                f'{name} has no kernel named {entry!r} in its PTX. Declare it: extern "C" __global__ void {entry}(...)',
+                error.log,
+            ) from error
+        raise
+
+
+def compile_rung(include: str, constants: Mapping[str, Constant], entry: str, arch: str) -> CompiledKernel:
+    """Compile a rung's file with its constants (see source.render)."""
+    return compile_unit(render(include, constants, entry), arch)

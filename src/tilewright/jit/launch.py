@@ -1,0 +1,70 @@
+"""A launch, and who carries it out: a GPU (jit/device.py) or the emulator (emu/session.py).
+
+Both take the same compiled kernel and the same packed parameter bytes; only the addresses in them differ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ..arch import Arch, Gpu
+    from .compile import CompiledKernel
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch. `params` is the packed parameter buffer, laid out as PTX declares it."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    params: bytes
+    shared_bytes: int = 0
+    """Dynamic shared memory, in bytes."""
+
+
+class Executor(Protocol):
+    """What runs kernels. Addresses are plain integers, valid for this executor alone."""
+
+    arch: Arch
+    gpu: Gpu
+
+    def upload(self, data: np.ndarray) -> int:
+        """Copy raw bytes (a one-dimensional uint8 array) to the device; their address, 256-byte aligned."""
+        ...
+
+    def download(self, address: int, nbytes: int) -> np.ndarray:
+        """The bytes at `address`, copied back: a uint8 array."""
+        ...
+
+    def release(self, address: int) -> None:
+        """Give an upload back."""
+        ...
+
+    def launch(self, kernel: CompiledKernel, launch: Launch) -> None:
+        """Run the kernel; on a GPU in the order of its current stream."""
+        ...
+
+
+_current: ContextVar[Executor | None] = ContextVar("tilewright_executor", default=None)
+
+
+def current_executor() -> Executor | None:
+    """The executor installed by `use_executor` around the caller, or None: then the arrays' own device runs."""
+    return _current.get()
+
+
+@contextlib.contextmanager
+def use_executor(executor: Executor) -> Iterator[Executor]:
+    """Run every op inside on `executor`."""
+    token = _current.set(executor)
+    try:
+        yield executor
+    finally:
+        _current.reset(token)

@@ -1,0 +1,103 @@
+"""The NVRTC calls, through cuda.bindings. No driver is needed for any of them.
+
+One compilation for a real architecture gives the cubin, the PTX it was made from, and ptxas's report in the log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ..errors import CompileError, MissingDependency
+from .source import Source
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What ptxas says of one entry. `registers` a thread; all else in bytes; shared bytes are the static ones."""
+
+    registers: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+    barriers: int
+
+
+@lru_cache(maxsize=1)
+def bindings() -> Any:
+    """The nvrtc module with its library loaded. Raises MissingDependency saying what to install."""
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except Exception as error:
+        raise MissingDependency(
+            f"NVRTC could not be loaded ({type(error).__name__}: {error}). "
+            "Install it with: pip install nvidia-cuda-nvrtc cuda-bindings"
+        ) from error
+    return nvrtc
+
+
+@lru_cache(maxsize=1)
+def version() -> str:
+    """NVRTC's version as loaded, "major.minor"."""
+    status, major, minor = bindings().nvrtcVersion()
+    return f"{major}.{minor}"
+
+
+def _text(program: Any, size: Any, get: Any) -> bytes:
+    status, length = size(program)
+    if int(status) or length == 0:
+        return b""
+    buffer = b" " * length
+    get(program, buffer)
+    return buffer.rstrip(b"\0") if get.__name__ != "nvrtcGetCUBIN" else buffer
+
+
+def build(source: Source, arch: str, options: Sequence[str]) -> tuple[bytes, str, str]:
+    """(cubin, PTX, log) of a source. Raises CompileError with the compiler's log."""
+    nvrtc = bindings()
+    names = [name.encode() for name, _ in source.headers]
+    texts = [text.encode() for _, text in source.headers]
+    status, program = nvrtc.nvrtcCreateProgram(source.text.encode(), source.name.encode(), len(names), texts, names)
+    if int(status):
+        raise CompileError(f"NVRTC could not create a program for {source.name}: {status!r}")
+    try:
+        arguments = [f"--gpu-architecture={arch}".encode(), *(option.encode() for option in options)]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(arguments), arguments)
+        log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode(errors="replace").strip()
+        if int(status):
+            raise CompileError(f"{source.name} does not compile for {arch} ({status.name}):\n{log}", log)
+        cubin = _text(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+        ptx = _text(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX).decode()
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return cubin, ptx, log
+
+
+def parse_resources(log: str, entry: str) -> Resources:
+    """The numbers of `entry` in ptxas's verbose report. Raises CompileError if the report lacks them."""
+    numbers: dict[str, dict[str, int]] = {}
+    current = ""
+    for line in log.splitlines():
+        if match := re.search(r"(?:Compiling entry function|Function properties for) '?([\w$]+)'?", line):
+            current = match[1]
+        found = numbers.setdefault(current, {})
+        for key, pattern in (
+            ("stack_bytes", r"(\d+) bytes stack frame"),
+            ("spill_store_bytes", r"(\d+) bytes spill stores"),
+            ("spill_load_bytes", r"(\d+) bytes spill loads"),
+            ("registers", r"Used (\d+) registers"),
+            ("barriers", r"used (\d+) barriers"),
+            ("shared_bytes", r"(\d+) bytes smem"),
+        ):
+            if match := re.search(pattern, line):
+                found[key] = int(match[1])
+    values = numbers.get(entry, {})
+    if "registers" not in values:
+        raise CompileError(f"ptxas reported no registers for entry {entry!r}; its report:\n{log}", log)
+    return Resources(**{name: values.get(name, 0) for name in Resources.__dataclass_fields__})

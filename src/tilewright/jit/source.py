@@ -1,0 +1,83 @@
+"""A translation unit and everything it includes, gathered before the compiler sees it.
+
+The texts are handed to NVRTC in memory, so that a key is a hash of contents and the machine code holds no path of
+this installation. Only quoted includes are gathered; `#include <...>` is left to the compiler's own search.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from ..errors import CompileError
+
+CUDA_ROOT = Path(__file__).resolve().parent.parent / "cuda"
+"""The package's own device code."""
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
+
+Constant = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class Source:
+    """A translation unit: its text, the name diagnostics give it, its entry, and its includes by name."""
+
+    text: str
+    name: str
+    entry: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@lru_cache(maxsize=512)
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def gather(text: str, folders: Sequence[Path]) -> tuple[tuple[str, str], ...]:
+    """(name, text) of every quoted include reachable from `text`, searched in `folders`, in order of first use.
+
+    A name is always relative to one of the folders, never to the including file: one spelling, one file.
+    Raises CompileError for a file that is nowhere.
+    """
+    found: dict[str, str] = {}
+    pending = _INCLUDE.findall(text)
+    while pending:
+        name = pending.pop(0)
+        if name in found:
+            continue
+        for folder in folders:
+            path = folder / name
+            if path.is_file():
+                found[name] = _read(path)
+                pending.extend(_INCLUDE.findall(found[name]))
+                break
+        else:
+            places = ", ".join(str(folder) for folder in folders)
+            raise CompileError(f'#include "{name}" was not found in {places}. Name its folder with include=.')
+    return tuple(found.items())
+
+
+def literal(value: Constant) -> tuple[str, str]:
+    """(C++ type, C++ literal) of a constant. A str is a C++ type name and has the type "type"."""
+    if isinstance(value, bool):
+        return "bool", "true" if value else "false"
+    if isinstance(value, int):
+        return "int", str(value)
+    if isinstance(value, float):
+        return "float", f"{value!r}f"
+    return "type", value
+
+
+def render(include: str, constants: Mapping[str, Constant], entry: str) -> Source:
+    """The unit of one rung: `struct Cfg` with the named constants, then the rung's file."""
+    lines = ["struct Cfg {"]
+    for name, value in constants.items():
+        kind, text = literal(value)
+        lines.append(f"  using {name} = {text};" if kind == "type" else f"  static constexpr {kind} {name} = {text};")
+    lines += ["};", f'#include "{include}"', ""]
+    text = "\n".join(lines)
+    return Source(text, Path(include).name.replace(".cuh", ".cu"), entry, gather(text, (CUDA_ROOT,)))
