@@ -1,0 +1,20 @@
+// f01: one thread makes one element. The ground floor.
+// Neighbouring threads take neighbouring rows, so a warp walks down a column: its loads of A and its stores touch
+// 32 different rows, one 32-byte sector each for 4 bytes used; its load of B is one element for all.
+#include "tile/epilogue.cuh"
+#include "tile/raster.cuh"
+
+extern "C" __global__ void __launch_bounds__(Cfg::threads) gemm(const __grid_constant__ GemmArgs args) {
+  const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n>(blockIdx.x, args.m, args.n);
+  const int row = origin.row + threadIdx.x % Cfg::tile_m;
+  const int col = origin.col + threadIdx.x / Cfg::tile_m;
+  if (Cfg::edge && (row >= args.m || col >= args.n)) return;
+
+  const float* a = static_cast<const float*>(args.a) + blockIdx.y * args.a_batch;
+  const float* b = static_cast<const float*>(args.b) + blockIdx.y * args.b_batch;
+  float sum = 0;
+  for (int k = 0; k < args.k; ++k)
+    sum = fmaf(a[offset_of<Cfg::a_unit>(row, k, args.a_row, args.a_col)],
+               b[offset_of<Cfg::b_unit>(k, col, args.b_row, args.b_col)], sum);
+  store_element<Cfg>(args, row, col, sum);
+}

@@ -1,0 +1,37 @@
+// f05: new over f04: a thread makes a thread_m x thread_n tile by outer products in registers.
+// thread_m + thread_n shared loads feed thread_m * thread_n products: at 8 x 8, a quarter of a load a product.
+#include "gemm/operands.cuh"
+#include "tile/epilogue.cuh"
+#include "tile/simt.cuh"
+
+extern "C" __global__ void __launch_bounds__(Cfg::threads) gemm(const __grid_constant__ GemmArgs args) {
+  __shared__ float a_tile[Cfg::tile_m * Cfg::tile_k], b_tile[Cfg::tile_k * Cfg::tile_n];
+  const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n>(blockIdx.x, args.m, args.n);
+  const TileSource<float> a = source_a(args), b = source_b(args);
+  CopyA<Cfg, Cfg::tile_k, false> copy_a;
+  CopyB<Cfg, Cfg::tile_n, false> copy_b;
+  constexpr int threads_n = Cfg::tile_n / Cfg::thread_n;
+  const int row = threadIdx.x / threads_n * Cfg::thread_m, col = threadIdx.x % threads_n * Cfg::thread_n;
+
+  float acc[Cfg::thread_m][Cfg::thread_n] = {};
+  for (int k0 = 0; k0 < args.k; k0 += Cfg::tile_k) {
+    copy_a.copy(a_tile, a, origin.row, k0);
+    copy_b.copy(b_tile, b, k0, origin.col);
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < Cfg::tile_k; ++k) {
+      float a_column[Cfg::thread_m], b_row[Cfg::thread_n];
+#pragma unroll
+      for (int i = 0; i < Cfg::thread_m; ++i) a_column[i] = a_tile[(row + i) * Cfg::tile_k + k];
+#pragma unroll
+      for (int j = 0; j < Cfg::thread_n; ++j) b_row[j] = b_tile[k * Cfg::tile_n + col + j];
+      outer_product(acc, a_column, b_row);
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < Cfg::thread_m; ++i)
+#pragma unroll
+    for (int j = 0; j < Cfg::thread_n; ++j)
+      store_element<Cfg>(args, origin.row + row + i, origin.col + col + j, acc[i][j]);
+}

@@ -1,0 +1,36 @@
+// f10: new over f09: two buffers. Global loads of the next tile are under way while this one is multiplied.
+// The overlap leaks: the loads still pass through registers, which the products need, and one barrier remains.
+#include "gemm/transposed.cuh"
+
+extern "C" __global__ void __launch_bounds__(Cfg::threads) gemm(const __grid_constant__ GemmArgs args) {
+  using Tiles = TransposedTiles<Cfg>;
+  __shared__ __align__(16) float a_tile[2][Tiles::a_size], b_tile[2][Tiles::b_size];
+  const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n, Cfg::group_m>(blockIdx.x, args.m, args.n);
+  const TileSource<float> a = source_a_transposed(args), b = source_b(args);
+  CopyATransposed<Cfg, Tiles::a_pitch, true> copy_a;
+  CopyB<Cfg, Tiles::b_pitch, true> copy_b;
+  using Tiling = WarpTiling<Cfg>;
+  const Tiling at;
+
+  float acc[Tiling::rows][Tiling::cols] = {};
+  if (args.k > 0) {
+    copy_a.copy(a_tile[0], a, 0, origin.row);
+    copy_b.copy(b_tile[0], b, 0, origin.col);
+  }
+  __syncthreads();
+  int buffer = 0;
+  for (int k0 = 0; k0 < args.k; k0 += Cfg::tile_k, buffer ^= 1) {
+    const bool more = k0 + Cfg::tile_k < args.k;
+    if (more) {
+      copy_a.fetch(a, k0 + Cfg::tile_k, origin.row);
+      copy_b.fetch(b, k0 + Cfg::tile_k, origin.col);
+    }
+    multiply_tiles<Cfg>(acc, at, a_tile[buffer], b_tile[buffer]);
+    if (more) {
+      copy_a.put(a_tile[buffer ^ 1]);
+      copy_b.put(b_tile[buffer ^ 1]);
+    }
+    __syncthreads();  // the other buffer is full, and this one has been read
+  }
+  store_warp_tile<Cfg>(args, origin.row, origin.col, at, acc);
+}

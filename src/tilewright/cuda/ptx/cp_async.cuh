@@ -1,0 +1,35 @@
+#pragma once
+// cp.async: global -> shared with no register in between. sm_80+. SASS: LDGSTS.
+// A copy is complete for its own thread after wait_group, for other threads after a barrier behind that.
+
+__device__ inline unsigned shared_address(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+/// 16 bytes, cached in L2 only (.cg) or in L1 too (.ca). Both addresses are 16-byte aligned.
+template <bool cache_all>
+__device__ inline void cp_async_16(unsigned shared, const void* global) {
+  if constexpr (cache_all)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+  else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+
+/// 4 bytes (.ca is the only form).
+__device__ inline void cp_async_4(unsigned shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
+}
+
+/// 4 bytes, or 4 zero bytes where `valid` is false: then nothing is read from `global`.
+__device__ inline void cp_async_4_or_zero(unsigned shared, const void* global, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global), "r"(valid ? 4 : 0) : "memory");
+}
+
+/// Seals this thread's copies since the last commit into one group (an empty group counts too).
+__device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+/// Waits until at most `pending` of this thread's newest groups are still under way.
+template <int pending>
+__device__ inline void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}

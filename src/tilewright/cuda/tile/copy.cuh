@@ -1,0 +1,117 @@
+#pragma once
+// Global -> shared copies of one operand tile by all threads of a block.
+//
+// In shared memory a tile is `outer` lines of `inner` elements, `pitch` elements apart. In global memory either
+// index may be the contiguous one. Threads walk the contiguous index first, so that a warp's accesses coalesce:
+//
+//   along_inner   shared line = global line            16-byte vectors stay vectors
+//   along_outer   shared line = global column          a 16-byte vector is scattered over 4 lines: a transpose
+//
+// fetch() reads global memory into registers, put() writes them to shared memory: a kernel may work in between.
+// Out of bounds (edge) elements become zero, which adds nothing to a product.
+
+#include "gemm/args.cuh"
+#include "ptx/cp_async.cuh"
+
+/// One operand in global memory as the copies see it: element (o, i) at base[o * outer_stride + i * inner_stride].
+template <class T>
+struct TileSource {
+  const T* base;
+  long long outer_stride, inner_stride;
+  int outer_limit, inner_limit;  // elements beyond are zero
+};
+
+/// `along_inner`: the inner index is contiguous in global memory. `vector`: elements an access (1 or 4).
+template <class T, int outer, int inner, int pitch, int threads, bool along_inner, int vector, bool edge>
+struct TileCopy {
+  static_assert(!edge || vector == 1, "the edge path tests each element");
+  static constexpr int run = (along_inner ? inner : outer) / vector;  // accesses that cover one contiguous line
+  static constexpr int lines = along_inner ? outer : inner;
+  static constexpr int lines_a_pass = threads / run > 0 ? threads / run : 1;
+  static constexpr int passes_a_line = run / threads > 0 ? run / threads : 1;
+  static constexpr int passes = (lines + lines_a_pass - 1) / lines_a_pass * passes_a_line;
+  static_assert(threads % run == 0 || run % threads == 0, "the threads must divide a line evenly");
+  static constexpr bool ragged = lines % lines_a_pass != 0;  // the last pass covers more lines than there are
+
+  T held[passes * vector];
+
+  struct Place {
+    int o, i;
+  };
+
+  /// The first element of this thread's access in pass p.
+  static __device__ Place place(int p) {
+    const int step = threadIdx.x % run + (p % passes_a_line) * threads;
+    const int line = threadIdx.x / run + (p / passes_a_line) * lines_a_pass;
+    if constexpr (along_inner) return {line, step * vector};
+    return {step * vector, line};
+  }
+
+  static __device__ bool in_tile(Place at) { return !ragged || (along_inner ? at.o < outer : at.i < inner); }
+
+  /// Whether element `at` of the tile that starts at (o0, i0) exists in global memory.
+  static __device__ bool in_bounds(const TileSource<T>& source, Place at, int o0, int i0) {
+    return !edge || (o0 + at.o < source.outer_limit && i0 + at.i < source.inner_limit);
+  }
+
+  static __device__ const T* address(const TileSource<T>& source, Place at, int o0, int i0) {
+    constexpr int unit = vector > 1 ? (along_inner ? unit_col : unit_row) : unit_none;
+    return source.base + offset_of<unit>(o0 + at.o, i0 + at.i, source.outer_stride, source.inner_stride);
+  }
+
+  __device__ void fetch(const TileSource<T>& source, int o0, int i0) {
+#pragma unroll
+    for (int p = 0; p < passes; ++p) {
+      const Place at = place(p);
+      if constexpr (vector == 4) {
+        if (in_tile(at)) {
+          const float4 v = *reinterpret_cast<const float4*>(address(source, at, o0, i0));
+          held[p * 4] = v.x, held[p * 4 + 1] = v.y, held[p * 4 + 2] = v.z, held[p * 4 + 3] = v.w;
+        }
+      } else {
+        held[p] = in_tile(at) && in_bounds(source, at, o0, i0) ? *address(source, at, o0, i0) : T(0);
+      }
+    }
+  }
+
+  __device__ void put(T* shared) const {
+#pragma unroll
+    for (int p = 0; p < passes; ++p) {
+      const Place at = place(p);
+      if (!in_tile(at)) continue;
+      T* to = shared + at.o * pitch + at.i;
+      if constexpr (vector == 4 && along_inner) {
+        *reinterpret_cast<float4*>(to) = make_float4(held[p * 4], held[p * 4 + 1], held[p * 4 + 2], held[p * 4 + 3]);
+      } else {
+#pragma unroll
+        for (int v = 0; v < vector; ++v) to[v * pitch] = held[p * vector + v];
+      }
+    }
+  }
+
+  __device__ void copy(T* shared, const TileSource<T>& source, int o0, int i0) {
+    fetch(source, o0, i0);
+    put(shared);
+  }
+
+  /// The same copy by cp.async: 16 bytes where shared and global lines agree, else element by element.
+  template <bool cache_all>
+  static __device__ void copy_async(T* shared, const TileSource<T>& source, int o0, int i0) {
+#pragma unroll
+    for (int p = 0; p < passes; ++p) {
+      const Place at = place(p);
+      if (!in_tile(at)) continue;
+      const unsigned to = shared_address(shared + at.o * pitch + at.i);
+      const T* from = address(source, at, o0, i0);
+      if constexpr (vector == 4) {
+        static_assert(along_inner, "a transposing cp.async moves single elements");
+        cp_async_16<cache_all>(to, from);
+      } else if constexpr (edge) {
+        const bool valid = in_bounds(source, at, o0, i0);
+        cp_async_4_or_zero(to, valid ? from : source.base, valid);
+      } else {
+        cp_async_4(to, from);
+      }
+    }
+  }
+};

@@ -1,0 +1,76 @@
+#pragma once
+// The multiply stage of the fp32 rungs: fragments in registers, products by FFMA.
+
+/// Four floats from shared memory in one 128-bit access.
+__device__ inline void load_vector(float (&to)[4], const float* shared) {
+  const float4 v = *reinterpret_cast<const float4*>(shared);
+  to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+}
+
+/// `count` consecutive floats, 128 bits at a time where their number allows.
+template <int count>
+__device__ inline void load_line(float* to, const float* shared) {
+  if constexpr (count % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < count; i += 4) load_vector(*reinterpret_cast<float(*)[4]>(to + i), shared + i);
+  } else {
+#pragma unroll
+    for (int i = 0; i < count; ++i) to[i] = shared[i];
+  }
+}
+
+/// acc[i][j] += a[i] * b[j]
+template <int rows, int cols>
+__device__ inline void outer_product(float (&acc)[rows][cols], const float (&a)[rows], const float (&b)[cols]) {
+#pragma unroll
+  for (int i = 0; i < rows; ++i)
+#pragma unroll
+    for (int j = 0; j < cols; ++j) acc[i][j] = fmaf(a[i], b[j], acc[i][j]);
+}
+
+/// Where a thread's elements lie within the block tile when warps own warp_m x warp_n tiles, in subtiles_m x
+/// subtiles_n pieces, each piece spread over the 32 lanes as thread_m x thread_n elements a lane:
+///
+///     warp tile, 2 x 2 subtiles          one subtile, lanes row by row
+///     +-----------+-----------+          lane 0  lane 1 ... lane lanes_n-1
+///     | (0,0)     | (0,1)     |          lane lanes_n ...
+///     +-----------+-----------+
+///     | (1,0)     | (1,1)     |          neighbours in a row read neighbouring vectors of B and
+///     +-----------+-----------+          the same vector of A, which shared memory broadcasts
+template <class Cfg>
+struct WarpTiling {
+  static constexpr int sub_m = Cfg::warp_m / Cfg::subtiles_m, sub_n = Cfg::warp_n / Cfg::subtiles_n;
+  static constexpr int lanes_n = sub_n / Cfg::thread_n, lanes_m = sub_m / Cfg::thread_m;
+  static_assert(lanes_m * lanes_n == 32, "a subtile is spread over exactly 32 lanes");
+  static constexpr int rows = Cfg::subtiles_m * Cfg::thread_m, cols = Cfg::subtiles_n * Cfg::thread_n;
+
+  int row0, col0;  // of this thread's first element
+
+  __device__ WarpTiling() {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    constexpr int warps_n = Cfg::tile_n / Cfg::warp_n;
+    row0 = warp / warps_n * Cfg::warp_m + lane / lanes_n * Cfg::thread_m;
+    col0 = warp % warps_n * Cfg::warp_n + lane % lanes_n * Cfg::thread_n;
+  }
+  __device__ int row(int subtile) const { return row0 + subtile * sub_m; }
+  __device__ int col(int subtile) const { return col0 + subtile * sub_n; }
+
+  /// Row k of a tile that is stored k by k, at this thread's columns.
+  __device__ void load_b(float (&b)[cols], const float* line) const {
+#pragma unroll
+    for (int s = 0; s < Cfg::subtiles_n; ++s) load_line<Cfg::thread_n>(b + s * Cfg::thread_n, line + col(s));
+  }
+  /// The same of A stored k by k (transposed), at this thread's rows.
+  __device__ void load_a(float (&a)[rows], const float* line) const {
+#pragma unroll
+    for (int s = 0; s < Cfg::subtiles_m; ++s) load_line<Cfg::thread_m>(a + s * Cfg::thread_m, line + row(s));
+  }
+  /// Column k of A stored row by row: one element an access.
+  template <int pitch>
+  __device__ void load_a_column(float (&a)[rows], const float* tile, int k) const {
+#pragma unroll
+    for (int s = 0; s < Cfg::subtiles_m; ++s)
+#pragma unroll
+      for (int i = 0; i < Cfg::thread_m; ++i) a[s * Cfg::thread_m + i] = tile[(row(s) + i) * pitch + k];
+  }
+};

@@ -1,0 +1,193 @@
+"""What a rung is: data and two pure functions, why_not and plan."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+from ..arch import Arch
+from ..errors import ConfigRejected
+from ..jit import CompiledKernel, Launch, compile_rung
+from ..jit.source import Constant
+from ..problems import ITEM_BYTES, GemmProblem
+
+
+@dataclass(frozen=True)
+class GemmConfig:
+    """The tile shapes of a GEMM kernel, in elements. 0 means that the rung has no such level.
+
+    A block makes tile_m x tile_n of the result in steps of tile_k; a warp makes warp_m x warp_n of that, in
+    subtiles_m x subtiles_n pieces; a thread makes thread_m x thread_n of each piece.
+    """
+
+    tile_m: int
+    tile_n: int
+    tile_k: int = 0
+    thread_m: int = 1
+    thread_n: int = 1
+    warp_m: int = 0
+    warp_n: int = 0
+    subtiles_m: int = 1
+    subtiles_n: int = 1
+    stages: int = 1
+    cache: str = ""
+    """Where 16-byte asynchronous copies are cached: "cg" (L2 only) or "ca" (L1 too)."""
+    group_m: int = 1
+    """Tile rows that are walked together, column by column, so that their operands meet in L2."""
+    min_blocks: int = 1
+    """Blocks an SM that the compiler must leave registers for."""
+
+    @cached_property
+    def threads(self) -> int:
+        if self.warp_m:
+            return 32 * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
+        return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n)
+
+    def __str__(self) -> str:
+        text = f"{self.tile_m}x{self.tile_n}" + (f"x{self.tile_k}" if self.tile_k else "")
+        if self.warp_m:
+            text += f" warp {self.warp_m}x{self.warp_n}"
+            if self.subtiles_m * self.subtiles_n > 1:
+                text += f"/{self.subtiles_m}x{self.subtiles_n}"
+        if self.thread_m * self.thread_n > 1:
+            text += f" thread {self.thread_m}x{self.thread_n}"
+        if self.stages > 1:
+            text += f" {self.stages} stages"
+        if self.cache:
+            text += f" {self.cache}"
+        if self.group_m > 1:
+            text += f" group {self.group_m}"
+        return text
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Device addresses of the operands, as integers. `c` is 0 when C is not read."""
+
+    a: int
+    b: int
+    out: int
+    c: int = 0
+
+
+# cuda/gemm/args.cuh declares the same struct; a test holds them equal.
+_ARGS = struct.Struct("<4Q12q3i2f4x")
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One rung of the GEMM ladder."""
+
+    id: str
+    teaches: str
+    """One line: what is new against the rung below, and what should move because of it."""
+    include: str
+    """Its file below cuda/."""
+    dtypes: tuple[str, ...]
+    default: GemmConfig
+    space: Callable[[], tuple[GemmConfig, ...]]
+    """Every config worth trying."""
+    shared_bytes: Callable[[GemmConfig, GemmProblem], int]
+    """Shared memory of a block, in bytes."""
+    check: Callable[[GemmConfig, GemmProblem], str | None]
+    """The rung's own demands on a config: None, or the reason with its numbers."""
+    vector_bytes: int = 4
+    """The width of the aligned path's accesses."""
+    least_capability: tuple[int, int] = (8, 0)
+    entry: str = "gemm"
+    dynamic_shared: bool = False
+
+    def __str__(self) -> str:
+        return self.id
+
+    def why_not(self, problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
+        """None when the config can run the problem on the architecture; else the reason, with the numbers."""
+        if problem.dtype not in self.dtypes:
+            return f"{self.id} multiplies {', '.join(self.dtypes)}; the operands are {problem.dtype}"
+        if arch.compute_capability < self.least_capability:
+            need, have = ("{}.{}".format(*cc) for cc in (self.least_capability, arch.compute_capability))
+            return f"{self.id} needs compute capability {need}; {arch} has {have}"
+        if reason := self.check(config, problem):
+            return f"{self.id} cannot take {config}: {reason}"
+        if config.threads > arch.threads_per_block:
+            return f"{config} needs {config.threads} threads a block; {arch} allows {arch.threads_per_block}"
+        need_bytes = self.shared_bytes(config, problem)
+        limit = arch.shared_per_block if self.dynamic_shared else 48 * 1024
+        if need_bytes > limit:
+            return f"{config} needs {need_bytes} B of shared memory a block; {arch} allows {limit}"
+        tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n)
+        if tiles >= 2**31:
+            return f"{config} makes {tiles} tiles; a grid holds 2147483647"
+        return None
+
+    def edge(self, problem: GemmProblem, config: GemmConfig) -> bool:
+        """Whether the problem needs the predicated path: a ragged size, or lines that vectors cannot read."""
+        if problem.m % config.tile_m or problem.n % config.tile_n or problem.k % max(config.tile_k, 1):
+            return True
+        if self.vector_bytes <= ITEM_BYTES[problem.dtype]:
+            return False
+        item = ITEM_BYTES[problem.dtype]
+        if problem.a.unit(problem.m, problem.k) == "none" or problem.b.unit(problem.k, problem.n) == "none":
+            return True
+        widths = [
+            problem.a.vector_bytes(problem.m, problem.k, item),
+            problem.b.vector_bytes(problem.k, problem.n, item),
+        ]
+        return min(widths) < self.vector_bytes
+
+    def vector_out(self, problem: GemmProblem) -> bool:
+        """Whether whole 16-byte vectors of C and out can be moved: rows contiguous and aligned, n a multiple of 4."""
+        item = ITEM_BYTES[problem.out_dtype]
+        views = [problem.out] + ([problem.c] if problem.c else [])
+        return problem.n * item % 16 == 0 and all(
+            view.col_stride == 1 and view.vector_bytes(problem.m, problem.n, item) == 16 for view in views
+        )
+
+    def constants(self, problem: GemmProblem, config: GemmConfig) -> dict[str, Constant]:
+        """What the kernel is compiled for: the config, and what of the problem selects a path."""
+        values: dict[str, Constant] = {
+            f.name: getattr(config, f.name) for f in fields(config) if f.name not in ("cache",)
+        }
+        units = {"none": 0, "col": 1, "row": 2}
+        out_unit = problem.out.unit(problem.m, problem.n)
+        if problem.c is not None and problem.c.unit(problem.m, problem.n) != out_unit:
+            out_unit = "none"
+        values |= {
+            "threads": config.threads,
+            "cache_all": config.cache == "ca",
+            "edge": self.edge(problem, config),
+            "vector_out": self.vector_out(problem),
+            "use_c": problem.use_c,
+            "a_unit": units[problem.a.unit(problem.m, problem.k)],
+            "b_unit": units[problem.b.unit(problem.k, problem.n)],
+            "out_unit": units[out_unit],
+        }
+        return values
+
+    def compile(self, problem: GemmProblem, config: GemmConfig, arch: Arch) -> CompiledKernel:
+        """The kernel for this problem's class. Raises ConfigRejected with the reason, CompileError with the log."""
+        if reason := self.why_not(problem, config, arch):
+            raise ConfigRejected(f"{reason}.")
+        return compile_rung(self.include, self.constants(problem, config), self.entry, arch.name)
+
+    def plan(
+        self, problem: GemmProblem, config: GemmConfig, addresses: Addresses, alpha: float = 1.0, beta: float = 0.0
+    ) -> Launch:
+        """The launch of one batch of at most 65535 products. Pure: addresses in, packed parameters out."""
+        tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n)
+        c = problem.c or problem.out
+        params = _ARGS.pack(
+            addresses.a, addresses.b, addresses.c, addresses.out,
+            problem.a.batch_stride, problem.b.batch_stride, c.batch_stride, problem.out.batch_stride,
+            problem.a.row_stride, problem.a.col_stride, problem.b.row_stride, problem.b.col_stride,
+            c.row_stride, c.col_stride, problem.out.row_stride, problem.out.col_stride,
+            problem.m, problem.n, problem.k, alpha, beta,
+        )  # fmt: skip
+        shared = self.shared_bytes(config, problem) if self.dynamic_shared else 0
+        return Launch((tiles, problem.batch, 1), (config.threads, 1, 1), params, shared)

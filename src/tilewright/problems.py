@@ -1,0 +1,119 @@
+"""What is to be computed, apart from how: frozen, validated, hashable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from .errors import InvalidOperand
+
+ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """How one operand lies in memory: strides in elements, the base address's alignment in bytes (at most 16)."""
+
+    row_stride: int
+    col_stride: int
+    batch_stride: int = 0
+    alignment: int = 16
+
+    def unit(self, rows: int, cols: int) -> str:
+        """Which index walks memory one element at a time: "col" (a row lies contiguous), "row", or "none".
+
+        An extent of 1 has a stride that no access uses, so it suits either; "col" is preferred.
+        """
+        if self.col_stride == 1 or cols <= 1:
+            return "col"
+        if self.row_stride == 1 or rows <= 1:
+            return "row"
+        return "none"
+
+    def vector_bytes(self, rows: int, cols: int, item_bytes: int) -> int:
+        """The widest power of two up to 16 that divides the address of every line's start (bytes)."""
+        pitch = self.row_stride if self.unit(rows, cols) == "col" else self.col_stride
+        lines = rows if self.unit(rows, cols) == "col" else cols
+        width = gcd(16, self.alignment)
+        if lines > 1:
+            width = gcd(width, pitch * item_bytes)
+        return gcd(width, self.batch_stride * item_bytes)
+
+
+def row_major(rows: int, cols: int, batch: int = 1) -> Matrix:
+    """A dense matrix whose rows lie contiguous."""
+    return Matrix(cols, 1, rows * cols if batch > 1 else 0)
+
+
+def col_major(rows: int, cols: int, batch: int = 1) -> Matrix:
+    """A dense matrix whose columns lie contiguous: the transpose of a row-major one."""
+    return Matrix(1, rows, rows * cols if batch > 1 else 0)
+
+
+@dataclass(frozen=True)
+class GemmProblem:
+    """out[b] = alpha * A[b] @ B[b] + beta * C[b], with A m x k, B k x n, C and out m x n.
+
+    `use_c` is False exactly when beta is 0: C is then never read. Raises InvalidOperand for values out of range.
+    """
+
+    m: int
+    n: int
+    k: int
+    a: Matrix
+    b: Matrix
+    out: Matrix
+    c: Matrix | None = None
+    batch: int = 1
+    dtype: str = "f32"
+    out_dtype: str = "f32"
+
+    def __post_init__(self) -> None:
+        for name, value in (("m", self.m), ("n", self.n), ("k", self.k), ("batch", self.batch)):
+            if not 0 <= value < 2**31:
+                raise InvalidOperand(f"{name}={value} is outside 0..2147483647, the range of a kernel's sizes.")
+        for name in (self.dtype, self.out_dtype):
+            if name not in ITEM_BYTES:
+                raise InvalidOperand(f"dtype {name!r} is not supported. Supported: {', '.join(ITEM_BYTES)}.")
+
+    @staticmethod
+    def dense(
+        m: int, n: int, k: int, *, layout: str = "nn", use_c: bool = False, batch: int = 1, dtype: str = "f32",
+        out_dtype: str | None = None,
+    ) -> GemmProblem:  # fmt: skip
+        """Dense, aligned operands. `layout`: one letter for A, one for B; "n" row-major, "t" transposed in memory."""
+        if len(layout) != 2 or set(layout.lower()) - {"n", "t"}:
+            raise InvalidOperand(f"layout {layout!r} is not one of nn, nt, tn, tt.")
+        of = {"n": row_major, "t": col_major}
+        out = row_major(m, n, batch)
+        return GemmProblem(
+            m, n, k, of[layout[0].lower()](m, k, batch), of[layout[1].lower()](k, n, batch), out,
+            out if use_c else None, batch, dtype, out_dtype or dtype,
+        )  # fmt: skip
+
+    @property
+    def use_c(self) -> bool:
+        return self.c is not None
+
+    @property
+    def layout(self) -> str:
+        """Two letters, A then B: n (row-major), t (column-major), s (strided)."""
+        letters = {"col": "n", "row": "t", "none": "s"}
+        return letters[self.a.unit(self.m, self.k)] + letters[self.b.unit(self.k, self.n)]
+
+    @property
+    def flops(self) -> int:
+        """2 m n k a batch entry, the field's convention (alpha and beta not counted)."""
+        return 2 * self.m * self.n * self.k * self.batch
+
+    @property
+    def bytes(self) -> int:
+        """The fewest bytes through device memory: each operand once, C too if read, the result once."""
+        item, out_item = ITEM_BYTES[self.dtype], ITEM_BYTES[self.out_dtype]
+        operands = self.m * self.k + self.k * self.n
+        return self.batch * (operands * item + self.m * self.n * out_item * (2 if self.use_c else 1))
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte of compulsory traffic."""
+        return self.flops / self.bytes if self.bytes else 0.0
