@@ -18,7 +18,8 @@ from .nvrtc import Resources
 from .source import Constant, Source, gather, render
 
 # -lineinfo leaves the machine code as it is; it lets the emulator and profilers name lines of the source.
-BASE_OPTIONS = ("--std=c++17", "-default-device", "-lineinfo", "--ptxas-options=-v")
+# --no-cache: where a driver is installed NVRTC keeps a cache of its own, and what it takes from there has no report.
+BASE_OPTIONS = ("--std=c++17", "-default-device", "-lineinfo", "--no-cache", "--ptxas-options=-v")
 
 
 @dataclass(frozen=True)

@@ -6,22 +6,23 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads) gemm(const __grid_con
   using Tiles = TransposedTiles<Cfg>;
   __shared__ __align__(16) float a_tile[2][Tiles::a_size], b_tile[2][Tiles::b_size];
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n, Cfg::group_m>(blockIdx.x, args.m, args.n);
-  const TileSource<float> a = source_a_transposed(args), b = source_b(args);
+  AsyncA<Cfg, Tiles::a_pitch> copy_a(a_tile[0], source_a_transposed(args), 0, origin.row);
+  AsyncB<Cfg, Tiles::b_pitch> copy_b(b_tile[0], source_b(args), 0, origin.col);
   using Tiling = WarpTiling<Cfg>;
   const Tiling at;
-  const auto start_copy = [&](int buffer, int k0) {
-    AsyncA<Cfg, Tiles::a_pitch>::template copy_async<Cfg::cache_all>(a_tile[buffer], a, k0, origin.row);
-    AsyncB<Cfg, Tiles::b_pitch>::template copy_async<Cfg::cache_all>(b_tile[buffer], b, k0, origin.col);
+  const auto start_next = [&](int buffer) {
+    copy_a.template start<Cfg::cache_all>(buffer * sizeof(a_tile[0]));
+    copy_b.template start<Cfg::cache_all>(buffer * sizeof(b_tile[0]));
     cp_async_commit();
   };
 
   float acc[Tiling::rows][Tiling::cols] = {};
-  if (args.k > 0) start_copy(0, 0);
+  if (args.k > 0) start_next(0);
   cp_async_wait<0>();
   __syncthreads();
   int buffer = 0;
   for (int k0 = 0; k0 < args.k; k0 += Cfg::tile_k, buffer ^= 1) {
-    if (k0 + Cfg::tile_k < args.k) start_copy(buffer ^ 1, k0 + Cfg::tile_k);
+    if (k0 + Cfg::tile_k < args.k) start_next(buffer ^ 1);
     multiply_tiles<Cfg>(acc, at, a_tile[buffer], b_tile[buffer]);
     cp_async_wait<0>();
     __syncthreads();  // the other buffer has landed for all, and this one has been read

@@ -23,8 +23,8 @@ __device__ inline void multiply_tiles(float (&acc)[Tiling::rows][Tiling::cols], 
 #pragma unroll
   for (int k = 0; k < Cfg::tile_k; ++k) {
     float a_column[Tiling::rows], b_row[Tiling::cols];
-    at.load_a(a_column, a_tile + k * Tiles::a_pitch);
-    at.load_b(b_row, b_tile + k * Tiles::b_pitch);
+    at.load_a(a_column, a_tile + k * Tiles::a_pitch + at.row0);
+    at.load_b(b_row, b_tile + k * Tiles::b_pitch + at.col0);
     outer_product(acc, a_column, b_row);
   }
 }

@@ -24,7 +24,7 @@ __device__ inline void warp_tiled_gemm(const GemmArgs& args) {
     for (int k = 0; k < Cfg::tile_k; ++k) {
       float a_column[Tiling::rows], b_row[Tiling::cols];
       at.template load_a_column<Cfg::tile_k>(a_column, a_tile, k);
-      at.load_b(b_row, b_tile + k * Cfg::tile_n);
+      at.load_b(b_row, b_tile + k * Cfg::tile_n + at.col0);
       outer_product(acc, a_column, b_row);
     }
     __syncthreads();

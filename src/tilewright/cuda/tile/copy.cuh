@@ -93,25 +93,49 @@ struct TileCopy {
     fetch(source, o0, i0);
     put(shared);
   }
+};
 
-  /// The same copy by cp.async: 16 bytes where shared and global lines agree, else element by element.
+/// The same copy by cp.async, one k step of the tile a call. What does not change is computed once: a step costs one
+/// addition a pointer and pass. 16 bytes an access where shared and global lines agree, else one element.
+template <class T, int outer, int inner, int pitch, int threads, bool along_inner, int vector, bool edge>
+struct AsyncTileCopy {
+  using Walk = TileCopy<T, outer, inner, pitch, threads, along_inner, vector, edge>;
+  static_assert(edge || (vector == 4) == along_inner, "vectors where lines agree, else single elements: a transpose");
+
+  TileSource<T> source;
+  const T* from;  // this thread's first element in the next tile
+  unsigned to;    // its place in buffer 0, as a shared address
+  int o0, i0;     // origin of the next tile
+
+  __device__ AsyncTileCopy(T* shared, const TileSource<T>& source, int o0, int i0) : source(source), o0(o0), i0(i0) {
+    const auto at = Walk::place(0);
+    from = Walk::address(source, at, o0, i0);
+    to = shared_address(shared + at.o * pitch + at.i);
+  }
+
+  /// Starts the copy of the next tile along the outer index into the buffer `buffer_bytes` behind buffer 0.
   template <bool cache_all>
-  static __device__ void copy_async(T* shared, const TileSource<T>& source, int o0, int i0) {
+  __device__ void start(unsigned buffer_bytes) {
 #pragma unroll
-    for (int p = 0; p < passes; ++p) {
-      const Place at = place(p);
-      if (!in_tile(at)) continue;
-      const unsigned to = shared_address(shared + at.o * pitch + at.i);
-      const T* from = address(source, at, o0, i0);
+    for (int p = 0; p < Walk::passes; ++p) {
+      // Pass p lies a constant number of lines and accesses behind pass 0.
+      constexpr int step = threads * vector;
+      const int line = p / Walk::passes_a_line * Walk::lines_a_pass, along = p % Walk::passes_a_line * step;
+      const int o = along_inner ? line : along, i = along_inner ? along : line;
+      if (!Walk::in_tile(Walk::place(p))) continue;
+      const unsigned target = to + buffer_bytes + (o * pitch + i) * unsigned(sizeof(T));
+      const T* element = from + (along_inner ? line * source.outer_stride + along : along + line * source.inner_stride);
       if constexpr (vector == 4) {
-        static_assert(along_inner, "a transposing cp.async moves single elements");
-        cp_async_16<cache_all>(to, from);
+        cp_async_16<cache_all>(target, element);
       } else if constexpr (edge) {
-        const bool valid = in_bounds(source, at, o0, i0);
-        cp_async_4_or_zero(to, valid ? from : source.base, valid);
+        const auto at = Walk::place(p);
+        const bool valid = Walk::in_bounds(source, at, o0, i0);
+        cp_async_4_or_zero(target, valid ? Walk::address(source, at, o0, i0) : source.base, valid);
       } else {
-        cp_async_4(to, from);
+        cp_async_4(target, element);
       }
     }
+    o0 += outer;
+    from += along_inner ? outer * source.outer_stride : outer;
   }
 };

@@ -19,29 +19,40 @@ __device__ inline void load_line(float* to, const float* shared) {
   }
 }
 
-/// acc[i][j] += a[i] * b[j]
+/// acc[i][j] += a[i] * b[j], rows walked to and fro:
+///
+///     0 1 2 3        An FFMA reads three registers from two banks that give one each a cycle; the third must come
+///     7 6 5 4        from the operand cache, which holds what the instruction before had in the same place. Along a
+///     8 9 ...        row that is a[i]; turning back at its end keeps b[j] where a[i] changes.
 template <int rows, int cols>
 __device__ inline void outer_product(float (&acc)[rows][cols], const float (&a)[rows], const float (&b)[cols]) {
 #pragma unroll
   for (int i = 0; i < rows; ++i)
 #pragma unroll
-    for (int j = 0; j < cols; ++j) acc[i][j] = fmaf(a[i], b[j], acc[i][j]);
+    for (int step = 0; step < cols; ++step) {
+      const int j = i % 2 ? cols - 1 - step : step;
+      acc[i][j] = fmaf(a[i], b[j], acc[i][j]);
+    }
 }
 
 /// Where a thread's elements lie within the block tile when warps own warp_m x warp_n tiles, in subtiles_m x
 /// subtiles_n pieces, each piece spread over the 32 lanes as thread_m x thread_n elements a lane:
 ///
-///     warp tile, 2 x 2 subtiles          one subtile, lanes row by row
-///     +-----------+-----------+          lane 0  lane 1 ... lane lanes_n-1
-///     | (0,0)     | (0,1)     |          lane lanes_n ...
+///     warp tile, 2 x 2 subtiles          one subtile, lanes_n = 4 (each lane thread_m x thread_n)
+///     +-----------+-----------+           0  2  4  6
+///     | (0,0)     | (0,1)     |           1  3  5  7
+///     +-----------+-----------+           8 10 12 14
+///     | (1,0)     | (1,1)     |           9 11 13 15  ...
 ///     +-----------+-----------+
-///     | (1,0)     | (1,1)     |          neighbours in a row read neighbouring vectors of B and
-///     +-----------+-----------+          the same vector of A, which shared memory broadcasts
+///
+/// Lanes zigzag, because a 128-bit shared load is served in quarters of a warp, and two quarters go together only
+/// where lanes i and i^1, or i and i^2, ask for the same address. Here lanes i and i^1 share a column, i and i^2 a
+/// row: loads of either operand take 2 wavefronts. Lanes in plain row order would take 4 for B.
 template <class Cfg>
 struct WarpTiling {
   static constexpr int sub_m = Cfg::warp_m / Cfg::subtiles_m, sub_n = Cfg::warp_n / Cfg::subtiles_n;
   static constexpr int lanes_n = sub_n / Cfg::thread_n, lanes_m = sub_m / Cfg::thread_m;
-  static_assert(lanes_m * lanes_n == 32, "a subtile is spread over exactly 32 lanes");
+  static_assert(lanes_m * lanes_n == 32 && lanes_m >= 2, "a subtile is spread over exactly 32 lanes, two rows at least");
   static constexpr int rows = Cfg::subtiles_m * Cfg::thread_m, cols = Cfg::subtiles_n * Cfg::thread_n;
 
   int row0, col0;  // of this thread's first element
@@ -49,21 +60,21 @@ struct WarpTiling {
   __device__ WarpTiling() {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     constexpr int warps_n = Cfg::tile_n / Cfg::warp_n;
-    row0 = warp / warps_n * Cfg::warp_m + lane / lanes_n * Cfg::thread_m;
-    col0 = warp % warps_n * Cfg::warp_n + lane % lanes_n * Cfg::thread_n;
+    row0 = warp / warps_n * Cfg::warp_m + (lane % 2 + lane / (2 * lanes_n) * 2) * Cfg::thread_m;
+    col0 = warp % warps_n * Cfg::warp_n + lane / 2 % lanes_n * Cfg::thread_n;
   }
   __device__ int row(int subtile) const { return row0 + subtile * sub_m; }
   __device__ int col(int subtile) const { return col0 + subtile * sub_n; }
 
-  /// Row k of a tile that is stored k by k, at this thread's columns.
-  __device__ void load_b(float (&b)[cols], const float* line) const {
+  /// This thread's part of one line of B: `line` points at the line's element col0.
+  static __device__ void load_b(float (&b)[cols], const float* line) {
 #pragma unroll
-    for (int s = 0; s < Cfg::subtiles_n; ++s) load_line<Cfg::thread_n>(b + s * Cfg::thread_n, line + col(s));
+    for (int s = 0; s < Cfg::subtiles_n; ++s) load_line<Cfg::thread_n>(b + s * Cfg::thread_n, line + s * sub_n);
   }
-  /// The same of A stored k by k (transposed), at this thread's rows.
-  __device__ void load_a(float (&a)[rows], const float* line) const {
+  /// The same of one line of A stored k by k (transposed): `line` points at the line's element row0.
+  static __device__ void load_a(float (&a)[rows], const float* line) {
 #pragma unroll
-    for (int s = 0; s < Cfg::subtiles_m; ++s) load_line<Cfg::thread_m>(a + s * Cfg::thread_m, line + row(s));
+    for (int s = 0; s < Cfg::subtiles_m; ++s) load_line<Cfg::thread_m>(a + s * Cfg::thread_m, line + s * sub_m);
   }
   /// Column k of A stored row by row: one element an access.
   template <int pitch>
