@@ -2,7 +2,7 @@
 // Its column k then lies contiguous: a thread reads its part by 128-bit loads, as it does of B.
 #include "gemm/transposed.cuh"
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads) gemm(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
   using Tiles = TransposedTiles<Cfg>;
   __shared__ __align__(16) float a_tile[Tiles::a_size], b_tile[Tiles::b_size];
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n, Cfg::group_m>(blockIdx.x, args.m, args.n);

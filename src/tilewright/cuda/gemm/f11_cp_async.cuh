@@ -2,7 +2,7 @@
 // The copy of the next tile runs behind the products of this one; the wait at the end finds it done.
 #include "gemm/transposed.cuh"
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads) gemm(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
   using Tiles = TransposedTiles<Cfg>;
   __shared__ __align__(16) float a_tile[2][Tiles::a_size], b_tile[2][Tiles::b_size];
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n, Cfg::group_m>(blockIdx.x, args.m, args.n);

@@ -32,8 +32,8 @@ using CopyB = TileCopy<float, Cfg::tile_k, Cfg::tile_n, pitch, Cfg::threads, Cfg
 // The same by cp.async. Transposing cp.async moves one element a time, whatever the alignment: only the direct
 // direction is wide.
 template <class Cfg, int pitch>
-using AsyncA = AsyncTileCopy<float, Cfg::tile_k, Cfg::tile_m, pitch, Cfg::threads, Cfg::a_unit == unit_row,
-                             Cfg::a_unit == unit_row && !Cfg::edge ? 4 : 1, Cfg::edge>;
+using AsyncA = AsyncTileCopy<float, Cfg::tile_k, Cfg::tile_m, pitch, Cfg::threads,
+                             Cfg::a_unit == unit_row, Cfg::a_unit == unit_row && !Cfg::edge ? 4 : 1, Cfg::edge>;
 template <class Cfg, int pitch>
-using AsyncB = AsyncTileCopy<float, Cfg::tile_k, Cfg::tile_n, pitch, Cfg::threads, Cfg::b_unit != unit_row,
-                             Cfg::b_unit != unit_row && !Cfg::edge ? 4 : 1, Cfg::edge>;
+using AsyncB = AsyncTileCopy<float, Cfg::tile_k, Cfg::tile_n, pitch, Cfg::threads,
+                             Cfg::b_unit != unit_row, Cfg::b_unit != unit_row && !Cfg::edge ? 4 : 1, Cfg::edge>;

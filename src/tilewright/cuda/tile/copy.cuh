@@ -116,11 +116,19 @@ struct AsyncTileCopy {
   /// Starts the copy of the next tile along the outer index into the buffer `buffer_bytes` behind buffer 0.
   template <bool cache_all>
   __device__ void start(unsigned buffer_bytes) {
+    start_part<cache_all>(buffer_bytes, 0, 1);
+    advance();
+  }
+
+  /// One of `parts` equal parts of the same, for a loop that spreads them between its products.
+  template <bool cache_all>
+  __device__ void start_part(unsigned buffer_bytes, int part, int parts) {
 #pragma unroll
     for (int p = 0; p < Walk::passes; ++p) {
+      if (p * parts / Walk::passes != part) continue;
       // Pass p lies a constant number of lines and accesses behind pass 0.
-      constexpr int step = threads * vector;
-      const int line = p / Walk::passes_a_line * Walk::lines_a_pass, along = p % Walk::passes_a_line * step;
+      const int line = p / Walk::passes_a_line * Walk::lines_a_pass;
+      const int along = p % Walk::passes_a_line * threads * vector;
       const int o = along_inner ? line : along, i = along_inner ? along : line;
       if (!Walk::in_tile(Walk::place(p))) continue;
       const unsigned target = to + buffer_bytes + (o * pitch + i) * unsigned(sizeof(T));
@@ -135,6 +143,10 @@ struct AsyncTileCopy {
         cp_async_4(target, element);
       }
     }
+  }
+
+  /// On to the next tile.
+  __device__ void advance() {
     o0 += outer;
     from += along_inner ? outer * source.outer_stride : outer;
   }

@@ -19,6 +19,16 @@ __device__ inline void load_line(float* to, const float* shared) {
   }
 }
 
+/// One row of an outer product, forward or backward.
+template <int cols>
+__device__ inline void multiply_row(float (&acc)[cols], float a, const float (&b)[cols], bool backward) {
+#pragma unroll
+  for (int step = 0; step < cols; ++step) {
+    const int j = backward ? cols - 1 - step : step;
+    acc[j] = fmaf(a, b[j], acc[j]);
+  }
+}
+
 /// acc[i][j] += a[i] * b[j], rows walked to and fro:
 ///
 ///     0 1 2 3        An FFMA reads three registers from two banks that give one each a cycle; the third must come
@@ -27,12 +37,7 @@ __device__ inline void load_line(float* to, const float* shared) {
 template <int rows, int cols>
 __device__ inline void outer_product(float (&acc)[rows][cols], const float (&a)[rows], const float (&b)[cols]) {
 #pragma unroll
-  for (int i = 0; i < rows; ++i)
-#pragma unroll
-    for (int step = 0; step < cols; ++step) {
-      const int j = i % 2 ? cols - 1 - step : step;
-      acc[i][j] = fmaf(a[i], b[j], acc[i][j]);
-    }
+  for (int i = 0; i < rows; ++i) multiply_row(acc[i], a[i], b, i % 2);
 }
 
 /// Where a thread's elements lie within the block tile when warps own warp_m x warp_n tiles, in subtiles_m x
