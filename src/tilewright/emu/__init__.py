@@ -1,0 +1,20 @@
+"""The emulator: runs PTX on a machine with no GPU, counts what it does, and refuses what a GPU punishes."""
+
+from .api import EmulateResult, EmuResult, emulate, run
+from .hazards import Hazard
+from .memory import GlobalMemory
+from .session import Emulator, emulator
+from .trace import Counters, InstructionRow
+
+__all__ = [
+    "Counters",
+    "EmuResult",
+    "EmulateResult",
+    "Emulator",
+    "GlobalMemory",
+    "Hazard",
+    "InstructionRow",
+    "emulate",
+    "emulator",
+    "run",
+]

@@ -1,0 +1,391 @@
+"""How a batch of warps reaches memory: addresses -> checked element indices, with the counts that belong to them.
+
+A loop repeats its address patterns: in shared memory exactly, in global memory up to a common shift. What follows from
+a pattern (bounds, alignment, bank conflicts, sectors, element indices) is therefore worked out once and remembered at
+the instruction; only that the addresses are the same is checked each time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..lab import banks, coalesce
+from .memory import ARENA_BASE, Buffer, aligned_bytes, element_views
+from .ptx import Instruction
+from .trace import Site
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+REMEMBERED = 32
+"""Patterns kept at one instruction."""
+
+
+def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return len(a) == len(b) and bool((a == b).all())
+
+
+def _in_warps(machine: Machine, lanes: np.ndarray | None, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Addresses of `lanes` laid out as [warps, 32] with the mask of the active; warps with none left out."""
+    if lanes is None:
+        grid = addresses.reshape(-1, 32)
+        return grid, np.ones(grid.shape, bool)
+    grid = np.zeros(machine.lanes, np.int64)
+    active = np.zeros(machine.lanes, bool)
+    grid[lanes] = addresses
+    active[lanes] = True
+    keep = active.reshape(-1, 32).any(axis=1)
+    return grid.reshape(-1, 32)[keep], active.reshape(-1, 32)[keep]
+
+
+class SharedPattern:
+    """One set of addresses of one instruction in shared memory. `kind`: "read", "write", "atomic" or "copy"."""
+
+    __slots__ = (
+        "addresses", "base", "batch", "first", "granules", "ideal", "index", "instruction", "kind", "landing", "lanes",
+        "nbytes", "requests", "warps", "wavefronts",
+    )  # fmt: skip
+
+    def __init__(self, kind: str, instruction: Instruction, nbytes: int) -> None:
+        self.kind = kind
+        self.instruction = instruction
+        self.nbytes = nbytes
+        self.lanes: np.ndarray | None = None
+        """Active lanes of the batch; None: all."""
+        self.base: np.ndarray
+        self.first = 0
+        self.addresses: np.ndarray
+        """Byte address in the block's shared memory, for each active lane."""
+        self.index: np.ndarray
+        """Element index in the batch's shared memory."""
+        self.granules: np.ndarray
+        """Granule indices in the batch's shared memory, [active lanes, granules a lane]."""
+        self.warps: np.ndarray
+        """Warp within the block plus 1, uint8, for each active lane."""
+        self.requests = self.wavefronts = self.ideal = 0
+        self.batch = -1
+        """The batch in which these bytes are known to be initialised."""
+        self.landing: Any = None
+        """For a copy: the event of its landing."""
+
+
+class SharedMemory:
+    """Shared memory of every block of a batch, with a mark of what has been written."""
+
+    def __init__(self, machine: Machine, nbytes: int, granule: int) -> None:
+        self.machine = machine
+        self.bytes = nbytes
+        """Bytes of one block."""
+        self.granule = granule
+        self.stride = max(-(-nbytes // 128) * 128, 128)
+        self.data = aligned_bytes(machine.ctas * self.stride)
+        self.views = element_views(self.data)
+        self.initialised = np.zeros(machine.ctas * self.stride // granule, bool)
+        self.batch = 0
+
+    def reset(self) -> None:
+        """Forget everything: a new batch of blocks starts."""
+        self.data[:] = 0xFF
+        self.initialised[:] = False
+        self.batch += 1
+
+    def locate(
+        self, site: Site, kind: str, instruction: Instruction, base: np.ndarray, offset: int, nbytes: int
+    ) -> SharedPattern | None:
+        """Check and count one access of the active lanes; None if no lane is left.
+
+        `base`: uint32, uint64 or int64, one a lane of the batch, or of length 1 for all.
+        """
+        lanes = self.machine.lane_list()
+        seen = base if lanes is None or len(base) == 1 else base[lanes]
+        if lanes is not None and not len(lanes):
+            return None
+        first, count = int(seen[0]), len(site.patterns)
+        pattern = None
+        for k in range(count):
+            known = site.patterns[0]
+            if known.first == first and _same(known.lanes, lanes) and _same(known.base, seen):
+                pattern = known
+                break
+            site.patterns.append(site.patterns.pop(0))  # a loop comes back to its patterns in order
+        if pattern is None:
+            pattern = self._learn(site, kind, instruction, lanes, seen, offset, nbytes)
+            if pattern is None:
+                return None
+        elif count > 1:
+            site.patterns.append(site.patterns.pop(0))
+        site.requests += pattern.requests
+        site.wavefronts += pattern.wavefronts
+        site.ideal += pattern.ideal
+        if pattern.batch != self.batch:
+            self._initialised(pattern)
+        self.machine.shadow.record(pattern)
+        return pattern
+
+    def _learn(
+        self,
+        site: Site,
+        kind: str,
+        instruction: Instruction,
+        lanes: np.ndarray | None,
+        seen: np.ndarray,
+        offset: int,
+        nbytes: int,
+    ) -> SharedPattern | None:
+        machine = self.machine
+        count = machine.lanes if lanes is None else len(lanes)
+        addresses = np.empty(count, np.int64)
+        addresses[:] = seen.astype(np.int64) + offset
+        if seen.dtype.itemsize == 4:
+            addresses &= 0xFFFFFFFF
+        outside = (addresses < 0) | (addresses + nbytes > self.bytes)
+        skewed = addresses % nbytes != 0
+        remembered = not (outside.any() or skewed.any())
+        if outside.any():
+            at = int(addresses[outside][0])
+            machine.report(
+                "out_of_bounds",
+                f"{kind} of {nbytes} bytes at shared address {at:#x}; the block has {self.bytes} bytes of shared memory",
+                instruction, machine.some(lanes, outside), at,
+            )  # fmt: skip
+        elif skewed.any():
+            at = int(addresses[skewed][0])
+            machine.report(
+                "misaligned",
+                f"{kind} of {nbytes} bytes at shared address {at:#x}, which is no multiple of {nbytes}",
+                instruction, machine.some(lanes, skewed), at,
+            )  # fmt: skip
+        if not remembered:
+            good = ~(outside | skewed)
+            lanes = np.flatnonzero(good) if lanes is None else lanes[good]
+            addresses = addresses[good]
+            if not len(lanes):
+                return None
+        pattern = SharedPattern(kind, instruction, nbytes)
+        pattern.lanes, pattern.base, pattern.first = lanes, seen.copy(), int(seen[0])
+        pattern.addresses = addresses
+        every = slice(None) if lanes is None else lanes
+        start = machine.cta_of_lane[every] * self.stride + addresses
+        pattern.index = start // nbytes
+        pattern.granules = (start // self.granule)[:, None] + np.arange(max(nbytes // self.granule, 1))
+        pattern.warps = machine.warp_of_lane[every] + np.uint8(1)
+        grid, active = _in_warps(machine, lanes, addresses)
+        pattern.requests = len(grid)
+        pattern.wavefronts = int(banks.wavefronts(grid, nbytes, active).sum())
+        pattern.ideal = int(banks.ideal(grid, nbytes, active).sum())
+        if remembered:
+            site.patterns.append(pattern)
+            if len(site.patterns) > REMEMBERED:
+                site.patterns.pop(0)
+        return pattern
+
+    def _initialised(self, pattern: SharedPattern) -> None:
+        """Mark what a write initialises; complain of a read of bytes that nobody has written."""
+        if pattern.kind == "write":
+            self.initialised[pattern.granules] = True
+            pattern.batch = self.batch
+            return
+        if pattern.kind == "copy":  # marked when it lands
+            return
+        known = self.initialised[pattern.granules].all(axis=1)
+        if known.all():
+            pattern.batch = self.batch
+            return
+        machine = self.machine
+        if machine.shadow.reads_pending(pattern):  # the better name for it, already reported
+            return
+        where = int(np.flatnonzero(~known)[0])
+        at = int(pattern.addresses[where])
+        machine.report(
+            "uninitialised_shared_read",
+            f"read of {pattern.nbytes} bytes at shared address {at:#x} that no thread of the block has written",
+            pattern.instruction, machine.some(pattern.lanes, ~known), at,
+        )  # fmt: skip
+
+    def load(self, pattern: SharedPattern, out: np.ndarray) -> None:
+        """Gather one element for each active lane of the pattern into out."""
+        self.views[pattern.nbytes].take(pattern.index, out=out, mode="clip")
+
+    def store(self, pattern: SharedPattern, values: np.ndarray) -> None:
+        """Scatter one element for each active lane; of two lanes at one address the higher lane's stays."""
+        self.views[pattern.nbytes][pattern.index] = values
+
+
+class GlobalPattern:
+    """Addresses of one instruction in global memory, relative to those of its first active lane."""
+
+    __slots__ = ("aligned", "buffer", "high", "index", "lanes", "low", "relative", "requests", "sectors")
+
+    def __init__(self, machine: Machine, lanes: np.ndarray | None, relative: np.ndarray, nbytes: int) -> None:
+        self.lanes = lanes
+        self.relative = relative
+        signed = relative.view(np.int64)
+        self.low, self.high = int(signed.min()), int(signed.max()) + nbytes
+        self.aligned = not (signed % nbytes).any()
+        self.index = signed // nbytes
+        self.buffer: Buffer | None = None
+        self.requests = len(_in_warps(machine, lanes, signed)[0])
+        self.sectors: dict[int, int] = {}
+        """First address modulo 32 -> sectors of all warps."""
+
+
+class GlobalPort:
+    """The batch's way to global memory."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.memory = machine.memory
+        self._relative = np.empty(machine.lanes, np.uint64)
+        self._index = np.empty(machine.lanes, np.int64)
+
+    def locate(
+        self, site: Site, instruction: Instruction, base: np.ndarray, offset: int, nbytes: int, write: bool
+    ) -> tuple[np.ndarray | None, np.ndarray] | None:
+        """Check and count one access; (active lanes or None for all, element indices), or None if no lane is left.
+
+        The indices are valid until the next call. `base`: uint64, one a lane of the batch, or of length 1 for all.
+        """
+        machine = self.machine
+        lanes = machine.lane_list()
+        count = machine.lanes if lanes is None else len(lanes)
+        if not count:
+            return None
+        seen = base if lanes is None or len(base) == 1 else base[lanes]
+        first = int(seen[0])
+        relative = np.subtract(seen, seen[0], out=self._relative[:count])
+        pattern = None
+        for known in site.patterns:
+            if _same(known.lanes, lanes) and _same(known.relative, relative):
+                pattern = known
+                break
+        if pattern is None:
+            pattern = GlobalPattern(machine, lanes, relative.copy(), nbytes)
+            site.patterns.insert(0, pattern)
+            del site.patterns[REMEMBERED // 4 :]
+        start = first + offset
+        buffer = pattern.buffer
+        if buffer is None or start + pattern.low < buffer.start or start + pattern.high > buffer.end:
+            buffer = self.memory.find(start + pattern.low)
+            if buffer is not None and start + pattern.high > buffer.end:
+                buffer = None
+            pattern.buffer = buffer
+        if buffer is None or not pattern.aligned or start % nbytes or (write and buffer.read_only):
+            good = self._check(instruction, pattern, start, nbytes, write)
+            if good is not None:
+                lanes, addresses = machine.some(lanes, good), pattern.relative[good] + np.uint64(start % 2**64)
+                if not len(lanes):
+                    return None
+                grid, active = _in_warps(machine, lanes, addresses.view(np.int64))
+                site.requests += len(grid)
+                site.sectors += int(coalesce.sectors(grid, nbytes, active).sum())
+                site.bytes += nbytes * len(lanes)
+                return lanes, (addresses - np.uint64(ARENA_BASE)).view(np.int64) // nbytes
+        phase = start % coalesce.SECTOR
+        if phase not in pattern.sectors:
+            absolute = pattern.relative.view(np.int64) + start
+            grid, active = _in_warps(machine, lanes, absolute)
+            pattern.sectors[phase] = int(coalesce.sectors(grid, nbytes, active).sum())
+        site.requests += pattern.requests
+        site.sectors += pattern.sectors[phase]
+        site.bytes += nbytes * count
+        return lanes, np.add(pattern.index, (start - ARENA_BASE) // nbytes, out=self._index[:count])
+
+    def _check(
+        self, instruction: Instruction, pattern: GlobalPattern, start: int, nbytes: int, write: bool
+    ) -> np.ndarray | None:
+        """Lane by lane: report what is wrong. None if all is well, else which of the pattern's lanes are good."""
+        machine, memory = self.machine, self.memory
+        addresses = pattern.relative + np.uint64(start % 2**64)
+        inside = memory.inside(addresses, nbytes)
+        skewed = addresses % np.uint64(nbytes) != 0
+        kind = "write" if write else "read"
+        if not inside.all():
+            at = int(addresses[~inside][0])
+            machine.report(
+                "out_of_bounds",
+                f"{kind} of {nbytes} bytes at {at:#x}: {memory.describe(at)}",
+                instruction, machine.some(pattern.lanes, ~inside), at,
+            )  # fmt: skip
+        elif skewed.any():
+            at = int(addresses[skewed][0])
+            machine.report(
+                "misaligned",
+                f"{kind} of {nbytes} bytes at {at:#x}, which is no multiple of {nbytes}: {memory.describe(at)}",
+                instruction, machine.some(pattern.lanes, skewed), at,
+            )  # fmt: skip
+        good = inside & ~skewed
+        if write:
+            for k in np.flatnonzero(good):
+                buffer = memory.find(int(addresses[k]))
+                if buffer is not None and buffer.read_only:
+                    good[k] = False
+                    machine.report(
+                        "write_to_read_only",
+                        f"write of {nbytes} bytes at {int(addresses[k]):#x}: {memory.describe(int(addresses[k]))}",
+                        instruction, machine.some(pattern.lanes, np.arange(len(good)) == k), int(addresses[k]),
+                    )  # fmt: skip
+        return None if good.all() else good
+
+    def load(self, index: np.ndarray, nbytes: int, out: np.ndarray) -> None:
+        """Gather elements."""
+        self.memory.views[nbytes].take(index, out=out, mode="clip")
+
+    def store(self, index: np.ndarray, nbytes: int, values: np.ndarray) -> None:
+        """Scatter elements; of two lanes at one address the higher lane's stays."""
+        self.memory.views[nbytes][index] = values
+
+
+class LocalMemory:
+    """Local memory: `nbytes` of its own for each lane."""
+
+    def __init__(self, machine: Machine, nbytes: int) -> None:
+        self.machine = machine
+        self.bytes = nbytes
+        self.stride = -(-max(nbytes, 16) // 16) * 16
+        self.data = aligned_bytes(machine.lanes * self.stride)
+        self.views = element_views(self.data)
+        self._start = np.arange(machine.lanes, dtype=np.int64) * self.stride
+
+    def locate(
+        self, site: Site, instruction: Instruction, base: np.ndarray, offset: int, nbytes: int
+    ) -> tuple[np.ndarray | None, np.ndarray] | None:
+        """As GlobalPort.locate, for addresses in the local window of each lane."""
+        machine = self.machine
+        lanes = machine.lane_list()
+        if lanes is not None and not len(lanes):
+            return None
+        start = self._start if lanes is None else self._start[lanes]
+        seen = (base if lanes is None or len(base) == 1 else base[lanes]).astype(np.int64) + offset
+        bad = (seen < 0) | (seen + nbytes > self.bytes)
+        skewed = seen % nbytes != 0
+        for wrong, kind, why in (
+            (bad, "out_of_bounds", f"the thread has {self.bytes} bytes of local memory"),
+            (skewed, "misaligned", f"no multiple of {nbytes}"),
+        ):
+            if wrong.any():
+                wrong = np.broadcast_to(wrong, start.shape)
+                at = int(np.broadcast_to(seen, start.shape)[wrong][0])
+                machine.report(
+                    kind, f"access of {nbytes} bytes at local address {at:#x}: {why}",
+                    instruction, machine.some(lanes, wrong), at,
+                )  # fmt: skip
+                good = np.broadcast_to(~(bad | skewed), start.shape)
+                lanes, start = machine.some(lanes, good), start[good]
+                seen = np.broadcast_to(seen, good.shape)[good]
+                if not len(lanes):
+                    return None
+                break
+        site.bytes += nbytes * len(start)
+        return lanes, (start + seen) // nbytes
+
+    def load(self, index: np.ndarray, nbytes: int, out: np.ndarray) -> None:
+        """Gather elements."""
+        self.views[nbytes].take(index, out=out, mode="clip")
+
+    def store(self, index: np.ndarray, nbytes: int, values: np.ndarray) -> None:
+        """Scatter elements."""
+        self.views[nbytes][index] = values

@@ -1,0 +1,247 @@
+"""Run a kernel on the emulator: `run` on PTX and packed parameters, `emulate` on a source and NumPy arrays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..arch import DEFAULT_GPU, find_gpu
+from ..errors import ConfigRejected, InvalidOperand
+from .arguments import parse_argument, scalar_bytes
+from .hazards import Hazard, Reporter, Sources
+from .isa.float32 import underflow
+from .machine import Machine
+from .memory import GlobalMemory
+from .program import Program, decode
+from .ptx import Module, parse
+from .trace import Counters, Trace
+
+BATCH_LANES = 8192
+"""Lanes run side by side: enough to make the cost of a NumPy call small, few enough to stay in cache."""
+BATCH_BYTES = 1 << 28
+"""Shared and local memory of one batch at most."""
+
+Triple = tuple[int, int, int]
+
+
+@dataclass
+class EmuResult:
+    """One launch. `seconds` is the host's time for emulating it and says nothing about a GPU."""
+
+    counters: Counters
+    hazards: list[Hazard]
+    seconds: float
+
+
+@lru_cache(maxsize=64)
+def _parsed(ptx: str) -> Module:
+    return parse(ptx)
+
+
+@lru_cache(maxsize=64)
+def _decoded(ptx: str, entry: str) -> Program:
+    return decode(_parsed(ptx), entry)
+
+
+def floating_point() -> np.errstate:
+    """The floating-point settings under which instructions run: silent, but inexact subnormals are noticed."""
+    return np.errstate(all="ignore", under="call", call=underflow)
+
+
+def _check_launch(
+    program: Program, grid: Triple, block: Triple, params: bytes, shared_bytes: int, gpu_name: str
+) -> None:
+    arch = find_gpu(gpu_name).arch
+    for name, value, most in (("grid", grid, (2**31 - 1, 65535, 65535)), ("block", block, (1024, 1024, 64))):
+        if len(value) != 3 or any(not 0 < v <= m for v, m in zip(value, most, strict=False)):
+            raise InvalidOperand(f"{name} {tuple(value)} is not within (1, 1, 1) and {most}")
+    threads = block[0] * block[1] * block[2]
+    if threads > arch.threads_per_block:
+        raise ConfigRejected(f"a block of {threads} threads: {arch} allows {arch.threads_per_block}")
+    for directive, least in (("maxntid", False), ("reqntid", True)):
+        if text := program.entry.directives.get(directive):
+            limit = int(np.prod([int(n) for n in text.split(",")]))
+            if threads > limit or (least and threads != limit):
+                raise ConfigRejected(
+                    f"a block of {threads} threads, but {program.entry.name} was compiled for "
+                    f"{'exactly' if least else 'at most'} {limit} (its __launch_bounds__)"
+                )
+    need = program.static_shared + shared_bytes
+    if need > arch.shared_per_block:
+        raise ConfigRejected(f"{need} bytes of shared memory a block: {arch} allows {arch.shared_per_block}")
+    if len(params) != program.entry.parameter_bytes:
+        raise InvalidOperand(
+            f"{len(params)} bytes of parameters, but {program.entry.name} declares {program.entry.parameter_bytes}"
+        )
+
+
+def _place_variables(program: Program, memory: GlobalMemory) -> dict[str, int]:
+    """Module variables become buffers, fresh for each launch."""
+    places: dict[str, int] = {}
+    variables = [v for v in program.module.variables if v.space in ("global", "const") and not v.extern]
+    for variable in variables:
+        data = variable.init if variable.init is not None else bytes(variable.bytes)
+        places[variable.name] = memory.add(data, variable.name, read_only=variable.space == "const")
+    for variable in variables:
+        for offset, symbol, addend in variable.relocations:
+            if symbol in places:
+                pointer = np.array([places[symbol] + addend], np.uint64).view(np.uint8)
+                memory.write(places[variable.name] + offset, pointer)
+    return places
+
+
+def run(
+    ptx: str,
+    entry: str,
+    *,
+    grid: Triple,
+    block: Triple,
+    params: bytes,
+    memory: GlobalMemory,
+    shared_bytes: int = 0,
+    gpu: str = DEFAULT_GPU,
+    hazards: str = "raise",
+    progress: Callable[[int, int], None] | None = None,
+    sources: Mapping[str, str] | None = None,
+) -> EmuResult:
+    """Run one launch.
+
+    params: the parameter buffer, laid out as the PTX declares it (natural alignment), pointers as addresses in `memory`.
+    shared_bytes: dynamic shared memory of a block. hazards: "raise" the first as EmulatorFault, or "collect" them all
+    and go on as a GPU might. progress(done, all) is called with numbers of blocks. sources: file name -> text, for the
+    source lines in reports; files that can be read are found by themselves.
+
+    Raises PtxError, UnknownInstruction, InvalidOperand, ConfigRejected, EmulatorFault. Module variables are set up
+    afresh for each launch.
+    """
+    started = time.perf_counter()
+    program = _decoded(ptx, entry)
+    _check_launch(program, grid, block, params, shared_bytes, gpu)
+    reporter = Reporter(hazards, Sources(sources))
+    trace = Trace(len(program.instructions), len(program.blocks))
+    threads = block[0] * block[1] * block[2]
+    warps = -(-threads // 32)
+    count = grid[0] * grid[1] * grid[2]
+    each = program.static_shared + shared_bytes + warps * 32 * program.local_bytes
+    ctas = min(count, max(1, min(BATCH_LANES // (warps * 32), BATCH_BYTES // max(each, 1))))
+    symbols = _place_variables(program, memory)
+    try:
+        machine = Machine(
+            program,
+            grid=tuple(grid),
+            block=tuple(block),
+            params=params,
+            memory=memory,
+            symbols=symbols,
+            shared_bytes=shared_bytes,
+            gpu=find_gpu(gpu),
+            reporter=reporter,
+            trace=trace,
+            ctas=ctas,
+        )
+        with floating_point():
+            for first in range(0, count, ctas):
+                machine.run(first)
+                if progress is not None:
+                    progress(min(first + ctas, count), count)
+    finally:
+        for address in symbols.values():
+            memory.release(address)
+    return EmuResult(trace.counters(program, count * threads), reporter.hazards, time.perf_counter() - started)
+
+
+@dataclass
+class EmulateResult:
+    """What a launch left: `arrays`, one for each buffer argument in order, and what `run` reports of it."""
+
+    arrays: list[np.ndarray]
+    counters: Counters
+    hazards: list[Hazard]
+    seconds: float
+
+
+def _triple(value: int | Sequence[int], what: str) -> Triple:
+    sizes = (value,) if isinstance(value, int) else tuple(int(v) for v in value)
+    if not 1 <= len(sizes) <= 3:
+        raise InvalidOperand(f"{what} {value!r} has {len(sizes)} sizes; give one to three")
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
+
+
+def emulate(
+    source_or_ptx: str | Path,
+    entry: str,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    args: Sequence[Any],
+    *,
+    gpu: str = DEFAULT_GPU,
+    shared_bytes: int = 0,
+    include: Sequence[str | Path] = (),
+    hazards: str = "raise",
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> EmulateResult:
+    """Run one kernel on NumPy arrays.
+
+    source_or_ptx: CUDA C++ or PTX text, or the path of a file of either. entry: the kernel's name in the PTX.
+    grid, block: one to three sizes. args, one a kernel parameter: NumPy arrays (device buffers; the caller's stay as
+    they are), numbers, or strings such as "f32[1024]=random", "f32[4,8]=nan" and "i32=1024" (see emu/arguments.py).
+    A string's bf16 buffers come back as uint16. include: folders for quoted includes. seed: of "random".
+
+    Raises CompileError, PtxError, UnknownInstruction, InvalidOperand, ConfigRejected, and EmulatorFault unless
+    hazards="collect".
+    """
+    text, name = str(source_or_ptx), "kernel.cu"
+    if isinstance(source_or_ptx, Path) or ("\n" not in text and len(text) < 4096 and Path(text).is_file()):
+        path = Path(source_or_ptx)
+        text, name = path.read_text(encoding="utf-8"), path.name
+    sources: dict[str, str] = {}
+    if ".version" in text and ".address_size" in text:
+        ptx = text
+    else:
+        from ..jit import compile_source
+
+        kernel = compile_source(text, entry=entry, arch=find_gpu(gpu).arch.name, name=name, include=include)
+        ptx = kernel.ptx
+        sources = {**dict(kernel.source.headers), name: text}
+    program = _decoded(ptx, entry)
+    random = np.random.default_rng(seed)
+    given = [parse_argument(value, random) for value in args]
+    declared = program.entry.parameters
+    if len(given) != len(declared):
+        raise InvalidOperand(f"{len(given)} arguments, but {entry} takes {len(declared)}")
+    memory = GlobalMemory()
+    params = bytearray(program.entry.parameter_bytes)
+    buffers: list[tuple[int, np.ndarray]] = []
+    for number, (argument, parameter) in enumerate(zip(given, declared, strict=True)):
+        if argument.array is not None:
+            if parameter.bytes != 8:
+                raise InvalidOperand(f"argument {number} ({argument.text}) is a buffer; the parameter is no pointer")
+            address = memory.add(argument.array, f"argument {number}")
+            buffers.append((address, argument.array))
+            data = address.to_bytes(8, "little")
+        else:
+            data = scalar_bytes(argument, parameter.bytes, number)
+        params[parameter.offset : parameter.offset + parameter.bytes] = data
+    result = run(
+        ptx,
+        entry,
+        grid=_triple(grid, "grid"),
+        block=_triple(block, "block"),
+        params=bytes(params),
+        memory=memory,
+        shared_bytes=shared_bytes,
+        gpu=gpu,
+        hazards=hazards,
+        progress=progress,
+        sources=sources,
+    )
+    arrays = [memory.read(address, a.nbytes).view(a.dtype).reshape(a.shape) for address, a in buffers]
+    return EmulateResult(arrays, result.counters, result.hazards, result.seconds)

@@ -1,0 +1,94 @@
+"""Asynchronous copies in flight: cp.async lands at the wait of the thread that issued it, and not before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .access import SharedPattern
+from .shadow import Landing
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+
+class _Flight:
+    """One executed copy instruction. `group` and `waiting` hold one value for each active lane of the pattern."""
+
+    __slots__ = ("data", "group", "pattern", "waiting", "whole")
+
+    def __init__(self, pattern: SharedPattern, data: np.ndarray, group: np.ndarray) -> None:
+        self.pattern = pattern
+        self.data = data
+        self.group = group
+        self.waiting = np.ones(len(data), bool)
+        self.whole = True
+        """No lane has landed yet."""
+
+
+class AsyncCopies:
+    """The copies of one batch. A thread's group number counts the groups that it has committed."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.flights: list[_Flight] = []
+        self.groups = np.zeros(machine.lanes, np.int64)
+
+    def reset(self) -> None:
+        """A new batch of blocks starts. Copies of a finished block that nobody waited for never land."""
+        self.flights.clear()
+        self.groups[:] = 0
+
+    def issue(self, pattern: SharedPattern, data: np.ndarray) -> None:
+        """A copy starts: `data` holds one element for each active lane, as read from global memory now."""
+        group = self.groups if pattern.lanes is None else self.groups[pattern.lanes]
+        self.flights.append(_Flight(pattern, data, group.copy()))
+
+    def commit(self) -> None:
+        """The active threads close their group."""
+        lanes = self.machine.lane_list()
+        if lanes is None:
+            self.groups += 1
+        else:
+            self.groups[lanes] += 1
+
+    def wait(self, newest: int | None) -> None:
+        """Land the groups of the active threads except their `newest` last ones; None: everything, committed or not."""
+        mask = self.machine.mask
+        kept = []
+        for flight in self.flights:
+            lanes = flight.pattern.lanes
+            committed = self.groups if lanes is None else self.groups[lanes]
+            due = flight.waiting if newest is None else flight.waiting & (flight.group < committed - newest)
+            if mask is not None:
+                due = due & (mask if lanes is None else mask[lanes])
+            if due.any():
+                self._land(flight, due)
+            if flight.waiting.any():
+                kept.append(flight)
+        self.flights = kept
+
+    def _land(self, flight: _Flight, due: np.ndarray) -> None:
+        shared, pattern = self.machine.shared, flight.pattern
+        everything = flight.whole and bool(due.all())
+        rows = None if everything else np.flatnonzero(due)
+        index, granules, data = pattern.index, pattern.granules, flight.data
+        if rows is not None:
+            index, granules, data = index[rows], granules[rows], data[rows]
+        shared.views[pattern.nbytes][index] = data
+        if not everything or pattern.batch != shared.batch:
+            shared.initialised[granules] = True
+            if everything:
+                pattern.batch = shared.batch
+        flight.waiting = flight.waiting & ~due
+        flight.whole = False
+        self.machine.shadow.landed(pattern, rows)
+
+    def in_flight(self) -> list[tuple[SharedPattern, np.ndarray]]:
+        """(pattern, which of its lanes are still waiting) of each copy."""
+        return [(flight.pattern, flight.waiting) for flight in self.flights]
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """What is in flight now, as the hazard checker names it: equal for equal states of a loop."""
+        return tuple(f.pattern if f.whole else Landing(f.pattern, np.flatnonzero(f.waiting)) for f in self.flights)

@@ -1,0 +1,149 @@
+"""What the emulator refuses: the kinds, one report of each, and how it reaches the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ..errors import EmulatorFault
+from .ptx import Instruction
+
+KINDS = {
+    "out_of_bounds": "Check the index against the size that was passed, and the predicate of the edge path.",
+    "misaligned": "An access of N bytes needs an address that is a multiple of N: check the base and the stride.",
+    "uninitialised_shared_read": "Write the bytes first, or check that the loop fills the whole tile.",
+    "shared_race": "Put __syncthreads() (or a named barrier of both warps) between the two.",
+    "async_copy_not_waited": "Put cp.async.wait_group (or wait_all), then __syncthreads(), before the bytes are used.",
+    "barrier_divergence": "Every thread of the block has to reach the barrier: move it out of the condition.",
+    "deadlock": "Look at what each warp waits for; some of it never comes.",
+    "write_to_read_only": "The buffer was given as read-only.",
+    "illegal": "The kernel stopped itself: look at the condition that led there.",
+}
+"""Every kind of hazard, with what to try."""
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """One thing done wrong. `lanes` are lanes of warp `warp` of block `cta`; `details` holds what the kind adds."""
+
+    kind: str
+    message: str
+    file: str | None
+    line: int | None
+    source_text: str | None
+    ptx: str
+    cta: tuple[int, int, int] | None
+    warp: int | None
+    lanes: tuple[int, ...]
+    address: int | None
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able dict."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.file else "(no source line)"
+        text = f"{self.kind}: {self.message}\n  at {where}"
+        if self.source_text:
+            text += f": {self.source_text}"
+        text += f"\n  PTX: {self.ptx}"
+        if self.cta is not None:
+            text += f"\n  block {self.cta}, warp {self.warp}, {lane_ranges(self.lanes)}"
+        for name, value in self.details.items():
+            shown = "".join(f"\n    {item}" for item in value) if isinstance(value, list | tuple) else f" {value}"
+            text += f"\n  {name.replace('_', ' ')}:{shown}"
+        return f"{text}\n  Try: {KINDS[self.kind]}"
+
+
+def lane_ranges(lanes: tuple[int, ...]) -> str:
+    """Lanes in words: "lanes 0-3, 7"."""
+    if not lanes:
+        return "no lane"
+    parts, start = [], lanes[0]
+    for here, after in zip(lanes, [*lanes[1:], -1], strict=True):
+        if after != here + 1:
+            parts.append(str(start) if start == here else f"{start}-{here}")
+            start = after
+    return ("lane " if len(lanes) == 1 else "lanes ") + ", ".join(parts)
+
+
+@lru_cache(maxsize=64)
+def _file_lines(path: str) -> tuple[str, ...]:
+    try:
+        return tuple(Path(path).read_text(encoding="utf-8").splitlines())
+    except (OSError, UnicodeDecodeError):
+        return ()
+
+
+class Sources:
+    """Finds the text of a source line: in the texts handed over (by name), else in the file the PTX names."""
+
+    def __init__(self, texts: Mapping[str, str] | None = None) -> None:
+        self._texts = {name: tuple(text.splitlines()) for name, text in (texts or {}).items()}
+
+    def line(self, file: str, number: int) -> str | None:
+        """The line, stripped, or None when the file is not at hand."""
+        lines: tuple[str, ...] = ()
+        for name, known in self._texts.items():
+            if file == name or file.endswith("/" + name):
+                lines = known
+        lines = lines or _file_lines(file)
+        return lines[number - 1].strip() if 0 < number <= len(lines) else None
+
+    def where(self, instruction: Instruction) -> str:
+        """An instruction in one line: source place and PTX."""
+        place = instruction.location or f"PTX line {instruction.ptx_line}"
+        return f"{place}: {instruction.text}"
+
+
+class Reporter:
+    """Collects hazards, or raises the first. A hazard of one kind at one instruction is kept once a launch."""
+
+    def __init__(self, mode: str, sources: Sources) -> None:
+        if mode not in ("raise", "collect"):
+            raise ValueError(f"hazards={mode!r} is neither 'raise' nor 'collect'")
+        self.mode = mode
+        self.sources = sources
+        self.hazards: list[Hazard] = []
+        self._seen: set[tuple[str, int]] = set()
+
+    def report(
+        self,
+        kind: str,
+        message: str,
+        instruction: Instruction,
+        *,
+        cta: tuple[int, int, int] | None = None,
+        warp: int | None = None,
+        lanes: tuple[int, ...] = (),
+        address: int | None = None,
+        details: dict[str, Any] | None = None,
+    ) -> None:
+        """Raise EmulatorFault, or keep the hazard when collecting."""
+        if (kind, instruction.index) in self._seen:
+            return
+        self._seen.add((kind, instruction.index))
+        place = instruction.location
+        details = dict(details or {})
+        if place and place.inlined_at:
+            details["inlined_at"] = str(place.inlined_at)
+        hazard = Hazard(
+            kind=kind,
+            message=message,
+            file=place.file if place else None,
+            line=place.line if place else None,
+            source_text=self.sources.line(place.file, place.line) if place else None,
+            ptx=f"line {instruction.ptx_line}: {instruction.text}",
+            cta=cta,
+            warp=warp,
+            lanes=lanes,
+            address=address,
+            details=details,
+        )
+        self.hazards.append(hazard)
+        if self.mode == "raise":
+            raise EmulatorFault(str(hazard), hazard)

@@ -1,0 +1,99 @@
+"""Branches, exits, and instructions that only hint."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..machine import Machine
+from ..ptx import Instruction, Symbol
+from .registry import Step, executes
+
+
+@executes("bra{.uni|}", kind="control", ends_block=True, destination="none")
+def branch(machine: Machine, instruction: Instruction) -> Step:
+    """A jump; with a guard, of the lanes whose guard holds."""
+    scheduler = machine.scheduler
+    target, otherwise = machine.label(instruction, instruction.operands[0]), machine.following(instruction)
+    if instruction.guard is None:
+        return lambda: scheduler.goto(target)
+    row, negated = machine.row(instruction.guard), instruction.guard_negated
+    if negated:
+        return lambda: scheduler.split(~row, target, otherwise)
+    return lambda: scheduler.split(row, target, otherwise)
+
+
+@executes("brx.idx{.uni|}", kind="control", ends_block=True, destination="none")
+def branch_indexed(machine: Machine, instruction: Instruction) -> Step:
+    """A jump through a table. An index outside the table is illegal."""
+    scheduler = machine.scheduler
+    table = instruction.operands[1]
+    machine.expect(instruction, isinstance(table, Symbol), "needs the name of a jump table")
+    assert isinstance(table, Symbol)
+    labels = machine.program.entry.tables.get(table.name)
+    machine.expect(instruction, bool(labels), f"names the jump table {table.name!r}, which is nowhere")
+    machine.expect(instruction, instruction.guard is None, "has a guard; a jump through a table may not")
+    targets = np.array([machine.label(instruction, Symbol(label)) for label in labels or ()], np.int32)
+    index = machine.source(instruction, instruction.operands[0], "u32")
+
+    def step() -> None:
+        chosen = np.broadcast_to(index, (machine.lanes,))
+        lanes = machine.lane_list()
+        outside = chosen >= len(targets)
+        if lanes is not None:
+            outside = outside & machine.mask
+        if outside.any():
+            bad = np.flatnonzero(outside)
+            machine.report(
+                "illegal", f"index {int(chosen[bad[0]])} into a jump table of {len(targets)}", instruction, bad, None
+            )
+        scheduler.scatter(targets.take(chosen, mode="clip"))
+
+    return step
+
+
+@executes("{ret|exit}{.uni|}", kind="control", ends_block=True, destination="none")
+def leave(machine: Machine, instruction: Instruction) -> Step:
+    """The end of a thread: a kernel has no caller to return to."""
+    scheduler, otherwise = machine.scheduler, machine.following(instruction)
+    if instruction.guard is None:
+        return lambda: scheduler.leave(None, otherwise)
+    row, negated = machine.row(instruction.guard), instruction.guard_negated
+    return lambda: scheduler.leave(~row if negated else row, otherwise)
+
+
+@executes("{trap|brkpt}", kind="control", ends_block=True, destination="none")
+def trap(machine: Machine, instruction: Instruction) -> Step:
+    """The kernel stops itself: always reported. When collecting, the threads end."""
+    scheduler, otherwise = machine.scheduler, machine.following(instruction)
+    guard = None if instruction.guard is None else machine.row(instruction.guard)
+
+    def step() -> None:
+        lanes = np.flatnonzero(scheduler.live if machine.mask is None else machine.mask)
+        gone = None
+        if guard is not None:
+            gone = ~guard if instruction.guard_negated else guard
+            lanes = lanes[gone[lanes]]
+        if len(lanes):
+            machine.report("illegal", f"the kernel executed {instruction.opcode!r}", instruction, lanes, None)
+        scheduler.leave(gone, otherwise)
+
+    return step
+
+
+@executes(
+    "{prefetch|prefetchu}{.global|.local|}{.L1|.L2}{::evict_last|::evict_normal|}",
+    "applypriority{.global|}.L2::evict_normal",
+    "discard{.global|}.L2",
+    "{membar.cta|membar.gl|membar.sys}",
+    "fence{.acq_rel|.sc|.acquire|.release|}{.cta|.cluster|.gpu|.sys}",
+    "fence.proxy.{async|alias}{.global|.shared::cta|.shared::cluster|}",
+    "nanosleep.u32",
+    "setmaxnreg.{inc|dec}.sync.aligned.u32",
+    "griddepcontrol.{wait|launch_dependents}",
+    "pmevent",
+    kind="control",
+    destination="none",
+)
+def hint(machine: Machine, instruction: Instruction) -> Step:
+    """No effect here: memory is sequentially consistent, and time does not exist."""
+    return lambda: None

@@ -1,0 +1,246 @@
+"""Loads and stores in every state space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..machine import WINDOWS, Machine
+from ..memory import ARENA_BASE
+from ..ptx import Instruction, Vector
+from .registry import NUMPY, Step, executes
+
+TYPES = "b8|u8|s8|b16|u16|s16|b32|u32|s32|f32|b64|u64|s64|f64|b128"
+_ORDER = "{.weak|.volatile|.relaxed.cta|.relaxed.cluster|.relaxed.gpu|.relaxed.sys|"
+_CACHE = (
+    "{.L1::evict_normal|.L1::evict_unchanged|.L1::evict_first|.L1::evict_last|.L1::no_allocate|}"
+    "{hint:.L2::cache_hint|}{.L2::64B|.L2::128B|.L2::256B|}"
+)
+_SPACE = "{space:.global|.shared|.shared::cta|.local|}"
+
+
+def _window(space: str) -> str:
+    return space.lstrip(".").split("::")[0]
+
+
+def _kind(fields: dict[str, str]) -> str:
+    return "memory_" + (_window(fields["space"]) or "generic")
+
+
+class Spread:
+    """Between elements as memory holds them and the registers of a `{a, b, c, d}` operand."""
+
+    def __init__(self, machine: Machine, instruction: Instruction, vector: int, operand_index: int) -> None:
+        self.machine = machine
+        self.kind = instruction.fields["type"]
+        part = np.dtype(NUMPY[self.kind])
+        operand = instruction.operands[operand_index]
+        self.items = operand.items if isinstance(operand, Vector) else (operand,)
+        machine.expect(instruction, len(self.items) == vector, f"needs {vector} registers")
+        self.bytes = part.itemsize * vector
+        machine.expect(instruction, self.bytes <= 16, f"moves {self.bytes} bytes a lane; 16 is the most")
+        whole = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "b128"}[self.bytes]
+        self.elements = machine.scratch(whole, "elements")
+        self.parts = self.elements.view(part).reshape(machine.lanes, vector)
+
+    def scatter(self, instruction: Instruction) -> Callable[[int, np.ndarray | None], None]:
+        """(count, lanes): the first `count` elements go to the registers of the lanes."""
+        puts = [self.machine.write(item, self.kind, instruction) for item in self.items]
+        parts = self.parts
+
+        def put_all(count: int, lanes: np.ndarray | None) -> None:
+            for k, put in enumerate(puts):
+                put(parts[:count, k], lanes)
+
+        return put_all
+
+    def gather(self, instruction: Instruction) -> Callable[[np.ndarray | None], np.ndarray]:
+        """(lanes) -> their elements, from the registers."""
+        sources = [self.machine.source(instruction, item, self.kind) for item in self.items]
+        parts, elements = self.parts, self.elements
+
+        def take(lanes: np.ndarray | None) -> np.ndarray:
+            if lanes is None:
+                for k, source in enumerate(sources):
+                    np.copyto(parts[:, k], source)
+                return elements
+            for k, source in enumerate(sources):
+                parts[: len(lanes), k] = source if len(source) == 1 else source[lanes]
+            return elements[: len(lanes)]
+
+        return take
+
+
+def _vector(instruction: Instruction) -> int:
+    text = instruction.fields.get("vec", "")
+    return int(text[2:]) if text else 1
+
+
+@executes(
+    f"ld{_ORDER}.acquire.cta|.acquire.cluster|.acquire.gpu|.acquire.sys|}}{_SPACE}{{.ca|.cg|.cs|.lu|.cv|}}{_CACHE}"
+    f"{{vec:.v2|.v4|}}.{{type:{TYPES}}}",
+    f"ld{{space:.global}}{{.ca|.cg|.cs|}}.nc{_CACHE}{{vec:.v2|.v4|}}.{{type:{TYPES}}}",
+    f"ldu{{space:.global|}}{{vec:.v2|.v4|}}.{{type:{TYPES}}}",
+    kind=_kind,
+)
+def load(machine: Machine, instruction: Instruction) -> Step:
+    """A load from global, shared or local memory, or through a generic address."""
+    space = _window(instruction.fields["space"])
+    machine.expect(instruction, not instruction.fields.get("hint"), "has a cache hint operand, which is not read here")
+    spread = Spread(machine, instruction, _vector(instruction), 0)
+    put, elements, nbytes = spread.scatter(instruction), spread.elements, spread.bytes
+    base, offset = machine.pointer(instruction, instruction.operands[1])
+    site = machine.trace.site(instruction.index, f"{space or 'global'}_load")
+
+    def shared(base: np.ndarray, offset: int) -> None:
+        pattern = machine.shared.locate(site, "read", instruction, base, offset, nbytes)
+        if pattern is not None:
+            count = len(pattern.index)
+            machine.shared.load(pattern, elements[:count])
+            put(count, pattern.lanes)
+
+    def elsewhere(base: np.ndarray, offset: int, local: bool) -> None:
+        if local:
+            found = machine.local.locate(site, instruction, base, offset, nbytes)
+        else:
+            found = machine.port.locate(site, instruction, base, offset, nbytes, False)
+        if found is not None:
+            lanes, index = found
+            (machine.local if local else machine.port).load(index, nbytes, elements[: len(index)])
+            put(len(index), lanes)
+
+    return by_space(machine, instruction, space, base, offset, shared, elsewhere)
+
+
+@executes(
+    f"st{_ORDER}.release.cta|.release.cluster|.release.gpu|.release.sys|}}{_SPACE}{{.wb|.cg|.cs|.wt|}}{_CACHE}"
+    f"{{vec:.v2|.v4|}}.{{type:{TYPES}}}",
+    kind=_kind,
+    destination="none",
+)
+def store(machine: Machine, instruction: Instruction) -> Step:
+    """A store to global, shared or local memory, or through a generic address."""
+    space = _window(instruction.fields["space"])
+    machine.expect(instruction, not instruction.fields.get("hint"), "has a cache hint operand, which is not read here")
+    spread = Spread(machine, instruction, _vector(instruction), 1)
+    take, nbytes = spread.gather(instruction), spread.bytes
+    base, offset = machine.pointer(instruction, instruction.operands[0])
+    site = machine.trace.site(instruction.index, f"{space or 'global'}_store")
+
+    def shared(base: np.ndarray, offset: int) -> None:
+        pattern = machine.shared.locate(site, "write", instruction, base, offset, nbytes)
+        if pattern is not None:
+            machine.shared.store(pattern, take(pattern.lanes))
+
+    def elsewhere(base: np.ndarray, offset: int, local: bool) -> None:
+        if local:
+            found = machine.local.locate(site, instruction, base, offset, nbytes)
+        else:
+            found = machine.port.locate(site, instruction, base, offset, nbytes, True)
+        if found is not None:
+            lanes, index = found
+            (machine.local if local else machine.port).store(index, nbytes, take(lanes))
+
+    return by_space(machine, instruction, space, base, offset, shared, elsewhere)
+
+
+def by_space(
+    machine: Machine,
+    instruction: Instruction,
+    space: str,
+    base: np.ndarray,
+    offset: int,
+    shared: Callable[[np.ndarray, int], None],
+    elsewhere: Callable[[np.ndarray, int, bool], None],
+) -> Step:
+    """The step for a state space; without one, each lane's address says where it goes."""
+    if space == "shared":
+        return lambda: shared(base, offset)
+    if space == "local":
+        return lambda: elsewhere(base, offset, True)
+    machine.expect(instruction, base.itemsize == 8, "has a 32-bit address where generic and global ones are 64-bit")
+    if space == "global":
+        return lambda: elsewhere(base, offset, False)
+    windows = {name: np.uint64(low) for name, low in WINDOWS.items()}
+    lowest = min(windows.values())
+
+    def generic() -> None:
+        lanes = machine.lane_list()
+        seen = base if lanes is None or len(base) == 1 else base[lanes]
+        if not len(seen):
+            return
+        if seen.max() < lowest:
+            elsewhere(base, offset, False)
+            return
+        outer, addresses = machine.mask, np.broadcast_to(base, (machine.lanes,)).copy()
+        active = np.ones(machine.lanes, bool) if outer is None else outer
+        rest = active.copy()
+        for name, low in windows.items():
+            inside = active & (addresses >= low) & (addresses < low + np.uint64(1 << 32))
+            rest &= ~inside
+            if not inside.any():
+                continue
+            machine.expect(
+                instruction, name != "param", "reads a parameter through a generic address, which is not emulated"
+            )
+            machine.set_mask(None if inside.all() else inside)
+            if name == "shared":
+                shared(addresses - low, offset)
+            else:
+                elsewhere(addresses - low, offset, True)
+        if rest.any():
+            machine.set_mask(rest)
+            elsewhere(addresses, offset, False)
+        machine.set_mask(outer)
+
+    return generic
+
+
+@executes(f"ld.{{space:param|param::entry}}{{vec:.v2|.v4|}}.{{type:{TYPES}}}", kind="move")
+def load_parameter(machine: Machine, instruction: Instruction) -> Step:
+    """A kernel parameter: at a known offset, or through an address computed in the parameter window."""
+    spread = Spread(machine, instruction, _vector(instruction), 0)
+    put, nbytes = spread.scatter(instruction), spread.bytes
+    base, offset = machine.pointer(instruction, instruction.operands[1])
+    data, low = machine.param_data, WINDOWS["param"]
+    raw = spread.elements.view(np.uint8).reshape(machine.lanes, nbytes)
+
+    def step() -> None:
+        lanes = machine.lane_list()
+        seen = base if lanes is None or len(base) == 1 else base[lanes]
+        start = seen.astype(np.int64) + (offset - low)
+        outside = (start < 0) | (start + nbytes > len(data))
+        if outside.any():
+            where = np.flatnonzero(np.broadcast_to(outside, (machine.lanes if lanes is None else len(lanes),)))
+            machine.report(
+                "out_of_bounds", f"read of {nbytes} bytes at offset {int(start[outside][0])} of {len(data)} bytes of parameters",
+                instruction, where if lanes is None else lanes[where], int(start[outside][0]),
+            )  # fmt: skip
+            return
+        count = machine.lanes if lanes is None else len(lanes)
+        raw[:count] = data[start[:, None] + np.arange(nbytes)]
+        put(count, lanes)
+
+    return step
+
+
+@executes(f"ld.const{{vec:.v2|.v4|}}.{{type:{TYPES}}}", kind="memory_const")
+def load_constant(machine: Machine, instruction: Instruction) -> Step:
+    """A load from constant memory, which lies among the global buffers and is read-only."""
+    spread = Spread(machine, instruction, _vector(instruction), 0)
+    put, elements, nbytes = spread.scatter(instruction), spread.elements, spread.bytes
+    base, offset = machine.pointer(instruction, instruction.operands[1])
+    site = machine.trace.site(instruction.index, "const_load")
+
+    def step() -> None:
+        found = machine.port.locate(site, instruction, base, offset, nbytes, False)
+        if found is not None:
+            lanes, index = found
+            machine.port.load(index, nbytes, elements[: len(index)])
+            put(len(index), lanes)
+
+    return step
+
+
+assert ARENA_BASE < min(WINDOWS.values())

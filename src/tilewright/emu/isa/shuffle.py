@@ -1,0 +1,171 @@
+"""Exchange within a warp: shuffles, votes, matches and reductions. The scheduler brings the named lanes together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..machine import Machine
+from ..ptx import Instruction, Pair
+from .integer import count_bits
+from .registry import Step, dtype_of, executes
+
+_LANE = np.arange(32)
+
+
+def _warps(machine: Machine, values: np.ndarray) -> np.ndarray:
+    """One value a lane as [warps, 32]."""
+    return np.broadcast_to(values, (machine.lanes,)).reshape(-1, 32)
+
+
+def _active(machine: Machine) -> np.ndarray:
+    mask = machine.mask
+    return (np.ones(machine.lanes, bool) if mask is None else mask).reshape(-1, 32)
+
+
+def _put(machine: Machine, put: object, values: np.ndarray) -> None:
+    lanes = machine.lane_list()
+    flat = np.ascontiguousarray(values).reshape(-1)
+    put(flat if lanes is None else flat[lanes], lanes)  # type: ignore[operator]
+
+
+@executes("shfl{sync:.sync|}.{mode:up|down|bfly|idx}.b32", kind="shuffle", member_mask=-1)
+def shuffle(machine: Machine, instruction: Instruction) -> Step:
+    """Each lane reads the value of another. From a lane that does not take part it gets its own (PTX: undefined)."""
+    machine.expect(
+        instruction, bool(instruction.fields["sync"]), "is the form without .sync, which sm_70 and later lack"
+    )
+    to, a, b, c, _ = instruction.operands
+    first, second = (to.first, to.second) if isinstance(to, Pair) else (to, None)
+    put = machine.write(first, "b32", instruction)
+    put_ok = machine.write(second, "pred", instruction)
+    value, by, clamp = (machine.source(instruction, x, "b32") for x in (a, b, c))
+    mode = instruction.fields["mode"]
+
+    def step() -> None:
+        values = _warps(machine, value)
+        amount = (_warps(machine, by) & np.uint32(31)).astype(np.int64)
+        bits = _warps(machine, clamp).astype(np.int64)
+        segment = (bits >> 8) & 31
+        top = (_LANE & segment) | (bits & 31 & ~segment)
+        low = _LANE & segment
+        if mode == "up":
+            other = _LANE - amount
+            ok = other >= top
+        elif mode == "down":
+            other = _LANE + amount
+            ok = other <= top
+        elif mode == "bfly":
+            other = _LANE ^ amount
+            ok = other <= top
+        else:
+            other = low | (amount & ~segment)
+            ok = other <= top
+        other = np.where(ok, other, _LANE) & 31
+        taking = np.take_along_axis(_active(machine), other, axis=1)
+        got = np.take_along_axis(values, np.where(taking, other, _LANE), axis=1)
+        _put(machine, put, got)
+        _put(machine, put_ok, ok)
+
+    return step
+
+
+def _ballot(held: np.ndarray) -> np.ndarray:
+    """[warps, 32] bool -> uint32 [warps]."""
+    return np.packbits(held, axis=1, bitorder="little").view(np.uint32).reshape(-1)
+
+
+@executes("vote.sync.{op:all|any|uni|ballot}.{type:pred|b32}", kind="shuffle", member_mask=-1)
+def vote(machine: Machine, instruction: Instruction) -> Step:
+    """All, any, the same everywhere, or the bits of a predicate over the active lanes."""
+    to, p, _ = instruction.operands
+    op = instruction.fields["op"]
+    put = machine.write(to, instruction.fields["type"], instruction)
+    condition = machine.condition(instruction, p)
+
+    def step() -> None:
+        active = _active(machine)
+        held = _warps(machine, condition()) & active
+        if op == "ballot":
+            result = np.repeat(_ballot(held), 32)
+        else:
+            every = (held == active).all(axis=1)
+            some = held.any(axis=1)
+            result = np.repeat({"all": every, "any": some, "uni": every | ~some}[op], 32)
+        _put(machine, put, result)
+
+    return step
+
+
+@executes("activemask.b32", kind="shuffle")
+def active_mask(machine: Machine, instruction: Instruction) -> Step:
+    """The lanes of the warp that execute this together."""
+    put = machine.write(instruction.operands[0], "b32", instruction)
+    return lambda: _put(machine, put, np.repeat(_ballot(_active(machine)), 32))
+
+
+@executes("match.{op:any|all}.sync.{type:b32|b64}", kind="shuffle", member_mask=-1)
+def match(machine: Machine, instruction: Instruction) -> Step:
+    """Which active lanes hold my value (any); or all of them if they agree, else none (all)."""
+    to, a, _ = instruction.operands
+    op = instruction.fields["op"]
+    first, second = (to.first, to.second) if isinstance(to, Pair) else (to, None)
+    put, put_ok = machine.write(first, "b32", instruction), machine.write(second, "pred", instruction)
+    value = machine.source(instruction, a, instruction.fields["type"])
+
+    def step() -> None:
+        active = _active(machine)
+        values = _warps(machine, value)
+        equal = (values[:, :, None] == values[:, None, :]) & active[:, None, :]
+        mine = _ballot(equal.reshape(-1, 32)).reshape(-1, 32)
+        if op == "any":
+            _put(machine, put, mine)
+            return
+        whole = _ballot(active)[:, None]
+        agree = ((mine == whole) | ~active).all(axis=1)[:, None]
+        _put(machine, put, np.where(agree, whole, np.uint32(0)) + np.zeros((1, 32), np.uint32))
+        _put(machine, put_ok, np.broadcast_to(agree, active.shape))
+
+    return step
+
+
+@executes(
+    "redux.sync.{op:add|min|max}.{type:u32|s32}",
+    "redux.sync.{op:and|or|xor}.{type:b32}",
+    kind="shuffle",
+    member_mask=-1,
+)
+def reduce(machine: Machine, instruction: Instruction) -> Step:
+    """A reduction over the active lanes of the warp."""
+    to, a, _ = instruction.operands
+    op, kind = instruction.fields["op"], instruction.fields["type"]
+    dtype = dtype_of(kind)
+    put = machine.write(to, kind, instruction)
+    value = machine.source(instruction, a, kind)
+    limits = np.iinfo(dtype)
+    neutral = {"add": 0, "or": 0, "xor": 0, "and": limits.max, "min": limits.max, "max": limits.min}[op]
+    functions = {
+        "add": np.add, "min": np.minimum, "max": np.maximum,
+        "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    }  # fmt: skip
+
+    def step() -> None:
+        values = np.where(_active(machine), _warps(machine, value), dtype.type(neutral))
+        _put(machine, put, np.repeat(functions[op].reduce(values, axis=1, dtype=dtype), 32))
+
+    return step
+
+
+@executes("elect.sync", kind="shuffle", member_mask=-1)
+def elect(machine: Machine, instruction: Instruction) -> Step:
+    """The lowest active lane is the leader: `d|p`, d its number, p true for it alone."""
+    to, _ = instruction.operands
+    first, second = (to.first, to.second) if isinstance(to, Pair) else (to, None)
+    put, put_ok = machine.write(first, "b32", instruction), machine.write(second, "pred", instruction)
+
+    def step() -> None:
+        bits = _ballot(_active(machine))
+        lowest = count_bits((bits & (~bits + np.uint32(1))) - np.uint32(1))
+        _put(machine, put, np.repeat(lowest, 32))
+        _put(machine, put_ok, _LANE[None, :] == lowest[:, None])
+
+    return step

@@ -1,0 +1,419 @@
+"""A batch of blocks on the host: lanes as columns of register rows, and what handlers build on.
+
+Every instruction is bound once to the arrays of a machine; running a block of the program is calling those closures.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import PtxError
+from .access import GlobalPort, LocalMemory, SharedMemory
+from .copies import AsyncCopies
+from .hazards import Reporter
+from .isa.registry import NUMPY, Compute, Step
+from .memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, GlobalMemory
+from .program import Program
+from .ptx import Immediate, Instruction, Memory, Negated, Operand, Register, Special, Symbol
+from .schedule import Scheduler
+from .shadow import EpochShadow, make_shadow
+from .trace import Trace
+
+if TYPE_CHECKING:
+    from ..arch import Gpu
+
+Triple = tuple[int, int, int]
+_STORAGE = {0: np.bool_, 1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+
+
+class Machine:
+    """`ctas` blocks of one launch at a time. Lane l belongs to block l // (32 * warps_per_cta) of the batch."""
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        grid: Triple,
+        block: Triple,
+        params: bytes,
+        memory: GlobalMemory,
+        symbols: dict[str, int],
+        shared_bytes: int,
+        gpu: Gpu,
+        reporter: Reporter,
+        trace: Trace,
+        ctas: int,
+    ) -> None:
+        self.program = program
+        self.grid, self.block = grid, block
+        self.memory = memory
+        self.reporter = reporter
+        self.trace = trace
+        self.gpu = gpu
+        self.symbols = symbols
+        """Module variable -> address in global memory."""
+        self.dynamic_shared = shared_bytes
+        self.threads = block[0] * block[1] * block[2]
+        """Threads of a block."""
+        self.warps_per_cta = -(-self.threads // 32)
+        self.ctas = ctas
+        self.lanes = ctas * self.warps_per_cta * 32
+        lane = np.arange(self.lanes)
+        self.cta_of_lane = lane // (self.warps_per_cta * 32)
+        self.warp_of_lane = (lane // 32 % self.warps_per_cta).astype(np.uint8)
+        self.thread_of_lane = lane % (self.warps_per_cta * 32)
+        self.first_cta = 0
+        self.clock = np.zeros(1, np.uint64)
+        """Instructions a batch has run: what %clock reads."""
+        self.mask: np.ndarray | None = None
+        """Active lanes, bool; None when all are."""
+        self._lane_list: np.ndarray | None = None
+        self.banks = {
+            width: np.zeros((count, self.lanes), _STORAGE[width]) for width, count in program.row_counts.items()
+        }
+        self._scratch: dict[tuple[str, str], np.ndarray] = {}
+        self.param_data = np.frombuffer(params.ljust(max(program.entry.parameter_bytes, 1), b"\0"), np.uint8)
+        self.params = {parameter.name: parameter.offset for parameter in program.entry.parameters}
+        self.specials = self._specials()
+        total = self._dynamic_start() + shared_bytes if shared_bytes else program.static_shared
+        self.shared = SharedMemory(self, total, 1 if program.sub_word_shared else 4)
+        self.local = LocalMemory(self, program.local_bytes)
+        self.port = GlobalPort(self)
+        self.copies = AsyncCopies(self)
+        self.shadow: EpochShadow = make_shadow(self)
+        self.scheduler = Scheduler(self)
+        self.steps: list[list[Step]] = []
+        self.finals: list[Step] = []
+        self._bind()
+
+    def _dynamic_start(self) -> int:
+        names = [v.name for v in self.program.module.variables if v.space == "shared" and v.extern]
+        starts = [self.program.shared[name] for name in names if name in self.program.shared]
+        return max(starts, default=-(-self.program.static_shared // 16) * 16)
+
+    def _bind(self) -> None:
+        for block in self.program.blocks:
+            steps: list[Step] = []
+            final: Step | None = None
+            for i in range(block.start, block.end):
+                instruction, handler = self.program.instructions[i], self.program.handlers[i]
+                try:
+                    step = handler.bind(self, instruction)
+                except (KeyError, ValueError, AttributeError, IndexError, TypeError) as error:
+                    if isinstance(error, PtxError):
+                        raise
+                    raise self.refusal(instruction, f"cannot be bound ({error!r})") from error
+                if handler.ends_block:
+                    final = step
+                else:
+                    steps.append(step if instruction.guard is None else self._guarded(instruction, step))
+            if final is None:
+                final = self._falling(block.index + 1)
+            self.steps.append(steps)
+            self.finals.append(final)
+
+    def _falling(self, following: int) -> Step:
+        scheduler = self.scheduler
+        if following < len(self.program.blocks):
+            return lambda: scheduler.goto(following)
+        return lambda: scheduler.leave(None, 0)
+
+    def _guarded(self, instruction: Instruction, step: Step) -> Step:
+        assert instruction.guard is not None
+        row, negated = self.row(instruction.guard), instruction.guard_negated
+        counts, index = self.trace.guarded, instruction.index
+        counts.setdefault(index, 0)
+
+        def guarded() -> None:
+            outer, outer_lanes = self.mask, self._lane_list
+            mask = ~row if negated else row.copy()
+            if outer is not None:
+                mask &= outer
+            count = int(np.count_nonzero(mask))
+            if not count:
+                return
+            counts[index] += count
+            self.set_mask(None if count == self.lanes else mask)
+            step()
+            self.mask, self._lane_list = outer, outer_lanes
+
+        return guarded
+
+    def run(self, first_cta: int) -> None:
+        """Run the batch of blocks that starts at linear block number `first_cta`."""
+        self.first_cta = first_cta
+        count = self.grid[0] * self.grid[1] * self.grid[2]
+        born = (self.cta_of_lane + first_cta < count) & (self.thread_of_lane < self.threads)
+        linear = self.cta_of_lane + first_cta
+        gx, gy, _ = self.grid
+        for name, value in (("x", linear % gx), ("y", linear // gx % gy), ("z", linear // (gx * gy))):
+            self.specials[f"%ctaid.{name}"][:] = value
+            self.specials[f"%clusterid.{name}"][:] = value
+        self.specials["%smid"][:] = linear % self.gpu.sm_count
+        for bank in self.banks.values():
+            bank[:] = 0
+        self.shared.reset()
+        self.local.data[:] = 0xFF
+        self.copies.reset()
+        self.shadow.reset()
+        self.clock[0] = 0
+        self.scheduler.start(born)
+        self.scheduler.run()
+
+    # What handlers use.
+
+    def set_mask(self, mask: np.ndarray | None) -> None:
+        """Set the active lanes; None means all of the batch."""
+        self.mask = mask
+        self._lane_list = None
+
+    def lane_list(self) -> np.ndarray | None:
+        """The active lanes as indices, or None when all are active."""
+        if self.mask is None:
+            return None
+        if self._lane_list is None:
+            self._lane_list = np.flatnonzero(self.mask)
+        return self._lane_list
+
+    @staticmethod
+    def some(lanes: np.ndarray | None, chosen: np.ndarray) -> np.ndarray:
+        """The chosen ones of `lanes` (None: of all)."""
+        return np.flatnonzero(chosen) if lanes is None else lanes[chosen]
+
+    def scratch(self, kind: str, use: str = "") -> np.ndarray:
+        """A temporary of one element a lane, valid within one instruction; `use` tells temporaries apart."""
+        key = (kind, use)
+        if key not in self._scratch:
+            self._scratch[key] = np.empty(self.lanes, NUMPY[kind])
+        return self._scratch[key]
+
+    def row(self, register: Register) -> np.ndarray:
+        """The row of a register, in its storage type."""
+        return self.banks[register.bytes][self.program.rows[register]]
+
+    def refusal(self, instruction: Instruction, what: str) -> PtxError:
+        """A PtxError that names the instruction."""
+        return PtxError(f"PTX line {instruction.ptx_line}: {instruction.text!r} {what}.")
+
+    def expect(self, instruction: Instruction, holds: bool, what: str) -> None:
+        """Raise PtxError unless `holds`."""
+        if not holds:
+            raise self.refusal(instruction, what)
+
+    def source(self, instruction: Instruction, operand: Operand, kind: str) -> np.ndarray:
+        """A source as an array of the type's values: one a lane, or of length 1 when it is the same for all.
+
+        It is a view: read it while the instruction runs, not when it is bound.
+        """
+        dtype = np.dtype(NUMPY[kind])
+        if isinstance(operand, Register):
+            row = self.row(operand)
+            if kind == "pred" or operand.kind == "pred":
+                self.expect(instruction, kind == operand.kind, f"reads %{operand.name} as .{kind}")
+                return row
+            self.expect(
+                instruction,
+                row.itemsize >= dtype.itemsize,
+                f"reads the .{operand.kind} register {operand.name} as .{kind}",
+            )
+            return row.view(dtype)[:: row.itemsize // dtype.itemsize]
+        if isinstance(operand, Immediate):
+            return np.array([self._bits(operand, kind)], f"u{dtype.itemsize}").view(dtype)
+        if isinstance(operand, Special):
+            if operand.name not in self.specials:
+                raise self.refusal(instruction, f"reads the special register {operand.name}, which is not known")
+            values = self.specials[operand.name]
+            return (
+                values.view(dtype)[:: values.itemsize // dtype.itemsize]
+                if dtype.itemsize <= values.itemsize
+                else values
+            )
+        if isinstance(operand, Symbol):
+            return np.array(
+                [self.address(instruction, operand) % (1 << 8 * dtype.itemsize)], f"u{dtype.itemsize}"
+            ).view(dtype)
+        raise self.refusal(instruction, f"has an operand {operand!r} where a value is needed")
+
+    @staticmethod
+    def _bits(operand: Immediate, kind: str) -> int:
+        nbytes = np.dtype(NUMPY[kind]).itemsize
+        if kind == "f32" and operand.float_bytes == 8:
+            value = struct.unpack("<d", struct.pack("<Q", operand.bits))[0]
+            return int(np.float32(value).view(np.uint32))
+        if kind == "f64" and operand.float_bytes == 4:
+            return int(np.uint32(operand.bits).view(np.float32).astype(np.float64).view(np.uint64))
+        return operand.bits & ((1 << 8 * nbytes) - 1)
+
+    def address(self, instruction: Instruction, symbol: Symbol) -> int:
+        """The address of a variable in its own state space (of a parameter: in the parameter window)."""
+        for table, base in (
+            (self.program.shared, 0),
+            (self.program.local, 0),
+            (self.symbols, 0),
+            (self.params, PARAM_WINDOW),
+        ):
+            if symbol.name in table:
+                return table[symbol.name] + base + symbol.offset
+        raise self.refusal(instruction, f"names {symbol.name!r}, which is not declared")
+
+    def pointer(self, instruction: Instruction, operand: Operand) -> tuple[np.ndarray, int]:
+        """(base, offset) of a memory operand; base as from `source`, of 4 or 8 bytes."""
+        if not isinstance(operand, Memory):
+            raise self.refusal(instruction, "needs an address in brackets")
+        if isinstance(operand.base, Register):
+            return self.source(instruction, operand.base, f"u{8 * operand.base.bytes}"), operand.offset
+        if isinstance(operand.base, Immediate):
+            return np.array([operand.base.bits], np.uint64), operand.offset
+        return np.array([self.address(instruction, operand.base)], np.uint64), operand.offset
+
+    def condition(self, instruction: Instruction, operand: Operand) -> Callable[[], np.ndarray]:
+        """A predicate operand, perhaps negated or constant: call it for the bool values."""
+        if isinstance(operand, Immediate):
+            constant = np.array([operand.bits != 0])
+            return lambda: constant
+        register = operand.register if isinstance(operand, Negated) else operand
+        if not isinstance(register, Register) or register.kind != "pred":
+            raise self.refusal(instruction, f"needs a predicate, not {operand!r}")
+        row = self.row(register)
+        return (lambda: ~row) if isinstance(operand, Negated) else (lambda: row)
+
+    def following(self, instruction: Instruction) -> int:
+        """The block after an instruction that ends its block."""
+        return self.program.block_at.get(instruction.index + 1, 0)
+
+    def label(self, instruction: Instruction, operand: Operand) -> int:
+        """The block at a label."""
+        if isinstance(operand, Symbol) and operand.name in self.program.entry.labels:
+            index = self.program.entry.labels[operand.name]
+            if index in self.program.block_at:
+                return self.program.block_at[index]
+        raise self.refusal(instruction, f"branches to {operand!r}, which is nowhere")
+
+    def keep(
+        self, instruction: Instruction, operand: Operand, kind: str, compute: Compute, sources: list[np.ndarray]
+    ) -> Step:
+        """The step that computes a value of type `kind` and writes it to a register, for the active lanes."""
+        if operand is None:
+            return lambda: None
+        if not isinstance(operand, Register):
+            raise self.refusal(instruction, "has no register as its destination")
+        row = self.row(operand)
+        dtype = np.dtype(NUMPY[kind])
+        temporary = self.scratch(kind, "keep")
+        self.expect(
+            instruction,
+            row.itemsize >= dtype.itemsize,
+            f"writes .{kind} to the .{operand.kind} register {operand.name}",
+        )
+        if row.itemsize == dtype.itemsize:
+            target = row.view(dtype)
+
+            def step() -> None:
+                if self.mask is None:
+                    compute(target, *sources)
+                else:
+                    compute(temporary, *sources)
+                    np.copyto(target, temporary, where=self.mask)
+
+            return step
+        wide = row.view(np.dtype(f"{dtype.kind if dtype.kind in 'iu' else 'u'}{row.itemsize}"))
+
+        def widened() -> None:
+            compute(temporary, *sources)
+            bits = temporary if dtype.kind in "iu" else temporary.view(f"u{dtype.itemsize}")
+            np.copyto(wide, bits, where=True if self.mask is None else self.mask)
+
+        return widened
+
+    def write(
+        self, operand: Operand, kind: str, instruction: Instruction
+    ) -> Callable[[np.ndarray, np.ndarray | None], None]:
+        """A function (values, lanes) that writes values of type `kind` to a register; lanes None means all.
+
+        A register wider than the type takes the value extended by the type's sign.
+        """
+        if operand is None:
+            return lambda values, lanes: None
+        if not isinstance(operand, Register):
+            raise self.refusal(instruction, "has no register as its destination")
+        row = self.row(operand)
+        dtype = np.dtype(NUMPY[kind])
+        self.expect(
+            instruction,
+            row.itemsize >= dtype.itemsize,
+            f"writes .{kind} to the .{operand.kind} register {operand.name}",
+        )
+        same = row.itemsize == dtype.itemsize
+        target = row.view(dtype) if same else row.view(f"{dtype.kind if dtype.kind in 'iu' else 'u'}{row.itemsize}")
+        narrow = dtype if same or dtype.kind in "iu" else np.dtype(f"u{dtype.itemsize}")
+
+        def put(values: np.ndarray, lanes: np.ndarray | None) -> None:
+            if lanes is None:
+                np.copyto(target, values.view(narrow))
+            else:
+                target[lanes] = values.view(narrow)
+
+        return put
+
+    def coordinates(self, cta: int) -> Triple:
+        """The block of the grid that is the batch's block number `cta`."""
+        linear = self.first_cta + cta
+        gx, gy, _ = self.grid
+        return linear % gx, linear // gx % gy, linear // (gx * gy)
+
+    def report(
+        self,
+        kind: str,
+        message: str,
+        instruction: Instruction,
+        lanes: np.ndarray,
+        address: int | None,
+        details: dict[str, Any] | None = None,
+    ) -> None:
+        """Report a hazard of lanes of the batch; it is named after the warp of the first of them."""
+        first = int(lanes[0])
+        here = lanes[lanes // 32 == first // 32]
+        self.reporter.report(
+            kind,
+            message,
+            instruction,
+            cta=self.coordinates(int(self.cta_of_lane[first])),
+            warp=int(self.warp_of_lane[first]),
+            lanes=tuple((here % 32).tolist()),
+            address=address,
+            details=details,
+        )
+
+    def _specials(self) -> dict[str, np.ndarray]:
+        """Special registers: uint32 one a lane or of length 1; 64-bit ones uint64."""
+        bx, by, bz = self.block
+        thread, lane = self.thread_of_lane, np.arange(self.lanes) % 32
+        bit = np.uint64(1) << lane.astype(np.uint64)
+        every = np.uint64(0xFFFFFFFF)
+        out: dict[str, Any] = {
+            "%tid.x": thread % bx, "%tid.y": thread // bx % by, "%tid.z": thread // (bx * by),
+            "%ntid.x": bx, "%ntid.y": by, "%ntid.z": bz, "%tid.w": 0, "%ntid.w": 1,
+            "%nctaid.x": self.grid[0], "%nctaid.y": self.grid[1], "%nctaid.z": self.grid[2],
+            "%ctaid.x": lane * 0, "%ctaid.y": lane * 0, "%ctaid.z": lane * 0,
+            "%clusterid.x": lane * 0, "%clusterid.y": lane * 0, "%clusterid.z": lane * 0,
+            "%nclusterid.x": self.grid[0], "%nclusterid.y": self.grid[1], "%nclusterid.z": self.grid[2],
+            "%cluster_ctaid.x": 0, "%cluster_ctaid.y": 0, "%cluster_ctaid.z": 0, "%cluster_ctarank": 0,
+            "%cluster_nctaid.x": 1, "%cluster_nctaid.y": 1, "%cluster_nctaid.z": 1, "%cluster_nctarank": 1,
+            "%laneid": lane, "%warpid": self.warp_of_lane, "%nwarpid": self.gpu.arch.warps_per_sm,
+            "%smid": lane * 0, "%nsmid": self.gpu.sm_count, "%gridid": 1,
+            "%lanemask_eq": bit, "%lanemask_lt": bit - np.uint64(1), "%lanemask_le": (bit << np.uint64(1)) - np.uint64(1),
+            "%lanemask_gt": every - ((bit << np.uint64(1)) - np.uint64(1)), "%lanemask_ge": every - (bit - np.uint64(1)),
+            "%dynamic_smem_size": self.dynamic_shared,
+            "%total_smem_size": self.program.static_shared + self.dynamic_shared,
+        }  # fmt: skip
+        tables = {name: np.atleast_1d(np.asarray(value)).astype(np.uint32) for name, value in out.items()}
+        # One counter serves all clocks; the 32-bit ones read its low half.
+        return tables | dict.fromkeys(("%clock", "%clock64", "%globaltimer", "%globaltimer_lo"), self.clock)
+
+
+WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}
+"""State space -> where it lies in the generic address space. Global and constant memory lie there as they are."""

@@ -1,0 +1,151 @@
+"""Global memory, and where each state space lies in the generic address space.
+
+Races between threads on global memory are not looked for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+ARENA_BASE = 0x10_0000_0000
+"""Address of the first byte of the arena: above 32 bits, so that a pointer cut to 32 bits is caught."""
+ALIGNMENT = 256
+GUARD = 256
+SHARED_WINDOW = 0x7F00_0000_0000
+LOCAL_WINDOW = 0x7E00_0000_0000
+PARAM_WINDOW = 0x7D00_0000_0000
+WINDOW_BYTES = 1 << 32
+POISON = 0xFF
+"""What never written bytes hold: a NaN in every floating-point format, -1 in integers."""
+
+# An element is moved as one item of these types; complex128 serves as "16 bytes", never as a number.
+ELEMENT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+
+
+def aligned_bytes(count: int, fill: int = POISON) -> np.ndarray:
+    """`count` bytes whose first lies at a multiple of 256 of the host."""
+    raw = np.full(count + ALIGNMENT, fill, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + count]
+
+
+def element_views(data: np.ndarray) -> dict[int, np.ndarray]:
+    """The bytes seen as elements of 1, 2, 4, 8 and 16 bytes."""
+    return {size: data.view(kind) for size, kind in ELEMENT.items()}
+
+
+@dataclass
+class Buffer:
+    """One allocation. `start` and `bytes` bound what may be touched."""
+
+    name: str
+    start: int
+    bytes: int
+    read_only: bool
+
+    @property
+    def end(self) -> int:
+        """One past the last byte."""
+        return self.start + self.bytes
+
+
+class GlobalMemory:
+    """Every buffer of device memory in one arena: 256-byte aligned, at least 256 guard bytes between two."""
+
+    def __init__(self) -> None:
+        self._data = aligned_bytes(1 << 16)
+        self.views = element_views(self._data)
+        self._buffers: list[Buffer] = []  # by start
+        self._starts: list[int] = []
+
+    def add(self, data: bytes | np.ndarray, name: str = "", read_only: bool = False) -> int:
+        """Copy raw bytes in; their address. `data`: bytes, or an array whose memory is taken in C order."""
+        if isinstance(data, np.ndarray):
+            raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        else:
+            raw = np.frombuffer(data, np.uint8)
+        start = self._gap(len(raw))
+        offset = start - ARENA_BASE
+        need = -(-(offset + len(raw)) // ALIGNMENT) * ALIGNMENT + GUARD
+        if need > len(self._data):
+            grown = aligned_bytes(max(2 * len(self._data), need))
+            grown[: len(self._data)] = self._data
+            self._data = grown
+            self.views = element_views(grown)
+        self._data[offset : offset + len(raw)] = raw
+        place = bisect_right(self._starts, start)
+        self._buffers.insert(place, Buffer(name or f"buffer{len(self._buffers)}", start, len(raw), read_only))
+        self._starts.insert(place, start)
+        return start
+
+    def _gap(self, nbytes: int) -> int:
+        """The lowest address with room for `nbytes` and a guard on both sides."""
+        start = ARENA_BASE + GUARD
+        for buffer in self._buffers:
+            if start + nbytes + GUARD <= buffer.start:
+                return start
+            start = -(-(buffer.end + GUARD) // ALIGNMENT) * ALIGNMENT
+        return start
+
+    def release(self, address: int) -> None:
+        """Give a buffer back; later accesses to it are out of bounds. Raises KeyError if none starts there."""
+        buffer = self.find(address)
+        if buffer is None or buffer.start != address:
+            raise KeyError(f"no buffer starts at {address:#x}")
+        place = self._starts.index(address)
+        del self._buffers[place], self._starts[place]
+        offset = address - ARENA_BASE
+        self._data[offset : offset + buffer.bytes] = POISON
+
+    def find(self, address: int) -> Buffer | None:
+        """The buffer that holds the byte at `address` (or starts there, if empty)."""
+        place = bisect_right(self._starts, address) - 1
+        if place < 0:
+            return None
+        buffer = self._buffers[place]
+        return buffer if address < buffer.end or address == buffer.start else None
+
+    def inside(self, addresses: np.ndarray, nbytes: int) -> np.ndarray:
+        """Which of the accesses [address, address + nbytes) lie within one buffer: bool, the shape of `addresses`."""
+        if not self._buffers:
+            return np.zeros(addresses.shape, bool)
+        starts = np.array(self._starts, np.uint64)
+        ends = np.array([b.end for b in self._buffers], np.uint64)
+        place = np.searchsorted(starts, addresses, side="right")
+        known = np.maximum(place, 1) - 1
+        return (place > 0) & (addresses <= ends[known]) & (ends[known] - addresses >= np.uint64(nbytes))
+
+    def describe(self, address: int) -> str:
+        """Where an address lies, in words."""
+        if buffer := self.find(address):
+            return f"byte {address - buffer.start} of {buffer.name!r} ({buffer.bytes} bytes)"
+        if address < 4096:
+            return "near null: is the pointer set?"
+        if not self._buffers or not ARENA_BASE <= address < ARENA_BASE + len(self._data):
+            return "in no buffer"
+        place = bisect_right(self._starts, address) - 1
+        around: Iterable[Buffer] = self._buffers[max(place, 0) : place + 2]
+        near = min(around, key=lambda b: min(abs(address - b.start), abs(address - b.end)))
+        if address >= near.end:
+            return f"{address - near.end} bytes past the end of {near.name!r} ({near.bytes} bytes)"
+        return f"{near.start - address} bytes before {near.name!r} ({near.bytes} bytes)"
+
+    def read(self, address: int, nbytes: int) -> np.ndarray:
+        """The bytes at `address`, copied: uint8 [nbytes]. Raises IndexError outside every buffer."""
+        offset = self._host(address, nbytes)
+        return self._data[offset : offset + nbytes].copy()
+
+    def write(self, address: int, data: np.ndarray) -> None:
+        """Overwrite bytes at `address` from the host. `data`: uint8, one dimension. Raises IndexError outside."""
+        offset = self._host(address, len(data))
+        self._data[offset : offset + len(data)] = data
+
+    def _host(self, address: int, nbytes: int) -> int:
+        buffer = self.find(address)
+        if buffer is None or address + nbytes > buffer.end:
+            raise IndexError(f"{nbytes} bytes at {address:#x} do not lie in one buffer: {self.describe(address)}")
+        return address - ARENA_BASE

@@ -1,0 +1,291 @@
+"""Module -> Program: every instruction matched to its handler, basic blocks, and registers packed into rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ..errors import PtxError, UnknownInstruction
+from .isa import registry
+from .ptx import (
+    Entry,
+    Immediate,
+    Instruction,
+    Memory,
+    Module,
+    Negated,
+    Operand,
+    Pair,
+    Register,
+    Symbol,
+    Variable,
+    Vector,
+)
+
+_SUB_WORD = re.compile(
+    r"(?:ld|st|atom|red)(?!.*\.(?:global|local|param|const)\b)(?!.*\.v[24])(?:\.[\w:]+)*\.[busf]{1,2}(?:8|16)$"
+)
+
+
+@dataclass
+class Block:
+    """Instructions [start, end) that run one after another. `member_mask`: the first waits for the lanes it names."""
+
+    index: int
+    start: int
+    end: int
+    member_mask: Operand = None
+
+
+@dataclass
+class Program:
+    """One entry, decoded. Holds nothing of a launch."""
+
+    module: Module
+    entry: Entry
+    handlers: list[registry.Handler]
+    blocks: list[Block]
+    block_at: dict[int, int]
+    """Instruction index -> index of the block that it starts."""
+    rows: dict[Register, int]
+    """Register -> its row among the registers of its width. Registers that never live at once share a row."""
+    row_counts: dict[int, int]
+    """Width in bytes (0: predicates) -> rows."""
+    shared: dict[str, int] = field(default_factory=dict)
+    """Shared variable -> offset in the block's shared memory."""
+    local: dict[str, int] = field(default_factory=dict)
+    static_shared: int = 0
+    local_bytes: int = 0
+    sub_word_shared: bool = False
+    """Whether some access may move 1 or 2 bytes of shared memory: hazards are then tracked by byte, else by word."""
+
+    @property
+    def instructions(self) -> list[Instruction]:
+        """The instructions of the entry."""
+        return self.entry.instructions
+
+    def features(self) -> frozenset[str]:
+        """What the program's instructions need from the machine."""
+        return frozenset().union(*(handler.features for handler in self.handlers))
+
+
+def registers_of(operand: Operand) -> Iterator[Register]:
+    """Every register in an operand."""
+    if isinstance(operand, Register):
+        yield operand
+    elif isinstance(operand, Memory) and isinstance(operand.base, Register):
+        yield operand.base
+    elif isinstance(operand, Negated):
+        yield operand.register
+    elif isinstance(operand, Pair):
+        yield from (r for r in (operand.first, operand.second) if r is not None)
+    elif isinstance(operand, Vector):
+        for item in operand.items:
+            yield from registers_of(item)
+
+
+def _effects(instruction: Instruction, handler: registry.Handler) -> tuple[list[Register], list[Register], bool]:
+    """(registers read, registers written, whether the write replaces the old value for sure)."""
+    operands = instruction.operands
+    writes: list[Register] = []
+    reads: list[Register] = [instruction.guard] if instruction.guard else []
+    first = 0
+    if handler.destination != "none" and operands and not isinstance(operands[0], Memory):
+        writes = list(registers_of(operands[0]))
+        first = 1 if handler.destination == "write" else 0
+    for operand in operands[first:]:
+        reads += registers_of(operand)
+    return reads, writes, instruction.guard is None
+
+
+def _blocks(entry: Entry, handlers: list[registry.Handler]) -> list[Block]:
+    count = len(entry.instructions)
+    starts = {0} | {index for index in entry.labels.values() if index < count}
+    waits: dict[int, Operand] = {}
+    for i, handler in enumerate(handlers):
+        if handler.ends_block and i + 1 < count:
+            starts.add(i + 1)
+        if handler.member_mask is not None:
+            starts.add(i)
+            waits[i] = entry.instructions[i].operands[handler.member_mask]
+    order = sorted(starts)
+    ends = [*order[1:], count]
+    return [Block(k, a, b, waits.get(a)) for k, (a, b) in enumerate(zip(order, ends, strict=True))]
+
+
+def _successors(entry: Entry, blocks: list[Block], block_at: dict[int, int]) -> list[list[int]]:
+    out: list[list[int]] = []
+    count = len(entry.instructions)
+    for block in blocks:
+        last = entry.instructions[block.end - 1]
+        labels: list[str] = []
+        falls = True
+        head = last.opcode.split(".")[0]
+        if head == "bra":
+            labels = [op.name for op in last.operands if isinstance(op, Symbol)]
+            falls = last.guard is not None
+        elif head == "brx":
+            labels = [
+                label for op in last.operands if isinstance(op, Symbol) for label in entry.tables.get(op.name, [])
+            ]
+            falls = last.guard is not None
+        elif head in ("ret", "exit", "trap"):
+            falls = last.guard is not None
+        following = [block_at[entry.labels[label]] for label in labels if entry.labels.get(label, count) < count]
+        if falls and block.index + 1 < len(blocks):
+            following.append(block.index + 1)
+        out.append(following)
+    return out
+
+
+def _pack(
+    entry: Entry, handlers: list[registry.Handler], blocks: list[Block], successors: list[list[int]]
+) -> tuple[dict[Register, int], dict[int, int]]:
+    """Give registers rows, by linear scan over live intervals.
+
+    A lane writes only its own column, so lanes at different places of the program cannot disturb each other's values.
+    """
+    number: dict[Register, int] = {}
+    order: list[Register] = []
+    first: list[int] = []
+    last: list[int] = []
+
+    def touch(register: Register, position: int) -> int:
+        k = number.setdefault(register, len(order))
+        if k == len(order):
+            order.append(register)
+            first.append(position)
+            last.append(position)
+        first[k], last[k] = min(first[k], position), max(last[k], position)
+        return k
+
+    uses = [0] * len(blocks)
+    kills = [0] * len(blocks)
+    for block in blocks:
+        for i in range(block.start, block.end):
+            reads, writes, replaces = _effects(entry.instructions[i], handlers[i])
+            for register in reads if replaces else [*reads, *writes]:
+                bit = 1 << touch(register, 2 * i)
+                if not kills[block.index] & bit:
+                    uses[block.index] |= bit
+            for register in writes:
+                bit = 1 << touch(register, 2 * i + 1)
+                if replaces:
+                    kills[block.index] |= bit
+    live_in = list(uses)
+    live_out = [0] * len(blocks)
+    changed = True
+    while changed:
+        changed = False
+        for k in range(len(blocks) - 1, -1, -1):
+            out = 0
+            for s in successors[k]:
+                out |= live_in[s]
+            if out != live_out[k]:
+                live_out[k] = out
+                live_in[k] = uses[k] | (out & ~kills[k])
+                changed = True
+    for block in blocks:
+        for bits, position in ((live_in[block.index], 2 * block.start), (live_out[block.index], 2 * block.end - 1)):
+            while bits:
+                low = bits & -bits
+                touch(order[low.bit_length() - 1], position)
+                bits ^= low
+    rows: dict[Register, int] = {}
+    counts: dict[int, int] = {}
+    free: dict[int, list[int]] = {}
+    active: dict[int, list[tuple[int, int]]] = {}
+    for k in sorted(range(len(order)), key=lambda k: first[k]):
+        width = order[k].bytes
+        pool, living = free.setdefault(width, []), active.setdefault(width, [])
+        still = []
+        for end, row in living:
+            if end < first[k]:
+                pool.append(row)
+            else:
+                still.append((end, row))
+        row = pool.pop() if pool else counts.get(width, 0)
+        counts[width] = max(counts.get(width, 0), row + 1)
+        rows[order[k]] = row
+        still.append((last[k], row))
+        active[width] = still
+    return rows, counts
+
+
+def _place(variables: list[Variable]) -> tuple[dict[str, int], int]:
+    places, offset = {}, 0
+    for variable in variables:
+        offset = -(-offset // variable.align) * variable.align
+        places[variable.name] = offset
+        offset += variable.bytes
+    return places, offset
+
+
+def decode(module: Module, entry_name: str) -> Program:
+    """Decode one entry. Raises PtxError when it is not there, UnknownInstruction for the first unknown form."""
+    entry = module.entries.get(entry_name)
+    if entry is None:
+        raise PtxError(
+            f"the PTX has no entry {entry_name!r}; it has {', '.join(module.entries) or 'none'}. "
+            'Declare the kernel extern "C", or give its mangled name.'
+        )
+    if not entry.instructions:
+        raise PtxError(f"entry {entry_name!r} has no instructions")
+    handlers = []
+    for instruction in entry.instructions:
+        found = registry.find(instruction.opcode)
+        if found is None:
+            where = f"{instruction.location}, " if instruction.location else ""
+            hint = " Mark the function __forceinline__." if instruction.opcode.startswith("call") else ""
+            raise UnknownInstruction(
+                f"{where}PTX line {instruction.ptx_line}: {instruction.text!r}: the emulator has no form "
+                f"{instruction.opcode!r}; nothing is skipped.{hint}"
+            )
+        handler, fields = found
+        instruction.fields = fields
+        handlers.append(handler)
+    blocks = _blocks(entry, handlers)
+    block_at = {block.start: block.index for block in blocks}
+    for name in {op.name for i in entry.instructions if i.opcode.startswith("bra") for op in i.operands
+                 if isinstance(op, Symbol)}:  # fmt: skip
+        if name not in entry.labels:
+            raise PtxError(f"entry {entry_name!r} branches to the label {name!r}, which is nowhere")
+    rows, counts = _pack(entry, handlers, blocks, _successors(entry, blocks, block_at))
+    named = {op.name for i in entry.instructions for op in _symbols(i.operands)}
+    shared = [v for v in module.variables if v.space == "shared" and v.name in named]
+    shared += [v for v in entry.variables if v.space == "shared"]
+    static, size = _place([v for v in shared if not v.extern])
+    for variable in shared:
+        if variable.extern:
+            static[variable.name] = -(-size // variable.align) * variable.align
+    local, local_bytes = _place([v for v in entry.variables if v.space == "local"])
+    return Program(
+        module=module,
+        entry=entry,
+        handlers=handlers,
+        blocks=blocks,
+        block_at=block_at,
+        rows=rows,
+        row_counts=counts,
+        shared=static,
+        local=local,
+        static_shared=size,
+        local_bytes=local_bytes,
+        sub_word_shared=any(_SUB_WORD.match(i.opcode) for i in entry.instructions),
+    )
+
+
+def _symbols(operands: tuple[Operand, ...]) -> Iterator[Symbol]:
+    for operand in operands:
+        if isinstance(operand, Symbol):
+            yield operand
+        elif isinstance(operand, Memory) and isinstance(operand.base, Symbol):
+            yield operand.base
+        elif isinstance(operand, Vector):
+            yield from _symbols(operand.items)
+
+
+def constant(operand: Operand) -> int | None:
+    """The value of an immediate operand, else None."""
+    return operand.bits if isinstance(operand, Immediate) else None

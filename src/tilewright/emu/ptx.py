@@ -1,0 +1,465 @@
+"""PTX text -> Module: variables, entries, instructions with their source lines. Nothing is executed or decoded here.
+
+The grammar is that of the PTX ISA manual as far as NVRTC and inline assembly write it. What is not understood raises
+PtxError with the line of the PTX; no statement is skipped in silence.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from ..errors import PtxError
+
+TYPE_BYTES = {"b128": 16, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b32": 4, "u32": 4, "s32": 4, "f32": 4, "f16x2": 4}
+TYPE_BYTES |= {"bf16x2": 4, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b8": 1, "u8": 1, "s8": 1, "pred": 0}
+
+
+@dataclass(frozen=True)
+class Location:
+    """A line of the source as `.loc` gives it; `inlined_at` is the call that brought it in."""
+
+    file: str
+    line: int
+    inlined_at: Location | None = None
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" + (f" (inlined at {self.inlined_at})" if self.inlined_at else "")
+
+
+@dataclass(frozen=True, eq=False)
+class Register:
+    """One virtual register; two of one name in different scopes are different registers."""
+
+    name: str
+    kind: str
+
+    @property
+    def bytes(self) -> int:
+        """Width in bytes; 0 for a predicate."""
+        return TYPE_BYTES[self.kind]
+
+
+@dataclass(frozen=True)
+class Immediate:
+    """A constant. Floats keep the bits that the text gave: `float_bytes` is 4 for 0f, 8 for 0d and decimals, else 0."""
+
+    bits: int
+    float_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Special:
+    """A special register such as %tid.x."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """The address of a variable, or a label."""
+
+    name: str
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Memory:
+    """`[base + offset]`."""
+
+    base: Register | Symbol | Immediate
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Vector:
+    """`{a, b}`."""
+
+    items: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """`d|p`: a destination and the predicate written with it."""
+
+    first: Register | None
+    second: Register | None
+
+
+@dataclass(frozen=True)
+class Negated:
+    """`!p` as an operand."""
+
+    register: Register
+
+
+Operand = Register | Immediate | Special | Symbol | Memory | Vector | Pair | Negated | None
+"""None is `_`, the sink."""
+
+
+@dataclass(eq=False)
+class Instruction:
+    """One statement. `fields` is filled by the decoder from the form that matched."""
+
+    opcode: str
+    operands: tuple[Operand, ...]
+    guard: Register | None
+    guard_negated: bool
+    location: Location | None
+    ptx_line: int
+    text: str
+    index: int = 0
+    fields: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Variable:
+    """A module, shared, local or constant variable. `init` holds bytes; `relocations` the symbols stored in it."""
+
+    name: str
+    space: str
+    bytes: int
+    align: int
+    init: bytes | None = None
+    relocations: tuple[tuple[int, str, int], ...] = ()
+    extern: bool = False
+
+
+@dataclass
+class Parameter:
+    """A kernel parameter and where it lies in the parameter buffer."""
+
+    name: str
+    bytes: int
+    align: int
+    offset: int
+
+
+@dataclass
+class Entry:
+    """A kernel: its parameters, variables of its own, instructions, labels (name -> instruction index), jump tables."""
+
+    name: str
+    parameters: list[Parameter] = field(default_factory=list)
+    variables: list[Variable] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+    tables: dict[str, list[str]] = field(default_factory=dict)
+    directives: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Size of the packed parameter buffer."""
+        return max((p.offset + p.bytes for p in self.parameters), default=0)
+
+
+@dataclass
+class Module:
+    """A PTX text."""
+
+    version: str = ""
+    target: str = ""
+    variables: list[Variable] = field(default_factory=list)
+    entries: dict[str, Entry] = field(default_factory=dict)
+    functions: list[str] = field(default_factory=list)
+
+
+_NAME = r"[A-Za-z_$%][\w$]*"
+_SPACE = re.compile(r"(?:\s+|//[^\n]*|/\*.*?\*/)+", re.DOTALL)
+_LABEL = re.compile(rf"({_NAME})\s*:(?!:)")
+_LOC = re.compile(
+    r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:\s*,\s*function_name\s+[^,\n]+,\s*inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?[^\n;]*"
+)
+_FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"[^\n]*')
+_REG = re.compile(r"\.reg\s+(?:\.(v2|v4)\s+)?\.(\w+)\s+([^;]+);")
+_REG_ITEM = re.compile(rf"({_NAME})(?:<(\d+)>)?$")
+_LINKAGE = r"(?:\.(?:visible|extern|weak|common)\s+)*"
+_VARIABLE = re.compile(
+    rf"((?:\.(?:visible|extern|weak|common)\s+)*)\.(global|const|shared|local|param)\s+((?:\.[\w:]+(?:\s+\d+)?\s+)*?)"
+    rf"\.(\w+)\s+({_NAME})((?:\s*\[[^\]]*\])*)\s*(?:=\s*([^;]*))?;",
+    re.DOTALL,
+)
+_ENTRY = re.compile(rf"{_LINKAGE}\.entry\s+({_NAME})\s*")
+_FUNC = re.compile(rf"{_LINKAGE}\.func\b")
+_PARAMETER = re.compile(
+    rf"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+(?:\.ptr\s*(?:\.\w+\s*)*(?:\.align\s+\d+\s+)?)?({_NAME})\s*(?:\[(\d+)\])?"
+)
+_TUNING = re.compile(r"\.(maxntid|reqntid|minnctapersm|maxnctapersm|maxnreg|noreturn|explicitcluster|reqnctapercluster|"
+                     r"maxclusterrank|blocksareclusters|pragma)\b([^\n{;]*);?")  # fmt: skip
+_SECTION = re.compile(r"\.section\s+[^\n{]*\s*\{[^}]*\}")
+_TARGETS = re.compile(r"\.branchtargets\s+([^;]*);")
+_STATEMENT = re.compile(rf"(?:@(!?)({_NAME})\s+)?([A-Za-z][\w.:]*)\s*([^;]*);", re.DOTALL)
+_LITERAL = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?$")
+_REAL = re.compile(r"-?\d+\.\d*(?:[eE][+-]?\d+)?$|-?\d+[eE][+-]?\d+$")
+_OPERAND_SPLIT = re.compile(r",(?![^{\[(]*[}\])])")
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.module = Module()
+        self.newlines = [m.start() for m in re.finditer("\n", text)]
+        self.files = {int(number): name for number, name in _FILE.findall(text)}
+        self.scopes: list[dict[str, Register]] = []
+
+    def line(self, position: int) -> int:
+        return bisect_right(self.newlines, position - 1) + 1
+
+    def fail(self, position: int, what: str) -> PtxError:
+        number = self.line(position)
+        lines = self.text.splitlines()
+        shown = lines[number - 1].strip() if number <= len(lines) else ""
+        return PtxError(f"PTX line {number}: {what}: {shown!r}. The emulator reads PTX as NVRTC writes it.")
+
+    def skip(self, position: int) -> int:
+        match = _SPACE.match(self.text, position)
+        return match.end() if match else position
+
+    def parse(self) -> Module:
+        position, text = self.skip(0), self.text
+        simple = re.compile(r"\.(version|target|address_size)\s+([^\n]*)")
+        while position < len(text):
+            if match := simple.match(text, position):
+                if match[1] != "address_size":
+                    setattr(self.module, match[1], match[2].strip())
+                elif match[2].strip() != "64":
+                    raise self.fail(position, "only 64-bit PTX is supported")
+            elif match := _ENTRY.match(text, position):
+                position = self.skip(self.entry(match[1], match.end()))
+                continue
+            elif match := _FUNC.match(text, position):
+                position = self.skip(self.function(match.end()))
+                continue
+            elif match := _FILE.match(text, position) or _SECTION.match(text, position) or _LOC.match(text, position):
+                pass
+            elif match := _VARIABLE.match(text, position):
+                self.module.variables.append(self.variable(match))
+            elif match := re.compile(r"\.(alias|pragma)\b[^;]*;").match(text, position):
+                pass
+            else:
+                raise self.fail(position, "not understood")
+            position = self.skip(match.end())
+        return self.module
+
+    def function(self, position: int) -> int:
+        """Past a .func: its body is read only where a call would need it, and calls are refused by the decoder."""
+        brace, semicolon = self.text.find("{", position), self.text.find(";", position)
+        header = self.text[position : brace if 0 <= brace else len(self.text)]
+        names = re.findall(rf"({_NAME})\s*\(", header)
+        self.module.functions += names[-1:]
+        if 0 <= semicolon < brace or brace < 0:  # a declaration
+            return semicolon + 1
+        depth = 0
+        for match in re.compile(r"[{}]").finditer(self.text, brace):
+            depth += 1 if match[0] == "{" else -1
+            if depth == 0:
+                return match.end()
+        raise self.fail(position, "a function body without its closing brace")
+
+    def entry(self, name: str, position: int) -> int:
+        text, entry = self.text, Entry(name)
+        if text[position : position + 1] == "(":
+            close = text.index(")", position)
+            offset = 0
+            for item in filter(str.strip, _SPACE.sub(" ", text[position + 1 : close]).split(",")):
+                match = _PARAMETER.match(item.strip())
+                if not match:
+                    raise self.fail(position, f"a parameter {item.strip()!r} that is not understood")
+                size = TYPE_BYTES[match[2]]
+                align = int(match[1] or size)
+                size *= int(match[4] or 1)
+                offset = -(-offset // align) * align
+                entry.parameters.append(Parameter(match[3], size, align, offset))
+                offset += size
+            position = close + 1
+        position = self.skip(position)
+        while match := _TUNING.match(text, position):
+            entry.directives[match[1]] = match[2].strip()
+            position = self.skip(match.end())
+        if text[position : position + 1] != "{":
+            raise self.fail(position, f"expected the body of entry {name}")
+        self.module.entries[name] = entry
+        return self.body(entry, position + 1)
+
+    def body(self, entry: Entry, position: int) -> int:
+        text = self.text
+        self.scopes = [{}]
+        location: Location | None = None
+        table = ""
+        while True:
+            position = self.skip(position)
+            if position >= len(text):
+                raise self.fail(position - 1, f"entry {entry.name} has no closing brace")
+            head = text[position]
+            if head == "{":
+                self.scopes.append({})
+                position += 1
+                continue
+            if head == "}":
+                self.scopes.pop()
+                position += 1
+                if not self.scopes:
+                    return position
+                continue
+            if head == ".":
+                if match := _LOC.match(text, position):
+                    location = self.location(match)
+                elif match := _REG.match(text, position):
+                    self.registers(match, position)
+                elif match := _TARGETS.match(text, position):
+                    entry.tables[table] = [label.strip() for label in match[1].split(",")]
+                elif match := _VARIABLE.match(text, position):
+                    entry.variables.append(self.variable(match))
+                elif not (
+                    match := re.compile(r"\.pragma\s[^;]*;").match(text, position) or _FILE.match(text, position)
+                ):
+                    raise self.fail(position, "a directive that is not understood")
+            elif match := _LABEL.match(text, position):
+                table = match[1]
+                entry.labels[match[1]] = len(entry.instructions)
+            elif match := _STATEMENT.match(text, position):
+                self.statement(entry, match, position, location)
+            else:
+                raise self.fail(position, "not understood")
+            position = match.end()
+
+    def location(self, match: re.Match[str]) -> Location | None:
+        if match[2] == "0":  # code with no line of its own keeps none
+            return None
+        outer = Location(self.files.get(int(match[4]), "?"), int(match[5])) if match[4] else None
+        return Location(self.files.get(int(match[1]), "?"), int(match[2]), outer)
+
+    def registers(self, match: re.Match[str], position: int) -> None:
+        if match[1] or match[2] not in TYPE_BYTES:
+            raise self.fail(position, f"registers of type .{match[1] or match[2]} are not supported")
+        for item in match[3].split(","):
+            found = _REG_ITEM.match(item.strip())
+            if not found:
+                raise self.fail(position, f"a register name {item.strip()!r} that is not understood")
+            names = [found[1]] if found[2] is None else [f"{found[1]}{i}" for i in range(int(found[2]))]
+            for name in names:
+                self.scopes[-1][name] = Register(name, match[2])
+
+    def variable(self, match: re.Match[str]) -> Variable:
+        linkage, space, attributes, kind, name, dimensions, init = match.groups()
+        if kind not in TYPE_BYTES:
+            raise self.fail(match.start(), f"a variable of type .{kind} is not supported")
+        size = TYPE_BYTES[kind]
+        align = re.search(r"\.align\s+(\d+)", attributes or "")
+        count = 1
+        counts = re.findall(r"\[([^\]]*)\]", dimensions)
+        for item in counts:
+            count *= int(item, 0) if item.strip() else 0
+        data, relocations = self.initialiser(init, size, match.start()) if init else (None, ())
+        total = size * count if "[]" not in dimensions.replace(" ", "") else len(data or b"")
+        return Variable(
+            name=name,
+            space=space,
+            bytes=total,
+            align=int(align[1]) if align else size,
+            init=None if data is None else data.ljust(total, b"\0"),
+            relocations=relocations,
+            extern="extern" in linkage,
+        )
+
+    def initialiser(self, text: str, size: int, position: int) -> tuple[bytes, tuple[tuple[int, str, int], ...]]:
+        out, relocations = bytearray(), []
+        for item in re.sub(r"[{}\s]+", " ", text).split(","):
+            item = item.strip()
+            if not item:
+                continue
+            operand = self.literal(item)
+            if operand is not None:
+                out += (operand.bits & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+                continue
+            found = re.match(rf"(?:generic\s*\(\s*)?({_NAME})\s*\)?\s*(?:\+\s*(\d+))?$", item)
+            if not found or size != 8:
+                raise self.fail(position, f"an initialiser {item!r} that is not understood")
+            relocations.append((len(out), found[1], int(found[2] or 0)))
+            out += bytes(size)
+        return bytes(out), tuple(relocations)
+
+    @staticmethod
+    def literal(text: str) -> Immediate | None:
+        if text[:2] in ("0f", "0F") and len(text) == 10:
+            return Immediate(int(text[2:], 16), 4)
+        if text[:2] in ("0d", "0D") and len(text) == 18:
+            return Immediate(int(text[2:], 16), 8)
+        if _LITERAL.match(text):
+            digits = text.rstrip("U")
+            sign, digits = (-1, digits[1:]) if digits.startswith("-") else (1, digits)
+            base = 16 if digits[:2] in ("0x", "0X") else 8 if len(digits) > 1 and digits[0] == "0" else 10
+            return Immediate(sign * int(digits, base))
+        if _REAL.match(text):
+            return Immediate(struct.unpack("<Q", struct.pack("<d", float(text)))[0], 8)
+        if text == "WARP_SZ":
+            return Immediate(32)
+        return None
+
+    def lookup(self, name: str) -> Register | None:
+        for scope in reversed(self.scopes):
+            if name in scope:
+                return scope[name]
+        return None
+
+    def operand(self, text: str, position: int) -> Operand:
+        text = text.strip()
+        if text == "_":
+            return None
+        if register := self.lookup(text):
+            return register
+        if (immediate := self.literal(text)) is not None:
+            return immediate
+        head = text[:1]
+        if head == "[":
+            inner = text[1:-1].strip()
+            if "," in inner:  # a tensor coordinate: [map, {x, y}]
+                return Vector(tuple(self.operand(part, position) for part in _OPERAND_SPLIT.split(inner)))
+            found = re.match(rf"({_NAME}|-?\w+)\s*(?:\+\s*(-?\w+)|(-\s*\w+))?$", inner)
+            if not found:
+                raise self.fail(position, f"an address {text!r} that is not understood")
+            base = self.operand(found[1], position)
+            if not isinstance(base, Register | Symbol | Immediate):
+                raise self.fail(position, f"an address {text!r} that is not understood")
+            offset = (found[2] or found[3] or "0").replace(" ", "")
+            return Memory(base, int(offset, 0))
+        if head in "{(":
+            return Vector(tuple(self.operand(item, position) for item in text[1:-1].split(",") if item.strip()))
+        if head == "!":
+            register = self.lookup(text[1:].strip())
+            if register is None:
+                raise self.fail(position, f"an operand {text!r} that names no register")
+            return Negated(register)
+        if "|" in text:
+            first, second = (self.operand(part, position) for part in text.split("|"))
+            if not isinstance(first, Register | None) or not isinstance(second, Register | None):
+                raise self.fail(position, f"an operand {text!r} that is not understood")
+            return Pair(first, second)
+        if head == "%":
+            return Special(text)
+        if found := re.match(rf"({_NAME})\s*(?:\+\s*(\d+))?$", text):
+            return Symbol(found[1], int(found[2] or 0))
+        raise self.fail(position, f"an operand {text!r} that is not understood")
+
+    def statement(self, entry: Entry, match: re.Match[str], position: int, location: Location | None) -> None:
+        negated, guard_name, opcode, rest = match.groups()
+        guard = None
+        if guard_name:
+            guard = self.lookup(guard_name)
+            if guard is None or guard.kind != "pred":
+                raise self.fail(position, f"the guard {guard_name!r} is no predicate register")
+        rest = _SPACE.sub(" ", rest).strip()
+        operands = tuple(self.operand(item, position) for item in _OPERAND_SPLIT.split(rest)) if rest else ()
+        text = " ".join(match[0].split())
+        entry.instructions.append(
+            Instruction(
+                opcode, operands, guard, negated == "!", location, self.line(position), text, len(entry.instructions)
+            )
+        )
+
+
+def parse(text: str) -> Module:
+    """Parse a PTX text. Raises PtxError naming the line."""
+    return _Parser(text).parse()

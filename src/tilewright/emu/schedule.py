@@ -1,0 +1,362 @@
+"""Which lanes run next: divergence, barriers, exits, deadlocks.
+
+While all living lanes stand at one basic block the batch is *uniform* and only that block's number is kept. Otherwise
+every lane has its own, and the lanes at the lowest block run next: in the order NVRTC lays code out, that brings
+diverged lanes together again where their paths meet. Now and then another block is picked, so that lanes that spin
+cannot starve those they wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .hazards import lane_ranges
+from .ptx import Instruction
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+NOWHERE = np.iinfo(np.int32).max
+FAIR_EVERY = 256
+"""Every so many picks among diverged lanes one goes to the next block in turn instead of the lowest."""
+
+Release = Callable[[np.ndarray], None]
+
+
+class Scheduler:
+    """The lanes of one batch and where they are."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        n = machine.lanes
+        self.uniform = True
+        self.current = 0
+        self.live = np.ones(n, bool)
+        self.live_count = n
+        self.live_warps = n // 32
+        self.active = n
+        """Lanes that execute the current block."""
+        self.key = np.full(n, NOWHERE, np.int32)
+        """Block that a lane runs next; NOWHERE when it has exited or waits."""
+        self.barrier = np.full(n, -1, np.int16)
+        """Barrier that a lane waits for."""
+        self.parked_at = np.full(n, -1, np.int32)
+        """Instruction at which a lane waits."""
+        self.resume = np.full(n, NOWHERE, np.int32)
+        self.joining = np.full(n, -1, np.int32)
+        """Block whose first instruction a lane waits to execute together with others of its warp."""
+        self.tokens: dict[tuple[int, int], int] = {}
+        """(cta, barrier) -> threads that arrived without waiting."""
+        self.expected: dict[tuple[int, int], int | None] = {}
+        self.on_release: dict[int, Release] = {}
+        self.born = np.ones(n, bool)
+        self._picks = 0
+        self._turn = 0
+
+    def start(self, born: np.ndarray) -> None:
+        """A new batch: the lanes `born` stand at the first block."""
+        self.born = born
+        self.uniform, self.current = True, 0
+        self.key[:] = NOWHERE
+        self.barrier[:] = -1
+        self.joining[:] = -1
+        self.tokens.clear()
+        self.expected.clear()
+        self._set_live(born.copy())
+
+    def _set_live(self, live: np.ndarray) -> None:
+        self.live = live
+        self.live_count = int(np.count_nonzero(live))
+        self.live_warps = int(live.reshape(-1, 32).any(axis=1).sum())
+        if self.uniform:
+            self.machine.set_mask(None if self.live_count == len(live) else live)
+            self.active = self.live_count
+
+    def run(self) -> None:
+        """Run the batch to its end."""
+        machine = self.machine
+        program, trace = machine.program, machine.trace
+        steps, finals = machine.steps, machine.finals
+        threads, warps = trace.block_threads, trace.block_warps
+        clock = machine.clock
+        while self.live_count:
+            if self.uniform:
+                here = self.current
+                threads[here] += self.live_count
+                warps[here] += self.live_warps
+            else:
+                here = self._pick()
+                if here < 0:
+                    continue
+                mask = machine.mask
+                threads[here] += self.active
+                warps[here] += (
+                    self.live_warps if mask is None else int(np.count_nonzero(mask.reshape(-1, 32).any(axis=1)))
+                )
+            for step in steps[here]:
+                step()
+            block = program.blocks[here]
+            clock[0] += block.end - block.start
+            finals[here]()
+
+    def _pick(self) -> int:
+        """Choose lanes to run and set the mask; the block, or -1 if nothing is to be run this time."""
+        machine, key = self.machine, self.key
+        here = int(key.min())
+        if here == NOWHERE:
+            self._deadlock()
+            return -1
+        self._picks += 1
+        if self._picks % FAIR_EVERY == 0:
+            places = np.unique(key)
+            places = places[places != NOWHERE]
+            self._turn += 1
+            here = int(places[self._turn % len(places)])
+        mask = key == here
+        block = machine.program.blocks[here]
+        if block.member_mask is not None:
+            mask = self._join(here, mask)
+        self.active = int(np.count_nonzero(mask))
+        if not self.active:
+            return -1
+        if self.active == self.live_count:
+            self.uniform, self.current = True, here
+            machine.set_mask(None if self.live_count == machine.lanes else self.live)
+        else:
+            machine.set_mask(mask)
+        return here
+
+    def _join(self, here: int, mask: np.ndarray) -> np.ndarray:
+        """Lanes at a warp-wide instruction run once all lanes that their member mask names have come."""
+        machine = self.machine
+        mask = mask | (self.joining == here)
+        block = machine.program.blocks[here]
+        members = machine.source(machine.program.instructions[block.start], block.member_mask, "b32")
+        wanted = np.where(mask, np.broadcast_to(members, mask.shape), 0).reshape(-1, 32)
+        wanted = np.bitwise_or.reduce(wanted, axis=1)
+        wanted_lanes = (wanted[:, None] >> np.arange(32, dtype=np.uint32)) & 1 != 0
+        missing = (wanted_lanes & self.live.reshape(-1, 32) & ~mask.reshape(-1, 32)).any(axis=1)
+        held = mask & np.repeat(missing, 32)
+        self.joining[mask] = -1
+        self.joining[held] = here
+        self.parked_at[held] = block.start
+        self.key[held] = NOWHERE
+        return mask & ~held
+
+    def goto(self, target: int) -> None:
+        """All active lanes go on at a block."""
+        if self.uniform:
+            self.current = target
+        else:
+            np.copyto(self.key, target, where=self._mask())
+
+    def _mask(self) -> np.ndarray:
+        mask = self.machine.mask
+        return self.live if mask is None else mask
+
+    def split(self, taken: np.ndarray, target: int, otherwise: int) -> None:
+        """Active lanes for which `taken` holds go to `target`, the others to `otherwise`."""
+        mask = self.machine.mask
+        if mask is not None:
+            taken = taken & mask
+        count = int(np.count_nonzero(taken))
+        if count == self.active:
+            self.goto(target)
+        elif not count:
+            self.goto(otherwise)
+        else:
+            self._diverge()
+            np.copyto(self.key, otherwise, where=self._mask())
+            np.copyto(self.key, target, where=taken)
+
+    def scatter(self, targets: np.ndarray) -> None:
+        """Each active lane goes to its own block: `targets` [lanes]."""
+        self._diverge()
+        np.copyto(self.key, targets, where=self._mask(), casting="same_kind")
+
+    def _diverge(self) -> None:
+        if self.uniform:
+            self.uniform = False
+            self.key[:] = NOWHERE
+
+    def leave(self, gone: np.ndarray | None, otherwise: int) -> None:
+        """Active lanes (of them those marked in `gone`; None: all) exit; the others go on at `otherwise`."""
+        mask = self._mask()
+        leaving = mask if gone is None else mask & gone
+        if not leaving.any():
+            self.goto(otherwise)
+            return
+        self.goto(otherwise)
+        np.copyto(self.key, NOWHERE, where=leaving)
+        machine = self.machine
+        before = self.live.reshape(machine.ctas, -1).any(axis=1)
+        self._set_live(self.live & ~leaving)
+        after = self.live.reshape(machine.ctas, -1).any(axis=1)
+        if (ended := before & ~after).any():
+            machine.shadow.finish(ended)
+        if (self.joining >= 0).any():  # some may have waited for those that left
+            np.copyto(self.key, self.joining, where=self.joining >= 0)
+        for cta, ident in list(self.expected):
+            if after[cta]:
+                self._try_release(cta, ident)
+
+    def arrive(
+        self,
+        instruction: Instruction,
+        ident: int,
+        expected: int | None,
+        resume: int,
+        *,
+        blocking: bool = True,
+        on_release: Release | None = None,
+    ) -> None:
+        """The active lanes reach barrier `ident`. `expected`: threads it takes; None: every thread of the block.
+
+        `blocking`: they wait; else they only count. `on_release` gets the lanes as they are let go.
+        """
+        machine = self.machine
+        if self.uniform and blocking and expected is None and not self.tokens and on_release is None:
+            alive = None
+            if self.live_count != machine.lanes:
+                self._missing(instruction, None)
+                alive = self.live.reshape(machine.ctas, -1).any(axis=1)
+            machine.shadow.barrier(alive)
+            self.current = resume
+            return
+        mask = self._mask()
+        by_warp = mask.reshape(-1, 32).any(axis=1).reshape(machine.ctas, -1)
+        present = np.flatnonzero(by_warp.any(axis=1)).tolist()
+        if blocking:
+            self._diverge_keep()
+            self.barrier[mask] = ident
+            self.parked_at[mask] = instruction.index
+            self.resume[mask] = resume
+            self.key[mask] = NOWHERE
+            if on_release is not None:
+                self.on_release[instruction.index] = on_release
+        else:
+            self.goto(resume)
+        for cta in present:
+            place = (cta, ident)
+            self.expected[place] = expected
+            if not blocking:
+                self.tokens[place] = self.tokens.get(place, 0) + 32 * int(by_warp[cta].sum())
+            machine.shadow.arrive(cta, ident, by_warp[cta])
+            self._try_release(cta, ident)
+
+    def _diverge_keep(self) -> None:
+        if self.uniform:
+            self._diverge()
+            np.copyto(self.key, self.current, where=self.live)
+
+    def _try_release(self, cta: int, ident: int) -> None:
+        machine = self.machine
+        width = machine.warps_per_cta * 32
+        span = slice(cta * width, (cta + 1) * width)
+        waiting = self.barrier[span] == ident
+        live = self.live[span]
+        expected = self.expected[(cta, ident)]
+        arrived = 32 * int(waiting.reshape(-1, 32).any(axis=1).sum()) + self.tokens.get((cta, ident), 0)
+        if expected is None:
+            if not waiting.any() or (live & ~waiting).any():
+                return
+        elif arrived < expected:
+            return
+        lanes = np.flatnonzero(waiting) + span.start
+        del self.expected[(cta, ident)]
+        self.tokens.pop((cta, ident), None)
+        warps = waiting.reshape(-1, 32).any(axis=1)
+        if expected is None:
+            self._missing(machine.program.instructions[int(self.parked_at[lanes[0]])], cta)
+        self._same_place(lanes)
+        if bool((waiting == live).all()) and expected in (None, machine.threads):
+            whole = np.zeros(machine.ctas, bool)
+            whole[cta] = True
+            machine.shadow.barrier(whole)
+        machine.shadow.release(cta, ident, warps)
+        self.barrier[lanes] = -1
+        self.key[lanes] = self.resume[lanes]
+        for index in np.unique(self.parked_at[lanes]).tolist():
+            if index in self.on_release:
+                self.on_release[index](lanes[self.parked_at[lanes] == index])
+
+    def _same_place(self, lanes: np.ndarray) -> None:
+        """A warp's lanes have to arrive at one instruction if the barrier is an aligned one."""
+        places = self.parked_at[lanes]
+        if (places == places[0]).all():
+            return
+        machine = self.machine
+        warps = lanes // 32
+        order = np.argsort(warps, kind="stable")
+        split = (warps[order][1:] == warps[order][:-1]) & (places[order][1:] != places[order][:-1])
+        for k in np.flatnonzero(split).tolist():
+            instruction = machine.program.instructions[int(places[order][k])]
+            if not instruction.opcode.startswith("barrier.") or ".aligned" in instruction.opcode:
+                other = machine.program.instructions[int(places[order][k + 1])]
+                machine.report(
+                    "barrier_divergence",
+                    f"lanes of one warp reach {instruction.text!r} and {other.text!r} apart",
+                    instruction, lanes[order][[k]], None,
+                    {"the_other": machine.reporter.sources.where(other)},
+                )  # fmt: skip
+                return
+
+    def _missing(self, instruction: Instruction, cta: int | None) -> None:
+        """Threads that ended before a barrier that others of their block reach."""
+        machine = self.machine
+        gone = (self.born & ~self.live).reshape(machine.ctas, -1)
+        alive = self.live.reshape(machine.ctas, -1).any(axis=1)
+        for k in range(machine.ctas) if cta is None else (cta,):
+            if alive[k] and gone[k].any():
+                width = machine.warps_per_cta * 32
+                machine.report(
+                    "barrier_divergence",
+                    f"{int(gone[k].sum())} of {machine.threads} threads of the block ended without reaching "
+                    "the barrier (CUDA C++ leaves that undefined; GPUs since Volta let the others pass)",
+                    instruction, np.flatnonzero(self.live[k * width : (k + 1) * width]) + k * width, None,
+                    {"where_each_waits": self._whereabouts(k, instruction)},
+                )  # fmt: skip
+                return
+
+    def _whereabouts(self, cta: int, at: Instruction | None = None) -> list[str]:
+        """One line for each warp of a block: which lanes wait where."""
+        machine, out = self.machine, []
+        sources = machine.reporter.sources
+        width = machine.warps_per_cta
+        for warp in range(width):
+            span = slice((cta * width + warp) * 32, (cta * width + warp + 1) * 32)
+            places: dict[str, list[int]] = {}
+            for lane in np.flatnonzero(self.born[span]).tolist():
+                k = span.start + lane
+                if not self.live[k]:
+                    where = "have exited"
+                elif self.barrier[k] >= 0 or self.joining[k] >= 0:
+                    where = "wait at " + sources.where(machine.program.instructions[int(self.parked_at[k])])
+                elif at is not None:
+                    where = "wait at " + sources.where(at)
+                else:
+                    where = "run"
+                places.setdefault(where, []).append(lane)
+            parts = [f"{lane_ranges(tuple(lanes))} {where}" for where, lanes in places.items()]
+            out.append(f"warp {warp}: " + "; ".join(parts))
+        return out
+
+    def _deadlock(self) -> None:
+        """Nobody can run and some wait."""
+        machine = self.machine
+        lanes = np.flatnonzero(self.live)
+        cta = int(machine.cta_of_lane[lanes[0]])
+        first = lanes[machine.cta_of_lane[lanes] == cta]
+        instruction = machine.program.instructions[int(self.parked_at[first[0]])]
+        machine.report(
+            "deadlock",
+            "every thread that has not ended waits, and nothing can come to let it go",
+            instruction, first[self.parked_at[first] == instruction.index], None,
+            {"where_each_waits": self._whereabouts(cta)},
+        )  # fmt: skip
+        self.uniform = False  # collecting: the batch ends here
+        self._set_live(np.zeros(machine.lanes, bool))
+        machine.shadow.finish(None)

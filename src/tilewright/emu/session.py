@@ -1,0 +1,78 @@
+"""The emulator as an executor: every op inside `with emulator():` runs on it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..arch import DEFAULT_GPU, Arch, Gpu, find_gpu
+from ..jit.launch import Launch, use_executor
+from .api import EmuResult, run
+from .memory import GlobalMemory
+
+if TYPE_CHECKING:
+    from ..jit.compile import CompiledKernel
+
+
+class Emulator:
+    """Runs launches on the emulator. `results` holds one EmuResult a launch, in order."""
+
+    def __init__(self, gpu: str = DEFAULT_GPU, hazards: str = "raise") -> None:
+        self.gpu: Gpu = find_gpu(gpu)
+        self.arch: Arch = self.gpu.arch
+        self.hazards = hazards
+        self.memory = GlobalMemory()
+        self.results: list[EmuResult] = []
+
+    @property
+    def last(self) -> EmuResult:
+        """The newest result. Raises IndexError before the first launch."""
+        if not self.results:
+            raise IndexError("nothing has been launched on this emulator yet")
+        return self.results[-1]
+
+    def upload(self, data: np.ndarray) -> int:
+        """Copy raw bytes (uint8, one dimension) to the emulator; their address."""
+        return self.memory.add(data, f"upload{len(self.results)}")
+
+    def download(self, address: int, nbytes: int) -> np.ndarray:
+        """The bytes at `address`, copied back: uint8."""
+        return self.memory.read(address, nbytes)
+
+    def release(self, address: int) -> None:
+        """Give an upload back; a kernel that still uses it is out of bounds."""
+        self.memory.release(address)
+
+    def launch(self, kernel: CompiledKernel, launch: Launch) -> None:
+        """Run a kernel to its end; its result is then `last`."""
+        sources = {name: text for name, text in kernel.source.headers}
+        sources[kernel.source.name] = kernel.source.text
+        self.results.append(
+            run(
+                kernel.ptx,
+                kernel.entry,
+                grid=launch.grid,
+                block=launch.block,
+                params=launch.params,
+                memory=self.memory,
+                shared_bytes=launch.shared_bytes,
+                gpu=self.gpu.name,
+                hazards=self.hazards,
+                sources=sources,
+            )
+        )
+
+
+@contextlib.contextmanager
+def emulator(gpu: str = DEFAULT_GPU, hazards: str = "raise") -> Iterator[Emulator]:
+    """Run every op inside on the emulator, as on the GPU named.
+
+    NumPy arrays in, NumPy arrays out. Raises InvalidOperand for an unknown GPU; a kernel that does what a GPU punishes
+    raises EmulatorFault, unless `hazards` is "collect".
+    """
+    executor = Emulator(gpu, hazards)
+    with use_executor(executor):
+        yield executor

@@ -1,0 +1,300 @@
+"""Races on shared memory, and asynchronous copies used before their wait.
+
+Between two barriers of a block (an epoch) nothing orders its warps. So the verdict on an epoch is a pure function of
+what was accessed in it: two warps that touch one byte, one of them writing, race, in whatever order they ran. Accesses
+are therefore only noted as they happen and judged at the barrier; epochs equal to one already judged clean are not
+judged again, and loops are made of equal epochs.
+
+An asynchronous copy counts as a write of the warp that issued it in every epoch from its issue to its landing; within
+that time any other access to its bytes, by any thread, is reported as `async_copy_not_waited`.
+
+Not looked for: lanes of one warp that touch the same byte, and races on global memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .access import SharedPattern
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+REMEMBERED_EPOCHS = 4096
+LONGEST_EPOCH = 4096
+"""Accesses noted before repeated ones are dropped. An epoch with more different ones is judged in pieces of as many:
+a race between two pieces is then missed."""
+
+
+@dataclass(eq=False)
+class Landing:
+    """The bytes of a copy landed, for the copy's lanes `rows` (None: all of them)."""
+
+    pattern: SharedPattern
+    rows: np.ndarray | None
+
+
+class EpochShadow:
+    """For programs whose barriers are those of the whole block."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.log: list[Any] = []
+        """Patterns and landings, in order."""
+        self.start = np.zeros(machine.ctas, np.int64)
+        """Where each block's epoch starts in the log."""
+        self.done = np.zeros(machine.ctas, bool)
+        self.pending: list[tuple[Any, ...]] = []
+        """What was in flight at that start, for each block."""
+        self.clean: set[tuple[Any, ...]] = set()
+        granules = len(machine.shared.initialised)
+        self.owner = np.zeros(granules, np.uint8)
+        self.atomic = np.zeros(granules, np.uint8)
+        self.flying = np.zeros(granules, bool)
+        self.reset()
+
+    def reset(self) -> None:
+        """A new batch of blocks starts."""
+        self.log.clear()
+        self.start[:] = 0
+        self.done[:] = False
+        self.pending = [()] * self.machine.ctas
+
+    def record(self, pattern: SharedPattern) -> None:
+        """Note an access."""
+        self.log.append(pattern)
+        if len(self.log) >= LONGEST_EPOCH:
+            self._shorten()
+
+    def landed(self, pattern: SharedPattern, rows: np.ndarray | None) -> None:
+        """Note that a copy landed, for its lanes `rows` or for all (None)."""
+        if rows is not None:
+            self.log.append(Landing(pattern, rows))
+            return
+        if pattern.landing is None:
+            pattern.landing = Landing(pattern, None)
+        self.log.append(pattern.landing)
+
+    def reads_pending(self, pattern: SharedPattern) -> bool:
+        """Report a read of bytes in flight at this moment; whether it was one."""
+        for copy, waiting in self.machine.copies.in_flight():
+            bad = np.isin(pattern.granules, copy.granules[waiting]).any(axis=1)
+            if bad.any():
+                self._not_waited(pattern, bad, None, [copy], pattern.granules[bad])
+                return True
+        return False
+
+    def barrier(self, ctas: np.ndarray | None) -> None:
+        """A barrier of whole blocks completed: of those marked in `ctas`, or of all (None). Judges their epoch."""
+        now = self.machine.copies.snapshot()
+        chosen = ~self.done if ctas is None else ctas & ~self.done
+        groups: dict[tuple[int, int], list[int]] = {}
+        for k in np.flatnonzero(chosen).tolist():
+            groups.setdefault((int(self.start[k]), id(self.pending[k])), []).append(k)
+        for (start, _), members in groups.items():
+            self._judge_once(members, self.log[start:] if start else self.log, self.pending[members[0]])
+            for k in members:
+                self.start[k], self.pending[k] = len(self.log), now
+        self._trim()
+
+    def arrive(self, cta: int, ident: int, warps: np.ndarray) -> None:
+        """Warps of a block (marked in `warps`) arrived at a barrier."""
+
+    def release(self, cta: int, ident: int, warps: np.ndarray) -> None:
+        """The warps that waited at a barrier go on."""
+
+    def finish(self, ctas: np.ndarray | None = None) -> None:
+        """Blocks ended (those marked, or all): judge what is left of them."""
+        self.barrier(ctas)
+        self.done |= True if ctas is None else ctas
+        self._trim()
+
+    def _trim(self) -> None:
+        oldest = int(self.start[~self.done].min(initial=len(self.log)))
+        if oldest:
+            del self.log[:oldest]
+            self.start -= oldest
+
+    def _judge_once(self, members: list[int], events: list[Any], pending: tuple[Any, ...]) -> None:
+        whole = len(members) == self.machine.ctas
+        key = (*events, None, *pending, None, *(() if whole else members))
+        if key in self.clean:
+            return
+        ctas = None
+        if not whole:
+            ctas = np.zeros(self.machine.ctas, bool)
+            ctas[members] = True
+        if self._judge(ctas, events, pending) and len(self.clean) < REMEMBERED_EPOCHS:
+            self.clean.add(key)
+
+    def _shorten(self) -> None:
+        """A very long epoch: drop repeated accesses, or, where that does not help, judge it piece by piece."""
+        plain = all(isinstance(event, SharedPattern) and event.kind != "copy" for event in self.log)
+        if plain and not self.start[~self.done].any() and not any(self.pending):
+            unique = list(dict.fromkeys(self.log))
+            if len(unique) < LONGEST_EPOCH // 2:
+                self.log[:] = unique
+                return
+        self.barrier(None)
+
+    def _rows(self, event: Any, ctas: np.ndarray | None) -> tuple[SharedPattern, np.ndarray, np.ndarray]:
+        """(pattern, granules [rows, k], warps [rows]) of an event, for the lanes of the blocks asked for."""
+        pattern = event.pattern if isinstance(event, Landing) else event
+        granules, warps = pattern.granules, pattern.warps
+        lanes = pattern.lanes
+        if isinstance(event, Landing) and event.rows is not None:
+            granules, warps = granules[event.rows], warps[event.rows]
+            lanes = event.rows if lanes is None else lanes[event.rows]
+        if ctas is not None:
+            member = self.machine.cta_of_lane if lanes is None else self.machine.cta_of_lane[lanes]
+            keep = ctas[member]
+            granules, warps = granules[keep], warps[keep]
+        return pattern, granules, warps
+
+    def _judge(self, ctas: np.ndarray | None, events: list[Any], pending: tuple[Any, ...]) -> bool:
+        """Look for hazards among the events; whether there were none."""
+        writes = [e for e in events if isinstance(e, SharedPattern) and e.kind in ("write", "copy")]
+        atomics = [e for e in events if isinstance(e, SharedPattern) and e.kind == "atomic"]
+        copies = bool(pending) or any(isinstance(e, Landing) or e.kind == "copy" for e in events)
+        if not (writes or atomics or pending):
+            return True
+        clean = self._judge_copies(ctas, events, pending) if copies else True
+        writes = [*pending, *dict.fromkeys(writes)]
+        touched = []
+        owner, atomic = self.owner, self.atomic
+        try:
+            for event in writes:
+                _, granules, warps = self._rows(event, ctas)
+                mine = warps[:, None]
+                touched.append(granules)
+                found = owner[granules]
+                owner[granules] = np.broadcast_to(mine, granules.shape)
+                bad = ((found != 0) & (found != mine)) | (owner[granules] != mine)
+                if bad.any():
+                    clean = False
+                    self._race(event, bad.any(axis=1), ctas, writes, "write")
+            for event in dict.fromkeys(atomics):
+                _, granules, warps = self._rows(event, ctas)
+                mine = warps[:, None]
+                touched.append(granules)
+                found = owner[granules]
+                bad = (found != 0) & (found != mine)
+                if bad.any():
+                    clean = False
+                    self._race(event, bad.any(axis=1), ctas, writes, "atomic")
+                before = atomic[granules]
+                atomic[granules] = np.broadcast_to(mine, granules.shape)
+                several = ((before != 0) & (before != mine)) | (atomic[granules] != mine)
+                atomic[granules[several]] = 255
+            for event in dict.fromkeys(e for e in events if isinstance(e, SharedPattern) and e.kind == "read"):
+                _, granules, warps = self._rows(event, ctas)
+                found = owner[granules]
+                if atomics:
+                    mixed = atomic[granules]
+                    found = np.where(found == 0, mixed, found)
+                if found.any():
+                    bad = (found != 0) & (found != warps[:, None])
+                    if bad.any():
+                        clean = False
+                        self._race(event, bad.any(axis=1), ctas, [*writes, *atomics], "read")
+        finally:
+            for granules in touched:
+                owner[granules] = 0
+                atomic[granules] = 0
+        return clean
+
+    def _judge_copies(self, ctas: np.ndarray | None, events: list[Any], pending: tuple[Any, ...]) -> bool:
+        """Walk through the epoch in order, with what is in flight."""
+        flying = self.flying
+        touched, clean = [], True
+        issued: list[Any] = []
+        try:
+            for event in pending:
+                _, granules, _ = self._rows(event, ctas)
+                flying[granules] = True
+                touched.append(granules)
+                issued.append(event)
+            for event in events:
+                pattern, granules, _ = self._rows(event, ctas)
+                if isinstance(event, Landing):
+                    flying[granules] = False
+                    continue
+                bad = flying[granules].any(axis=1)
+                if bad.any():
+                    clean = False
+                    self._not_waited(pattern, bad, ctas, issued, granules[bad])
+                if pattern.kind == "copy":
+                    flying[granules] = True
+                    touched.append(granules)
+                    issued.append(pattern)
+        finally:
+            for granules in touched:
+                flying[granules] = False
+        return clean
+
+    def _lanes(self, event: Any, rows: np.ndarray, ctas: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """(lanes of the batch, shared addresses) of the chosen rows of an event."""
+        pattern = event.pattern if isinstance(event, Landing) else event
+        lanes = np.arange(self.machine.lanes) if pattern.lanes is None else pattern.lanes
+        addresses = np.broadcast_to(pattern.addresses, lanes.shape)
+        if isinstance(event, Landing) and event.rows is not None:
+            lanes, addresses = lanes[event.rows], addresses[event.rows]
+        if ctas is not None:
+            keep = ctas[self.machine.cta_of_lane[lanes]]
+            lanes, addresses = lanes[keep], addresses[keep]
+        return lanes[rows], addresses[rows]
+
+    def _race(self, event: Any, rows: np.ndarray, ctas: np.ndarray | None, others: list[Any], verb: str) -> None:
+        """Name both sides of a race."""
+        machine = self.machine
+        pattern, granules, warps = self._rows(event, ctas)
+        row = int(np.flatnonzero(rows)[0])
+        mine = int(warps[row])
+        lanes, addresses = self._lanes(event, rows, ctas)
+        # Report the lanes of one warp: that of the first.
+        for other in others:
+            other_pattern, other_granules, other_warps = self._rows(other, ctas)
+            hit = np.isin(other_granules, granules[row]).any(axis=1) & (other_warps != mine)
+            if hit.any():
+                k = int(np.flatnonzero(hit)[0])
+                other_lanes, _ = self._lanes(other, hit, ctas)
+                what = {"copy": "an asynchronous copy", "write": "a write", "atomic": "an atomic"}[other_pattern.kind]
+                same = " (the same instruction)" if other_pattern.instruction is pattern.instruction else ""
+                where = machine.reporter.sources.where(other_pattern.instruction)
+                machine.report(
+                    "shared_race",
+                    f"{verb} at shared address {int(addresses[0]):#x} by warp {mine - 1}, "
+                    f"{what} by warp {int(other_warps[k]) - 1}{same}, and no barrier between them",
+                    pattern.instruction, lanes, int(addresses[0]),
+                    {
+                        "other_access": where,
+                        "other_warp": int(other_warps[k]) - 1,
+                        "other_lane": int(other_lanes[0]) % 32,
+                    },
+                )  # fmt: skip
+                return
+        raise AssertionError("a race whose other side is not in the epoch")
+
+    def _not_waited(
+        self, pattern: SharedPattern, rows: np.ndarray, ctas: np.ndarray | None, issued: list[Any], granules: np.ndarray
+    ) -> None:
+        machine = self.machine
+        lanes, addresses = self._lanes(pattern, rows, ctas)
+        source = next(e for e in reversed(issued) if np.isin(self._rows(e, ctas)[1], granules).any())
+        copy = source.pattern if isinstance(source, Landing) else source
+        verb = {"read": "read", "write": "write", "atomic": "atomic", "copy": "second asynchronous copy"}[pattern.kind]
+        machine.report(
+            "async_copy_not_waited",
+            f"{verb} of {pattern.nbytes} bytes at shared address {int(addresses[0]):#x}, where an asynchronous copy "
+            "has been issued and not been waited for",
+            pattern.instruction, lanes, int(addresses[0]),
+            {"the_copy": machine.reporter.sources.where(copy.instruction)},
+        )  # fmt: skip
+
+
+def make_shadow(machine: Machine) -> EpochShadow:
+    """The checker that a program needs."""
+    return EpochShadow(machine)

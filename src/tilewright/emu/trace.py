@@ -1,0 +1,190 @@
+"""Counters: what a launch executed, by class, by memory and by instruction.
+
+A guarded instruction counts the threads whose guard holds. Warp instructions count each warp that has a thread at the
+instruction. Requests, sectors and wavefronts are those of lab/coalesce.py and lab/banks.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+MEMORY_FIELDS = ("requests", "sectors", "wavefronts", "ideal", "bytes")
+
+
+@dataclass
+class InstructionRow:
+    """One instruction's counts. `warps`: executions by warps; the rest as in Counters, 0 where it does not apply."""
+
+    file: str | None
+    line: int | None
+    ptx: str
+    ptx_line: int
+    kind: str
+    warps: int
+    threads: int
+    requests: int = 0
+    sectors: int = 0
+    wavefronts: int = 0
+    ideal: int = 0
+    bytes: int = 0
+
+
+@dataclass
+class Counters:
+    """Exact counts of one launch. Local and asynchronous bytes are summed over threads."""
+
+    threads: int = 0
+    """Threads launched."""
+    thread_instructions: int = 0
+    warp_instructions: int = 0
+    by_class: dict[str, int] = field(default_factory=dict)
+    """Thread instructions of each class."""
+    global_load_requests: int = 0
+    global_load_sectors: int = 0
+    global_store_requests: int = 0
+    global_store_sectors: int = 0
+    global_atomic_requests: int = 0
+    global_atomic_sectors: int = 0
+    shared_load_requests: int = 0
+    shared_load_wavefronts: int = 0
+    shared_load_ideal: int = 0
+    shared_store_requests: int = 0
+    shared_store_wavefronts: int = 0
+    shared_store_ideal: int = 0
+    shared_atomic_requests: int = 0
+    async_copy_requests: int = 0
+    async_copy_sectors: int = 0
+    async_copy_wavefronts: int = 0
+    """Wavefronts of the shared-memory side."""
+    async_copy_ideal: int = 0
+    async_copy_bytes: int = 0
+    local_load_bytes: int = 0
+    local_store_bytes: int = 0
+    flops: dict[str, int] = field(default_factory=dict)
+    """Floating-point operations by pipe; a fused multiply-add is two."""
+    barriers: int = 0
+    """Barriers executed, counted by warp."""
+    per_instruction: list[InstructionRow] = field(default_factory=list)
+
+    @property
+    def sectors_per_request(self) -> dict[str, float | None]:
+        """Global sectors a request: of loads, stores and asynchronous copies; None where there was no request."""
+        return {
+            "load": _ratio(self.global_load_sectors, self.global_load_requests),
+            "store": _ratio(self.global_store_sectors, self.global_store_requests),
+            "async_copy": _ratio(self.async_copy_sectors, self.async_copy_requests),
+        }
+
+    @property
+    def wavefronts_per_request(self) -> dict[str, float | None]:
+        """Shared wavefronts a request: of loads, stores and asynchronous copies; None where there was no request."""
+        return {
+            "load": _ratio(self.shared_load_wavefronts, self.shared_load_requests),
+            "store": _ratio(self.shared_store_wavefronts, self.shared_store_requests),
+            "async_copy": _ratio(self.async_copy_wavefronts, self.async_copy_requests),
+        }
+
+    @property
+    def per_thread(self) -> dict[str, float]:
+        """Instructions a thread of each class."""
+        return {kind: count / self.threads for kind, count in self.by_class.items()} if self.threads else {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able dict, the derived ratios among it."""
+        out = asdict(self)
+        out["sectors_per_request"] = self.sectors_per_request
+        out["wavefronts_per_request"] = self.wavefronts_per_request
+        out["per_thread"] = self.per_thread
+        return out
+
+    def __str__(self) -> str:
+        def shown(ratios: dict[str, float | None]) -> str:
+            return ", ".join(f"{name} {value:.2f}" for name, value in ratios.items() if value is not None) or "none"
+
+        classes = ", ".join(f"{kind} {count:,}" for kind, count in sorted(self.by_class.items(), key=lambda i: -i[1]))
+        return (
+            f"{self.thread_instructions:,} thread instructions ({classes})\n"
+            f"global sectors a request: {shown(self.sectors_per_request)}\n"
+            f"shared wavefronts a request: {shown(self.wavefronts_per_request)}\n"
+            f"floating-point operations: {', '.join(f'{k} {v:,}' for k, v in self.flops.items()) or 'none'}"
+        )
+
+
+def _ratio(a: int, b: int) -> float | None:
+    return a / b if b else None
+
+
+class Site:
+    """What one instruction did to memory in a launch, and the address patterns it was seen with."""
+
+    __slots__ = ("bytes", "ideal", "patterns", "requests", "sectors", "traffic", "wavefronts")
+
+    def __init__(self, traffic: str) -> None:
+        self.traffic = traffic
+        """"global_load", "shared_store", "async_copy", ...: the counters this instruction feeds."""
+        self.patterns: list[Any] = []
+        self.requests = self.sectors = self.wavefronts = self.ideal = self.bytes = 0
+
+
+class Trace:
+    """Accumulates counts over the batches of one launch; indices are those of the program's instructions."""
+
+    def __init__(self, instructions: int, blocks: int) -> None:
+        self.block_threads = [0] * blocks
+        self.block_warps = [0] * blocks
+        self.guarded: dict[int, int] = {}
+        """Threads whose guard held, of each guarded instruction."""
+        self.sites: dict[int, Site] = {}
+        self._far_sites: dict[int, Site] = {}
+
+    def site(self, index: int, traffic: str) -> Site:
+        """The site of an instruction, made when first asked for."""
+        if index not in self.sites:
+            self.sites[index] = Site(traffic)
+        return self.sites[index]
+
+    def far_site(self, index: int) -> Site:
+        """The global side of an asynchronous copy: only its sectors are counted, the rest by `site`."""
+        return self._far_sites.setdefault(index, Site("async_copy"))
+
+    def counters(self, program: Any, threads: int) -> Counters:
+        """Sum up."""
+        out = Counters(threads=threads)
+        for block in program.blocks:
+            for i in range(block.start, block.end):
+                instruction, handler = program.instructions[i], program.handlers[i]
+                count = self.block_threads[block.index]
+                warps = self.block_warps[block.index]
+                count = self.guarded.get(i, 0) if instruction.guard is not None and not handler.ends_block else count
+                kind = handler.kind_of(instruction.fields)
+                row = InstructionRow(
+                    file=instruction.location.file if instruction.location else None,
+                    line=instruction.location.line if instruction.location else None,
+                    ptx=instruction.text,
+                    ptx_line=instruction.ptx_line,
+                    kind=kind,
+                    warps=warps,
+                    threads=count,
+                )
+                out.thread_instructions += count
+                out.warp_instructions += warps
+                out.by_class[kind] = out.by_class.get(kind, 0) + count
+                if handler.flops:
+                    pipe, each = handler.flops
+                    out.flops[pipe] = out.flops.get(pipe, 0) + each * count
+                if kind == "barrier":
+                    out.barriers += warps
+                if site := self.sites.get(i):
+                    if far := self._far_sites.get(i):
+                        site.sectors = far.sectors
+                    for name in MEMORY_FIELDS:
+                        value = getattr(site, name)
+                        setattr(row, name, value)
+                        total = f"{site.traffic}_{name}"
+                        if hasattr(out, total):
+                            setattr(out, total, getattr(out, total) + value)
+                out.per_instruction.append(row)
+        out.by_class = {kind: count for kind, count in out.by_class.items() if count}
+        out.flops = {pipe: count for pipe, count in out.flops.items() if count}
+        return out
