@@ -80,7 +80,16 @@ GPUS: dict[str, Gpu] = {
         Gpu("RTX 4090", ARCHS["sm_89"], 128, 2520, 1008.0, 72 * _MIB, 165.2, "Ada whitepaper v2.1, appendix A"),
         Gpu("RTX 5070 Ti", ARCHS["sm_120"], 70, 2452, 896.0, 48 * _MIB, 87.9, "RTX Blackwell whitepaper v1.1"),
         Gpu("H100", ARCHS["sm_90a"], 132, 1830, 3352.0, 50 * _MIB, 989.4, "H100 whitepaper v1.04 (SXM5)"),
-        Gpu("H200", ARCHS["sm_90a"], 132, 1980, 4800.0, 60 * _MIB, 989.4, "H200 datasheet; clock and L2 as its driver says"),
+        Gpu(
+            "H200",
+            ARCHS["sm_90a"],
+            132,
+            1980,
+            4800.0,
+            60 * _MIB,
+            989.4,
+            "H200 datasheet; clock and L2 as its driver says",
+        ),
     )
 }
 DEFAULT_GPU = "H200"

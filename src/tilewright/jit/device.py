@@ -141,7 +141,6 @@ def load(kernel: CompiledKernel, ordinal: int, shared_bytes: int) -> Any:
     return function
 
 
-
 class Prepared:
     """A kernel loaded and shaped, ready for launches that differ in their parameter bytes alone."""
 
@@ -190,7 +189,9 @@ class GpuExecutor:
         address = self.allocate(data.nbytes)
         if data.nbytes:
             with bound_to(self.ordinal):
-                check(driver().cuMemcpyHtoD(address, data.ctypes.data, data.nbytes), f"copying {data.nbytes} B to the GPU")
+                check(
+                    driver().cuMemcpyHtoD(address, data.ctypes.data, data.nbytes), f"copying {data.nbytes} B to the GPU"
+                )
         return address
 
     def allocate(self, nbytes: int) -> int:

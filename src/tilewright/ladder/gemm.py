@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 
 from ..errors import ConfigRejected
@@ -42,14 +43,18 @@ def _first(reasons: Iterator[str | None]) -> str | None:
 
 
 def _copies(config: GemmConfig, problem: GemmProblem, *, wide: bool) -> str | None:
-    """The block's threads must divide a line of either operand's copy evenly (TileCopy in tile/copy.cuh)."""
+    """The block's threads must divide a line of either operand's copy evenly (TileCopy in tile/copy.cuh).
+
+    Asked for the aligned path's vectors and the edge path's elements alike: a config serves both.
+    """
     for name, extent, along_k in (
         ("A", config.tile_m, problem.a.unit(problem.m, problem.k) != "row"),
         ("B", config.tile_n, problem.b.unit(problem.k, problem.n) == "row"),
     ):
         for vector in (1, 4) if wide else (1,):
             line = (config.tile_k if along_k else extent) // vector
-            if line == 0 or (config.threads % line and line % config.threads):
+            run = min(line, config.threads)
+            if line == 0 or line % run or config.threads % run:
                 return f"{config.threads} threads do not divide a line of {line} accesses of {name}'s tile evenly"
     return None
 
@@ -119,7 +124,20 @@ def _check_stages(config: GemmConfig, problem: GemmProblem) -> str | None:
     return _check_transposed(config, problem)
 
 
-# --- spaces ----------------------------------------------------------------------------------------------------------
+# --- spaces and defaults: the shapes come from sweeps on an H200 at 4096 x 4096 x 4096 (benchmarks/results) ----------
+
+_NAIVE = GemmConfig(32, 32, min_blocks=2)
+_SHARED = GemmConfig(32, 32, 32, min_blocks=2)
+_TILE1D = GemmConfig(64, 64, 8, 8, 1, min_blocks=2)
+# f05 to f08 keep one tile, so that each shows its own idea; f09 to f12 take what suits them best.
+_TILE2D = GemmConfig(64, 128, 32, 8, 8, min_blocks=2)
+_VECTORS = replace(_TILE2D, min_blocks=3)
+_WARPS = GemmConfig(64, 128, 32, 8, 8, 32, 64, min_blocks=3)
+_SUBTILES = GemmConfig(64, 128, 32, 4, 4, 32, 64, 2, 2, min_blocks=3)
+_TRANSPOSED = GemmConfig(64, 128, 16, 4, 4, 32, 64, 2, 2, group_m=8, min_blocks=4)
+_DOUBLE_BUFFER = GemmConfig(64, 128, 8, 8, 8, 64, 64, 2, 1, stages=2, group_m=8, min_blocks=4)
+_CP_ASYNC = GemmConfig(64, 128, 16, 4, 4, 64, 32, 2, 2, stages=2, cache="ca", group_m=8, min_blocks=4)
+_MULTISTAGE = GemmConfig(128, 256, 16, 4, 4, 64, 64, 4, 2, stages=4, cache="ca", group_m=8)
 
 
 def _one(config: GemmConfig) -> Callable[[], tuple[GemmConfig, ...]]:
@@ -127,84 +145,80 @@ def _one(config: GemmConfig) -> Callable[[], tuple[GemmConfig, ...]]:
 
 
 def _tile2d_space() -> tuple[GemmConfig, ...]:
-    """GEMM-A's sweep of thread_m and thread_n, at a constant block tile."""
+    """Thread tiles (GEMM-A's sweep) x block tiles x depth."""
     return tuple(
-        GemmConfig(128, 128, 8, thread_m, thread_n)
+        GemmConfig(tile_m, tile_n, tile_k, thread_m, thread_n, min_blocks=blocks)
+        for (tile_m, tile_n), tile_k in product(((128, 128), (64, 128), (64, 64)), (8, 16, 32))
         for thread_m, thread_n in product((4, 8, 16), (4, 8, 16))
-        if 64 <= (128 // thread_m) * (128 // thread_n) <= 1024
+        for blocks in (1, 2, 3)
+        if 64 <= (tile_m // thread_m) * (tile_n // thread_n) <= 512
     )
 
 
-def _subtile_space() -> tuple[GemmConfig, ...]:
-    return tuple(
-        GemmConfig(128, 128, tile_k, thread_m, thread_n, warp_m, warp_n, subtiles_m, subtiles_n)
-        for tile_k in (8, 16)
-        for warp_m, warp_n in ((64, 32), (32, 64), (64, 64))
-        for thread_m, thread_n in ((8, 4), (4, 4), (4, 8))
-        for subtiles_m in (1, 2, 4)
-        for subtiles_n in (1, 2, 4)
-        if warp_m * warp_n == 32 * thread_m * thread_n * subtiles_m * subtiles_n
-    )
+_WARP_SHAPES = (
+    # warp_m, warp_n, subtiles_m, subtiles_n, thread_m, thread_n: always 32 lanes
+    (32, 64, 2, 2, 4, 4), (64, 32, 2, 2, 4, 4), (32, 64, 1, 2, 8, 4), (64, 32, 1, 2, 8, 4), (32, 64, 2, 1, 4, 8),
+    (64, 32, 2, 1, 4, 8), (64, 64, 4, 2, 4, 4), (64, 64, 2, 4, 4, 4), (64, 64, 2, 1, 8, 8), (32, 32, 1, 2, 4, 4),
+)  # fmt: skip
+
+
+def _subtile_space(
+    stages: int = 1, group_m: int = 1, caches: tuple[str, ...] = ("",)
+) -> Callable[[], tuple[GemmConfig, ...]]:
+    """Block tiles x depth x warp shapes x blocks an SM."""
+    return lambda: tuple(
+        GemmConfig(tile_m, tile_n, tile_k, thread_m, thread_n, warp_m, warp_n, subtiles_m, subtiles_n, stages, cache,
+                   group_m, blocks)
+        for (tile_m, tile_n), tile_k in product(((128, 128), (64, 128), (128, 64), (64, 64)), (8, 16, 32))
+        for warp_m, warp_n, subtiles_m, subtiles_n, thread_m, thread_n in _WARP_SHAPES
+        for cache, blocks in product(caches, (2, 3, 4))
+        if blocks * (tile_m * tile_n) // (warp_m * warp_n) <= 16
+    )  # fmt: skip
 
 
 def _multistage_space() -> tuple[GemmConfig, ...]:
     """Block and warp tiles x depth x stages; thread pieces of 4 x 4, so that every shared load is 128 bits."""
     shapes = (
-        # tile_m, tile_n, warp_m, warp_n, min_blocks
-        (256, 128, 64, 64, 1), (128, 256, 64, 64, 1), (128, 128, 64, 32, 2), (128, 128, 32, 64, 2),
-        (128, 128, 64, 64, 2), (256, 128, 64, 32, 1), (128, 256, 64, 32, 1), (128, 64, 64, 32, 3),
-        (128, 64, 32, 32, 2), (64, 128, 32, 64, 3), (64, 64, 32, 32, 4), (64, 64, 32, 16, 4), (32, 64, 16, 32, 4),
-        (32, 32, 16, 16, 4),
+        # tile_m, tile_n, warp_m, warp_n, subtiles_m, subtiles_n, min_blocks
+        (128, 256, 64, 64, 4, 2, 1), (256, 128, 64, 64, 4, 2, 1), (128, 256, 64, 64, 2, 4, 1),
+        (128, 128, 64, 32, 2, 2, 2), (128, 128, 32, 64, 2, 2, 2), (128, 256, 64, 32, 2, 2, 1),
+        (256, 128, 64, 32, 2, 2, 1), (128, 64, 64, 32, 2, 2, 4), (64, 128, 32, 64, 2, 2, 4),
+        (64, 64, 32, 32, 1, 2, 4), (64, 64, 32, 32, 2, 1, 4), (64, 32, 16, 32, 1, 1, 8), (32, 64, 16, 32, 1, 1, 8),
+        (32, 32, 16, 32, 1, 1, 8),
     )  # fmt: skip
-    configs = []
-    for (tile_m, tile_n, warp_m, warp_n, blocks), tile_k, stages, cache in product(
-        shapes, (8, 16, 32), (2, 3, 4, 5), ("cg", "ca")
-    ):
-        pieces = warp_m * warp_n // (32 * 16)
-        if pieces == 0:
-            continue
-        subtiles_m = 1
-        while subtiles_m * subtiles_m < pieces and warp_m // (subtiles_m * 2) >= 16:
-            subtiles_m *= 2
-        configs.append(
-            GemmConfig(tile_m, tile_n, tile_k, 4, 4, warp_m, warp_n, subtiles_m, pieces // subtiles_m, stages, cache,
-                       group_m=8, min_blocks=blocks)
-        )  # fmt: skip
-    return tuple(configs)
+    return tuple(
+        GemmConfig(tile_m, tile_n, tile_k, 4, 4, warp_m, warp_n, subtiles_m, subtiles_n, stages, cache, 8, blocks)
+        for tile_m, tile_n, warp_m, warp_n, subtiles_m, subtiles_n, blocks in shapes
+        for tile_k, stages, cache in product((8, 16, 32), (2, 3, 4, 5), ("cg", "ca"))
+    )
 
 
 # --- the rungs -------------------------------------------------------------------------------------------------------
 
-_WARPS = GemmConfig(128, 128, 8, 8, 8, 32, 64)
-_SUBTILES = GemmConfig(128, 128, 8, 4, 4, 64, 32, 2, 2)
-
 GEMM_RUNGS: tuple[Rung, ...] = (
     Rung(
         "f01_naive", "one thread, one element; a warp walks down a column: 32 sectors a request, 4 bytes of each used",
-        "gemm/f01_naive.cuh", ("f32",), GemmConfig(32, 32), _one(GemmConfig(32, 32)), _no_shared, _check_block,
+        "gemm/f01_naive.cuh", ("f32",), _NAIVE, _one(_NAIVE), _no_shared, _check_block,
     ),
     Rung(
         "f02_coalesced", "neighbouring threads take neighbouring columns: sectors a request fall from 32 to 4",
-        "gemm/f02_coalesced.cuh", ("f32",), GemmConfig(32, 32), _one(GemmConfig(32, 32)), _no_shared, _check_block,
+        "gemm/f02_coalesced.cuh", ("f32",), _NAIVE, _one(_NAIVE), _no_shared, _check_block,
     ),
     Rung(
         "f03_shared", "tiles through shared memory: global loads fall by the tile's width",
-        "gemm/f03_shared.cuh", ("f32",), GemmConfig(32, 32, 32), _one(GemmConfig(32, 32, 32)), _plain_tiles,
-        _check_shared,
+        "gemm/f03_shared.cuh", ("f32",), _SHARED, _one(_SHARED), _plain_tiles, _check_shared,
     ),
     Rung(
         "f04_tile1d", "thread_m elements a thread, B's element kept in a register: shared loads a product nearly halve",
-        "gemm/f04_tile1d.cuh", ("f32",), GemmConfig(64, 64, 8, 8, 1), _one(GemmConfig(64, 64, 8, 8, 1)), _plain_tiles,
-        _check_threads,
+        "gemm/f04_tile1d.cuh", ("f32",), _TILE1D, _one(_TILE1D), _plain_tiles, _check_threads,
     ),
     Rung(
         "f05_tile2d", "thread_m x thread_n outer products in registers: a quarter of a shared load a product",
-        "gemm/f05_tile2d.cuh", ("f32",), GemmConfig(128, 128, 8, 8, 8), _tile2d_space, _plain_tiles, _check_threads,
+        "gemm/f05_tile2d.cuh", ("f32",), _TILE2D, _tile2d_space, _plain_tiles, _check_threads,
     ),
     Rung(
         "f06_vectorized", "128 bits an access: a quarter of the load and store instructions",
-        "gemm/f06_vectorized.cuh", ("f32",), GemmConfig(128, 128, 8, 8, 8), _tile2d_space, _plain_tiles,
-        _check_vectors, vector_bytes=16,
+        "gemm/f06_vectorized.cuh", ("f32",), _VECTORS, _tile2d_space, _plain_tiles, _check_vectors, vector_bytes=16,
     ),
     Rung(
         "f07_warptile", "block, warp and thread tiles: a warp reads compact pieces that shared memory broadcasts",
@@ -212,31 +226,28 @@ GEMM_RUNGS: tuple[Rung, ...] = (
     ),
     Rung(
         "f08_warptile_sub", "warp subtiles: loads of neighbouring lanes are neighbours, products independent chains",
-        "gemm/f08_warptile_sub.cuh", ("f32",), _SUBTILES, _subtile_space, _plain_tiles, _check_warps, vector_bytes=16,
+        "gemm/f08_warptile_sub.cuh", ("f32",), _SUBTILES, _subtile_space(), _plain_tiles, _check_warps,
+        vector_bytes=16,
     ),
     Rung(
         "f09_transposed", "A transposed in shared memory: 128-bit shared loads of both operands",
-        "gemm/f09_transposed.cuh", ("f32",), _SUBTILES, _subtile_space, _transposed_tiles, _check_transposed,
-        vector_bytes=16,
+        "gemm/f09_transposed.cuh", ("f32",), _TRANSPOSED, _subtile_space(group_m=8), _transposed_tiles,
+        _check_transposed, vector_bytes=16,
     ),
     Rung(
         "f10_double_buffer", "two buffers, loads through registers while the other is multiplied: a leaky overlap",
-        "gemm/f10_double_buffer.cuh", ("f32",), GemmConfig(128, 128, 8, 4, 4, 64, 32, 2, 2, stages=2),
-        _one(GemmConfig(128, 128, 8, 4, 4, 64, 32, 2, 2, stages=2)), _transposed_tiles, _check_transposed,
-        vector_bytes=16,
+        "gemm/f10_double_buffer.cuh", ("f32",), _DOUBLE_BUFFER, _subtile_space(stages=2, group_m=8),
+        _transposed_tiles, _check_transposed, vector_bytes=16,
     ),
     Rung(
         "f11_cp_async", "cp.async fills the other buffer with no register in between (LDGSTS)",
-        "gemm/f11_cp_async.cuh", ("f32",), GemmConfig(128, 128, 16, 4, 4, 64, 32, 2, 2, stages=2, cache="cg"),
-        lambda: tuple(GemmConfig(128, 128, tile_k, 4, 4, 64, 32, 2, 2, stages=2, cache=cache)
-                      for tile_k in (8, 16) for cache in ("cg", "ca")),
+        "gemm/f11_cp_async.cuh", ("f32",), _CP_ASYNC, _subtile_space(stages=2, group_m=8, caches=("cg", "ca")),
         _transposed_tiles, _check_stages, vector_bytes=16,
     ),
     Rung(
         "f12_multistage", "a ring of stages, fragments loaded ahead across tiles: several copies always under way",
-        "gemm/f12_multistage.cuh", ("f32",),
-        GemmConfig(128, 128, 16, 4, 4, 64, 32, 2, 2, stages=3, cache="cg", group_m=8, min_blocks=2),
-        _multistage_space, _transposed_tiles, _check_stages, vector_bytes=16, dynamic_shared=True,
+        "gemm/f12_multistage.cuh", ("f32",), _MULTISTAGE, _multistage_space, _transposed_tiles, _check_stages,
+        vector_bytes=16, dynamic_shared=True,
     ),
 )  # fmt: skip
 

@@ -21,16 +21,21 @@ struct TileSource {
   int outer_limit, inner_limit;  // elements beyond are zero
 };
 
+constexpr int transposed_run = 8;
+
 /// `along_inner`: the inner index is contiguous in global memory. `vector`: elements an access (1 or 4).
 template <class T, int outer, int inner, int pitch, int threads, bool along_inner, int vector, bool edge>
 struct TileCopy {
   static_assert(!edge || vector == 1, "the edge path tests each element");
-  static constexpr int run = (along_inner ? inner : outer) / vector;  // accesses that cover one contiguous line
+  static constexpr int accesses = (along_inner ? inner : outer) / vector;  // that cover one contiguous line
   static constexpr int lines = along_inner ? outer : inner;
-  static constexpr int lines_a_pass = threads / run > 0 ? threads / run : 1;
-  static constexpr int passes_a_line = run / threads > 0 ? run / threads : 1;
-  static constexpr int passes = (lines + lines_a_pass - 1) / lines_a_pass * passes_a_line;
-  static_assert(threads % run == 0 || run % threads == 0, "the threads must divide a line evenly");
+  // Accesses of a line made side by side. A transposing copy of single elements takes few of more lines: a warp's
+  // 8 lines of shared memory 4 banks apart, 4 elements in each, are 32 different banks.
+  static constexpr int widest = along_inner || vector > 1 ? threads : transposed_run;
+  static constexpr int run = accesses < widest ? accesses : widest;
+  static constexpr int runs_a_line = accesses / run, lines_a_pass = threads / run;
+  static constexpr int passes = (lines + lines_a_pass - 1) / lines_a_pass * runs_a_line;
+  static_assert(accesses % run == 0 && threads % run == 0, "the threads must divide a line evenly");
   static constexpr bool ragged = lines % lines_a_pass != 0;  // the last pass covers more lines than there are
 
   T held[passes * vector];
@@ -41,8 +46,8 @@ struct TileCopy {
 
   /// The first element of this thread's access in pass p.
   static __device__ Place place(int p) {
-    const int step = threadIdx.x % run + (p % passes_a_line) * threads;
-    const int line = threadIdx.x / run + (p / passes_a_line) * lines_a_pass;
+    const int step = threadIdx.x % run + p % runs_a_line * run;
+    const int line = threadIdx.x / run + p / runs_a_line * lines_a_pass;
     if constexpr (along_inner) return {line, step * vector};
     return {step * vector, line};
   }
@@ -127,8 +132,7 @@ struct AsyncTileCopy {
     for (int p = 0; p < Walk::passes; ++p) {
       if (p * parts / Walk::passes != part) continue;
       // Pass p lies a constant number of lines and accesses behind pass 0.
-      const int line = p / Walk::passes_a_line * Walk::lines_a_pass;
-      const int along = p % Walk::passes_a_line * threads * vector;
+      const int line = p / Walk::runs_a_line * Walk::lines_a_pass, along = p % Walk::runs_a_line * Walk::run * vector;
       const int o = along_inner ? line : along, i = along_inner ? along : line;
       if (!Walk::in_tile(Walk::place(p))) continue;
       const unsigned target = to + buffer_bytes + (o * pitch + i) * unsigned(sizeof(T));
