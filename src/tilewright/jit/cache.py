@@ -89,7 +89,7 @@ class KernelCache:
             trash.unlink(missing_ok=True)
 
     def store(self, key: str, files: Mapping[str, bytes]) -> bool:
-        """Write an entry; True when it stands afterwards, whoever wrote it. Never raises for a cache it cannot write."""
+        """Write an entry; True when it stands afterwards. Never raises for a cache it cannot write."""
         path = self.path(key)
         index = {"key": key, "files": {name: _hash(data) for name, data in files.items()}}
         temporary: Path | None = None

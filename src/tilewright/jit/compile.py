@@ -40,7 +40,7 @@ class CompiledKernel:
 
 
 def cache_key(source: Source, arch: str, options: Sequence[str], version: str) -> str:
-    """Hash of the text, every included file, the options, the target and the compiler's version: no path, no pointer."""
+    """Hash of the text, every included file, options, target and the compiler's version: no path, no pointer."""
     parts = [source.text, source.name, source.entry, arch, version, *options]
     parts += [part for header in source.headers for part in header]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

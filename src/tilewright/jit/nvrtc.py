@@ -45,17 +45,22 @@ def bindings() -> Any:
 @lru_cache(maxsize=1)
 def version() -> str:
     """NVRTC's version as loaded, "major.minor"."""
-    status, major, minor = bindings().nvrtcVersion()
+    _, major, minor = bindings().nvrtcVersion()
     return f"{major}.{minor}"
 
 
-def _text(program: Any, size: Any, get: Any) -> bytes:
+def _bytes(program: Any, size: Any, get: Any) -> bytes:
+    """What `get` writes, with its terminating zero where it has one."""
     status, length = size(program)
     if int(status) or length == 0:
         return b""
-    buffer = b" " * length
+    buffer = bytes(bytearray(length + 1))  # written in place: never a bytes object that Python may share
     get(program, buffer)
-    return buffer.rstrip(b"\0") if get.__name__ != "nvrtcGetCUBIN" else buffer
+    return buffer[:length]
+
+
+def _text(program: Any, size: Any, get: Any) -> str:
+    return _bytes(program, size, get).rstrip(b"\0").decode(errors="replace")
 
 
 def build(source: Source, arch: str, options: Sequence[str]) -> tuple[bytes, str, str]:
@@ -69,11 +74,11 @@ def build(source: Source, arch: str, options: Sequence[str]) -> tuple[bytes, str
     try:
         arguments = [f"--gpu-architecture={arch}".encode(), *(option.encode() for option in options)]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(arguments), arguments)
-        log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).decode(errors="replace").strip()
+        log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).strip()
         if int(status):
             raise CompileError(f"{source.name} does not compile for {arch} ({status.name}):\n{log}", log)
-        cubin = _text(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
-        ptx = _text(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX).decode()
+        cubin = _bytes(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+        ptx = _text(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     return cubin, ptx, log
