@@ -34,12 +34,12 @@ def _in_warps(machine: Machine, lanes: np.ndarray | None, addresses: np.ndarray)
     if lanes is None:
         grid = addresses.reshape(-1, 32)
         return grid, np.ones(grid.shape, bool)
-    grid = np.zeros(machine.lanes, np.int64)
+    every = np.zeros(machine.lanes, np.int64)
     active = np.zeros(machine.lanes, bool)
-    grid[lanes] = addresses
+    every[lanes] = addresses
     active[lanes] = True
     keep = active.reshape(-1, 32).any(axis=1)
-    return grid.reshape(-1, 32)[keep], active.reshape(-1, 32)[keep]
+    return every.reshape(-1, 32)[keep], active.reshape(-1, 32)[keep]
 
 
 class SharedPattern:
@@ -106,7 +106,7 @@ class SharedMemory:
             return None
         first, count = int(seen[0]), len(site.patterns)
         pattern = None
-        for k in range(count):
+        for _ in range(count):
             known = site.patterns[0]
             if known.first == first and _same(known.lanes, lanes) and _same(known.base, seen):
                 pattern = known
@@ -149,7 +149,7 @@ class SharedMemory:
             at = int(addresses[outside][0])
             machine.report(
                 "out_of_bounds",
-                f"{kind} of {nbytes} bytes at shared address {at:#x}; the block has {self.bytes} bytes of shared memory",
+                f"{kind} of {nbytes} bytes at shared address {at:#x}; the block has {self.bytes} bytes of it",
                 instruction, machine.some(lanes, outside), at,
             )  # fmt: skip
         elif skewed.any():

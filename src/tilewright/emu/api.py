@@ -86,7 +86,7 @@ def _place_variables(program: Program, memory: GlobalMemory) -> dict[str, int]:
     places: dict[str, int] = {}
     variables = [v for v in program.module.variables if v.space in ("global", "const") and not v.extern]
     for variable in variables:
-        data = variable.init if variable.init is not None else bytes(variable.bytes)
+        data = variable.init if variable.init is not None else bytes(variable.size)
         places[variable.name] = memory.add(data, variable.name, read_only=variable.space == "const")
     for variable in variables:
         for offset, symbol, addend in variable.relocations:
@@ -112,7 +112,7 @@ def run(
 ) -> EmuResult:
     """Run one launch.
 
-    params: the parameter buffer, laid out as the PTX declares it (natural alignment), pointers as addresses in `memory`.
+    params: the parameter buffer as the PTX lays it out (natural alignment); pointers are addresses in `memory`.
     shared_bytes: dynamic shared memory of a block. hazards: "raise" the first as EmulatorFault, or "collect" them all
     and go on as a GPU might. progress(done, all) is called with numbers of blocks. sources: file name -> text, for the
     source lines in reports; files that can be read are found by themselves.
@@ -134,8 +134,8 @@ def run(
     try:
         machine = Machine(
             program,
-            grid=tuple(grid),
-            block=tuple(block),
+            grid=grid,
+            block=block,
             params=params,
             memory=memory,
             symbols=symbols,
@@ -199,9 +199,12 @@ def emulate(
     hazards="collect".
     """
     text, name = str(source_or_ptx), "kernel.cu"
-    if isinstance(source_or_ptx, Path) or ("\n" not in text and len(text) < 4096 and Path(text).is_file()):
+    if isinstance(source_or_ptx, Path) or not ("{" in text or "\n" in text):  # a source has at least one brace
         path = Path(source_or_ptx)
-        text, name = path.read_text(encoding="utf-8"), path.name
+        try:
+            text, name = path.read_text(encoding="utf-8"), str(path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidOperand(f"{path} could not be read as a source ({error})") from error
     sources: dict[str, str] = {}
     if ".version" in text and ".address_size" in text:
         ptx = text
@@ -222,14 +225,14 @@ def emulate(
     buffers: list[tuple[int, np.ndarray]] = []
     for number, (argument, parameter) in enumerate(zip(given, declared, strict=True)):
         if argument.array is not None:
-            if parameter.bytes != 8:
+            if parameter.size != 8:
                 raise InvalidOperand(f"argument {number} ({argument.text}) is a buffer; the parameter is no pointer")
             address = memory.add(argument.array, f"argument {number}")
             buffers.append((address, argument.array))
             data = address.to_bytes(8, "little")
         else:
-            data = scalar_bytes(argument, parameter.bytes, number)
-        params[parameter.offset : parameter.offset + parameter.bytes] = data
+            data = scalar_bytes(argument, parameter.size, number)
+        params[parameter.offset : parameter.offset + parameter.size] = data
     result = run(
         ptx,
         entry,

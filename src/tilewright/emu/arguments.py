@@ -44,7 +44,7 @@ def _type(name: str, text: str) -> type:
 
 
 def _fill(what: str, kind: str, shape: tuple[int, ...], random: np.random.Generator, text: str) -> np.ndarray:
-    dtype = np.dtype(_type(kind, text))
+    dtype: np.dtype = np.dtype(_type(kind, text))
     floating = kind in ("f16", "bf16", "f32", "f64")
     if what.endswith(".npy"):
         try:
@@ -90,10 +90,11 @@ def _parse(text: str, random: np.random.Generator) -> Argument:
         return Argument(text, kind, array=_fill(what, kind, tuple(map(int, parts)), random, text))
     if match := _SCALAR.match(text):
         kind, value = match.groups()
-        dtype = np.dtype(_type(kind, text))
+        dtype: np.dtype = np.dtype(_type(kind, text))
         try:
             if kind == "bf16":
-                return Argument(text, kind, scalar=f32_to_bf16(np.array([float(value)], np.float32))[0])
+                bits = f32_to_bf16(np.array([float(value)], np.float32))
+                return Argument(text, kind, scalar=np.uint16(bits[0]))
             if dtype.kind == "f":
                 with np.errstate(all="ignore"):
                     return Argument(text, kind, scalar=dtype.type(float(value)))
@@ -119,7 +120,7 @@ def parse_argument(value: Any, seed: int | np.random.Generator = 0) -> Argument:
             raise InvalidOperand(f"an array of {value.dtype} cannot be a device buffer")
         return Argument(f"array {value.shape} {value.dtype}", str(value.dtype), array=np.array(value, order="C"))
     if isinstance(value, np.ndarray | np.generic):
-        scalar = np.asarray(value)[()]
+        scalar: Any = np.asarray(value)[()]
         return Argument(f"{scalar.dtype} {scalar}", str(scalar.dtype), scalar=scalar)
     if isinstance(value, bool | int | float):
         return Argument(repr(value), type(value).__name__, scalar=value)
@@ -132,9 +133,10 @@ def scalar_bytes(argument: Argument, nbytes: int, number: int) -> bytes:
     """A scalar as the `nbytes` that parameter `number` takes. Raises InvalidOperand when it does not fit."""
     scalar = argument.scalar
     if isinstance(scalar, np.generic):
-        if scalar.dtype.itemsize != nbytes:
+        have = scalar.dtype.itemsize
+        if have != nbytes:
             raise InvalidOperand(
-                f"argument {number} ({argument.text}) has {scalar.dtype.itemsize} bytes; the kernel's parameter has {nbytes}"
+                f"argument {number} ({argument.text}) has {have} bytes; the kernel's parameter has {nbytes}"
             )
         return scalar.tobytes()
     if isinstance(scalar, float):

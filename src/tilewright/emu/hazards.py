@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import EmulatorFault
-from .ptx import Instruction
+from .ptx import Instruction, Location
 
 KINDS = {
     "out_of_bounds": "Check the index against the size that was passed, and the predicate of the edge path.",
@@ -94,10 +94,23 @@ class Sources:
         lines = lines or _file_lines(file)
         return lines[number - 1].strip() if 0 < number <= len(lines) else None
 
+    def place(self, location: Location) -> tuple[str, int]:
+        """(file, line), the file by the name it was handed over under."""
+        for name in self._texts:
+            if location.file == name or location.file.endswith("/" + name):
+                return name, location.line
+        return location.file, location.line
+
     def where(self, instruction: Instruction) -> str:
         """An instruction in one line: source place and PTX."""
-        place = instruction.location or f"PTX line {instruction.ptx_line}"
-        return f"{place}: {instruction.text}"
+        if instruction.location is None:
+            return f"PTX line {instruction.ptx_line}: {instruction.text}"
+        return f"{self.shown(instruction.location)}: {instruction.text}"
+
+    def shown(self, location: Location) -> str:
+        """A location in words, with the call that it was inlined into."""
+        text = "{}:{}".format(*self.place(location))
+        return text + (f" (inlined at {self.shown(location.inlined_at)})" if location.inlined_at else "")
 
 
 class Reporter:
@@ -128,14 +141,15 @@ class Reporter:
             return
         self._seen.add((kind, instruction.index))
         place = instruction.location
+        file, line = self.sources.place(place) if place else (None, None)
         details = dict(details or {})
         if place and place.inlined_at:
-            details["inlined_at"] = str(place.inlined_at)
+            details["inlined_at"] = self.sources.shown(place.inlined_at)
         hazard = Hazard(
             kind=kind,
             message=message,
-            file=place.file if place else None,
-            line=place.line if place else None,
+            file=file,
+            line=line,
             source_text=self.sources.line(place.file, place.line) if place else None,
             ptx=f"line {instruction.ptx_line}: {instruction.text}",
             cta=cta,

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import PtxError
 from .access import GlobalPort, LocalMemory, SharedMemory
+from .clocks import make_shadow
 from .copies import AsyncCopies
 from .hazards import Reporter
 from .isa.registry import NUMPY, Compute, Step
@@ -20,7 +21,8 @@ from .memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, GlobalMemory
 from .program import Program
 from .ptx import Immediate, Instruction, Memory, Negated, Operand, Register, Special, Symbol
 from .schedule import Scheduler
-from .shadow import EpochShadow, make_shadow
+from .shadow import Shadow
+from .specials import special_registers
 from .trace import Trace
 
 if TYPE_CHECKING:
@@ -72,19 +74,19 @@ class Machine:
         self.mask: np.ndarray | None = None
         """Active lanes, bool; None when all are."""
         self._lane_list: np.ndarray | None = None
-        self.banks = {
+        self.banks: dict[int, np.ndarray] = {
             width: np.zeros((count, self.lanes), _STORAGE[width]) for width, count in program.row_counts.items()
         }
         self._scratch: dict[tuple[str, str], np.ndarray] = {}
         self.param_data = np.frombuffer(params.ljust(max(program.entry.parameter_bytes, 1), b"\0"), np.uint8)
         self.params = {parameter.name: parameter.offset for parameter in program.entry.parameters}
-        self.specials = self._specials()
+        self.specials = special_registers(self)
         total = self._dynamic_start() + shared_bytes if shared_bytes else program.static_shared
         self.shared = SharedMemory(self, total, 1 if program.sub_word_shared else 4)
         self.local = LocalMemory(self, program.local_bytes)
         self.port = GlobalPort(self)
         self.copies = AsyncCopies(self)
-        self.shadow: EpochShadow = make_shadow(self)
+        self.shadow: Shadow = make_shadow(self)
         self.scheduler = Scheduler(self)
         self.steps: list[list[Step]] = []
         self.finals: list[Step] = []
@@ -193,7 +195,7 @@ class Machine:
 
     def row(self, register: Register) -> np.ndarray:
         """The row of a register, in its storage type."""
-        return self.banks[register.bytes][self.program.rows[register]]
+        return self.banks[register.width][self.program.rows[register]]
 
     def refusal(self, instruction: Instruction, what: str) -> PtxError:
         """A PtxError that names the instruction."""
@@ -265,7 +267,7 @@ class Machine:
         if not isinstance(operand, Memory):
             raise self.refusal(instruction, "needs an address in brackets")
         if isinstance(operand.base, Register):
-            return self.source(instruction, operand.base, f"u{8 * operand.base.bytes}"), operand.offset
+            return self.source(instruction, operand.base, f"u{8 * operand.base.width}"), operand.offset
         if isinstance(operand.base, Immediate):
             return np.array([operand.base.bits], np.uint64), operand.offset
         return np.array([self.address(instruction, operand.base)], np.uint64), operand.offset
@@ -387,32 +389,6 @@ class Machine:
             address=address,
             details=details,
         )
-
-    def _specials(self) -> dict[str, np.ndarray]:
-        """Special registers: uint32 one a lane or of length 1; 64-bit ones uint64."""
-        bx, by, bz = self.block
-        thread, lane = self.thread_of_lane, np.arange(self.lanes) % 32
-        bit = np.uint64(1) << lane.astype(np.uint64)
-        every = np.uint64(0xFFFFFFFF)
-        out: dict[str, Any] = {
-            "%tid.x": thread % bx, "%tid.y": thread // bx % by, "%tid.z": thread // (bx * by),
-            "%ntid.x": bx, "%ntid.y": by, "%ntid.z": bz, "%tid.w": 0, "%ntid.w": 1,
-            "%nctaid.x": self.grid[0], "%nctaid.y": self.grid[1], "%nctaid.z": self.grid[2],
-            "%ctaid.x": lane * 0, "%ctaid.y": lane * 0, "%ctaid.z": lane * 0,
-            "%clusterid.x": lane * 0, "%clusterid.y": lane * 0, "%clusterid.z": lane * 0,
-            "%nclusterid.x": self.grid[0], "%nclusterid.y": self.grid[1], "%nclusterid.z": self.grid[2],
-            "%cluster_ctaid.x": 0, "%cluster_ctaid.y": 0, "%cluster_ctaid.z": 0, "%cluster_ctarank": 0,
-            "%cluster_nctaid.x": 1, "%cluster_nctaid.y": 1, "%cluster_nctaid.z": 1, "%cluster_nctarank": 1,
-            "%laneid": lane, "%warpid": self.warp_of_lane, "%nwarpid": self.gpu.arch.warps_per_sm,
-            "%smid": lane * 0, "%nsmid": self.gpu.sm_count, "%gridid": 1,
-            "%lanemask_eq": bit, "%lanemask_lt": bit - np.uint64(1), "%lanemask_le": (bit << np.uint64(1)) - np.uint64(1),
-            "%lanemask_gt": every - ((bit << np.uint64(1)) - np.uint64(1)), "%lanemask_ge": every - (bit - np.uint64(1)),
-            "%dynamic_smem_size": self.dynamic_shared,
-            "%total_smem_size": self.program.static_shared + self.dynamic_shared,
-        }  # fmt: skip
-        tables = {name: np.atleast_1d(np.asarray(value)).astype(np.uint32) for name, value in out.items()}
-        # One counter serves all clocks; the 32-bit ones read its low half.
-        return tables | dict.fromkeys(("%clock", "%clock64", "%globaltimer", "%globaltimer_lo"), self.clock)
 
 
 WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}

@@ -197,7 +197,7 @@ def _pack(
     free: dict[int, list[int]] = {}
     active: dict[int, list[tuple[int, int]]] = {}
     for k in sorted(range(len(order)), key=lambda k: first[k]):
-        width = order[k].bytes
+        width = order[k].width
         pool, living = free.setdefault(width, []), active.setdefault(width, [])
         still = []
         for end, row in living:
@@ -218,7 +218,7 @@ def _place(variables: list[Variable]) -> tuple[dict[str, int], int]:
     for variable in variables:
         offset = -(-offset // variable.align) * variable.align
         places[variable.name] = offset
-        offset += variable.bytes
+        offset += variable.size
     return places, offset
 
 

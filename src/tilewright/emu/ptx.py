@@ -37,8 +37,8 @@ class Register:
     kind: str
 
     @property
-    def bytes(self) -> int:
-        """Width in bytes; 0 for a predicate."""
+    def width(self) -> int:
+        """Bytes; 0 for a predicate."""
         return TYPE_BYTES[self.kind]
 
 
@@ -120,7 +120,7 @@ class Variable:
 
     name: str
     space: str
-    bytes: int
+    size: int
     align: int
     init: bytes | None = None
     relocations: tuple[tuple[int, str, int], ...] = ()
@@ -132,7 +132,7 @@ class Parameter:
     """A kernel parameter and where it lies in the parameter buffer."""
 
     name: str
-    bytes: int
+    size: int
     align: int
     offset: int
 
@@ -152,7 +152,7 @@ class Entry:
     @property
     def parameter_bytes(self) -> int:
         """Size of the packed parameter buffer."""
-        return max((p.offset + p.bytes for p in self.parameters), default=0)
+        return max((p.offset + p.size for p in self.parameters), default=0)
 
 
 @dataclass
@@ -246,7 +246,7 @@ class _Parser:
     def function(self, position: int) -> int:
         """Past a .func: its body is read only where a call would need it, and calls are refused by the decoder."""
         brace, semicolon = self.text.find("{", position), self.text.find(";", position)
-        header = self.text[position : brace if 0 <= brace else len(self.text)]
+        header = self.text[position : brace if brace >= 0 else len(self.text)]
         names = re.findall(rf"({_NAME})\s*\(", header)
         self.module.functions += names[-1:]
         if 0 <= semicolon < brace or brace < 0:  # a declaration
@@ -357,7 +357,7 @@ class _Parser:
         return Variable(
             name=name,
             space=space,
-            bytes=total,
+            size=total,
             align=int(align[1]) if align else size,
             init=None if data is None else data.ljust(total, b"\0"),
             relocations=relocations,

@@ -75,6 +75,10 @@ class Scheduler:
             self.machine.set_mask(None if self.live_count == len(live) else live)
             self.active = self.live_count
 
+    def _alive(self) -> np.ndarray:
+        """Which blocks of the batch have a living lane."""
+        return np.any(self.live.reshape(self.machine.ctas, -1), axis=1)
+
     def run(self) -> None:
         """Run the batch to its end."""
         machine = self.machine
@@ -192,9 +196,9 @@ class Scheduler:
         self.goto(otherwise)
         np.copyto(self.key, NOWHERE, where=leaving)
         machine = self.machine
-        before = self.live.reshape(machine.ctas, -1).any(axis=1)
+        before = self._alive()
         self._set_live(self.live & ~leaving)
-        after = self.live.reshape(machine.ctas, -1).any(axis=1)
+        after = self._alive()
         if (ended := before & ~after).any():
             machine.shadow.finish(ended)
         if (self.joining >= 0).any():  # some may have waited for those that left
@@ -219,10 +223,10 @@ class Scheduler:
         """
         machine = self.machine
         if self.uniform and blocking and expected is None and not self.tokens and on_release is None:
-            alive = None
+            alive: np.ndarray | None = None
             if self.live_count != machine.lanes:
                 self._missing(instruction, None)
-                alive = self.live.reshape(machine.ctas, -1).any(axis=1)
+                alive = self._alive()
             machine.shadow.barrier(alive)
             self.current = resume
             return
@@ -308,7 +312,7 @@ class Scheduler:
         """Threads that ended before a barrier that others of their block reach."""
         machine = self.machine
         gone = (self.born & ~self.live).reshape(machine.ctas, -1)
-        alive = self.live.reshape(machine.ctas, -1).any(axis=1)
+        alive = self._alive()
         for k in range(machine.ctas) if cta is None else (cta,):
             if alive[k] and gone[k].any():
                 width = machine.warps_per_cta * 32

@@ -48,7 +48,7 @@ class Emulator:
 
     def launch(self, kernel: CompiledKernel, launch: Launch) -> None:
         """Run a kernel to its end; its result is then `last`."""
-        sources = {name: text for name, text in kernel.source.headers}
+        sources = dict(kernel.source.headers)
         sources[kernel.source.name] = kernel.source.text
         self.results.append(
             run(

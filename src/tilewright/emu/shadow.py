@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .access import SharedPattern
+from .ptx import Instruction
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -37,11 +38,93 @@ class Landing:
     rows: np.ndarray | None
 
 
-class EpochShadow:
-    """For programs whose barriers are those of the whole block."""
+class Shadow:
+    """What a hazard checker of shared memory is told, and what both kinds of it share."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
+
+    def reset(self) -> None:
+        """A new batch of blocks starts."""
+        raise NotImplementedError
+
+    def record(self, pattern: SharedPattern) -> None:
+        """An access happened."""
+        raise NotImplementedError
+
+    def landed(self, pattern: SharedPattern, rows: np.ndarray | None) -> None:
+        """A copy landed, for its lanes `rows` or for all (None)."""
+        raise NotImplementedError
+
+    def barrier(self, ctas: np.ndarray | None) -> None:
+        """A barrier of whole blocks completed: of those marked in `ctas`, or of all (None)."""
+        raise NotImplementedError
+
+    def arrive(self, cta: int, ident: int, warps: np.ndarray) -> None:
+        """Warps of a block (marked in `warps`) arrived at a barrier."""
+
+    def release(self, cta: int, ident: int, warps: np.ndarray) -> None:
+        """The warps that waited at a barrier go on."""
+
+    def finish(self, ctas: np.ndarray | None = None) -> None:
+        """Blocks ended: those marked, or all."""
+
+    def reads_pending(self, pattern: SharedPattern) -> bool:
+        """Report a read of bytes in flight at this moment; whether it was one."""
+        for copy, waiting in self.machine.copies.in_flight():
+            bad = np.isin(pattern.granules, copy.granules[waiting]).any(axis=1)
+            if bad.any():
+                lanes = np.arange(self.machine.lanes) if pattern.lanes is None else pattern.lanes
+                addresses = np.broadcast_to(pattern.addresses, lanes.shape)
+                self.report_not_waited(pattern, lanes[bad], addresses[bad], copy)
+                return True
+        return False
+
+    def report_not_waited(
+        self, pattern: SharedPattern, lanes: np.ndarray, addresses: np.ndarray, copy: SharedPattern
+    ) -> None:
+        """An access to the bytes of a copy in flight."""
+        verb = "second asynchronous copy" if pattern.kind == "copy" else pattern.kind
+        self.machine.report(
+            "async_copy_not_waited",
+            f"{verb} of {pattern.nbytes} bytes at shared address {int(addresses[0]):#x}, where an asynchronous copy "
+            "has been issued and not been waited for",
+            pattern.instruction,
+            lanes,
+            int(addresses[0]),
+            {"the_copy": self.machine.reporter.sources.where(copy.instruction)},
+        )
+
+    def report_race(
+        self,
+        pattern: SharedPattern,
+        lanes: np.ndarray,
+        address: int,
+        verb: str,
+        other: Instruction,
+        other_kind: str,
+        other_warp: int,
+    ) -> None:
+        """Two warps at one byte."""
+        machine = self.machine
+        what = {"copy": "an asynchronous copy", "write": "a write", "atomic": "an atomic", "read": "a read"}[other_kind]
+        same = " (the same instruction)" if other is pattern.instruction else ""
+        machine.report(
+            "shared_race",
+            f"{verb} at shared address {address:#x} by warp {int(machine.warp_of_lane[lanes[0]])}, "
+            f"{what} by warp {other_warp}{same}, and no barrier between them",
+            pattern.instruction,
+            lanes,
+            address,
+            {"other_access": machine.reporter.sources.where(other), "other_warp": other_warp},
+        )
+
+
+class EpochShadow(Shadow):
+    """For programs whose barriers are those of the whole block."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
         self.log: list[Any] = []
         """Patterns and landings, in order."""
         self.start = np.zeros(machine.ctas, np.int64)
@@ -78,15 +161,6 @@ class EpochShadow:
             pattern.landing = Landing(pattern, None)
         self.log.append(pattern.landing)
 
-    def reads_pending(self, pattern: SharedPattern) -> bool:
-        """Report a read of bytes in flight at this moment; whether it was one."""
-        for copy, waiting in self.machine.copies.in_flight():
-            bad = np.isin(pattern.granules, copy.granules[waiting]).any(axis=1)
-            if bad.any():
-                self._not_waited(pattern, bad, None, [copy], pattern.granules[bad])
-                return True
-        return False
-
     def barrier(self, ctas: np.ndarray | None) -> None:
         """A barrier of whole blocks completed: of those marked in `ctas`, or of all (None). Judges their epoch."""
         now = self.machine.copies.snapshot()
@@ -99,12 +173,6 @@ class EpochShadow:
             for k in members:
                 self.start[k], self.pending[k] = len(self.log), now
         self._trim()
-
-    def arrive(self, cta: int, ident: int, warps: np.ndarray) -> None:
-        """Warps of a block (marked in `warps`) arrived at a barrier."""
-
-    def release(self, cta: int, ident: int, warps: np.ndarray) -> None:
-        """The warps that waited at a barrier go on."""
 
     def finish(self, ctas: np.ndarray | None = None) -> None:
         """Blocks ended (those marked, or all): judge what is left of them."""
@@ -249,31 +317,18 @@ class EpochShadow:
 
     def _race(self, event: Any, rows: np.ndarray, ctas: np.ndarray | None, others: list[Any], verb: str) -> None:
         """Name both sides of a race."""
-        machine = self.machine
         pattern, granules, warps = self._rows(event, ctas)
         row = int(np.flatnonzero(rows)[0])
         mine = int(warps[row])
         lanes, addresses = self._lanes(event, rows, ctas)
-        # Report the lanes of one warp: that of the first.
         for other in others:
             other_pattern, other_granules, other_warps = self._rows(other, ctas)
             hit = np.isin(other_granules, granules[row]).any(axis=1) & (other_warps != mine)
             if hit.any():
                 k = int(np.flatnonzero(hit)[0])
-                other_lanes, _ = self._lanes(other, hit, ctas)
-                what = {"copy": "an asynchronous copy", "write": "a write", "atomic": "an atomic"}[other_pattern.kind]
-                same = " (the same instruction)" if other_pattern.instruction is pattern.instruction else ""
-                where = machine.reporter.sources.where(other_pattern.instruction)
-                machine.report(
-                    "shared_race",
-                    f"{verb} at shared address {int(addresses[0]):#x} by warp {mine - 1}, "
-                    f"{what} by warp {int(other_warps[k]) - 1}{same}, and no barrier between them",
-                    pattern.instruction, lanes, int(addresses[0]),
-                    {
-                        "other_access": where,
-                        "other_warp": int(other_warps[k]) - 1,
-                        "other_lane": int(other_lanes[0]) % 32,
-                    },
+                self.report_race(
+                    pattern, lanes, int(addresses[0]), verb, other_pattern.instruction, other_pattern.kind,
+                    int(other_warps[k]) - 1,
                 )  # fmt: skip
                 return
         raise AssertionError("a race whose other side is not in the epoch")
@@ -281,20 +336,6 @@ class EpochShadow:
     def _not_waited(
         self, pattern: SharedPattern, rows: np.ndarray, ctas: np.ndarray | None, issued: list[Any], granules: np.ndarray
     ) -> None:
-        machine = self.machine
         lanes, addresses = self._lanes(pattern, rows, ctas)
         source = next(e for e in reversed(issued) if np.isin(self._rows(e, ctas)[1], granules).any())
-        copy = source.pattern if isinstance(source, Landing) else source
-        verb = {"read": "read", "write": "write", "atomic": "atomic", "copy": "second asynchronous copy"}[pattern.kind]
-        machine.report(
-            "async_copy_not_waited",
-            f"{verb} of {pattern.nbytes} bytes at shared address {int(addresses[0]):#x}, where an asynchronous copy "
-            "has been issued and not been waited for",
-            pattern.instruction, lanes, int(addresses[0]),
-            {"the_copy": machine.reporter.sources.where(copy.instruction)},
-        )  # fmt: skip
-
-
-def make_shadow(machine: Machine) -> EpochShadow:
-    """The checker that a program needs."""
-    return EpochShadow(machine)
+        self.report_not_waited(pattern, lanes, addresses, source.pattern if isinstance(source, Landing) else source)

@@ -40,9 +40,9 @@ _UPDATE: dict[str, Update] = {
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
     "exch": lambda old, b: b,
-    "cas": lambda old, b, c: np.where(old == b, c, old),
-    "inc": lambda old, b: np.where(old >= b, np.uint32(0), old + np.uint32(1)),
-    "dec": lambda old, b: np.where((old == 0) | (old > b), b, old - np.uint32(1)),
+    "cas": lambda old, b, c: np.choose(old == b, (old, c)),
+    "inc": lambda old, b: np.choose(old >= b, (old + np.uint32(1), np.uint32(0))),
+    "dec": lambda old, b: np.choose((old == 0) | (old > b), (old - np.uint32(1), b)),
 }
 
 

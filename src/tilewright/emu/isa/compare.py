@@ -24,7 +24,11 @@ def comparison(op: str, kind: str) -> Callable[[np.ndarray, np.ndarray, np.ndarr
     """The function (a, b, out): ordered comparisons are false for a NaN, those that end in u true."""
     if dtype_of(kind).kind != "f" or op in ("eq", "lt", "le", "gt", "ge"):
         function = _COMPARE[op]
-        return lambda a, b, out: function(a, b, out=out)
+
+        def ordered(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+            function(a, b, out=out)
+
+        return ordered
     if op in ("num", "nan"):
 
         def unordered(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
@@ -105,7 +109,8 @@ def set_value(machine: Machine, instruction: Instruction) -> Step:
     false = dtype_of(fields["out"]).type(0)
 
     def compute(out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
-        compare(*(flush(x) if fields["ftz"] else x for x in (a, b)), result)
+        a, b = (flush(x) if fields["ftz"] else x for x in (a, b))
+        compare(a, b, result)
         value = result if combine is None or condition is None else combine(result, condition())
         np.copyto(out, np.where(value, true, false))
 

@@ -37,9 +37,8 @@ def branch_indexed(machine: Machine, instruction: Instruction) -> Step:
 
     def step() -> None:
         chosen = np.broadcast_to(index, (machine.lanes,))
-        lanes = machine.lane_list()
         outside = chosen >= len(targets)
-        if lanes is not None:
+        if machine.mask is not None:
             outside = outside & machine.mask
         if outside.any():
             bad = np.flatnonzero(outside)

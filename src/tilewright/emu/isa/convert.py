@@ -134,10 +134,9 @@ def bf16_to_f32(bits: np.ndarray) -> np.ndarray:
 def f32_to_bf16(values: np.ndarray, mode: str = "rn") -> np.ndarray:
     """float32 rounded (rn or rz) to bf16 bits (uint16); a NaN gives 0x7fff."""
     bits = np.ascontiguousarray(values).view(np.uint32)
+    rounded = bits
     if mode == "rn":
         rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    else:
-        rounded = bits
     return np.where(np.isnan(values), np.uint16(0x7FFF), (rounded >> np.uint32(16)).astype(np.uint16))
 
 
@@ -213,7 +212,7 @@ def to_tf32(machine: Machine, fields: dict[str, str]) -> Compute:
     return compute
 
 
-@executes(f"cvt.pack.sat.{{to:u16|s16|u8|s8}}.s32{{with:.b32|}}", kind="convert")
+@executes("cvt.pack.sat.{to:u16|s16|u8|s8}.s32{with:.b32|}", kind="convert")
 def pack(machine: Machine, instruction: Instruction) -> Step:
     """Two s32 clamped and packed; with a third operand, 8-bit results are shifted in below it."""
     fields = instruction.fields

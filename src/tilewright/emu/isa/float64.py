@@ -31,7 +31,11 @@ executes("rcp.rn.f64", kind="fp64", flops=("dspecial", 1))(
 def sign(machine: Machine, fields: dict[str, str]) -> Compute:
     """The sign flipped, or cleared."""
     function: Callable[..., np.ndarray] = np.negative if fields["op"] == "neg" else np.absolute
-    return lambda out, a: function(a, out=out)
+
+    def compute(out: np.ndarray, a: np.ndarray) -> None:
+        function(a, out=out)
+
+    return compute
 
 
 @executes("{op:min|max}.f64", kind="fp64")

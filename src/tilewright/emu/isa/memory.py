@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 
 from ..machine import WINDOWS, Machine
-from ..memory import ARENA_BASE
 from ..ptx import Instruction, Vector
 from .registry import NUMPY, Step, executes
 
@@ -214,7 +213,8 @@ def load_parameter(machine: Machine, instruction: Instruction) -> Step:
         if outside.any():
             where = np.flatnonzero(np.broadcast_to(outside, (machine.lanes if lanes is None else len(lanes),)))
             machine.report(
-                "out_of_bounds", f"read of {nbytes} bytes at offset {int(start[outside][0])} of {len(data)} bytes of parameters",
+                "out_of_bounds",
+                f"read of {nbytes} bytes at offset {int(start[outside][0])} of {len(data)} bytes of parameters",
                 instruction, where if lanes is None else lanes[where], int(start[outside][0]),
             )  # fmt: skip
             return
@@ -241,6 +241,3 @@ def load_constant(machine: Machine, instruction: Instruction) -> Step:
             put(len(index), lanes)
 
     return step
-
-
-assert ARENA_BASE < min(WINDOWS.values())

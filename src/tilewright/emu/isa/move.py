@@ -32,7 +32,7 @@ def _unpack(machine: Machine, instruction: Instruction, to: Vector, kind: str) -
     part = _part(machine, instruction, to, kind)
     source = machine.source(instruction, instruction.operands[1], kind)
     whole = machine.scratch(kind, "unpack")
-    pieces = whole.view(NUMPY[part]).reshape(machine.lanes, len(to.items))
+    pieces: np.ndarray = whole.view(NUMPY[part]).reshape(machine.lanes, len(to.items))
     puts = [machine.write(item, part, instruction) for item in to.items]
 
     def step() -> None:
@@ -49,7 +49,7 @@ def _pack(machine: Machine, instruction: Instruction, what: Vector, kind: str) -
     part = _part(machine, instruction, what, kind)
     sources = [machine.source(instruction, item, part) for item in what.items]
     whole = machine.scratch(kind, "pack")
-    pieces = whole.view(NUMPY[part]).reshape(machine.lanes, len(sources))
+    pieces: np.ndarray = whole.view(NUMPY[part]).reshape(machine.lanes, len(sources))
 
     def compute(out: np.ndarray, *values: np.ndarray) -> None:
         for k, value in enumerate(values):
@@ -104,7 +104,11 @@ def convert_address(machine: Machine, fields: dict[str, str]) -> Compute:
     shift = np.array([-window % (1 << 64) if fields["to"] else window], np.uint64)
     if not window:
         return lambda out, a: np.copyto(out, a)
-    return lambda out, a: np.add(a, shift, out=out)
+
+    def compute(out: np.ndarray, a: np.ndarray) -> None:
+        np.add(a, shift, out=out)
+
+    return compute
 
 
 @executes("isspacep.{space:global|shared|shared::cta|local|const|param}", kind="int")

@@ -158,10 +158,13 @@ def elementwise(
 
 
 def simply(function: Callable[..., object]) -> Callable[[Machine, dict[str, str]], Compute]:
-    """A factory for a NumPy function that takes `out` last."""
+    """A factory for a NumPy function."""
 
     def factory(machine: Machine, fields: dict[str, str]) -> Compute:
-        return lambda out, *sources: function(*sources, out)
+        def compute(out: np.ndarray, *sources: np.ndarray) -> None:
+            function(*sources, out=out)
+
+        return compute
 
     return factory
 

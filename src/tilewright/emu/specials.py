@@ -1,0 +1,42 @@
+"""Special registers, as far as they are known before a kernel runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+
+def special_registers(machine: Machine) -> dict[str, np.ndarray]:
+    """Name -> uint32 values, one a lane or of length 1; clocks are uint64.
+
+    %ctaid, %clusterid and %smid are set anew for each batch. All clocks read the instructions that the batch has run.
+    """
+    bx, by, bz = machine.block
+    gx, gy, gz = machine.grid
+    thread, lane = machine.thread_of_lane, np.arange(machine.lanes) % 32
+    one, every = np.uint64(1), np.uint64(0xFFFFFFFF)
+    bit = one << lane.astype(np.uint64)
+    up_to = (bit << one) - one
+    values: dict[str, Any] = {
+        "%tid.x": thread % bx, "%tid.y": thread // bx % by, "%tid.z": thread // (bx * by), "%tid.w": 0,
+        "%ntid.x": bx, "%ntid.y": by, "%ntid.z": bz, "%ntid.w": 1,
+        "%nctaid.x": gx, "%nctaid.y": gy, "%nctaid.z": gz,
+        "%nclusterid.x": gx, "%nclusterid.y": gy, "%nclusterid.z": gz,
+        "%cluster_ctarank": 0, "%cluster_nctarank": 1,
+        "%laneid": lane, "%warpid": machine.warp_of_lane, "%nwarpid": machine.gpu.arch.warps_per_sm,
+        "%smid": lane * 0, "%nsmid": machine.gpu.sm_count, "%gridid": 1,
+        "%lanemask_eq": bit, "%lanemask_lt": bit - one, "%lanemask_le": up_to,
+        "%lanemask_gt": every - up_to, "%lanemask_ge": every - (bit - one),
+        "%dynamic_smem_size": machine.dynamic_shared,
+        "%total_smem_size": machine.program.static_shared + machine.dynamic_shared,
+    }  # fmt: skip
+    for axis in "xyz":
+        values |= {f"%ctaid.{axis}": lane * 0, f"%clusterid.{axis}": lane * 0}
+        values |= {f"%cluster_ctaid.{axis}": 0, f"%cluster_nctaid.{axis}": 1}
+    tables = {name: np.atleast_1d(np.asarray(value)).astype(np.uint32) for name, value in values.items()}
+    clocks = ("%clock", "%clock64", "%globaltimer", "%globaltimer_lo")  # 32-bit ones read the low half
+    return tables | dict.fromkeys(clocks, machine.clock)
