@@ -1,0 +1,183 @@
+"""What a call of matmul would run and why, in words and figures, with nothing launched."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+from .arch import DEFAULT_GPU, Gpu, find_gpu
+from .jit.compile import Resources
+from .jit.launch import current_executor
+from .ladder.rung import Addresses, GemmConfig, Rung
+from .ops.call import Call, read_call
+from .plan import Plan, plan_for
+from .problems import ITEM_BYTES, GemmProblem, Matrix
+
+_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The most a GPU could do, from the problem's least traffic. A bound, not a measurement."""
+
+    intensity: float
+    """FLOP per byte when every operand moves once."""
+    bound_tflops: float
+    limiter: str
+    """ "arithmetic" or "memory"."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What would run. `str()` tells it; the fields hold the same for programs."""
+
+    problem: GemmProblem
+    gpu: Gpu
+    gpu_source: str
+    plan: Plan | None
+    """None when the result is empty and nothing would be launched."""
+    path: str
+    """ "aligned" or "edge", with the reason."""
+    output: str
+    """How results are stored."""
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    """Shared memory of a block."""
+    launches: int
+    roofline: Roofline
+    resources: Resources | None = None
+    """The compiler's figures, when asked for."""
+
+    def __str__(self) -> str:
+        rows = [("product", describe(self.problem)), ("GPU", f"{self.gpu.name} ({self.gpu.arch}): {self.gpu_source}")]
+        if self.plan is None:
+            rows.append(("runs", "nothing: the result is empty"))
+        else:
+            rows += [
+                ("runs", f"{self.plan.rung.id}, config {self.plan.config}"),
+                ("why", self.plan.why),
+                ("source", self.plan.source),
+                ("path", self.path),
+                ("stores", self.output),
+                ("launch", self._launch()),
+            ]
+            if self.resources is not None:
+                rows.append(("compiled", self._compiled(self.resources)))
+            rows.append(("bound", self._bound()))
+            rows += [("refused", f"{rung}: {reason}") for rung, _, reason in self.plan.refused] or [("refused", "none")]
+        return "\n".join(
+            textwrap.fill(text, _WIDTH, initial_indent=f"{label:<9}", subsequent_indent=" " * 9) for label, text in rows
+        )
+
+    def _bound(self) -> str:
+        bound, gpu = self.roofline, self.gpu
+        return (
+            f"{bound.bound_tflops:.3g} TFLOP/s at most, by {bound.limiter} ({bound.intensity:.3g} FLOP a byte of least "
+            f"traffic; {gpu.ffma_tflops:.1f} TFLOP/s FFMA peak, {gpu.dram_gb_s:.0f} GB/s): a roof, not a measurement"
+        )
+
+    def _launch(self) -> str:
+        grid = " x ".join(str(extent) for extent in self.grid[: 2 if self.grid[1] > 1 else 1])
+        times = "1 launch" if self.launches == 1 else f"{self.launches} launches, the largest"
+        return f"{times} of {grid} blocks of {self.block[0]} threads, {self.shared_bytes} B of shared memory a block"
+
+    @staticmethod
+    def _compiled(resources: Resources) -> str:
+        spills = resources.spill_store_bytes + resources.spill_load_bytes
+        return (
+            f"{resources.registers} registers a thread, {f'{spills} B of spills' if spills else 'no spills'}, "
+            f"{resources.shared_bytes} B of static shared memory"
+        )
+
+
+def describe(problem: GemmProblem) -> str:
+    """One line: sizes, dtype, and how each operand lies in memory."""
+    batch = f"{problem.batch} x " if problem.batch != 1 else ""
+    lies = {"col": "rows contiguous", "row": "columns contiguous", "none": "strided"}
+    a, b = problem.a.unit(problem.m, problem.k), problem.b.unit(problem.k, problem.n)
+    plus_c = " + beta C" if problem.use_c else ""
+    return (
+        f"{batch}[{problem.m} x {problem.k}] @ [{problem.k} x {problem.n}]{plus_c} in {problem.dtype}; A {lies[a]}, "
+        f"B {lies[b]}; {problem.flops:.4g} FLOP"
+    )
+
+
+def edge_reason(rung: Rung, problem: GemmProblem, config: GemmConfig) -> str:
+    """ "aligned", or "edge" with what makes the predicated path necessary."""
+    if not rung.edge(problem, config):
+        return f"aligned: whole tiles, {rung.vector_bytes}-byte global accesses"
+    for name, size, tile in (
+        ("m", problem.m, config.tile_m), ("n", problem.n, config.tile_n), ("k", problem.k, max(config.tile_k, 1)),
+    ):  # fmt: skip
+        if size % tile:
+            return f"edge (predicated): {name}={size} is no multiple of the tile's {tile}"
+    item = ITEM_BYTES[problem.dtype]
+    operands: tuple[tuple[str, Matrix, int, int], ...] = (
+        ("A", problem.a, problem.m, problem.k), ("B", problem.b, problem.k, problem.n),
+    )  # fmt: skip
+    for name, matrix, rows, cols in operands:
+        if matrix.unit(rows, cols) == "none":
+            steps = f"{matrix.row_stride} and {matrix.col_stride}"
+            return f"edge (predicated): {name} has no contiguous lines (strides {steps} elements)"
+        width = matrix.vector_bytes(rows, cols, item)
+        if width < rung.vector_bytes:
+            return (
+                f"edge (predicated): {name}'s lines start at multiples of {width} B (base aligned to "
+                f"{matrix.alignment} B, strides {matrix.row_stride} and {matrix.col_stride} elements); accesses of "
+                f"{rung.vector_bytes} B need more"
+            )
+    return "edge (predicated)"
+
+
+def roofline(problem: GemmProblem, gpu: Gpu) -> Roofline:
+    """The bound from the FFMA peak and the bandwidth of device memory."""
+    memory = gpu.dram_gb_s * problem.intensity * 1e-3
+    limiter = "memory" if memory < gpu.ffma_tflops else "arithmetic"
+    return Roofline(problem.intensity, min(memory, gpu.ffma_tflops), limiter)
+
+
+def explain_problem(
+    problem: GemmProblem, gpu: Gpu, gpu_source: str, rung: str | None = None, config: GemmConfig | None = None, *,
+    launches: int = 1, compile: bool = False,
+) -> Explanation:  # fmt: skip
+    """Explain a problem apart from arrays. Raises ConfigRejected as plan_for does, CompileError if compiled."""
+    bound = roofline(problem, gpu)
+    if launches == 0 or problem.m * problem.n * problem.batch == 0:
+        return Explanation(problem, gpu, gpu_source, None, "", "", (0, 1, 1), (0, 1, 1), 0, 0, bound)
+    plan = plan_for(problem, gpu, rung, config)
+    launch = plan.rung.plan(problem, plan.config, Addresses(0, 0, 0))
+    wide = plan.rung.vector_bytes > 4 and plan.rung.vector_out(problem)
+    resources = plan.rung.compile(problem, plan.config, gpu.arch).resources if compile else None
+    return Explanation(
+        problem, gpu, gpu_source, plan, edge_reason(plan.rung, problem, plan.config),
+        "16-byte vectors" if wide else "single elements", launch.grid, launch.block,
+        plan.rung.shared_bytes(plan.config, problem), launches, bound, resources,
+    )  # fmt: skip
+
+
+def explain_matmul(
+    a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, rung: str | None, config: GemmConfig | None,
+    gpu: str | None, compile: bool,
+) -> Explanation:  # fmt: skip
+    """See tilewright.explain."""
+    call = read_call(a, b, c, alpha, beta, out)
+    named, source = _gpu_of(call, gpu)
+    counts = [count for count, _ in call.product.launches()]
+    return explain_problem(call.product.problem, named, source, rung, config, launches=len(counts), compile=compile)
+
+
+def _gpu_of(call: Call, name: str | None) -> tuple[Gpu, str]:
+    if name is not None:
+        return find_gpu(name), "named in the call"
+    executor = current_executor()
+    if executor is not None:
+        return executor.gpu, "the emulator in force"
+    from .jit.device import device, gpu_available
+
+    if call.a.device is not None:
+        return device(call.a.device).gpu, "where the arrays are"
+    if gpu_available():
+        return device(0).gpu, "the first GPU of this machine"
+    return find_gpu(DEFAULT_GPU), "assumed, since this machine has no usable GPU; name another with gpu="

@@ -1,0 +1,1 @@
+"""What a user calls, on arrays people already have."""

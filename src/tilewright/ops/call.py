@@ -1,0 +1,123 @@
+"""A call of matmul, read and checked: which views, which shapes, which problem. Nothing is computed here."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import DeviceError, InvalidOperand
+from ..jit.launch import Executor, current_executor
+from .dlpack import dense_strides
+from .extents import check_out
+from .operands import Operand, as_operand
+from .shapes import Product, Shapes, broadcast, lay_out, matmul_shapes
+
+
+@dataclass(frozen=True)
+class Call:
+    """A checked call. `c` is the view broadcast to the result's shape, None when it is not read (beta = 0)."""
+
+    a: Operand
+    b: Operand
+    c: Operand | None
+    out: Operand
+    """Where the result goes; when `out_is_given` is False only its layout counts: dense, aligned, at address 0."""
+    out_is_given: bool
+    alpha: float
+    beta: float
+    shapes: Shapes
+    product: Product
+    others: tuple[Operand, ...]
+    """The operands beside a, as the caller gave them: their streams and owners."""
+
+
+def scalar(value: Any, name: str) -> float:
+    """`value` rounded to float32, as kernels take it. Raises InvalidOperand for what is no real number in range."""
+    try:
+        return struct.unpack("<f", struct.pack("<f", value))[0]
+    except (struct.error, TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise InvalidOperand(f"{name}={value!r} is no number that float32 can hold: {error}.") from error
+
+
+def read_call(a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any) -> Call:
+    """Read the arguments of matmul. Raises InvalidOperand in the caller's terms."""
+    alpha = scalar(alpha, "alpha")
+    beta = (0.0 if c is None else 1.0) if beta is None else scalar(beta, "beta")
+    if c is None and beta != 0:
+        raise InvalidOperand(f"beta={beta} without c: there is nothing to scale. Pass c, or leave beta away.")
+    a_view = as_operand(a, "a")
+    stream = a_view.stream or 0
+    b_view = as_operand(b, "b", stream)
+    others = [b_view]
+    c_given = out_given = None
+    if c is not None:
+        c_given = as_operand(c, "c", stream)
+        others.append(c_given)
+    if out is not None:
+        out_given = as_operand(out, "out", stream)
+        others.append(out_given)
+    for other in others:
+        _check_pair(a_view, other)
+    shapes = matmul_shapes(a_view, b_view)
+    c_view = broadcast(c_given, shapes.result) if c_given is not None else None
+    if beta == 0:
+        c_view = None
+    out_view = _dense_out(a_view, shapes.result) if out_given is None else out_given
+    if out_view.shape != shapes.result:
+        raise InvalidOperand(f"out has shape {out_view.shape}; the result of a {a_view.shape} @ b {b_view.shape} has "
+                             f"exactly {shapes.result}.")  # fmt: skip
+    if c_view is not None and c_view.dtype != out_view.dtype:
+        raise InvalidOperand(f"c is {c_view.dtype} and the result {out_view.dtype}; convert c to the result's dtype.")
+    if out_given is not None:
+        check_out(out_given, [a_view, b_view], c_view)
+    product = lay_out(shapes, a_view, b_view, c_view, out_view)
+    return Call(a_view, b_view, c_view, out_view, out_given is not None, alpha, beta, shapes, product, tuple(others))
+
+
+def executor_for_host(call: Call) -> Executor | None:
+    """Who runs this call's launches from host memory; None when its arrays are on a GPU.
+
+    Raises InvalidOperand for arrays that are not where they can run, DeviceError for NumPy arrays and no GPU.
+    """
+    executor = current_executor()
+    first = call.a
+    if first.device is not None:
+        if executor is not None:
+            raise InvalidOperand(
+                f"a is a {first.kind} array on GPU {first.device}, and the emulator in force runs host arrays. Copy it "
+                "to the host, or leave the emulator's `with` block."
+            )
+        return None
+    if executor is not None:
+        return executor
+    for operand in (first, *call.others):
+        if operand.kind != "numpy":
+            raise InvalidOperand(
+                f"{operand.name} (shape {operand.shape}) is a {operand.kind} array on the CPU. Move it to a CUDA GPU, "
+                "or run on the emulator: with tilewright.emulator(): ..."
+            )
+    from ..jit.device import executor_for, gpu_available
+
+    if not gpu_available():
+        raise DeviceError(
+            "NumPy arrays need a CUDA GPU or the emulator, and no usable GPU was found. Run on the emulator: "
+            "with tilewright.emulator(): ...; `tilewright doctor` says what was looked for."
+        )
+    return executor_for(0, 0)
+
+
+def _check_pair(a: Operand, other: Operand) -> None:
+    """Refuse operands that no one kernel can take together."""
+    if a.device != other.device:
+        places = ["the host" if o.device is None else f"GPU {o.device}" for o in (a, other)]
+        raise InvalidOperand(f"a is on {places[0]} and {other.name} on {places[1]}. Move them to one device.")
+    # 16-bit products may be written out as float32
+    widened = other.name in ("c", "out") and a.item_bytes == 2 and other.dtype == "f32"
+    if a.dtype != other.dtype and not widened:
+        raise InvalidOperand(f"a is {a.dtype} and {other.name} is {other.dtype}. Convert one to the other's dtype.")
+
+
+def _dense_out(a: Operand, shape: tuple[int, ...]) -> Operand:
+    strides = tuple(0 if e <= 1 else s for e, s in zip(shape, dense_strides(shape), strict=True))
+    return Operand("out", a.kind, 0, shape, strides, a.dtype, a.device, stream=a.stream)

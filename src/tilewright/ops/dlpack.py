@@ -1,0 +1,209 @@
+"""DLPack, both ways: the tensor inside another library's capsule, and a capsule around device memory of ours.
+
+Layout from DLPack 1.0, dlpack.h. Both capsule forms are read and made: "dltensor", and "dltensor_versioned", which
+adds a version and flags (bit 0: read-only).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InvalidOperand
+
+CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
+_FLOAT, _BFLOAT = 2, 4
+_TYPE_CODES = {(_FLOAT, 32): "f32", (_FLOAT, 16): "f16", (_BFLOAT, 16): "bf16"}
+_READ_ONLY = 1
+_KIND_NAMES = {0: "int", 1: "uint", 2: "float", 3: "opaque", 4: "bfloat", 5: "complex", 6: "bool"}
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+# A capsule's destructor sees it with no reference left: as a py_object it would be counted up, and destroyed twice.
+_Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _DataType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _DataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+class _Versioned(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    ]
+
+
+_api = ctypes.pythonapi
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
+_rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _api))
+_raw_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
+_raw_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", _api)
+)
+
+# A capsule keeps a pointer to its name, not a copy.
+_PLAIN, _PLAIN_USED = b"dltensor", b"used_dltensor"
+_VERSIONED, _VERSIONED_USED = b"dltensor_versioned", b"used_dltensor_versioned"
+
+
+class Imported:
+    """A tensor taken out of a capsule. `close` gives it back to its producer, once; dropping the object does too."""
+
+    _managed: Any = None
+
+    def __init__(self, capsule: Any, name: str) -> None:
+        if _is_valid(capsule, _VERSIONED):
+            versioned = _Versioned.from_address(_pointer(capsule, _VERSIONED))
+            if versioned.major != 1:
+                offered = f"{versioned.major}.{versioned.minor}"
+                raise InvalidOperand(f"{name} offers DLPack {offered}; only 1.x is read here.")
+            used, self._managed, self.tensor = _VERSIONED_USED, versioned, versioned.tensor
+            self.read_only = bool(versioned.flags & _READ_ONLY)
+        elif _is_valid(capsule, _PLAIN):
+            plain = _Managed.from_address(_pointer(capsule, _PLAIN))
+            used, self._managed, self.tensor = _PLAIN_USED, plain, plain.tensor
+            self.read_only = False
+        else:
+            raise InvalidOperand(f"{name}.__dlpack__() did not return an unused DLPack capsule, but {capsule!r}.")
+        _rename(capsule, used)  # from here on the tensor is ours to give back
+
+    def close(self) -> None:
+        managed, self._managed = self._managed, None
+        if managed is not None and managed.deleter:
+            _Deleter(managed.deleter)(ctypes.addressof(managed))
+
+    def __del__(self) -> None:
+        self.close()
+
+    @property
+    def address(self) -> int:
+        return (self.tensor.data or 0) + self.tensor.byte_offset
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape[i] for i in range(self.tensor.ndim))
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In elements. None in the capsule means dense and row-major."""
+        if self.tensor.strides:
+            return tuple(self.tensor.strides[i] for i in range(self.tensor.ndim))
+        return dense_strides(self.shape)
+
+    @property
+    def device(self) -> int | None:
+        """The GPU's ordinal; None on the host."""
+        return None if self.tensor.device_type in (CPU, CUDA_HOST) else self.tensor.device_id
+
+    @property
+    def dtype(self) -> str:
+        """ "f32", "f16" or "bf16"; for any other a description, such as "float64"."""
+        kind = self.tensor.dtype
+        described = f"{_KIND_NAMES.get(kind.code, 'type ' + str(kind.code))}{kind.bits}"
+        if kind.lanes != 1:
+            return f"{described}x{kind.lanes}"
+        return _TYPE_CODES.get((kind.code, kind.bits), described)
+
+
+def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+def take(value: Any, name: str, stream: int) -> Imported:
+    """The tensor behind `value.__dlpack__()`, with what its producer has under way ordered before `stream`.
+
+    `stream` is a CUstream as an integer. Raises InvalidOperand for a device that is neither host nor CUDA, and for an
+    export that the producer refuses.
+    """
+    kind, ordinal = value.__dlpack_device__()
+    kind = int(kind)
+    if kind not in (CPU, CUDA, CUDA_HOST, CUDA_MANAGED):
+        raise InvalidOperand(f"{name} lies on DLPack device ({kind}, {ordinal}); only the host and CUDA GPUs are read.")
+    asked: dict[str, Any] = {"stream": None if kind in (CPU, CUDA_HOST) else stream or 1}  # 1: the legacy stream
+    try:
+        try:
+            capsule = value.__dlpack__(max_version=(1, 0), **asked)
+        except TypeError:  # a producer from before DLPack 1.0
+            capsule = value.__dlpack__(**asked)
+    except (BufferError, ValueError, TypeError, RuntimeError) as error:
+        raise InvalidOperand(f"{name} ({type(value).__name__}) cannot be exported through DLPack: {error}") from error
+    return Imported(capsule, name)
+
+
+@dataclass
+class _Export:
+    """What a capsule of ours points into, alive until its consumer gives it back."""
+
+    managed: Any
+    shape: Any
+    strides: Any
+    owner: Any
+
+
+_exports: dict[int, _Export] = {}
+
+
+@_Deleter
+def _give_back(address: int) -> None:
+    _exports.pop(address, None)
+
+
+@_Destructor
+def _drop(capsule: int) -> None:
+    """A capsule that nobody took gives its tensor back itself."""
+    for unused in (_PLAIN, _VERSIONED):
+        if _raw_is_valid(capsule, unused):
+            _exports.pop(_raw_pointer(capsule, unused), None)
+
+
+def _address_of(callback: Callable[..., Any]) -> int:
+    return ctypes.cast(callback, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
+
+
+def give(
+    address: int, shape: tuple[int, ...], dtype: str, device: tuple[int, int], owner: Any, *, versioned: bool
+) -> Any:
+    """A capsule around dense row-major memory. `owner` lives until the consumer gives the capsule's tensor back."""
+    managed: Any = _Versioned(major=1, minor=0) if versioned else _Managed()
+    code, bits = next(key for key, known in _TYPE_CODES.items() if known == dtype)
+    extents = (ctypes.c_int64 * max(len(shape), 1))(*shape)
+    strides = (ctypes.c_int64 * max(len(shape), 1))(*dense_strides(shape))
+    tensor = managed.tensor
+    tensor.data, tensor.device_type, tensor.device_id = address, *device
+    tensor.ndim, tensor.dtype = len(shape), _DataType(code, bits, 1)
+    tensor.shape = ctypes.cast(extents, ctypes.POINTER(ctypes.c_int64))
+    tensor.strides = ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64))
+    managed.deleter = _address_of(_give_back)
+    place = ctypes.addressof(managed)
+    _exports[place] = _Export(managed, extents, strides, owner)
+    return _new_capsule(place, _VERSIONED if versioned else _PLAIN, _address_of(_drop))

@@ -1,0 +1,77 @@
+"""Where a result goes: an array of the caller's kind, on the caller's device, and its view."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidOperand
+from .device_array import DeviceArray
+from .operands import Operand, as_operand
+
+_NUMPY_TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+_BIT_TYPES = {2: np.uint16, 4: np.uint32}
+
+
+def host_bits(operand: Operand) -> np.ndarray:
+    """A view of a host operand's elements as unsigned integers of their width, with its shape and strides."""
+    item = operand.item_bytes
+    if operand.size == 0:
+        return np.empty(operand.shape, _BIT_TYPES[item])
+    last = sum((extent - 1) * step for extent, step in zip(operand.shape, operand.strides, strict=True))
+    memory = memoryview((ctypes.c_uint8 * ((last + 1) * item)).from_address(operand.address))
+    return np.ndarray(operand.shape, _BIT_TYPES[item], memory, strides=tuple(step * item for step in operand.strides))
+
+
+def _numpy_type(dtype: str, like: Any) -> np.dtype:
+    if dtype == "bf16":  # not NumPy's own: the caller's arrays brought it
+        return like.dtype
+    return np.dtype(_NUMPY_TYPES[dtype])
+
+
+def empty_like(a: Operand, shape: tuple[int, ...]) -> Any:
+    """A new array of `a`'s kind, dtype and device, not initialised. Raises DeviceError when memory is short."""
+    if a.kind == "torch":
+        torch = sys.modules["torch"]
+        owner = a.owner
+        return torch.empty(shape, dtype=owner.dtype, device=owner.device)
+    if a.kind == "cupy":
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.Device(a.device):
+            return cupy.empty(shape, dtype=a.owner.dtype)
+    if a.device is not None:
+        from ..jit.device import executor_for
+
+        return DeviceArray(executor_for(a.device), shape, a.dtype)
+    if a.dtype == "bf16" and a.kind != "numpy":
+        raise InvalidOperand(f"{a} has no host array type for a bfloat16 result here. Pass out.")
+    return np.empty(shape, _numpy_type(a.dtype, a.owner))
+
+
+def result_operand(array: Any, a: Operand) -> Operand:
+    """The view of what `empty_like` made."""
+    if isinstance(array, DeviceArray):
+        from .dlpack import dense_strides
+
+        strides = tuple(0 if e <= 1 else s for e, s in zip(array.shape, dense_strides(array.shape), strict=True))
+        return Operand(
+            "out", a.kind, array.address, array.shape, strides, array.dtype, array.device, stream=None, owner=array
+        )
+    return as_operand(array, "out")
+
+
+def as_callers_kind(array: Any, a: Operand) -> Any:
+    """The finished array as the caller's library has it: JAX takes ours over through DLPack, or copies NumPy's."""
+    if a.kind == "jax":
+        jax = sys.modules["jax"]
+        if a.device is None:
+            return jax.device_put(array, jax.devices("cpu")[0])
+        from jax import dlpack
+
+        return dlpack.from_dlpack(array)
+    if isinstance(array, np.ndarray) and array.ndim == 0:
+        return array[()]  # a scalar, as numpy.matmul gives
+    return array

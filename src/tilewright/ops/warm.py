@@ -1,0 +1,140 @@
+"""The warm path: a torch product of a kind seen before, at the least host time that Python allows.
+
+Everything that decides the kernel, its grid and the layout of its parameters is in one key: shapes, strides, the low
+bits of the addresses, dtypes, the GPU, whether C is read, rung and config. What is left for a call is one look-up, the
+result's allocation, packing four addresses and two scalars, and the launch. What does not fit takes the full path,
+which gives the same result or says why not.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DeviceError
+from ..jit.launch import current_executor
+
+if TYPE_CHECKING:
+    from ..jit.device import Prepared
+
+MISS = object()
+"""What `warm_matmul` returns for a call it does not know."""
+
+_ADDRESSES = struct.Struct("<4Q")  # a, b, c, out: the head of GemmArgs
+_SCALARS = struct.Struct("<2f4x")  # alpha, beta: its tail
+_ZEROS = (b"\0\0\0\0", b"\0\0\0\x80")
+_MOST_KEYS = 4096
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch of a call: the kernel, and the byte offsets of (a, b, c, out) from the tensors' addresses."""
+
+    prepared: Prepared
+    offsets: tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class WarmCall:
+    """What is the same for every call with one key. Extents are bytes from a tensor's address."""
+
+    ordinal: int
+    steps: tuple[Step, ...]
+    middle: bytes
+    """The parameters between the addresses and the scalars."""
+    shape: tuple[int, ...]
+    device: Any
+    a_extent: int
+    b_extent: int
+    c_extent: int
+    out_extent: int
+    c_has_outs_layout: bool
+
+
+_calls: dict[Any, WarmCall] = {}
+_tensor_types: tuple[type, ...] = ()
+_torch: Any = None
+
+
+def _signature(tensor: Any, grad_enabled: Any) -> tuple[Any, ...]:
+    return (
+        tensor.shape, tensor.stride(), tensor.data_ptr() & 15, tensor.dtype, tensor.get_device(),
+        tensor.requires_grad and grad_enabled(), tensor.is_neg(),
+    )  # fmt: skip
+
+
+def key_of(torch: Any, a: Any, b: Any, c: Any, uses_c: bool, out: Any, rung: str | None, config: Any) -> Any:
+    """The key of a call on torch tensors. Raises RuntimeError or AttributeError for what has no strides or memory."""
+    grad = torch.is_grad_enabled
+    return (
+        _signature(a, grad), _signature(b, grad), c is not None and _signature(c, grad), uses_c,
+        out is not None and _signature(out, grad), rung, config,
+    )  # fmt: skip
+
+
+def warm_matmul(
+    a: Any, b: Any, c: Any, alpha: float, beta: float | None, out: Any, rung: str | None, config: Any
+) -> Any:
+    """The result, or MISS."""
+    kinds = _tensor_types
+    if type(a) not in kinds or type(b) not in kinds:
+        return MISS
+    try:
+        scalars = _SCALARS.pack(alpha, (c is not None) if beta is None else beta)
+        uses_c = scalars[4:8] not in _ZEROS  # as the kernel would see it, rounded to float32
+        call = _calls.get(key_of(_torch, a, b, c, uses_c, out, rung, config))
+    except (AttributeError, RuntimeError, TypeError, OverflowError, struct.error):
+        return MISS
+    if call is None or current_executor() is not None:
+        return MISS
+    torch = _torch
+    if torch._C._cuda_getDevice() != call.ordinal:
+        return MISS
+    a_address, b_address = a.data_ptr(), b.data_ptr()
+    c_address = c.data_ptr() if uses_c else 0
+    if out is None:
+        out = torch.empty(call.shape, dtype=a.dtype, device=call.device)
+        out_address = out.data_ptr()
+    else:
+        out_address = out.data_ptr()
+        if not _is_apart(call, out_address, a_address, b_address, c_address):
+            return MISS
+    stream = torch._C._cuda_getCurrentRawStream(call.ordinal)
+    rest = call.middle + scalars
+    try:
+        for step in call.steps:
+            da, db, dc, dout = step.offsets
+            head = _ADDRESSES.pack(a_address + da, b_address + db, c_address + dc, out_address + dout)
+            step.prepared.launch(head + rest, stream)
+    except DeviceError:
+        if step is not call.steps[0]:
+            raise
+        return MISS  # a new thread has no context yet: the full path enters it, or fails with the same words
+    return out
+
+
+def _is_apart(call: WarmCall, out: int, a: int, b: int, c: int) -> bool:
+    """Whether `out` surely overlaps no input in a way that matters."""
+    end = out + call.out_extent
+    return (
+        (end <= a or a + call.a_extent <= out)
+        and (end <= b or b + call.b_extent <= out)
+        and (c == 0 or end <= c or c + call.c_extent <= out or (c == out and call.c_has_outs_layout))
+    )
+
+
+def remember(torch: Any, key: Any, call: WarmCall) -> None:
+    """Let later calls with this key take the warm path."""
+    global _tensor_types, _torch
+    if len(_calls) >= _MOST_KEYS:
+        _calls.clear()
+    _torch, _tensor_types = torch, (torch.Tensor, torch.nn.Parameter)
+    _calls[key] = call
+
+
+def split_params(params: bytes, addresses: tuple[int, int, int, int], alpha: float, beta: float) -> bytes | None:
+    """What of a kernel's parameters lies between addresses and scalars; None when they are laid out otherwise."""
+    head, tail = _ADDRESSES.pack(*addresses), _SCALARS.pack(alpha, beta)
+    middle = params[len(head) : -len(tail)]
+    return middle if head + middle + tail == params else None
