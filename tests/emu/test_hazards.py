@@ -11,10 +11,13 @@ from tilewright.errors import EmulatorFault, UnknownInstruction
 HEAD = 'extern "C" __global__ void k'
 COPY = """
 __device__ __forceinline__ void copy(void *to, const void *from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::
+                 "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
 }
 __device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void wait() { asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory"); }
+template <int N> __device__ __forceinline__ void wait() {
+    asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+}
 """
 
 
@@ -114,13 +117,15 @@ def test_uninitialised_shared_read():
 
 
 def test_uninitialised_half_of_a_word_is_seen():
-    body = "(short *a, int n) { __shared__ short s[64]; if (threadIdx.x % 2 < n) s[threadIdx.x] = 1; __syncthreads(); a[threadIdx.x] = s[threadIdx.x]; }"
+    body = """(short *a, int n) { __shared__ short s[64]; if (threadIdx.x % 2 < n) s[threadIdx.x] = 1;
+        __syncthreads(); a[threadIdx.x] = s[threadIdx.x]; }"""
     assert hazard_of(source(body), 1, 64, ["i16[64]=zeros", 1]).kind == "uninitialised_shared_read"
     runs_clean(source(body), 1, 64, ["i16[64]=zeros", 2])
 
 
 def test_shared_memory_of_the_block_before_is_not_seen_by_the_next():
-    body = "(float *a) { __shared__ float s[32]; if (blockIdx.x == 0) s[threadIdx.x] = 1; __syncthreads(); a[threadIdx.x] = s[threadIdx.x]; }"
+    body = """(float *a) { __shared__ float s[32]; if (blockIdx.x == 0) s[threadIdx.x] = 1; __syncthreads();
+        a[threadIdx.x] = s[threadIdx.x]; }"""
     hazard = hazard_of(source(body), 400, 1024 // 32, ["f32[32]=zeros"])
     assert (hazard.kind, hazard.cta) == ("uninitialised_shared_read", (1, 0, 0))
 
@@ -166,7 +171,8 @@ def test_one_warp_needs_no_barrier():
 
 
 def test_two_warps_that_write_one_word_in_one_step():
-    body = "(float *a) {{ __shared__ float s[64]; s[threadIdx.x % {n}] = 1; __syncthreads(); a[threadIdx.x] = s[threadIdx.x % {n}]; }}"
+    body = """(float *a) {{ __shared__ float s[64]; s[threadIdx.x % {n}] = 1; __syncthreads();
+        a[threadIdx.x] = s[threadIdx.x % {n}]; }}"""
     hazard = hazard_of(source(body.format(n=32)), 1, 64, ["f32[64]=zeros"])
     assert hazard.kind == "shared_race"
     assert "the same instruction" in hazard.message
@@ -174,7 +180,8 @@ def test_two_warps_that_write_one_word_in_one_step():
 
 
 def test_neighbouring_bytes_of_one_word_are_no_race():
-    body = "(char *a) { __shared__ char s[64]; s[threadIdx.x % 32 * 2 + threadIdx.x / 32] = 1; __syncthreads(); a[threadIdx.x] = s[threadIdx.x]; }"
+    body = """(char *a) { __shared__ char s[64]; s[threadIdx.x % 32 * 2 + threadIdx.x / 32] = 1;
+        __syncthreads(); a[threadIdx.x] = s[threadIdx.x]; }"""
     runs_clean(source(body), 1, 64, ["i8[64]=zeros"])
 
 
@@ -195,7 +202,8 @@ def test_race_in_the_last_of_many_equal_iterations_is_seen():
 
 
 def test_atomics_do_not_race_with_one_another_but_with_plain_reads():
-    body = "(int *a) {{ __shared__ int s; if (threadIdx.x == 0) s = 0; __syncthreads(); atomicAdd(&s, 1); {barrier} a[threadIdx.x] = s; }}"
+    body = """(int *a) {{ __shared__ int s; if (threadIdx.x == 0) s = 0; __syncthreads(); atomicAdd(&s, 1);
+        {barrier} a[threadIdx.x] = s; }}"""
     runs_clean(source(body.format(barrier="__syncthreads();")), 1, 128, ["i32[128]=zeros"])
     assert hazard_of(source(body.format(barrier="")), 1, 128, ["i32[128]=zeros"]).kind == "shared_race"
 
@@ -218,7 +226,10 @@ def test_a_consumer_that_frees_a_buffer_too_early_races_with_the_producer():
     body = """(float *a) {{
         __shared__ float s[32]; int t = threadIdx.x;
         for (int i = 0; i < 3; ++i) {{
-            if (t < 32) {{ s[t] = i; asm volatile("bar.arrive 1, 64;" ::: "memory"); asm volatile("bar.sync 2, 64;" ::: "memory"); }}
+            if (t < 32) {{
+                s[t] = i; asm volatile("bar.arrive 1, 64;" ::: "memory");
+                asm volatile("bar.sync 2, 64;" ::: "memory");
+            }}
             else {{
                 asm volatile("bar.sync 1, 64;" ::: "memory");
                 {early}
@@ -324,12 +335,14 @@ def test_deadlock_says_where_each_warp_waits():
 
 
 def test_lanes_of_one_warp_at_different_barriers():
-    body = "(float *a) { if (threadIdx.x & 1) { a[0] = 1; __syncthreads(); a[1] = 2; } else { a[2] = 3; __syncthreads(); a[3] = 4; } }"
+    body = """(float *a) { if (threadIdx.x & 1) { a[0] = 1; __syncthreads(); a[1] = 2; } else { a[2] = 3;
+        __syncthreads(); a[3] = 4; } }"""
     assert hazard_of(source(body), 1, 64, ["f32[64]=zeros"]).kind == "barrier_divergence"
 
 
 def test_a_shuffle_that_waits_for_lanes_that_never_come_is_a_deadlock():
-    body = '(int *a) { int v = threadIdx.x; if (v < 16) v = __shfl_xor_sync(~0u, v, 1); else asm volatile("bar.sync 3, 64;"); a[threadIdx.x] = v; }'
+    body = """(int *a) { int v = threadIdx.x; if (v < 16) v = __shfl_xor_sync(~0u, v, 1);
+        else asm volatile("bar.sync 3, 64;"); a[threadIdx.x] = v; }"""
     assert hazard_of(source(body), 1, 32, ["i32[32]=zeros"]).kind == "deadlock"
 
 

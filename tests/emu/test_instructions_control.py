@@ -88,7 +88,8 @@ def test_grid_and_block_of_three_dimensions():
     out = run(body, (3, 2, 2), (5, 3, 2), [np.zeros(360, np.int32)]).arrays[0]
     want = [
         bz * 100000 + by * 10000 + bx * 1000 + tz * 100 + ty * 10 + tx
-        for bz in range(2) for by in range(2) for bx in range(3) for tz in range(2) for ty in range(3) for tx in range(5)
+        for bz in range(2) for by in range(2) for bx in range(3)
+        for tz in range(2) for ty in range(3) for tx in range(5)
     ]  # fmt: skip
     assert out.tolist() == want
 
@@ -111,7 +112,8 @@ def test_a_grid_larger_than_one_batch():
 
 def test_parameters_passed_as_a_struct():
     head = "struct P { char tag; int n; double scale; const float *in; float *out; short last; };"
-    body = "(const __grid_constant__ P p) { int t = threadIdx.x; if (t < p.n) p.out[t] = p.in[t] * (float)p.scale + p.tag + p.last; }"
+    body = """(const __grid_constant__ P p) { int t = threadIdx.x;
+        if (t < p.n) p.out[t] = p.in[t] * (float)p.scale + p.tag + p.last; }"""
     ptx_source = head + HEAD + body
     import struct
 
@@ -148,7 +150,8 @@ def test_local_memory_arrays_and_generic_addresses():
 
 
 def test_constants_and_module_variables():
-    head = "__constant__ float table[4] = {1, 20, 300, 4000}; __device__ int counter = 41; __device__ const int *where = &counter;"
+    head = """__constant__ float table[4] = {1, 20, 300, 4000}; __device__ int counter = 41;
+        __device__ const int *where = &counter;"""
     body = "(float *out) { out[threadIdx.x] = table[threadIdx.x & 3] + counter + *where; }"
     out = run(body, 1, 32, [np.zeros(32, np.float32)], head).arrays[0]
     assert out.tolist() == [[1, 20, 300, 4000][t & 3] + 82 for t in range(32)]
@@ -215,7 +218,8 @@ def test_barrier_reductions_and_named_barriers():
         int n = __syncthreads_count(t % 3 == 0);
         int any = __syncthreads_or(t == 5), all = __syncthreads_and(t < 100);
         if (t < 64) {  // the first two warps exchange through a barrier of their own
-            s[t] = t; asm volatile("bar.sync 1, 64;" ::: "memory"); out[t] = s[63 - t] + n * 1000 + any * 100000 + all * 1000000;
+            s[t] = t; asm volatile("bar.sync 1, 64;" ::: "memory");
+            out[t] = s[63 - t] + n * 1000 + any * 100000 + all * 1000000;
         } else {
             s[t] = 2 * t; asm volatile("bar.sync 2, 64;" ::: "memory"); out[t] = s[191 - t] + n * 1000;
         }
@@ -263,7 +267,9 @@ def test_atomics_go_one_after_another():
 
 @pytest.mark.parametrize("kind", ["char", "unsigned char", "short", "float2", "int4", "double2"])
 def test_loads_and_stores_of_every_width(kind):
-    body = f"({kind} *out, const {kind} *in) {{ __shared__ {kind} s[32]; s[threadIdx.x] = in[threadIdx.x ^ 3]; __syncthreads(); out[threadIdx.x] = s[31 - threadIdx.x]; }}"
+    body = f"""({kind} *out, const {kind} *in) {{ __shared__ {kind} s[32];
+        s[threadIdx.x] = in[threadIdx.x ^ 3]; __syncthreads(); out[threadIdx.x] = s[31 - threadIdx.x];
+        }}"""
     size = {"char": 1, "unsigned char": 1, "short": 2, "float2": 8, "int4": 16, "double2": 16}[kind]
     data = np.random.default_rng(0).integers(0, 256, (32, size), dtype=np.uint8)
     out = run(body, 1, 32, [np.zeros_like(data), data]).arrays[0]
@@ -282,7 +288,8 @@ def test_spinning_lanes_do_not_starve_those_they_wait_for():
 def test_inline_assembly_with_registers_of_its_own():
     body = """(int *out) {
         int v = threadIdx.x;
-        asm volatile("{ .reg .pred p; .reg .b32 q; setp.gt.s32 p, %0, 10; @p mov.u32 q, 1; @!p mov.u32 q, 2; { .reg .b32 q; mov.u32 q, 99; } add.s32 %0, %0, q; }" : "+r"(v));
+        asm volatile("{ .reg .pred p; .reg .b32 q; setp.gt.s32 p, %0, 10; @p mov.u32 q, 1; @!p mov.u32 q, 2;"
+                     "{ .reg .b32 q; mov.u32 q, 99; } add.s32 %0, %0, q; }" : "+r"(v));
         out[threadIdx.x] = v;
     }"""
     out = run(body, 1, 32, [np.zeros(32, np.int32)]).arrays[0]
@@ -291,7 +298,8 @@ def test_inline_assembly_with_registers_of_its_own():
 
 COPY = """
 __device__ void copy(void *to, const void *from, int bytes) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::
+                 "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes) : "memory");
 }
 __device__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ void wait() { asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory"); }

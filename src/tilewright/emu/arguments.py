@@ -23,7 +23,7 @@ TYPES: dict[str, type] = {
     "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64,
 }  # fmt: skip
 FILLS = ("random", "nan", "zeros", "ones", "arange")
-_BUFFER = re.compile(r"\s*(\w+)\s*\[\s*([\d\s,x]*)\]\s*=\s*(.+?)\s*$")
+_BUFFER = re.compile(r"\s*(\w+)\s*\[([^\]]*)\]\s*=\s*(.+?)\s*$")
 _SCALAR = re.compile(r"\s*(\w+)\s*=\s*(.+?)\s*$")
 
 

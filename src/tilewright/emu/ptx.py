@@ -184,7 +184,9 @@ _VARIABLE = re.compile(
 _ENTRY = re.compile(rf"{_LINKAGE}\.entry\s+({_NAME})\s*")
 _FUNC = re.compile(rf"{_LINKAGE}\.func\b")
 _PARAMETER = re.compile(
-    rf"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+(?:\.ptr\s*(?:\.\w+\s*)*(?:\.align\s+\d+\s+)?)?({_NAME})\s*(?:\[(\d+)\])?"
+    r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+"
+    r"(?:\.ptr\s+(?:\.(?:global|const|shared|local)\s+)?(?:\.align\s+\d+\s+)?)?"
+    rf"({_NAME})\s*(?:\[(\d+)\])?"
 )
 _TUNING = re.compile(r"\.(maxntid|reqntid|minnctapersm|maxnctapersm|maxnreg|noreturn|explicitcluster|reqnctapercluster|"
                      r"maxclusterrank|blocksareclusters|pragma)\b([^\n{;]*);?")  # fmt: skip
@@ -437,7 +439,7 @@ class _Parser:
             if not isinstance(first, Register | None) or not isinstance(second, Register | None):
                 raise self.fail(position, f"an operand {text!r} that is not understood")
             return Pair(first, second)
-        if head == "%":
+        if re.fullmatch(r"%[a-z]\w*(\.[xyzw])?", text):
             return Special(text)
         if found := re.match(rf"({_NAME})\s*(?:\+\s*(\d+))?$", text):
             return Symbol(found[1], int(found[2] or 0))

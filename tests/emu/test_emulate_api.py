@@ -1,0 +1,243 @@
+"""tw.emulate, emu.run, the argument grammar and the emulator as an executor."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import emu
+from tilewright.emu.arguments import parse_argument
+from tilewright.errors import CompileError, ConfigRejected, InvalidOperand, PtxError
+from tilewright.jit import Launch, compile_source, current_executor
+
+ADD = """extern "C" __global__ void add(const float *a, float *out, int n) {
+    int i = threadIdx.x + blockIdx.x * blockDim.x;
+    if (i < n) out[i] = a[i] + 1;
+}"""
+
+
+def test_strings_of_the_grammar():
+    result = tw.emulate(ADD, "add", (4, 1), 256, ["f32[1024]=arange", "f32[1024]=nan", "i32=1000"])
+    a, out = result.arrays
+    assert (a == np.arange(1024)).all()
+    assert (out[:1000] == np.arange(1000) + 1).all()
+    assert np.isnan(out[1000:]).all()
+    assert result.hazards == []
+    assert result.seconds > 0
+
+
+def test_numpy_arrays_are_copied_in_and_come_back_in_their_shape():
+    given = np.zeros((4, 8), np.float32)
+    result = emu.emulate(ADD, "add", 1, 32, [np.ones((4, 8), np.float32), given, np.int32(32)])
+    assert result.arrays[1].shape == (4, 8)
+    assert (result.arrays[1] == 2).all()
+    assert (given == 0).all()
+
+
+def test_ptx_and_files_are_taken_as_well(tmp_path):
+    ptx = compile_source(ADD, entry="add").ptx
+    path = tmp_path / "add.cu"
+    path.write_text(ADD)
+    for source in (ptx, path, str(path)):
+        assert emu.emulate(source, "add", 1, 32, ["f32[32]=zeros", "f32[32]=nan", 32]).arrays[1].tolist() == [1] * 32
+
+
+def test_a_fault_in_a_file_names_that_file(tmp_path):
+    path = tmp_path / "add.cu"
+    path.write_text(ADD.replace("if (i < n)", ""))
+    with pytest.raises(tw.errors.EmulatorFault) as caught:
+        emu.emulate(path, "add", 1, 32, ["f32[32]=zeros", "f32[31]=nan", 31])
+    assert (caught.value.hazard.file, caught.value.hazard.line) == (str(path), 3)
+    assert "out[i] = a[i] + 1" in str(caught.value)
+
+
+def test_random_is_the_same_for_the_same_seed():
+    def first(seed):
+        return emu.emulate(ADD, "add", 1, 1, ["f32[64]=random", "f32[64]=random", 0], seed=seed).arrays
+
+    assert all((a == b).all() for a, b in zip(first(3), first(3), strict=True))
+    assert (first(3)[0] != first(4)[0]).any()
+    assert (first(3)[0] != first(3)[1]).any()
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "values"),
+    [
+        ("f16[3]=ones", np.float16, [1, 1, 1]),
+        ("bf16[2]=ones", np.uint16, [0x3F80, 0x3F80]),
+        ("bf16[1]=nan", np.uint16, [0x7FFF]),
+        ("f64[2,2]=arange", np.float64, [[0, 1], [2, 3]]),
+        ("u8[300]=arange", np.uint8, [k % 256 for k in range(300)]),
+        ("i64[2]=zeros", np.int64, [0, 0]),
+        (" f32 [ 2 , 1 ] = ones ", np.float32, [[1], [1]]),
+    ],
+)
+def test_buffers(text, dtype, values):
+    array = parse_argument(text).array
+    assert array.dtype == dtype
+    assert array.tolist() == values
+
+
+def test_random_integers_take_the_whole_range():
+    array = parse_argument("i8[4000]=random").array
+    assert (array.min(), array.max()) == (-128, 127)
+
+
+def test_buffer_from_a_file(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(6, dtype=np.float64).reshape(2, 3))
+    assert parse_argument(f"f32[2,3]={path}").array.tolist() == [[0, 1, 2], [3, 4, 5]]
+    with pytest.raises(InvalidOperand, match=r"holds the shape \(2, 3\), not \(3, 2\)"):
+        parse_argument(f"f32[3,2]={path}")
+    with pytest.raises(InvalidOperand, match="would cut"):
+        parse_argument(f"i32[2,3]={path}")
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "nbytes"),
+    [
+        ("i32=-5", -5, 4),
+        ("u64=0xffffffffffffffff", 2**64 - 1, 8),
+        ("f32=1.5", 1.5, 4),
+        ("f32=nan", None, 4),
+        ("bf16=2", 0x4000, 2),
+    ],
+)
+def test_scalars(text, value, nbytes):
+    scalar = parse_argument(text).scalar
+    assert scalar.dtype.itemsize == nbytes
+    assert np.isnan(scalar) if value is None else scalar == value
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("f33[4]=zeros", "'f33' is no type"),
+        ("f32[4]=wibble", "'wibble' fills nothing"),
+        ("f32[a]=zeros", "is no shape"),
+        ("i32[4]=nan", "cannot be NaN"),
+        ("i8=300", "outside i8"),
+        ("i32=1.5", "no value of i32"),
+        ("hello", "not understood"),
+        ("f32[2]=missing.npy", "could not be read"),
+    ],
+)
+def test_arguments_that_are_refused(text, message):
+    with pytest.raises(InvalidOperand, match=message):
+        parse_argument(text)
+
+
+BUFFERS = ["f32[32]=zeros", "f32[32]=zeros"]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"args": BUFFERS}, InvalidOperand, "2 arguments, but add takes 3"),
+        ({"args": [*BUFFERS, "i64=1"]}, InvalidOperand, "has 8 bytes; the kernel's parameter has 4"),
+        ({"args": [*BUFFERS, 2**40]}, InvalidOperand, "does not fit"),
+        ({"args": [*BUFFERS, "f32[4]=zeros"]}, InvalidOperand, "no pointer"),
+        ({"args": [*BUFFERS, object()]}, InvalidOperand, "object is not understood"),
+        ({"block": 2048}, InvalidOperand, "block"),
+        ({"block": (32, 32, 2)}, ConfigRejected, "2048 threads"),
+        ({"grid": 0}, InvalidOperand, "grid"),
+        ({"grid": (1, 1, 1, 1)}, InvalidOperand, "4 sizes"),
+        ({"entry": "nope"}, CompileError, "nope"),
+        ({"shared_bytes": 300_000}, ConfigRejected, "300000 bytes of shared memory"),
+        ({"gpu": "Voodoo 2"}, InvalidOperand, "Voodoo 2"),
+        ({"hazards": "ignore"}, ValueError, "ignore"),
+    ],
+)
+def test_launches_that_are_refused(change, error, message):
+    call = {"entry": "add", "grid": 1, "block": 32, "args": [*BUFFERS, 32]} | change
+    entry, grid, block, args = (call.pop(name) for name in ("entry", "grid", "block", "args"))
+    with pytest.raises(error, match=message):
+        emu.emulate(ADD, entry, grid, block, args, **call)
+
+
+def test_a_source_that_does_not_compile_and_a_file_that_is_not_there():
+    with pytest.raises(CompileError):
+        emu.emulate("void k() { this is no C++ }", "k", 1, 1, [])
+    with pytest.raises(InvalidOperand, match=r"missing\.cu"):
+        emu.emulate("missing.cu", "k", 1, 1, [])
+    with pytest.raises(PtxError):
+        emu.emulate(".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k() { wibble", "k", 1, 1, [])
+
+
+def test_launch_bounds_of_the_kernel_hold():
+    source = 'extern "C" __global__ void __launch_bounds__(64) k() {}'
+    with pytest.raises(ConfigRejected, match="at most 64"):
+        emu.emulate(source, "k", 1, 96, [])
+    emu.emulate(source, "k", 1, 64, [])
+
+
+def test_dynamic_shared_memory():
+    source = """extern "C" __global__ void k(int *out) {
+        extern __shared__ int s[]; __shared__ int fixed[8];
+        s[threadIdx.x] = threadIdx.x; if (threadIdx.x < 8) fixed[threadIdx.x] = 100; __syncthreads();
+        out[threadIdx.x] = s[31 - threadIdx.x] + fixed[threadIdx.x % 8];
+    }"""
+    assert emu.emulate(source, "k", 1, 32, ["i32[32]=zeros"], shared_bytes=128).arrays[0][0] == 131
+    with pytest.raises(tw.errors.EmulatorFault, match="out_of_bounds"):
+        emu.emulate(source, "k", 1, 32, ["i32[32]=zeros"], shared_bytes=124)
+
+
+def test_progress_is_told_in_blocks():
+    seen = []
+    emu.emulate(ADD, "add", 500, 128, [*BUFFERS, 0], progress=lambda done, all_: seen.append((done, all_)))
+    assert seen[-1] == (500, 500)
+    assert seen == sorted(seen)
+
+
+def test_the_emulator_is_an_executor():
+    kernel = compile_source(ADD, entry="add")
+    with tw.emulator(gpu="A100") as machine:
+        assert current_executor() is machine
+        assert machine.arch.name == "sm_80"
+        a = machine.upload(np.arange(32, dtype=np.float32).view(np.uint8))
+        out = machine.upload(np.zeros(128, np.uint8))
+        params = a.to_bytes(8, "little") + out.to_bytes(8, "little") + (32).to_bytes(4, "little")
+        machine.launch(kernel, Launch((1, 1, 1), (32, 1, 1), params))
+        assert machine.download(out, 128).view(np.float32).tolist() == list(range(1, 33))
+        assert machine.last.counters.global_store_requests == 1
+        assert machine.results == [machine.last]
+        machine.release(a)
+        with pytest.raises(tw.errors.EmulatorFault, match="out_of_bounds"):
+            machine.launch(kernel, Launch((1, 1, 1), (32, 1, 1), params))
+    assert current_executor() is None
+
+
+def test_last_before_any_launch_says_so():
+    with tw.emulator() as machine, pytest.raises(IndexError, match="nothing has been launched"):
+        _ = machine.last
+
+
+def test_memory_keeps_buffers_apart_and_reuses_what_was_given_back():
+    memory = emu.GlobalMemory()
+    first, second = memory.add(np.zeros(100, np.uint8)), memory.add(np.ones(100, np.uint8))
+    assert first % 256 == second % 256 == 0
+    assert second - (first + 100) >= 256
+    memory.release(first)
+    assert memory.add(b"x" * 100) == first
+    assert memory.read(second, 100).tolist() == [1] * 100
+    with pytest.raises(IndexError, match="do not lie in one buffer"):
+        memory.read(second, 101)
+    with pytest.raises(KeyError):
+        memory.release(second + 1)
+
+
+def test_memory_grows_and_keeps_what_it_held():
+    memory = emu.GlobalMemory()
+    addresses = [memory.add(np.full(10_000, k, np.uint8)) for k in range(40)]
+    assert all((memory.read(address, 10_000) == k).all() for k, address in enumerate(addresses))
+
+
+def test_two_runs_give_the_same_bits():
+    source = """extern "C" __global__ void k(float *out) {
+        __shared__ float s; if (threadIdx.x == 0) s = 0; __syncthreads();
+        atomicAdd(&s, sinf(threadIdx.x) * 1e-3f + 1.0f / (threadIdx.x + 1)); __syncthreads();
+        atomicAdd(out, s * blockIdx.x);
+    }"""
+    results = [emu.emulate(source, "k", 100, 96, ["f32[1]=zeros"]).arrays[0] for _ in range(2)]
+    assert results[0] == results[1]
