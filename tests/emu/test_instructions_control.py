@@ -278,11 +278,47 @@ def test_loads_and_stores_of_every_width(kind):
 
 def test_spinning_lanes_do_not_starve_those_they_wait_for():
     body = """(volatile int *flag, int *out) {
-        if (threadIdx.x == 0) { while (flag[0] == 0); out[0] = 7; }
-        else if (threadIdx.x == 33) { for (int i = 0; i < 50; ++i) out[2] += i; flag[0] = 1; }
+        if (threadIdx.x == 0) { while (flag[0] == 0); out[0] = 7; flag[1] = 1; }
+        else if (threadIdx.x == 33) {
+            for (int i = 0; i < 50; ++i) out[2] += i;
+            flag[0] = 1; while (flag[1] == 0); out[1] = 8;
+        }
     }"""
-    _, out = run(body, 1, 64, [np.zeros(1, np.int32), np.zeros(4, np.int32)]).arrays
-    assert out.tolist() == [7, 0, 1225, 0]
+    _, out = run(body, 1, 64, [np.zeros(2, np.int32), np.zeros(4, np.int32)]).arrays
+    assert out.tolist() == [7, 8, 1225, 0]
+
+
+PTX = ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k(.param .u64 out)\n{\n"
+STORE = "ld.param.u64 %rd1, [out];\nmad.wide.u32 %rd1, %r1, 4, %rd1;\nst.global.u32 [%rd1], %r3;\nret;\n"
+
+
+def test_a_shuffle_waits_for_lanes_that_come_to_it_from_further_down():
+    ptx = (
+        PTX
+        + f""".reg .pred %p<2>; .reg .b32 %r<8>; .reg .b64 %rd<2>;
+        mov.u32 %r1, %tid.x; mov.u32 %r2, %r1; and.b32 %r4, %r1, 1; setp.eq.u32 %p1, %r4, 1;
+        @%p1 bra LATER;
+        JOIN: shfl.sync.bfly.b32 %r3, %r2, 1, 31, -1;
+        {STORE}
+        LATER: add.u32 %r2, %r2, 100; bra.uni JOIN;
+    }}"""
+    )
+    out = emu.emulate(ptx, "k", 1, 64, [np.zeros(64, np.uint32)]).arrays[0]
+    assert out.tolist() == [(t ^ 1) + (100 if (t ^ 1) & 1 else 0) for t in range(64)]
+
+
+def test_a_value_made_further_down_survives_until_it_is_used():
+    ptx = (
+        PTX
+        + f""".reg .b32 %r<8>; .reg .b64 %rd<2>;
+        mov.u32 %r1, %tid.x; bra.uni LATER;
+        BACK: add.u32 %r4, %r1, 5; add.u32 %r5, %r1, 7; add.u32 %r5, %r4, %r5; add.u32 %r3, %r2, %r5;
+        {STORE}
+        LATER: mul.lo.u32 %r2, %r1, 1000; bra.uni BACK;
+    }}"""
+    )
+    out = emu.emulate(ptx, "k", 1, 32, [np.zeros(32, np.uint32)]).arrays[0]
+    assert out.tolist() == [1000 * t + 2 * t + 12 for t in range(32)]
 
 
 def test_inline_assembly_with_registers_of_its_own():

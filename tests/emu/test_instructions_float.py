@@ -68,6 +68,15 @@ def test_fma_f32_with_a_subnormal_result_is_rounded_once():
     assert got.tolist() == [fma32(int(x), int(y), int(z)) for x, y, z in zip(a, b, c, strict=True)]
 
 
+def test_fma_f32_at_a_subnormal_tie_that_double_rounding_gets_wrong():
+    # (2^23 - 2^12 + 1)(2^23 + 2^12 + 1) = 2^46 + 1: a product of half the smallest subnormal and a bit far below,
+    # which float64 drops. The sum is then a tie, and would go down to the even neighbour.
+    a, b = _bits32((2**23 - 2**12 + 1) * 2.0**-98), _bits32((2**23 + 2**12 + 1) * 2.0**-98)
+    c = 2**23 - 2
+    got = execute("fma.rn.f32 %d, %a, %b, %c;", "f32", ["f32"] * 3, [[a] * 32, [b] * 32, [c] * 32])
+    assert got.tolist() == [fma32(a, b, c)] * 32 == [c + 1] * 32
+
+
 @pytest.mark.parametrize("op", ["add", "sub", "mul"])
 @pytest.mark.parametrize("mode", ["", ".rn", ".rz", ".rm", ".rp"])
 @settings(max_examples=5, deadline=None)

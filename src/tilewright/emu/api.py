@@ -153,7 +153,9 @@ def run(
     finally:
         for address in symbols.values():
             memory.release(address)
-    return EmuResult(trace.counters(program, count * threads), reporter.hazards, time.perf_counter() - started)
+    return EmuResult(
+        trace.counters(program, count * threads, reporter.sources), reporter.hazards, time.perf_counter() - started
+    )
 
 
 @dataclass

@@ -7,7 +7,11 @@ instruction. Requests, sectors and wavefronts are those of lab/coalesce.py and l
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .hazards import Sources
+    from .program import Program
 
 MEMORY_FIELDS = ("requests", "sectors", "wavefronts", "ideal", "bytes")
 
@@ -148,8 +152,8 @@ class Trace:
         """The global side of an asynchronous copy: only its sectors are counted, the rest by `site`."""
         return self._far_sites.setdefault(index, Site("async_copy"))
 
-    def counters(self, program: Any, threads: int) -> Counters:
-        """Sum up."""
+    def counters(self, program: Program, threads: int, sources: Sources) -> Counters:
+        """Sum up. `sources` names the files."""
         out = Counters(threads=threads)
         for block in program.blocks:
             for i in range(block.start, block.end):
@@ -158,9 +162,10 @@ class Trace:
                 warps = self.block_warps[block.index]
                 count = self.guarded.get(i, 0) if instruction.guard is not None and not handler.ends_block else count
                 kind = handler.kind_of(instruction.fields)
+                file, line = sources.place(instruction.location) if instruction.location else (None, None)
                 row = InstructionRow(
-                    file=instruction.location.file if instruction.location else None,
-                    line=instruction.location.line if instruction.location else None,
+                    file=file,
+                    line=line,
                     ptx=instruction.text,
                     ptx_line=instruction.ptx_line,
                     kind=kind,
