@@ -187,12 +187,16 @@ class GpuExecutor:
     def upload(self, data: np.ndarray) -> int:
         data = np.ascontiguousarray(data).view(np.uint8).reshape(-1)
         address = self.allocate(data.nbytes)
+        self.write(address, data)
+        return address
+
+    def write(self, address: int, data: np.ndarray) -> None:
+        """Copy raw bytes (a one-dimensional, contiguous uint8 array) to memory that is already there."""
         if data.nbytes:
             with bound_to(self.ordinal):
                 check(
                     driver().cuMemcpyHtoD(address, data.ctypes.data, data.nbytes), f"copying {data.nbytes} B to the GPU"
                 )
-        return address
 
     def allocate(self, nbytes: int) -> int:
         """Device memory, not initialised. Raises DeviceError with the size when there is none left."""

@@ -1,0 +1,1 @@
+"""The laboratory: checking numbers, counting what kernels do, measuring on a GPU, and keeping records of it."""

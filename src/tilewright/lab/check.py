@@ -1,0 +1,107 @@
+"""Is a product right? Reference in float64; finite first; then the error of a same-precision product as the measure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+UNIT_ROUNDOFF = 2.0**-24
+"""Of fp32, round to nearest."""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """`max_error`: the largest absolute difference from float64 (inf where not finite). `reason` is "" when ok."""
+
+    ok: bool
+    max_error: float
+    bound: float
+    reason: str = ""
+
+
+def reference(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None, alpha: float = 1.0, beta: float = 0.0
+) -> np.ndarray:
+    """alpha * a @ b + beta * c in float64. a [..., m, k], b [..., k, n]; c is not read when beta is 0."""
+    product = alpha * np.matmul(a.astype(np.float64), b.astype(np.float64))
+    return product if c is None or beta == 0 else product + beta * c.astype(np.float64)
+
+
+def check(
+    out: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    *,
+    c: np.ndarray | None = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    library: np.ndarray | None = None,
+    expected: np.ndarray | None = None,
+) -> CheckResult:
+    """Whether `out` is alpha * a @ b + beta * c, computed in fp32.
+
+    Passes when every element that should be finite is, every other equals the reference (inf as inf, nan as nan), and
+    max|out - ref| <= 2 max|library - ref| + sqrt(k) u max|ref|. `library` is another fp32 product of the same operands,
+    by default NumPy's; the last term (u: unit roundoff) is what k roundings of partial sums add up to at random: a
+    kernel sums in one chain, NumPy's BLAS in blocks. `expected`: the float64 reference if it is at hand.
+    """
+    ref = reference(a, b, c, alpha, beta) if expected is None else expected
+    if out.shape != ref.shape:
+        return CheckResult(False, np.inf, 0.0, f"shape {out.shape} instead of {ref.shape}")
+    if ref.size == 0:
+        return CheckResult(True, 0.0, 0.0)
+    finite = np.isfinite(ref)
+    wrong = np.isfinite(out) != finite
+    wrong |= ~finite & ~((out == ref) | (np.isnan(out) & np.isnan(ref)))
+    if wrong.any():
+        where = tuple(int(i) for i in np.argwhere(wrong)[0])
+        count = int(wrong.sum())
+        return CheckResult(
+            False,
+            np.inf,
+            0.0,
+            f"{count} elements are {out[where]} or the like, first at {where}: {ref[where]:.6g} is right",
+        )
+    if library is None:
+        library = np.float32(alpha) * np.matmul(a, b)
+        if c is not None and beta != 0:
+            library = library + np.float32(beta) * c
+    with np.errstate(invalid="ignore"):
+        error = np.where(finite, np.abs(out - ref), 0.0)
+        library_error = np.where(finite & np.isfinite(library), np.abs(library - ref), 0.0)
+    largest = float(np.abs(ref[finite]).max(initial=0.0))
+    bound = 2 * float(library_error.max()) + float(np.sqrt(a.shape[-1])) * UNIT_ROUNDOFF * largest + 1e-37
+    worst = float(error.max())
+    if worst <= bound:
+        return CheckResult(True, worst, bound)
+    where = tuple(int(i) for i in np.unravel_index(int(error.argmax()), error.shape))
+    return CheckResult(
+        False, worst, bound, f"at {where} it is {out[where]:.9g} and should be {ref[where]:.9g}: off by {worst:.3g}, "
+        f"allowed {bound:.3g}",
+    )  # fmt: skip
+
+
+class Guarded:
+    """An output buffer filled with NaN, with a guard band of `band` elements before and behind `view`."""
+
+    _PATTERN = np.uint32(0x7FC0BEEF)  # a NaN of its own: a stray NaN written over it is seen
+
+    def __init__(self, shape: tuple[int, ...], band: int = 256) -> None:
+        self.size, self.band = int(np.prod(shape)), band
+        self.whole = np.full(self.size + 2 * band, self._PATTERN, np.uint32)
+        self.shape = shape
+
+    @property
+    def view(self) -> np.ndarray:
+        """The part to write: float32, contiguous, of the shape asked for."""
+        return self.whole.view(np.float32)[self.band : self.band + self.size].reshape(self.shape)
+
+    def intact(self) -> bool:
+        """Whether both bands still hold what they were filled with."""
+        bands = np.concatenate((self.whole[: self.band], self.whole[self.band + self.size :]))
+        return bool((bands == self._PATTERN).all())
+
+    def untouched(self) -> int:
+        """Elements of the view that nobody wrote."""
+        return int((self.whole[self.band : self.band + self.size] == self._PATTERN).sum())

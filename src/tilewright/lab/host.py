@@ -1,0 +1,65 @@
+"""What one warm call costs the host, apart from what the GPU does: microseconds of the Python thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from typing import Any
+
+from ..errors import MissingDependency
+from .check import check
+from .ladder import driver_version
+from .record import provenance
+
+
+def host_microseconds(
+    call: Callable[[], object], wait: Callable[[], None], calls: int = 1000, rounds: int = 9
+) -> float:
+    """Median over rounds of the mean of `calls` calls. `wait` empties the GPU's queue between rounds.
+
+    The queue must not fill: the GPU's part of a call must be shorter than the host's.
+    """
+    times = []
+    for _ in range(rounds):
+        wait()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        times.append((time.perf_counter() - start) / calls * 1e6)
+        wait()
+    return median(times[1:])
+
+
+def host_records(suite: str, cases: list[dict[str, Any]], say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """tw.matmul on torch tensors, warm, beside torch.mm; checked first. Raises MissingDependency without torch."""
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingDependency("the host suite needs torch: pip install 'tilewright[bench]'") from error
+    from ..ops.matmul import matmul
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    name = torch.cuda.get_device_name(0)
+    origin = provenance(machine_kind="gpu", gpu=name, driver=driver_version(), reference_version=torch.__version__)
+    records = []
+    for case in cases:
+        m, n, k = case["m"], case["n"], case["k"]
+        say(f"host time at {m}x{n}x{k}")
+        a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
+        out = torch.empty(m, n, device="cuda")
+        verdict = check(matmul(a, b).cpu().numpy(), a.cpu().numpy(), b.cpu().numpy())
+        calls: dict[str, Callable[[], object]] = {
+            "tw.matmul(a, b)": partial(matmul, a, b),
+            "tw.matmul(a, b, out=out)": partial(matmul, a, b, out=out),
+            "torch.mm(a, b)": partial(torch.mm, a, b),
+            "torch.mm(a, b, out=out)": partial(torch.mm, a, b, out=out),
+        }
+        for text, call in calls.items():
+            result = {"right": verdict.ok, "reason": verdict.reason}
+            if verdict.ok:
+                result["host_us"] = host_microseconds(call, torch.cuda.synchronize)
+            where = {"call": text, "m": m, "n": n, "k": k, "layout": "nn", "dtype": "f32"}
+            records.append({"suite": suite, "case": where, "result": result, "provenance": origin})
+    return records

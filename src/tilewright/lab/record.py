@@ -1,0 +1,82 @@
+"""Records: one JSON object a result, with all that is needed to know where it came from."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..errors import TilewrightError
+from ..jit import nvrtc
+
+FIELDS = ("suite", "case", "result", "provenance")
+
+
+def provenance(**more: Any) -> dict[str, Any]:
+    """Versions, machine and date; `more` adds the GPU, its driver and the reference library where there are any."""
+    return {
+        "tilewright": __version__,
+        "nvrtc": nvrtc.version(),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        **more,
+    }
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write beside `path` and rename: a reader sees the old file or the new one, never a part.
+
+    Raises TilewrightError when the folder cannot be written.
+    """
+    text = json.dumps(value, indent=1, sort_keys=False, allow_nan=False) + "\n"
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise TilewrightError(
+            f"{path} cannot be written: {error}. Choose another place with --out or --json."
+        ) from error
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The records of a file. Raises TilewrightError naming what is wrong with it."""
+    try:
+        records = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TilewrightError(f"{path} cannot be read as records: {error}") from error
+    validate(records, str(path))
+    return records
+
+
+def validate(records: Any, where: str) -> None:
+    """Raise TilewrightError unless `records` is a list of objects with suite, case, result and provenance."""
+    if not isinstance(records, list):
+        raise TilewrightError(f"{where}: a list of records was expected, not {type(records).__name__}.")
+    for index, record in enumerate(records):
+        missing = [name for name in FIELDS if not isinstance(record, dict) or name not in record]
+        if missing:
+            raise TilewrightError(f"{where}: record {index} lacks {', '.join(missing)}.")
+
+
+def find_records(folder: Path, suite: str) -> list[dict[str, Any]]:
+    """The records of the newest file of a suite (by its records' date); [] when there is none."""
+    best: Sequence[dict[str, Any]] = ()
+    for path in sorted(folder.glob("*.json")):
+        records = [record for record in read_records(path) if record["suite"] == suite]
+        if records and (not best or records[0]["provenance"]["date"] > best[0]["provenance"]["date"]):
+            best = records
+    return list(best)

@@ -1,0 +1,72 @@
+"""cuBLAS, through whichever library that brings it is installed; or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from ..ops.device_array import DeviceArray
+
+Launch = Callable[[int], None]
+"""Starts one product on a stream (a CUstream as an integer)."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """`prepare(a, b, out, layout)` gives a Launch of out = a @ b in fp32; "t": that array is transposed."""
+
+    name: str
+    version: str
+    prepare: Callable[[DeviceArray, DeviceArray, DeviceArray, str], Launch]
+
+
+def find_reference(ordinal: int) -> tuple[Reference | None, str]:
+    """(the reference, "") from torch or CuPy; (None, why) when neither can use GPU `ordinal`."""
+    reasons = []
+    for name, build in (("torch", _torch), ("cupy", _cupy)):
+        try:
+            module = import_module(name)
+        except ImportError:
+            reasons.append(f"{name} is not installed")
+            continue
+        try:
+            return build(module, ordinal), ""
+        except Exception as error:  # a build without CUDA, a driver it cannot use
+            reasons.append(f"{name} cannot use the GPU ({type(error).__name__}: {error})")
+    return None, f"no cuBLAS to compare with: {'; '.join(reasons)}. Install one with: pip install 'tilewright[bench]'"
+
+
+def _torch(torch: Any, ordinal: int) -> Reference:
+    torch.zeros(1, device=f"cuda:{ordinal}")
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+    def prepare(a: DeviceArray, b: DeviceArray, out: DeviceArray, layout: str) -> Launch:
+        views = [torch.as_tensor(x, device=f"cuda:{ordinal}") for x in (a, b, out)]
+        left, right = (view.t() if letter == "t" else view for view, letter in zip(views[:2], layout, strict=True))
+
+        def launch(stream: int) -> None:
+            with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=f"cuda:{ordinal}")):
+                torch.mm(left, right, out=views[2])
+
+        return launch
+
+    return Reference("cuBLAS through torch", f"torch {torch.__version__}", prepare)
+
+
+def _cupy(cupy: Any, ordinal: int) -> Reference:
+    cupy.cuda.Device(ordinal).use()
+    cupy.zeros(1)
+
+    def prepare(a: DeviceArray, b: DeviceArray, out: DeviceArray, layout: str) -> Launch:
+        views = [cupy.asarray(x) for x in (a, b, out)]
+        left, right = (view.T if letter == "t" else view for view, letter in zip(views[:2], layout, strict=True))
+
+        def launch(stream: int) -> None:
+            with cupy.cuda.ExternalStream(stream, ordinal):
+                cupy.matmul(left, right, out=views[2])
+
+        return launch
+
+    return Reference("cuBLAS through CuPy", f"cupy {cupy.__version__}", prepare)

@@ -1,0 +1,130 @@
+"""Suites: benchmark cases as data (benchmarks/*.json), run on a GPU into records.
+
+Also a command for machines without the command line's packages: python -m tilewright.lab.suite FILE --out DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigRejected, TilewrightError
+from ..ladder import GEMM_RUNGS, Rung, find_rung, rungs_for
+from ..problems import GemmProblem
+from .ladder import Step
+from .record import write_json
+
+KINDS = ("times", "counters", "host")
+
+
+def select_rungs(text: str | None, dtype: str) -> tuple[Rung, ...]:
+    """Rungs of a dtype by "f05..f09", "f01,f12", or both; all for None. Raises ConfigRejected with the known ids."""
+    known = rungs_for(dtype)
+    if not known:
+        dtypes = sorted({d for rung in GEMM_RUNGS for d in rung.dtypes})
+        raise ConfigRejected(f"there is no ladder for dtype {dtype!r}. There is one for: {', '.join(dtypes)}.")
+    if text is None:
+        return known
+    chosen: list[Rung] = []
+    for part in text.split(","):
+        first, dots, last = part.strip().partition("..")
+        low = find_rung(first)
+        high = find_rung(last) if dots else low
+        for rung in (low, high):
+            if rung not in known:
+                raise ConfigRejected(f"{rung} does not multiply {dtype}; it multiplies {', '.join(rung.dtypes)}.")
+        span = known[known.index(low) : known.index(high) + 1]
+        if not span:
+            raise ConfigRejected(f"the range {part!r} is empty: {low} stands above {high}.")
+        chosen.extend(rung for rung in span if rung not in chosen)
+    return tuple(chosen)
+
+
+def read_suite(path: Path) -> dict[str, Any]:
+    """{"name", "kind", "cases"} of a suite's file. Raises TilewrightError naming what is wrong with it."""
+    try:
+        suite = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TilewrightError(f"{path} cannot be read as a suite: {error}") from error
+    if not isinstance(suite, dict) or not {"name", "kind", "cases"} <= suite.keys() or suite["kind"] not in KINDS:
+        raise TilewrightError(f'{path} is no suite: it needs "name", "cases", and a "kind" of {", ".join(KINDS)}.')
+    if not re.fullmatch(r"[\w.-]+", suite["name"]):
+        raise TilewrightError(f"{path}: the name {suite['name']!r} is no file name.")
+    return suite
+
+
+def steps_of(suite: dict[str, Any], gpu: Any) -> list[Step]:
+    """The suite's cases: rungs with their defaults, or, for "planned" cases, what plan_for chooses on `gpu`."""
+    from ..plan import plan_for
+
+    steps = []
+    for case in suite["cases"]:
+        dtype = case.get("dtype", "f32")
+        problem = GemmProblem.dense(case["m"], case["n"], case["k"], layout=case.get("layout", "nn"), dtype=dtype)
+        if case.get("planned"):
+            plan = plan_for(problem, gpu)
+            steps.append(Step(plan.rung, plan.config, problem))
+        else:
+            steps.extend(Step(rung, rung.default, problem) for rung in select_rungs(case.get("rungs"), dtype))
+    return steps
+
+
+def run_suite(
+    suite: dict[str, Any], out: Path, seconds: float = 1.0, say: Callable[[str], None] = lambda _: None
+) -> tuple[Path, list[dict[str, Any]]]:
+    """Run a suite on GPU 0 and write its records to `out`. Needs a GPU: DeviceError without one."""
+    from ..jit.device import device
+
+    gpu = device(0).gpu
+    if suite["kind"] == "host":
+        from .host import host_records
+
+        records = host_records(suite["name"], suite["cases"], say)
+    elif suite["kind"] == "counters":
+        from .counters import compare
+
+        records = []
+        for step in steps_of(suite, gpu):
+            say(step.rung.id)
+            records.append(compare(step.rung, step.problem, gpu.name) | {"suite": suite["name"]})
+    else:
+        from .ladder import climb_on_gpu
+
+        records = climb_on_gpu(steps_of(suite, gpu), suite=suite["name"], seconds=seconds, say=say)
+    path = out / f"{suite['name']}-{gpu.name.replace(' ', '-')}.json"
+    write_json(path, records)
+    return path, records
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Run benchmark suites on a GPU and write their records.")
+    parser.add_argument("suite", nargs="+", type=Path, help="files such as benchmarks/fp32-ladder.json")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the records")
+    parser.add_argument("--seconds", type=float, default=1.0, help="measured time a case")
+    given = parser.parse_args(arguments)
+    wrong = 0
+    for path in given.suite:
+        try:
+            written, records = run_suite(
+                read_suite(path), given.out, given.seconds, lambda text: print(f"  {text}", file=sys.stderr, flush=True)
+            )
+        except TilewrightError as error:
+            print(f"{path}: {type(error).__name__}: {error}", file=sys.stderr)
+            return 2
+        for record in records:
+            case, result = record["case"], record["result"]
+            figures = {k: round(v, 4) for k, v in result.items() if isinstance(v, float)}
+            name = case.get("rung") or case.get("call")
+            print(name, case.get("config_text", ""), case.get("m"), case.get("layout"), figures, flush=True)
+            wrong += not result.get("right", True)
+        print(f"{len(records)} records in {written}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

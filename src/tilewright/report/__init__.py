@@ -1,0 +1,1 @@
+"""Tables from records: for a terminal (rich) and for README and docs (Markdown)."""

@@ -1,0 +1,187 @@
+"""Records -> rows -> tables. Every figure shown stands in a record; a missing one is a dash."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import TilewrightError
+from ..lab.record import find_records
+
+Record = dict[str, Any]
+Column = tuple[str, Callable[[Record], str]]
+DASH = "-"
+
+
+def number(value: float | int | None, form: str = ".2f") -> str:
+    return DASH if value is None else format(value, form)
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    return DASH if value is None else f"{100 * value:.{digits}f}%"
+
+
+def _result(name: str, form: str = "") -> Callable[[Record], str]:
+    return lambda record: number(record["result"].get(name), form)
+
+
+def _share(name: str, digits: int = 1) -> Callable[[Record], str]:
+    return lambda record: percent(record["result"].get(name), digits)
+
+
+def _rung(record: Record) -> str:
+    return str(record["case"]["rung"])
+
+
+def _verdict(record: Record) -> str:
+    return "right" if record["result"]["right"] else "WRONG"
+
+
+def _instructions(kind: str) -> Callable[[Record], str]:
+    return lambda record: number(record["result"].get("instructions_per_thread", {}).get(kind), ".0f")
+
+
+def _spread(record: Record) -> str:
+    result = record["result"]
+    if result.get("ratio") is None:
+        return DASH
+    return f"{result['ratio_p10']:.3f}..{result['ratio_p90']:.3f}"
+
+
+COMPILER: tuple[Column, ...] = (
+    ("rung", _rung),
+    ("check", _verdict),
+    ("max error", _result("max_error", ".1e")),
+    ("registers", _result("registers", "d")),
+    ("spill B", _result("spill_bytes", "d")),
+    ("shared B", _result("shared_bytes", "d")),
+    ("occupancy", _share("occupancy", 0)),
+    ("limited by", lambda record: str(record["result"].get("limited_by", DASH))),
+)
+EXECUTED: tuple[Column, ...] = (
+    ("rung", _rung),
+    ("fp32", _instructions("fp32")),
+    ("int", _instructions("int")),
+    ("memory", _instructions("memory")),
+    ("other", _instructions("other")),
+    ("sectors", _result("sectors_per_request", ".2f")),
+    ("wavefronts", _result("wavefronts_per_request", ".2f")),
+    ("ideal", _result("ideal_wavefronts_per_request", ".2f")),
+    ("FLOP/B", _result("flop_per_byte", ".2f")),
+    ("bound", _share("bound_share_of_peak", 0)),
+    ("roof", lambda record: str(record["result"].get("bound_by", DASH))),
+)
+MEASURED: tuple[Column, ...] = (
+    ("rung", _rung),
+    ("check", _verdict),
+    ("ms", _result("ms", ".3f")),
+    ("TFLOP/s", _result("tflops", ".2f")),
+    ("of cuBLAS", _share("ratio")),
+    ("of FFMA peak", _share("share_of_peak")),
+    ("registers", _result("registers", "d")),
+    ("spill B", _result("spill_bytes", "d")),
+    ("shared B", _result("shared_bytes", "d")),
+    ("occupancy", _share("occupancy", 0)),
+)
+LADDER_PAGE: tuple[Column, ...] = (
+    *MEASURED[:1],
+    ("config", lambda record: str(record["case"]["config_text"])),
+    *MEASURED[2:7],
+    ("p10..p90", _spread),
+)
+SIZES_PAGE: tuple[Column, ...] = (
+    ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
+    ("layout", lambda record: str(record["case"]["layout"]).upper()),
+    ("config", lambda record: str(record["case"]["config_text"])),
+    ("ms", _result("ms", ".4f")),
+    ("TFLOP/s", _result("tflops", ".1f")),
+    ("of cuBLAS", _share("ratio")),
+    ("p10..p90", _spread),
+)
+HOST_PAGE: tuple[Column, ...] = (
+    ("call", lambda record: f"`{record['case']['call']}`"),
+    ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
+    ("host us a call", _result("host_us", ".1f")),
+)
+
+
+def _pair(name: str) -> Callable[[Record], str]:
+    def text(record: Record) -> str:
+        pair = record["result"]["ratios"][name]
+        return f"{number(pair['emulator'], '.3f')} / {number(pair['hardware'], '.3f')}"
+
+    return text
+
+
+def _counts(name: str) -> Callable[[Record], str]:
+    return lambda record: f"{record['result']['emulator'][name]} / {record['result']['hardware'][name]}"
+
+
+COUNTERS_PAGE: tuple[Column, ...] = (
+    ("rung", _rung),
+    ("sectors a load", _pair("sectors_per_load")),
+    ("sectors a store", _pair("sectors_per_store")),
+    ("wavefronts a shared load", _pair("wavefronts_per_shared_load")),
+    ("wavefronts of shared loads", _counts("shared_load_wavefronts")),
+    ("wavefronts of shared stores", _counts("shared_store_wavefronts")),
+)
+PAGES: dict[str, tuple[Column, ...]] = {
+    "fp32-ladder": LADDER_PAGE,
+    "fp32-f12": SIZES_PAGE,
+    "host-time": HOST_PAGE,
+    "counters": COUNTERS_PAGE,
+}
+"""Which columns a suite's records have in README and docs."""
+
+
+def rich_table(title: str, columns: Sequence[Column], records: Sequence[Record]) -> Any:
+    """A rich Table, figures to the right; fits 100 columns."""
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", box=None, padding=(0, 1), pad_edge=False)
+    for name, _ in columns:
+        left = name in ("rung", "check", "limited by", "roof")
+        table.add_column(name, justify="left" if left else "right", no_wrap=True)
+    for record in records:
+        style = None if record["result"]["right"] else "bold red"
+        table.add_row(*(cell(record) for _, cell in columns), style=style)
+    return table
+
+
+def markdown(columns: Sequence[Column], records: Sequence[Record]) -> str:
+    """A Markdown table, and a line that says where its figures come from."""
+    lines = ["| " + " | ".join(name for name, _ in columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(cell(record) for _, cell in columns) + " |" for record in records]
+    origin = records[0]["provenance"]
+    words = [f"Measured on an {origin['gpu']}" if origin.get("gpu", "")[:1] in "AEIOUH" else f"On {origin.get('gpu')}"]
+    words += [f"driver {origin['driver']}"] if origin.get("driver") else []
+    words += [f"NVRTC {origin['nvrtc']}"] if origin.get("nvrtc") else []
+    words += [str(origin["reference_version"])] if origin.get("reference_version") else []
+    return "\n".join([*lines, "", "*" + ", ".join(words) + f", {origin['date'][:10]}.*"])
+
+
+_REGION = re.compile(r"(<!-- records: ([\w.-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def fill(text: str, folder: Path) -> str:
+    """`text` with every `<!-- records: SUITE -->` region made anew from the records in `folder`.
+
+    A suite without records leaves its region saying so. Raises TilewrightError for a suite that has no page.
+    """
+
+    def region(match: re.Match[str]) -> str:
+        suite = match[2]
+        if suite not in PAGES:
+            raise TilewrightError(f"no page is defined for suite {suite!r}. There are: {', '.join(PAGES)}.")
+        records = find_records(folder, suite)
+        body = markdown(PAGES[suite], records) if records else f"*No record of suite {suite} yet.*"
+        return f"{match[1]}{body}\n{match[4]}"
+
+    return _REGION.sub(region, text)
+
+
+def pages_of(root: Path) -> list[Path]:
+    """README and docs that hold regions."""
+    return [path for path in (root / "README.md", *sorted((root / "docs").glob("*.md"))) if path.is_file()]

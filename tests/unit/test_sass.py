@@ -1,0 +1,56 @@
+"""What the compiler made of the rungs, read from their machine code."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.arch import ARCHS
+from tilewright.ladder import GemmConfig, find_rung
+from tilewright.problems import GemmProblem
+
+sass = pytest.importorskip("tilewright.lab.sass")
+
+
+def opcodes(rung: str, config: GemmConfig | None = None, layout: str = "nn", arch: str = "sm_90a") -> list[str]:
+    try:
+        sass.find_disassembler()
+    except Exception as error:
+        pytest.skip(f"no disassembler: {error}")
+    rung_ = find_rung(rung)
+    problem = GemmProblem.dense(4096, 4096, 4096, layout=layout)
+    kernel = rung_.compile(problem, config or rung_.default, ARCHS[arch])
+    return [instruction.opcode for instruction in sass.disassemble(kernel.cubin)]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("cache", ["cg", "ca"])
+def test_f11_copies_without_registers(arch, cache):
+    """LDGSTS stands in the SASS; no load that passes through registers is left; .cg and .ca are what was asked for."""
+    from dataclasses import replace
+
+    seen = opcodes("f11_cp_async", replace(find_rung("f11").default, cache=cache), arch=arch)
+    wide = [op for op in seen if op.startswith("LDGSTS") and op.endswith(".128")]
+    assert wide
+    assert all(("BYPASS" in op) == (cache == "cg") for op in wide)
+    assert any(op.startswith("LDGSTS") and not op.endswith(".128") for op in seen), "A is transposed element by element"
+    assert not any(op.split(".")[0] in ("LDG", "STS") for op in seen)
+
+
+def test_f10_still_passes_through_registers():
+    seen = opcodes("f10_double_buffer")
+    assert any(op.startswith("LDG.") for op in seen)
+    assert any(op.startswith("STS") for op in seen)
+    assert not any(op.startswith("LDGSTS") for op in seen)
+
+
+@pytest.mark.parametrize("rung", ["f09_transposed", "f12_multistage"])
+def test_fragments_of_both_operands_are_128_bit_loads(rung):
+    loads = [op for op in opcodes(rung) if op.startswith("LDS") and op != "LDS"]
+    assert loads
+    assert set(loads) == {"LDS.128"}
+
+
+def test_f12_spends_nine_tenths_of_its_instructions_on_products():
+    """Of the whole kernel, prologue and epilogue included; the main loop has more. A fall means address arithmetic."""
+    seen = opcodes("f12_multistage")
+    assert seen.count("FFMA") / len(seen) > 0.85
