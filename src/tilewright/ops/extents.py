@@ -50,6 +50,8 @@ def may_overlap(one: Operand, other: Operand) -> bool:
 
 def may_overlap_itself(operand: Operand) -> bool:
     """Whether two elements of a view may share memory: False is certain, True may be overcautious."""
+    if operand.size == 0:
+        return False
     reach = 0
     for step, extent in sorted((s, e) for s, e in zip(operand.strides, operand.shape, strict=True) if e > 1):
         if step <= reach:  # a step must clear all that the smaller steps reach

@@ -224,6 +224,8 @@ def _from_interface(value: Any, name: str) -> Operand:
     stream = interface.get("stream")
     if stream == 0:
         raise InvalidOperand(f"{name} names stream 0 in __cuda_array_interface__, which its version 3 forbids.")
+    if stream == 1:  # the legacy default stream; a launch names it 0
+        stream = 0
     from .device_calls import ordinal_of  # the interface does not say which GPU the memory is on
 
     return _operand(

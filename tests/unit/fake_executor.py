@@ -1,0 +1,71 @@
+"""An executor that multiplies with NumPy what a launch's parameters describe: it tests ops apart from kernels."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from unittest import mock
+
+import numpy as np
+
+from tilewright.arch import GPUS
+from tilewright.jit.launch import Launch, use_executor
+from tilewright.ladder import rung as rung_module
+from tilewright.ladder.rung import Rung
+
+_BASE = 1 << 40
+
+
+class FakeExecutor:
+    """Buffers are NumPy arrays 1 MiB apart. Every access is checked to lie within one."""
+
+    def __init__(self) -> None:
+        self.gpu = GPUS["H200"]
+        self.arch = self.gpu.arch
+        self.buffers: dict[int, np.ndarray] = {}
+        self.launches: list[Launch] = []
+        self._next = _BASE
+
+    def upload(self, data: np.ndarray) -> int:
+        assert data.dtype == np.uint8
+        assert data.ndim == 1
+        address, self._next = self._next, self._next + (len(data) // (1 << 20) + 2 << 20)
+        self.buffers[address] = data.copy()
+        return address
+
+    def download(self, address: int, nbytes: int) -> np.ndarray:
+        base = max((b for b in self.buffers if b <= address), default=0)
+        return self.buffers[base][address - base :][:nbytes].copy()
+
+    def release(self, address: int) -> None:
+        del self.buffers[address]
+
+    def _view(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+        base = max(b for b in self.buffers if b <= address)
+        return np.ndarray(shape, np.float32, self.buffers[base], address - base, tuple(4 * s for s in strides))
+
+    def launch(self, kernel: object, launch: Launch) -> None:
+        self.launches.append(launch)
+        assert launch.grid[1] <= 65535
+        values = rung_module._ARGS.unpack(launch.params)
+        a, b, c, out = values[:4]
+        a_batch, b_batch, c_batch, out_batch, a_row, a_col, b_row, b_col, c_row, c_col, out_row, out_col = values[4:16]
+        m, n, k, alpha, beta = values[16:]
+        batch = launch.grid[1]
+        result = self._view(out, (batch, m, n), (out_batch, out_row, out_col))
+        total = np.zeros((batch, m, n))
+        if k:
+            left = self._view(a, (batch, m, k), (a_batch, a_row, a_col)).astype(np.float64)
+            total = left @ self._view(b, (batch, k, n), (b_batch, b_row, b_col)).astype(np.float64)
+        total = alpha * total
+        if c:
+            total = total + beta * self._view(c, (batch, m, n), (c_batch, c_row, c_col)).astype(np.float64)
+        result[...] = total
+
+
+@contextlib.contextmanager
+def fake_gpu() -> Iterator[FakeExecutor]:
+    """Run ops on a FakeExecutor, with nothing compiled."""
+    executor = FakeExecutor()
+    with use_executor(executor), mock.patch.object(Rung, "compile", return_value=None):
+        yield executor

@@ -1,0 +1,262 @@
+"""The kernel cache: whole entries or none, under races, kills, corruption and disks that cannot be written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import tilewright
+from tilewright.errors import CacheError
+from tilewright.jit import cache as cache_module
+from tilewright.jit import compile as compile_module
+from tilewright.jit.cache import KernelCache
+from tilewright.jit.compile import compile_source
+
+KEY, OTHER = "a" * 64, "b" * 64
+FILES = {"kernel.cubin": b"\x7fELF" + bytes(range(256)), "kernel.ptx": b".version 9.0", "kernel.log": b"ptxas info"}
+KERNEL = 'extern "C" __global__ void fill(float* x) { x[threadIdx.x] = 1.5f; }'
+
+
+@pytest.fixture
+def cache(tmp_path) -> KernelCache:
+    return KernelCache(tmp_path)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_an_entry_comes_back_as_it_was_stored(cache):
+    assert cache.load(KEY) is None
+    assert cache.store(KEY, FILES)
+    assert cache.load(KEY) == FILES
+    assert cache.keys() == [KEY]
+    assert cache.size() >= sum(map(len, FILES.values()))
+
+
+def test_the_second_writer_of_a_key_uses_the_firsts_entry(cache):
+    assert cache.store(KEY, FILES)
+    assert cache.store(KEY, {**FILES, "kernel.log": b"another"})
+    assert cache.load(KEY) == FILES
+    assert not [name for name in names(cache.folder) if ".new-" in name]
+
+
+def truncate(entry: Path) -> None:
+    (entry / "kernel.cubin").write_bytes(FILES["kernel.cubin"][:10])
+
+
+def alter(entry: Path) -> None:
+    (entry / "kernel.cubin").write_bytes(bytes(len(FILES["kernel.cubin"])))
+
+
+def lose_a_file(entry: Path) -> None:
+    (entry / "kernel.ptx").unlink()
+
+
+def cut_the_index(entry: Path) -> None:
+    (entry / "index.json").write_text('{"key": "')
+
+
+def empty_the_index(entry: Path) -> None:
+    (entry / "index.json").write_text("[]")
+
+
+def become_a_file(entry: Path) -> None:
+    for path in entry.iterdir():
+        path.unlink()
+    entry.rmdir()
+    entry.write_text("not a folder")
+
+
+def hold_anothers_entry(entry: Path) -> None:
+    (entry / "index.json").write_text((entry / "index.json").read_text().replace(KEY, OTHER))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [truncate, alter, lose_a_file, cut_the_index, empty_the_index, become_a_file, hold_anothers_entry],
+    ids=lambda f: f.__name__,
+)
+def test_a_damaged_entry_is_never_served_heals_and_is_told_once(cache, damage):
+    for key in (KEY, OTHER):
+        cache.store(key, FILES)
+        if key == KEY or damage is not hold_anothers_entry:
+            damage(cache.path(key))
+    damaged = [KEY] if damage is hold_anothers_entry else [KEY, OTHER]
+    with pytest.warns(RuntimeWarning, match="corrupt") as told:
+        loaded = [cache.load(key) for key in damaged]
+    assert not any(loaded)
+    assert len(told) == 1, "said once, not once an entry"
+    assert cache.store(KEY, FILES)
+    assert cache.load(KEY) == FILES
+
+
+def test_a_truncated_entry_of_a_real_kernel_is_compiled_again(tmp_path, monkeypatch):
+    monkeypatch.setenv(cache_module.ENVIRONMENT_VARIABLE, str(tmp_path))
+    first = compile_source(KERNEL, entry="fill")
+    entry = KernelCache(tmp_path).path(first.key)
+    (entry / "kernel.cubin").write_bytes(first.cubin[:100])
+    compile_module._in_memory.clear()  # as a new process would find it
+    with pytest.warns(RuntimeWarning, match="corrupt"):
+        again = compile_source(KERNEL, entry="fill")
+    assert not again.from_cache
+    assert again.cubin == first.cubin
+    compile_module._in_memory.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        healed = compile_source(KERNEL, entry="fill")
+    assert healed.from_cache
+    assert healed.cubin == first.cubin
+
+
+def child(code: str, folder: Path) -> subprocess.Popen:
+    source = Path(tilewright.__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(source), cache_module.ENVIRONMENT_VARIABLE: str(folder)}
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+
+
+def test_two_processes_that_compile_one_kernel_at_once_both_succeed(tmp_path):
+    code = (
+        "import os, time; from pathlib import Path; from tilewright.jit import compile_source\n"
+        "from tilewright.jit.nvrtc import version; version()\n"
+        f"Path({str(tmp_path)!r}, str(os.getpid())).touch()\n"
+        f"while len(list(Path({str(tmp_path)!r}).glob('[0-9]*'))) < 2: time.sleep(0.001)\n"
+        f"k = compile_source({KERNEL!r}, entry='fill'); print(k.key, len(k.cubin), k.from_cache)"
+    )
+    runs = [child(code, tmp_path / "cache") for _ in range(2)]
+    outputs = [run.communicate(timeout=60) for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], outputs
+    one, two = (out.split()[:2] for out, _ in outputs)
+    assert one == two
+    cache = KernelCache(tmp_path / "cache")
+    assert cache.keys() == [one[0]]
+    assert not [name for name in names(cache.folder) if ".new-" in name or ".trash-" in name]
+
+
+def test_a_kill_in_the_middle_of_a_write_leaves_nothing_visible(tmp_path):
+    code = (
+        "import pathlib, time; from tilewright.jit.cache import KernelCache\n"
+        "write = pathlib.Path.write_bytes\n"
+        "def slow(path, data):\n"
+        "    write(path, data[: len(data) // 2]); print('half', flush=True); time.sleep(60)\n"
+        "pathlib.Path.write_bytes = slow\n"
+        f"KernelCache().store({KEY!r}, {FILES!r})"
+    )
+    run = child(code, tmp_path)
+    assert run.stdout.readline() == "half\n"
+    run.send_signal(signal.SIGKILL)
+    run.communicate(timeout=10)
+    cache = KernelCache(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cache.load(KEY) is None
+        assert cache.keys() == []
+        assert cache.store(KEY, FILES)
+    assert cache.load(KEY) == FILES
+
+
+def test_a_full_disk_is_told_once_and_leaves_no_half_entry(cache, monkeypatch):
+    def full(path: Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.warns(RuntimeWarning, match="No space left") as told:
+        stored = [cache.store(key, FILES) for key in (KEY, OTHER)]
+    assert stored == [False, False]
+    assert len(told) == 1
+    monkeypatch.undo()
+    assert cache.load(KEY) is None
+    assert not [path for path in cache.folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("kind", ["mode", "proc"])
+def test_a_read_only_folder_is_done_without(tmp_path, kind):
+    if kind == "mode" and os.geteuid() == 0:
+        pytest.skip("root may write to a folder of any mode")
+    tmp_path.chmod(0o500)
+    try:
+        folder = tmp_path if kind == "mode" else Path("/proc")  # where not even root makes folders
+        with pytest.warns(RuntimeWarning, match=cache_module.ENVIRONMENT_VARIABLE):
+            assert not KernelCache(folder).store(KEY, FILES)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_folder_that_cannot_be_made_still_lets_kernels_compile(tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    monkeypatch.setenv(cache_module.ENVIRONMENT_VARIABLE, str(blocked))
+    with pytest.warns(RuntimeWarning, match=str(blocked)):
+        kernel = compile_source(KERNEL.replace("1.5f", "2.5f"), entry="fill")
+    assert kernel.cubin.startswith(b"\x7fELF")
+
+
+def test_clear_removes_every_entry(cache):
+    cache.store(KEY, FILES)
+    cache.store(OTHER, FILES)
+    assert cache.clear() == 2
+    assert cache.keys() == []
+    assert cache.size() == 0
+
+
+def test_an_exported_cache_comes_back_elsewhere_without_its_damaged_entries(cache, tmp_path):
+    cache.store(KEY, FILES)
+    cache.store(OTHER, FILES)
+    truncate(cache.path(OTHER))
+    with pytest.warns(RuntimeWarning, match="corrupt"):
+        assert cache.export(tmp_path / "kernels.zip") == 1
+    elsewhere = KernelCache(tmp_path / "elsewhere")
+    assert elsewhere.load_archive(tmp_path / "kernels.zip") == 1
+    assert elsewhere.load(KEY) == FILES
+    assert [p.name for p in tmp_path.glob(".*")] == [], "no partial archive stays"
+
+
+def test_foreign_archives_are_refused_and_change_nothing(cache, tmp_path):
+    foreign = tmp_path / "foreign.zip"
+    for member in ("../../evil", f"{KEY}/../../evil", f"{KEY}/kernel.exe", "A" * 64 + "/kernel.ptx", "readme.txt"):
+        with zipfile.ZipFile(foreign, "w") as archive:
+            archive.writestr(f"{OTHER}/kernel.ptx", "good")
+            archive.writestr(member, "bad")
+        with pytest.raises(CacheError, match="no exported kernel cache"):
+            cache.load_archive(foreign)
+        assert cache.keys() == []
+    foreign.write_bytes(b"PK not a zip")
+    with pytest.raises(CacheError, match="cannot be read"):
+        cache.load_archive(foreign)
+    with pytest.raises(CacheError, match="cannot be read"):
+        cache.load_archive(tmp_path / "nowhere.zip")
+    with pytest.raises(CacheError, match="could not be exported"):
+        cache.export(tmp_path / "no" / "such" / "folder.zip")
+
+
+def test_the_folder_follows_the_environment_and_else_the_platform(tmp_path, monkeypatch):
+    monkeypatch.setenv(cache_module.ENVIRONMENT_VARIABLE, str(tmp_path))
+    assert cache_module.default_folder() == tmp_path
+    monkeypatch.delenv(cache_module.ENVIRONMENT_VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_module.default_folder() == tmp_path / "xdg" / "tilewright"
+
+
+def test_a_kernel_loads_from_the_cache_quickly(tmp_path, monkeypatch):
+    """20 ms is the aim; the bound leaves room for a busy machine."""
+    monkeypatch.setenv(cache_module.ENVIRONMENT_VARIABLE, str(tmp_path))
+    cold = compile_source(KERNEL, entry="fill")
+    assert not cold.from_cache
+    times = []
+    for _ in range(5):
+        compile_module._in_memory.clear()
+        start = time.perf_counter()
+        assert compile_source(KERNEL, entry="fill").from_cache
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.05

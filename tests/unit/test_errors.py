@@ -1,0 +1,34 @@
+"""Errors are of one family, of the builtin kinds people catch, and hold what they promise."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from tilewright import errors
+
+KINDS = [
+    value
+    for value in vars(errors).values()
+    if isinstance(value, type) and issubclass(value, errors.TilewrightError) and value is not errors.TilewrightError
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_kind_is_caught_by_the_base_and_says_its_message(kind):
+    with pytest.raises(errors.TilewrightError, match="the words"):
+        raise kind("the words")
+    assert kind.__doc__
+
+
+def test_bad_arguments_are_value_errors_and_missing_packages_import_errors():
+    assert issubclass(errors.InvalidOperand, ValueError)
+    assert issubclass(errors.ConfigRejected, ValueError)
+    assert issubclass(errors.MissingDependency, ImportError)
+
+
+def test_a_compile_error_carries_its_log_through_pickling():
+    error = errors.CompileError("f.cu does not compile", "f.cu(3): error")
+    assert error.log == "f.cu(3): error"
+    assert str(pickle.loads(pickle.dumps(error))) == "f.cu does not compile"

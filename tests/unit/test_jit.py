@@ -1,0 +1,255 @@
+"""From constants to a compiled kernel: rendering, includes, keys, ptxas's report, errors, the parameter struct."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import struct
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from tilewright import emu
+from tilewright.arch import ARCHS
+from tilewright.errors import CompileError
+from tilewright.jit import cache as cache_module
+from tilewright.jit import compile as compile_module
+from tilewright.jit import nvrtc
+from tilewright.jit import source as source_module
+from tilewright.jit.compile import BASE_OPTIONS, cache_key, compile_source, compile_unit
+from tilewright.jit.launch import current_executor, use_executor
+from tilewright.jit.source import CUDA_ROOT, Source, gather, literal, render
+from tilewright.ladder import find_rung
+from tilewright.ladder.rung import _ARGS
+from tilewright.problems import GemmProblem
+
+FILL = 'extern "C" __global__ void fill(float* x) { x[threadIdx.x] = 1.0f; }'
+
+
+# --- sources ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (True, "bool", "true"),
+        (False, "bool", "false"),
+        (0, "int", "0"),
+        (-7, "int", "-7"),
+        (1.5, "float", "1.5f"),
+        (1e-30, "float", "1e-30f"),
+        (1.0, "float", "1.0f"),
+        ("unsigned short", "type", "unsigned short"),
+    ],
+)
+def test_constants_become_cpp_literals(value, kind, text):
+    assert literal(value) == (kind, text)
+
+
+def test_a_unit_names_its_constants_and_gathers_every_include():
+    source = render("gemm/f12_multistage.cuh", {"tile_m": 128, "edge": True, "Item": "float"}, "gemm")
+    assert "static constexpr int tile_m = 128;" in source.text
+    assert "static constexpr bool edge = true;" in source.text
+    assert "using Item = float;" in source.text
+    assert source.name == "f12_multistage.cu"
+    names = [name for name, _ in source.headers]
+    assert {"gemm/f12_multistage.cuh", "gemm/args.cuh", "ptx/cp_async.cuh"} <= set(names)
+    assert len(names) == len(set(names))
+
+
+def test_an_include_that_is_nowhere_is_named_with_the_folders_searched(tmp_path):
+    with pytest.raises(CompileError, match=rf'"mine/lost\.cuh" was not found in {re.escape(str(tmp_path))}'):
+        gather('#include "mine/lost.cuh"\n', [tmp_path])
+
+
+def test_includes_are_found_through_includes_and_once(tmp_path):
+    (tmp_path / "one.cuh").write_text('#include "two.cuh"\n')
+    (tmp_path / "two.cuh").write_text('#pragma once\n#include "one.cuh"\n')
+    assert [name for name, _ in gather('#include "one.cuh"', [tmp_path])] == ["one.cuh", "two.cuh"]
+
+
+# --- keys ------------------------------------------------------------------------------------------------------------
+
+
+def key(text: str = FILL, **changes) -> str:
+    values = {"arch": "sm_90a", "options": BASE_OPTIONS, "version": "13.0", "headers": (), "name": "f.cu"} | changes
+    source = Source(text, values["name"], "fill", values["headers"])
+    return cache_key(source, values["arch"], values["options"], values["version"])
+
+
+def test_everything_that_changes_the_machine_code_changes_the_key():
+    keys = [
+        key(), key(FILL + " "), key(arch="sm_80"), key(options=(*BASE_OPTIONS, "-DX")), key(version="13.1"),
+        key(headers=(("a.cuh", "int x;"),)), key(headers=(("a.cuh", "int y;"),)), key(headers=(("b.cuh", "int x;"),)),
+    ]  # fmt: skip
+    assert len(set(keys)) == len(keys)
+    assert key() == key()
+    assert re.fullmatch("[0-9a-f]{64}", key())
+
+
+def test_the_key_and_the_machine_code_do_not_depend_on_where_the_package_lies(tmp_path, monkeypatch):
+    moved = tmp_path / "elsewhere" / "cuda"
+    shutil.copytree(CUDA_ROOT, moved)
+    rung, problem = find_rung("f01"), GemmProblem.dense(64, 64, 64)
+    constants = rung.constants(problem, rung.default)
+    here = render("gemm/f01_naive.cuh", constants, "gemm")
+    monkeypatch.setattr(source_module, "CUDA_ROOT", moved)
+    there = render("gemm/f01_naive.cuh", constants, "gemm")
+    assert here == there
+    assert cache_key(here, "sm_80", (), "13.0") == cache_key(there, "sm_80", (), "13.0")
+    assert str(CUDA_ROOT) not in here.text + "".join(text for _, text in here.headers)
+
+
+# --- ptxas's report --------------------------------------------------------------------------------------------------
+
+LOG = """\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'first' for 'sm_90a'
+ptxas info    : Function properties for first
+    8 bytes stack frame, 16 bytes spill stores, 24 bytes spill loads
+ptxas info    : Used 255 registers, used 2 barriers, 8 bytes cumulative stack size, 49152 bytes smem, 400 bytes cmem[0]
+ptxas info    : Compile time = 12.3 ms
+ptxas info    : Compiling entry function 'second' for 'sm_90a'
+ptxas info    : Function properties for second
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 10 registers, used 0 barriers, 360 bytes cmem[0]
+"""
+
+
+def test_resources_are_read_from_the_entrys_own_part_of_the_report():
+    assert nvrtc.parse_resources(LOG, "first") == nvrtc.Resources(255, 16, 24, 8, 49152, 2)
+    assert nvrtc.parse_resources(LOG, "second") == nvrtc.Resources(10, 0, 0, 0, 0, 0)
+
+
+def test_a_report_without_the_entry_is_an_error_and_not_zeros():
+    with pytest.raises(CompileError, match="no registers for entry 'third'"):
+        nvrtc.parse_resources(LOG, "third")
+    with pytest.raises(CompileError):
+        nvrtc.parse_resources("", "first")
+
+
+# --- compiling -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    monkeypatch.setenv(cache_module.ENVIRONMENT_VARIABLE, str(tmp_path))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_known_architecture_gets_machine_code_and_ptx(fresh, arch):
+    kernel = compile_source(FILL, entry="fill", arch=arch)
+    assert kernel.cubin.startswith(b"\x7fELF")
+    assert re.search(rf"^\.target {arch}", kernel.ptx, re.MULTILINE)
+    assert ".visible .entry fill(" in kernel.ptx
+    assert kernel.resources.registers > 0
+
+
+def test_a_kernel_compiles_once_in_a_process_and_then_comes_from_memory(fresh):
+    kernel = compile_source(FILL, entry="fill")
+    assert not kernel.from_cache
+    assert compile_source(FILL, entry="fill") is kernel
+
+
+def test_threads_that_ask_at_once_get_one_compilation(fresh, monkeypatch):
+    builds = []
+    build = nvrtc.build
+
+    def counted(*arguments):
+        builds.append(arguments)
+        time.sleep(0.05)
+        return build(*arguments)
+
+    monkeypatch.setattr(nvrtc, "build", counted)
+    kernels = []
+    threads = [threading.Thread(target=lambda: kernels.append(compile_source(FILL, entry="fill"))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(builds) == 1
+    assert len(kernels) == 4
+    assert all(kernel is kernels[0] for kernel in kernels)
+
+
+def test_a_source_that_does_not_compile_shows_the_compilers_words_and_line(fresh):
+    with pytest.raises(CompileError, match=r"mine\.cu\(2\): error") as caught:
+        compile_source(
+            'extern "C" __global__ void fill(float* x) {\n  x[0] = nonsense;\n}', entry="fill", name="mine.cu"
+        )
+    assert "nonsense" in caught.value.log
+    assert "mine.cu does not compile for sm_90a" in str(caught.value)
+
+
+def test_an_entry_that_is_not_there_is_named_with_how_to_declare_it(fresh):
+    with pytest.raises(CompileError, match=r"no kernel named 'filll'.*extern \"C\" __global__ void filll"):
+        compile_source(FILL, entry="filll", name="mine.cu")
+    assert compile_module.kernel_cache().keys() == [], "nothing half-known is stored"
+
+
+def test_a_persons_own_header_is_found_and_is_part_of_the_key(fresh, tmp_path):
+    (tmp_path / "value.cuh").write_text("constexpr float value = 3.0f;")
+    text = '#include "value.cuh"\n' + FILL.replace("1.0f", "value")
+    first = compile_source(text, entry="fill", include=[tmp_path])
+    source_module._read.cache_clear()
+    (tmp_path / "value.cuh").write_text("constexpr float value = 4.0f;")
+    second = compile_source(text, entry="fill", include=[tmp_path])
+    assert first.key != second.key
+    assert first.cubin != second.cubin
+
+
+def test_a_small_kernel_compiles_cold_in_time(fresh):
+    start = time.perf_counter()
+    compile_source(FILL.replace("1.0f", "7.0f"), entry="fill")
+    assert time.perf_counter() - start < 1.5
+
+
+# --- the parameter struct --------------------------------------------------------------------------------------------
+
+
+def test_the_packed_parameters_are_the_struct_of_the_device_code():
+    """A kernel reads every field by name from bytes packed in Rung.plan's order, each field with a value of its own."""
+    pointers = ["a", "b", "c", "out"]
+    longs = [f"{name}_batch" for name in pointers]
+    longs += [f"{name}_{axis}" for name in pointers for axis in ("row", "col")]
+    scalars = ["m", "n", "k", "alpha", "beta"]
+    names = [*pointers, *longs, *scalars]
+    reads = [f"values[{i}] = (long long)args.{name};" for i, name in enumerate(names)]
+    text = "\n".join([
+        '#include "gemm/args.cuh"',
+        f"static_assert(sizeof(GemmArgs) == {_ARGS.size});",
+        'extern "C" __global__ void probe(GemmArgs args, long long* values) {',
+        *reads,
+        "}",
+    ])  # fmt: skip
+    kernel = compile_unit(Source(text, "probe.cu", "probe", gather(text, (CUDA_ROOT,))), "sm_80")
+    memory = emu.GlobalMemory()
+    values = memory.add(np.zeros(len(names), np.int64), "values")
+    params = _ARGS.pack(*range(1, len(names) + 1)) + struct.pack("<Q", values)
+    emu.run(kernel.ptx, "probe", grid=(1, 1, 1), block=(1, 1, 1), params=params, memory=memory)
+    assert memory.read(values, 8 * len(names)).view(np.int64).tolist() == list(range(1, len(names) + 1))
+
+
+# --- executors -------------------------------------------------------------------------------------------------------
+
+
+def test_an_executor_is_in_force_inside_its_block_alone_also_after_an_error():
+    outer, inner = object(), object()
+    with use_executor(outer):
+        with contextlib.suppress(KeyError), use_executor(inner):
+            assert current_executor() is inner
+            raise KeyError
+        assert current_executor() is outer
+    assert current_executor() is None
+
+
+def test_an_executor_of_one_thread_is_not_in_force_in_another():
+    seen = []
+    with use_executor(object()):
+        thread = threading.Thread(target=lambda: seen.append(current_executor()))
+        thread.start()
+        thread.join()
+    assert seen == [None]

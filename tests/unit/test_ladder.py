@@ -1,0 +1,144 @@
+"""The rungs as data: every default and space is sound, paths are chosen rightly, and why_not says why not."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import struct
+
+import pytest
+
+from tilewright.arch import ARCHS
+from tilewright.errors import ConfigRejected
+from tilewright.jit.source import CUDA_ROOT
+from tilewright.ladder import GEMM_RUNGS, GemmConfig, find_rung, rungs_for
+from tilewright.ladder.rung import Addresses
+from tilewright.problems import GemmProblem, Matrix
+
+FP32 = rungs_for("f32")
+SQUARE = GemmProblem.dense(512, 512, 512)
+SM_90A = ARCHS["sm_90a"]
+
+
+def test_the_twelve_fp32_rungs_stand_in_order_each_with_its_file_and_lesson():
+    assert [rung.id.split("_")[0] for rung in FP32] == [f"f{i:02d}" for i in range(1, 13)]
+    for rung in FP32:
+        assert (CUDA_ROOT / rung.include).is_file()
+        assert rung.include.endswith(f"{rung.id}.cuh")
+        assert len(rung.teaches) > 20
+
+
+@pytest.mark.parametrize("rung", FP32, ids=str)
+@pytest.mark.parametrize("arch", ARCHS.values(), ids=str)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_every_default_fits_every_architecture_and_layout(rung, arch, layout):
+    problem = GemmProblem.dense(512, 512, 512, layout=layout)
+    assert rung.why_not(problem, rung.default, arch) is None
+
+
+@pytest.mark.parametrize("rung", FP32, ids=str)
+def test_every_space_holds_its_default_and_configs_that_fit(rung):
+    space = rung.space()
+    assert rung.default in space
+    assert len(set(space)) == len(space)
+    reasons = [rung.why_not(SQUARE, config, SM_90A) for config in space]
+    assert reasons.count(None) >= max(1, len(space) // 4)
+    for reason in filter(None, reasons):
+        assert re.search(r"\d", reason) or "next rung" in reason, f"a reason carries its numbers: {reason}"
+
+
+def test_rungs_are_found_by_id_or_number_and_else_named():
+    assert find_rung("f09") is find_rung("f09_transposed")
+    with pytest.raises(ConfigRejected, match=r"'f9' is not known\. Known: f01_naive, f02"):
+        find_rung("f9")
+
+
+@pytest.mark.parametrize("sizes", [(512, 512, 512), (513, 512, 512), (512, 511, 512), (512, 512, 510)])
+@pytest.mark.parametrize("rung", FP32, ids=str)
+def test_ragged_sizes_take_the_edge_path_and_whole_tiles_do_not(rung, sizes):
+    assert rung.edge(GemmProblem.dense(*sizes), rung.default) == (sizes != (512, 512, 512) and ragged(rung, sizes))
+
+
+def ragged(rung, sizes) -> bool:
+    config = rung.default
+    m, n, k = sizes
+    lines = rung.vector_bytes == 16 and (n % 4 or k % 4)
+    return bool(m % config.tile_m or n % config.tile_n or k % max(config.tile_k, 1) or lines)
+
+
+@pytest.mark.parametrize("rung", [rung for rung in FP32 if rung.vector_bytes == 16], ids=str)
+@pytest.mark.parametrize(
+    "a", [Matrix(512, 1, alignment=4), Matrix(513, 1), Matrix(1024, 2), Matrix(512, 1, batch_stride=3)], ids=str
+)
+def test_lines_that_vectors_cannot_read_take_the_edge_path(rung, a):
+    assert rung.edge(dataclasses.replace(SQUARE, a=a, batch=2), rung.default)
+
+
+def test_scalar_rungs_need_no_alignment():
+    problem = dataclasses.replace(SQUARE, a=Matrix(513, 1, alignment=4), b=Matrix(1024, 2))
+    assert not find_rung("f05").edge(problem, find_rung("f05").default)
+
+
+@pytest.mark.parametrize(
+    ("out", "c", "n", "whole"),
+    [
+        (Matrix(512, 1), None, 512, True),
+        (Matrix(512, 1), Matrix(512, 1), 512, True),
+        (Matrix(512, 1, alignment=4), None, 512, False),
+        (Matrix(512, 1), Matrix(512, 1, alignment=8), 512, False),
+        (Matrix(512, 1), Matrix(0, 1), 512, True),
+        (Matrix(512, 1), Matrix(1, 0), 512, False),
+        (Matrix(1, 512), None, 512, False),
+        (Matrix(510, 1), None, 510, False),
+    ],
+)
+def test_results_move_in_vectors_only_where_rows_allow_it(out, c, n, whole):
+    problem = dataclasses.replace(GemmProblem.dense(512, n, 512), out=out, c=c)
+    assert find_rung("f12").vector_out(problem) == whole
+
+
+def test_why_not_carries_the_numbers():
+    f12, f01 = find_rung("f12"), find_rung("f01")
+    deep = dataclasses.replace(f12.default, stages=40)
+    assert re.search(
+        r"needs \d{6,} B of shared memory a block; sm_90a allows 232448", f12.why_not(SQUARE, deep, SM_90A)
+    )
+    assert "4096 threads a block; sm_90a allows 1024" in f01.why_not(SQUARE, GemmConfig(64, 64), SM_90A)
+    assert "multiplies f32; the operands are f64" in f01.why_not(
+        GemmProblem.dense(8, 8, 8, dtype="f64"), f01.default, SM_90A
+    )
+    old = dataclasses.replace(SM_90A, compute_capability=(7, 0))
+    assert "needs compute capability 8.0; sm_90a has 7.0" in f01.why_not(SQUARE, f01.default, old)
+    few = dataclasses.replace(f12.default, stages=1)
+    assert "at least 2 stages; it has 1" in f12.why_not(SQUARE, few, SM_90A)
+    with pytest.raises(ConfigRejected, match="4096 threads"):
+        f01.compile(SQUARE, GemmConfig(64, 64), SM_90A)
+
+
+@pytest.mark.parametrize("rung", FP32, ids=str)
+def test_a_plan_covers_the_result_with_tiles_and_packs_what_it_was_given(rung):
+    problem = dataclasses.replace(GemmProblem.dense(300, 200, 100, batch=3, use_c=True))
+    launch = rung.plan(problem, rung.default, Addresses(1 << 40, 2 << 40, 3 << 40, 4 << 40), 1.5, -2.0)
+    tiles = -(-300 // rung.default.tile_m) * -(-200 // rung.default.tile_n)
+    assert launch.grid == (tiles, 3, 1)
+    assert launch.block == (rung.default.threads, 1, 1)
+    assert struct.unpack_from("<4Q", launch.params) == (1 << 40, 2 << 40, 4 << 40, 3 << 40)
+    assert struct.unpack_from("<3i2f", launch.params, 16 * 8) == (300, 200, 100, 1.5, -2.0)
+    assert launch.shared_bytes == (rung.shared_bytes(rung.default, problem) if rung.dynamic_shared else 0)
+
+
+@pytest.mark.parametrize("rung", [rung for rung in FP32 if not rung.dynamic_shared], ids=str)
+def test_the_shared_bytes_told_are_those_the_compiler_sees(rung):
+    kernel = rung.compile(SQUARE, rung.default, SM_90A)
+    assert kernel.resources.shared_bytes == rung.shared_bytes(rung.default, SQUARE)
+
+
+def test_config_texts_name_what_they_have():
+    assert str(GemmConfig(32, 32)) == "32x32"
+    text = str(find_rung("f12").default)
+    for word in ("128x256x16", "warp 64x64/4x2", "thread 4x4", "4 stages", "ca", "group 8"):
+        assert word in text
+
+
+def test_ids_are_unique():
+    assert len({rung.id for rung in GEMM_RUNGS}) == len(GEMM_RUNGS)

@@ -1,0 +1,186 @@
+"""The choice of rung and config: deterministic, explained, and refused with numbers where nothing fits."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from fake_executor import fake_gpu
+
+import tilewright as tw
+from tilewright.arch import ARCHS, GPUS
+from tilewright.errors import ConfigRejected, InvalidOperand
+from tilewright.explanation import edge_reason, explain_problem, roofline
+from tilewright.ladder import GEMM_RUNGS, GemmConfig, find_rung
+from tilewright.plan import FP32_CHOICES, plan_for
+from tilewright.problems import GemmProblem, Matrix
+
+H200 = GPUS["H200"]
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=str)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_every_choice_compiles_in_principle_on_every_gpu(gpu, layout):
+    problem = GemmProblem.dense(4096, 4096, 4096, layout=layout)
+    f12 = find_rung("f12")
+    fits = [choice for choice in FP32_CHOICES if f12.why_not(problem, choice.config, gpu.arch) is None]
+    assert len(fits) >= len(FP32_CHOICES) - 1, "a choice that fits nowhere is dead weight"
+    plan = plan_for(problem, gpu)
+    assert plan.rung.why_not(problem, plan.config, gpu.arch) is None
+
+
+def test_the_choices_are_members_of_f12s_space():
+    space = set(find_rung("f12").space())
+    for choice in FP32_CHOICES:
+        assert choice.config in space, str(choice.config)
+        assert 0 < choice.efficiency < 1
+        assert choice.source
+
+
+def test_large_products_take_large_tiles_and_small_ones_spread_over_the_sms():
+    large = plan_for(GemmProblem.dense(4096, 4096, 4096), H200).config
+    small = plan_for(GemmProblem.dense(256, 256, 256), H200).config
+    thin = plan_for(GemmProblem.dense(16, 4096, 4096), H200).config
+    assert large.tile_m * large.tile_n >= 128 * 128
+    assert small.tile_m * small.tile_n <= 64 * 64
+    assert thin.tile_m == min(choice.config.tile_m for choice in FP32_CHOICES)
+
+
+def test_the_same_problem_gets_the_same_plan_and_batch_counts_as_tiles():
+    one = GemmProblem.dense(512, 512, 512)
+    assert plan_for(one, H200) == plan_for(dataclasses.replace(one), H200)
+    assert plan_for(dataclasses.replace(one, batch=64), H200).config.tile_m > plan_for(one, H200).config.tile_m
+
+
+def test_an_architecture_stands_for_its_first_gpu():
+    problem = GemmProblem.dense(512, 512, 512)
+    assert plan_for(problem, ARCHS["sm_80"]) == plan_for(problem, GPUS["A100"])
+
+
+@pytest.mark.parametrize("rung", [rung.id for rung in GEMM_RUNGS if "f32" in rung.dtypes])
+def test_a_named_rung_runs_its_default(rung):
+    plan = plan_for(GemmProblem.dense(100, 100, 100), H200, rung)
+    assert (plan.rung.id, plan.config, plan.source) == (rung, find_rung(rung).default, "the rung's default")
+
+
+def test_a_named_config_without_a_rung_is_one_of_the_fast_rung():
+    config = FP32_CHOICES[-1].config
+    plan = plan_for(GemmProblem.dense(100, 100, 100), H200, config=config)
+    assert (plan.rung.id, plan.config, plan.source) == ("f12_multistage", config, "the caller")
+
+
+def test_a_named_config_that_does_not_fit_is_refused_with_numbers_and_a_way_out():
+    config = dataclasses.replace(find_rung("f12").default, stages=10)
+    with pytest.raises(ConfigRejected, match=r"needs \d+ B of shared memory a block; sm_90a allows 232448.*Leave rung"):
+        plan_for(GemmProblem.dense(100, 100, 100), H200, config=config)
+
+
+def test_a_dtype_without_rungs_is_refused_with_those_that_have():
+    with pytest.raises(ConfigRejected, match=r"no rung multiplies f64 yet; there are rungs for .*f32"):
+        plan_for(GemmProblem.dense(8, 8, 8, dtype="f64"), H200)
+
+
+def test_what_a_smaller_gpu_refuses_is_listed_and_the_rest_still_runs(monkeypatch):
+    small = dataclasses.replace(H200, arch=dataclasses.replace(H200.arch, shared_per_block=48 * 1024))
+    plan = plan_for(GemmProblem.dense(4096, 4096, 4096), small)
+    assert plan.refused
+    for rung, config, reason in plan.refused:
+        assert rung == "f12_multistage"
+        assert "shared memory" in reason
+        assert config not in str(plan.config)
+    none = dataclasses.replace(H200, arch=dataclasses.replace(H200.arch, shared_per_block=1024))
+    assert plan_for(GemmProblem.dense(64, 64, 64), none).rung.id == "f11_cp_async"
+
+
+# --- explain ---------------------------------------------------------------------------------------------------------
+
+
+def zeros(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.float32)
+
+
+def test_explain_names_rung_config_reason_source_path_launch_and_bound():
+    text = str(tw.explain(zeros(300, 200), zeros(200, 100), gpu="A100"))
+    for word in ("[300 x 200] @ [200 x 100]", "A100 (sm_80)", "f12_multistage", "edge (predicated): m=300", "blocks of",
+                 "B of shared memory", "TFLOP/s at most", "not a measurement", "refused"):  # fmt: skip
+        assert word in text.replace("\n         ", " ")
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_explain_says_which_gpu_it_speaks_of_and_why(monkeypatch):
+    from tilewright.jit import device
+
+    monkeypatch.setattr(device, "gpu_available", lambda: False)
+    a = zeros(8, 8)
+    assert "no usable GPU" in tw.explain(a, a).gpu_source
+    assert tw.explain(a, a).gpu.name == "H200"
+    with fake_gpu():
+        assert tw.explain(a, a).gpu_source == "the emulator in force"
+    assert tw.explain(a, a, gpu="RTX 3090").gpu.name == "RTX 3090"
+    with pytest.raises(InvalidOperand, match=r"Known: .*H100"):
+        tw.explain(a, a, gpu="Voodoo 2")
+
+
+def test_explain_agrees_with_what_matmul_launches():
+    a, b = zeros(5, 130, 70), zeros(5, 70, 90)
+    told = tw.explain(a, b, gpu="H200")
+    with fake_gpu() as gpu:
+        tw.matmul(a, b)
+    assert [launch.grid for launch in gpu.launches] == [told.grid] * told.launches
+    assert gpu.launches[0].block == told.block
+
+
+def test_explain_of_an_empty_result_says_that_nothing_runs():
+    told = tw.explain(zeros(0, 8), zeros(8, 8))
+    assert told.plan is None
+    assert "nothing: the result is empty" in str(told)
+
+
+def test_explain_compiles_when_asked():
+    told = tw.explain(zeros(64, 64), zeros(64, 64), rung="f01", gpu="H200", compile=True)
+    assert told.resources.registers > 0
+    assert f"{told.resources.registers} registers a thread" in str(told)
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        (GemmProblem.dense(128, 256, 64), "aligned"),
+        (GemmProblem.dense(129, 256, 64), "m=129 is no multiple of the tile's 128"),
+        (GemmProblem.dense(128, 256, 65), "k=65 is no multiple of the tile's 16"),
+        (
+            GemmProblem(128, 256, 64, Matrix(64, 1, alignment=4), Matrix(256, 1), Matrix(256, 1)),
+            r"A's lines start at multiples of 4 B \(base aligned to 4 B",
+        ),
+        (
+            GemmProblem(128, 256, 64, Matrix(64, 1), Matrix(512, 2), Matrix(256, 1)),
+            "B has no contiguous lines",
+        ),
+    ],
+)
+def test_the_path_is_told_with_its_reason(problem, words):
+    import re
+
+    rung = find_rung("f12")
+    text = edge_reason(rung, problem, rung.default)
+    assert re.search(words, text), text
+    assert text.startswith("aligned") != rung.edge(problem, rung.default)
+
+
+def test_the_roofline_takes_the_lower_roof():
+    assert roofline(GemmProblem.dense(4096, 4096, 4096), H200).limiter == "arithmetic"
+    thin = roofline(GemmProblem.dense(1, 4096, 4096), H200)
+    assert thin.limiter == "memory"
+    assert thin.bound_tflops == pytest.approx(4800e-3 * thin.intensity)
+
+
+def test_a_refused_config_shows_in_the_text():
+    small = dataclasses.replace(H200, arch=dataclasses.replace(H200.arch, shared_per_block=48 * 1024))
+    text = str(explain_problem(GemmProblem.dense(512, 512, 512), small, "a test"))
+    assert "refused  f12_multistage: 128x256x16" in text
+
+
+def test_a_config_given_to_explain_is_a_config_of_the_call():
+    told = tw.explain(zeros(64, 64), zeros(64, 64), rung="f01", config=GemmConfig(16, 16), gpu="H200")
+    assert told.plan.config == GemmConfig(16, 16)
