@@ -84,6 +84,7 @@ class Sources:
 
     def __init__(self, texts: Mapping[str, str] | None = None) -> None:
         self._texts = {name: tuple(text.splitlines()) for name, text in (texts or {}).items()}
+        self._names: dict[str, str] = {}
 
     def line(self, file: str, number: int) -> str | None:
         """The line, stripped, or None when the file is not at hand."""
@@ -96,10 +97,10 @@ class Sources:
 
     def place(self, location: Location) -> tuple[str, int]:
         """(file, line), the file by the name it was handed over under."""
-        for name in self._texts:
-            if location.file == name or location.file.endswith("/" + name):
-                return name, location.line
-        return location.file, location.line
+        if location.file not in self._names:
+            known = (name for name in self._texts if location.file == name or location.file.endswith("/" + name))
+            self._names[location.file] = next(known, location.file)
+        return self._names[location.file], location.line
 
     def where(self, instruction: Instruction) -> str:
         """An instruction in one line: source place and PTX."""

@@ -28,6 +28,9 @@ from .trace import Trace
 if TYPE_CHECKING:
     from ..arch import Gpu
 
+FEW_LANES = 4096
+"""Batches up to this size bind runs of equal instructions together, lest the cost of NumPy calls prevail."""
+GROUP_ELEMENTS = 8192
 Triple = tuple[int, int, int]
 _STORAGE = {0: np.bool_, 1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
@@ -77,7 +80,7 @@ class Machine:
         self.banks: dict[int, np.ndarray] = {
             width: np.zeros((count, self.lanes), _STORAGE[width]) for width, count in program.row_counts.items()
         }
-        self._scratch: dict[tuple[str, str], np.ndarray] = {}
+        self._scratch: dict[tuple[str, str, int], np.ndarray] = {}
         self.param_data = np.frombuffer(params.ljust(max(program.entry.parameter_bytes, 1), b"\0"), np.uint8)
         self.params = {parameter.name: parameter.offset for parameter in program.entry.parameters}
         self.specials = special_registers(self)
@@ -101,9 +104,18 @@ class Machine:
         for block in self.program.blocks:
             steps: list[Step] = []
             final: Step | None = None
+            bound = block.start
             for i in range(block.start, block.end):
+                if i < bound:  # part of a group
+                    continue
                 instruction, handler = self.program.instructions[i], self.program.handlers[i]
+                bound = i + 1
                 try:
+                    group = self._group(i, block.end) if handler.together and self.lanes <= FEW_LANES else []
+                    if handler.together and len(group) > 1:
+                        steps.append(handler.together(self, group))
+                        bound = i + len(group)
+                        continue
                     step = handler.bind(self, instruction)
                 except (KeyError, ValueError, AttributeError, IndexError, TypeError) as error:
                     if isinstance(error, PtxError):
@@ -117,6 +129,22 @@ class Machine:
                 final = self._falling(block.index + 1)
             self.steps.append(steps)
             self.finals.append(final)
+
+    def _group(self, start: int, end: int) -> list[Instruction]:
+        """Instructions from `start` on with one opcode, none of which reads or writes what another writes."""
+        first = self.program.instructions[start]
+        group: list[Instruction] = []
+        written: set[int] = set()
+        for instruction in self.program.instructions[start : min(end, start + GROUP_ELEMENTS // self.lanes)]:
+            registers = [op for op in instruction.operands if isinstance(op, Register)]
+            if instruction.opcode != first.opcode or instruction.guard or len(registers) != len(instruction.operands):
+                break
+            rows = [self.program.rows[register] for register in registers]
+            if written & set(rows) or len({register.width for register in registers}) > 1:
+                break
+            written.add(rows[0])
+            group.append(instruction)
+        return group
 
     def _falling(self, following: int) -> Step:
         scheduler = self.scheduler
@@ -186,11 +214,11 @@ class Machine:
         """The chosen ones of `lanes` (None: of all)."""
         return np.flatnonzero(chosen) if lanes is None else lanes[chosen]
 
-    def scratch(self, kind: str, use: str = "") -> np.ndarray:
-        """A temporary of one element a lane, valid within one instruction; `use` tells temporaries apart."""
-        key = (kind, use)
+    def scratch(self, kind: str, use: str = "", rows: int = 1) -> np.ndarray:
+        """A temporary of `rows` elements a lane, valid within one step; `use` tells temporaries apart."""
+        key = (kind, use, rows)
         if key not in self._scratch:
-            self._scratch[key] = np.empty(self.lanes, NUMPY[kind])
+            self._scratch[key] = np.empty(self.lanes * rows, NUMPY[kind])
         return self._scratch[key]
 
     def row(self, register: Register) -> np.ndarray:

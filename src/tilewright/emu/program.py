@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from ..errors import PtxError, UnknownInstruction
 from .isa import registry
@@ -64,10 +65,6 @@ class Program:
     def instructions(self) -> list[Instruction]:
         """The instructions of the entry."""
         return self.entry.instructions
-
-    def features(self) -> frozenset[str]:
-        """What the program's instructions need from the machine."""
-        return frozenset().union(*(handler.features for handler in self.handlers))
 
 
 def registers_of(operand: Operand) -> Iterator[Register]:
@@ -199,17 +196,12 @@ def _pack(
     for k in sorted(range(len(order)), key=lambda k: first[k]):
         width = order[k].width
         pool, living = free.setdefault(width, []), active.setdefault(width, [])
-        still = []
-        for end, row in living:
-            if end < first[k]:
-                pool.append(row)
-            else:
-                still.append((end, row))
+        while living and living[0][0] < first[k]:
+            pool.append(heappop(living)[1])
         row = pool.pop() if pool else counts.get(width, 0)
         counts[width] = max(counts.get(width, 0), row + 1)
         rows[order[k]] = row
-        still.append((last[k], row))
-        active[width] = still
+        heappush(living, (last[k], row))
     return rows, counts
 
 

@@ -104,30 +104,67 @@ def _modified(fields: dict[str, str], compute: Compute, temporary: np.ndarray) -
     return whole
 
 
-@executes("fma.rn{ftz:.ftz|}{sat:.sat|}.f32", "mad{.rn|}{ftz:.ftz|}{sat:.sat|}.f32", kind="fp32", flops=("ffma", 2))
-@elementwise(types=("f32", "f32", "f32", "f32"))
-def fma(machine: Machine, fields: dict[str, str]) -> Compute:
-    """a * b + c, rounded once."""
-    product, addend = machine.scratch("f64", "product"), machine.scratch("f64", "addend")
-    total, result = machine.scratch("f64", "sum"), machine.scratch("f32", "fma")
-    bits, shifted = total.view(np.int64), machine.scratch("s64", "shifted")
+def _fused(machine: Machine, rows: int = 1) -> Compute:
+    """compute(out, a, b, c) of `rows` lanes' worth of elements; `out` may be one of the sources."""
+    product, addend = machine.scratch("f64", "product", rows), machine.scratch("f64", "addend", rows)
+    total, shifted = machine.scratch("f64", "sum", rows), machine.scratch("s64", "shifted", rows)
+    bits = total.view(np.int64)
 
     def compute(out: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
         np.multiply(a, b, out=product, dtype=np.float64)
         np.copyto(addend, c)
         np.add(product, addend, out=total)
         underflow.seen = False
-        np.copyto(result, total, casting="same_kind")
+        np.copyto(out, total, casting="same_kind")
         # The lowest 29 bits of a sum between two fp32 numbers are 1 and 28 zeros.
         np.left_shift(bits, 35, out=shifted)
         if underflow.seen or np.minimum.reduce(shifted) == _HALF_WAY:
-            doubtful = (shifted == _HALF_WAY) | (np.abs(result) <= _TINY)
+            doubtful = (shifted == _HALF_WAY) | (np.abs(out) <= _TINY)
             odd = round_to_odd(product[doubtful], addend[doubtful], total[doubtful])
-            result[doubtful] = odd.astype(np.float32)
-        np.copyto(out, result)
+            out[doubtful] = odd.astype(np.float32)
         canonical(out)
 
-    return _modified(fields, compute, machine.scratch("f32", "modified"))
+    return compute
+
+
+def fma_together(machine: Machine, instructions: list[Instruction]) -> Step:
+    """Several independent multiply-adds as one."""
+    fields, count, lanes = instructions[0].fields, len(instructions), machine.lanes
+    compute = _modified(fields, _fused(machine, count), machine.scratch("f32", "modified", count))
+    bank = machine.banks[4]
+    to, *places = (
+        np.array([machine.program.rows[i.operands[k]] for i in instructions])  # type: ignore[index]
+        for k in range(4)
+    )
+    sources = [machine.scratch("f32", f"source{k}", count) for k in range(3)]
+    grids = [source.view(np.uint32).reshape(count, lanes) for source in sources]
+    result = machine.scratch("f32", "together", count)
+    result_grid = result.view(np.uint32).reshape(count, lanes)
+
+    def step() -> None:
+        for place, grid in zip(places, grids, strict=True):
+            bank.take(place, axis=0, out=grid, mode="clip")
+        compute(result, *sources)
+        mask = machine.mask
+        if mask is None:
+            bank[to] = result_grid
+        else:
+            bank[to] = np.where(mask, result_grid, bank[to])
+
+    return step
+
+
+@executes(
+    "fma.rn{ftz:.ftz|}{sat:.sat|}.f32",
+    "mad{.rn|}{ftz:.ftz|}{sat:.sat|}.f32",
+    kind="fp32",
+    flops=("ffma", 2),
+    together=fma_together,
+)
+@elementwise(types=("f32", "f32", "f32", "f32"))
+def fma(machine: Machine, fields: dict[str, str]) -> Compute:
+    """a * b + c, rounded once."""
+    return _modified(fields, _fused(machine), machine.scratch("f32", "modified"))
 
 
 @executes("fma.{mode:rz|rm|rp}{ftz:.ftz|}{sat:.sat|}.f32", kind="fp32", flops=("ffma", 2))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Step = Callable[[], None]
 Bind = Callable[["Machine", "Instruction"], Step]
+Together = Callable[["Machine", "list[Instruction]"], Step]
 Compute = Callable[..., None]
 """compute(out, *sources): reads every source before it writes `out`, which may be one of them."""
 
@@ -48,8 +49,8 @@ class Handler:
     """Operand that names the lanes of the warp which must arrive together."""
     destination: str
     """What happens to the first operand: "write", "update" (read and written), or "none" (only read)."""
-    features: frozenset[str]
-    """What the machine has to prepare for a program that uses it, such as "partial_barrier"."""
+    together: Together | None
+    """Binds several independent instructions of one opcode as one step, for batches of few lanes."""
 
     def kind_of(self, fields: dict[str, str]) -> str:
         """The class of an instruction with these fields."""
@@ -89,15 +90,13 @@ def executes(
     ends_block: bool = False,
     member_mask: int | None = None,
     destination: str = "write",
-    features: tuple[str, ...] = (),
+    together: Together | None = None,
 ) -> Callable[[Bind], Bind]:
     """Register a handler for the forms. See the head of this file and `Handler`."""
 
     def register(bind: Bind) -> Bind:
         for form in forms:
-            handler = Handler(
-                form, _compile(form), bind, kind, flops, ends_block, member_mask, destination, frozenset(features)
-            )
+            handler = Handler(form, _compile(form), bind, kind, flops, ends_block, member_mask, destination, together)
             for head in _heads(form):
                 _by_head.setdefault(head, []).append(handler)
         return bind
