@@ -1,0 +1,35 @@
+"""Everything below needs a CUDA GPU; without one each test says what was missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.errors import DeviceError
+from tilewright.jit import device
+
+
+@pytest.fixture(autouse=True, scope="session")
+def gpu():
+    """The first GPU."""
+    try:
+        if device.gpu_count() == 0:
+            device.driver()
+            pytest.skip("the CUDA driver reports no GPU")
+        return device.device(0).gpu
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def torch():
+    return pytest.importorskip("torch", reason="torch is not installed")
+
+
+@pytest.fixture(scope="session")
+def cupy():
+    return pytest.importorskip("cupy", reason="CuPy is not installed")
+
+
+@pytest.fixture(scope="session")
+def jax():
+    return pytest.importorskip("jax", reason="JAX is not installed")
