@@ -147,6 +147,10 @@ def test_local_memory_arrays_and_generic_addresses():
         assert out[t] == (total if t & 1 else -1) + (total if t % 4 == 2 else 3 * t)
         assert out[64 + t] == (total if t % 4 == 0 else 0)
     assert result.counters.local_load_bytes >= 64 * 9 * 4
+    # The store through `where` goes to all three memories, and counts in each.
+    rows = [row for row in result.counters.per_instruction if row.ptx.startswith("st.u32")]
+    assert [row.requests for row in rows] == [2 * 2]
+    assert result.counters.shared_store_requests == 2 + 2
 
 
 def test_constants_and_module_variables():
@@ -226,6 +230,19 @@ def test_barrier_reductions_and_named_barriers():
     }"""
     out = run(body, 2, 128, [np.zeros(128, np.int32)]).arrays[0]
     assert out.tolist() == [63 - t + 43000 + 100000 if t < 64 else 2 * (191 - t) + 43000 for t in range(128)]
+
+
+def test_barriers_named_by_a_register_and_under_a_guard():
+    body = """(int *out) {
+        __shared__ int s[128]; int t = threadIdx.x, group = t / 64;
+        s[t] = t;
+        asm volatile("bar.sync %0, 64;" :: "r"(1 + group) : "memory");
+        int v = s[group * 128 + 63 - t];
+        asm volatile("{ .reg .pred p; setp.lt.u32 p, %0, 64; @p bar.sync 5, 64; }" :: "r"(t) : "memory");
+        out[t] = v;
+    }"""
+    out = run(body, 3, 128, [np.zeros(128, np.int32)]).arrays[0]
+    assert out.tolist() == [t // 64 * 128 + 63 - t for t in range(128)]
 
 
 def test_producers_that_arrive_without_waiting():
@@ -376,3 +393,24 @@ def test_a_pipeline_of_asynchronous_copies():
         want += tile[::-1]
     assert (result.arrays[0] == want).all()
     assert result.counters.async_copy_bytes == 7 * 32 * 16
+
+
+def test_cache_policies_change_nothing():
+    body = """(float4 *out, const float4 *in) {
+        unsigned long long policy;
+        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+        __shared__ float4 s[32]; float4 v;
+        asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::
+                     "r"((unsigned)__cvta_generic_to_shared(&s[threadIdx.x])), "l"(in + threadIdx.x), "l"(policy)
+                     : "memory");
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.f32 {%0, %1, %2, %3}, [%4], %5;"
+                     : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(in + threadIdx.x), "l"(policy));
+        v.x += s[threadIdx.x].x;
+        asm volatile("st.global.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::
+                     "l"(out + threadIdx.x), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "l"(policy) : "memory");
+    }"""
+    data = np.arange(128, dtype=np.float32).reshape(32, 4)
+    out = run(body, 1, 32, [np.zeros_like(data), data]).arrays[0]
+    assert (out[:, 0] == 2 * data[:, 0]).all()
+    assert (out[:, 1:] == data[:, 1:]).all()

@@ -332,15 +332,15 @@ class GlobalPort:
             )  # fmt: skip
         good = inside & ~skewed
         if write:
-            for k in np.flatnonzero(good):
-                buffer = memory.find(int(addresses[k]))
-                if buffer is not None and buffer.read_only:
-                    good[k] = False
-                    machine.report(
-                        "write_to_read_only",
-                        f"write of {nbytes} bytes at {int(addresses[k]):#x}: {memory.describe(int(addresses[k]))}",
-                        instruction, machine.some(pattern.lanes, np.arange(len(good)) == k), int(addresses[k]),
-                    )  # fmt: skip
+            fixed = good & memory.read_only(addresses)
+            good &= ~fixed
+            if fixed.any():
+                at = int(addresses[fixed][0])
+                machine.report(
+                    "write_to_read_only",
+                    f"write of {nbytes} bytes at {at:#x}: {memory.describe(at)}",
+                    instruction, machine.some(pattern.lanes, fixed), at,
+                )  # fmt: skip
         return None if good.all() else good
 
     def load(self, index: np.ndarray, nbytes: int, out: np.ndarray) -> None:

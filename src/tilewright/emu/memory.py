@@ -119,6 +119,11 @@ class GlobalMemory:
         known = np.maximum(place, 1) - 1
         return (place > 0) & (addresses <= ends[known]) & (ends[known] - addresses >= np.uint64(nbytes))
 
+    def read_only(self, addresses: np.ndarray) -> np.ndarray:
+        """Which addresses lie in a read-only buffer: bool. Each must lie in some buffer or after one."""
+        place = np.searchsorted(np.array(self._starts, np.uint64), addresses, side="right")
+        return np.array([False, *(buffer.read_only for buffer in self._buffers)])[place]
+
     def describe(self, address: int) -> str:
         """Where an address lies, in words."""
         if buffer := self.find(address):

@@ -229,7 +229,9 @@ def decode(module: Module, entry_name: str) -> Program:
         found = registry.find(instruction.opcode)
         if found is None:
             where = f"{instruction.location}, " if instruction.location else ""
-            hint = " Mark the function __forceinline__." if instruction.opcode.startswith("call") else ""
+            hint = ""
+            if instruction.opcode.startswith("call"):
+                hint = " Mark a function of your own __forceinline__; take out printf and assert."
             raise UnknownInstruction(
                 f"{where}PTX line {instruction.ptx_line}: {instruction.text!r}: the emulator has no form "
                 f"{instruction.opcode!r}; nothing is skipped.{hint}"

@@ -234,7 +234,7 @@ class Scheduler:
         by_warp = mask.reshape(-1, 32).any(axis=1).reshape(machine.ctas, -1)
         present = np.flatnonzero(by_warp.any(axis=1)).tolist()
         if blocking:
-            self._diverge_keep()
+            self.separate()
             self.barrier[mask] = ident
             self.parked_at[mask] = instruction.index
             self.resume[mask] = resume
@@ -251,10 +251,13 @@ class Scheduler:
             machine.shadow.arrive(cta, ident, by_warp[cta])
             self._try_release(cta, ident)
 
-    def _diverge_keep(self) -> None:
+    def separate(self) -> np.ndarray:
+        """Let every lane have a place of its own from now on; the active lanes as a mask."""
+        active = self._mask()
         if self.uniform:
             self._diverge()
             np.copyto(self.key, self.current, where=self.live)
+        return active
 
     def _try_release(self, cta: int, ident: int) -> None:
         machine = self.machine

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from .program import Program
 
 MEMORY_FIELDS = ("requests", "sectors", "wavefronts", "ideal", "bytes")
+FAR_SIDE = "async_copy_global"
+"""Traffic of the global side of an asynchronous copy."""
 
 
 @dataclass
@@ -120,13 +122,11 @@ def _ratio(a: int, b: int) -> float | None:
 
 
 class Site:
-    """What one instruction did to memory in a launch, and the address patterns it was seen with."""
+    """What one instruction did to one memory in a launch, and the address patterns it was seen with."""
 
-    __slots__ = ("bytes", "ideal", "patterns", "requests", "sectors", "traffic", "wavefronts")
+    __slots__ = ("bytes", "ideal", "patterns", "requests", "sectors", "wavefronts")
 
-    def __init__(self, traffic: str) -> None:
-        self.traffic = traffic
-        """"global_load", "shared_store", "async_copy", ...: the counters this instruction feeds."""
+    def __init__(self) -> None:
         self.patterns: list[Any] = []
         self.requests = self.sectors = self.wavefronts = self.ideal = self.bytes = 0
 
@@ -139,18 +139,11 @@ class Trace:
         self.block_warps = [0] * blocks
         self.guarded: dict[int, int] = {}
         """Threads whose guard held, of each guarded instruction."""
-        self.sites: dict[int, Site] = {}
-        self._far_sites: dict[int, Site] = {}
+        self.sites: dict[int, dict[str, Site]] = {}
 
     def site(self, index: int, traffic: str) -> Site:
-        """The site of an instruction, made when first asked for."""
-        if index not in self.sites:
-            self.sites[index] = Site(traffic)
-        return self.sites[index]
-
-    def far_site(self, index: int) -> Site:
-        """The global side of an asynchronous copy: only its sectors are counted, the rest by `site`."""
-        return self._far_sites.setdefault(index, Site("async_copy"))
+        """The site of an instruction for one kind of traffic, made when first asked for."""
+        return self.sites.setdefault(index, {}).setdefault(traffic, Site())
 
     def counters(self, program: Program, threads: int, sources: Sources) -> Counters:
         """Sum up. `sources` names the files."""
@@ -180,13 +173,12 @@ class Trace:
                     out.flops[pipe] = out.flops.get(pipe, 0) + each * count
                 if kind == "barrier":
                     out.barriers += warps
-                if site := self.sites.get(i):
-                    if far := self._far_sites.get(i):
-                        site.sectors = far.sectors
-                    for name in MEMORY_FIELDS:
+                for traffic, site in self.sites.get(i, {}).items():
+                    far = traffic == FAR_SIDE  # the near side counts the rest
+                    for name in ("sectors",) if far else MEMORY_FIELDS:
                         value = getattr(site, name)
-                        setattr(row, name, value)
-                        total = f"{site.traffic}_{name}"
+                        setattr(row, name, getattr(row, name) + value)
+                        total = f"{'async_copy' if far else traffic}_{name}"
                         if hasattr(out, total):
                             setattr(out, total, getattr(out, total) + value)
                 out.per_instruction.append(row)

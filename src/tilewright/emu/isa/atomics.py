@@ -12,7 +12,7 @@ import numpy as np
 from ..machine import Machine
 from ..ptx import Instruction, Operand
 from .float32 import flush
-from .memory import by_space
+from .memory import by_space, reachable
 from .registry import Step, dtype_of, executes
 
 _SEMANTICS = "{.relaxed|.acquire|.release|.acq_rel|}{.cta|.cluster|.gpu|.sys|}"
@@ -77,7 +77,7 @@ def _bind(machine: Machine, instruction: Instruction, to: Operand, rest: tuple[O
     put = machine.write(to, kind, instruction)
     nbytes = dtype.itemsize
     space = fields["space"].lstrip(".").split("::")[0]
-    site = machine.trace.site(instruction.index, f"{space or 'global'}_atomic")
+    sites = {name: machine.trace.site(instruction.index, f"{name}_atomic") for name in reachable(space)}
 
     def apply(memory: np.ndarray, index: np.ndarray, lanes: np.ndarray | None, change: Update = update) -> None:
         view = memory.view(dtype)
@@ -92,13 +92,13 @@ def _bind(machine: Machine, instruction: Instruction, to: Operand, rest: tuple[O
         put(old, lanes)
 
     def shared(base: np.ndarray, offset: int) -> None:
-        pattern = machine.shared.locate(site, "atomic", instruction, base, offset, nbytes)
+        pattern = machine.shared.locate(sites["shared"], "atomic", instruction, base, offset, nbytes)
         if pattern is not None:
             apply(machine.shared.views[nbytes], pattern.index, pattern.lanes)
 
     def elsewhere(base: np.ndarray, offset: int, local: bool) -> None:
         machine.expect(instruction, not local, "is an atomic on local memory")
-        found = machine.port.locate(site, instruction, base, offset, nbytes, True)
+        found = machine.port.locate(sites["global"], instruction, base, offset, nbytes, True)
         if found is not None:
             lanes, index = found
             flushing = op == "add" and kind == "f32"

@@ -5,17 +5,56 @@ from __future__ import annotations
 import numpy as np
 
 from ..machine import Machine
-from ..ptx import Immediate, Instruction, Operand
+from ..ptx import Instruction, Operand
+from ..schedule import Release
 from .registry import Step, executes
 
 
-def _uniform(machine: Machine, instruction: Instruction, operand: Operand) -> int:
-    """The value of an operand that must be the same for all active lanes."""
-    values = machine.source(instruction, operand, "u32")
-    lanes = machine.lane_list()
-    seen = values if lanes is None or len(values) == 1 else values[lanes]
-    machine.expect(instruction, bool((seen == seen[0]).all()), "has a barrier operand that differs between lanes")
-    return int(seen[0])
+def _arrive(
+    machine: Machine,
+    instruction: Instruction,
+    ident: Operand,
+    count: Operand,
+    *,
+    blocking: bool = True,
+    on_release: Release | None = None,
+) -> Step:
+    """The step by which lanes reach a barrier. Warps may name different barriers, as by a register they may."""
+    scheduler, resume = machine.scheduler, machine.following(instruction)
+    idents = machine.source(instruction, ident, "u32")
+    counts = None if count is None else machine.source(instruction, count, "u32")
+    guard = None if instruction.guard is None else machine.row(instruction.guard)
+
+    def arrive(number: int, expected: int | None) -> None:
+        if expected is not None:
+            right = expected > 0 and expected % 32 == 0
+            machine.expect(instruction, right, f"counts {expected} threads, no multiple of 32")
+        scheduler.arrive(instruction, number, expected, resume, blocking=blocking, on_release=on_release)
+
+    def step() -> None:
+        lanes = machine.lane_list()
+
+        def seen(values: np.ndarray) -> np.ndarray:
+            return values if lanes is None or len(values) == 1 else values[lanes]
+
+        first, counted = seen(idents), np.zeros(1, np.uint32) if counts is None else seen(counts)
+        alike = bool((first == first[0]).all() and (counted == counted[0]).all())
+        if alike and guard is None:
+            arrive(int(first[0]), None if counts is None else int(counted[0]))
+            return
+        outer = scheduler.separate()
+        if guard is not None:
+            held = ~guard if instruction.guard_negated else guard
+            machine.set_mask(outer & ~held)
+            scheduler.goto(resume)
+            outer = outer & held
+        every = np.broadcast_to(idents, outer.shape)
+        wanted = np.zeros(outer.shape, np.uint32) if counts is None else np.broadcast_to(counts, outer.shape)
+        for number, expected in sorted(set(zip(every[outer].tolist(), wanted[outer].tolist(), strict=True))):
+            machine.set_mask(outer & (every == number) & (wanted == expected))
+            arrive(number, None if counts is None else expected)
+
+    return step
 
 
 @executes(
@@ -27,24 +66,10 @@ def _uniform(machine: Machine, instruction: Instruction, operand: Operand) -> in
 )
 def barrier(machine: Machine, instruction: Instruction) -> Step:
     """Wait at (sync) or count in (arrive) a barrier of the block: `a` or `a, threads`."""
-    machine.expect(instruction, instruction.guard is None, "is guarded: a barrier under a predicate is not emulated")
-    scheduler, resume = machine.scheduler, machine.following(instruction)
     blocking = instruction.fields["what"] == "sync"
     ident, *rest = instruction.operands
-    machine.expect(instruction, blocking or bool(rest), "needs a number of threads")
-    if isinstance(ident, Immediate) and not rest:
-        number = ident.bits
-        return lambda: scheduler.arrive(instruction, number, None, resume)
-
-    def step() -> None:
-        expected = _uniform(machine, instruction, rest[0]) if rest else None
-        if expected is not None:
-            machine.expect(
-                instruction, expected > 0 and expected % 32 == 0, f"counts {expected} threads, no multiple of 32"
-            )
-        scheduler.arrive(instruction, _uniform(machine, instruction, ident), expected, resume, blocking=blocking)
-
-    return step
+    machine.expect(instruction, len(rest) == 1 or (blocking and not rest), "needs a number of threads")
+    return _arrive(machine, instruction, ident, rest[0] if rest else None, blocking=blocking)
 
 
 @executes(
@@ -55,8 +80,6 @@ def barrier(machine: Machine, instruction: Instruction) -> Step:
 )
 def barrier_reduce(machine: Machine, instruction: Instruction) -> Step:
     """A barrier that counts, ands or ors a predicate of all its threads: `d, a{, threads}, p`."""
-    machine.expect(instruction, instruction.guard is None, "is guarded: a barrier under a predicate is not emulated")
-    scheduler, resume = machine.scheduler, machine.following(instruction)
     to, ident, *rest, p = instruction.operands
     op = instruction.fields["op"].split(".")[0]
     put = machine.write(to, "u32" if op == "popc" else "pred", instruction)
@@ -69,11 +92,7 @@ def barrier_reduce(machine: Machine, instruction: Instruction) -> Step:
         else:
             put(np.full(len(lanes), held.all() if op == "and" else held.any()), lanes)
 
-    def step() -> None:
-        expected = _uniform(machine, instruction, rest[0]) if rest else None
-        scheduler.arrive(instruction, _uniform(machine, instruction, ident), expected, resume, on_release=released)
-
-    return step
+    return _arrive(machine, instruction, ident, rest[0] if rest else None, on_release=released)
 
 
 @executes("bar.warp.sync", kind="barrier", member_mask=0, destination="none")

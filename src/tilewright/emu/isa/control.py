@@ -80,6 +80,16 @@ def trap(machine: Machine, instruction: Instruction) -> Step:
 
 
 @executes(
+    "createpolicy.fractional.L2::{evict_last|evict_normal|evict_first|evict_unchanged}"
+    "{.L2::evict_first|.L2::evict_unchanged|}.b64",
+    kind="control",
+)
+def cache_policy(machine: Machine, instruction: Instruction) -> Step:
+    """A cache policy: a number that means nothing here."""
+    return machine.keep(instruction, instruction.operands[0], "b64", lambda out: out.fill(0), [])
+
+
+@executes(
     "{prefetch|prefetchu}{.global|.local|}{.L1|.L2}{::evict_last|::evict_normal|}",
     "applypriority{.global|}.L2::evict_normal",
     "discard{.global|}.L2",

@@ -6,13 +6,16 @@ import numpy as np
 
 from ..machine import Machine
 from ..ptx import Immediate, Instruction, Register
+from ..trace import FAR_SIDE
 from .registry import Step, dtype_of, executes
 
 _WHOLE = {4: "u32", 8: "u64", 16: "b128"}
 
 
 @executes(
-    "cp.async.{cache:ca|cg}.shared{::cta|}.global{.L2::64B|.L2::128B|.L2::256B|}", kind="async_copy", destination="none"
+    "cp.async.{cache:ca|cg}.shared{::cta|}.global{hint:.L2::cache_hint|}{.L2::64B|.L2::128B|.L2::256B|}",
+    kind="async_copy",
+    destination="none",
 )
 def copy(machine: Machine, instruction: Instruction) -> Step:
     """`[dst], [src], size{, src-size}`: bytes beyond src-size become zero; with src-size 0 nothing is read.
@@ -20,6 +23,9 @@ def copy(machine: Machine, instruction: Instruction) -> Step:
     With a predicate in its place, lanes for which it holds copy zeros.
     """
     to, source, size, *rest = instruction.operands
+    if instruction.fields["hint"]:  # a cache policy changes nothing here
+        machine.expect(instruction, bool(rest), "needs a cache policy")
+        rest.pop()
     machine.expect(instruction, isinstance(size, Immediate) and len(rest) <= 1, "needs a constant size")
     assert isinstance(size, Immediate)
     nbytes = size.bits
@@ -35,7 +41,7 @@ def copy(machine: Machine, instruction: Instruction) -> Step:
             given = machine.source(instruction, rest[0], "u32")
     shared_site = machine.trace.site(instruction.index, "async_copy")
     # Both sides of the copy count at one instruction: the global side through a site of its own.
-    global_site = machine.trace.far_site(instruction.index)
+    global_site = machine.trace.site(instruction.index, FAR_SIDE)
 
     def read(sizes: np.ndarray | None, pattern_lanes: np.ndarray | None) -> np.ndarray:
         """What lands, one element for each lane of the pattern."""

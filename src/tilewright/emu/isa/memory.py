@@ -71,6 +71,12 @@ class Spread:
         return take
 
 
+def _expect_operands(machine: Machine, instruction: Instruction) -> None:
+    """A cache policy, where there is one, is one operand more; it changes nothing here."""
+    count = 3 if instruction.fields.get("hint") else 2
+    machine.expect(instruction, len(instruction.operands) == count, f"needs {count} operands")
+
+
 def _vector(instruction: Instruction) -> int:
     text = instruction.fields.get("vec", "")
     return int(text[2:]) if text else 1
@@ -86,14 +92,14 @@ def _vector(instruction: Instruction) -> int:
 def load(machine: Machine, instruction: Instruction) -> Step:
     """A load from global, shared or local memory, or through a generic address."""
     space = _window(instruction.fields["space"])
-    machine.expect(instruction, not instruction.fields.get("hint"), "has a cache hint operand, which is not read here")
+    _expect_operands(machine, instruction)
     spread = Spread(machine, instruction, _vector(instruction), 0)
     put, elements, nbytes = spread.scatter(instruction), spread.elements, spread.bytes
     base, offset = machine.pointer(instruction, instruction.operands[1])
-    site = machine.trace.site(instruction.index, f"{space or 'global'}_load")
+    sites = {name: machine.trace.site(instruction.index, f"{name}_load") for name in reachable(space)}
 
     def shared(base: np.ndarray, offset: int) -> None:
-        pattern = machine.shared.locate(site, "read", instruction, base, offset, nbytes)
+        pattern = machine.shared.locate(sites["shared"], "read", instruction, base, offset, nbytes)
         if pattern is not None:
             count = len(pattern.index)
             machine.shared.load(pattern, elements[:count])
@@ -101,9 +107,9 @@ def load(machine: Machine, instruction: Instruction) -> Step:
 
     def elsewhere(base: np.ndarray, offset: int, local: bool) -> None:
         if local:
-            found = machine.local.locate(site, instruction, base, offset, nbytes)
+            found = machine.local.locate(sites["local"], instruction, base, offset, nbytes)
         else:
-            found = machine.port.locate(site, instruction, base, offset, nbytes, False)
+            found = machine.port.locate(sites["global"], instruction, base, offset, nbytes, False)
         if found is not None:
             lanes, index = found
             (machine.local if local else machine.port).load(index, nbytes, elements[: len(index)])
@@ -121,27 +127,32 @@ def load(machine: Machine, instruction: Instruction) -> Step:
 def store(machine: Machine, instruction: Instruction) -> Step:
     """A store to global, shared or local memory, or through a generic address."""
     space = _window(instruction.fields["space"])
-    machine.expect(instruction, not instruction.fields.get("hint"), "has a cache hint operand, which is not read here")
+    _expect_operands(machine, instruction)
     spread = Spread(machine, instruction, _vector(instruction), 1)
     take, nbytes = spread.gather(instruction), spread.bytes
     base, offset = machine.pointer(instruction, instruction.operands[0])
-    site = machine.trace.site(instruction.index, f"{space or 'global'}_store")
+    sites = {name: machine.trace.site(instruction.index, f"{name}_store") for name in reachable(space)}
 
     def shared(base: np.ndarray, offset: int) -> None:
-        pattern = machine.shared.locate(site, "write", instruction, base, offset, nbytes)
+        pattern = machine.shared.locate(sites["shared"], "write", instruction, base, offset, nbytes)
         if pattern is not None:
             machine.shared.store(pattern, take(pattern.lanes))
 
     def elsewhere(base: np.ndarray, offset: int, local: bool) -> None:
         if local:
-            found = machine.local.locate(site, instruction, base, offset, nbytes)
+            found = machine.local.locate(sites["local"], instruction, base, offset, nbytes)
         else:
-            found = machine.port.locate(site, instruction, base, offset, nbytes, True)
+            found = machine.port.locate(sites["global"], instruction, base, offset, nbytes, True)
         if found is not None:
             lanes, index = found
             (machine.local if local else machine.port).store(index, nbytes, take(lanes))
 
     return by_space(machine, instruction, space, base, offset, shared, elsewhere)
+
+
+def reachable(space: str) -> tuple[str, ...]:
+    """The memories an access may go to: that of its state space, or any."""
+    return (space,) if space else ("global", "shared", "local")
 
 
 def by_space(
