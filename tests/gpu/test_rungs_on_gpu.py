@@ -52,7 +52,8 @@ CASES = [
     Case(333, 64, 77, out="p"), Case(33, 65, 17, out="t"), Case(260, 260, 20), Case(36, 20, 12, "t", "n"),
     # thin and tiny
     Case(1, 1, 1), Case(1, 512, 300), Case(512, 1, 300), Case(1, 300, 1), Case(3, 1000, 5),
-    Case(1000, 2, 700, "t", "t"), Case(64, 64, 1), Case(128, 256, 1, "t", "t"), Case(256, 256, 0), Case(5, 7, 0, beta=2.0), Case(1, 1, 4096),
+    Case(1000, 2, 700, "t", "t"), Case(64, 64, 1), Case(128, 256, 1, "t", "t"), Case(256, 256, 0),
+    Case(5, 7, 0, beta=2.0), Case(1, 1, 4096),
     # operands that vectors cannot read
     Case(256, 256, 256, "p", "p"), Case(256, 256, 256, "o", "n"), Case(256, 256, 256, "n", "o"),
     Case(130, 140, 150, "s", "s"), Case(256, 256, 64, "r", "c"), Case(128, 128, 96, "c", "r"),
