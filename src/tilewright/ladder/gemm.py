@@ -24,6 +24,16 @@ def _plain_tiles(config: GemmConfig, problem: GemmProblem) -> int:
     return 4 * config.tile_k * (config.tile_m + config.tile_n)
 
 
+def _padded_a(config: GemmConfig, problem: GemmProblem) -> int:
+    """f03 and f04: a line of A is one element longer."""
+    return _plain_tiles(config, problem) + 4 * config.tile_m
+
+
+def _padded_tiles(config: GemmConfig, problem: GemmProblem) -> int:
+    """f05: a line of either is."""
+    return _padded_a(config, problem) + 4 * config.tile_k
+
+
 def _transposed_tiles(config: GemmConfig, problem: GemmProblem) -> int:
     """TransposedTiles in gemm/transposed.cuh: a pad of 4 floats a line where an operand is transposed on its way."""
     a_pitch = config.tile_m + (0 if problem.a.unit(problem.m, problem.k) == "row" else 4)
@@ -206,15 +216,15 @@ GEMM_RUNGS: tuple[Rung, ...] = (
     ),
     Rung(
         "f03_shared", "tiles through shared memory: global loads fall by the tile's width",
-        "gemm/f03_shared.cuh", ("f32",), _SHARED, _one(_SHARED), _plain_tiles, _check_shared,
+        "gemm/f03_shared.cuh", ("f32",), _SHARED, _one(_SHARED), _padded_a, _check_shared,
     ),
     Rung(
         "f04_tile1d", "thread_m elements a thread, B's element kept in a register: shared loads a product nearly halve",
-        "gemm/f04_tile1d.cuh", ("f32",), _TILE1D, _one(_TILE1D), _plain_tiles, _check_threads,
+        "gemm/f04_tile1d.cuh", ("f32",), _TILE1D, _one(_TILE1D), _padded_a, _check_threads,
     ),
     Rung(
         "f05_tile2d", "thread_m x thread_n outer products in registers: a quarter of a shared load a product",
-        "gemm/f05_tile2d.cuh", ("f32",), _TILE2D, _tile2d_space, _plain_tiles, _check_threads,
+        "gemm/f05_tile2d.cuh", ("f32",), _TILE2D, _tile2d_space, _padded_tiles, _check_threads,
     ),
     Rung(
         "f06_vectorized", "128 bits an access: a quarter of the load and store instructions",

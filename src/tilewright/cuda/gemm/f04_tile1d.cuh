@@ -5,10 +5,11 @@
 #include "tile/epilogue.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
-  __shared__ float a_tile[Cfg::tile_m * Cfg::tile_k], b_tile[Cfg::tile_k * Cfg::tile_n];
+  constexpr int a_pitch = Cfg::tile_k + 1;  // single loads, as in f03
+  __shared__ float a_tile[Cfg::tile_m * a_pitch], b_tile[Cfg::tile_k * Cfg::tile_n];
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n>(blockIdx.x, args.m, args.n);
   const TileSource<float> a = source_a(args), b = source_b(args);
-  CopyA<Cfg, Cfg::tile_k, false> copy_a;
+  CopyA<Cfg, a_pitch, false> copy_a;
   CopyB<Cfg, Cfg::tile_n, false> copy_b;
   const int row = threadIdx.x / Cfg::tile_n * Cfg::thread_m, col = threadIdx.x % Cfg::tile_n;
 
@@ -21,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
     for (int k = 0; k < Cfg::tile_k; ++k) {
       const float kept = b_tile[k * Cfg::tile_n + col];
 #pragma unroll
-      for (int i = 0; i < Cfg::thread_m; ++i) acc[i] = fmaf(a_tile[(row + i) * Cfg::tile_k + k], kept, acc[i]);
+      for (int i = 0; i < Cfg::thread_m; ++i) acc[i] = fmaf(a_tile[(row + i) * a_pitch + k], kept, acc[i]);
     }
     __syncthreads();
   }

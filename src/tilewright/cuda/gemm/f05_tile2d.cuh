@@ -5,11 +5,12 @@
 #include "tile/simt.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
-  __shared__ float a_tile[Cfg::tile_m * Cfg::tile_k], b_tile[Cfg::tile_k * Cfg::tile_n];
+  constexpr int a_pitch = Cfg::tile_k + 1, b_pitch = Cfg::tile_n + 1;  // single loads, as in f03
+  __shared__ float a_tile[Cfg::tile_m * a_pitch], b_tile[Cfg::tile_k * b_pitch];
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n>(blockIdx.x, args.m, args.n);
   const TileSource<float> a = source_a(args), b = source_b(args);
-  CopyA<Cfg, Cfg::tile_k, false> copy_a;
-  CopyB<Cfg, Cfg::tile_n, false> copy_b;
+  CopyA<Cfg, a_pitch, false> copy_a;
+  CopyB<Cfg, b_pitch, false> copy_b;
   constexpr int threads_n = Cfg::tile_n / Cfg::thread_n;
   const int row = threadIdx.x / threads_n * Cfg::thread_m, col = threadIdx.x % threads_n * Cfg::thread_n;
 
@@ -22,9 +23,9 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
     for (int k = 0; k < Cfg::tile_k; ++k) {
       float a_column[Cfg::thread_m], b_row[Cfg::thread_n];
 #pragma unroll
-      for (int i = 0; i < Cfg::thread_m; ++i) a_column[i] = a_tile[(row + i) * Cfg::tile_k + k];
+      for (int i = 0; i < Cfg::thread_m; ++i) a_column[i] = a_tile[(row + i) * a_pitch + k];
 #pragma unroll
-      for (int j = 0; j < Cfg::thread_n; ++j) b_row[j] = b_tile[k * Cfg::tile_n + col + j];
+      for (int j = 0; j < Cfg::thread_n; ++j) b_row[j] = b_tile[k * b_pitch + col + j];
       outer_product(acc, a_column, b_row);
     }
     __syncthreads();

@@ -2,9 +2,7 @@
 // cp.async: global -> shared with no register in between. sm_80+. SASS: LDGSTS.
 // A copy is complete for its own thread after wait_group, for other threads after a barrier behind that.
 
-__device__ inline unsigned shared_address(const void* pointer) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
+#include "ptx/shared.cuh"
 
 /// 16 bytes, cached in L2 only (.cg) or in L1 too (.ca). Both addresses are 16-byte aligned.
 template <bool cache_all>

@@ -1,18 +1,15 @@
 #pragma once
 // The multiply stage of the fp32 rungs: fragments in registers, products by FFMA.
 
-/// Four floats from shared memory in one 128-bit access.
-__device__ inline void load_vector(float (&to)[4], const float* shared) {
-  const float4 v = *reinterpret_cast<const float4*>(shared);
-  to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-}
+#include "ptx/shared.cuh"
 
 /// `count` consecutive floats, 128 bits at a time where their number allows.
 template <int count>
 __device__ inline void load_line(float* to, const float* shared) {
   if constexpr (count % 4 == 0) {
 #pragma unroll
-    for (int i = 0; i < count; i += 4) load_vector(*reinterpret_cast<float(*)[4]>(to + i), shared + i);
+    for (int i = 0; i < count; i += 4)
+      load_shared_128(*reinterpret_cast<float(*)[4]>(to + i), shared_address(shared + i));
   } else {
 #pragma unroll
     for (int i = 0; i < count; ++i) to[i] = shared[i];

@@ -1,0 +1,14 @@
+#pragma once
+// Accesses of shared memory whose width must not be the compiler's choice.
+
+__device__ inline unsigned shared_address(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+/// Four floats from a 16-byte aligned address in one access. SASS: LDS.128.
+__device__ inline void load_shared_128(float (&to)[4], unsigned address) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+               : "r"(address)
+               : "memory");
+}
