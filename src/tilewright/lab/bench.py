@@ -9,20 +9,24 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from ..jit.device import bound_to, check, driver
+from ..jit.device import bound_to, check, device, driver
 
-Launch = Callable[[int], None]
+Launch = Callable[[int], Any]
+"""Starts one product on a stream (a CUstream as an integer)."""
 
 SHORT_MS = 0.2
 """Kernels shorter than this are timed by graph replay."""
-REPLAYS = 20
-"""Launches in one graph."""
+LEAST_REPLAYS = 20
+"""Launches in one graph, at least; always whole rounds of the buffer sets."""
+MOST_WAIT_S = 3.0
+"""How much longer than asked a measurement goes on until the conditions have been read under load."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Timing:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """By linear interpolation between the closest ranks."""
+    """By linear interpolation between the closest ranks. `share` in 0..1."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low = int(place)
@@ -51,25 +55,68 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def conditions(ordinal: int) -> dict[str, float]:
-    """SM clock (MHz), power (W) and temperature (C) now, by nvidia-smi; {} where it is missing."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return {}
-    fields = "clocks.sm,power.draw,temperature.gpu"
-    done = subprocess.run(
-        [tool, f"--id={ordinal}", f"--query-gpu={fields}", "--format=csv,noheader,nounits"],
-        capture_output=True, text=True, timeout=30, check=False,
+def summary(samples: Sequence[Sequence[float]], launches: int, by_graph: bool) -> Timing:
+    """Timing of samples in ms, each (candidate,) or (candidate, reference), of `launches` products each."""
+    own = median(sample[0] / launches for sample in samples)
+    if len(samples[0]) == 1:
+        return Timing(own, len(samples), by_graph)
+    ratios = [reference / candidate for candidate, reference in samples]
+    return Timing(
+        own, len(samples), by_graph, median(sample[1] / launches for sample in samples), median(ratios),
+        percentile(ratios, 0.1), percentile(ratios, 0.9),
     )  # fmt: skip
-    try:
-        clock, power, temperature = (float(part) for part in done.stdout.split(","))
-    except ValueError:
-        return {}
-    return {"sm_mhz": clock, "power_w": power, "temperature_c": temperature}
+
+
+class Conditions:
+    """SM clock (MHz), power (W) and temperature (C), read by nvidia-smi in the background while work goes on."""
+
+    FIELDS = ("clocks.sm", "power.draw", "temperature.gpu")
+    NAMES = ("sm_mhz", "power_w", "temperature_c")
+
+    def __init__(self, pci_bus_id: str) -> None:
+        tool = shutil.which("nvidia-smi")
+        self._process = None
+        if tool is not None:
+            self._process = subprocess.Popen(
+                [tool, f"--id={pci_bus_id}", f"--query-gpu={','.join(self.FIELDS)}", "--format=csv,noheader,nounits"],
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            )  # fmt: skip
+
+    def pending(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def read(self) -> dict[str, float]:
+        """What was read; {} where the tool is missing or does not answer within seconds."""
+        if self._process is None:
+            return {}
+        try:
+            output, _ = self._process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+            return {}
+        return parse_conditions(output)
+
+
+def parse_conditions(output: str) -> dict[str, float]:
+    """The values that nvidia-smi could tell ("[N/A]" is left out)."""
+    found = {}
+    for name, text in zip(Conditions.NAMES, output.strip().split(","), strict=False):
+        try:
+            found[name] = float(text)
+        except ValueError:
+            continue
+    return found
+
+
+def pci_bus_id(ordinal: int) -> str:
+    """What nvidia-smi calls this GPU, whatever CUDA_VISIBLE_DEVICES hides."""
+    text = check(driver().cuDeviceGetPCIBusId(16, device(ordinal).handle), "reading the GPU's bus id")
+    return text.split(b"\0")[0].decode()
 
 
 class Stopwatch:
-    """Times launches on a stream of its own."""
+    """Times launches on a stream of its own. A context manager: the stream goes with it."""
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal, self.api = ordinal, driver()
@@ -78,21 +125,31 @@ class Stopwatch:
             self.handle = check(self.api.cuStreamCreate(flags), "making a stream")
         self.stream = int(self.handle)
 
+    def close(self) -> None:
+        with bound_to(self.ordinal):
+            check(self.api.cuStreamDestroy(self.handle), "closing a stream")
+
     def _event(self) -> Any:
         return check(self.api.cuEventCreate(0), "making an event")
 
     def synchronize(self) -> None:
         check(self.api.cuStreamSynchronize(self.handle), "waiting for the GPU")
 
-    def graph_of(self, launch: Launch, times: int) -> Launch:
-        """`times` launches as one graph; the result replays it on this stream."""
+    @contextmanager
+    def graph_of(self, launches: Sequence[Launch]) -> Iterator[Launch]:
+        """All launches as one graph; what comes out replays it on this stream."""
         mode = self.api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         check(self.api.cuStreamBeginCapture(self.handle, mode), "starting a capture")
-        for _ in range(times):
+        for launch in launches:
             launch(self.stream)
         graph = check(self.api.cuStreamEndCapture(self.handle), "ending a capture")
         ready = check(self.api.cuGraphInstantiate(graph, 0), "making a graph")
-        return lambda _: check(self.api.cuGraphLaunch(ready, self.handle), "replaying a graph")
+        try:
+            yield lambda _: check(self.api.cuGraphLaunch(ready, self.handle), "replaying a graph")
+        finally:
+            self.synchronize()
+            check(self.api.cuGraphExecDestroy(ready), "closing a graph")
+            check(self.api.cuGraphDestroy(graph), "closing a graph")
 
     def measure(self, launches: Sequence[Launch]) -> list[float]:
         """Milliseconds of each launch, one after the other on the stream, once."""
@@ -107,8 +164,31 @@ class Stopwatch:
             for first, last in pairwise(events)
         ]
         for event in events:
-            self.api.cuEventDestroy(event)
+            check(self.api.cuEventDestroy(event), "closing an event")
         return times
+
+
+def paired_samples(
+    measure: Callable[[Sequence[Launch]], list[float]],
+    sides: Sequence[Sequence[Launch]],
+    seconds: float,
+    least: int,
+    pending: Callable[[], bool] = lambda: False,
+) -> list[list[float]]:
+    """Samples for `seconds`, at least `least`, longer while `pending`; each the times of all sides on one buffer set.
+
+    The sets are rotated through; who comes first changes from sample to sample.
+    """
+    samples: list[list[float]] = []
+    start = time.perf_counter()
+    while True:
+        gone = time.perf_counter() - start
+        if len(samples) >= least and gone >= seconds and not (pending() and gone < seconds + MOST_WAIT_S):
+            return samples
+        index = len(samples)
+        order = 1 if index % 2 == 0 else -1
+        times = measure([side[index % len(side)] for side in sides][::order])
+        samples.append(times[::order])
 
 
 def time_pairs(
@@ -118,44 +198,36 @@ def time_pairs(
     *,
     seconds: float = 1.0,
     least_pairs: int = 10,
-    on_pair: Callable[[], None] = lambda: None,
 ) -> tuple[Timing, dict[str, float]]:
     """(times, conditions under load). One launch a buffer set: the sets are rotated through.
 
-    Warms up for a third of `seconds` (and at least three rounds), reads the conditions while work is queued, then
-    measures pairs for `seconds`, at least `least_pairs`.
+    Warms up for half of `seconds`, then measures pairs for `seconds`, at least `least_pairs`; the conditions are read
+    while the pairs run.
     """
     watch = Stopwatch(ordinal)
-    with bound_to(ordinal):
-        sets = len(candidates)
-        both = [list(candidates)] + ([list(references)] if references else [])
-        once = max(watch.measure([launches[i] for launches in both])[0] for i in range(sets))
-        by_graph = once < SHORT_MS
-        each = REPLAYS if by_graph else 1
-        if by_graph:
-            both = [[watch.graph_of(launch, REPLAYS) for launch in launches] for launches in both]
-        rounds = max(3, int(seconds / 3 / max(once * each * len(both) * 1e-3, 1e-6)))
-        for i in range(min(rounds, 5000)):
-            for launches in both:
-                launches[i % sets](watch.stream)
-        state = conditions(ordinal)  # the queue is still running
-        watch.synchronize()
-        samples: list[list[float]] = []
-        start = time.perf_counter()
-        while len(samples) < least_pairs or time.perf_counter() - start < seconds:
-            i = len(samples)
-            order = both if i % 2 == 0 else both[::-1]  # who comes first changes from pair to pair
-            times = watch.measure([launches[i % sets] for launches in order])
-            samples.append(times if i % 2 == 0 else times[::-1])
-            on_pair()
-    own = [sample[0] / each for sample in samples]
-    if not references:
-        return Timing(median(own), len(samples), by_graph), state
-    ratios = [sample[1] / sample[0] for sample in samples]
-    return (
-        Timing(
-            median(own), len(samples), by_graph, median(sample[1] / each for sample in samples), median(ratios),
-            percentile(ratios, 0.1), percentile(ratios, 0.9),
-        ),
-        state,
-    )  # fmt: skip
+    sides: list[list[Launch]] = [list(candidates)] + ([list(references)] if references else [])
+    try:
+        with bound_to(ordinal):
+            for index in range(len(candidates)):  # loads modules and workspaces, apart from any time
+                watch.measure([side[index] for side in sides])
+            once = median(watch.measure(sides[0]))
+            if once >= SHORT_MS:
+                return _sampled(watch, sides, 1, False, seconds, least_pairs)
+            rounds = -(-LEAST_REPLAYS // len(candidates))
+            graphs = [watch.graph_of(side * rounds) for side in sides]
+            with graphs[0] as own:
+                if len(graphs) == 1:
+                    return _sampled(watch, [[own]], rounds * len(candidates), True, seconds, least_pairs)
+                with graphs[1] as other:
+                    return _sampled(watch, [[own], [other]], rounds * len(candidates), True, seconds, least_pairs)
+    finally:
+        watch.close()
+
+
+def _sampled(
+    watch: Stopwatch, sides: Sequence[Sequence[Launch]], launches: int, by_graph: bool, seconds: float, least: int
+) -> tuple[Timing, dict[str, float]]:
+    paired_samples(watch.measure, sides, seconds / 2, 3)
+    conditions = Conditions(pci_bus_id(watch.ordinal))
+    samples = paired_samples(watch.measure, sides, seconds, least, conditions.pending)
+    return summary(samples, launches, by_graph), conditions.read()

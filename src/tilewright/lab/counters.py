@@ -14,7 +14,8 @@ from ..arch import DEFAULT_GPU, find_gpu
 from ..errors import MissingDependency, TilewrightError
 from ..ladder import Rung, find_rung
 from ..problems import GemmProblem
-from .ladder import Step, climb_on_emulator, driver_version, operands
+from .climb_gpu import driver_version
+from .ladder import Step, climb_on_emulator, random_operands, raw_bytes
 from .record import provenance
 
 _GLOBAL = "l1tex__t_{0}_pipe_lsu_mem_global_op_{1}.sum"
@@ -102,8 +103,7 @@ def _launch_once(arguments: list[str]) -> None:
     rung = find_rung(given.rung)
     problem = GemmProblem.dense(int(given.m), int(given.n), int(given.k), layout=given.layout)
     executor = executor_for(int(given.ordinal))
-    a, b = operands(problem)
-    held = [executor.upload(side if side.flags.c_contiguous else side.T) for side in (a, b)]
+    held = [executor.upload(raw_bytes(side)) for side in random_operands(problem)]
     out = executor.allocate(4 * problem.m * problem.n)
     kernel = rung.compile(problem, rung.default, executor.arch)
     executor.launch(kernel, rung.plan(problem, rung.default, Addresses(held[0], held[1], out)))

@@ -28,8 +28,8 @@ class Finding:
 
 def _gpus() -> list[Finding]:
     from ..jit.device import device, driver, gpu_count
-    from .bench import conditions
-    from .ladder import driver_version
+    from .bench import Conditions, pci_bus_id
+    from .climb_gpu import driver_version
 
     try:
         driver()
@@ -42,7 +42,7 @@ def _gpus() -> list[Finding]:
     for ordinal in range(gpu_count()):
         try:
             one = device(ordinal)
-            now = ", ".join(f"{name} {value:g}" for name, value in conditions(ordinal).items())
+            now = ", ".join(f"{name} {value:g}" for name, value in Conditions(pci_bus_id(ordinal)).read().items())
             findings.append(Finding(f"GPU {ordinal}", True, f"{one.name}, compiled for as {one.arch}; {now}"))
         except TilewrightError as error:
             findings.append(Finding(f"GPU {ordinal}", False, str(error), ""))

@@ -10,7 +10,8 @@ from typing import Any
 
 from ..errors import MissingDependency
 from .check import check
-from .ladder import driver_version
+from .climb_gpu import driver_version
+from .ladder import Progress
 from .record import provenance
 
 
@@ -32,7 +33,7 @@ def host_microseconds(
     return median(times[1:])
 
 
-def host_records(suite: str, cases: list[dict[str, Any]], say: Callable[[str], None]) -> list[dict[str, Any]]:
+def host_records(suite: str, cases: list[dict[str, Any]], say: Progress) -> list[dict[str, Any]]:
     """tw.matmul on torch tensors, warm, beside torch.mm; checked first. Raises MissingDependency without torch."""
     try:
         import torch
@@ -44,9 +45,9 @@ def host_records(suite: str, cases: list[dict[str, Any]], say: Callable[[str], N
     name = torch.cuda.get_device_name(0)
     origin = provenance(machine_kind="gpu", gpu=name, driver=driver_version(), reference_version=torch.__version__)
     records = []
-    for case in cases:
+    for number, case in enumerate(cases):
         m, n, k = case["m"], case["n"], case["k"]
-        say(f"host time at {m}x{n}x{k}")
+        say(number, f"host time at {m}x{n}x{k}")
         a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
         out = torch.empty(m, n, device="cuda")
         verdict = check(matmul(a, b).cpu().numpy(), a.cpu().numpy(), b.cpu().numpy())

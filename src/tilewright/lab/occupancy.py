@@ -34,11 +34,11 @@ def occupancy(resources: Resources, threads: int, shared_bytes: int, arch: Arch)
     warps = _up(threads, 32) // 32
     registers_a_block = _up(resources.registers * 32, arch.register_unit) * warps
     shared_a_block = _up(resources.shared_bytes + shared_bytes + arch.shared_reserved, arch.shared_unit)
-    limits = {
-        "registers": arch.registers_per_sm // registers_a_block if registers_a_block else arch.blocks_per_sm,
-        "shared memory": arch.shared_per_sm // shared_a_block,
+    limits = {  # of equal limits the first is named: full of warps is full
         "warps": arch.warps_per_sm // warps,
         "blocks": arch.blocks_per_sm,
+        "registers": arch.registers_per_sm // registers_a_block if registers_a_block else arch.blocks_per_sm,
+        "shared memory": arch.shared_per_sm // shared_a_block,
     }
     if threads > arch.threads_per_block or resources.shared_bytes + shared_bytes > arch.shared_per_block:
         limits["shared memory" if threads <= arch.threads_per_block else "warps"] = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import io
 import json
 import os
 import platform
@@ -10,6 +11,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from .. import __version__
 from ..errors import TilewrightError
@@ -30,26 +33,57 @@ def provenance(**more: Any) -> dict[str, Any]:
     }
 
 
-def write_json(path: Path, value: Any) -> None:
+def _unwritable(path: Path, error: OSError) -> TilewrightError:
+    return TilewrightError(f"{path} cannot be written ({error}). Choose another place.")
+
+
+def write_bytes(path: Path, data: bytes) -> None:
     """Write beside `path` and rename: a reader sees the old file or the new one, never a part.
 
-    Raises TilewrightError when the folder cannot be written.
+    Makes the folder if it is not there. Raises TilewrightError when it cannot be written.
     """
-    text = json.dumps(value, indent=1, sort_keys=False, allow_nan=False) + "\n"
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, path.stat().st_mode & 0o777 if path.exists() else 0o644)
         os.replace(temporary, path)
     except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
-        raise TilewrightError(
-            f"{path} cannot be written: {error}. Choose another place with --out or --json."
-        ) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """As write_bytes, in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """As write_bytes; not-a-number and infinity are refused (ValueError): JSON has neither."""
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def save_array(path: Path, array: np.ndarray) -> None:
+    """As write_bytes, in NumPy's .npy format."""
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    write_bytes(path, buffer.getvalue())
+
+
+def check_writable(path: Path) -> None:
+    """Raise TilewrightError now if `path` could not be written later: better before the work than after it."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError("it is a folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

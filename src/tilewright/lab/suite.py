@@ -1,6 +1,6 @@
 """Suites: benchmark cases as data (benchmarks/*.json), run on a GPU into records.
 
-Also a command for machines without the command line's packages: python -m tilewright.lab.suite FILE --out DIR
+Also a command for machines without the command line's packages: python -m tilewright.lab.suite SUITE --out DIR
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigRejected, TilewrightError
 from ..ladder import GEMM_RUNGS, Rung, find_rung, rungs_for
 from ..problems import GemmProblem
-from .ladder import Step
+from .ladder import Progress, Step, silent
 from .record import write_json
 
 KINDS = ("times", "counters", "host")
@@ -43,6 +42,19 @@ def select_rungs(text: str | None, dtype: str) -> tuple[Rung, ...]:
             raise ConfigRejected(f"the range {part!r} is empty: {low} stands above {high}.")
         chosen.extend(rung for rung in span if rung not in chosen)
     return tuple(chosen)
+
+
+SUITES = Path("benchmarks")
+"""Where suites are looked for by name, below the working folder."""
+
+
+def find_suite(name: str) -> Path:
+    """The file of a suite by its name in benchmarks/, or by its path. Raises TilewrightError with the names there."""
+    for path in (Path(name), SUITES / f"{name}.json"):
+        if path.is_file():
+            return path
+    known = ", ".join(sorted(path.stem for path in SUITES.glob("*.json"))) or f"none: there is no {SUITES}/*.json here"
+    raise TilewrightError(f"no suite {name!r}. Known by name: {known}. Or give a suite's file.")
 
 
 def read_suite(path: Path) -> dict[str, Any]:
@@ -75,7 +87,7 @@ def steps_of(suite: dict[str, Any], gpu: Any) -> list[Step]:
 
 
 def run_suite(
-    suite: dict[str, Any], out: Path, seconds: float = 1.0, say: Callable[[str], None] = lambda _: None
+    suite: dict[str, Any], out: Path, seconds: float = 1.0, say: Progress = silent
 ) -> tuple[Path, list[dict[str, Any]]]:
     """Run a suite on GPU 0 and write its records to `out`. Needs a GPU: DeviceError without one."""
     from ..jit.device import device
@@ -89,11 +101,11 @@ def run_suite(
         from .counters import compare
 
         records = []
-        for step in steps_of(suite, gpu):
-            say(step.rung.id)
+        for number, step in enumerate(steps_of(suite, gpu)):
+            say(number, step.rung.id)
             records.append(compare(step.rung, step.problem, gpu.name) | {"suite": suite["name"]})
     else:
-        from .ladder import climb_on_gpu
+        from .climb_gpu import climb_on_gpu
 
         records = climb_on_gpu(steps_of(suite, gpu), suite=suite["name"], seconds=seconds, say=say)
     path = out / f"{suite['name']}-{gpu.name.replace(' ', '-')}.json"
@@ -103,25 +115,26 @@ def run_suite(
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run benchmark suites on a GPU and write their records.")
-    parser.add_argument("suite", nargs="+", type=Path, help="files such as benchmarks/fp32-ladder.json")
+    parser.add_argument("suite", nargs="+", help="names of suites in benchmarks/, or files")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the records")
     parser.add_argument("--seconds", type=float, default=1.0, help="measured time a case")
     given = parser.parse_args(arguments)
     wrong = 0
-    for path in given.suite:
+    for name in given.suite:
         try:
             written, records = run_suite(
-                read_suite(path), given.out, given.seconds, lambda text: print(f"  {text}", file=sys.stderr, flush=True)
-            )
+                read_suite(find_suite(name)), given.out, given.seconds,
+                lambda _, text: print(f"  {text}", file=sys.stderr, flush=True),
+            )  # fmt: skip
         except TilewrightError as error:
-            print(f"{path}: {type(error).__name__}: {error}", file=sys.stderr)
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
             return 2
         for record in records:
             case, result = record["case"], record["result"]
             figures = {k: round(v, 4) for k, v in result.items() if isinstance(v, float)}
-            name = case.get("rung") or case.get("call")
-            print(name, case.get("config_text", ""), case.get("m"), case.get("layout"), figures, flush=True)
-            wrong += not result.get("right", True)
+            what = case.get("rung") or case.get("call")
+            print(what, case.get("config_text", ""), case.get("m"), case.get("layout"), figures, flush=True)
+            wrong += not result.get("right", False)
         print(f"{len(records)} records in {written}")
     return 1 if wrong else 0
 

@@ -1,0 +1,34 @@
+"""The tree of commands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from . import emulate, house, ladder
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="GEMM kernels for NVIDIA GPUs, rung by rung; on a GPU, or on the emulator without one.",
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
+    if version:
+        print(f"tilewright {__version__}")
+        raise typer.Exit
+
+
+app.add_typer(ladder.app, name="ladder")
+app.command(epilog=emulate.EXAMPLE)(emulate.emulate)
+app.command(epilog="Example:  tilewright explain --m 4096 --n 4096 --k 64 --layout nt --gpu A100")(ladder.explain)
+app.command(epilog="Example:  tilewright doctor --json report.json")(house.doctor)
+app.add_typer(house.cache_app, name="cache")
+app.command(epilog="Example:  tilewright bench fp32-ladder --out benchmarks/results")(house.bench)
+app.command(epilog="Example:  tilewright report --write")(house.report)

@@ -1,0 +1,75 @@
+"""How the commands speak: results to stdout at 100 columns, everything else to stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDTH = 100
+PATIENCE_S = 2.0
+"""Work shorter than this shows no progress bar."""
+
+
+def console(stderr: bool = False) -> Console:
+    """A console that never writes wider than WIDTH: the terminal's width if that is less."""
+    from rich.console import Console
+
+    found = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    return Console(stderr=stderr, highlight=False, width=min(WIDTH, found.width) if found.is_terminal else WIDTH)
+
+
+def note(text: str) -> None:
+    """A line beside the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class Progress:
+    """A bar on stderr once the work has lasted PATIENCE_S; none where stderr is no terminal.
+
+    Use as a context manager; `show(done, text)` says how many of `total` units are done and what runs now.
+    """
+
+    def __init__(self, total: float | None) -> None:
+        self.total = total
+        self.started = time.monotonic()
+        self.bar: Any = None
+        self.task: Any = None
+        self.wanted = sys.stderr.isatty()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def show(self, done: float | None, text: str) -> None:
+        if not self.wanted:
+            return
+        if self.bar is None:
+            if time.monotonic() - self.started < PATIENCE_S:
+                return
+            from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import Progress as Bar
+
+            columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+            self.bar = Bar(*columns, console=console(stderr=True), transient=True)
+            self.bar.start()
+            self.task = self.bar.add_task(text, total=self.total)
+        self.bar.update(self.task, description=text, completed=done)
+
+
+def plain_warnings() -> None:
+    """Warnings as one line, without the place in our code that gave them."""
+
+    def show(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+    ) -> None:
+        note(f"warning: {message}")
+
+    warnings.showwarning = show

@@ -1,0 +1,158 @@
+"""`tilewright ladder gemm` climbs; `tilewright explain` says what one product would run, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..arch import DEFAULT_GPU, Gpu, find_gpu
+from ..errors import DeviceError, InvalidOperand
+from .console import Progress, console, note
+
+if TYPE_CHECKING:
+    from ..lab.ladder import Step
+    from ..problems import GemmProblem
+
+app = typer.Typer(no_args_is_help=True, help="Climb a ladder: check every rung, then measure or count it.")
+
+EMULATOR_SIZE = 256
+GPU_SIZE = 4096
+LONG_S = 60.0
+
+Layout = Annotated[str, typer.Option(help="A then B: n row-major, t transposed in memory.")]
+Dtype = Annotated[str, typer.Option(help="Type of the operands.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Write the records to this file.", metavar="FILE")]
+
+
+@app.command(
+    "gemm",
+    epilog="Examples:\n\n  tilewright ladder gemm --rungs f05..f09\n\n"
+    "  tilewright ladder gemm --emulator --gpu A100 --size 128 --json climb.json",
+)
+def gemm(
+    size: Annotated[
+        int | None, typer.Option(help=f"m = n = k. Default {GPU_SIZE}, on the emulator {EMULATOR_SIZE}.")
+    ] = None,
+    m: Annotated[int | None, typer.Option(help="Rows of the result.")] = None,
+    n: Annotated[int | None, typer.Option(help="Columns of the result.")] = None,
+    k: Annotated[int | None, typer.Option(help="Length of the sums.")] = None,
+    dtype: Dtype = "f32",
+    layout: Layout = "nn",
+    rungs: Annotated[str | None, typer.Option(help="Such as f05..f09 or f01,f12. Default: all.")] = None,
+    gpu: Annotated[str, typer.Option(help="Without a GPU: the one whose limits apply.")] = DEFAULT_GPU,
+    emulator: Annotated[bool, typer.Option("--emulator", help="Use the emulator although there is a GPU.")] = False,
+    seconds: Annotated[float, typer.Option(help="On a GPU: measured time a rung.", min=0.01)] = 1.0,
+    json_file: Json = None,
+) -> None:
+    """Climb the GEMM rungs: each is checked against float64, then timed on a GPU or counted on the emulator."""
+    from ..lab.ladder import Step
+    from ..lab.suite import select_rungs
+
+    chosen, named = select_rungs(rungs, dtype), find_gpu(gpu)
+    no_gpu = "asked for" if emulator else why_no_gpu()
+    default = size if size is not None else (EMULATOR_SIZE if no_gpu else GPU_SIZE)
+    sizes = [default if extent is None else extent for extent in (m, n, k)]
+    problem = dense_problem(sizes, layout, dtype)
+    steps = [Step(rung, rung.default, problem) for rung in chosen]
+    if json_file is not None:
+        from ..lab.record import check_writable
+
+        check_writable(json_file)  # before the work, not after it
+    if no_gpu:
+        if not emulator:
+            print(f"{no_gpu}: every rung runs on the emulator, which knows what a kernel does but no times.")
+        records = climb_emulator(steps, named)
+    else:
+        records = climb_gpu(steps, seconds)
+    if json_file is not None:
+        from ..lab.record import write_json
+
+        write_json(json_file, records)
+        note(f"{len(records)} records in {json_file}")
+    wrong = [record for record in records if not record["result"]["right"]]
+    for record in wrong:
+        note(f"WRONG: {record['case']['rung']}: {record['result']['reason']}")
+    if wrong:
+        raise typer.Exit(1)
+
+
+def why_no_gpu() -> str:
+    """Why the emulator has to do, in a few words; "" when there is a GPU."""
+    from ..jit.device import driver, gpu_available
+
+    try:
+        driver()
+    except DeviceError:
+        return "No CUDA GPU here"
+    return "" if gpu_available() else "The CUDA driver sees no GPU"
+
+
+def dense_problem(sizes: list[int], layout: str, dtype: str) -> GemmProblem:
+    from ..problems import GemmProblem
+
+    m, n, k = sizes
+    for name, extent in (("m", m), ("n", n), ("k", k)):
+        if extent < 1:
+            raise InvalidOperand(f"{name}={extent}: sizes must be at least 1.")
+    return GemmProblem.dense(m, n, k, layout=layout, dtype=dtype)
+
+
+def _title(problem: GemmProblem) -> str:
+    return f"{problem.dtype} {problem.layout.upper()} {problem.m} x {problem.n} x {problem.k}"
+
+
+def climb_gpu(steps: list[Step], seconds: float) -> list[dict[str, Any]]:
+    """Climb on GPU 0 and print the table."""
+    from ..lab.climb_gpu import climb_on_gpu
+    from ..report.tables import MEASURED, rich_table
+
+    with Progress(len(steps)) as progress:
+        records = climb_on_gpu(steps, seconds=seconds, say=progress.show)
+    origin, out = records[0]["provenance"], console()
+    out.print(rich_table(f"{_title(steps[0].problem)} on {origin['gpu']}", MEASURED, records))
+    if origin["reference"] is None:
+        out.print(f"No column 'of cuBLAS': {origin['no_reference']}", style="yellow", markup=False)
+    return records
+
+
+def climb_emulator(steps: list[Step], gpu: Gpu) -> list[dict[str, Any]]:
+    """Climb on the emulator and print the two tables."""
+    from ..lab.ladder import climb_on_emulator, emulation_seconds
+    from ..report.tables import COMPILER, EXECUTED, rich_table
+
+    problem, estimate = steps[0].problem, sum(emulation_seconds(step) for step in steps)
+    if estimate > LONG_S:
+        note(
+            f"This takes about {max(estimate / 60, 1):.0f} minutes on the emulator; Ctrl-C stops it, --size is smaller."
+        )
+    with Progress(len(steps)) as progress:
+        records = climb_on_emulator(steps, gpu, say=progress.show)
+    out = console()
+    out.print(rich_table(f"{_title(problem)}, compiled for {gpu.name} ({gpu.arch})", COMPILER, records))
+    out.print(
+        "\nExecuted on the emulator: instructions a thread; sectors a global load; wavefronts a shared\n"
+        "load and the fewest possible; FLOP per byte of global traffic; the roofline's bound on that."
+    )
+    out.print(rich_table("", EXECUTED, records))
+    return records
+
+
+def explain(
+    m: Annotated[int, typer.Option(help="Rows of the result.")],
+    n: Annotated[int, typer.Option(help="Columns of the result.")],
+    k: Annotated[int, typer.Option(help="Length of the sums.")],
+    layout: Layout = "nn",
+    dtype: Dtype = "f32",
+    rung: Annotated[str | None, typer.Option(help="A rung to run instead of the plan's choice.")] = None,
+    gpu: Annotated[str, typer.Option(help="The GPU to plan for.")] = DEFAULT_GPU,
+    compiled: Annotated[bool, typer.Option("--compile", help="Compile it too: registers and spills.")] = False,
+) -> None:
+    """Say which rung and config would run a product, why, and what was refused."""
+    from ..explanation import explain_problem
+    from ..ladder import find_rung
+
+    chosen = find_rung(rung).id if rung is not None else None
+    problem = dense_problem([m, n, k], layout, dtype)
+    print(explain_problem(problem, find_gpu(gpu), "named with --gpu", chosen, compile=compiled))

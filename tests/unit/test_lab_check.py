@@ -1,0 +1,135 @@
+"""The rule by which a product is judged, and the guard bands around it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.lab.check import Guarded, check, reference
+
+
+def operands(m: int = 40, n: int = 30, k: int = 200) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(7)
+    return rng.standard_normal((m, k), dtype=np.float32), rng.standard_normal((k, n), dtype=np.float32)
+
+
+def sequential(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """As a thread of a kernel sums: one chain in fp32 along k."""
+    out = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for step in range(a.shape[1]):
+        out += a[:, step, None] * b[None, step]
+    return out
+
+
+def test_a_sum_in_one_chain_of_fp32_passes():
+    a, b = operands(k=3000)
+    verdict = check(sequential(a, b), a, b)
+    assert verdict.ok, verdict.reason
+    assert 0 < verdict.max_error <= verdict.bound
+
+
+def test_alpha_and_beta_are_judged():
+    a, b = operands()
+    c = np.random.default_rng(8).standard_normal((40, 30), dtype=np.float32)
+    out = np.float32(1.5) * sequential(a, b) + np.float32(-0.5) * c
+    assert check(out, a, b, c=c, alpha=1.5, beta=-0.5).ok
+    assert not check(out, a, b, c=c, alpha=1.5, beta=0.5).ok
+    np.testing.assert_allclose(reference(a, b, c, 1.5, -0.5), out, atol=1e-4)
+
+
+def test_c_full_of_nan_is_not_read_when_beta_is_zero():
+    a, b = operands()
+    assert check(sequential(a, b), a, b, c=np.full((40, 30), np.nan, np.float32), beta=0.0).ok
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_one_element_that_is_not_finite_never_passes(bad):
+    a, b = operands()
+    out = sequential(a, b)
+    out[3, 4] = bad
+    verdict = check(out, a, b)
+    assert not verdict.ok
+    assert "(3, 4)" in verdict.reason
+    assert np.isinf(verdict.max_error)
+
+
+def test_one_product_left_out_of_one_sum_is_seen():
+    a, b = operands(k=3000)
+    out = sequential(a, b)
+    out[5, 6] -= np.float32(0.02)  # far less than a typical product of two standard normal numbers
+    verdict = check(out, a, b)
+    assert not verdict.ok
+    assert "(5, 6)" in verdict.reason
+
+
+def test_operands_rounded_to_ten_bits_are_seen():
+    """What a tensor core does to fp32 operands (tf32) is no fp32 product."""
+    a, b = operands(k=1000)
+
+    def cut(x: np.ndarray) -> np.ndarray:
+        return ((x.view(np.uint32) + 0x1000) & np.uint32(0xFFFFE000)).view(np.float32)
+
+    assert not check(sequential(cut(a), cut(b)), a, b).ok
+
+
+def test_infinities_and_nans_of_the_product_itself_must_come_out_as_such():
+    a, b = operands()
+    a[2, 3], b[5, 7] = np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        out = sequential(a, b)
+    assert check(out, a, b).ok
+    assert not check(np.nan_to_num(out, nan=0.0), a, b).ok
+    flipped = out.copy()
+    flipped[2] = -flipped[2]
+    assert not check(flipped, a, b).ok
+
+
+def test_a_product_beyond_the_range_of_fp32_must_be_infinite():
+    a, b = np.full((1, 1), 3e38, np.float32), np.full((1, 1), -2.0, np.float32)
+    assert check(np.full((1, 1), -np.inf, np.float32), a, b).ok
+    assert not check(np.full((1, 1), np.inf, np.float32), a, b).ok
+    assert not check(np.full((1, 1), -3e38, np.float32), a, b).ok
+
+
+def test_the_library_given_is_the_measure():
+    a, b = operands()
+    out = sequential(a, b)
+    off = out + np.float32(1e-3)
+    assert not check(off, a, b).ok
+    assert check(off, a, b, library=reference(a, b).astype(np.float32) + np.float32(2e-3)).ok
+
+
+def test_a_library_result_that_is_not_finite_gives_no_slack():
+    a, b = operands()
+    off = sequential(a, b) + np.float32(1.0)
+    assert not check(off, a, b, library=np.full((40, 30), np.nan, np.float32)).ok
+
+
+def test_a_wrong_shape_and_an_empty_product():
+    a, b = operands()
+    assert "shape" in check(np.zeros((30, 40), np.float32), a, b).reason
+    empty = check(np.zeros((0, 3), np.float32), np.zeros((0, 2), np.float32), np.zeros((2, 3), np.float32))
+    assert empty.ok
+
+
+def test_the_sum_of_no_products_is_zero_and_nothing_else():
+    a, b = np.zeros((2, 0), np.float32), np.zeros((0, 3), np.float32)
+    assert check(np.zeros((2, 3), np.float32), a, b).ok
+    assert not check(np.full((2, 3), 1e-30, np.float32), a, b).ok
+
+
+def test_guard_bands_notice_writes_on_either_side_even_of_nan():
+    for place in (255, 256 + 12):
+        guarded = Guarded((3, 4))
+        assert guarded.intact()
+        assert np.isnan(guarded.view).all()
+        guarded.whole.view(np.float32)[place] = np.nan
+        assert not guarded.intact()
+
+
+def test_elements_that_nobody_wrote_are_counted():
+    guarded = Guarded((3, 4))
+    assert guarded.untouched() == 12
+    guarded.view[:2] = 1.0
+    assert guarded.untouched() == 4
+    assert guarded.intact()

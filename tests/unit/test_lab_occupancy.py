@@ -1,0 +1,80 @@
+"""Occupancy and the roofline, against figures worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.arch import ARCHS, GPUS
+from tilewright.jit import Resources
+from tilewright.lab.occupancy import occupancy
+from tilewright.lab.roofline import bound, compulsory, tiled_bytes
+from tilewright.problems import GemmProblem
+
+
+def using(registers: int, shared: int = 0) -> Resources:
+    return Resources(registers, 0, 0, 0, shared, 0)
+
+
+@pytest.mark.parametrize(
+    ("arch", "registers", "threads", "static", "dynamic", "blocks", "share", "limiter"),
+    [
+        # 1024 threads a block at 48 warps an SM: one block of 32 warps (GEMM-B's 66.7%)
+        ("sm_89", 32, 1024, 0, 0, 1, 32 / 48, "warps"),
+        ("sm_90a", 32, 1024, 0, 0, 2, 1.0, "warps"),
+        # 33 registers a thread: 33 * 32 = 1056, handed out as 1280 a warp; 65536 // (1280 * 8) = 6 blocks of 8 warps
+        ("sm_90a", 33, 256, 0, 0, 6, 48 / 64, "registers"),
+        # 40 registers: 1280 a warp exactly, the same
+        ("sm_90a", 40, 256, 0, 0, 6, 48 / 64, "registers"),
+        ("sm_90a", 41, 256, 0, 0, 5, 40 / 64, "registers"),
+        # 232448 is all a block may have: with the system's 1024 exactly what an SM has
+        ("sm_90a", 32, 128, 0, 232448, 1, 4 / 64, "shared memory"),
+        # 2 * (115712 + 1024) = 233472 = 228 KiB: two fit, with one byte more only one does
+        ("sm_90a", 32, 128, 0, 115712, 2, 8 / 64, "shared memory"),
+        ("sm_90a", 32, 128, 0, 115713, 1, 4 / 64, "shared memory"),
+        # static and dynamic shared memory count together
+        ("sm_90a", 32, 128, 57856, 57856, 2, 8 / 64, "shared memory"),
+        # 32-thread blocks: 32 blocks an SM is all
+        ("sm_90a", 32, 32, 0, 0, 32, 0.5, "blocks"),
+        ("sm_86", 32, 32, 0, 0, 16, 16 / 48, "blocks"),
+        # 100 threads take 4 warps
+        ("sm_90a", 32, 100, 0, 0, 16, 1.0, "warps"),
+        # 255 registers: 8192 a warp; 65536 // (8192 * 8) = 1
+        ("sm_80", 255, 256, 0, 0, 1, 8 / 64, "registers"),
+        ("sm_80", 255, 512, 0, 0, 0, 0.0, "registers"),
+        ("sm_80", 32, 128, 0, 163 * 1024 + 1, 0, 0.0, "shared memory"),
+    ],
+)
+def test_blocks_an_sm_holds(arch, registers, threads, static, dynamic, blocks, share, limiter):
+    found = occupancy(using(registers, static), threads, dynamic, ARCHS[arch])
+    assert (found.blocks, found.limiter) == (blocks, limiter)
+    assert found.fraction == pytest.approx(share)
+    assert found.warps == round(share * ARCHS[arch].warps_per_sm)
+
+
+def test_bytes_that_one_element_a_block_asks_for_give_a_quarter_flop_a_byte():
+    """GEMM-A's two figures at 4096: 0.25 FLOP/B a thread on its own, 7.94 with blocks of 32 x 32, C read too."""
+    problem = GemmProblem.dense(4096, 4096, 4096, use_c=True)
+    assert problem.flops / tiled_bytes(problem, 1, 1) == pytest.approx(0.25, abs=0.0005)
+    assert problem.flops / tiled_bytes(problem, 32, 32) == pytest.approx(7.94, abs=0.005)
+
+
+def test_tiled_bytes_counts_ragged_tiles_whole_columns_and_rows():
+    problem = GemmProblem.dense(33, 65, 10)
+    # A once for each of 3 columns of tiles, B once for each of 2 rows, out once
+    assert tiled_bytes(problem, 32, 32) == 4 * (33 * 10 * 3 + 10 * 65 * 2 + 33 * 65)
+
+
+def test_the_lower_roof_bounds():
+    gpu = GPUS["H200"]
+    ridge = gpu.ffma_tflops / (gpu.dram_gb_s * 1e-3)
+    below, above = bound(ridge / 2, gpu), bound(ridge * 2, gpu)
+    assert (below.roof, above.roof) == ("memory", "compute")
+    assert below.tflops == pytest.approx(gpu.ffma_tflops / 2)
+    assert above.tflops == pytest.approx(gpu.ffma_tflops)
+    assert bound(1e9, gpu, peak_tflops=3.0).tflops == 3.0
+
+
+def test_a_thin_product_is_bound_by_memory_and_a_square_one_is_not():
+    gpu = GPUS["A100"]
+    assert compulsory(GemmProblem.dense(4096, 1, 4096), gpu).roof == "memory"
+    assert compulsory(GemmProblem.dense(4096, 4096, 4096), gpu).roof == "compute"
