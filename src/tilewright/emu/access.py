@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 REMEMBERED = 32
 """Patterns kept at one instruction."""
+_ACCESS = {"read": "load", "write": "store", "atomic": "store", "copy": "copy"}
+"""Kind of access -> what lab/banks.py calls it."""
 REMEMBERED_COUNTS = 256
 """Shapes of shared access whose bank conflicts are kept."""
 
@@ -88,7 +90,7 @@ class SharedMemory:
         self.views = element_views(self.data)
         self.initialised = np.zeros(machine.ctas * self.stride // granule, bool)
         self.batch = 0
-        self._counts: dict[tuple[int, bytes, bytes | None], tuple[int, int, int]] = {}
+        self._counts: dict[tuple[str, int, bytes, bytes | None], tuple[int, int, int]] = {}
 
     def reset(self) -> None:
         """Forget everything: a new batch of blocks starts."""
@@ -176,21 +178,23 @@ class SharedMemory:
         pattern.index = start // nbytes
         pattern.granules = (start // self.granule)[:, None] + np.arange(max(nbytes // self.granule, 1))
         pattern.warps = machine.warp_of_lane[every] + np.uint8(1)
-        pattern.requests, pattern.wavefronts, pattern.ideal = self._count(lanes, addresses, nbytes)
+        pattern.requests, pattern.wavefronts, pattern.ideal = self._count(lanes, addresses, nbytes, kind)
         if remembered:
             site.patterns.append(pattern)
             if len(site.patterns) > REMEMBERED:
                 site.patterns.pop(0)
         return pattern
 
-    def _count(self, lanes: np.ndarray | None, addresses: np.ndarray, nbytes: int) -> tuple[int, int, int]:
+    def _count(self, lanes: np.ndarray | None, addresses: np.ndarray, nbytes: int, kind: str) -> tuple[int, int, int]:
         """(requests, wavefronts, ideal) of all warps. A shift by whole rows of the banks changes none of them."""
         row = banks.BANKS * banks.WORD
         shift = int(addresses[0]) // row * row
-        key = (nbytes, (addresses - shift).tobytes(), None if lanes is None else lanes.tobytes())
+        access = _ACCESS[kind]
+        key = (access, nbytes, (addresses - shift).tobytes(), None if lanes is None else lanes.tobytes())
         if key not in self._counts:
             grid, active = _in_warps(self.machine, lanes, addresses)
-            fronts, least = (int(f(grid, nbytes, active).sum()) for f in (banks.wavefronts, banks.ideal))
+            fronts = int(banks.wavefronts(grid, nbytes, active, access).sum())
+            least = int(banks.ideal(grid, nbytes, active).sum())
             if len(self._counts) >= REMEMBERED_COUNTS:
                 self._counts.clear()
             self._counts[key] = len(grid), fronts, least
