@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from statistics import median
@@ -25,6 +25,9 @@ SHORT_MS = 0.2
 """Kernels shorter than this are timed by graph replay."""
 LEAST_REPLAYS = 20
 """Launches in one graph, at least; always whole rounds of the buffer sets."""
+QUEUE_MS = 50.0
+"""Pairs worth this much are queued before the host waits: the GPU never idles between pairs."""
+MOST_AT_ONCE = 100
 MOST_WAIT_S = 3.0
 """How much longer than asked a measurement goes on until the conditions have been read under load."""
 
@@ -152,8 +155,13 @@ class Stopwatch:
             check(self.api.cuGraphDestroy(graph), "closing a graph")
 
     def measure(self, launches: Sequence[Launch]) -> list[float]:
-        """Milliseconds of each launch, one after the other on the stream, once."""
+        """Milliseconds of each launch, one after the other on the stream.
+
+        The last is launched once more at the front, untimed: behind it the queue fills, so that no time holds the gap
+        in which an idle GPU waits for the host.
+        """
         events = [self._event() for _ in range(len(launches) + 1)]
+        launches[-1](self.stream)
         check(self.api.cuEventRecord(events[0], self.handle), "recording an event")
         for launch, event in zip(launches, events[1:], strict=True):
             launch(self.stream)
@@ -173,11 +181,12 @@ def paired_samples(
     sides: Sequence[Sequence[Launch]],
     seconds: float,
     least: int,
+    at_once: int = 1,
     pending: Callable[[], bool] = lambda: False,
 ) -> list[list[float]]:
     """Samples for `seconds`, at least `least`, longer while `pending`; each the times of all sides on one buffer set.
 
-    The sets are rotated through; who comes first changes from sample to sample.
+    The sets are rotated through; who comes first changes from sample to sample. `at_once` samples are queued together.
     """
     samples: list[list[float]] = []
     start = time.perf_counter()
@@ -185,10 +194,14 @@ def paired_samples(
         gone = time.perf_counter() - start
         if len(samples) >= least and gone >= seconds and not (pending() and gone < seconds + MOST_WAIT_S):
             return samples
-        index = len(samples)
-        order = 1 if index % 2 == 0 else -1
-        times = measure([side[index % len(side)] for side in sides][::order])
-        samples.append(times[::order])
+        batch = [
+            [side[index % len(side)] for side in sides][:: 1 if index % 2 == 0 else -1]
+            for index in range(len(samples), len(samples) + at_once)
+        ]
+        times = iter(measure([launch for sample in batch for launch in sample]))
+        for sample in batch:
+            taken = [next(times) for _ in sample]
+            samples.append(taken[:: 1 if len(samples) % 2 == 0 else -1])
 
 
 def time_pairs(
@@ -207,27 +220,19 @@ def time_pairs(
     watch = Stopwatch(ordinal)
     sides: list[list[Launch]] = [list(candidates)] + ([list(references)] if references else [])
     try:
-        with bound_to(ordinal):
+        with bound_to(ordinal), ExitStack() as graphs:
             for index in range(len(candidates)):  # loads modules and workspaces, apart from any time
                 watch.measure([side[index] for side in sides])
-            once = median(watch.measure(sides[0]))
-            if once >= SHORT_MS:
-                return _sampled(watch, sides, 1, False, seconds, least_pairs)
-            rounds = -(-LEAST_REPLAYS // len(candidates))
-            graphs = [watch.graph_of(side * rounds) for side in sides]
-            with graphs[0] as own:
-                if len(graphs) == 1:
-                    return _sampled(watch, [[own]], rounds * len(candidates), True, seconds, least_pairs)
-                with graphs[1] as other:
-                    return _sampled(watch, [[own], [other]], rounds * len(candidates), True, seconds, least_pairs)
+            launches, by_graph = 1, median(watch.measure(sides[0])) < SHORT_MS
+            if by_graph:
+                rounds = -(-LEAST_REPLAYS // len(candidates))
+                launches = rounds * len(candidates)
+                sides = [[graphs.enter_context(watch.graph_of(side * rounds))] for side in sides]
+            pair_ms = sum(watch.measure([side[0] for side in sides]))
+            at_once = min(max(1, int(QUEUE_MS / pair_ms)), MOST_AT_ONCE)
+            paired_samples(watch.measure, sides, seconds / 2, 3, at_once)
+            conditions = Conditions(pci_bus_id(ordinal))
+            samples = paired_samples(watch.measure, sides, seconds, least_pairs, at_once, conditions.pending)
+            return summary(samples, launches, by_graph), conditions.read()
     finally:
         watch.close()
-
-
-def _sampled(
-    watch: Stopwatch, sides: Sequence[Sequence[Launch]], launches: int, by_graph: bool, seconds: float, least: int
-) -> tuple[Timing, dict[str, float]]:
-    paired_samples(watch.measure, sides, seconds / 2, 3)
-    conditions = Conditions(pci_bus_id(watch.ordinal))
-    samples = paired_samples(watch.measure, sides, seconds, least, conditions.pending)
-    return summary(samples, launches, by_graph), conditions.read()
