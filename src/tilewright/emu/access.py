@@ -99,11 +99,20 @@ class SharedMemory:
         self.batch += 1
 
     def locate(
-        self, site: Site, kind: str, instruction: Instruction, base: np.ndarray, offset: int, nbytes: int
+        self,
+        site: Site,
+        kind: str,
+        instruction: Instruction,
+        base: np.ndarray,
+        offset: int,
+        nbytes: int,
+        *,
+        counted_as: str = "",
     ) -> SharedPattern | None:
         """Check and count one access of the active lanes; None if no lane is left.
 
-        `base`: uint32, uint64 or int64, one a lane of the batch, or of length 1 for all.
+        `base`: uint32, uint64 or int64, one a lane of the batch, or of length 1 for all. `kind`: as SharedPattern's.
+        `counted_as`: the access of lab/banks.py where it is not the usual one of the kind ("matrix" for ldmatrix).
         """
         lanes = self.machine.lane_list()
         seen = base if lanes is None or len(base) == 1 else base[lanes]
@@ -118,7 +127,7 @@ class SharedMemory:
                 break
             site.patterns.append(site.patterns.pop(0))  # a loop comes back to its patterns in order
         if pattern is None:
-            pattern = self._learn(site, kind, instruction, lanes, seen, offset, nbytes)
+            pattern = self._learn(site, kind, instruction, lanes, seen, offset, nbytes, counted_as or _ACCESS[kind])
             if pattern is None:
                 return None
         elif count > 1:
@@ -140,6 +149,7 @@ class SharedMemory:
         seen: np.ndarray,
         offset: int,
         nbytes: int,
+        access: str,
     ) -> SharedPattern | None:
         machine = self.machine
         count = machine.lanes if lanes is None else len(lanes)
@@ -178,18 +188,17 @@ class SharedMemory:
         pattern.index = start // nbytes
         pattern.granules = (start // self.granule)[:, None] + np.arange(max(nbytes // self.granule, 1))
         pattern.warps = machine.warp_of_lane[every] + np.uint8(1)
-        pattern.requests, pattern.wavefronts, pattern.ideal = self._count(lanes, addresses, nbytes, kind)
+        pattern.requests, pattern.wavefronts, pattern.ideal = self._count(lanes, addresses, nbytes, access)
         if remembered:
             site.patterns.append(pattern)
             if len(site.patterns) > REMEMBERED:
                 site.patterns.pop(0)
         return pattern
 
-    def _count(self, lanes: np.ndarray | None, addresses: np.ndarray, nbytes: int, kind: str) -> tuple[int, int, int]:
+    def _count(self, lanes: np.ndarray | None, addresses: np.ndarray, nbytes: int, access: str) -> tuple[int, int, int]:
         """(requests, wavefronts, ideal) of all warps. A shift by whole rows of the banks changes none of them."""
         row = banks.BANKS * banks.WORD
         shift = int(addresses[0]) // row * row
-        access = _ACCESS[kind]
         key = (access, nbytes, (addresses - shift).tobytes(), None if lanes is None else lanes.tobytes())
         if key not in self._counts:
             grid, active = _in_warps(self.machine, lanes, addresses)
