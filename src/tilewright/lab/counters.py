@@ -28,9 +28,9 @@ METRICS = {
     "global_store_sectors": _GLOBAL.format("sectors", "st"),
     "shared_load_wavefronts": _SHARED.format("ld"),
     "shared_store_wavefronts": _SHARED.format("st"),
-    # counts instructions whose guard is false too: ptxas puts such before LDGSTS
-    "shared_load_instructions": "smsp__inst_executed_op_shared_ld.sum",
-    "shared_store_instructions": "smsp__inst_executed_op_shared_st.sum",
+    # of warps with a thread whose guard holds: ptxas puts loads that never execute before some LDGSTS
+    "shared_load_instructions": "smsp__inst_executed_op_shared_ld_pred_on_any.sum",
+    "shared_store_instructions": "smsp__inst_executed_op_shared_st_pred_on_any.sum",
 }
 
 
