@@ -1,0 +1,219 @@
+"""Records and suites: written whole or not at all, read with a clear word when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.arch import GPUS
+from tilewright.errors import ConfigRejected, MissingDependency, TilewrightError
+from tilewright.lab import counters
+from tilewright.lab.record import (
+    check_writable,
+    find_records,
+    provenance,
+    read_records,
+    save_array,
+    write_json,
+    write_text,
+)
+from tilewright.lab.suite import find_suite, main, read_suite, run_suite, select_rungs, steps_of
+from tilewright.ladder import GEMM_RUNGS
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def record(suite: str = "s", date: str = "2026-01-01T00:00:00+00:00", **result) -> dict:
+    return {"suite": suite, "case": {}, "result": result, "provenance": {"date": date}}
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def test_records_come_back_as_written(tmp_path):
+    records = [record(right=True, ms=1.5), record(right=False)]
+    write_json(tmp_path / "new" / "r.json", records)
+    assert read_records(tmp_path / "new" / "r.json") == records
+    assert os.listdir(tmp_path / "new") == ["r.json"]
+
+
+def test_nan_is_refused_and_the_old_file_stays(tmp_path):
+    path = tmp_path / "r.json"
+    write_json(path, [record(ms=1.0)])
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(path, [record(ms=float("nan"))])
+    assert read_records(path)[0]["result"]["ms"] == 1.0
+    assert os.listdir(tmp_path) == ["r.json"]
+
+
+def test_a_write_that_fails_midway_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+    path = tmp_path / "page.md"
+    write_text(path, "old")
+
+    def full_disk(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full_disk)
+    with pytest.raises(TilewrightError, match="No space left"):
+        write_text(path, "new")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["page.md"]
+
+
+def test_a_page_keeps_its_permissions(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text("old")
+    path.chmod(0o600)
+    write_text(path, "new")
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_place_that_cannot_be_written_is_said_before_the_work(tmp_path):
+    check_writable(tmp_path / "deep" / "er" / "r.json")
+    (tmp_path / "file").write_text("")
+    for bad in (tmp_path / "file" / "r.json", tmp_path):
+        with pytest.raises(TilewrightError, match="cannot be written"):
+            check_writable(bad)
+
+
+def test_arrays_are_saved_as_npy(tmp_path):
+    save_array(tmp_path / "a.npy", np.arange(6, dtype=np.float32).reshape(2, 3).T)
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), np.arange(6).reshape(2, 3).T)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [("{", "cannot be read"), ("{}", "list of records"), ('[{"suite": "s"}]', "lacks case"), ("[3]", "lacks suite")],
+)
+def test_a_file_that_holds_no_records_is_named_with_what_is_wrong(tmp_path, text, word):
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(TilewrightError, match=word) as caught:
+        read_records(tmp_path / "r.json")
+    assert "r.json" in str(caught.value)
+
+
+def test_the_newest_run_of_a_suite_is_found(tmp_path):
+    write_json(tmp_path / "a.json", [record("x", "2026-02-01T00:00:00+00:00", n=2)])
+    write_json(tmp_path / "b.json", [record("x", "2026-01-01T00:00:00+00:00", n=1)])
+    write_json(tmp_path / "c.json", [record("y", "2026-03-01T00:00:00+00:00", n=3)])
+    assert [r["result"]["n"] for r in find_records(tmp_path, "x")] == [2]
+    assert find_records(tmp_path, "z") == []
+
+
+def test_provenance_says_versions_and_a_date_with_its_zone():
+    origin = provenance(gpu="H200")
+    assert origin["gpu"] == "H200"
+    assert {"tilewright", "nvrtc", "python", "date"} <= origin.keys()
+    assert origin["date"].endswith("+00:00")
+
+
+def test_every_record_of_the_repository_is_sound():
+    files = sorted((BENCHMARKS / "results").glob("*.json"))
+    for path in files:
+        for found in read_records(path):
+            assert found["result"].get("right", True), f"{path}: {found['case']}"
+            assert "date" in found["provenance"]
+
+
+# --- suites -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fp32-ladder", "fp32-f12", "host-time", "counters"])
+def test_the_suites_of_the_repository_can_be_read_and_planned(name, monkeypatch):
+    monkeypatch.chdir(BENCHMARKS.parent)
+    suite = read_suite(find_suite(name))
+    assert suite["name"] == name
+    if suite["kind"] != "host":
+        steps = steps_of(suite, GPUS["H200"])
+        assert steps
+        for step in steps:
+            assert step.rung.why_not(step.problem, step.config, GPUS["H200"].arch) is None
+
+
+def test_rungs_are_chosen_by_number_name_and_range():
+    ids = [rung.id for rung in GEMM_RUNGS if "f32" in rung.dtypes]
+    assert [r.id for r in select_rungs(None, "f32")] == ids
+    assert [r.id for r in select_rungs("f05..f07", "f32")] == ids[4:7]
+    assert [r.id for r in select_rungs("f12, f01_naive,f01..f02", "f32")] == [ids[11], ids[0], ids[1]]
+
+
+@pytest.mark.parametrize(("text", "dtype", "word"), [("f99", "f32", "f99"), ("f07..f05", "f32", "above"),
+                                                     ("", "f32", "known"), ("f01", "f77", "f77")])  # fmt: skip
+def test_a_choice_of_no_rung_is_refused_in_words(text, dtype, word):
+    with pytest.raises(ConfigRejected, match=word):
+        select_rungs(text, dtype)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"name": "x", "cases": []}', '{"name": "x", "cases": [], "kind": "odd"}',
+                                  '{"name": "../x", "cases": [], "kind": "times"}'])  # fmt: skip
+def test_a_file_that_is_no_suite_is_refused(tmp_path, text):
+    (tmp_path / "s.json").write_text(text)
+    with pytest.raises(TilewrightError, match=r"s\.json"):
+        read_suite(tmp_path / "s.json")
+
+
+def test_an_unknown_suite_is_answered_with_the_known_ones(monkeypatch, tmp_path):
+    monkeypatch.chdir(BENCHMARKS.parent)
+    with pytest.raises(TilewrightError, match="fp32-ladder"):
+        find_suite("fp16-ladder")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TilewrightError, match="none"):
+        find_suite("fp32-ladder")
+
+
+def test_a_suite_without_a_gpu_ends_with_one_line(tmp_path, capsys, monkeypatch):
+    from tilewright.errors import DeviceError
+    from tilewright.jit import device
+
+    def none(ordinal):
+        raise DeviceError("no CUDA driver")
+
+    monkeypatch.setattr(device, "device", none)
+    monkeypatch.chdir(BENCHMARKS.parent)
+    assert main(["fp32-ladder", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "fp32-ladder: DeviceError: no CUDA driver\n"
+    with pytest.raises(DeviceError):
+        run_suite(read_suite(find_suite("counters")), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- counters of the hardware -----------------------------------------------------------------------------------------
+
+
+def ncu_csv(rows: int = 1) -> str:
+    names = list(counters.METRICS.values())
+    lines = ["==PROF== Connected", '"ID","Kernel Name",' + ",".join(f'"{name}"' for name in names)]
+    lines.append('"","",' + ",".join('"sector"' for _ in names))
+    for row in range(rows):
+        lines.append(f'"{row}","gemm",' + ",".join(f'"{1000 * (i + 1):,}"' for i in range(len(names))))
+    return "\n".join(lines)
+
+
+def test_the_metrics_of_the_profiler_are_read_with_their_thousands():
+    found = counters.parse_csv(ncu_csv())
+    assert list(found) == list(counters.METRICS)
+    assert list(found.values()) == [1000 * (i + 1) for i in range(len(found))]
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_profile_of_any_other_number_of_kernels_is_refused(rows):
+    with pytest.raises(TilewrightError, match=f"{rows} kernels"):
+        counters.parse_csv(ncu_csv(rows), "permission denied")
+
+
+def test_a_missing_profiler_is_named(monkeypatch):
+    from tilewright.ladder import find_rung
+    from tilewright.problems import GemmProblem
+
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(MissingDependency, match="ncu"):
+        counters.read_hardware(find_rung("f01"), GemmProblem.dense(64, 64, 64))
+
+
+def test_suites_hold_plain_data():
+    for path in BENCHMARKS.glob("*.json"):
+        assert {"name", "kind", "cases"} == json.loads(path.read_text()).keys()
