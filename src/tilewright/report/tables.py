@@ -43,6 +43,18 @@ def _instructions(kind: str) -> Callable[[Record], str]:
     return lambda record: number(record["result"].get("instructions_per_thread", {}).get(kind), ".0f")
 
 
+def _config(record: Record) -> str:
+    return str(record["case"]["config_text"])
+
+
+def _milliseconds(record: Record) -> str:
+    """At least three digits that count, in at most seven places up to hours."""
+    value = record["result"].get("ms")
+    if value is None:
+        return DASH
+    return format(value, ".1f" if value >= 1000 else ".3f" if value >= 1 else ".5f")
+
+
 def _spread(record: Record) -> str:
     result = record["result"]
     if result.get("ratio") is None:
@@ -76,26 +88,30 @@ EXECUTED: tuple[Column, ...] = (
 MEASURED: tuple[Column, ...] = (
     ("rung", _rung),
     ("check", _verdict),
-    ("ms", _result("ms", ".3f")),
+    ("ms", _milliseconds),
     ("TFLOP/s", _result("tflops", ".2f")),
     ("of cuBLAS", _share("ratio")),
-    ("of FFMA peak", _share("share_of_peak")),
-    ("registers", _result("registers", "d")),
+    ("of peak", _share("share_of_peak")),
+    ("regs", _result("registers", "d")),
     ("spill B", _result("spill_bytes", "d")),
     ("shared B", _result("shared_bytes", "d")),
     ("occupancy", _share("occupancy", 0)),
 )
 LADDER_PAGE: tuple[Column, ...] = (
-    *MEASURED[:1],
-    ("config", lambda record: str(record["case"]["config_text"])),
-    *MEASURED[2:7],
+    ("rung", _rung),
+    ("config", _config),
+    ("ms", _milliseconds),
+    ("TFLOP/s", _result("tflops", ".2f")),
+    ("of cuBLAS", _share("ratio")),
     ("p10..p90", _spread),
+    ("of FFMA peak", _share("share_of_peak")),
+    ("registers", _result("registers", "d")),
 )
 SIZES_PAGE: tuple[Column, ...] = (
     ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
     ("layout", lambda record: str(record["case"]["layout"]).upper()),
-    ("config", lambda record: str(record["case"]["config_text"])),
-    ("ms", _result("ms", ".4f")),
+    ("config", _config),
+    ("ms", _milliseconds),
     ("TFLOP/s", _result("tflops", ".1f")),
     ("of cuBLAS", _share("ratio")),
     ("p10..p90", _spread),
@@ -137,7 +153,7 @@ PAGES: dict[str, tuple[Column, ...]] = {
 
 
 def rich_table(title: str, columns: Sequence[Column], records: Sequence[Record]) -> Any:
-    """A rich Table, figures to the right; fits 100 columns."""
+    """A rich Table, figures to the right; MEASURED, COMPILER and EXECUTED fit 100 columns."""
     from rich.table import Table
 
     table = Table(title=title or None, title_justify="left", box=None, padding=(0, 1), pad_edge=False)
@@ -155,21 +171,28 @@ def markdown(columns: Sequence[Column], records: Sequence[Record]) -> str:
     lines = ["| " + " | ".join(name for name, _ in columns) + " |", "|" + "---|" * len(columns)]
     lines += ["| " + " | ".join(cell(record) for _, cell in columns) + " |" for record in records]
     origin = records[0]["provenance"]
-    words = [f"Measured on an {origin['gpu']}" if origin.get("gpu", "")[:1] in "AEIOUH" else f"On {origin.get('gpu')}"]
+    words = [f"Measured on one {origin['gpu']}"] if origin.get("gpu") else []
     words += [f"driver {origin['driver']}"] if origin.get("driver") else []
     words += [f"NVRTC {origin['nvrtc']}"] if origin.get("nvrtc") else []
     words += [str(origin["reference_version"])] if origin.get("reference_version") else []
     return "\n".join([*lines, "", "*" + ", ".join(words) + f", {origin['date'][:10]}.*"])
 
 
-_REGION = re.compile(r"(<!-- records: ([\w.-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_REGION = re.compile(r"(<!-- records: ([\w.-]+) -->\n)((?:(?!<!-- records:).)*?)(<!-- end -->)", re.DOTALL)
 
 
 def fill(text: str, folder: Path) -> str:
     """`text` with every `<!-- records: SUITE -->` region made anew from the records in `folder`.
 
-    A suite without records leaves its region saying so. Raises TilewrightError for a suite that has no page.
+    A suite without records leaves its region saying so. Raises TilewrightError for a suite that has no page, and for a
+    region that is not closed.
     """
+    opened, closed = text.count("<!-- records:"), len(_REGION.findall(text))
+    if opened != closed:
+        raise TilewrightError(
+            f'{opened} regions are opened, {closed} are whole. Write each as "<!-- records: SUITE -->", a line break, '
+            'and later "<!-- end -->".'
+        )
 
     def region(match: re.Match[str]) -> str:
         suite = match[2]
@@ -183,5 +206,8 @@ def fill(text: str, folder: Path) -> str:
 
 
 def pages_of(root: Path) -> list[Path]:
-    """README and docs that hold regions."""
-    return [path for path in (root / "README.md", *sorted((root / "docs").glob("*.md"))) if path.is_file()]
+    """README.md and docs/*.md below `root`. Raises TilewrightError when there are none."""
+    pages = [path for path in (root / "README.md", *sorted((root / "docs").glob("*.md"))) if path.is_file()]
+    if not pages:
+        raise TilewrightError(f"{root} holds neither README.md nor docs/*.md. Name the repository with --root.")
+    return pages

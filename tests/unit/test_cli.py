@@ -1,0 +1,226 @@
+"""The command line: what it prints, where, and the status it leaves with. Commands that climb are in tests/emu."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+import tilewright
+from tilewright.cli import main
+
+AXPY = """extern "C" __global__ void axpy(const float* x, float* y, float a, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = a * x[i];
+}
+"""
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs the command in this process: (status, stdout, stderr)."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["tilewright", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left, warnings.catch_warnings():
+            main()
+        captured = capsys.readouterr()
+        return left.value.code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def axpy(tmp_path):
+    (tmp_path / "axpy.cu").write_text(AXPY)
+    return tmp_path / "axpy.cu"
+
+
+def one_line(text: str) -> bool:
+    return text.count("\n") == 1 and "Traceback" not in text
+
+
+def test_the_version_is_printed(run):
+    assert run("--version") == (0, f"tilewright {tilewright.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "command", [(), ("ladder", "gemm"), ("emulate",), ("explain",), ("bench",), ("report",), ("cache", "import")]
+)
+def test_help_is_there_for_every_command_and_within_a_hundred_columns(run, command):
+    status, out, _ = run(*command, "--help")
+    assert status == 0
+    assert "Usage" in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("ladder", "gemm", "--rungs", "f77"), "f77"),
+        (("ladder", "gemm", "--rungs", "f05..f03"), "above"),
+        (("ladder", "gemm", "--size", "0"), "m=0"),
+        (("ladder", "gemm", "--dtype", "f8"), "f8"),
+        (("ladder", "gemm", "--gpu", "Voodoo"), "Voodoo"),
+        (("ladder", "gemm", "--layout", "xx"), "xx"),
+        (("explain", "--m", "8", "--n", "8", "--k", "8", "--rung", "f00"), "f00"),
+        (("bench", "no-such-suite"), "no-such-suite"),
+        (("cache", "import", "/nonexistent.zip"), "nonexistent"),
+        (("cache", "export", "/nonexistent/folder/x.zip"), "nonexistent"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line_with_status_2(run, arguments, word):
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    assert word in err
+    assert one_line(err)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--nope",), ("ladder", "gemm", "--size", "many"), ("emulate", "/nonexistent.cu")]
+)
+def test_wrong_usage_leaves_with_status_2(run, arguments):
+    status, _, err = run(*arguments)
+    assert status == 2
+    assert "Traceback" not in err
+
+
+def test_explain_says_which_rung_runs_and_why(run):
+    status, out, _ = run("explain", "--m", "4096", "--n", "4096", "--k", "64", "--layout", "nt", "--gpu", "A100")
+    assert status == 0
+    assert "f12_multistage" in out
+    assert "A100 (sm_80)" in out
+    assert "B columns contiguous" in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_doctor_names_what_is_missing_and_how_to_get_it(run, tmp_path):
+    status, out, _ = run("doctor", "--json", tmp_path / "d.json")
+    assert status == 0
+    findings = {finding["name"]: finding for finding in json.loads((tmp_path / "d.json").read_text())}
+    assert findings["NVRTC"]["found"]
+    for name, finding in findings.items():
+        assert name in out
+        assert finding["found"] or finding["advice"] or finding["detail"]
+    assert {"CUDA driver", "disassembler", "kernel cache", "torch", "cupy", "jax"} <= findings.keys()
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_doctor_leaves_with_status_1_when_nothing_could_run(run, monkeypatch):
+    from tilewright.errors import MissingDependency
+    from tilewright.jit import nvrtc
+
+    def missing():
+        raise MissingDependency("NVRTC could not be loaded")
+
+    monkeypatch.setattr(nvrtc, "version", missing)
+    status, out, _ = run("doctor")
+    assert status == 1
+    assert "pip install nvidia-cuda-nvrtc" in out.replace("\n", " ")
+
+
+# --- emulate ----------------------------------------------------------------------------------------------------------
+
+
+def emulate(run, file, *more, grid="2", n="256"):
+    return run("emulate", file, "--entry", "axpy", "--grid", grid, "--block", "128", "--arg", "f32[256]=arange",
+               "--arg", "f32[256]=nan", "--arg", "f32=2.5", "--arg", f"i32={n}", *more)  # fmt: skip
+
+
+def test_a_kernel_of_ones_own_runs_and_is_counted(run, axpy, tmp_path):
+    status, out, _ = emulate(run, axpy, "--save-args", tmp_path / "after", "--json", tmp_path / "c.json")
+    assert status == 0
+    assert out.startswith("No fault.\n")
+    assert "1.00" not in out.split("global loads")[0]
+    np.testing.assert_array_equal(np.load(tmp_path / "after" / "arg1.npy"), 2.5 * np.arange(256, dtype=np.float32))
+    np.testing.assert_array_equal(np.load(tmp_path / "after" / "arg0.npy"), np.arange(256, dtype=np.float32))
+    report = json.loads((tmp_path / "c.json").read_text())
+    assert report["fault"] is None
+    assert report["counters"]["global_load_sectors"] == 256 * 4 // 32
+
+
+def test_a_fault_says_what_and_where_and_leaves_with_status_1(run, axpy, tmp_path):
+    status, out, err = emulate(run, axpy, "--json", tmp_path / "f.json", grid="3", n="384")
+    assert (status, out) == (1, "")
+    assert "out_of_bounds" in err
+    assert "axpy.cu:3: if (i < n) y[i] = a * x[i];" in err
+    assert "block (2, 0, 0), warp 0, lanes 0-31" in err
+    assert json.loads((tmp_path / "f.json").read_text())["fault"]["kind"] == "out_of_bounds"
+
+
+@pytest.mark.parametrize("grid", ["1,x", "0", "1,2,3,4", "-1", ""])
+def test_a_grid_that_is_none_is_refused(run, axpy, grid):
+    status, _, err = run("emulate", axpy, "--entry", "axpy", f"--grid={grid}")
+    assert status == 2
+    assert "--grid" in err
+
+
+def test_a_source_that_does_not_compile_shows_the_compilers_words(run, tmp_path):
+    (tmp_path / "bad.cu").write_text('extern "C" __global__ void k() { undeclared = 1; }')
+    status, _, err = run("emulate", tmp_path / "bad.cu", "--entry", "k")
+    assert status == 2
+    assert "undeclared" in err
+    assert "Traceback" not in err
+
+
+# --- report -----------------------------------------------------------------------------------------------------------
+
+
+def test_report_checks_and_writes_the_pages(run, tmp_path):
+    page = tmp_path / "README.md"
+    page.write_text("a\n<!-- records: fp32-ladder -->\n<!-- end -->\nb\n")
+    assert run("report", "--root", tmp_path)[0] == 1
+    assert page.read_text() == "a\n<!-- records: fp32-ladder -->\n<!-- end -->\nb\n"
+    assert run("report", "--write", "--root", tmp_path)[0] == 0
+    assert "No record" in page.read_text()
+    assert run("report", "--check", "--root", tmp_path)[0] == 0
+    status, _, err = run("report", "--root", tmp_path / "nowhere")
+    assert (status, one_line(err)) == (2, True)
+
+
+# --- leaving in a hurry -----------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_leaves_with_130_and_no_traceback(run, monkeypatch):
+    from tilewright.lab import doctor
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "examine", interrupted)
+    status, _, err = run("doctor")
+    assert status == 130
+    assert "Traceback" not in err
+
+
+def test_too_little_memory_is_said_in_one_line(run, monkeypatch):
+    from tilewright.lab import doctor
+
+    def too_much():
+        raise MemoryError("Unable to allocate 8. TiB")
+
+    monkeypatch.setattr(doctor, "examine", too_much)
+    status, _, err = run("doctor")
+    assert status == 2
+    assert "8. TiB" in err
+    assert one_line(err)
+
+
+def test_a_reader_that_goes_away_makes_no_noise():
+    command = f"{sys.executable} -m tilewright ladder gemm --help | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+
+
+def test_the_command_starts_without_loading_heavy_modules():
+    code = (
+        "import sys, tilewright.cli\n"
+        "heavy = {'numpy', 'rich', 'torch', 'cuda', 'tilewright.emu', 'tilewright.lab'} & sys.modules.keys()\n"
+        "print(sorted(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() in ("[]", "['rich']"), "typer itself may bring rich"

@@ -1,0 +1,115 @@
+"""Tables: every figure comes from a record, a missing one is a dash, and pages say when they are out of date."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from tilewright.errors import TilewrightError
+from tilewright.lab.record import write_json
+from tilewright.report import tables
+
+
+def measured(rung: str = "f05_tile2d", **more) -> dict:
+    return {
+        "suite": "fp32-ladder",
+        "case": {"rung": rung, "config_text": "64x128x32", "m": 4096, "n": 4096, "k": 4096, "layout": "nn"},
+        "result": {
+            "right": True, "max_error": 1.25e-4, "ms": 2.0, "tflops": 68.72, "ratio": 1.036, "ratio_p10": 1.0331,
+            "ratio_p90": 1.0378, "share_of_peak": 0.7936, "registers": 120, "spill_bytes": 0, "shared_bytes": 24576,
+            "occupancy": 0.25, "limited_by": "shared memory", **more,
+        },
+        "provenance": {"gpu": "NVIDIA H200", "driver": "580.1", "nvrtc": "13.0", "date": "2026-01-02T03:04:05+00:00",
+                       "reference_version": "torch 2.11"},
+    }  # fmt: skip
+
+
+def counted(rung: str = "f10_double_buffer") -> dict:
+    record = measured(rung)
+    for name in ("ms", "tflops", "ratio", "ratio_p10", "ratio_p90", "share_of_peak"):
+        del record["result"][name]
+    record["result"] |= {
+        "instructions_per_thread": {"fp32": 257.0, "int": 741.4, "memory": 513.0, "other": 157.0},
+        "sectors_per_request": 16.5, "wavefronts_per_request": None, "ideal_wavefronts_per_request": None,
+        "flop_per_byte": 0.0623, "bound_share_of_peak": 0.0045, "bound_by": "memory",
+    }  # fmt: skip
+    return record
+
+
+def rendered(columns, records) -> list[str]:
+    from rich.console import Console
+
+    out = io.StringIO()
+    Console(file=out, width=100).print(tables.rich_table("title", columns, records))
+    return out.getvalue().splitlines()
+
+
+def test_a_markdown_table_holds_the_records_figures_and_where_they_come_from():
+    text = tables.markdown(tables.LADDER_PAGE, [measured(), measured("f06_vectorized", ratio=None)])
+    lines = text.splitlines()
+    assert lines[0].startswith("| rung | config | ms |")
+    assert "| f05_tile2d | 64x128x32 | 2.000 | 68.72 | 103.6% | 1.033..1.038 | 79.4% | 120 |" in lines
+    assert "| f06_vectorized | 64x128x32 | 2.000 | 68.72 | - | - | 79.4% | 120 |" in lines
+    assert lines[-1] == "*Measured on one NVIDIA H200, driver 580.1, NVRTC 13.0, torch 2.11, 2026-01-02.*"
+
+
+@pytest.mark.parametrize("columns", [tables.MEASURED, tables.COMPILER, tables.EXECUTED])
+def test_terminal_tables_fit_a_hundred_columns_and_lose_nothing(columns):
+    record = measured("f10_double_buffer", ms=12345.678, max_error=1.2e-4) if columns is tables.MEASURED else counted()
+    lines = rendered(columns, [record])
+    assert max(len(line.rstrip()) for line in lines) <= 100
+    assert not any("…" in line for line in lines)
+    for name, cell in columns:
+        assert name in lines[1]
+        assert cell(record) in lines[2]
+
+
+def test_a_rung_that_does_not_touch_shared_memory_has_dashes_there():
+    row = dict(
+        zip([name for name, _ in tables.EXECUTED], [cell(counted()) for _, cell in tables.EXECUTED], strict=True)
+    )
+    assert (row["wavefronts"], row["ideal"], row["sectors"], row["int"]) == ("-", "-", "16.50", "741")
+
+
+def test_a_wrong_rung_is_shown_as_wrong_with_dashes_for_what_was_not_measured():
+    record = counted()
+    record["result"] |= {"right": False, "max_error": None}
+    row = dict(zip([name for name, _ in tables.MEASURED], [cell(record) for _, cell in tables.MEASURED], strict=True))
+    assert row["check"] == "WRONG"
+    assert (row["ms"], row["TFLOP/s"], row["of cuBLAS"]) == ("-", "-", "-")
+
+
+PAGE = (
+    "before\n<!-- records: fp32-ladder -->\nold\n<!-- end -->\nbetween\n"
+    "<!-- records: counters -->\n<!-- end -->\nafter\n"
+)
+
+
+def test_regions_are_filled_from_the_records_and_the_rest_is_left(tmp_path):
+    write_json(tmp_path / "a.json", [measured()])
+    text = tables.fill(PAGE, tmp_path)
+    assert text.startswith("before\n<!-- records: fp32-ladder -->\n| rung |")
+    assert "old" not in text
+    assert "<!-- end -->\nbetween\n" in text
+    assert "No record of suite counters yet" in text
+    assert text.endswith("<!-- end -->\nafter\n")
+    assert tables.fill(text, tmp_path) == text
+
+
+def test_a_region_of_an_unknown_suite_is_refused(tmp_path):
+    with pytest.raises(TilewrightError, match="fp32-lader"):
+        tables.fill("<!-- records: fp32-lader -->\n<!-- end -->\n", tmp_path)
+
+
+@pytest.mark.parametrize("text", ["<!-- records: counters -->\nno end\n", "<!-- records: counters --><!-- end -->\n",
+                                  "<!-- records: counters -->\nno end\n" + PAGE])  # fmt: skip
+def test_a_region_that_is_not_whole_is_refused_and_takes_nothing_with_it(tmp_path, text):
+    with pytest.raises(TilewrightError, match="end"):
+        tables.fill(text, tmp_path)
+
+
+@pytest.mark.parametrize(("ms", "text"), [(0.002942, "0.00294"), (0.33456, "0.33456"), (2.58848, "2.588"),
+                                          (275.65, "275.650"), (12345.6, "12345.6"), (None, "-")])  # fmt: skip
+def test_milliseconds_keep_digits_that_can_be_told_apart(ms, text):
+    assert dict(tables.MEASURED)["ms"](measured(ms=ms)) == text
