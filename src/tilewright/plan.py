@@ -72,6 +72,8 @@ def plan_for(problem: GemmProblem, on: Gpu | Arch, rung: str | None = None, conf
     A `config` without a rung is one of the dtype's fast rung. Raises ConfigRejected, with the numbers, when the rung
     or config named cannot run the problem, or no rung can.
     """
+    if config is not None and not isinstance(config, GemmConfig):
+        raise ConfigRejected(f"config is {config!r}; pass a tilewright.ladder.GemmConfig, or none.")
     gpu = on if isinstance(on, Gpu) else next(gpu for gpu in GPUS.values() if gpu.arch == on)
     return _plan(problem, gpu, rung, config)
 

@@ -265,8 +265,10 @@ def test_scalars_that_float32_cannot_hold_are_named():
 
 
 def test_mixed_dtypes_are_refused():
-    refuse(["a is f32 and b is f16"], random(3, 4), random(4, 5).astype(np.float16))
-    refuse(["out is f16"], random(3, 4), random(4, 5), out=np.zeros((3, 5), np.float16))
+    refuse(["a is float32 and b is float16"], random(3, 4), random(4, 5).astype(np.float16))
+    refuse(["out is float16"], random(3, 4), random(4, 5), out=np.zeros((3, 5), np.float16))
+    refuse(["out", "float64", "of a's dtype"], random(3, 4), random(4, 5), out=np.zeros((3, 5)))
+    refuse(["out", "backwards", "another out"], random(3, 4), random(4, 5), out=random(3, 5)[::-1])
     refuse(["c", "float64"], random(3, 4), random(4, 5), c=np.zeros(5))
 
 
@@ -275,6 +277,7 @@ def test_unknown_rungs_and_configs_that_do_not_fit_are_refused():
     from tilewright.ladder import GemmConfig
 
     config = GemmConfig(64, 64)
+    refuse(["config is 5", "GemmConfig"], random(3, 4), random(4, 5), config=5, kind=ConfigRejected)
     refuse(["4096 threads"], random(3, 4), random(4, 5), rung="f01", config=config, kind=ConfigRejected)
 
 

@@ -49,8 +49,9 @@ def test_stride_zero_is_kept():
         (np.zeros(17, np.uint8)[1:17].view(np.float32), ["starts at address", "no multiple", "a.copy()"]),
         (np.zeros(4, [("x", "f4"), ("y", "i2")])["x"], ["strides of (6,) bytes", "a.copy()"]),
         (np.ma.masked_array(np.zeros(3, np.float32)), ["masked", "a.filled(0)"]),
-        ([1.0, 2.0], ["a is a list", "np.asarray(a, np.float32)"]),
-        (None, ["a is a NoneType"]),
+        ([1.0, 2.0], ["a is of type list", "np.asarray(a, np.float32)"]),
+        (np.float32(2), ["a is a scalar", "alpha"]),
+        (None, ["a is of type NoneType"]),
     ],
 )
 def test_what_cannot_be_viewed_is_refused_with_a_way_out(array, words):

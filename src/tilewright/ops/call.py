@@ -10,7 +10,7 @@ from ..errors import DeviceError, InvalidOperand
 from ..jit.launch import Executor, current_executor
 from .dlpack import dense_strides
 from .extents import check_out
-from .operands import Operand, as_operand
+from .operands import DTYPE_NAMES, Operand, as_operand
 from .shapes import Product, Shapes, broadcast, lay_out, matmul_shapes
 
 
@@ -68,7 +68,8 @@ def read_call(a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any) -> Call:
         raise InvalidOperand(f"out has shape {out_view.shape}; the result of a {a_view.shape} @ b {b_view.shape} has "
                              f"exactly {shapes.result}.")  # fmt: skip
     if c_view is not None and c_view.dtype != out_view.dtype:
-        raise InvalidOperand(f"c is {c_view.dtype} and the result {out_view.dtype}; convert c to the result's dtype.")
+        names = DTYPE_NAMES[c_view.dtype], DTYPE_NAMES[out_view.dtype]
+        raise InvalidOperand(f"c is {names[0]} and the result {names[1]}. Convert c to the result's dtype.")
     if out_given is not None:
         check_out(out_given, [a_view, b_view], c_view)
     product = lay_out(shapes, a_view, b_view, c_view, out_view)
@@ -115,7 +116,8 @@ def _check_pair(a: Operand, other: Operand) -> None:
     # 16-bit products may be written out as float32
     widened = other.name in ("c", "out") and a.item_bytes == 2 and other.dtype == "f32"
     if a.dtype != other.dtype and not widened:
-        raise InvalidOperand(f"a is {a.dtype} and {other.name} is {other.dtype}. Convert one to the other's dtype.")
+        names = DTYPE_NAMES[a.dtype], DTYPE_NAMES[other.dtype]
+        raise InvalidOperand(f"a is {names[0]} and {other.name} is {names[1]}. Convert one to the other's dtype.")
 
 
 def _dense_out(a: Operand, shape: tuple[int, ...]) -> Operand:

@@ -14,6 +14,7 @@ from ..jit.launch import Executor, Launch
 from ..ladder.rung import Addresses, GemmConfig
 from ..plan import plan_for
 from .call import Call, executor_for_host, read_call
+from .dlpack import dense_strides
 from .extents import byte_extent, same_view
 from .operands import Operand
 from .results import as_callers_kind, empty_like, host_bits, result_operand
@@ -173,7 +174,7 @@ def _remember(
 
     layout = call.c is not None and same_view(replace(call.c, address=0), replace(call.out, address=0))
     warm = WarmCall(
-        call.a.device or 0, steps, middle, call.shapes.result, result.device,
+        call.a.device or 0, steps, middle, call.shapes.result, dense_strides(call.shapes.result), result.device,
         extent(call.a), extent(call.b), extent(call.c), extent(call.out), layout,
     )  # fmt: skip
     remember(torch, key_of(torch, a, b, c, call.c is not None, out, rung, config), warm)

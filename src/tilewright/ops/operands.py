@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidOperand
+from ..ladder import rungs_for
 from ..problems import ITEM_BYTES
 from . import dlpack
 
-SUPPORTED = ("f32", "f16", "bf16")
 _NUMPY_NAMES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+DTYPE_NAMES = {short: name for name, short in _NUMPY_NAMES.items()}
+"""What callers call the dtypes."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class Operand:
 
     def __str__(self) -> str:
         place = "the host" if self.device is None else f"GPU {self.device}"
-        return f"{self.name} ({self.kind}, {self.dtype}, shape {self.shape}, strides {self.strides}, on {place})"
+        dtype = DTYPE_NAMES[self.dtype]
+        return f"{self.name} ({self.kind}, {dtype}, shape {self.shape}, strides {self.strides}, on {place})"
 
     def view(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> Operand:
         """The same memory under another shape."""
@@ -80,9 +83,11 @@ def as_operand(value: Any, name: str, stream: int = 0) -> Operand:
         return _from_dlpack(value, name, kind, stream)
     if hasattr(value, "__cuda_array_interface__"):
         return _from_interface(value, name)
+    if isinstance(value, (np.generic, int, float, complex)):
+        raise InvalidOperand(f"{name} is a scalar ({type(value).__name__}), not an array. To scale, use alpha or beta.")
     raise InvalidOperand(
-        f"{name} is a {type(value).__name__}, not an array. Pass a NumPy, torch, CuPy or JAX array, or anything with "
-        f"__dlpack__ or __cuda_array_interface__; np.asarray({name}, np.float32) makes an array of numbers."
+        f"{name} is of type {type(value).__name__}, not an array. Pass a NumPy, torch, CuPy or JAX array, or anything "
+        f"with __dlpack__ or __cuda_array_interface__; np.asarray({name}, np.float32) makes an array of numbers."
     )
 
 
@@ -91,13 +96,18 @@ def as_operand(value: Any, name: str, stream: int = 0) -> Operand:
 
 def _refuse_dtype(name: str, dtype: str, shape: Sequence[int], cast: str) -> InvalidOperand:
     advice = f"Convert it: {cast}."
-    if "complex" in dtype:
+    if name == "out":
+        advice = "Pass an out of a's dtype, or none."
+    elif "complex" in dtype:
         advice = "Multiply its real and imaginary parts apart."
     elif "int" in dtype:
         advice = f"Convert it: {cast} (float32 holds integers up to 2**24 exactly)."
-    return InvalidOperand(
-        f"{name} (shape {tuple(shape)}) has dtype {dtype}; float32, float16 and bfloat16 can be multiplied. {advice}"
-    )
+    able = ", ".join(DTYPE_NAMES[short] for short in DTYPE_NAMES if rungs_for(short))
+    return InvalidOperand(f"{name} (shape {tuple(shape)}) has dtype {dtype}; kernels multiply {able}. {advice}")
+
+
+def _advice(name: str, copy: str) -> str:
+    return "Pass another out, or none." if name == "out" else f"Copy it first: {copy}."
 
 
 def _operand(
@@ -109,11 +119,11 @@ def _operand(
     empty = 0 in shape
     steps = tuple(0 if empty or extent == 1 else int(step) for extent, step in zip(shape, strides, strict=True))
     if any(step < 0 for step in steps):
-        raise InvalidOperand(f"{name} (shape {shape}, strides {steps} elements) runs backwards. Copy it first: {copy}.")
+        raise InvalidOperand(f"{name} (shape {shape}, strides {steps} elements) runs backwards. {_advice(name, copy)}")
     if not empty and address % ITEM_BYTES[dtype]:
         raise InvalidOperand(
             f"{name} (shape {shape}) starts at address {address:#x}, no multiple of its item's "
-            f"{ITEM_BYTES[dtype]} bytes. Copy it first: {copy}."
+            f"{ITEM_BYTES[dtype]} bytes. {_advice(name, copy)}"
         )
     return Operand(name, kind, 0 if empty else int(address), shape, steps, dtype, **rest)
 
@@ -123,7 +133,7 @@ def _element_strides(name: str, shape: Sequence[int], byte_strides: Sequence[int
     if uneven and 0 not in shape:
         raise InvalidOperand(
             f"{name} (shape {tuple(shape)}) has strides of {tuple(byte_strides)} bytes, no multiples of its item's "
-            f"{item} bytes. Copy it first: {copy}."
+            f"{item} bytes. {_advice(name, copy)}"
         )
     return [s // item for s in byte_strides]
 
@@ -193,7 +203,7 @@ def _from_cupy(array: Any, name: str, cupy: Any) -> Operand:
 
 def _from_dlpack(value: Any, name: str, kind: str, stream: int) -> Operand:
     tensor = dlpack.take(value, name, stream)
-    if tensor.dtype not in SUPPORTED:
+    if tensor.dtype not in DTYPE_NAMES:
         raise _refuse_dtype(name, tensor.dtype, tensor.shape, f"{name}.astype('float32')")
     return _operand(
         name, kind, tensor.address, tensor.shape, tensor.strides, tensor.dtype, f"{name}.copy()",
