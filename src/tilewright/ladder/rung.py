@@ -38,6 +38,10 @@ class GemmConfig:
     """Tile rows that are walked together, column by column, so that their operands meet in L2."""
     min_blocks: int = 1
     """Blocks an SM that the compiler must leave registers for."""
+    fragment_sets: int = 1
+    """Sets of fragments in registers: 1 is refilled after the products that read it, 2 take turns."""
+    split_k: int = 1
+    """Blocks that share a tile, each with its part of k."""
 
     @cached_property
     def threads(self) -> int:
@@ -59,11 +63,23 @@ class GemmConfig:
             text += f" {self.cache}"
         if self.group_m > 1:
             text += f" group {self.group_m}"
+        if self.fragment_sets > 1:
+            text += f" {self.fragment_sets} fragment sets"
+        if self.split_k > 1:
+            text += f" split k {self.split_k}"
         return text
+
+
+_OWN_CONSTANTS = ("cache", "fragment_sets", "split_k")
+"""Fields of a config that only the rungs which use them compile in (Rung.own_constants)."""
 
 
 def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
+
+
+def _none(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+    return {}
 
 
 @dataclass(frozen=True)
@@ -102,6 +118,10 @@ class Rung:
     least_capability: tuple[int, int] = (8, 0)
     entry: str = "gemm"
     dynamic_shared: bool = False
+    out_dtypes: tuple[str, ...] = ("f32",)
+    """Types that the result and C can have."""
+    own_constants: Callable[[GemmConfig, GemmProblem], dict[str, Constant]] = _none
+    """What this rung's kernel is compiled for beside what all are."""
 
     def __str__(self) -> str:
         return self.id
@@ -110,6 +130,8 @@ class Rung:
         """None when the config can run the problem on the architecture; else the reason, with the numbers."""
         if problem.dtype not in self.dtypes:
             return f"{self.id} multiplies {', '.join(self.dtypes)}; the operands are {problem.dtype}"
+        if problem.out_dtype not in self.out_dtypes:
+            return f"{self.id} makes results in {', '.join(self.out_dtypes)}; asked for is {problem.out_dtype}"
         if arch.compute_capability < self.least_capability:
             need, have = ("{}.{}".format(*cc) for cc in (self.least_capability, arch.compute_capability))
             return f"{self.id} needs compute capability {need}; {arch} has {have}"
@@ -152,7 +174,7 @@ class Rung:
     def constants(self, problem: GemmProblem, config: GemmConfig) -> dict[str, Constant]:
         """What the kernel is compiled for: the config, and what of the problem selects a path."""
         values: dict[str, Constant] = {
-            f.name: getattr(config, f.name) for f in fields(config) if f.name not in ("cache",)
+            f.name: getattr(config, f.name) for f in fields(config) if f.name not in _OWN_CONSTANTS
         }
         units = {"none": 0, "col": 1, "row": 2}
         out_unit = problem.out.unit(problem.m, problem.n)
@@ -168,7 +190,7 @@ class Rung:
             "b_unit": units[problem.b.unit(problem.k, problem.n)],
             "out_unit": units[out_unit],
         }
-        return values
+        return values | self.own_constants(config, problem)
 
     def compile(self, problem: GemmProblem, config: GemmConfig, arch: Arch) -> CompiledKernel:
         """The kernel for this problem's class. Raises ConfigRejected with the reason, CompileError with the log."""
@@ -190,4 +212,4 @@ class Rung:
             problem.m, problem.n, problem.k, alpha, beta,
         )  # fmt: skip
         shared = self.shared_bytes(config, problem) if self.dynamic_shared else 0
-        return Launch((tiles, problem.batch, 1), (config.threads, 1, 1), params, shared)
+        return Launch((tiles, problem.batch, config.split_k), (config.threads, 1, 1), params, shared)

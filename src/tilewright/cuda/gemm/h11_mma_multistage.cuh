@@ -1,0 +1,76 @@
+// h11: new over h10: `stages` buffers in a ring, fragments loaded one step of 16 ahead, across the border of two tiles
+// too, tiles swizzled so that no ldmatrix and no copy meets a bank conflict, blocks walked in groups that share L2, and
+// for thin grids split_k blocks a tile, each with its part of k and its own partial sums.
+//
+//     tile t, each step           start a part of the copy of tile t + stages - 1 into the buffer that tile t - 1 left;
+//                                 load the next step's fragments; multiply this step's
+//     tile t, its last step       wait until tile t + 1 has landed; barrier; read on from its buffer
+//
+// The barrier serves both ways: behind it tile t + 1 is there for all, and all have read the last of tile t.
+#include "gemm/operands16.cuh"
+#include "tile/mma_tile.cuh"
+
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
+  static_assert(Cfg::tile_k % 32 == 0, "an even number of steps: which fragments are next is known when compiling");
+  using A = TileA<Cfg, ConflictFree<TileA<Cfg>::inner>>;
+  using B = TileB<Cfg, ConflictFree<TileB<Cfg>::inner>>;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const unsigned a_tiles = shared_address(shared), b_tiles = a_tiles + Cfg::stages * A::bytes;
+  const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n, Cfg::group_m>(blockIdx.x, args.m, args.n);
+  const int all = (args.k + Cfg::tile_k - 1) / Cfg::tile_k;
+  const int first = Cfg::split_k > 1 ? (long long)all * blockIdx.z / Cfg::split_k : 0;
+  const int tiles = (Cfg::split_k > 1 ? (long long)all * (blockIdx.z + 1) / Cfg::split_k : all) - first;
+  auto copy_a = copy_of_a<Cfg, A>(args, a_tiles, origin.row, first * Cfg::tile_k);
+  auto copy_b = copy_of_b<Cfg, B>(args, b_tiles, first * Cfg::tile_k, origin.col);
+  // One of `parts` equal parts of the copy of the next tile.
+  const auto start_part = [&](int stage, int part, int parts) {
+    copy_a.start_part(stage * A::bytes, part, parts);
+    copy_b.start_part(stage * B::bytes, part, parts);
+    if (part + 1 == parts) copy_a.advance(), copy_b.advance();
+  };
+
+  const MmaTiling<Cfg> at;
+  const FragmentReader<A, true> a(a_tiles, at.row0);
+  const FragmentReader<B, false> b(b_tiles, at.col0);
+  Accumulators<Cfg> acc;
+  Fragments<Cfg> held[2];
+#pragma unroll
+  for (int stage = 0; stage < Cfg::stages - 1; ++stage) {
+    if (stage < tiles) start_part(stage, 0, 1);
+    cp_async_commit();  // also when empty: the wait counts groups
+  }
+  cp_async_wait<Cfg::stages - 2>();
+  __syncthreads();
+  if (tiles > 0) {
+    a.load(held[0].a, 0, 0);
+    b.load(held[0].b, 0, 0);
+  }
+
+  constexpr int steps = Cfg::tile_k / 16;
+  int read = 0, write = Cfg::stages - 1;
+  // One tile's products; `copying` while there are tiles whose copy has not been started.
+  const auto multiply_tile = [&](bool copying, bool last) {
+#pragma unroll
+    for (int step = 0; step < steps; ++step) {
+      if (copying) start_part(write, step, steps);
+      if (step + 1 == steps) {
+        cp_async_commit();
+        cp_async_wait<Cfg::stages - 2>();
+        __syncthreads();
+        write = read;  // the tile multiplied now is the next to be overwritten
+        read = read + 1 == Cfg::stages ? 0 : read + 1;
+      }
+      const int next = (step + 1) % steps;
+      if (next != 0 || !last) {
+        a.load(held[(step + 1) % 2].a, read * A::bytes, next);
+        b.load(held[(step + 1) % 2].b, read * B::bytes, next);
+      }
+      acc.multiply(held[step % 2]);
+    }
+  };
+  int tile = 0;
+  for (; tile < tiles - (Cfg::stages - 1); ++tile) multiply_tile(true, false);
+  for (; tile < tiles; ++tile) multiply_tile(false, tile + 1 == tiles);
+  cp_async_wait<0>();
+  acc.store(args, origin.row + at.row0, origin.col + at.col0);
+}

@@ -1,0 +1,26 @@
+#pragma once
+// mma.sync m16n8k16: one warp, D (16 x 8, fp32) = A (16 x 16) * B (16 x 8) + D. sm_80+. SASS: HMMA.16816.F32.
+//
+// With g = lane / 4 and t = lane % 4 * 2 a lane holds, two elements a register:
+//
+//     a[0] (g, t..t+1)        a[2] (g, t+8..t+9)          b[0] (t..t+1, g)       d[0..1] (g, t..t+1)
+//     a[1] (g + 8, t..t+1)    a[3] (g + 8, t+8..t+9)      b[1] (t+8..t+9, g)     d[2..3] (g + 8, t..t+1)
+
+#include "ptx/number16.cuh"
+
+template <class T>
+__device__ inline void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1);
+template <>
+__device__ inline void mma_m16n8k16<bf16>(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <>
+__device__ inline void mma_m16n8k16<f16>(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}

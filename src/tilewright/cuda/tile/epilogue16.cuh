@@ -1,0 +1,90 @@
+#pragma once
+// out = alpha * acc + beta * C, out and C in fp32, bf16 or fp16. With use_c false (beta = 0) C is never read.
+
+#include "gemm/args.cuh"
+#include "ptx/number16.cuh"
+
+/// Where this block's part of out begins. With split_k, block z writes partial sum z behind all of z - 1's.
+template <class Cfg>
+__device__ inline typename Cfg::out_type* out_base(const GemmArgs& args) {
+  const long long index = Cfg::split_k > 1 ? blockIdx.z * (long long)gridDim.y + blockIdx.y : blockIdx.y;
+  return static_cast<typename Cfg::out_type*>(args.out) + index * args.out_batch;
+}
+template <class Cfg>
+__device__ inline const typename Cfg::out_type* c_base(const GemmArgs& args) {
+  return static_cast<const typename Cfg::out_type*>(args.c) + blockIdx.y * args.c_batch;
+}
+
+template <class Cfg>
+__device__ inline void store_element16(const GemmArgs& args, int row, int col, float acc) {
+  using Out = typename Cfg::out_type;
+  if (Cfg::edge && (row >= args.m || col >= args.n)) return;
+  float value = args.alpha * acc;
+  if constexpr (Cfg::use_c) {
+    const Out old = c_base<Cfg>(args)[offset_of<Cfg::out_unit>(row, col, args.c_row, args.c_col)];
+    value = fmaf(args.beta, to_float(old), value);
+  }
+  out_base<Cfg>(args)[offset_of<Cfg::out_unit>(row, col, args.out_row, args.out_col)] = from_float<Out>(value);
+}
+
+template <bool first, class A, class B>
+struct Select {
+  using type = A;
+};
+template <class A, class B>
+struct Select<false, A, B> {
+  using type = B;
+};
+
+/// Words of `count` values, and back.
+template <class Out, int count, int words>
+__device__ inline void pack_run(unsigned (&word)[words], const float (&value)[count]) {
+#pragma unroll
+  for (int i = 0; i < words; ++i) {
+    if constexpr (sizeof(Out) == 4)
+      word[i] = __float_as_uint(value[i]);
+    else
+      word[i] = pack<Out>(value[2 * i], value[2 * i + 1]);
+  }
+}
+template <class Out>
+__device__ inline float unpack_one(const unsigned* word, int i) {
+  if constexpr (sizeof(Out) == 4)
+    return __uint_as_float(word[i]);
+  else
+    return half_of<Out>(word[i / 2], i % 2);
+}
+
+/// `count` consecutive elements of a row, 8 or 16 bytes of them, in one access where rows allow it (vector_out: a run
+/// is inside or outside as a whole then).
+template <class Cfg, int count>
+__device__ inline void store_run(const GemmArgs& args, int row, int col, const float (&acc)[count]) {
+  using Out = typename Cfg::out_type;
+  constexpr int words = count * int(sizeof(Out)) / 4;
+  static_assert(words == 2 || words == 4, "8 or 16 bytes");
+  if constexpr (!Cfg::vector_out) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) store_element16<Cfg>(args, row, col + i, acc[i]);
+  } else {
+    if (Cfg::edge && (row >= args.m || col >= args.n)) return;
+    using Word = typename Select<words == 4, uint4, uint2>::type;
+    float value[count];
+#pragma unroll
+    for (int i = 0; i < count; ++i) value[i] = args.alpha * acc[i];
+    if constexpr (Cfg::use_c) {
+      const Word old = *reinterpret_cast<const Word*>(c_base<Cfg>(args) + row * args.c_row + col);
+      unsigned word[words];
+      word[0] = old.x, word[1] = old.y;
+      if constexpr (words == 4) word[2] = old.z, word[3] = old.w;
+#pragma unroll
+      for (int i = 0; i < count; ++i) value[i] = fmaf(args.beta, unpack_one<Out>(word, i), value[i]);
+    }
+    unsigned word[words];
+    pack_run<Out>(word, value);
+    Word* to = reinterpret_cast<Word*>(out_base<Cfg>(args) + row * args.out_row + col);
+    if constexpr (words == 4)
+      *to = make_uint4(word[0], word[1], word[2], word[3]);
+    else
+      *to = make_uint2(word[0], word[1]);
+  }
+}

@@ -1,0 +1,107 @@
+#pragma once
+// The multiply stage of h08 to h11: ldmatrix brings fragments from swizzled or plain tiles, mma.sync multiplies them.
+//
+// A warp makes warp_m x warp_n of the block's tile as (warp_m / 16) x (warp_n / 8) products m16n8k16. One ldmatrix.x4
+// brings a 16 x 16 piece of either operand: of A one fragment, of B two (columns 0..7: registers 0, 1; 8..15: 2, 3).
+// Which of the four 8 x 8 matrices lane i gives a row of, and whether they are transposed on the way:
+//
+//     A, k_inner     (m = i % 16, k = i / 16 * 8)               plain
+//     A, m inner     (m = i / 8 % 2 * 8, k = i % 8 + i / 16 * 8)  .trans
+//     B, k_inner     (n = i % 8 + i / 16 * 8, k = i / 8 % 2 * 8)  plain
+//     B, n inner     (n = i / 16 * 8, k = i % 16)               .trans
+
+#include "ptx/ldmatrix.cuh"
+#include "ptx/mma.cuh"
+#include "tile/epilogue16.cuh"
+#include "tile/tile16.cuh"
+
+/// One warp's reader of one operand.
+template <class Tile, bool is_a>
+struct FragmentReader {
+  unsigned at;  // shared address of this lane's row at k = 0, in buffer 0
+
+  __device__ FragmentReader(unsigned tile, int warp_start) {
+    const int lane = threadIdx.x % 32;
+    constexpr bool tall = is_a == Tile::k_inner;  // lanes 0..15 take 16 lines of the tile, else 0..7 take 8
+    const int line = lane % 8 + (tall ? lane / 8 % 2 : lane / 16) * 8;
+    const int along = (tall ? lane / 16 : lane / 8 % 2) * 8;
+    at = Tile::address(tile, Tile::k_inner ? Tile::offset(warp_start + line, along)
+                                           : Tile::offset(warp_start + along, line));
+  }
+
+  /// Pieces 0 .. pieces - 1 of 16 along m or n, at k = 16 * step, from the buffer `buffer_bytes` behind buffer 0.
+  template <int pieces>
+  __device__ void load(unsigned (&to)[pieces][4], unsigned buffer_bytes, int step) const {
+#pragma unroll
+    for (int i = 0; i < pieces; ++i)
+      ldmatrix_x4<!Tile::k_inner>(to[i], Tile::step(at + buffer_bytes, Tile::offset(16 * i, 16 * step)));
+  }
+};
+
+template <class Cfg>
+struct MmaTiling {
+  static constexpr int rows = Cfg::warp_m / 16, cols = Cfg::warp_n / 16;  // 16 x 16 pieces
+  static_assert(Cfg::warp_m % 16 == 0 && Cfg::warp_n % 16 == 0, "a warp tile is whole 16 x 16 pieces");
+  int row0, col0;  // of the warp's tile within the block's
+
+  __device__ MmaTiling() {
+    const int warp = threadIdx.x / 32;
+    constexpr int warps_n = Cfg::tile_n / Cfg::warp_n;
+    row0 = warp / warps_n * Cfg::warp_m;
+    col0 = warp % warps_n * Cfg::warp_n;
+  }
+};
+
+/// The fragments of one step of 16 along k.
+template <class Cfg>
+struct Fragments {
+  unsigned a[MmaTiling<Cfg>::rows][4], b[MmaTiling<Cfg>::cols][4];
+};
+
+template <class Cfg>
+struct Accumulators {
+  float value[MmaTiling<Cfg>::rows][2 * MmaTiling<Cfg>::cols][4] = {};
+
+  /// Rows to and fro: of two neighbouring products one operand is the same.
+  __device__ void multiply(const Fragments<Cfg>& f) {
+#pragma unroll
+    for (int i = 0; i < MmaTiling<Cfg>::rows; ++i)
+#pragma unroll
+      for (int step = 0; step < 2 * MmaTiling<Cfg>::cols; ++step) {
+        const int j = i % 2 ? 2 * MmaTiling<Cfg>::cols - 1 - step : step;
+        mma_m16n8k16<typename Cfg::in_type>(value[i][j], f.a[i], f.b[j / 2][j % 2 * 2], f.b[j / 2][j % 2 * 2 + 1]);
+      }
+  }
+
+  /// To global memory, straight from the registers, 8 bytes an access. fp32: a lane's two elements of a row; four
+  /// lanes fill a sector. 16 bits: lanes 2i and 2i + 1 swap halves of two neighbouring products first,
+  ///
+  ///     product j:  lanes  0   1   2   3        after:  0 0 2 2   of product j
+  ///                 cols   01  23  45  67               1 1 3 3   of product j + 1
+  ///
+  /// so that a lane holds four elements of a row, and four lanes fill a sector of 32 bytes.
+  __device__ void store(const GemmArgs& args, int row0, int col0) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < MmaTiling<Cfg>::rows; ++i)
+#pragma unroll
+      for (int j = 0; j < MmaTiling<Cfg>::cols; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int row = row0 + 16 * i + 8 * half + lane / 4, col = col0 + 16 * j;
+          const float* left = value[i][2 * j] + 2 * half;
+          const float* right = value[i][2 * j + 1] + 2 * half;
+          if constexpr (sizeof(typename Cfg::out_type) == 4) {
+            store_run<Cfg, 2>(args, row, col + lane % 4 * 2, {left[0], left[1]});
+            store_run<Cfg, 2>(args, row, col + 8 + lane % 4 * 2, {right[0], right[1]});
+          } else {
+            const bool odd = lane % 2;
+            const float first = __shfl_xor_sync(~0u, odd ? left[0] : right[0], 1);
+            const float second = __shfl_xor_sync(~0u, odd ? left[1] : right[1], 1);
+            const float four[4] = {odd ? first : left[0], odd ? second : left[1], odd ? right[0] : first,
+                                   odd ? right[1] : second};
+            store_run<Cfg, 4>(args, row, col + 8 * odd + lane % 4 / 2 * 4, four);
+          }
+        }
+  }
+};

@@ -1,0 +1,34 @@
+#pragma once
+// Operand tiles of 16-bit elements in shared memory. They lie as in global memory: the index that is contiguous there
+// is contiguous here, so that a copy moves 16-byte chunks whatever the layout, and the readers transpose (wmma's .row
+// and .col, ldmatrix's .trans).
+//
+//     k_inner    [m or n][k]     A row-major, B column-major ("t")
+//     else       [k][m or n]     A column-major ("t"), B row-major
+
+#include "ptx/cp_async.cuh"
+#include "tile/swizzle.cuh"
+
+template <int extent_, int tile_k_, bool k_inner_, class Swizzle_ = NoSwizzle>
+struct SharedTile {
+  using Swz = Swizzle_;
+  static constexpr int extent = extent_, tile_k = tile_k_;
+  static constexpr bool k_inner = k_inner_;
+  static constexpr int lines = k_inner ? extent : tile_k, inner = k_inner ? tile_k : extent;
+  static constexpr int size = lines * inner, bytes = 2 * size;
+  static constexpr int chunks = inner / 8;  // of 16 bytes, in a line
+  static_assert(inner % 8 == 0, "a line is whole 16-byte chunks");
+
+  /// Offset in elements before swizzling.
+  static constexpr __device__ unsigned offset(int mn, int k) { return k_inner ? mn * inner + k : k * inner + mn; }
+
+  /// Shared address of the chunk that holds offset `o`, in a tile at `tile`.
+  static __device__ unsigned address(unsigned tile, unsigned o) { return tile + 2 * Swz::apply(o); }
+
+  /// From the address of the chunk at offset o to that at o + d, where o and d share no bit. Tiles start at multiples
+  /// of 128 bytes at least, so xor on an address is xor on the offset.
+  static __device__ unsigned step(unsigned address, unsigned d) {
+    const unsigned moved = Swz::apply(d);
+    return (address ^ (2 * (moved & Swz::target))) + 2 * (moved & ~Swz::target);
+  }
+};

@@ -1,0 +1,273 @@
+"""The tensor-core GEMM rungs, in climbing order, as data: bf16 or fp16 in, fp32 accumulators, any of the three out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+
+from ..jit.source import Constant
+from ..problems import ITEM_BYTES, GemmProblem, Matrix
+from .rung import GemmConfig, Rung
+
+CPP_TYPES = {"f32": "float", "bf16": "struct bf16", "f16": "struct f16"}
+"""The device code's types. They are declared behind the generated constants: hence `struct`."""
+SHAPES = ((16, 16), (32, 8), (8, 32))
+"""The shapes of one wmma product, m x n; k is 16."""
+_STAGING = 1024
+"""Bytes of shared memory through which a warp of a wmma rung stores its results."""
+
+
+def wide(matrix: Matrix, rows: int, cols: int, dtype: str) -> bool:
+    """Whether 16-byte accesses suit the matrix: its lines contiguous and each at a multiple of 16 bytes."""
+    return matrix.unit(rows, cols) != "none" and matrix.vector_bytes(rows, cols, ITEM_BYTES[dtype]) == 16
+
+
+def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+    return {
+        "in_type": CPP_TYPES[problem.dtype],
+        "out_type": CPP_TYPES[problem.out_dtype],
+        "a_wide": wide(problem.a, problem.m, problem.k, problem.dtype),
+        "b_wide": wide(problem.b, problem.k, problem.n, problem.dtype),
+        "fragment_sets": config.fragment_sets,
+        "split_k": config.split_k,
+    }
+
+
+# --- shared memory of a block, in bytes ------------------------------------------------------------------------------
+
+
+def _tiles(config: GemmConfig, problem: GemmProblem) -> int:
+    return 2 * config.stages * config.tile_k * (config.tile_m + config.tile_n)
+
+
+def _tiles_or_staging(config: GemmConfig, problem: GemmProblem) -> int:
+    """The results go where the tiles were."""
+    return max(_tiles(config, problem), config.threads // 32 * _STAGING)
+
+
+def _staging(config: GemmConfig, problem: GemmProblem) -> int:
+    return config.threads // 32 * _STAGING
+
+
+# --- what a config must satisfy --------------------------------------------------------------------------------------
+
+
+def _first(reasons: Iterator[str | None]) -> str | None:
+    return next((reason for reason in reasons if reason), None)
+
+
+def _power_of_two(what: str, value: int, least: int) -> str | None:
+    fits = value >= least and value & (value - 1) == 0
+    return None if fits else f"{what} must be a power of two and at least {least}; it is {value}"
+
+
+def _tile_reasons(config: GemmConfig, problem: GemmProblem) -> Iterator[str | None]:
+    """What the copies need (Copy16 in tile/copy16.cuh): steps from an address that are sums of distinct bits."""
+    yield _power_of_two("tile_m", config.tile_m, 16)
+    yield _power_of_two("tile_n", config.tile_n, 16)
+    yield _power_of_two("tile_k", config.tile_k, 16)
+    yield _power_of_two("warp_m", config.warp_m, 8)
+    yield _power_of_two("warp_n", config.warp_n, 8)
+    for name, tile, warp in (("m", config.tile_m, config.warp_m), ("n", config.tile_n, config.warp_n)):
+        if warp > tile:
+            yield f"warp_{name}={warp} is larger than tile_{name}={tile}"
+    for name, extent, k_inner in (
+        ("A", config.tile_m, problem.a.unit(problem.m, problem.k) != "row"),
+        ("B", config.tile_n, problem.b.unit(problem.k, problem.n) == "row"),
+    ):
+        chunks = (config.tile_k if k_inner else extent) // 8
+        if config.threads % chunks:
+            yield f"{config.threads} threads do not divide a line of {chunks} 16-byte chunks of {name}'s tile"
+
+
+def _stages(config: GemmConfig, least: int, most: int) -> str | None:
+    if least <= config.stages <= most:
+        return None
+    wanted = f"{least} to {most} stages" if most > least else f"exactly {least}"
+    return f"it needs {wanted}; the config has {config.stages}"
+
+
+def _no_split(config: GemmConfig) -> str | None:
+    return None if config.split_k == 1 else f"it cannot split k (split_k={config.split_k})"
+
+
+def _wmma(stages: int = 1, most: int = 0, sets: int = 1) -> Callable[[GemmConfig, GemmProblem], str | None]:
+    def check(config: GemmConfig, problem: GemmProblem) -> str | None:
+        shape = (config.warp_m // max(config.subtiles_m, 1), config.warp_n // max(config.subtiles_n, 1))
+        return _first(
+            iter((
+                *_tile_reasons(config, problem),
+                None if shape in SHAPES else f"a product of {shape[0]} x {shape[1]} is none of wmma's: {SHAPES}",
+                _stages(config, stages, most or stages),
+                None if 1 <= config.fragment_sets <= sets else f"fragment_sets={config.fragment_sets}; 1 to {sets} fit",
+                _no_split(config),
+            ))
+        )  # fmt: skip
+
+    return check
+
+
+def _check_simt(config: GemmConfig, problem: GemmProblem) -> str | None:
+    lanes_m = config.warp_m // (config.subtiles_m * config.thread_m)
+    lanes_n = config.warp_n // (config.subtiles_n * config.thread_n)
+    return _first(
+        iter((
+            *_tile_reasons(config, problem),
+            None if lanes_m * lanes_n == 32 and lanes_m > 1 else f"a subtile takes {lanes_m} x {lanes_n} lanes, not 32",
+            None if config.thread_m % 4 == 0 == config.thread_n % 4 else "thread_m and thread_n must be multiples of 4",
+            _stages(config, 1, 1),
+            _no_split(config),
+        ))
+    )  # fmt: skip
+
+
+def _check_naive(config: GemmConfig, problem: GemmProblem) -> str | None:
+    if (config.warp_m, config.warp_n, config.tile_k) != (16, 16, 16):
+        return f"a warp makes 16 x 16 in steps of 16; the config says {config}"
+    return _wmma()(config, problem)
+
+
+def _mma(stages: int, most: int = 0, split: bool = False) -> Callable[[GemmConfig, GemmProblem], str | None]:
+    def check(config: GemmConfig, problem: GemmProblem) -> str | None:
+        return _first(
+            iter((
+                *_tile_reasons(config, problem),
+                _power_of_two("warp_m", config.warp_m, 16),
+                _power_of_two("warp_n", config.warp_n, 16),
+                _stages(config, stages, most or stages),
+                None if split else _no_split(config),
+            ))
+        )  # fmt: skip
+
+    return check
+
+
+def _check_multistage(config: GemmConfig, problem: GemmProblem) -> str | None:
+    if config.tile_k % 32:
+        return f"tile_k must be a multiple of 32, for two sets of fragments to take turns; it is {config.tile_k}"
+    return _mma(3, 5, split=True)(config, problem)
+
+
+# --- configs: from sweeps on an H200 at 4096 x 4096 x 4096 (benchmarks/results) ---------------------------------------
+
+
+# h03 to h10 keep one tile, four warps of 64 x 64, so that each shows its own idea.
+def _wmma_config(stages: int = 1) -> GemmConfig:
+    return GemmConfig(128, 128, 32, warp_m=64, warp_n=64, subtiles_m=4, subtiles_n=4, stages=stages, min_blocks=2)
+
+
+def _mma_config(stages: int) -> GemmConfig:
+    return GemmConfig(128, 128, 32, warp_m=64, warp_n=64, stages=stages, min_blocks=2)
+
+
+_SIMT = GemmConfig(128, 128, 16, 4, 4, 64, 32, 2, 2, min_blocks=2)
+_NAIVE = GemmConfig(64, 64, 16, warp_m=16, warp_n=16, min_blocks=2)
+_MULTISTAGE = GemmConfig(128, 256, 32, warp_m=64, warp_n=64, stages=4, group_m=8)
+
+
+def _one(config: GemmConfig) -> Callable[[], tuple[GemmConfig, ...]]:
+    return lambda: (config,)
+
+
+def _wmma_space(stages: int = 1, sets: tuple[int, ...] = (1,)) -> Callable[[], tuple[GemmConfig, ...]]:
+    """Block tiles x depth x wmma's shapes."""
+    return lambda: tuple(
+        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, subtiles_m=warp_m // m, subtiles_n=warp_n // n,
+                   stages=stages, min_blocks=blocks, fragment_sets=count)
+        for tile_m, tile_n, warp_m, warp_n, blocks in (
+            (128, 128, 64, 64, 2), (128, 128, 64, 32, 2), (128, 128, 32, 64, 2), (64, 128, 32, 64, 3),
+            (128, 256, 64, 64, 1), (64, 64, 32, 32, 4),
+        )
+        for tile_k, (m, n), count in product((16, 32, 64), SHAPES, sets)
+    )  # fmt: skip
+
+
+def _mma_space(stages: int) -> Callable[[], tuple[GemmConfig, ...]]:
+    """Block tiles x depth."""
+    return lambda: tuple(
+        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, min_blocks=blocks)
+        for tile_m, tile_n, warp_m, warp_n, blocks in (
+            (128, 128, 64, 64, 2), (128, 128, 64, 32, 2), (128, 128, 32, 64, 2), (64, 128, 32, 64, 3),
+            (128, 256, 64, 64, 1), (64, 64, 32, 32, 4),
+        )
+        for tile_k in (16, 32, 64)
+    )  # fmt: skip
+
+
+def _multistage_space() -> tuple[GemmConfig, ...]:
+    """Block and warp tiles x depth x stages, largest first; those whose ring fits in 160 KiB."""
+    shapes = (
+        # tile_m, tile_n, warp_m, warp_n, min_blocks
+        (128, 256, 64, 64, 1), (256, 128, 64, 64, 1), (256, 256, 64, 64, 1), (128, 128, 64, 64, 2),
+        (128, 128, 64, 32, 2), (128, 128, 32, 64, 2), (64, 256, 32, 64, 1), (256, 64, 64, 32, 1),
+        (128, 64, 64, 32, 2), (64, 128, 32, 64, 2), (64, 64, 32, 32, 4), (64, 64, 32, 16, 2),
+        (64, 32, 32, 16, 4), (32, 64, 16, 32, 4), (32, 32, 16, 16, 4), (16, 128, 16, 32, 4), (128, 16, 32, 16, 4),
+    )  # fmt: skip
+    return tuple(
+        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
+        for tile_m, tile_n, warp_m, warp_n, blocks in shapes
+        for tile_k, stages in product((32, 64), (3, 4, 5))
+        if 2 * stages * tile_k * (tile_m + tile_n) <= 160 * 1024
+    )
+
+
+# --- the rungs -------------------------------------------------------------------------------------------------------
+
+_HALVES = ("bf16", "f16")
+
+
+def _rung(id: str, teaches: str, default: GemmConfig, space: Callable[[], tuple[GemmConfig, ...]],
+          shared_bytes: Callable[[GemmConfig, GemmProblem], int],
+          check: Callable[[GemmConfig, GemmProblem], str | None], dynamic_shared: bool = True) -> Rung:  # fmt: skip
+    return Rung(
+        id, teaches, f"gemm/{id}.cuh", _HALVES, default, space, shared_bytes, check, vector_bytes=16,
+        dynamic_shared=dynamic_shared, out_dtypes=tuple(CPP_TYPES), own_constants=_constants,
+    )  # fmt: skip
+
+
+TENSOR_RUNGS: tuple[Rung, ...] = (
+    _rung(
+        "h01_simt", "the fp32 warp tiling on 16-bit inputs: half the bytes, the same FFMA ceiling",
+        _SIMT, _one(_SIMT), _tiles, _check_simt,
+    ),
+    _rung(
+        "h02_wmma_naive", "one 16x16x16 fragment a warp, straight from global memory: tensor cores that wait",
+        _NAIVE, _one(_NAIVE), _staging, _check_naive, dynamic_shared=False,
+    ),
+    _rung(
+        "h03_wmma_warptile", "wmma inside block and warp tiles: a fragment serves a row or a column of products",
+        _wmma_config(), _wmma_space(), _tiles_or_staging, _wmma(),
+    ),
+    _rung(
+        "h04_wmma_async", "cp.async fills shared memory, waited for at once: no register holds a tile on its way",
+        _wmma_config(), _wmma_space(), _tiles_or_staging, _wmma(),
+    ),
+    _rung(
+        "h05_wmma_double_buffer", "two buffers: the next tile's copy runs behind this one's products",
+        _wmma_config(2), _wmma_space(2), _tiles_or_staging, _wmma(2),
+    ),
+    _rung(
+        "h06_wmma_pipeline", "the same through cuda::pipeline's interface: two barriers a tile instead of one",
+        _wmma_config(2), _wmma_space(2), _tiles_or_staging, _wmma(2, 4),
+    ),
+    _rung(
+        "h07_wmma_three_stage", "copy, fragments and products of three tiles overlap; one fragment set, refilled",
+        _wmma_config(3), _wmma_space(3, (1, 2)), _tiles_or_staging, _wmma(3, sets=2),
+    ),
+    _rung(
+        "h08_mma", "ldmatrix and mma.sync: a known layout, results straight from the accumulators; 8-way conflicts",
+        _mma_config(2), _mma_space(2), _tiles, _mma(2),
+    ),
+    _rung(
+        "h09_mma_swizzled", "Swizzle<3,3,3> on B in shared memory: 8 rows in a bank become 2",
+        _mma_config(2), _mma_space(2), _tiles, _mma(2),
+    ),
+    _rung(
+        "h10_mma_three_stage", "h09 in h07's order: copy, fragments and products of three tiles overlap",
+        _mma_config(3), _mma_space(3), _tiles, _mma(3),
+    ),
+    _rung(
+        "h11_mma_multistage", "a ring of 3 to 5 tiles, fragments a step ahead, no bank conflicts, L2 raster, split k",
+        _MULTISTAGE, _multistage_space, _tiles, _check_multistage,
+    ),
+)  # fmt: skip
