@@ -205,9 +205,13 @@ def test_out_may_be_c_warm_too(torch):
     np.testing.assert_allclose(c.cpu().numpy(), wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_a_new_thread_runs_warm_plans(torch):
+def test_a_new_thread_runs_warm_plans(torch, monkeypatch):
+    from tilewright.ops import matmul as module
+
     a, b = torch.from_numpy(A).cuda(), torch.from_numpy(B).cuda()
     tw.matmul(a, b)
+    read, reads = module.read_call, []
+    monkeypatch.setattr(module, "read_call", lambda *given: reads.append(1) or read(*given))
     results, errors = [], []
 
     def work() -> None:
@@ -223,6 +227,8 @@ def test_a_new_thread_runs_warm_plans(torch):
     for thread in threads:
         thread.join()
     assert not errors
+    assert len(results) == 80
+    assert len(reads) <= 4, "the full path at most once a thread"
     for result in results:
         right(result.cpu())
 

@@ -89,7 +89,7 @@ def test_scalar_rungs_need_no_alignment():
         (Matrix(512, 1), Matrix(0, 1), 512, True),
         (Matrix(512, 1), Matrix(1, 0), 512, False),
         (Matrix(1, 512), None, 512, False),
-        (Matrix(510, 1), None, 510, False),
+        (Matrix(512, 1), None, 510, False),
     ],
 )
 def test_results_move_in_vectors_only_where_rows_allow_it(out, c, n, whole):

@@ -76,11 +76,11 @@ class Exporter:
         return self.array.__dlpack__(**options)
 
 
-NUMPY_2 = int(np.__version__.split(".")[0]) >= 2
+VERSIONED = tuple(int(part) for part in np.__version__.split(".")[:2]) >= (2, 1)
 
 
 @pytest.mark.parametrize("versioned", [False, pytest.param(True, marks=pytest.mark.skipif(
-    not NUMPY_2, reason="NumPy below 2 makes no versioned DLPack capsule"))])  # fmt: skip
+    not VERSIONED, reason="NumPy below 2.1 makes no versioned DLPack capsule"))])  # fmt: skip
 def test_a_dlpack_view_has_the_producers_memory_and_gives_it_back_once(versioned):
     array = np.arange(24, dtype=np.float32).reshape(4, 6)[1:, ::2]
     gone = weakref.ref(array.base)
@@ -106,7 +106,7 @@ def test_a_dlpack_float64_is_refused_and_given_back():
     assert gone() is None
 
 
-@pytest.mark.skipif(not NUMPY_2, reason="NumPy below 2 exports no read-only array")
+@pytest.mark.skipif(not VERSIONED, reason="NumPy below 2.1 exports no read-only array")
 def test_a_read_only_dlpack_tensor_is_marked():
     array = np.zeros(3, np.float32)
     array.flags.writeable = False
@@ -143,7 +143,7 @@ class Given:
 
 
 @pytest.mark.parametrize("versioned", [False, pytest.param(True, marks=pytest.mark.skipif(
-    not NUMPY_2, reason="NumPy below 2 reads no versioned DLPack capsule"))])  # fmt: skip
+    not VERSIONED, reason="NumPy below 2.1 reads no versioned DLPack capsule"))])  # fmt: skip
 def test_a_capsule_of_ours_is_read_by_numpy_and_given_back(versioned):
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     before = len(dlpack._exports)
@@ -164,6 +164,14 @@ def test_a_capsule_of_ours_that_nobody_takes_frees_itself():
     del capsule
     gc.collect()
     assert len(dlpack._exports) == before
+
+
+def test_a_capsules_byte_offset_counts():
+    array = np.arange(6, dtype=np.float32)
+    capsule = Given(array, False).__dlpack__()
+    managed = dlpack._Managed.from_address(dlpack._pointer(capsule, b"dltensor"))
+    managed.tensor.byte_offset = 8
+    assert dlpack.Imported(capsule, "a").address == array.ctypes.data + 8
 
 
 class Interface:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..jit.device import bound_to, check, driver
+from ..jit.device import bound_to, check, device, driver
 
 
 def ordinal_of(address: int) -> int:
@@ -10,6 +10,13 @@ def ordinal_of(address: int) -> int:
     api = driver()
     which = api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     return int(check(api.cuPointerGetAttribute(which, address), f"finding the GPU of address {address:#x}"))
+
+
+def enter_context(ordinal: int) -> None:
+    """Make the GPU's primary context current on a thread that has none, as the CUDA runtime does on first use."""
+    api = driver()
+    if not int(check(api.cuCtxGetCurrent(), "reading the current context")):
+        check(api.cuCtxSetCurrent(device(ordinal).context), "entering the device's context")
 
 
 def make_wait(waiting: int, awaited: int, ordinal: int) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DeviceError
 from ..jit.launch import current_executor
+from .device_calls import enter_context
 
 if TYPE_CHECKING:
     from ..jit.device import Prepared
@@ -92,7 +93,7 @@ def warm_matmul(
         return MISS
     torch = _torch
     if torch._C._cuda_getDevice() != call.ordinal:
-        return MISS
+        return MISS  # another GPU's context is current: the full path changes it for the launch
     a_address, b_address = a.data_ptr(), b.data_ptr()
     c_address = c.data_ptr() if uses_c else 0
     if out is None:
@@ -113,7 +114,8 @@ def warm_matmul(
     except DeviceError:
         if step is not call.steps[0]:
             raise
-        return MISS  # a new thread has no context yet: the full path enters it, or fails with the same words
+        enter_context(call.ordinal)  # a new thread has none yet
+        return MISS  # the full path runs it, or fails with the same words
     return out
 
 
