@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tilewright.lab.check import Guarded, check, reference
+from tilewright.lab.numbers import from_stored, rounded, to_stored
 
 
 def operands(m: int = 40, n: int = 30, k: int = 200) -> tuple[np.ndarray, np.ndarray]:
@@ -133,3 +134,48 @@ def test_elements_that_nobody_wrote_are_counted():
     guarded.view[:2] = 1.0
     assert guarded.untouched() == 4
     assert guarded.intact()
+
+
+# --- 16 bits ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_a_16_bit_product_is_judged_by_what_its_type_can_hold(dtype):
+    a, b = (rounded(x, dtype) for x in operands(k=1000))
+    out = rounded(sequential(a, b), dtype)
+    assert check(out, a, b, out_dtype=dtype).ok
+    assert not check(out, a, b).ok, "an fp32 result must not be as coarse"
+    step = {"f16": 2.0**-10, "bf16": 2.0**-7}[dtype]
+    off = out.copy()
+    off[3, 4] += 4 * step * np.abs(out).max()
+    assert not check(off, a, b, out_dtype=dtype).ok
+
+
+def test_a_sum_beyond_the_range_of_f16_must_be_infinite():
+    a, b = np.full((1, 2), 300.0, np.float32), np.full((2, 1), 300.0, np.float32)
+    assert check(np.full((1, 1), np.inf, np.float32), a, b, out_dtype="f16").ok
+    assert not check(np.full((1, 1), 65504.0, np.float32), a, b, out_dtype="f16").ok
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_guarded_buffers_of_every_type_are_nan_until_written(dtype):
+    guarded = Guarded((3, 4), dtype)
+    assert np.isnan(from_stored(guarded.view, dtype)).all()
+    guarded.view[...] = to_stored(np.ones((3, 4), np.float32), dtype)
+    assert guarded.intact()
+    assert guarded.untouched() == 0
+    np.testing.assert_array_equal(from_stored(guarded.view, dtype), 1.0)
+    guarded.whole[-1] = 0
+    assert not guarded.intact()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_stored_values_come_back_and_keep_their_layout(dtype):
+    values = rounded(operands()[0], dtype)
+    for layout in (values, values.T):
+        stored = to_stored(layout, dtype)
+        assert stored.flags.c_contiguous == layout.flags.c_contiguous
+        np.testing.assert_array_equal(from_stored(stored, dtype), layout)
+    exact = np.array([1.0, 1 + 2.0**-8, 1 + 3 * 2.0**-8], np.float32)  # ties of bf16: to even, down then up
+    if dtype == "bf16":
+        np.testing.assert_array_equal(rounded(exact, dtype), np.array([1.0, 1.0, 1 + 2.0**-6], np.float32))

@@ -120,7 +120,7 @@ def climb_gpu(steps: list[Step], seconds: float) -> list[dict[str, Any]]:
 def climb_emulator(steps: list[Step], gpu: Gpu) -> list[dict[str, Any]]:
     """Climb on the emulator and print the two tables."""
     from ..lab.ladder import climb_on_emulator, emulation_seconds
-    from ..report.tables import COMPILER, EXECUTED, rich_table
+    from ..report.tables import COMPILER, EXECUTED, EXECUTED_TENSOR, rich_table
 
     problem, estimate = steps[0].problem, sum(emulation_seconds(step) for step in steps)
     if estimate > LONG_S:
@@ -135,7 +135,7 @@ def climb_emulator(steps: list[Step], gpu: Gpu) -> list[dict[str, Any]]:
         "\nExecuted on the emulator: instructions a thread; sectors a global load; wavefronts a shared\n"
         "load and the fewest possible; FLOP per byte of global traffic; the roofline's bound on that."
     )
-    out.print(rich_table("", EXECUTED, records))
+    out.print(rich_table("", EXECUTED if problem.dtype == "f32" else EXECUTED_TENSOR, records))
     return records
 
 

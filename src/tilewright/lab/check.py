@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .numbers import POISON, STORED, rounded
+
 UNIT_ROUNDOFF = 2.0**-24
 """Of fp32, round to nearest."""
 
@@ -30,12 +32,13 @@ def reference(
 
 
 def numpy_product(
-    a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None, alpha: float = 1.0, beta: float = 0.0
-) -> np.ndarray:
-    """The same in fp32 by NumPy's BLAS: the library whose error is the measure when no other is given."""
+    a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None, alpha: float = 1.0, beta: float = 0.0,
+    out_dtype: str = "f32",
+) -> np.ndarray:  # fmt: skip
+    """The same in fp32 by NumPy's BLAS, rounded to `out_dtype`: the measure when no other library's result is given."""
     with np.errstate(over="ignore", invalid="ignore"):
         product = np.float32(alpha) * np.matmul(a, b)
-        return product if c is None or beta == 0 else product + np.float32(beta) * c
+        return rounded(product if c is None or beta == 0 else product + np.float32(beta) * c, out_dtype)
 
 
 def check(
@@ -48,15 +51,17 @@ def check(
     beta: float = 0.0,
     library: np.ndarray | None = None,
     expected: np.ndarray | None = None,
+    out_dtype: str = "f32",
 ) -> CheckResult:
-    """Whether `out` is alpha * a @ b + beta * c, computed in fp32.
+    """Whether `out` is alpha * a @ b + beta * c, summed in fp32 and rounded to `out_dtype`.
 
-    Passes when every element that fp32 can hold is finite, every other equals the reference (nan as nan, inf as inf,
-    and inf where the reference is beyond fp32), and
+    All arrays hold float32 values; of 16-bit operands and results, the values that their bits mean. Passes when every
+    element that `out_dtype` can hold is finite, every other equals the reference (nan as nan, inf as inf, and inf where
+    the reference is beyond its range), and
         max|out - ref| <= 2 max|library - ref| + sqrt(k) u max|ref|
-    `library` is another fp32 product of the same operands, by default NumPy's. The last term (u: unit roundoff) is what
-    k roundings of partial sums add up to at random: a kernel sums in one chain, NumPy's BLAS in blocks. `expected`:
-    the float64 reference if it is at hand.
+    `library` is another product of the same operands and precision, by default NumPy's. The last term (u: unit roundoff
+    of fp32) is what k roundings of partial sums add up to at random: a kernel sums in one chain, NumPy's BLAS in
+    blocks. `expected`: the float64 reference if it is at hand.
     """
     ref = reference(a, b, c, alpha, beta) if expected is None else expected
     if out.shape != ref.shape:
@@ -64,10 +69,10 @@ def check(
     if ref.size == 0:
         return CheckResult(True, 0.0, 0.0)
     with np.errstate(over="ignore"):
-        rounded = ref.astype(np.float32)
-    finite = np.isfinite(rounded)
+        target = rounded(ref.astype(np.float32), out_dtype)
+    finite = np.isfinite(target)
     wrong = np.isfinite(out) != finite
-    wrong |= ~finite & ~((out == rounded) | (np.isnan(out) & np.isnan(rounded)))
+    wrong |= ~finite & ~((out == target) | (np.isnan(out) & np.isnan(target)))
     if wrong.any():
         where = tuple(int(i) for i in np.argwhere(wrong)[0])
         count = int(wrong.sum())
@@ -78,7 +83,7 @@ def check(
             f"{count} elements are {out[where]} or the like, first at {where}: {ref[where]:.6g} is right",
         )
     if library is None:
-        library = numpy_product(a, b, c, alpha, beta)
+        library = numpy_product(a, b, c, alpha, beta, out_dtype)
     with np.errstate(invalid="ignore"):
         error = np.where(finite, np.abs(out - ref), 0.0)
         library_error = np.where(finite & np.isfinite(library), np.abs(library - ref), 0.0)
@@ -97,23 +102,22 @@ def check(
 class Guarded:
     """An output buffer filled with NaN, with a guard band of `band` elements before and behind `view`."""
 
-    _PATTERN = np.uint32(0x7FC0BEEF)  # a NaN of its own: a stray NaN written over it is seen
-
-    def __init__(self, shape: tuple[int, ...], band: int = 256) -> None:
-        self.size, self.band = int(np.prod(shape)), band
-        self.whole = np.full(self.size + 2 * band, self._PATTERN, np.uint32)
+    def __init__(self, shape: tuple[int, ...], dtype: str = "f32", band: int = 256) -> None:
+        self.size, self.band, self.dtype = int(np.prod(shape)), band, dtype
+        self._poison = POISON[dtype]
+        self.whole = np.full(self.size + 2 * band, self._poison)
         self.shape = shape
 
     @property
     def view(self) -> np.ndarray:
-        """The part to write: float32, contiguous, of the shape asked for."""
-        return self.whole.view(np.float32)[self.band : self.band + self.size].reshape(self.shape)
+        """The part to write: contiguous, of the shape asked for; `dtype` as numbers.STORED holds it."""
+        return self.whole.view(STORED[self.dtype])[self.band : self.band + self.size].reshape(self.shape)
 
     def intact(self) -> bool:
         """Whether both bands still hold what they were filled with."""
         bands = np.concatenate((self.whole[: self.band], self.whole[self.band + self.size :]))
-        return bool((bands == self._PATTERN).all())
+        return bool((bands == self._poison).all())
 
     def untouched(self) -> int:
         """Elements of the view that nobody wrote."""
-        return int((self.whole[self.band : self.band + self.size] == self._PATTERN).sum())
+        return int((self.whole[self.band : self.band + self.size] == self._poison).sum())

@@ -20,6 +20,7 @@ from .bench import Launch, time_pairs
 from .ladder import Progress, Step, as_record, prepare, random_operands, raw_bytes, run_checked, silent, verdict_dict
 from .record import provenance
 from .reference import Reference, find_reference
+from .roofline import peak_tflops
 
 MOST_SETS = 256
 """Buffer sets at most. Below some 100 x 100 x 100 they no longer fill three times the L2; the record says so."""
@@ -43,13 +44,12 @@ def make_buffers(problem: GemmProblem, executor: GpuExecutor, seed: int) -> Buff
     """A set of its own random operands, lying as the problem says."""
 
     def on_gpu(side: np.ndarray) -> DeviceArray:
-        stored = side if side.flags.c_contiguous else side.T
-        array = DeviceArray(executor, stored.shape, "f32")
-        executor.write(array.address, raw_bytes(side))
+        array = DeviceArray(executor, side.shape if side.flags.c_contiguous else side.shape[::-1], problem.dtype)
+        executor.write(array.address, raw_bytes(side, problem.dtype))
         return array
 
     a, b = random_operands(problem, seed)
-    return Buffers(on_gpu(a), on_gpu(b), DeviceArray(executor, (problem.m, problem.n), "f32"))
+    return Buffers(on_gpu(a), on_gpu(b), DeviceArray(executor, (problem.m, problem.n), problem.out_dtype))
 
 
 def launches_of(step: Step, kernel: CompiledKernel, sets: Sequence[Buffers], ordinal: int) -> list[Launch]:
@@ -93,7 +93,7 @@ def _climb_problem(
     executor, ordinal = executor_for(where.ordinal), where.ordinal
     say(done, f"reference of {problem.m} x {problem.n} x {problem.k} {problem.layout}")
     given = prepare(problem)
-    count = sets_for(problem, where.gpu.l2)
+    count, peak = sets_for(problem, where.gpu.l2), peak_tflops(where.gpu, problem.dtype)
     sets: list[Buffers] = []
     references: list[Launch] | None = None
     records = []
@@ -105,7 +105,7 @@ def _climb_problem(
         if verdict.ok:
             if not sets:
                 sets = [make_buffers(problem, executor, seed) for seed in range(count)]
-                if library is not None:
+                if library is not None and problem.dtype in library.dtypes:
                     references = [library.prepare(s.a, s.b, s.out, problem.layout) for s in sets]
             timing, conditions = time_pairs(
                 ordinal, launches_of(step, kernel, sets, ordinal), references, seconds=seconds
@@ -113,7 +113,7 @@ def _climb_problem(
             tflops = problem.flops / timing.ms * 1e-9
             result |= timing.to_dict() | {
                 "tflops": tflops,
-                "share_of_peak": tflops / where.gpu.ffma_tflops,
+                "share_of_peak": tflops / peak if peak else None,
                 "buffer_sets": count,
                 "rotated_over_l2": count * problem.bytes / where.gpu.l2,
                 "conditions": conditions,

@@ -13,7 +13,7 @@ from typing import Any
 from ..arch import DEFAULT_GPU, find_gpu
 from ..errors import MissingDependency, TilewrightError
 from ..ladder import Rung, find_rung
-from ..problems import GemmProblem
+from ..problems import ITEM_BYTES, GemmProblem
 from .climb_gpu import driver_version
 from .ladder import Step, climb_on_emulator, random_operands, raw_bytes
 from .record import provenance
@@ -103,8 +103,8 @@ def _launch_once(arguments: list[str]) -> None:
     rung = find_rung(given.rung)
     problem = GemmProblem.dense(int(given.m), int(given.n), int(given.k), layout=given.layout)
     executor = executor_for(int(given.ordinal))
-    held = [executor.upload(raw_bytes(side)) for side in random_operands(problem)]
-    out = executor.allocate(4 * problem.m * problem.n)
+    held = [executor.upload(raw_bytes(side, problem.dtype)) for side in random_operands(problem)]
+    out = executor.allocate(ITEM_BYTES[problem.out_dtype] * problem.m * problem.n)
     kernel = rung.compile(problem, rung.default, executor.arch)
     executor.launch(kernel, rung.plan(problem, rung.default, Addresses(held[0], held[1], out)))
     executor.synchronize()

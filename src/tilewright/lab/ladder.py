@@ -16,9 +16,10 @@ from ..jit.launch import Executor
 from ..ladder.rung import Addresses, GemmConfig, Rung
 from ..problems import GemmProblem
 from .check import CheckResult, Guarded, check, numpy_product, reference
+from .numbers import from_stored, rounded, to_stored
 from .record import provenance
 from .resources import static_facts
-from .roofline import bound
+from .roofline import bound, peak_tflops
 
 Progress = Callable[["float | None", str], None]
 """Told how many steps are done (None: not known), and what runs now."""
@@ -44,7 +45,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Operands:
-    """A [m, k] and B [k, n] in fp32, their product in float64 and by NumPy in fp32, both [m, n]."""
+    """A [m, k] and B [k, n] as float32 values, their product in float64, and NumPy's rounded as the kernel's is."""
 
     a: np.ndarray
     b: np.ndarray
@@ -53,12 +54,12 @@ class Operands:
 
 
 def random_operands(problem: GemmProblem, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Random normal A and B, lying in memory as the problem says (n or t)."""
+    """Random normal A and B, lying in memory as the problem says (n or t): float32 that the problem's type can hold."""
     rng = np.random.default_rng(seed)
     a, b = (
-        rng.standard_normal((cols, rows), dtype=np.float32).T
+        rounded(rng.standard_normal((cols, rows), dtype=np.float32), problem.dtype).T
         if letter == "t"
-        else rng.standard_normal((rows, cols), dtype=np.float32)
+        else rounded(rng.standard_normal((rows, cols), dtype=np.float32), problem.dtype)
         for letter, (rows, cols) in zip(problem.layout, ((problem.m, problem.k), (problem.k, problem.n)), strict=True)
     )
     return a, b
@@ -67,12 +68,13 @@ def random_operands(problem: GemmProblem, seed: int = 0) -> tuple[np.ndarray, np
 def prepare(problem: GemmProblem, seed: int = 0) -> Operands:
     """Operands and what their product must be."""
     a, b = random_operands(problem, seed)
-    return Operands(a, b, reference(a, b), numpy_product(a, b))
+    return Operands(a, b, reference(a, b), numpy_product(a, b, out_dtype=problem.out_dtype))
 
 
-def raw_bytes(array: np.ndarray) -> np.ndarray:
-    """The bytes of a dense array in the order in which they lie in memory."""
-    return (array if array.flags.c_contiguous else array.T).view(np.uint8).reshape(-1)
+def raw_bytes(values: np.ndarray, dtype: str) -> np.ndarray:
+    """The bytes of a dense array in `dtype`, in the order in which they lie in memory."""
+    stored = to_stored(values if values.flags.c_contiguous else values.T, dtype)
+    return stored.view(np.uint8).reshape(-1)
 
 
 def run_checked(step: Step, kernel: CompiledKernel, executor: Executor, given: Operands) -> CheckResult:
@@ -80,14 +82,15 @@ def run_checked(step: Step, kernel: CompiledKernel, executor: Executor, given: O
 
     Raises what the launch raises.
     """
-    guarded = Guarded((step.problem.m, step.problem.n))
+    problem = step.problem
+    guarded = Guarded((problem.m, problem.n), problem.out_dtype)
     held: list[int] = []
     try:
-        for array in (raw_bytes(given.a), raw_bytes(given.b), guarded.whole.view(np.uint8)):
-            held.append(executor.upload(array))
-        addresses = Addresses(held[0], held[1], held[2] + 4 * guarded.band)
-        executor.launch(kernel, step.rung.plan(step.problem, step.config, addresses))
-        guarded.whole[:] = executor.download(held[2], guarded.whole.nbytes).view(np.uint32)
+        for array in (raw_bytes(given.a, problem.dtype), raw_bytes(given.b, problem.dtype), guarded.whole):
+            held.append(executor.upload(array.view(np.uint8)))
+        addresses = Addresses(held[0], held[1], held[2] + guarded.band * guarded.whole.itemsize)
+        executor.launch(kernel, step.rung.plan(problem, step.config, addresses))
+        guarded.whole[:] = executor.download(held[2], guarded.whole.nbytes).view(guarded.whole.dtype)
     finally:
         for address in held:
             executor.release(address)
@@ -95,7 +98,8 @@ def run_checked(step: Step, kernel: CompiledKernel, executor: Executor, given: O
         return CheckResult(False, inf, 0.0, "it wrote outside its output")
     if missing := guarded.untouched():
         return CheckResult(False, inf, 0.0, f"it left {missing} elements unwritten")
-    return check(guarded.view, given.a, given.b, expected=given.expected, library=given.library)
+    out = from_stored(guarded.view, problem.out_dtype)
+    return check(out, given.a, given.b, expected=given.expected, library=given.library, out_dtype=problem.out_dtype)
 
 
 def verdict_dict(verdict: CheckResult) -> dict[str, Any]:
@@ -113,7 +117,8 @@ def as_record(suite: str, step: Step, result: dict[str, Any], origin: dict[str, 
     problem = step.problem
     case = {
         "rung": step.rung.id, "config": asdict(step.config), "config_text": str(step.config), "m": problem.m,
-        "n": problem.n, "k": problem.k, "dtype": problem.dtype, "layout": problem.layout,
+        "n": problem.n, "k": problem.k, "dtype": problem.dtype, "out_dtype": problem.out_dtype,
+        "layout": problem.layout,
     }  # fmt: skip
     return {"suite": suite, "case": case, "result": result, "provenance": origin}
 
@@ -164,27 +169,29 @@ def executed(counters: Any, problem: GemmProblem, gpu: Gpu) -> dict[str, Any]:
     """The figures of a ladder's table, from the emulator's counters (emu.Counters).
 
     FLOP per byte counts the problem's operations against the sectors that all requests to global memory asked for;
-    the bound is the roofline's at that intensity, as if no cache helped, in shares of the FFMA peak.
+    the bound is the roofline's at that intensity, as if no cache helped, in shares of the peak of the problem's type.
     """
     classes = counters.by_class
-    fp32, integer = classes.get("fp32", 0), classes.get("int", 0)
+    tensor, fp32, integer = (classes.get(name, 0) for name in ("tensor", "fp32", "int"))
     memory = sum(count for name, count in classes.items() if name.startswith("memory") or name == "async_copy")
     sectors = counters.global_load_sectors + counters.global_store_sectors + counters.async_copy_sectors
     intensity = problem.flops / (32 * sectors) if sectors else 0.0
-    roof = bound(intensity, gpu)
+    peak = peak_tflops(gpu, problem.dtype)
+    roof = bound(intensity, gpu, peak)
     loads = counters.global_load_requests + counters.async_copy_requests
     return {
         "instructions_per_thread": {
+            "tensor": tensor / counters.threads,
             "fp32": fp32 / counters.threads,
             "int": integer / counters.threads,
             "memory": memory / counters.threads,
-            "other": (counters.thread_instructions - fp32 - integer - memory) / counters.threads,
+            "other": (counters.thread_instructions - tensor - fp32 - integer - memory) / counters.threads,
         },
         "sectors_per_request": _ratio(counters.global_load_sectors + counters.async_copy_sectors, loads),
         "wavefronts_per_request": _ratio(counters.shared_load_wavefronts, counters.shared_load_requests),
         "ideal_wavefronts_per_request": _ratio(counters.shared_load_ideal, counters.shared_load_requests),
         "flop_per_byte": intensity,
-        "bound_share_of_peak": roof.tflops / gpu.ffma_tflops,
+        "bound_share_of_peak": roof.tflops / peak,
         "bound_by": roof.roof,
         "counters": {name: value for name, value in counters.to_dict().items() if name != "per_instruction"},
     }

@@ -15,10 +15,12 @@ Launch = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Reference:
-    """`prepare(a, b, out, layout)` gives a Launch of out = a @ b in fp32; "t": that array is transposed."""
+    """`prepare(a, b, out, layout)` gives a Launch of out = a @ b; "t": that array is transposed."""
 
     name: str
     version: str
+    dtypes: tuple[str, ...]
+    """What it can multiply here."""
     prepare: Callable[[DeviceArray, DeviceArray, DeviceArray, str], Launch]
 
 
@@ -43,7 +45,7 @@ def _torch(torch: Any, ordinal: int) -> Reference:
     torch.backends.cuda.matmul.allow_tf32 = False
 
     def prepare(a: DeviceArray, b: DeviceArray, out: DeviceArray, layout: str) -> Launch:
-        views = [torch.as_tensor(x, device=f"cuda:{ordinal}") for x in (a, b, out)]
+        views = [torch.from_dlpack(x) for x in (a, b, out)]
         left, right = (view.t() if letter == "t" else view for view, letter in zip(views[:2], layout, strict=True))
 
         def launch(stream: int) -> None:
@@ -52,7 +54,7 @@ def _torch(torch: Any, ordinal: int) -> Reference:
 
         return launch
 
-    return Reference("cuBLAS through torch", f"torch {torch.__version__}", prepare)
+    return Reference("cuBLAS through torch", f"torch {torch.__version__}", ("f32", "f16", "bf16"), prepare)
 
 
 def _cupy(cupy: Any, ordinal: int) -> Reference:
@@ -69,4 +71,4 @@ def _cupy(cupy: Any, ordinal: int) -> Reference:
 
         return launch
 
-    return Reference("cuBLAS through CuPy", f"cupy {cupy.__version__}", prepare)
+    return Reference("cuBLAS through CuPy", f"cupy {cupy.__version__}", ("f32", "f16"), prepare)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..arch import Gpu
-from ..problems import GemmProblem
+from ..problems import ITEM_BYTES, GemmProblem
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,11 @@ class Bound:
     roof: str
 
 
+def peak_tflops(gpu: Gpu, dtype: str) -> float:
+    """Dense peak of the unit that multiplies `dtype`: fused multiply-adds for f32, tensor cores for 16 bits."""
+    return gpu.ffma_tflops if dtype == "f32" else gpu.bf16_tflops
+
+
 def bound(intensity: float, gpu: Gpu, peak_tflops: float | None = None) -> Bound:
     """min(peak, bandwidth x intensity). `peak_tflops` is the FFMA peak unless given."""
     peak = gpu.ffma_tflops if peak_tflops is None else peak_tflops
@@ -26,15 +31,16 @@ def bound(intensity: float, gpu: Gpu, peak_tflops: float | None = None) -> Bound
 
 def compulsory(problem: GemmProblem, gpu: Gpu) -> Bound:
     """With every operand moved once: the bound of the problem, whatever the kernel."""
-    return bound(problem.intensity, gpu)
+    return bound(problem.intensity, gpu, peak_tflops(gpu, problem.dtype))
 
 
 def tiled_bytes(problem: GemmProblem, tile_m: int, tile_n: int) -> int:
     """Bytes that blocks of tile_m x tile_n ask of global memory: A once a column of tiles, B once a row, C, out.
 
-    With one element a block (tile 1 x 1) and C read this is GEMM-A's 0.25 FLOP/B, with 32 x 32 its 7.94.
+    In fp32, with one element a block (tile 1 x 1) and C read this is GEMM-A's 0.25 FLOP/B, with 32 x 32 its 7.94.
     """
     columns, rows = -(-problem.n // tile_n), -(-problem.m // tile_m)
     moved = problem.m * problem.k * columns + problem.k * problem.n * rows
-    moved += problem.m * problem.n * (2 if problem.use_c else 1)
-    return 4 * moved * problem.batch
+    moved *= ITEM_BYTES[problem.dtype]
+    moved += problem.m * problem.n * (2 if problem.use_c else 1) * ITEM_BYTES[problem.out_dtype]
+    return moved * problem.batch

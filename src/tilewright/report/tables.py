@@ -72,8 +72,7 @@ COMPILER: tuple[Column, ...] = (
     ("occupancy", _share("occupancy", 0)),
     ("limited by", lambda record: str(record["result"].get("limited_by", DASH))),
 )
-EXECUTED: tuple[Column, ...] = (
-    ("rung", _rung),
+_EXECUTED: tuple[Column, ...] = (
     ("fp32", _instructions("fp32")),
     ("int", _instructions("int")),
     ("memory", _instructions("memory")),
@@ -85,6 +84,13 @@ EXECUTED: tuple[Column, ...] = (
     ("bound", _share("bound_share_of_peak", 0)),
     ("roof", lambda record: str(record["result"].get("bound_by", DASH))),
 )
+EXECUTED: tuple[Column, ...] = (("rung", _rung), *_EXECUTED)
+EXECUTED_TENSOR: tuple[Column, ...] = (
+    ("rung", _rung),
+    ("tensor", _instructions("tensor")),
+    *(("waves" if name == "wavefronts" else name, cell) for name, cell in _EXECUTED if name != "roof"),
+)
+"""For the 16-bit rungs."""
 MEASURED: tuple[Column, ...] = (
     ("rung", _rung),
     ("check", _verdict),
@@ -95,7 +101,7 @@ MEASURED: tuple[Column, ...] = (
     ("regs", _result("registers", "d")),
     ("spill B", _result("spill_bytes", "d")),
     ("shared B", _result("shared_bytes", "d")),
-    ("occupancy", _share("occupancy", 0)),
+    ("occup.", _share("occup.", 0)),
 )
 LADDER_PAGE: tuple[Column, ...] = (
     ("rung", _rung),
@@ -153,7 +159,7 @@ PAGES: dict[str, tuple[Column, ...]] = {
 
 
 def rich_table(title: str, columns: Sequence[Column], records: Sequence[Record]) -> Any:
-    """A rich Table, figures to the right; MEASURED, COMPILER and EXECUTED fit 100 columns."""
+    """A rich Table, figures to the right. The columns for the terminal, above, fit 100 characters."""
     from rich.table import Table
 
     table = Table(title=title or None, title_justify="left", box=None, padding=(0, 1), pad_edge=False)

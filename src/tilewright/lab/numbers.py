@@ -1,0 +1,37 @@
+"""The operand types as NumPy holds them: f32 and f16 as themselves, bf16 (which NumPy lacks) as its bits in uint16."""
+
+from __future__ import annotations
+
+import numpy as np
+
+STORED: dict[str, type[np.generic]] = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}
+"""How an array of each type is stored."""
+
+POISON: dict[str, np.generic] = {"f32": np.uint32(0x7FC0BEEF), "f16": np.uint16(0x7EEF), "bf16": np.uint16(0x7FEF)}
+"""The bits of a NaN that no instruction makes: where it still stands, nobody wrote, and a stray NaN is told from it."""
+
+
+def to_stored(values: np.ndarray, dtype: str) -> np.ndarray:
+    """float32 values rounded to nearest even to `dtype`, as stored; the layout in memory is kept (C or transposed)."""
+    if dtype == "f32":
+        return values
+    if dtype == "f16":
+        with np.errstate(over="ignore"):
+            return values.astype(np.float16)
+    from ..emu.isa.convert import f32_to_bf16
+
+    return f32_to_bf16(values) if values.flags.c_contiguous else f32_to_bf16(values.T).T
+
+
+def from_stored(stored: np.ndarray, dtype: str) -> np.ndarray:
+    """The float32 values of a stored array: exact."""
+    if dtype != "bf16":
+        return stored.astype(np.float32, copy=False)
+    from ..emu.isa.convert import bf16_to_f32
+
+    return bf16_to_f32(stored)
+
+
+def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
+    """float32 values rounded to `dtype`, as float32."""
+    return from_stored(to_stored(values, dtype), dtype)
