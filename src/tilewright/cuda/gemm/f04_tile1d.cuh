@@ -1,4 +1,4 @@
-// f04: new over f03: a thread makes thread_m elements of one column.
+// f04: new over f03: a thread makes thread_m elements of one column, rows_apart rows apart.
 // An element of B is read from shared memory once and used thread_m times from a register: shared loads a product
 // fall from 2 to 1 + 1/thread_m.
 #include "gemm/operands.cuh"
@@ -11,7 +11,8 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   const TileSource<float> a = source_a(args), b = source_b(args);
   CopyA<Cfg, a_pitch, false> copy_a;
   CopyB<Cfg, Cfg::tile_n, false> copy_b;
-  const int row = threadIdx.x / Cfg::tile_n * Cfg::thread_m, col = threadIdx.x % Cfg::tile_n;
+  constexpr int rows_apart = Cfg::tile_m / Cfg::thread_m;
+  const int row = threadIdx.x / Cfg::tile_n, col = threadIdx.x % Cfg::tile_n;
 
   float acc[Cfg::thread_m] = {};
   for (int k0 = 0; k0 < args.k; k0 += Cfg::tile_k) {
@@ -22,10 +23,11 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
     for (int k = 0; k < Cfg::tile_k; ++k) {
       const float kept = b_tile[k * Cfg::tile_n + col];
 #pragma unroll
-      for (int i = 0; i < Cfg::thread_m; ++i) acc[i] = fmaf(a_tile[(row + i) * a_pitch + k], kept, acc[i]);
+      for (int i = 0; i < Cfg::thread_m; ++i) acc[i] = fmaf(a_tile[(row + i * rows_apart) * a_pitch + k], kept, acc[i]);
     }
     __syncthreads();
   }
 #pragma unroll
-  for (int i = 0; i < Cfg::thread_m; ++i) store_element<Cfg>(args, origin.row + row + i, origin.col + col, acc[i]);
+  for (int i = 0; i < Cfg::thread_m; ++i) 
+    store_element<Cfg>(args, origin.row + row + i * rows_apart, origin.col + col, acc[i]);
 }

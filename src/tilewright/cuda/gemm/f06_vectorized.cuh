@@ -1,5 +1,7 @@
-// f06: new over f05: 128 bits an access: global loads of both operands, shared loads of B, stores of the result.
-// A quarter of the load and store instructions move the same bytes.
+// f06: new over f05: 128 bits an access: global loads, shared loads of both operands, stores of the result. For that a
+// thread's elements lie together, and A is read 4 k of a row at a time.
+// A quarter of the load and store instructions move the same bytes; but neighbouring threads' vectors of B now lie
+// apart and conflict, which f08 mends, and rows of A fall on the same banks, which f09 mends.
 #include "gemm/operands.cuh"
 #include "tile/epilogue.cuh"
 #include "tile/simt.cuh"
@@ -14,17 +16,21 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   const int row = threadIdx.x / threads_n * Cfg::thread_m, col = threadIdx.x % threads_n * Cfg::thread_n;
 
   float acc[Cfg::thread_m][Cfg::thread_n] = {};
-  for (int k0 = 0; k0 < args.k; k0 += Cfg::tile_k) {
-    copy_a.copy(a_tile, a, origin.row, k0);
-    copy_b.copy(b_tile, b, k0, origin.col);
+  for (int tile = 0; tile < args.k; tile += Cfg::tile_k) {
+    copy_a.copy(a_tile, a, origin.row, tile);
+    copy_b.copy(b_tile, b, tile, origin.col);
     __syncthreads();
 #pragma unroll
-    for (int k = 0; k < Cfg::tile_k; ++k) {
-      float a_column[Cfg::thread_m], b_row[Cfg::thread_n];
+    for (int k0 = 0; k0 < Cfg::tile_k; k0 += 4) {
+      float a_rows[Cfg::thread_m][4];
 #pragma unroll
-      for (int i = 0; i < Cfg::thread_m; ++i) a_column[i] = a_tile[(row + i) * Cfg::tile_k + k];
-      load_line<Cfg::thread_n>(b_row, &b_tile[k * Cfg::tile_n + col]);
-      outer_product(acc, a_column, b_row);
+      for (int i = 0; i < Cfg::thread_m; ++i) load_line<4>(a_rows[i], &a_tile[(row + i) * Cfg::tile_k + k0]);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        float b_row[Cfg::thread_n];
+        load_line<Cfg::thread_n>(b_row, &b_tile[(k0 + k) * Cfg::tile_n + col]);
+        outer_product(acc, a_rows, k, b_row);
+      }
     }
     __syncthreads();
   }

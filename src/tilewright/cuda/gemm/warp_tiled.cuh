@@ -1,5 +1,5 @@
 #pragma once
-// The main loop of f07 and f08: A in shared memory row by row, as it lies in global memory.
+// The main loop of f07 and f08: A in shared memory row by row, as it lies in global memory, read 4 k of a row at a time.
 
 #include "gemm/operands.cuh"
 #include "tile/epilogue.cuh"
@@ -16,16 +16,20 @@ __device__ inline void warp_tiled_gemm(const GemmArgs& args) {
   const Tiling at;
 
   float acc[Tiling::rows][Tiling::cols] = {};
-  for (int k0 = 0; k0 < args.k; k0 += Cfg::tile_k) {
-    copy_a.copy(a_tile, a, origin.row, k0);
-    copy_b.copy(b_tile, b, k0, origin.col);
+  for (int tile = 0; tile < args.k; tile += Cfg::tile_k) {
+    copy_a.copy(a_tile, a, origin.row, tile);
+    copy_b.copy(b_tile, b, tile, origin.col);
     __syncthreads();
 #pragma unroll
-    for (int k = 0; k < Cfg::tile_k; ++k) {
-      float a_column[Tiling::rows], b_row[Tiling::cols];
-      at.template load_a_column<Cfg::tile_k>(a_column, a_tile, k);
-      at.load_b(b_row, b_tile + k * Cfg::tile_n + at.col0);
-      outer_product(acc, a_column, b_row);
+    for (int k0 = 0; k0 < Cfg::tile_k; k0 += 4) {
+      float a_rows[Tiling::rows][4];
+      at.template load_a_rows<Cfg::tile_k>(a_rows, a_tile + k0);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        float b_row[Tiling::cols];
+        at.load_b(b_row, b_tile + (k0 + k) * Cfg::tile_n + at.col0);
+        outer_product(acc, a_rows, k, b_row);
+      }
     }
     __syncthreads();
   }

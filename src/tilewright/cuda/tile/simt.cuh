@@ -37,6 +37,14 @@ __device__ inline void outer_product(float (&acc)[rows][cols], const float (&a)[
   for (int i = 0; i < rows; ++i) multiply_row(acc[i], a[i], b, i % 2);
 }
 
+/// The same with column k of four.
+template <int rows, int cols>
+__device__ inline void outer_product(float (&acc)[rows][cols], const float (&a)[rows][4], int k,
+                                     const float (&b)[cols]) {
+#pragma unroll
+  for (int i = 0; i < rows; ++i) multiply_row(acc[i], a[i][k], b, i % 2);
+}
+
 /// Where a thread's elements lie within the block tile when warps own warp_m x warp_n tiles, in subtiles_m x
 /// subtiles_n pieces, each piece spread over the 32 lanes as thread_m x thread_n elements a lane:
 ///
@@ -78,12 +86,11 @@ struct WarpTiling {
 #pragma unroll
     for (int s = 0; s < Cfg::subtiles_m; ++s) load_line<Cfg::thread_m>(a + s * Cfg::thread_m, line + s * sub_m);
   }
-  /// Column k of A stored row by row: one element an access.
+  /// Four k of A stored row by row: `line` points at the first of them in row 0 of the tile.
   template <int pitch>
-  __device__ void load_a_column(float (&a)[rows], const float* tile, int k) const {
+  __device__ void load_a_rows(float (&a)[rows][4], const float* line) const {
 #pragma unroll
-    for (int s = 0; s < Cfg::subtiles_m; ++s)
-#pragma unroll
-      for (int i = 0; i < Cfg::thread_m; ++i) a[s * Cfg::thread_m + i] = tile[(row(s) + i) * pitch + k];
+    for (int i = 0; i < rows; ++i)
+      load_line<4>(a[i], line + (row(i / Cfg::thread_m) + i % Cfg::thread_m) * pitch);
   }
 };
