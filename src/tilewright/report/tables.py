@@ -149,11 +149,26 @@ COUNTERS_PAGE: tuple[Column, ...] = (
     ("wavefronts of shared loads", _counts("shared_load_wavefronts")),
     ("wavefronts of shared stores", _counts("shared_store_wavefronts")),
 )
+
+
+def _stall(name: str) -> Callable[[Record], str]:
+    return lambda record: number(record["result"]["stalls"][name], ".2f")
+
+
+STALLS_PAGE: tuple[Column, ...] = (
+    ("rung", _rung),
+    ("issue slots used", _share("issue_active", 0)),
+    ("FMA pipe", _share("fma_pipe", 0)),
+    ("shared data pipe", _share("shared_pipe", 0)),
+    *((name.replace("_", " "), _stall(name)) for name in
+      ("long_scoreboard", "short_scoreboard", "mio_throttle", "barrier", "dispatch_stall", "not_selected")),
+)  # fmt: skip
 PAGES: dict[str, tuple[Column, ...]] = {
     "fp32-ladder": LADDER_PAGE,
     "fp32-f12": SIZES_PAGE,
     "host-time": HOST_PAGE,
     "counters": COUNTERS_PAGE,
+    "fp32-stalls": STALLS_PAGE,
 }
 """Which columns a suite's records have in README and docs."""
 
