@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tilewright.lab.check import Guarded, check, reference
-from tilewright.lab.numbers import from_stored, rounded, to_stored
+from tilewright.lab.numbers import from_stored, half_spacing, rounded, to_stored
 
 
 def operands(m: int = 40, n: int = 30, k: int = 200) -> tuple[np.ndarray, np.ndarray]:
@@ -143,12 +143,27 @@ def test_elements_that_nobody_wrote_are_counted():
 def test_a_16_bit_product_is_judged_by_what_its_type_can_hold(dtype):
     a, b = (rounded(x, dtype) for x in operands(k=1000))
     out = rounded(sequential(a, b), dtype)
-    assert check(out, a, b, out_dtype=dtype).ok
-    assert not check(out, a, b).ok, "an fp32 result must not be as coarse"
-    step = {"f16": 2.0**-10, "bf16": 2.0**-7}[dtype]
-    off = out.copy()
-    off[3, 4] += 4 * step * np.abs(out).max()
-    assert not check(off, a, b, out_dtype=dtype).ok
+    kinds = {"dtype": dtype, "out_dtype": dtype}
+    assert check(out, a, b, **kinds).ok
+    assert not check(out, a, b, dtype=dtype).ok, "an fp32 result must not be as coarse"
+    place = np.unravel_index(np.abs(out).argmin(), out.shape)  # where a bound taken from the largest would forgive most
+    for change in (0.05, -0.05):
+        off = out.copy()
+        off[place] += change
+        verdict = check(off, a, b, **kinds)
+        assert not verdict.ok
+        assert verdict.bound < 0.02
+
+
+@pytest.mark.parametrize(("dtype", "at_one"), [("f32", 0.0), ("f16", 2.0**-11), ("bf16", 2.0**-8)])
+def test_half_the_distance_between_numbers(dtype, at_one):
+    values = np.array([1.0, 1.99, 2.0, 0.0])
+    halves = half_spacing(values, dtype)
+    np.testing.assert_array_equal(halves[:3], [at_one, at_one, 2 * at_one])
+    assert halves[3] < 1e-7
+    if dtype != "f32":  # half a step up is the tie that goes to even, more goes up
+        assert rounded(np.array([1 + at_one], np.float32), dtype)[0] == 1.0
+        assert rounded(np.array([1 + 1.01 * at_one], np.float32), dtype)[0] == 1 + 2 * at_one
 
 
 def test_a_sum_beyond_the_range_of_f16_must_be_infinite():

@@ -45,7 +45,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Operands:
-    """A [m, k] and B [k, n] as float32 values, their product in float64, and NumPy's rounded as the kernel's is."""
+    """A [m, k] and B [k, n] as float32 values, their product in float64, and NumPy's in fp32."""
 
     a: np.ndarray
     b: np.ndarray
@@ -68,7 +68,7 @@ def random_operands(problem: GemmProblem, seed: int = 0) -> tuple[np.ndarray, np
 def prepare(problem: GemmProblem, seed: int = 0) -> Operands:
     """Operands and what their product must be."""
     a, b = random_operands(problem, seed)
-    return Operands(a, b, reference(a, b), numpy_product(a, b, out_dtype=problem.out_dtype))
+    return Operands(a, b, reference(a, b), numpy_product(a, b))
 
 
 def raw_bytes(values: np.ndarray, dtype: str) -> np.ndarray:
@@ -99,7 +99,15 @@ def run_checked(step: Step, kernel: CompiledKernel, executor: Executor, given: O
     if missing := guarded.untouched():
         return CheckResult(False, inf, 0.0, f"it left {missing} elements unwritten")
     out = from_stored(guarded.view, problem.out_dtype)
-    return check(out, given.a, given.b, expected=given.expected, library=given.library, out_dtype=problem.out_dtype)
+    return check(
+        out,
+        given.a,
+        given.b,
+        expected=given.expected,
+        library=given.library,
+        dtype=problem.dtype,
+        out_dtype=problem.out_dtype,
+    )
 
 
 def verdict_dict(verdict: CheckResult) -> dict[str, Any]:

@@ -35,3 +35,12 @@ def from_stored(stored: np.ndarray, dtype: str) -> np.ndarray:
 def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
     """float32 values rounded to `dtype`, as float32."""
     return from_stored(to_stored(values, dtype), dtype)
+
+
+def half_spacing(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Half the distance from each value (>= 0) to the next number of a 16-bit `dtype`; 0 for f32. Like `values`."""
+    if dtype == "f32":
+        return np.zeros_like(values)
+    digits, least = {"f16": (11, -13), "bf16": (8, -125)}[dtype]  # bits of a significand; exponent of the least normal
+    exponent = np.where(values == 0, least, np.maximum(np.frexp(values)[1], least))
+    return np.ldexp(1.0, exponent - digits - 1)
