@@ -194,3 +194,11 @@ def test_stored_values_come_back_and_keep_their_layout(dtype):
     exact = np.array([1.0, 1 + 2.0**-8, 1 + 3 * 2.0**-8], np.float32)  # ties of bf16: to even, down then up
     if dtype == "bf16":
         np.testing.assert_array_equal(rounded(exact, dtype), np.array([1.0, 1.0, 1 + 2.0**-6], np.float32))
+
+
+def test_twice_the_librarys_error_is_allowed_and_no_more():
+    a, b = operands()
+    ref = reference(a, b)
+    library = (ref + 1e-2).astype(np.float32)
+    assert check((ref + 1.9e-2).astype(np.float32), a, b, library=library).ok
+    assert not check((ref + 2.2e-2).astype(np.float32), a, b, library=library).ok
