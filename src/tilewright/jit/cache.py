@@ -66,6 +66,8 @@ class KernelCache:
                 return None
             reason = "a file is missing"
         except NotADirectoryError:
+            if not path.parent.is_dir():
+                return None  # no cache can be there at all: store() says so
             reason = "it is not a folder"
         except PermissionError as error:
             self._say_once(f"kernel cache entry {path} cannot be read ({error}); compiling instead.")

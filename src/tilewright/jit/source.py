@@ -6,6 +6,7 @@ this installation. Only quoted includes are gathered; `#include <...>` is left t
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,12 +63,17 @@ def gather(text: str, folders: Sequence[Path]) -> tuple[tuple[str, str], ...]:
 
 
 def literal(value: Constant) -> tuple[str, str]:
-    """(C++ type, C++ literal) of a constant. A str is a C++ type name and has the type "type"."""
+    """(C++ type, C++ literal) of a constant. A str is a C++ type name and has the type "type".
+
+    Raises ValueError for a float that has no literal: infinity or NaN.
+    """
     if isinstance(value, bool):
         return "bool", "true" if value else "false"
     if isinstance(value, int):
         return "int", str(value)
     if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{value} has no C++ literal")
         return "float", f"{value!r}f"
     return "type", value
 
