@@ -32,7 +32,7 @@ def counted(rung: str = "f10_double_buffer") -> dict:
     record["result"] |= {
         "instructions_per_thread": {"fp32": 257.0, "int": 741.4, "memory": 513.0, "other": 157.0},
         "sectors_per_request": 16.5, "wavefronts_per_request": None, "ideal_wavefronts_per_request": None,
-        "flop_per_byte": 0.0623, "bound_share_of_peak": 0.0045, "bound_by": "memory",
+        "flop_per_byte": 0.0623, "bound_share_of_peak": 0.0046, "bound_by": "memory",
     }  # fmt: skip
     return record
 
@@ -71,6 +71,7 @@ def test_a_rung_that_does_not_touch_shared_memory_has_dashes_there():
         zip([name for name, _ in tables.EXECUTED], [cell(counted()) for _, cell in tables.EXECUTED], strict=True)
     )
     assert (row["wavefronts"], row["ideal"], row["sectors"], row["int"]) == ("-", "-", "16.50", "741")
+    assert row["bound"] == "0.5%"
 
 
 def test_a_wrong_rung_is_shown_as_wrong_with_dashes_for_what_was_not_measured():

@@ -43,6 +43,11 @@ def _instructions(kind: str) -> Callable[[Record], str]:
     return lambda record: number(record["result"].get("instructions_per_thread", {}).get(kind), ".0f")
 
 
+def _bound(record: Record) -> str:
+    share = record["result"].get("bound_share_of_peak")
+    return percent(share, 1 if share is not None and share < 0.1 else 0)
+
+
 def _config(record: Record) -> str:
     return str(record["case"]["config_text"])
 
@@ -81,7 +86,7 @@ _EXECUTED: tuple[Column, ...] = (
     ("wavefronts", _result("wavefronts_per_request", ".2f")),
     ("ideal", _result("ideal_wavefronts_per_request", ".2f")),
     ("FLOP/B", _result("flop_per_byte", ".2f")),
-    ("bound", _share("bound_share_of_peak", 0)),
+    ("bound", _bound),
     ("roof", lambda record: str(record["result"].get("bound_by", DASH))),
 )
 EXECUTED: tuple[Column, ...] = (("rung", _rung), *_EXECUTED)
