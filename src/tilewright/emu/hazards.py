@@ -18,6 +18,7 @@ KINDS = {
     "shared_race": "Put __syncthreads() (or a named barrier of both warps) between the two.",
     "async_copy_not_waited": "Put cp.async.wait_group (or wait_all), then __syncthreads(), before the bytes are used.",
     "barrier_divergence": "Every thread of the block has to reach the barrier: move it out of the condition.",
+    "warp_divergence": "All 32 lanes of a warp have to run the instruction together: move it out of the condition.",
     "deadlock": "Look at what each warp waits for; some of it never comes.",
     "write_to_read_only": "The buffer was given as read-only.",
     "illegal": "The kernel stopped itself: look at the condition that led there.",

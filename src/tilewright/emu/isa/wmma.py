@@ -1,0 +1,282 @@
+"""wmma: load, multiply and store of whole fragments. Numbers as in mma.py; the layout is fragments.py's.
+
+A and B are read piece by piece (8 rows of 16 bytes, whatever the layout): from shared memory as ldmatrix does it, up to
+four pieces a request, from global memory 4 bytes a lane; where the other index is the contiguous one the pieces are
+transposed in the registers. C and D move two neighbouring elements of a row at once if rows are contiguous, else one.
+That is what the machine code does with them, so the counts are its counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..machine import Machine
+from ..ptx import Instruction
+from .fragments import G, T, d_fragment
+from .ldmatrix import load_rows, rows_to_words
+from .memory import by_space
+from .mma import product, read_registers, registers, whole_warps, write_registers
+from .registry import Step, executes
+
+SHAPES = {"m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), "m8n32k16": (8, 32, 16)}
+_SHAPE = "{shape:m16n16k16|m32n8k16|m8n32k16}"
+_SPACE = "{space:.global|.shared|.shared::cta|}"
+_LAYOUT = "{layout:row|col}"
+_LANE = np.arange(32)
+
+
+def _space(instruction: Instruction) -> str:
+    return instruction.fields["space"].lstrip(".").split("::")[0]
+
+
+def _pitch(machine: Machine, instruction: Instruction, at: int, default: int) -> np.ndarray:
+    if len(instruction.operands) > at:
+        return machine.source(instruction, instruction.operands[at], "u32")
+    return np.array([default], np.uint32)
+
+
+def _addresses(
+    machine: Machine, base: np.ndarray, offset: int, pitch: np.ndarray, line: np.ndarray, along: np.ndarray, size: int
+) -> np.ndarray:
+    """Address of (line, along) of each lane, int64 [lanes]; line and along are [32]."""
+    warps = machine.lanes // 32
+    start = np.broadcast_to(base, (machine.lanes,)).astype(np.int64).reshape(warps, 32) + offset
+    step = np.broadcast_to(pitch, (machine.lanes,)).astype(np.int64).reshape(warps, 32)
+    return (start + (line * step + along) * size).reshape(-1)
+
+
+def _load_lanes(
+    machine: Machine, instruction: Instruction, address: np.ndarray, nbytes: int, local: bool
+) -> np.ndarray:
+    """One element a lane, from global memory: an unsigned integer [lanes], 0 for lanes that are left out."""
+    machine.expect(instruction, not local, "has no matrix in local memory")
+    site = machine.trace.site(instruction.index, "global_load")
+    values = np.zeros(machine.lanes, f"u{nbytes}")
+    found = machine.port.locate(site, instruction, address.view(np.uint64), 0, nbytes, False)
+    if found is not None:
+        lanes, index = found
+        values[slice(None) if lanes is None else lanes] = machine.memory.views[nbytes].take(index, mode="clip")
+    return values
+
+
+@executes(
+    f"wmma.load.{{side:a|b}}.sync.aligned.{_LAYOUT}.{_SHAPE}{_SPACE}.{{type:f16|bf16}}",
+    kind=lambda fields: "memory_shared" if fields["space"].startswith(".shared") else "memory_global",
+)
+def load_operand(machine: Machine, instruction: Instruction) -> Step:
+    """A (m x 16) or B (16 x n): `{registers}, [address]{, pitch in elements}`."""
+    fields = instruction.fields
+    m, n, k = SHAPES[fields["shape"]]
+    is_a = fields["side"] == "a"
+    extent = m if is_a else n
+    pieces = extent // 8 * 2
+    k_inner = is_a == (fields["layout"] == "row")
+    held = registers(instruction.operands[0])
+    wanted = 8 if fields["type"] == "f16" else pieces
+    machine.expect(instruction, len(held) == wanted, f"needs {wanted} registers")
+    put = write_registers(machine, instruction, held, "b32")
+    base, offset = machine.pointer(instruction, instruction.operands[1])
+    pitch = _pitch(machine, instruction, 2, k if k_inner else extent)
+
+    def origin(piece: np.ndarray | int) -> tuple[np.ndarray | int, np.ndarray | int]:
+        """(line, along) of a piece's first element."""
+        down = extent // 8 if is_a else 2
+        first, second = 8 * (piece % down), 8 * (piece // down)
+        mn, depth = (first, second) if is_a else (second, first)
+        return (mn, depth) if k_inner else (depth, mn)
+
+    # A lane holds neighbours along k: a piece whose lines run along m or n is transposed.
+    transposed = not k_inner
+
+    def shared(base: np.ndarray, offset: int) -> None:
+        site = machine.trace.site(instruction.index, "shared_load")
+        words = np.zeros((machine.lanes // 32, pieces, 32), np.uint32)
+        for first in range(0, pieces, 4):
+            count = min(4, pieces - first)
+            line, along = origin(first + _LANE // 8 % count)
+            address = _addresses(machine, base, offset, pitch, line + _LANE % 8, np.asarray(along), 2)
+            rows = load_rows(machine, site, instruction, address, 0, count)
+            if rows is not None:
+                words[:, first : first + count] = rows_to_words(rows, transposed)
+        finish(words)
+
+    def elsewhere(base: np.ndarray, offset: int, local: bool) -> None:
+        words = np.zeros((machine.lanes // 32, pieces, 32), np.uint32)
+        for piece in range(pieces):
+            line, along = origin(piece)
+            address = _addresses(machine, base, offset, pitch, line + G, along + 2 * T, 2)
+            words[:, piece] = _load_lanes(machine, instruction, address, 4, local).reshape(-1, 32)
+        if transposed:
+            words = rows_to_words(words.view(np.uint16).reshape(len(words), pieces, 8, 8), True)
+        finish(words)
+
+    def finish(words: np.ndarray) -> None:
+        put(np.concatenate([words] * (wanted // pieces), axis=1))
+
+    load = by_space(machine, instruction, _space(instruction), base, offset, shared, elsewhere)
+
+    def step() -> None:
+        whole_warps(machine, instruction)
+        load()
+
+    return step
+
+
+class _Accesses:
+    """How C or D lies in memory: one access a list entry, each of the elements of one or two registers or halves."""
+
+    def __init__(self, instruction: Instruction) -> None:
+        fields = instruction.fields
+        m, n, _ = SHAPES[fields["shape"]]
+        self.kind = fields["type"]
+        self.size = 4 if self.kind == "f32" else 2
+        self.by_rows = fields["layout"] == "row"
+        self.default_pitch = n if self.by_rows else m
+        pairs = d_fragment(m, n, 16)  # [pieces, 32, 2]: the two neighbours of a piece that a lane holds
+        line, along = (pairs.row, pairs.col) if self.by_rows else (pairs.col, pairs.row)
+        self.pieces = pairs.registers
+        self.registers = 2 * self.pieces if self.kind == "f32" else self.pieces
+        width = 2 if self.by_rows else 1
+        self.nbytes = self.size * width
+        self.places = [(line[p, :, h], along[p, :, h]) for p in range(self.pieces) for h in range(0, 2, width)]
+
+    def pack(self, parts: np.ndarray) -> np.ndarray:
+        """Elements [warps, pieces, 32, 2] as one unsigned integer an access: [warps, accesses, 32]."""
+        if self.by_rows:
+            return np.ascontiguousarray(parts).view(f"u{self.nbytes}")[..., 0]
+        return np.moveaxis(parts, 3, 2).reshape(len(parts), -1, 32)
+
+    def unpack(self, words: np.ndarray) -> np.ndarray:
+        """The inverse of pack."""
+        if self.by_rows:
+            return np.ascontiguousarray(words)[..., None].view(f"u{self.size}")
+        return np.moveaxis(words.reshape(len(words), self.pieces, 2, 32), 2, 3)
+
+    def to_registers(self, parts: np.ndarray) -> np.ndarray:
+        """[warps, pieces, 32, 2] -> [warps, registers, 32] of 32 bits."""
+        if self.kind == "f32":
+            return np.moveaxis(parts, 3, 2).reshape(len(parts), -1, 32)
+        return np.ascontiguousarray(parts).view(np.uint32)[..., 0]
+
+    def from_registers(self, words: np.ndarray) -> np.ndarray:
+        """The inverse of to_registers."""
+        if self.kind == "f32":
+            return np.moveaxis(words.reshape(len(words), self.pieces, 2, 32), 2, 3)
+        return np.ascontiguousarray(words)[..., None].view(np.uint16)
+
+
+@executes(
+    f"wmma.load.c.sync.aligned.{_LAYOUT}.{_SHAPE}{_SPACE}.{{type:f32|f16}}",
+    kind=lambda fields: "memory_shared" if fields["space"].startswith(".shared") else "memory_global",
+)
+def load_accumulator(machine: Machine, instruction: Instruction) -> Step:
+    """C (m x n): `{registers}, [address]{, pitch in elements}`."""
+    how = _Accesses(instruction)
+    held = registers(instruction.operands[0])
+    machine.expect(instruction, len(held) == how.registers, f"needs {how.registers} registers")
+    put = write_registers(machine, instruction, held, "b32")
+    base, offset = machine.pointer(instruction, instruction.operands[1])
+    pitch = _pitch(machine, instruction, 2, how.default_pitch)
+
+    def gather(base: np.ndarray, offset: int, load: Callable[[np.ndarray], np.ndarray]) -> None:
+        words = np.zeros((machine.lanes // 32, len(how.places), 32), f"u{how.nbytes}")
+        for i, (line, along) in enumerate(how.places):
+            address = _addresses(machine, base, offset, pitch, line, along, how.size)
+            words[:, i] = load(address).reshape(-1, 32)
+        put(how.to_registers(how.unpack(words)))
+
+    def from_shared(address: np.ndarray) -> np.ndarray:
+        site = machine.trace.site(instruction.index, "shared_load")
+        values = np.zeros(machine.lanes, f"u{how.nbytes}")
+        pattern = machine.shared.locate(site, "read", instruction, address, 0, how.nbytes)
+        if pattern is not None:
+            got = machine.shared.views[how.nbytes].take(pattern.index, mode="clip")
+            values[slice(None) if pattern.lanes is None else pattern.lanes] = got
+        return values
+
+    load = by_space(
+        machine, instruction, _space(instruction), base, offset,
+        lambda base, offset: gather(base, offset, from_shared),
+        lambda base, offset, local: gather(
+            base, offset, lambda address: _load_lanes(machine, instruction, address, how.nbytes, local)
+        ),
+    )  # fmt: skip
+
+    def step() -> None:
+        whole_warps(machine, instruction)
+        load()
+
+    return step
+
+
+@executes(
+    f"wmma.store.d.sync.aligned.{_LAYOUT}.{_SHAPE}{_SPACE}.{{type:f32|f16}}",
+    kind=lambda fields: "memory_shared" if fields["space"].startswith(".shared") else "memory_global",
+    destination="none",
+)
+def store_accumulator(machine: Machine, instruction: Instruction) -> Step:
+    """D (m x n): `[address], {registers}{, pitch in elements}`."""
+    how = _Accesses(instruction)
+    held = registers(instruction.operands[1])
+    machine.expect(instruction, len(held) == how.registers, f"needs {how.registers} registers")
+    read = read_registers(machine, instruction, held, "b32")
+    base, offset = machine.pointer(instruction, instruction.operands[0])
+    pitch = _pitch(machine, instruction, 2, how.default_pitch)
+
+    def scatter(base: np.ndarray, offset: int, store: Callable[[np.ndarray, np.ndarray], None]) -> None:
+        words = how.pack(how.from_registers(read()))
+        for i, (line, along) in enumerate(how.places):
+            address = _addresses(machine, base, offset, pitch, line, along, how.size)
+            store(address, np.ascontiguousarray(words[:, i]).reshape(-1))
+
+    def to_shared(address: np.ndarray, values: np.ndarray) -> None:
+        site = machine.trace.site(instruction.index, "shared_store")
+        pattern = machine.shared.locate(site, "write", instruction, address, 0, how.nbytes)
+        if pattern is not None:
+            machine.shared.store(pattern, values if pattern.lanes is None else values[pattern.lanes])
+
+    def to_global(address: np.ndarray, values: np.ndarray) -> None:
+        site = machine.trace.site(instruction.index, "global_store")
+        found = machine.port.locate(site, instruction, address.view(np.uint64), 0, how.nbytes, True)
+        if found is not None:
+            lanes, index = found
+            machine.port.store(index, how.nbytes, values if lanes is None else values[lanes])
+
+    def elsewhere(base: np.ndarray, offset: int, local: bool) -> None:
+        machine.expect(instruction, not local, "has no matrix in local memory")
+        scatter(base, offset, to_global)
+
+    store = by_space(
+        machine, instruction, _space(instruction), base, offset,
+        lambda base, offset: scatter(base, offset, to_shared), elsewhere,
+    )  # fmt: skip
+
+    def step() -> None:
+        whole_warps(machine, instruction)
+        store()
+
+    return step
+
+
+def _register(shape: str, types: str) -> None:
+    m, n, k = SHAPES[shape]
+
+    @executes(
+        f"wmma.mma.sync.aligned.{{a:row|col}}.{{b:row|col}}.{shape}.{types}",
+        kind="tensor",
+        flops=("hmma", 2 * m * n * k // 32),
+    )
+    def multiply(machine: Machine, instruction: Instruction) -> Step:
+        """D = A B + C. The layouts say how A and B were loaded; the registers hold them one way."""
+        named = types.split(".")
+        d_kind, c_kind = named[0], named[-1]
+        kind = named[1] if len(named) == 4 else "f16"
+        machine.expect(instruction, len(named) == 2 or named[1] == named[2], "multiplies unequal types")
+        return product(machine, instruction, (m, n, k), (kind, c_kind, d_kind))
+
+
+for _shape in SHAPES:
+    for _types in ("f32.bf16.bf16.f32", "f32.f32", "f16.f16", "f32.f16", "f16.f32"):
+        _register(_shape, _types)
