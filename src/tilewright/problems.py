@@ -7,6 +7,9 @@ from math import gcd
 
 from .errors import InvalidOperand
 
+LARGEST_EXTENT = 2**31 - 2**16
+"""Kernels count in 32 bits, and their last tiles reach past the end."""
+
 ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
 
 
@@ -70,8 +73,8 @@ class GemmProblem:
 
     def __post_init__(self) -> None:
         for name, value in (("m", self.m), ("n", self.n), ("k", self.k), ("batch", self.batch)):
-            if not 0 <= value < 2**31:
-                raise InvalidOperand(f"{name}={value} is outside 0..2147483647, the range of a kernel's sizes.")
+            if not 0 <= value <= LARGEST_EXTENT:
+                raise InvalidOperand(f"{name}={value} is outside 0..{LARGEST_EXTENT}, the range of a kernel's sizes.")
         for name in (self.dtype, self.out_dtype):
             if name not in ITEM_BYTES:
                 raise InvalidOperand(f"dtype {name!r} is not supported. Supported: {', '.join(ITEM_BYTES)}.")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 
 from tilewright.errors import TilewrightError
-from tilewright.lab.record import write_json
+from tilewright.lab.record import find_records, write_json
 from tilewright.report import tables
 
 
@@ -115,3 +116,11 @@ def test_a_region_that_is_not_whole_is_refused_and_takes_nothing_with_it(tmp_pat
                                           (275.65, "275.650"), (12345.6, "12345.6"), (None, "-")])  # fmt: skip
 def test_milliseconds_keep_digits_that_can_be_told_apart(ms, text):
     assert dict(tables.MEASURED)["ms"](measured(ms=ms)) == text
+
+
+def test_every_column_of_a_measured_table_finds_its_figure_in_a_full_record():
+    """The committed records hold every figure: a dash would be a column that asks for a name no record has."""
+    records = find_records(Path(__file__).parents[2] / "benchmarks" / "results", "fp32-ladder")
+    assert len(records) == 12
+    for record in records:
+        assert tables.DASH not in [cell(record) for _, cell in tables.MEASURED]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Any
 
+import numpy as np
+
+from ..jit.device import bound_to
 from ..ops.device_array import DeviceArray
 
 Launch = Callable[[int], None]
@@ -25,18 +28,18 @@ class Reference:
 
 
 def find_reference(ordinal: int) -> tuple[Reference | None, str]:
-    """(the reference, "") from torch or CuPy; (None, why) when neither can use GPU `ordinal`."""
+    """(the reference, "") from torch, CuPy or nvmath-python; (None, why) when none can use GPU `ordinal`."""
     reasons = []
-    for name, build in (("torch", _torch), ("cupy", _cupy)):
+    for name, build in (("torch", _torch), ("cupy", _cupy), ("nvmath.bindings.cublas", _nvmath)):
         try:
             module = import_module(name)
         except ImportError:
-            reasons.append(f"{name} is not installed")
+            reasons.append(f"{name.split('.')[0]} is not installed")
             continue
         try:
             return build(module, ordinal), ""
         except Exception as error:  # a build without CUDA, a driver it cannot use
-            reasons.append(f"{name} cannot use the GPU ({type(error).__name__}: {error})")
+            reasons.append(f"{name.split('.')[0]} cannot use the GPU ({type(error).__name__}: {error})")
     return None, f"no cuBLAS to compare with: {'; '.join(reasons)}. Install one with: pip install 'tilewright[bench]'"
 
 
@@ -72,3 +75,28 @@ def _cupy(cupy: Any, ordinal: int) -> Reference:
         return launch
 
     return Reference("cuBLAS through CuPy", f"cupy {cupy.__version__}", ("f32", "f16"), prepare)
+
+
+def _nvmath(cublas: Any, ordinal: int) -> Reference:
+    """cuBLAS's own sgemm. It reads columns: out = A B is asked for as out^T = B^T A^T."""
+    with bound_to(ordinal):
+        handle = cublas.create()
+    one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
+
+    def prepare(a: DeviceArray, b: DeviceArray, out: DeviceArray, layout: str) -> Launch:
+        m, n = out.shape
+        k = a.shape[0] if layout[0] == "t" else a.shape[1]
+        as_stored, turned = cublas.Operation.N, cublas.Operation.T
+
+        def launch(stream: int) -> None:
+            with bound_to(ordinal):
+                cublas.set_stream(handle, stream)
+                cublas.sgemm(
+                    handle, turned if layout[1] == "t" else as_stored, turned if layout[0] == "t" else as_stored,
+                    n, m, k, one.ctypes.data, b.address, b.shape[1], a.address, a.shape[1], zero.ctypes.data,
+                    out.address, n,
+                )  # fmt: skip
+
+        return launch
+
+    return Reference("cuBLAS through nvmath", f"nvmath-python {metadata.version('nvmath-python')}", ("f32",), prepare)

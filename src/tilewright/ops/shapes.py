@@ -10,7 +10,7 @@ from math import gcd
 import numpy as np
 
 from ..errors import InvalidOperand
-from ..problems import GemmProblem, Matrix
+from ..problems import LARGEST_EXTENT, GemmProblem, Matrix
 from .operands import Operand
 
 GRID_BATCH = 65535
@@ -146,7 +146,7 @@ def lay_out(shapes: Shapes, a: Operand, b: Operand, c: Operand | None, out: Oper
     rows = [view.strides[-2] for view in views]
     # A single row has no stride of its own: the batch's serves.
     runs_on = m == 1 or all(steps[which] == m * rows[which] for which in (0, 2, 3))
-    if batch > 1 and steps[1] == 0 and m > 0 and runs_on and m * batch < 2**31:
+    if batch > 1 and steps[1] == 0 and m > 0 and runs_on and m * batch <= LARGEST_EXTENT:
         if m == 1:
             rows = list(steps)
         m, batch, steps = m * batch, 1, (0, 0, 0, 0)

@@ -106,7 +106,7 @@ MEASURED: tuple[Column, ...] = (
     ("regs", _result("registers", "d")),
     ("spill B", _result("spill_bytes", "d")),
     ("shared B", _result("shared_bytes", "d")),
-    ("occup.", _share("occup.", 0)),
+    ("occup.", _share("occupancy", 0)),
 )
 LADDER_PAGE: tuple[Column, ...] = (
     ("rung", _rung),
@@ -168,12 +168,18 @@ STALLS_PAGE: tuple[Column, ...] = (
     *((name.replace("_", " "), _stall(name)) for name in
       ("long_scoreboard", "short_scoreboard", "mio_throttle", "barrier", "dispatch_stall", "not_selected")),
 )  # fmt: skip
+STEPS_PAGE: tuple[Column, ...] = (
+    ("step", lambda record: str(record["case"]["step"])),
+    ("NN", _result("ratio_nn", ".3f")),
+    ("NT", _result("ratio_nt", ".3f")),
+)
 PAGES: dict[str, tuple[Column, ...]] = {
     "fp32-ladder": LADDER_PAGE,
     "fp32-f12": SIZES_PAGE,
     "host-time": HOST_PAGE,
     "counters": COUNTERS_PAGE,
     "fp32-stalls": STALLS_PAGE,
+    "fp32-f12-steps": STEPS_PAGE,
 }
 """Which columns a suite's records have in README and docs."""
 

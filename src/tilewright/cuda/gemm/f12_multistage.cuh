@@ -75,8 +75,12 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
     }
   };
   int tile = 0;
-  for (; tile < tiles - (Cfg::stages - 1); ++tile) multiply_tile(Constant<true>(), false);
-  for (; tile < tiles; ++tile) multiply_tile(Constant<false>(), tile + 1 == tiles);
+  if constexpr (Cfg::edge) {  // copies behind the end of k fill zeros and read nothing
+    for (; tile < tiles; ++tile) multiply_tile(Constant<true>(), tile + 1 == tiles);
+  } else {
+    for (; tile < tiles - (Cfg::stages - 1); ++tile) multiply_tile(Constant<true>(), false);
+    for (; tile < tiles; ++tile) multiply_tile(Constant<false>(), tile + 1 == tiles);
+  }
   cp_async_wait<0>();
   store_warp_tile<Cfg>(args, origin.row, origin.col, at, acc);
 }
