@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import WrongResult
 from ..jit import CompiledKernel
 from ..jit.device import Device, GpuExecutor, Prepared, bound_to, device, driver, executor_for
 from ..jit.device import check as check_call
@@ -17,7 +18,20 @@ from ..ladder.rung import Addresses
 from ..ops.device_array import DeviceArray
 from ..problems import GemmProblem
 from .bench import Launch, time_pairs
-from .ladder import Progress, Step, as_record, prepare, random_operands, raw_bytes, run_checked, silent, verdict_dict
+from .check import Guarded
+from .ladder import (
+    Operands,
+    Progress,
+    Step,
+    as_record,
+    judged,
+    prepare,
+    random_operands,
+    raw_bytes,
+    run_checked,
+    silent,
+    verdict_dict,
+)
 from .record import provenance
 from .reference import Reference, find_reference
 from .roofline import peak_tflops
@@ -65,6 +79,26 @@ def launches_of(step: Step, kernel: CompiledKernel, sets: Sequence[Buffers], ord
     return [one(buffers) for buffers in sets]
 
 
+def verify_reference(
+    name: str, launch: Launch, out: int, executor: GpuExecutor, problem: GemmProblem, given: Operands
+) -> None:
+    """Run the reference's first product, which is that of `given`, and judge it like a rung's.
+
+    Raises WrongResult: a ratio to another product than ours would mean nothing.
+    """
+    kept = Guarded((problem.m, problem.n), problem.out_dtype, band=0)
+    executor.write(out, kept.whole.view(np.uint8))
+    launch(executor.stream)
+    kept.whole[:] = executor.download(out, kept.whole.nbytes).view(kept.whole.dtype)
+    verdict = judged(kept.view, problem, given)
+    if kept.untouched() or not verdict.ok:
+        raise WrongResult(
+            f"{name} gives a wrong product at {problem.m} x {problem.n} x {problem.k} {problem.layout} in "
+            f"{problem.dtype} ({verdict.reason or 'elements left unwritten'}), so nothing can be timed against it. "
+            "Uninstall that library, or install another: pip install 'tilewright[bench]'"
+        )
+
+
 def climb_on_gpu(
     steps: Sequence[Step], ordinal: int = 0, suite: str = "gpu-ladder", seconds: float = 1.0, say: Progress = silent
 ) -> list[dict[str, Any]]:
@@ -107,6 +141,7 @@ def _climb_problem(
                 sets = [make_buffers(problem, executor, seed) for seed in range(count)]
                 if library is not None and problem.dtype in library.dtypes:
                     references = [library.prepare(s.a, s.b, s.out, problem.layout) for s in sets]
+                    verify_reference(library.name, references[0], sets[0].out.address, executor, problem, given)
             timing, conditions = time_pairs(
                 ordinal, launches_of(step, kernel, sets, ordinal), references, seconds=seconds
             )

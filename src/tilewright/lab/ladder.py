@@ -77,6 +77,19 @@ def raw_bytes(values: np.ndarray, dtype: str) -> np.ndarray:
     return stored.view(np.uint8).reshape(-1)
 
 
+def judged(stored: np.ndarray, problem: GemmProblem, given: Operands) -> CheckResult:
+    """Whether a result, as it is stored, is the product of the operands given."""
+    return check(
+        from_stored(stored, problem.out_dtype),
+        given.a,
+        given.b,
+        expected=given.expected,
+        library=given.library,
+        dtype=problem.dtype,
+        out_dtype=problem.out_dtype,
+    )
+
+
 def run_checked(step: Step, kernel: CompiledKernel, executor: Executor, given: Operands) -> CheckResult:
     """Run the rung once into a poisoned buffer between guard bands and judge what it wrote.
 
@@ -98,16 +111,7 @@ def run_checked(step: Step, kernel: CompiledKernel, executor: Executor, given: O
         return CheckResult(False, inf, 0.0, "it wrote outside its output")
     if missing := guarded.untouched():
         return CheckResult(False, inf, 0.0, f"it left {missing} elements unwritten")
-    out = from_stored(guarded.view, problem.out_dtype)
-    return check(
-        out,
-        given.a,
-        given.b,
-        expected=given.expected,
-        library=given.library,
-        dtype=problem.dtype,
-        out_dtype=problem.out_dtype,
-    )
+    return judged(guarded.view, problem, given)
 
 
 def verdict_dict(verdict: CheckResult) -> dict[str, Any]:
