@@ -9,6 +9,7 @@ from itertools import product
 from ..errors import ConfigRejected
 from ..problems import GemmProblem
 from .rung import GemmConfig, Rung
+from .tensor import TENSOR_RUNGS
 
 Check = Callable[[GemmConfig, GemmProblem], "str | None"]
 
@@ -200,7 +201,7 @@ def _multistage_space() -> tuple[GemmConfig, ...]:
 
 # --- the rungs -------------------------------------------------------------------------------------------------------
 
-GEMM_RUNGS: tuple[Rung, ...] = (
+FP32_RUNGS: tuple[Rung, ...] = (
     Rung(
         "f01_naive", "one thread, one element; a warp walks down a column: 32 sectors a request, 4 bytes of each used",
         "gemm/f01_naive.cuh", ("f32",), _NAIVE, _one(_NAIVE), _no_shared, _check_block,
@@ -255,6 +256,9 @@ GEMM_RUNGS: tuple[Rung, ...] = (
         vector_bytes=16, dynamic_shared=True,
     ),
 )  # fmt: skip
+
+
+GEMM_RUNGS: tuple[Rung, ...] = (*FP32_RUNGS, *TENSOR_RUNGS)
 
 
 def rungs_for(dtype: str) -> tuple[Rung, ...]:

@@ -41,12 +41,16 @@ class GemmConfig:
     fragment_sets: int = 1
     """Sets of fragments in registers: 1 is refilled after the products that read it, 2 take turns."""
     split_k: int = 1
-    """Blocks that share a tile, each with its part of k."""
+    """Blocks that share a tile, each with its part of k and partial sums of its own."""
+    slices_k: int = 1
+    """Groups of warps of a block that share its tile, each with its part of every step of k."""
+    blocks: int = 0
+    """Blocks that walk all tiles, each several; 0: a block a tile. As many as run at once: SMs x min_blocks."""
 
     @cached_property
     def threads(self) -> int:
         if self.warp_m:
-            return 32 * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
+            return 32 * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n) * self.slices_k
         return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n)
 
     def __str__(self) -> str:
@@ -67,10 +71,14 @@ class GemmConfig:
             text += f" {self.fragment_sets} fragment sets"
         if self.split_k > 1:
             text += f" split k {self.split_k}"
+        if self.slices_k > 1:
+            text += f" {self.slices_k} slices"
+        if self.blocks:
+            text += f" on {self.blocks} blocks"
         return text
 
 
-_OWN_CONSTANTS = ("cache", "fragment_sets", "split_k")
+_OWN_CONSTANTS = ("cache", "fragment_sets", "split_k", "slices_k", "blocks")
 """Fields of a config that only the rungs which use them compile in (Rung.own_constants)."""
 
 
@@ -212,4 +220,5 @@ class Rung:
             problem.m, problem.n, problem.k, alpha, beta,
         )  # fmt: skip
         shared = self.shared_bytes(config, problem) if self.dynamic_shared else 0
-        return Launch((tiles, problem.batch, config.split_k), (config.threads, 1, 1), params, shared)
+        blocks = min(tiles, config.blocks) if config.blocks else tiles
+        return Launch((blocks, problem.batch, config.split_k), (config.threads, 1, 1), params, shared)

@@ -30,6 +30,8 @@ def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
         "b_wide": wide(problem.b, problem.k, problem.n, problem.dtype),
         "fragment_sets": config.fragment_sets,
         "split_k": config.split_k,
+        "slices_k": config.slices_k,
+        "blocks": config.blocks,
     }
 
 
@@ -43,6 +45,11 @@ def _tiles(config: GemmConfig, problem: GemmProblem) -> int:
 def _tiles_or_staging(config: GemmConfig, problem: GemmProblem) -> int:
     """The results go where the tiles were."""
     return max(_tiles(config, problem), config.threads // 32 * _STAGING)
+
+
+def _ring(config: GemmConfig, problem: GemmProblem) -> int:
+    """The sums of all slices but the first pass where the tiles were."""
+    return max(_tiles(config, problem), 4 * (config.slices_k - 1) * config.tile_m * config.tile_n)
 
 
 def _staging(config: GemmConfig, problem: GemmProblem) -> int:
@@ -87,8 +94,12 @@ def _stages(config: GemmConfig, least: int, most: int) -> str | None:
     return f"it needs {wanted}; the config has {config.stages}"
 
 
-def _no_split(config: GemmConfig) -> str | None:
-    return None if config.split_k == 1 else f"it cannot split k (split_k={config.split_k})"
+def _plain_grid(config: GemmConfig) -> str | None:
+    """The rungs below h11 know one way to spread the work."""
+    for name, plain in (("split_k", 1), ("slices_k", 1), ("blocks", 0)):
+        if getattr(config, name) != plain:
+            return f"{name}={getattr(config, name)}; it has no such level, {plain} is its value"
+    return None
 
 
 def _wmma(stages: int = 1, most: int = 0, sets: int = 1) -> Callable[[GemmConfig, GemmProblem], str | None]:
@@ -100,7 +111,7 @@ def _wmma(stages: int = 1, most: int = 0, sets: int = 1) -> Callable[[GemmConfig
                 None if shape in SHAPES else f"a product of {shape[0]} x {shape[1]} is none of wmma's: {SHAPES}",
                 _stages(config, stages, most or stages),
                 None if 1 <= config.fragment_sets <= sets else f"fragment_sets={config.fragment_sets}; 1 to {sets} fit",
-                _no_split(config),
+                _plain_grid(config),
             ))
         )  # fmt: skip
 
@@ -116,7 +127,7 @@ def _check_simt(config: GemmConfig, problem: GemmProblem) -> str | None:
             None if lanes_m * lanes_n == 32 and lanes_m > 1 else f"a subtile takes {lanes_m} x {lanes_n} lanes, not 32",
             None if config.thread_m % 4 == 0 == config.thread_n % 4 else "thread_m and thread_n must be multiples of 4",
             _stages(config, 1, 1),
-            _no_split(config),
+            _plain_grid(config),
         ))
     )  # fmt: skip
 
@@ -127,25 +138,31 @@ def _check_naive(config: GemmConfig, problem: GemmProblem) -> str | None:
     return _wmma()(config, problem)
 
 
-def _mma(stages: int, most: int = 0, split: bool = False) -> Callable[[GemmConfig, GemmProblem], str | None]:
+def _mma_reasons(config: GemmConfig, problem: GemmProblem, stages: tuple[int, int]) -> Iterator[str | None]:
+    yield from _tile_reasons(config, problem)
+    yield _power_of_two("warp_m", config.warp_m, 16)
+    yield _power_of_two("warp_n", config.warp_n, 16)
+    yield _stages(config, *stages)
+
+
+def _mma(stages: int) -> Callable[[GemmConfig, GemmProblem], str | None]:
     def check(config: GemmConfig, problem: GemmProblem) -> str | None:
-        return _first(
-            iter((
-                *_tile_reasons(config, problem),
-                _power_of_two("warp_m", config.warp_m, 16),
-                _power_of_two("warp_n", config.warp_n, 16),
-                _stages(config, stages, most or stages),
-                None if split else _no_split(config),
-            ))
-        )  # fmt: skip
+        return _first(iter((*_mma_reasons(config, problem, (stages, stages)), _plain_grid(config))))
 
     return check
 
 
 def _check_multistage(config: GemmConfig, problem: GemmProblem) -> str | None:
-    if config.tile_k % 32:
-        return f"tile_k must be a multiple of 32, for two sets of fragments to take turns; it is {config.tile_k}"
-    return _mma(3, 5, split=True)(config, problem)
+    def reasons() -> Iterator[str | None]:
+        yield from _mma_reasons(config, problem, (3, 5))
+        yield _power_of_two("slices_k", config.slices_k, 1)
+        steps, slices = config.tile_k // 16, config.slices_k
+        if steps % (2 * slices):
+            yield f"tile_k={config.tile_k} is {steps} steps of 16; {slices} slices need a multiple of {2 * slices}"
+        if config.blocks and (config.slices_k > 1 or config.split_k > 1):
+            yield f"blocks={config.blocks} goes with neither slices_k={slices} nor split_k={config.split_k}"
+
+    return _first(reasons())
 
 
 # --- configs: from sweeps on an H200 at 4096 x 4096 x 4096 (benchmarks/results) ---------------------------------------
@@ -268,6 +285,6 @@ TENSOR_RUNGS: tuple[Rung, ...] = (
     ),
     _rung(
         "h11_mma_multistage", "a ring of 3 to 5 tiles, fragments a step ahead, no bank conflicts, L2 raster, split k",
-        _MULTISTAGE, _multistage_space, _tiles, _check_multistage,
+        _MULTISTAGE, _multistage_space, _ring, _check_multistage,
     ),
 )  # fmt: skip

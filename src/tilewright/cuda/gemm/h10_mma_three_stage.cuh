@@ -1,5 +1,5 @@
 // h10: new over h09: h07's order. The copy of tile t + 2, the fragments of tile t + 1 and the products of tile t
-// overlap; the fragments of a whole tile are refilled after the products that read them.
+// overlap, and each step's fragments are refilled right behind the products that read them.
 #include "gemm/operands16.cuh"
 #include "tile/mma_tile.cuh"
 
@@ -27,28 +27,27 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   const FragmentReader<B, false> b(b_tiles, at.col0);
   Accumulators<Cfg> acc;
   Fragments<Cfg> held[steps];
-  const auto load_tile = [&](int buffer) {
-#pragma unroll
-    for (int step = 0; step < steps; ++step) {
-      a.load(held[step].a, buffer * A::bytes, step);
-      b.load(held[step].b, buffer * B::bytes, step);
-    }
+  const auto load = [&](int buffer, int step) {
+    a.load(held[step].a, buffer * A::bytes, step);
+    b.load(held[step].b, buffer * B::bytes, step);
   };
 
   start(0, 0);
   start(1, 1);
   cp_async_wait<1>();
   __syncthreads();
-  if (tiles > 0) load_tile(0);
+#pragma unroll
+  for (int step = 0; step < steps; ++step)
+    if (tiles > 0) load(0, step);
   int read = 1, write = 2;  // the buffers of tiles t + 1 and t + 2
   for (int t = 0; t < tiles; ++t) {
     start(t + 2, write);
+    cp_async_wait<1>();
+    __syncthreads();  // tile t + 1 has landed for all, and all have read tile t from shared memory
 #pragma unroll
-    for (int step = 0; step < steps; ++step) acc.multiply(held[step]);
-    if (t + 1 < tiles) {
-      cp_async_wait<1>();
-      __syncthreads();  // tile t + 1 has landed for all, and all have read tile t from shared memory
-      load_tile(read);
+    for (int step = 0; step < steps; ++step) {
+      acc.multiply(held[step]);
+      if (t + 1 < tiles) load(read, step);
     }
     write = write == 2 ? 0 : write + 1;
     read = read == 2 ? 0 : read + 1;

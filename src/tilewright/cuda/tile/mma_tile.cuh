@@ -20,13 +20,14 @@ template <class Tile, bool is_a>
 struct FragmentReader {
   unsigned at;  // shared address of this lane's row at k = 0, in buffer 0
 
-  __device__ FragmentReader(unsigned tile, int warp_start) {
+  /// `warp_start`: the warp's first row of A or column of B; `k_start`: its first k.
+  __device__ FragmentReader(unsigned tile, int warp_start, int k_start = 0) {
     const int lane = threadIdx.x % 32;
     constexpr bool tall = is_a == Tile::k_inner;  // lanes 0..15 take 16 lines of the tile, else 0..7 take 8
     const int line = lane % 8 + (tall ? lane / 8 % 2 : lane / 16) * 8;
     const int along = (tall ? lane / 16 : lane / 8 % 2) * 8;
-    at = Tile::address(tile, Tile::k_inner ? Tile::offset(warp_start + line, along)
-                                           : Tile::offset(warp_start + along, line));
+    at = Tile::address(tile, Tile::k_inner ? Tile::offset(warp_start + line, k_start + along)
+                                           : Tile::offset(warp_start + along, k_start + line));
   }
 
   /// Pieces 0 .. pieces - 1 of 16 along m or n, at k = 16 * step, from the buffer `buffer_bytes` behind buffer 0.
@@ -42,11 +43,13 @@ template <class Cfg>
 struct MmaTiling {
   static constexpr int rows = Cfg::warp_m / 16, cols = Cfg::warp_n / 16;  // 16 x 16 pieces
   static_assert(Cfg::warp_m % 16 == 0 && Cfg::warp_n % 16 == 0, "a warp tile is whole 16 x 16 pieces");
+  static constexpr int warps_n = Cfg::tile_n / Cfg::warp_n, warps = Cfg::tile_m / Cfg::warp_m * warps_n;
   int row0, col0;  // of the warp's tile within the block's
+  int slice;       // which of slices_k groups of warps this one belongs to
 
   __device__ MmaTiling() {
-    const int warp = threadIdx.x / 32;
-    constexpr int warps_n = Cfg::tile_n / Cfg::warp_n;
+    const int warp = threadIdx.x / 32 % warps;
+    slice = threadIdx.x / 32 / warps;
     row0 = warp / warps_n * Cfg::warp_m;
     col0 = warp % warps_n * Cfg::warp_n;
   }
@@ -70,6 +73,35 @@ struct Accumulators {
       for (int step = 0; step < 2 * MmaTiling<Cfg>::cols; ++step) {
         const int j = i % 2 ? 2 * MmaTiling<Cfg>::cols - 1 - step : step;
         mma_m16n8k16<typename Cfg::in_type>(value[i][j], f.a[i], f.b[j / 2][j % 2 * 2], f.b[j / 2][j % 2 * 2 + 1]);
+      }
+  }
+
+  /// The sums of slices_k groups of warps, added up in those of slice 0 through shared memory at `at`: of every other
+  /// slice each thread's accumulators, four at a time, neighbours side by side. All threads of the block must be here.
+  __device__ void add_slices(unsigned at, int slice) {
+    constexpr int group = 32 * MmaTiling<Cfg>::warps, runs = MmaTiling<Cfg>::rows * 2 * MmaTiling<Cfg>::cols;
+    const unsigned mine = at + threadIdx.x % group * 16;
+    float(*run)[4] = &value[0][0];
+    if (slice > 0) {
+#pragma unroll
+      for (int i = 0; i < runs; ++i)
+        asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(mine + ((slice - 1) * runs + i) * group * 16),
+                     "f"(run[i][0]), "f"(run[i][1]), "f"(run[i][2]), "f"(run[i][3])
+                     : "memory");
+    }
+    __syncthreads();
+    if (slice > 0) return;
+#pragma unroll
+    for (int other = 0; other < Cfg::slices_k - 1; ++other)
+#pragma unroll
+      for (int i = 0; i < runs; ++i) {
+        float v[4];
+        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+                     : "r"(mine + (other * runs + i) * group * 16)
+                     : "memory");
+#pragma unroll
+        for (int j = 0; j < 4; ++j) run[i][j] += v[j];
       }
   }
 
