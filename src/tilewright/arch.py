@@ -38,6 +38,11 @@ class Arch:
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def can_overlap_grids(self) -> bool:
+        """Whether a launch may start under the last blocks of the one ahead (programmatic dependent launch)."""
+        return self.compute_capability >= (9, 0)
+
 
 @dataclass(frozen=True)
 class Gpu:

@@ -142,3 +142,26 @@ def test_config_texts_name_what_they_have():
 
 def test_ids_are_unique():
     assert len({rung.id for rung in GEMM_RUNGS}) == len(GEMM_RUNGS)
+
+
+@pytest.mark.parametrize("rung", GEMM_RUNGS, ids=str)
+def test_a_rung_whose_grids_may_overlap_waits_before_it_touches_global_memory(rung):
+    """And no other one waits: its launch must not ask for overlap."""
+    dtype = rung.dtypes[0]
+    problem = GemmProblem.dense(512, 512, 512, dtype=dtype, out_dtype=dtype, use_c=True)
+    lines = rung.compile(problem, rung.default, SM_90A).ptx.splitlines()
+    waits = [number for number, line in enumerate(lines) if "griddepcontrol.wait" in line]
+    touches = [
+        n for n, line in enumerate(lines) if re.search(r"\b(ld|st|atom|red)\.(volatile\.)?global|cp\.async\.c", line)
+    ]
+    assert rung.plan(problem, rung.default, Addresses(0, 0, 0)).overlaps == rung.overlaps == bool(waits)
+    assert touches
+    if waits:
+        assert waits[0] < touches[0]
+
+
+def test_older_gpus_know_no_overlap():
+    problem = GemmProblem.dense(512, 512, 512)
+    assert "griddepcontrol" not in rungs_for("f32")[-1].compile(problem, FP32[-1].default, ARCHS["sm_80"]).ptx
+    assert not ARCHS["sm_89"].can_overlap_grids
+    assert SM_90A.can_overlap_grids

@@ -141,6 +141,20 @@ def load(kernel: CompiledKernel, ordinal: int, shared_bytes: int) -> Any:
     return function
 
 
+def _overlapping(launch: Launch) -> Any:
+    """The driver's description of a launch whose blocks may start before the one ahead in the stream has ended."""
+    api = driver()
+    config = api.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
+    config.sharedMemBytes = launch.shared_bytes
+    allowed = api.CUlaunchAttribute()
+    allowed.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    allowed.value.programmaticStreamSerializationAllowed = 1
+    config.attrs, config.numAttrs = [allowed], 1
+    return config
+
+
 class Prepared:
     """A kernel loaded and shaped, ready for launches that differ in their parameter bytes alone."""
 
@@ -157,13 +171,18 @@ class Prepared:
         self._extra = (ctypes.c_void_p * 5)(1, address(self._params), 2, address(self._size), 0)
         self._extra_address = address(self._extra)
         self._launch = driver().cuLaunchKernel
+        self._config = _overlapping(launch) if launch.overlaps and device(ordinal).arch.can_overlap_grids else None
         self._lock = threading.Lock()
 
     def launch(self, params: bytes, stream: int) -> None:
         """Start the kernel on `stream` (a CUstream as an integer). The device's context must be current."""
         with self._lock:  # the driver reads the buffer during the call
             self._params.raw = params
-            (status,) = self._launch(self.function, *self.shape, stream, 0, self._extra_address)
+            if self._config is None:
+                (status,) = self._launch(self.function, *self.shape, stream, 0, self._extra_address)
+            else:
+                self._config.hStream = stream
+                (status,) = driver().cuLaunchKernelEx(self._config, self.function, 0, self._extra_address)
         if int(status):
             self._explain(status)
 

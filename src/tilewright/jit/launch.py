@@ -27,6 +27,9 @@ class Launch:
     params: bytes
     shared_bytes: int = 0
     """Dynamic shared memory, in bytes."""
+    overlaps: bool = False
+    """Whether its blocks may start before the launch ahead in the stream has ended, on GPUs that can (sm_90). Only for
+    a kernel that waits itself before it touches global memory (cuda/ptx/grid_dependency.cuh)."""
 
 
 class Executor(Protocol):

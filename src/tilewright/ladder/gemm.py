@@ -253,7 +253,7 @@ FP32_RUNGS: tuple[Rung, ...] = (
     Rung(
         "f12_multistage", "a ring of stages, fragments loaded ahead across tiles: several copies always under way",
         "gemm/f12_multistage.cuh", ("f32",), _MULTISTAGE, _multistage_space, _transposed_tiles, _check_stages,
-        vector_bytes=16, dynamic_shared=True,
+        vector_bytes=16, dynamic_shared=True, overlaps=True,
     ),
 )  # fmt: skip
 

@@ -44,8 +44,6 @@ class GemmConfig:
     """Blocks that share a tile, each with its part of k and partial sums of its own."""
     slices_k: int = 1
     """Groups of warps of a block that share its tile, each with its part of every step of k."""
-    blocks: int = 0
-    """Blocks that walk all tiles, each several; 0: a block a tile. As many as run at once: SMs x min_blocks."""
 
     @cached_property
     def threads(self) -> int:
@@ -73,12 +71,10 @@ class GemmConfig:
             text += f" split k {self.split_k}"
         if self.slices_k > 1:
             text += f" {self.slices_k} slices"
-        if self.blocks:
-            text += f" on {self.blocks} blocks"
         return text
 
 
-_OWN_CONSTANTS = ("cache", "fragment_sets", "split_k", "slices_k", "blocks")
+_OWN_CONSTANTS = ("cache", "fragment_sets", "split_k", "slices_k")
 """Fields of a config that only the rungs which use them compile in (Rung.own_constants)."""
 
 
@@ -126,6 +122,8 @@ class Rung:
     least_capability: tuple[int, int] = (8, 0)
     entry: str = "gemm"
     dynamic_shared: bool = False
+    overlaps: bool = False
+    """Whether its kernel waits for earlier grids itself (jit.launch.Launch.overlaps)."""
     out_dtypes: tuple[str, ...] = ("f32",)
     """Types that the result and C can have."""
     own_constants: Callable[[GemmConfig, GemmProblem], dict[str, Constant]] = _none
@@ -220,5 +218,5 @@ class Rung:
             problem.m, problem.n, problem.k, alpha, beta,
         )  # fmt: skip
         shared = self.shared_bytes(config, problem) if self.dynamic_shared else 0
-        blocks = min(tiles, config.blocks) if config.blocks else tiles
-        return Launch((blocks, problem.batch, config.split_k), (config.threads, 1, 1), params, shared)
+        grid, block = (tiles, problem.batch, config.split_k), (config.threads, 1, 1)
+        return Launch(grid, block, params, shared, self.overlaps)

@@ -31,7 +31,6 @@ def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
         "fragment_sets": config.fragment_sets,
         "split_k": config.split_k,
         "slices_k": config.slices_k,
-        "blocks": config.blocks,
     }
 
 
@@ -96,7 +95,7 @@ def _stages(config: GemmConfig, least: int, most: int) -> str | None:
 
 def _plain_grid(config: GemmConfig) -> str | None:
     """The rungs below h11 know one way to spread the work."""
-    for name, plain in (("split_k", 1), ("slices_k", 1), ("blocks", 0)):
+    for name, plain in (("split_k", 1), ("slices_k", 1)):
         if getattr(config, name) != plain:
             return f"{name}={getattr(config, name)}; it has no such level, {plain} is its value"
     return None
@@ -159,8 +158,6 @@ def _check_multistage(config: GemmConfig, problem: GemmProblem) -> str | None:
         steps, slices = config.tile_k // 16, config.slices_k
         if steps % (2 * slices):
             yield f"tile_k={config.tile_k} is {steps} steps of 16; {slices} slices need a multiple of {2 * slices}"
-        if config.blocks and (config.slices_k > 1 or config.split_k > 1):
-            yield f"blocks={config.blocks} goes with neither slices_k={slices} nor split_k={config.split_k}"
 
     return _first(reasons())
 
@@ -168,13 +165,15 @@ def _check_multistage(config: GemmConfig, problem: GemmProblem) -> str | None:
 # --- configs: from sweeps on an H200 at 4096 x 4096 x 4096 (benchmarks/results) ---------------------------------------
 
 
-# h03 to h10 keep one tile, four warps of 64 x 64, so that each shows its own idea.
-def _wmma_config(stages: int = 1) -> GemmConfig:
-    return GemmConfig(128, 128, 32, warp_m=64, warp_n=64, subtiles_m=4, subtiles_n=4, stages=stages, min_blocks=2)
+# h03 to h10 keep one tile of 128 x 128, four warps of 64 x 64, so that each shows its own idea; its depth and the shape
+# of wmma's products are what suited each best.
+def _wmma_config(tile_k: int, product: tuple[int, int], stages: int = 1, min_blocks: int = 2) -> GemmConfig:
+    return GemmConfig(128, 128, tile_k, warp_m=64, warp_n=64, subtiles_m=64 // product[0], subtiles_n=64 // product[1],
+                      stages=stages, min_blocks=min_blocks)  # fmt: skip
 
 
-def _mma_config(stages: int) -> GemmConfig:
-    return GemmConfig(128, 128, 32, warp_m=64, warp_n=64, stages=stages, min_blocks=2)
+def _mma_config(tile_k: int, stages: int) -> GemmConfig:
+    return GemmConfig(128, 128, tile_k, warp_m=64, warp_n=64, stages=stages, min_blocks=2)
 
 
 _SIMT = GemmConfig(128, 128, 16, 4, 4, 64, 32, 2, 2, min_blocks=2)
@@ -212,20 +211,24 @@ def _mma_space(stages: int) -> Callable[[], tuple[GemmConfig, ...]]:
 
 
 def _multistage_space() -> tuple[GemmConfig, ...]:
-    """Block and warp tiles x depth x stages, largest first; those whose ring fits in 160 KiB."""
+    """Block and warp tiles x depth x stages x slices, largest first."""
     shapes = (
         # tile_m, tile_n, warp_m, warp_n, min_blocks
-        (128, 256, 64, 64, 1), (256, 128, 64, 64, 1), (256, 256, 64, 64, 1), (128, 128, 64, 64, 2),
+        (128, 256, 64, 64, 1), (256, 128, 64, 64, 1), (128, 128, 64, 64, 2),
         (128, 128, 64, 32, 2), (128, 128, 32, 64, 2), (64, 256, 32, 64, 1), (256, 64, 64, 32, 1),
         (128, 64, 64, 32, 2), (64, 128, 32, 64, 2), (64, 64, 32, 32, 4), (64, 64, 32, 16, 2),
-        (64, 32, 32, 16, 4), (32, 64, 16, 32, 4), (32, 32, 16, 16, 4), (16, 128, 16, 32, 4), (128, 16, 32, 16, 4),
+        (128, 64, 32, 32, 2), (64, 128, 32, 32, 2), (64, 32, 32, 16, 4), (32, 64, 16, 32, 4), (32, 32, 16, 16, 4),
+        (16, 128, 16, 32, 4), (128, 16, 32, 16, 4), (16, 64, 16, 16, 4), (64, 16, 16, 16, 4), (16, 32, 16, 16, 8),
+        (32, 16, 16, 16, 8),
     )  # fmt: skip
     return tuple(
-        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
+        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks,
+                   slices_k=slices)
         for tile_m, tile_n, warp_m, warp_n, blocks in shapes
-        for tile_k, stages in product((32, 64), (3, 4, 5))
-        if 2 * stages * tile_k * (tile_m + tile_n) <= 160 * 1024
-    )
+        for tile_k, stages, slices in product((32, 64, 128), (3, 4, 5), (1, 2))
+        if 2 * stages * tile_k * (tile_m + tile_n) <= 224 * 1024
+        if slices == 1 or (tile_k >= 64 and tile_m * tile_n <= 64 * 64)  # where a block has few warps
+    )  # fmt: skip
 
 
 # --- the rungs -------------------------------------------------------------------------------------------------------
@@ -235,10 +238,11 @@ _HALVES = ("bf16", "f16")
 
 def _rung(id: str, teaches: str, default: GemmConfig, space: Callable[[], tuple[GemmConfig, ...]],
           shared_bytes: Callable[[GemmConfig, GemmProblem], int],
-          check: Callable[[GemmConfig, GemmProblem], str | None], dynamic_shared: bool = True) -> Rung:  # fmt: skip
+          check: Callable[[GemmConfig, GemmProblem], str | None], dynamic_shared: bool = True,
+          overlaps: bool = False) -> Rung:  # fmt: skip
     return Rung(
         id, teaches, f"gemm/{id}.cuh", _HALVES, default, space, shared_bytes, check, vector_bytes=16,
-        dynamic_shared=dynamic_shared, out_dtypes=tuple(CPP_TYPES), own_constants=_constants,
+        dynamic_shared=dynamic_shared, overlaps=overlaps, out_dtypes=tuple(CPP_TYPES), own_constants=_constants,
     )  # fmt: skip
 
 
@@ -253,38 +257,38 @@ TENSOR_RUNGS: tuple[Rung, ...] = (
     ),
     _rung(
         "h03_wmma_warptile", "wmma inside block and warp tiles: a fragment serves a row or a column of products",
-        _wmma_config(), _wmma_space(), _tiles_or_staging, _wmma(),
+        _wmma_config(32, (8, 32), min_blocks=1), _wmma_space(), _tiles_or_staging, _wmma(),
     ),
     _rung(
         "h04_wmma_async", "cp.async fills shared memory, waited for at once: no register holds a tile on its way",
-        _wmma_config(), _wmma_space(), _tiles_or_staging, _wmma(),
+        _wmma_config(32, (8, 32), min_blocks=1), _wmma_space(), _tiles_or_staging, _wmma(),
     ),
     _rung(
         "h05_wmma_double_buffer", "two buffers: the next tile's copy runs behind this one's products",
-        _wmma_config(2), _wmma_space(2), _tiles_or_staging, _wmma(2),
+        _wmma_config(16, (16, 16), 2, 3), _wmma_space(2), _tiles_or_staging, _wmma(2),
     ),
     _rung(
         "h06_wmma_pipeline", "the same through cuda::pipeline's interface: two barriers a tile instead of one",
-        _wmma_config(2), _wmma_space(2), _tiles_or_staging, _wmma(2, 4),
+        _wmma_config(32, (32, 8), 2), _wmma_space(2), _tiles_or_staging, _wmma(2, 4),
     ),
     _rung(
         "h07_wmma_three_stage", "copy, fragments and products of three tiles overlap; one fragment set, refilled",
-        _wmma_config(3), _wmma_space(3, (1, 2)), _tiles_or_staging, _wmma(3, sets=2),
+        _wmma_config(16, (16, 16), 3), _wmma_space(3, (1, 2)), _tiles_or_staging, _wmma(3, sets=2),
     ),
     _rung(
         "h08_mma", "ldmatrix and mma.sync: a known layout, results straight from the accumulators; 8-way conflicts",
-        _mma_config(2), _mma_space(2), _tiles, _mma(2),
+        _mma_config(32, 2), _mma_space(2), _tiles, _mma(2),
     ),
     _rung(
         "h09_mma_swizzled", "Swizzle<3,3,3> on B in shared memory: 8 rows in a bank become 2",
-        _mma_config(2), _mma_space(2), _tiles, _mma(2),
+        _mma_config(32, 2), _mma_space(2), _tiles, _mma(2),
     ),
     _rung(
-        "h10_mma_three_stage", "h09 in h07's order: copy, fragments and products of three tiles overlap",
-        _mma_config(3), _mma_space(3), _tiles, _mma(3),
+        "h10_mma_three_stage", "h09 with h07's overlap: copies, fragments and products of different tiles",
+        _mma_config(16, 3), _mma_space(3), _tiles, _mma(3),
     ),
     _rung(
         "h11_mma_multistage", "a ring of 3 to 5 tiles, fragments a step ahead, no bank conflicts, L2 raster, split k",
-        _MULTISTAGE, _multistage_space, _ring, _check_multistage,
+        _MULTISTAGE, _multistage_space, _ring, _check_multistage, overlaps=True,
     ),
 )  # fmt: skip

@@ -5,7 +5,9 @@
 //     tile t, k = tile_k - 1      wait until tile t + 1 has landed; barrier; read on from its buffer
 //
 // The barrier serves both ways: behind it tile t + 1 is there for all, and all have read the last of tile t.
+// Nothing of the operands is touched before the grids ahead in the stream are done (ptx/grid_dependency.cuh).
 #include "gemm/transposed.cuh"
+#include "ptx/grid_dependency.cuh"
 
 template <bool v>
 struct Constant {
@@ -33,6 +35,8 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   float acc[Tiling::rows][Tiling::cols] = {};
   float a_column[2][Tiling::rows], b_row[2][Tiling::cols];
   const int tiles = (args.k + Cfg::tile_k - 1) / Cfg::tile_k;
+  wait_for_earlier_grids();
+  let_later_grids_start();
 #pragma unroll
   for (int stage = 0; stage < Cfg::stages - 1; ++stage) {
     if (stage < tiles) start_part(stage, 0, 1);

@@ -1,10 +1,11 @@
 // h07: new over h05: three things overlap: global -> shared (tile t + 2), shared -> registers (tile t + 1), products
-// (tile t). The fragments of a whole tile are held. Each step's are refilled right behind the products that read them,
-// so one set serves (fragment_sets = 1). With two sets the refill comes first, for twice the registers.
+// (tile t). The fragments of a whole tile are held; they are refilled after the products that read them, so one set
+// serves (fragment_sets = 1). With two sets the refill comes first: the same overlap for twice the registers.
 //
 //     copy of tile t + 2 starts into the buffer of tile t - 1
+//     products of tile t, from registers
 //     wait until tile t + 1 has landed; barrier: behind it all have also read tile t from shared memory
-//     each step: products of tile t from registers; fragments of tile t + 1
+//     fragments of tile t + 1
 #include "gemm/operands16.cuh"
 #include "tile/wmma_tile.cuh"
 
@@ -30,34 +31,31 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   constexpr int steps = Cfg::tile_k / 16;
   Tile tile;
   typename Tile::Fragments held[Cfg::fragment_sets][steps];
-  const auto load = [&](int set, int buffer, int step) {
-    tile.load(held[set][step], a_tiles + buffer * A::bytes, b_tiles + buffer * B::bytes, step);
+  const auto load_tile = [&](typename Tile::Fragments(&to)[steps], int buffer) {
+#pragma unroll
+    for (int step = 0; step < steps; ++step)
+      tile.load(to[step], a_tiles + buffer * A::bytes, b_tiles + buffer * B::bytes, step);
+  };
+  const auto multiply_tile = [&](const typename Tile::Fragments(&from)[steps]) {
+#pragma unroll
+    for (int step = 0; step < steps; ++step) tile.multiply(from[step]);
   };
 
   start(0, 0);
   start(1, 1);
   cp_async_wait<1>();
   __syncthreads();
-#pragma unroll
-  for (int step = 0; step < steps; ++step)
-    if (tiles > 0) load(0, 0, step);
+  if (tiles > 0) load_tile(held[0], 0);
   int read = 1, write = 2;  // the buffers of tiles t + 1 and t + 2
   const auto one_tile = [&](int t, int set) {
-    const bool more = t + 1 < tiles;
-    const int other = (set + 1) % Cfg::fragment_sets;
     start(t + 2, write);
-    cp_async_wait<1>();
-    __syncthreads();
-    if constexpr (Cfg::fragment_sets == 2) {
-#pragma unroll
-      for (int step = 0; step < steps; ++step)
-        if (more) load(other, read, step);
+    if constexpr (Cfg::fragment_sets == 1) multiply_tile(held[0]);
+    if (t + 1 < tiles) {
+      cp_async_wait<1>();
+      __syncthreads();
+      load_tile(held[(set + 1) % Cfg::fragment_sets], read);
     }
-#pragma unroll
-    for (int step = 0; step < steps; ++step) {
-      tile.multiply(held[set][step]);
-      if (Cfg::fragment_sets == 1 && more) load(0, read, step);
-    }
+    if constexpr (Cfg::fragment_sets == 2) multiply_tile(held[set]);
     write = write == 2 ? 0 : write + 1;
     read = read == 2 ? 0 : read + 1;
   };

@@ -1,10 +1,10 @@
-// h10: new over h09: h07's order. The copy of tile t + 2, the fragments of tile t + 1 and the products of tile t
-// overlap, and each step's fragments are refilled right behind the products that read them.
+// h10: new over h09: h07's overlap. The copies of tiles t + 2 and t + 3, the fragments of tile t + 1 and the products of
+// tile t overlap, and each step's fragments are refilled right behind the products that read them.
 #include "gemm/operands16.cuh"
 #include "tile/mma_tile.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
-  static_assert(Cfg::stages == 3, "a tile to copy to, one to read, and one that the slowest warp may still read");
+  static_assert(Cfg::stages == 3, "one tile to read and two on their way");
   using A = TileA<Cfg>;
   using B = TileB<Cfg, Swizzle<3, 3, 3>>;
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -32,24 +32,23 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
     b.load(held[step].b, buffer * B::bytes, step);
   };
 
-  start(0, 0);
-  start(1, 1);
-  cp_async_wait<1>();
+  for (int t = 0; t < 3; ++t) start(t, t);
+  cp_async_wait<2>();
   __syncthreads();
 #pragma unroll
   for (int step = 0; step < steps; ++step)
     if (tiles > 0) load(0, step);
-  int read = 1, write = 2;  // the buffers of tiles t + 1 and t + 2
+  int free = 0, read = 1;  // the buffers of tiles t and t + 1
   for (int t = 0; t < tiles; ++t) {
-    start(t + 2, write);
     cp_async_wait<1>();
     __syncthreads();  // tile t + 1 has landed for all, and all have read tile t from shared memory
+    start(t + 3, free);
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
       acc.multiply(held[step]);
       if (t + 1 < tiles) load(read, step);
     }
-    write = write == 2 ? 0 : write + 1;
+    free = read;
     read = read == 2 ? 0 : read + 1;
   }
   cp_async_wait<0>();

@@ -7,56 +7,33 @@
 //
 // The barrier serves both ways: behind it tile t + 1 is there for all, and all have read the last of tile t.
 //
-// Blocks are walked in groups that share L2. Where there are more tiles of the result than blocks (blocks > 0), a block
-// goes on to its next one with the ring full: the copies for it start under the last products of this one. Thin grids
-// gain blocks by split_k, each with its part of k and its own partial sums, or warps by slices_k: groups of warps that
-// each take their part of every tile's k, and add up in shared memory.
+// Blocks are walked in groups that share L2. Thin grids gain blocks by split_k, each with its part of k and its own
+// partial sums, or warps by slices_k: groups of warps that each take their part of every tile's k, and add up in shared
+// memory. Nothing of the operands is touched before the grids ahead in the stream are done, so that this one's blocks
+// can be on their SMs by then (ptx/grid_dependency.cuh).
 #include "gemm/operands16.cuh"
+#include "ptx/grid_dependency.cuh"
 #include "tile/mma_tile.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
   constexpr int steps = Cfg::tile_k / 16 / Cfg::slices_k;  // of one slice
   static_assert(steps % 2 == 0, "an even number of steps: which fragments are next is known when compiling");
-  static_assert(Cfg::blocks == 0 || (Cfg::slices_k == 1 && Cfg::split_k == 1), "the sums pass where the ring is");
   using A = TileA<Cfg, ConflictFree<TileA<Cfg>::inner>>;
   using B = TileB<Cfg, ConflictFree<TileB<Cfg>::inner>>;
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned a_tiles = shared_address(shared), b_tiles = a_tiles + Cfg::stages * A::bytes;
-  const auto origin_of = [&](unsigned index) {
-    return tile_origin<Cfg::tile_m, Cfg::tile_n, Cfg::group_m>(index, args.m, args.n);
-  };
-  TileOrigin origin = origin_of(blockIdx.x);
-
-  // This block's tiles along k: [first, first + depth) for each of `results` tiles of the result.
+  const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n, Cfg::group_m>(blockIdx.x, args.m, args.n);
+  // This block's tiles along k: [first, first + tiles).
   const int all = (args.k + Cfg::tile_k - 1) / Cfg::tile_k;
   const int first = Cfg::split_k > 1 ? (long long)all * blockIdx.z / Cfg::split_k : 0;
-  const int depth = (Cfg::split_k > 1 ? (long long)all * (blockIdx.z + 1) / Cfg::split_k : all) - first;
-  int results = 1;
-  if constexpr (Cfg::blocks > 0) {
-    const unsigned there_are = ((args.m + Cfg::tile_m - 1) / Cfg::tile_m) * ((args.n + Cfg::tile_n - 1) / Cfg::tile_n);
-    results = (there_are - blockIdx.x + gridDim.x - 1) / gridDim.x;
-  }
-  const int tiles = results * depth;
-
+  const int tiles = (Cfg::split_k > 1 ? (long long)all * (blockIdx.z + 1) / Cfg::split_k : all) - first;
   auto copy_a = copy_of_a<Cfg, A>(args, a_tiles, origin.row, first * Cfg::tile_k);
   auto copy_b = copy_of_b<Cfg, B>(args, b_tiles, first * Cfg::tile_k, origin.col);
-  unsigned copied_result = blockIdx.x;  // the tile of the result that is being copied for,
-  int copied = 0;                       // and how many of its tiles along k have been started
   // One of `parts` equal parts of the copy of the next tile.
   const auto start_part = [&](int stage, int part, int parts) {
     copy_a.start_part(stage * A::bytes, part, parts);
     copy_b.start_part(stage * B::bytes, part, parts);
-    if (part + 1 < parts) return;
-    copy_a.advance(), copy_b.advance();
-    if constexpr (Cfg::blocks > 0) {
-      if (++copied == depth) {
-        copied = 0;
-        copied_result += gridDim.x;
-        const TileOrigin next = origin_of(copied_result);
-        copy_a = copy_of_a<Cfg, A>(args, a_tiles, next.row, 0);
-        copy_b = copy_of_b<Cfg, B>(args, b_tiles, 0, next.col);
-      }
-    }
+    if (part + 1 == parts) copy_a.advance(), copy_b.advance();
   };
 
   const MmaTiling<Cfg> at;
@@ -64,6 +41,8 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   const FragmentReader<B, false> b(b_tiles, at.col0, at.slice * steps * 16);
   Accumulators<Cfg> acc;
   Fragments<Cfg> held[2];
+  wait_for_earlier_grids();
+  let_later_grids_start();
 #pragma unroll
   for (int stage = 0; stage < Cfg::stages - 1; ++stage) {
     if (stage < tiles) start_part(stage, 0, 1);
@@ -97,25 +76,14 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
       acc.multiply(held[step % 2]);
     }
   };
-  if constexpr (Cfg::blocks == 0) {
-    int tile = 0;
-    for (; tile < tiles - (Cfg::stages - 1); ++tile) multiply_tile(true, false);
-    for (; tile < tiles; ++tile) multiply_tile(false, tile + 1 == tiles);
-    if constexpr (Cfg::slices_k > 1) {
-      cp_async_wait<0>();
-      __syncthreads();  // the sums pass where the tiles were
-      acc.add_slices(a_tiles, at.slice);
-      if (at.slice > 0) return;
-    }
-    acc.store(args, origin.row + at.row0, origin.col + at.col0);
-  } else {
-    int tile = 0;
-    for (unsigned result = blockIdx.x; results > 0; --results, result += gridDim.x) {
-      for (int t = 0; t < depth; ++t, ++tile) multiply_tile(tile < tiles - (Cfg::stages - 1), tile + 1 == tiles);
-      origin = origin_of(result);
-      acc.store(args, origin.row + at.row0, origin.col + at.col0);
-      acc = Accumulators<Cfg>();
-    }
-  }
+  int tile = 0;
+  for (; tile < tiles - (Cfg::stages - 1); ++tile) multiply_tile(true, false);
+  for (; tile < tiles; ++tile) multiply_tile(false, tile + 1 == tiles);
   cp_async_wait<0>();
+  if constexpr (Cfg::slices_k > 1) {
+    __syncthreads();  // the sums pass where the tiles were
+    acc.add_slices(a_tiles, at.slice);
+    if (at.slice > 0) return;
+  }
+  acc.store(args, origin.row + at.row0, origin.col + at.col0);
 }

@@ -1,0 +1,18 @@
+#pragma once
+// griddepcontrol: a grid launched with Launch.overlaps set may be on the SMs before the grids ahead of it in the stream
+// have ended; its launch and its set-up then cost no time of their own. sm_90+; elsewhere grids never overlap.
+
+/// Waits until every earlier grid has ended and its writes are seen. Each thread that touches global memory calls it
+/// before it does.
+__device__ inline void wait_for_earlier_grids() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/// From here on the next grid may take what SMs this one leaves free. It sees nothing of this grid until that has ended.
+__device__ inline void let_later_grids_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
