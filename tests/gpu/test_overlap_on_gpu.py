@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 import tilewright as tw
@@ -14,7 +16,7 @@ def test_a_chain_of_dependent_products_gives_the_same_bits_as_one_at_a_time(torc
     chain = [torch.randn(256, 256, device="cuda")] + [torch.empty(256, 256, device="cuda") for _ in range(40)]
 
     def run(wait: bool) -> None:
-        for source, target in zip(chain, chain[1:], strict=False):
+        for source, target in pairwise(chain):
             tw.matmul(source, turn, out=target)
             if wait:
                 torch.cuda.synchronize()
@@ -34,7 +36,7 @@ def test_a_chain_replayed_from_a_graph_gives_the_same_bits(torch):
     chain = [torch.randn(256, 256, device="cuda")] + [torch.empty(256, 256, device="cuda") for _ in range(40)]
 
     def run() -> None:
-        for source, target in zip(chain, chain[1:], strict=False):
+        for source, target in pairwise(chain):
             tw.matmul(source, turn, out=target)
 
     run()
