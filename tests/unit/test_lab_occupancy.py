@@ -6,8 +6,8 @@ import pytest
 
 from tilewright.arch import ARCHS, GPUS
 from tilewright.jit import Resources
-from tilewright.lab.occupancy import occupancy
 from tilewright.lab.roofline import bound, compulsory, tiled_bytes
+from tilewright.occupancy import occupancy
 from tilewright.problems import GemmProblem
 
 

@@ -14,10 +14,11 @@ from ..errors import WrongResult
 from ..jit import CompiledKernel
 from ..jit.device import Device, GpuExecutor, Prepared, bound_to, device, driver, executor_for
 from ..jit.device import check as check_call
+from ..jit.timing import Launch
 from ..ladder.rung import Addresses
 from ..ops.device_array import DeviceArray
 from ..problems import GemmProblem
-from .bench import Launch, time_pairs
+from .bench import time_pairs
 from .check import Guarded
 from .ladder import (
     Operands,

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..arch import Gpu
 from ..jit import CompiledKernel
-from .occupancy import occupancy
+from ..occupancy import occupancy
 
 
 def static_facts(kernel: CompiledKernel, threads: int, dynamic_shared: int, gpu: Gpu) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..arch import Arch
-from ..jit import Resources
+from .arch import Arch
+from .jit import Resources
 
 
 @dataclass(frozen=True)
