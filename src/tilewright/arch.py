@@ -62,6 +62,10 @@ class Gpu:
         """Peak of fused multiply-adds in fp32: SMs x lanes x 2 x clock."""
         return self.sm_count * self.arch.fp32_lanes_per_sm * 2 * self.boost_mhz * 1e-6
 
+    def peak_tflops(self, dtype: str) -> float:
+        """Dense peak of what multiplies `dtype`: FFMA for "f32", tensor cores for 16 bits. 0 where it is not known."""
+        return self.ffma_tflops if dtype == "f32" else self.bf16_tflops
+
 
 _KIB = 1024
 _MIB = 1024 * 1024

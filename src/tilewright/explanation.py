@@ -72,10 +72,13 @@ class Explanation:
         )
 
     def _bound(self) -> str:
-        bound, gpu = self.roofline, self.gpu
+        bound, gpu, dtype = self.roofline, self.gpu, self.problem.dtype
+        unit = "FFMA" if dtype == "f32" else "tensor-core"
+        peak = gpu.peak_tflops(dtype)
+        told = f"{peak:.1f} TFLOP/s {unit} peak" if peak else f"{unit} peak not known"
         return (
             f"{bound.bound_tflops:.3g} TFLOP/s at most, by {bound.limiter} ({bound.intensity:.3g} FLOP a byte of least "
-            f"traffic; {gpu.ffma_tflops:.1f} TFLOP/s FFMA peak, {gpu.dram_gb_s:.0f} GB/s): a roof, not a measurement"
+            f"traffic; {told}, {gpu.dram_gb_s:.0f} GB/s): a roof, not a measurement"
         )
 
     def _launch(self) -> str:
@@ -98,9 +101,10 @@ def describe(problem: GemmProblem) -> str:
     lies = {"col": "rows contiguous", "row": "columns contiguous", "none": "strided"}
     a, b = problem.a.unit(problem.m, problem.k), problem.b.unit(problem.k, problem.n)
     plus_c = " + beta C" if problem.use_c else ""
+    made = f" to {problem.out_dtype}" if problem.out_dtype != problem.dtype else ""
     return (
-        f"{batch}[{problem.m} x {problem.k}] @ [{problem.k} x {problem.n}]{plus_c} in {problem.dtype}; A {lies[a]}, "
-        f"B {lies[b]}; {problem.flops:.4g} FLOP"
+        f"{batch}[{problem.m} x {problem.k}] @ [{problem.k} x {problem.n}]{plus_c} in {problem.dtype}{made}; "
+        f"A {lies[a]}, B {lies[b]}; {problem.flops:.4g} FLOP"
     )
 
 
@@ -132,10 +136,10 @@ def edge_reason(rung: Rung, problem: GemmProblem, config: GemmConfig) -> str:
 
 
 def roofline(problem: GemmProblem, gpu: Gpu) -> Roofline:
-    """The bound from the FFMA peak and the bandwidth of device memory."""
+    """The bound from the peak for the operands' dtype, where it is known, and the bandwidth of device memory."""
     memory = gpu.dram_gb_s * problem.intensity * 1e-3
-    limiter = "memory" if memory < gpu.ffma_tflops else "arithmetic"
-    return Roofline(problem.intensity, min(memory, gpu.ffma_tflops), limiter)
+    peak = gpu.peak_tflops(problem.dtype) or memory
+    return Roofline(problem.intensity, min(memory, peak), "memory" if memory <= peak else "arithmetic")
 
 
 def explain_problem(
@@ -159,10 +163,10 @@ def explain_problem(
 
 def explain_matmul(
     a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, rung: str | None, config: GemmConfig | None,
-    gpu: str | None, compile: bool,
+    gpu: str | None, compile: bool, out_dtype: Any = None,
 ) -> Explanation:  # fmt: skip
     """See tilewright.explain."""
-    call = read_call(a, b, c, alpha, beta, out)
+    call = read_call(a, b, c, alpha, beta, out, out_dtype)
     named, source = _gpu_of(call, gpu)
     counts = [count for count, _ in call.product.launches()]
     return explain_problem(call.product.problem, named, source, rung, config, launches=len(counts), compile=compile)

@@ -150,7 +150,8 @@ def _why(problem: GemmProblem, choice: Choice, gpu: Gpu, considered: int) -> str
 
 def explain(
     a: Any, b: Any, *, c: Any = None, alpha: float = 1.0, beta: float | None = None, out: Any = None,
-    rung: str | None = None, config: GemmConfig | None = None, gpu: str | None = None, compile: bool = False,
+    out_dtype: Any = None, rung: str | None = None, config: GemmConfig | None = None, gpu: str | None = None,
+    compile: bool = False,
 ) -> Explanation:  # fmt: skip
     """What `matmul` would run for the same arguments, and why; nothing is launched. Print the result.
 
@@ -160,4 +161,4 @@ def explain(
     """
     from .explanation import explain_matmul
 
-    return explain_matmul(a, b, c, alpha, beta, out, rung, config, gpu, compile)
+    return explain_matmul(a, b, c, alpha, beta, out, rung, config, gpu, compile, out_dtype)

@@ -19,7 +19,7 @@ class Bound:
 
 def peak_tflops(gpu: Gpu, dtype: str) -> float:
     """Dense peak of the unit that multiplies `dtype`: fused multiply-adds for f32, tensor cores for 16 bits."""
-    return gpu.ffma_tflops if dtype == "f32" else gpu.bf16_tflops
+    return gpu.peak_tflops(dtype)
 
 
 def bound(intensity: float, gpu: Gpu, peak_tflops: float | None = None) -> Bound:

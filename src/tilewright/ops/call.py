@@ -9,8 +9,9 @@ from typing import Any
 from ..errors import DeviceError, InvalidOperand
 from ..jit.launch import Executor, current_executor
 from .dlpack import dense_strides
+from .dtypes import DTYPE_NAMES, parse_dtype, result_dtypes
 from .extents import check_out
-from .operands import DTYPE_NAMES, Operand, as_operand
+from .operands import Operand, as_operand
 from .shapes import Product, Shapes, broadcast, lay_out, matmul_shapes
 
 
@@ -40,7 +41,7 @@ def scalar(value: Any, name: str) -> float:
         raise InvalidOperand(f"{name}={value!r} is no number that float32 can hold: {error}.") from error
 
 
-def read_call(a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any) -> Call:
+def read_call(a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, out_dtype: Any = None) -> Call:
     """Read the arguments of matmul. Raises InvalidOperand in the caller's terms."""
     alpha = scalar(alpha, "alpha")
     beta = (0.0 if c is None else 1.0) if beta is None else scalar(beta, "beta")
@@ -63,13 +64,16 @@ def read_call(a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any) -> Call:
     c_view = broadcast(c_given, shapes.result) if c_given is not None else None
     if beta == 0:
         c_view = None
-    out_view = _dense_out(a_view, shapes.result) if out_given is None else out_given
+    dtype = _result_dtype(a_view, out_given, out_dtype)
+    out_view = _dense_out(a_view, shapes.result, dtype) if out_given is None else out_given
     if out_view.shape != shapes.result:
         raise InvalidOperand(f"out has shape {out_view.shape}; the result of a {a_view.shape} @ b {b_view.shape} has "
                              f"exactly {shapes.result}.")  # fmt: skip
     if c_view is not None and c_view.dtype != out_view.dtype:
         names = DTYPE_NAMES[c_view.dtype], DTYPE_NAMES[out_view.dtype]
-        raise InvalidOperand(f"c is {names[0]} and the result {names[1]}. Convert c to the result's dtype.")
+        raise InvalidOperand(
+            f"c is {names[0]} and the result {names[1]}. Convert c, or ask for out_dtype={c_view.dtype!r}."
+        )
     if out_given is not None:
         check_out(out_given, [a_view, b_view], c_view)
     product = lay_out(shapes, a_view, b_view, c_view, out_view)
@@ -113,13 +117,29 @@ def _check_pair(a: Operand, other: Operand) -> None:
     if a.device != other.device:
         places = ["the host" if o.device is None else f"GPU {o.device}" for o in (a, other)]
         raise InvalidOperand(f"a is on {places[0]} and {other.name} on {places[1]}. Move them to one device.")
-    # 16-bit products may be written out as float32
-    widened = other.name in ("c", "out") and a.item_bytes == 2 and other.dtype == "f32"
-    if a.dtype != other.dtype and not widened:
+    if other.name == "b" and a.dtype != other.dtype:
         names = DTYPE_NAMES[a.dtype], DTYPE_NAMES[other.dtype]
-        raise InvalidOperand(f"a is {names[0]} and {other.name} is {names[1]}. Convert one to the other's dtype.")
+        raise InvalidOperand(f"a is {names[0]} and b is {names[1]}. Convert one to the other's dtype.")
 
 
-def _dense_out(a: Operand, shape: tuple[int, ...]) -> Operand:
+def _result_dtype(a: Operand, out: Operand | None, asked: Any) -> str:
+    """The result's dtype: what is asked for, else out's, else a's. Raises InvalidOperand for one that none can make."""
+    dtype = out.dtype if out is not None else a.dtype
+    if asked is not None:
+        dtype = parse_dtype(asked)
+        if out is not None and dtype != out.dtype:
+            names = DTYPE_NAMES[out.dtype], DTYPE_NAMES[dtype]
+            raise InvalidOperand(f"out is {names[0]} and out_dtype says {names[1]}. Leave out_dtype away.")
+    able = result_dtypes(a.dtype)
+    if dtype not in able:
+        words = f"out is {DTYPE_NAMES[dtype]}" if out is not None else f"out_dtype={asked!r} was asked for"
+        raise InvalidOperand(
+            f"{words}; products of {DTYPE_NAMES[a.dtype]} operands are made in "
+            f"{' or '.join(DTYPE_NAMES[short] for short in able)}. Convert the result, or the operands."
+        )
+    return dtype
+
+
+def _dense_out(a: Operand, shape: tuple[int, ...], dtype: str) -> Operand:
     strides = tuple(0 if e <= 1 else s for e, s in zip(shape, dense_strides(shape), strict=True))
-    return Operand("out", a.kind, 0, shape, strides, a.dtype, a.device, stream=a.stream)
+    return Operand("out", a.kind, 0, shape, strides, dtype, a.device, stream=a.stream)

@@ -32,17 +32,21 @@ def matmul(
     alpha: float = 1.0,
     beta: float | None = None,
     out: Any = None,
+    out_dtype: Any = None,
     rung: str | None = None,
     config: GemmConfig | None = None,
 ) -> Any:
     """alpha * (a @ b) + beta * c, by a kernel of the ladder.
 
-    a, b: arrays of float32 with numpy.matmul's shapes: [..., m, k] and [..., k, n], batch axes broadcast; a [k] or
-        b [k] is a row or a column, whose axis the result drops. Any strides but negative ones. NumPy arrays, torch
-        tensors, CuPy and JAX arrays, anything with DLPack or `__cuda_array_interface__`.
-    c: an array that broadcasts to the result's shape. It is never read when beta is 0.
+    a, b: arrays of one dtype, float32, float16 or bfloat16, with numpy.matmul's shapes: [..., m, k] and [..., k, n],
+        batch axes broadcast; a [k] or b [k] is a row or a column, whose axis the result drops. Any strides but
+        negative ones. NumPy arrays (bfloat16 as ml_dtypes has it), torch tensors, CuPy and JAX arrays, anything with
+        DLPack or `__cuda_array_interface__`.
+    c: an array of the result's dtype that broadcasts to the result's shape. It is never read when beta is 0.
     beta: 1 when c is given, else 0.
-    out: an array of exactly the result's shape and dtype to write to. It must not overlap a or b; it may be c itself.
+    out: an array of exactly the result's shape to write to. It must not overlap a or b; it may be c itself.
+    out_dtype: the result's dtype: by default out's, else a's. Products of 16-bit operands are summed in float32 and
+        written as "f32", "f16" or "bf16" (or a library's own dtype object); of float32 operands as "f32".
     rung, config: which kernel; by default the plan chooses (see `tilewright.explain`).
 
     The result is `out`, or a new array of a's kind on a's device. Inside `with tilewright.emulator()` host arrays run
@@ -53,14 +57,14 @@ def matmul(
     Raises InvalidOperand (shapes, dtypes, strides, devices, overlaps), ConfigRejected (rung or config), DeviceError
     (no GPU for host arrays, or the driver's word), CompileError.
     """
-    result = warm_matmul(a, b, c, alpha, beta, out, rung, config)
+    result = warm_matmul(a, b, c, alpha, beta, out, out_dtype, rung, config)
     if result is not MISS:
         return result
-    call = read_call(a, b, c, alpha, beta, out)
+    call = read_call(a, b, c, alpha, beta, out, out_dtype)
     executor = executor_for_host(call)
     if executor is not None:
         return _run_staged(executor, call, out, rung, config)
-    return _run_in_place(call, (a, b, c, out), rung, config)
+    return _run_in_place(call, (a, b, c, out), out_dtype, rung, config)
 
 
 Offsets = tuple[int, int, int, int]
@@ -116,7 +120,7 @@ def _run_staged(executor: Executor, call: Call, out: Any, rung: str | None, conf
             executor.release(address)
     strides = tuple(step * call.out.item_bytes for step in call.out.strides)
     bits = np.ndarray(call.out.shape, f"<u{call.out.item_bytes}", raw, strides=strides)
-    result = out if call.out_is_given else empty_like(call.a, call.shapes.result)
+    result = out if call.out_is_given else empty_like(call.a, call.shapes.result, call.out.dtype)
     target = call.out if call.out_is_given else result_operand(result, call.a)
     host_bits(target)[...] = bits
     return result if call.out_is_given else as_callers_kind(result, call.a)
@@ -125,7 +129,9 @@ def _run_staged(executor: Executor, call: Call, out: Any, rung: str | None, conf
 # --- arrays on a GPU: run where they are ------------------------------------------------------------------------------
 
 
-def _run_in_place(call: Call, given: tuple[Any, Any, Any, Any], rung: str | None, config: GemmConfig | None) -> Any:
+def _run_in_place(
+    call: Call, given: tuple[Any, Any, Any, Any], out_dtype: Any, rung: str | None, config: GemmConfig | None
+) -> Any:
     """Launch on the arrays' own GPU, in a's current stream, ordered with what the other arrays' streams hold."""
     from ..jit.device import Prepared, bound_to, executor_for
     from .device_calls import make_wait, synchronize
@@ -133,7 +139,7 @@ def _run_in_place(call: Call, given: tuple[Any, Any, Any, Any], rung: str | None
     ordinal = call.a.device
     assert ordinal is not None  # executor_for_host saw to it
     gpu = executor_for(ordinal).gpu
-    result = given[3] if call.out_is_given else empty_like(call.a, call.shapes.result)
+    result = given[3] if call.out_is_given else empty_like(call.a, call.shapes.result, call.out.dtype)
     target = call.out if call.out_is_given else result_operand(result, call.a)
     stream = call.a.stream or 0
     beside = {other.stream for other in call.others if other.stream is not None} - {stream}
@@ -154,13 +160,13 @@ def _run_in_place(call: Call, given: tuple[Any, Any, Any, Any], rung: str | None
         # their producers may take memory back as soon as this call returns
         synchronize(stream, ordinal)
     if middle is not None and all(operand.kind == "torch" for operand in operands):
-        _remember(call, given, result, tuple(steps), middle, rung, config)
+        _remember(call, given, result, tuple(steps), middle, out_dtype, rung, config)
     return result if call.out_is_given else as_callers_kind(result, call.a)
 
 
 def _remember(
     call: Call, given: tuple[Any, Any, Any, Any], result: Any, steps: tuple[Step, ...], middle: bytes,
-    rung: str | None, config: GemmConfig | None,
+    out_dtype: Any, rung: str | None, config: GemmConfig | None,
 ) -> None:  # fmt: skip
     """Let the next such call take the warm path. All launches share `middle` when they are of one size."""
     if len({step.prepared.shape for step in steps}) > 1:
@@ -174,7 +180,7 @@ def _remember(
 
     layout = call.c is not None and same_view(replace(call.c, address=0), replace(call.out, address=0))
     warm = WarmCall(
-        call.a.device or 0, steps, middle, call.shapes.result, dense_strides(call.shapes.result), result.device,
-        extent(call.a), extent(call.b), extent(call.c), extent(call.out), layout,
+        call.a.device or 0, steps, middle, call.shapes.result, dense_strides(call.shapes.result), result.dtype,
+        result.device,        extent(call.a), extent(call.b), extent(call.c), extent(call.out), layout,
     )  # fmt: skip
-    remember(torch, key_of(torch, a, b, c, call.c is not None, out, rung, config), warm)
+    remember(torch, key_of(torch, a, b, c, call.c is not None, out, out_dtype, rung, config), warm)

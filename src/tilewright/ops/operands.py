@@ -16,10 +16,7 @@ from ..errors import InvalidOperand
 from ..ladder import rungs_for
 from ..problems import ITEM_BYTES
 from . import dlpack
-
-_NUMPY_NAMES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-DTYPE_NAMES = {short: name for name, short in _NUMPY_NAMES.items()}
-"""What callers call the dtypes."""
+from .dtypes import DTYPE_NAMES, SHORT_NAMES
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ def as_operand(value: Any, name: str, stream: int = 0) -> Operand:
 def _refuse_dtype(name: str, dtype: str, shape: Sequence[int], cast: str) -> InvalidOperand:
     advice = f"Convert it: {cast}."
     if name == "out":
-        advice = "Pass an out of a's dtype, or none."
+        advice = "Pass an out of one of these, or none."
     elif "complex" in dtype:
         advice = "Multiply its real and imaginary parts apart."
     elif "int" in dtype:
@@ -144,7 +141,7 @@ def _element_strides(name: str, shape: Sequence[int], byte_strides: Sequence[int
 def _from_numpy(array: np.ndarray, name: str) -> Operand:
     if isinstance(array, np.ma.MaskedArray):
         raise InvalidOperand(f"{name} is a masked array, and the mask would be ignored. Fill it: {name}.filled(0).")
-    dtype = _NUMPY_NAMES.get(array.dtype.name, "") if array.dtype.isnative else ""
+    dtype = SHORT_NAMES.get(array.dtype.name, "") if array.dtype.isnative else ""
     if not dtype:
         # dtype.name hides the byte order, str() shows it
         described = array.dtype.name if array.dtype.isnative else str(array.dtype)
@@ -164,7 +161,7 @@ def _from_torch(tensor: Any, name: str, torch: Any) -> Operand:
     shape = tuple(tensor.shape)
     if tensor.device.type not in ("cuda", "cpu"):
         raise InvalidOperand(f"{name} (shape {shape}) is on {tensor.device}. Move it to a CUDA GPU: {name}.cuda().")
-    dtype = _NUMPY_NAMES.get(str(tensor.dtype).removeprefix("torch."), "")
+    dtype = SHORT_NAMES.get(str(tensor.dtype).removeprefix("torch."), "")
     if not dtype:
         raise _refuse_dtype(name, str(tensor.dtype).removeprefix("torch."), shape, f"{name}.float()")
     if tensor.requires_grad and torch.is_grad_enabled():
@@ -189,7 +186,7 @@ def _from_torch(tensor: Any, name: str, torch: Any) -> Operand:
 
 
 def _from_cupy(array: Any, name: str, cupy: Any) -> Operand:
-    dtype = _NUMPY_NAMES.get(array.dtype.name, "")
+    dtype = SHORT_NAMES.get(array.dtype.name, "")
     if not dtype:
         raise _refuse_dtype(name, array.dtype.name, array.shape, f"{name}.astype(cupy.float32)")
     copy = f"{name}.copy()"
@@ -221,7 +218,7 @@ def _from_interface(value: Any, name: str) -> Operand:
     if interface.get("mask") is not None:
         raise InvalidOperand(f"{name} (shape {shape}) carries a mask, which would be ignored. Fill it first.")
     kind = np.dtype(interface["typestr"])
-    dtype = _NUMPY_NAMES.get(kind.name, "") if kind.isnative else ""
+    dtype = SHORT_NAMES.get(kind.name, "") if kind.isnative else ""
     if not dtype:
         described = kind.name if kind.isnative else interface["typestr"]
         raise _refuse_dtype(name, described, shape, f"{name}.astype('float32')")

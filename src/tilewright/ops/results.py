@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InvalidOperand
 from .device_array import DeviceArray
+from .dtypes import DTYPE_NAMES, numpy_dtype
 from .operands import Operand, as_operand
 
-_NUMPY_TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 _BIT_TYPES = {2: np.uint16, 4: np.uint32}
 
 
@@ -26,29 +25,23 @@ def host_bits(operand: Operand) -> np.ndarray:
     return np.ndarray(operand.shape, _BIT_TYPES[item], memory, strides=tuple(step * item for step in operand.strides))
 
 
-def _numpy_type(dtype: str, like: Any) -> np.dtype:
-    if dtype == "bf16":  # not NumPy's own: the caller's arrays brought it
-        return like.dtype
-    return np.dtype(_NUMPY_TYPES[dtype])
+def empty_like(a: Operand, shape: tuple[int, ...], dtype: str) -> Any:
+    """A new array of `a`'s kind on its device, not initialised.
 
-
-def empty_like(a: Operand, shape: tuple[int, ...]) -> Any:
-    """A new array of `a`'s kind, dtype and device, not initialised. Raises DeviceError when memory is short."""
+    Raises DeviceError when memory is short, InvalidOperand for a dtype that a's library lacks.
+    """
     if a.kind == "torch":
         torch = sys.modules["torch"]
-        owner = a.owner
-        return torch.empty(shape, dtype=owner.dtype, device=owner.device)
+        return torch.empty(shape, dtype=getattr(torch, DTYPE_NAMES[dtype]), device=a.owner.device)
     if a.kind == "cupy":
         cupy = sys.modules["cupy"]
         with cupy.cuda.Device(a.device):
-            return cupy.empty(shape, dtype=a.owner.dtype)
+            return cupy.empty(shape, dtype=numpy_dtype(dtype, a.owner))
     if a.device is not None:
         from ..jit.device import executor_for
 
-        return DeviceArray(executor_for(a.device), shape, a.dtype)
-    if a.dtype == "bf16" and a.kind != "numpy":
-        raise InvalidOperand(f"{a} has no host array type for a bfloat16 result here. Pass out.")
-    return np.empty(shape, _numpy_type(a.dtype, a.owner))
+        return DeviceArray(executor_for(a.device), shape, dtype)
+    return np.empty(shape, numpy_dtype(dtype, a.owner))
 
 
 def result_operand(array: Any, a: Operand) -> Operand:

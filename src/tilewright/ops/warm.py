@@ -47,6 +47,7 @@ class WarmCall:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     """Of a new result: dense, row-major, in elements."""
+    dtype: Any
     device: Any
     a_extent: int
     b_extent: int
@@ -67,17 +68,20 @@ def _signature(tensor: Any, grad_enabled: Any) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def key_of(torch: Any, a: Any, b: Any, c: Any, uses_c: bool, out: Any, rung: str | None, config: Any) -> Any:
+def key_of(
+    torch: Any, a: Any, b: Any, c: Any, uses_c: bool, out: Any, out_dtype: Any, rung: str | None,
+    config: Any,
+) -> Any:  # fmt: skip
     """The key of a call on torch tensors. Raises RuntimeError or AttributeError for what has no strides or memory."""
     grad = torch.is_grad_enabled
     return (
         _signature(a, grad), _signature(b, grad), c is not None and _signature(c, grad), uses_c,
-        out is not None and _signature(out, grad), rung, config,
+        out is not None and _signature(out, grad), out_dtype, rung, config,
     )  # fmt: skip
 
 
 def warm_matmul(
-    a: Any, b: Any, c: Any, alpha: float, beta: float | None, out: Any, rung: str | None, config: Any
+    a: Any, b: Any, c: Any, alpha: float, beta: float | None, out: Any, out_dtype: Any, rung: str | None, config: Any
 ) -> Any:
     """The result, or MISS."""
     kinds = _tensor_types
@@ -86,7 +90,7 @@ def warm_matmul(
     try:
         scalars = _SCALARS.pack(alpha, (c is not None) if beta is None else beta)
         uses_c = scalars[4:8] not in _ZEROS  # as the kernel would see it, rounded to float32
-        call = _calls.get(key_of(_torch, a, b, c, uses_c, out, rung, config))
+        call = _calls.get(key_of(_torch, a, b, c, uses_c, out, out_dtype, rung, config))
     except (AttributeError, RuntimeError, TypeError, OverflowError, struct.error):
         return MISS
     if call is None or current_executor() is not None:
@@ -98,7 +102,7 @@ def warm_matmul(
     c_address = c.data_ptr() if uses_c else 0
     if out is None:
         # half the host time of torch.empty, which parses more
-        out = torch.empty_strided(call.shape, call.strides, dtype=a.dtype, device=call.device)
+        out = torch.empty_strided(call.shape, call.strides, dtype=call.dtype, device=call.device)
         out_address = out.data_ptr()
     else:
         out_address = out.data_ptr()

@@ -1,0 +1,62 @@
+"""The dtypes of operands and results, by whatever name or object the caller's library has for them."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidOperand
+from ..ladder import rungs_for
+
+SHORT_NAMES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+"""What the libraries call the dtypes, and what they are called here."""
+DTYPE_NAMES = {short: name for name, short in SHORT_NAMES.items()}
+"""What callers call the dtypes."""
+
+
+def parse_dtype(value: Any, name: str = "out_dtype") -> str:
+    """ "f32", "f16" or "bf16" of a name ("bf16", "bfloat16") or of a library's own dtype object.
+
+    torch.bfloat16, np.float16, ml_dtypes.bfloat16 and jax.numpy.bfloat16 are such objects. Raises InvalidOperand.
+    """
+    text = value if isinstance(value, str) else str(value).removeprefix("torch.")
+    if not isinstance(value, str) and text not in SHORT_NAMES:
+        with contextlib.suppress(TypeError):
+            text = np.dtype(value).name if value is not None else text
+    short = SHORT_NAMES.get(text, text)
+    if short not in DTYPE_NAMES:
+        raise InvalidOperand(
+            f"{name}={value!r} is no dtype of a result. Known: {', '.join(DTYPE_NAMES)}, their long names "
+            f"({', '.join(SHORT_NAMES)}), and the dtype objects of NumPy, torch, JAX and ml_dtypes."
+        )
+    return short
+
+
+@lru_cache(maxsize=8)
+def result_dtypes(dtype: str) -> tuple[str, ...]:
+    """The dtypes that products of `dtype` operands can be written in."""
+    able = {out for rung in rungs_for(dtype) for out in rung.out_dtypes}
+    return tuple(short for short in DTYPE_NAMES if short in able)
+
+
+def numpy_dtype(dtype: str, like: Any = None) -> np.dtype:
+    """NumPy's dtype. bf16 is not its own: `like`, an array of it, brings it, or ml_dtypes where it is imported.
+
+    Raises InvalidOperand where neither does.
+    """
+    if dtype != "bf16":
+        return np.dtype(DTYPE_NAMES[dtype])
+    have = getattr(like, "dtype", None)
+    if isinstance(have, np.dtype) and have.name == "bfloat16":
+        return have
+    module = sys.modules.get("ml_dtypes")
+    if module is None:
+        raise InvalidOperand(
+            "NumPy has no bfloat16 of its own for the result. Import ml_dtypes, pass an out of its dtype, or ask for "
+            "another out_dtype."
+        )
+    return np.dtype(module.bfloat16)
