@@ -43,6 +43,12 @@ def find_reference(ordinal: int) -> tuple[Reference | None, str]:
     return None, f"no cuBLAS to compare with: {'; '.join(reasons)}. Install one with: pip install 'tilewright[bench]'"
 
 
+def torch_stream(torch: Any, stream: int, ordinal: int) -> Any:
+    """A CUstream as torch knows it. ExternalStream(0) would be one of torch's own pool, not the default stream."""
+    device = f"cuda:{ordinal}"
+    return torch.cuda.ExternalStream(stream, device=device) if stream else torch.cuda.default_stream(device)
+
+
 def _torch(torch: Any, ordinal: int) -> Reference:
     torch.zeros(1, device=f"cuda:{ordinal}")
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -52,7 +58,7 @@ def _torch(torch: Any, ordinal: int) -> Reference:
         left, right = (view.t() if letter == "t" else view for view, letter in zip(views[:2], layout, strict=True))
 
         def launch(stream: int) -> None:
-            with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=f"cuda:{ordinal}")):
+            with torch.cuda.stream(torch_stream(torch, stream, ordinal)):
                 torch.mm(left, right, out=views[2])
 
         return launch

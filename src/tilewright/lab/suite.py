@@ -18,7 +18,7 @@ from ..problems import GemmProblem
 from .ladder import Progress, Step, silent
 from .record import write_json
 
-KINDS = ("times", "counters", "host")
+KINDS = ("times", "counters", "stalls", "host")
 
 
 def select_rungs(text: str | None, dtype: str) -> tuple[Rung, ...]:
@@ -103,7 +103,11 @@ def run_suite(
         records = []
         for number, step in enumerate(steps_of(suite, gpu)):
             say(number, step.rung.id)
-            records.append(compare(step.rung, step.problem, gpu.name) | {"suite": suite["name"]})
+            records.append(compare(step.rung, step.problem, gpu) | {"suite": suite["name"]})
+    elif suite["kind"] == "stalls":
+        from .counters import stall_records
+
+        records = [r | {"suite": suite["name"]} for r in stall_records(steps_of(suite, gpu), gpu, say)]
     else:
         from .climb_gpu import climb_on_gpu
 
