@@ -168,6 +168,17 @@ STALLS_PAGE: tuple[Column, ...] = (
     *((name.replace("_", " "), _stall(name)) for name in
       ("long_scoreboard", "short_scoreboard", "mio_throttle", "barrier", "dispatch_stall", "not_selected")),
 )  # fmt: skip
+LADDER16_PAGE: tuple[Column, ...] = tuple(
+    ("of bf16 peak" if name == "of FFMA peak" else name, cell) for name, cell in LADDER_PAGE
+)
+STALLS16_PAGE: tuple[Column, ...] = (
+    ("rung", _rung),
+    ("cycles a product", _result("cycles_per_product", ".1f")),
+    ("issue slots used", _share("issue_active", 0)),
+    ("shared data pipe", _share("shared_pipe", 0)),
+    *((name.replace("_", " "), _stall(name)) for name in
+      ("long_scoreboard", "short_scoreboard", "mio_throttle", "barrier", "math_pipe_throttle")),
+)  # fmt: skip
 STEPS_PAGE: tuple[Column, ...] = (
     ("step", lambda record: str(record["case"]["step"])),
     ("NN", _result("ratio_nn", ".3f")),
@@ -180,6 +191,10 @@ PAGES: dict[str, tuple[Column, ...]] = {
     "counters": COUNTERS_PAGE,
     "fp32-stalls": STALLS_PAGE,
     "fp32-f12-steps": STEPS_PAGE,
+    "bf16-ladder": LADDER16_PAGE,
+    "bf16-stalls": STALLS16_PAGE,
+    "bf16-counters": COUNTERS_PAGE,
+    "bf16-steps": STEPS_PAGE,
 }
 """Which columns a suite's records have in README and docs."""
 
