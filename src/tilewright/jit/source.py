@@ -78,12 +78,13 @@ def literal(value: Constant) -> tuple[str, str]:
     return "type", value
 
 
-def render(include: str, constants: Mapping[str, Constant], entry: str) -> Source:
-    """The unit of one rung: `struct Cfg` with the named constants, then the rung's file."""
+def render(include: str | Sequence[str], constants: Mapping[str, Constant], entry: str) -> Source:
+    """The unit of one rung: `struct Cfg` with the named constants, then its file or files; the first names it."""
+    includes = (include,) if isinstance(include, str) else tuple(include)
     lines = ["struct Cfg {"]
     for name, value in constants.items():
         kind, text = literal(value)
         lines.append(f"  using {name} = {text};" if kind == "type" else f"  static constexpr {kind} {name} = {text};")
-    lines += ["};", f'#include "{include}"', ""]
+    lines += ["};", *(f'#include "{name}"' for name in includes), ""]
     text = "\n".join(lines)
-    return Source(text, Path(include).name.replace(".cuh", ".cu"), entry, gather(text, (CUDA_ROOT,)))
+    return Source(text, Path(includes[0]).name.replace(".cuh", ".cu"), entry, gather(text, (CUDA_ROOT,)))

@@ -1,6 +1,19 @@
 """The ladder: every rung as data, in climbing order."""
 
+from .attention import ATTENTION_RUNGS, find_attention_rung
+from .attention_rung import AttentionAddresses, AttentionConfig, AttentionRung
 from .gemm import GEMM_RUNGS, find_rung, rungs_for
 from .rung import GemmConfig, Rung
 
-__all__ = ["GEMM_RUNGS", "GemmConfig", "Rung", "find_rung", "rungs_for"]
+__all__ = [
+    "ATTENTION_RUNGS",
+    "GEMM_RUNGS",
+    "AttentionAddresses",
+    "AttentionConfig",
+    "AttentionRung",
+    "GemmConfig",
+    "Rung",
+    "find_attention_rung",
+    "find_rung",
+    "rungs_for",
+]

@@ -1,0 +1,13 @@
+#pragma once
+// The parameters of every attention kernel, by value. ladder/attention.py packs the same struct.
+
+struct AttentionArgs {
+  const void *q, *k, *v;
+  void* out;
+  float* lse;  // [batch][heads][seq_q], natural logarithm; written where Cfg::with_lse
+  // Strides in elements. Rows lie contiguous and start at multiples of 16 bytes.
+  long long q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, out_batch, out_head, out_row;
+  int group;  // query heads that share one head of keys and values
+  int seq_q, seq_k;
+  float scale;
+};

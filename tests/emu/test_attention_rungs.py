@@ -1,0 +1,84 @@
+"""Every attention rung on the emulator: right at every length, mask, head size and stride, and counted as it says."""
+
+from __future__ import annotations
+
+import pytest
+from attention_runs import run_attention
+
+from tilewright.attention_problem import AttentionProblem, HeadRows
+from tilewright.ladder import ATTENTION_RUNGS, AttentionConfig, find_attention_rung
+
+RUNGS = [rung.id for rung in ATTENTION_RUNGS]
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_rung_is_right_at_ragged_lengths_with_its_tuned_config(rung, is_causal):
+    for seq in (1, 17, 200):
+        problem = AttentionProblem.dense(1, 1, seq, seq, 128, is_causal=is_causal, with_lse=True)
+        verdict, _ = run_attention(find_attention_rung(rung), problem)
+        assert verdict.ok, (seq, verdict.reason)
+
+
+@pytest.mark.parametrize("rung", ["a01", "a03", "a16"])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_rung_is_right_at_lengths_that_tiles_divide(rung, is_causal):
+    problem = AttentionProblem.dense(1, 2, 128, 128, 128, is_causal=is_causal)
+    verdict, _ = run_attention(find_attention_rung(rung), problem)
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("d_head", [32, 64, 96, 192, 256])
+@pytest.mark.parametrize("rung", ["a07", "a16"])
+def test_every_head_size_is_right_in_both_types(rung, d_head):
+    config = AttentionConfig(d_head, 64, 32, 4, 2, 2, 2, buffer=True)
+    dtype = "f16" if d_head in (64, 192) else "bf16"
+    problem = AttentionProblem.dense(1, 2, 70, 45, d_head, heads_kv=1, dtype=dtype, with_lse=True)
+    verdict, emulator = run_attention(find_attention_rung(rung), problem, config)
+    assert verdict.ok, verdict.reason
+    counters = emulator.last.counters
+    assert counters.shared_load_wavefronts == counters.shared_load_ideal  # no bank conflict at any row length
+    assert counters.async_copy_wavefronts == counters.async_copy_ideal
+
+
+@pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 77), (77, 1), (33, 65), (90, 40), (64, 100)])
+def test_more_queries_than_keys_and_the_reverse_are_right_and_queries_with_no_key_give_zero(seq_q, seq_k):
+    for is_causal in (False, True):
+        problem = AttentionProblem.dense(2, 4, seq_q, seq_k, 32, heads_kv=2, is_causal=is_causal, with_lse=True)
+        config = AttentionConfig(32, 32, 32, 2, 0, 2, 2)
+        verdict, _ = run_attention(find_attention_rung("a16"), problem, config)
+        assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("rung", ["a02", "a11", "a16"])
+def test_strided_operands_between_nan_are_right(rung):
+    heads, seq_q, seq_k, d = 4, 35, 50, 64
+    problem = AttentionProblem(
+        2, heads, 2, seq_q, seq_k, d,
+        q=HeadRows(heads * d * seq_q + 24, d, heads * d),  # [b, s, h, d]: heads within a row
+        k=HeadRows(2 * (d + 8) * seq_k, (d + 8) * seq_k, d + 8),  # rows with a gap
+        v=HeadRows(2 * 3 * d * seq_k, 3 * d * seq_k, 3 * d),
+        out=AttentionProblem.dense(1, 1, 1, 1, d).out, scale=0.3, is_causal=True,
+    )  # fmt: skip
+    load = 0 if rung == "a02" else 2
+    verdict, _ = run_attention(find_attention_rung(rung), problem, AttentionConfig(d, 64, 32, 4, load, load, load))
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.4])
+@pytest.mark.parametrize("rung", ["a03", "a16"])
+def test_a_scale_that_is_not_positive_is_right(rung, scale):
+    problem = AttentionProblem.dense(1, 1, 20, 40, 32, scale=scale, with_lse=True)
+    verdict, _ = run_attention(find_attention_rung(rung), problem, AttentionConfig(32, 64, 32, 4))
+    assert verdict.ok, verdict.reason
+
+
+def test_the_swizzle_takes_shared_loads_from_eight_passes_to_one():
+    problem = AttentionProblem.dense(1, 1, 64, 64, 128)
+    passes = {}
+    for rung in ("a01", "a02"):
+        _, emulator = run_attention(find_attention_rung(rung), problem)
+        counters = emulator.last.counters
+        rows = [x for x in counters.per_instruction if "ldmatrix" in x.ptx]
+        passes[rung] = sum(x.wavefronts for x in rows) / sum(x.ideal for x in rows)
+    assert passes == {"a01": 8.0, "a02": 1.0}
