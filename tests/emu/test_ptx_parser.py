@@ -100,6 +100,22 @@ def test_lines_of_the_source():
     assert first.ptx_line == 8
 
 
+def test_a_line_inlined_into_an_inlined_call_names_both_calls():
+    body = (
+        ".loc 1 12 3\n.loc 2 7 5, function_name $L__info_string0, inlined_at 1 12 3\n"
+        ".loc 2 3 1, function_name $L__info_string1, inlined_at 2 7 5\nmov.u32 %r1, 0;\n"
+        ".loc 1 20 3\n.loc 2 7 5, function_name $L__info_string0, inlined_at 1 20 3\n"
+        ".loc 2 3 1, function_name $L__info_string1, inlined_at 2 7 5\nmov.u32 %r1, 1;\n"
+        ".loc 2 7 5, function_name $L__info_string0, inlined_at 2 7 5\nret;"
+    )
+    entry = parse(
+        f'{HEADER}.visible .entry k()\n{{\n.reg .b32 %r<2>;\n{body}\n}}\n.file 1 "k.cu"\n.file 2 "tile.cuh"\n'
+    ).entries["k"]
+    assert str(entry.instructions[0].location) == "tile.cuh:3 (inlined at tile.cuh:7, from k.cu:12)"
+    chains = [[(call.file, call.line) for call in one.location.calls] for one in entry.instructions]
+    assert chains == [[("tile.cuh", 7), ("k.cu", 12)], [("tile.cuh", 7), ("k.cu", 20)], [("tile.cuh", 7)]]
+
+
 def test_variables_and_their_initialisers():
     module = parse(
         HEADER + ".const .align 4 .b8 table[6] = {0, 255, 7};\n.global .align 4 .u32 counter = 5;\n"

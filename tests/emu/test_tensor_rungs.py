@@ -1,4 +1,4 @@
-"""Every 16-bit rung on the emulator: right at every kind of shape, layout and type, all of it written, nothing beside."""
+"""Every 16-bit rung on the emulator: right at every kind of shape, layout and type, and nothing beside is touched."""
 
 from __future__ import annotations
 

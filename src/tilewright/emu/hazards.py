@@ -110,9 +110,13 @@ class Sources:
         return f"{self.shown(instruction.location)}: {instruction.text}"
 
     def shown(self, location: Location) -> str:
-        """A location in words, with the call that it was inlined into."""
+        """A location in words, with the calls that it was inlined into."""
         text = "{}:{}".format(*self.place(location))
-        return text + (f" (inlined at {self.shown(location.inlined_at)})" if location.inlined_at else "")
+        return text + (f" (inlined at {self.calls(location)})" if location.inlined_at else "")
+
+    def calls(self, location: Location) -> str:
+        """The calls that a location was inlined into, the innermost first."""
+        return ", from ".join("{}:{}".format(*self.place(call)) for call in location.calls)
 
 
 class Reporter:
@@ -146,7 +150,7 @@ class Reporter:
         file, line = self.sources.place(place) if place else (None, None)
         details = dict(details or {})
         if place and place.inlined_at:
-            details["inlined_at"] = self.sources.shown(place.inlined_at)
+            details["inlined_at"] = self.sources.calls(place)
         hazard = Hazard(
             kind=kind,
             message=message,

@@ -19,14 +19,20 @@ TYPE_BYTES |= {"bf16x2": 4, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "
 
 @dataclass(frozen=True)
 class Location:
-    """A line of the source as `.loc` gives it; `inlined_at` is the call that brought it in."""
+    """A line of the source as `.loc` gives it; `inlined_at` is the call that brought it in, which may be one itself."""
 
     file: str
     line: int
     inlined_at: Location | None = None
 
+    @property
+    def calls(self) -> list[Location]:
+        """The calls that brought the line in, the innermost first."""
+        return [self.inlined_at, *self.inlined_at.calls] if self.inlined_at else []
+
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}" + (f" (inlined at {self.inlined_at})" if self.inlined_at else "")
+        calls = ", from ".join(f"{call.file}:{call.line}" for call in self.calls)
+        return f"{self.file}:{self.line}" + (f" (inlined at {calls})" if calls else "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,6 +210,7 @@ class _Parser:
         self.module = Module()
         self.newlines = [m.start() for m in re.finditer("\n", text)]
         self.files = {int(number): name for number, name in _FILE.findall(text)}
+        self.places: dict[tuple[str, ...], Location] = {}  # (file, line, column) -> its last .loc
         self.scopes: list[dict[str, Register]] = []
 
     def line(self, position: int) -> int:
@@ -330,8 +337,16 @@ class _Parser:
     def location(self, match: re.Match[str]) -> Location | None:
         if match[2] == "0":  # code with no line of its own keeps none
             return None
-        outer = Location(self.files.get(int(match[4]), "?"), int(match[5])) if match[4] else None
-        return Location(self.files.get(int(match[1]), "?"), int(match[2]), outer)
+        here = Location(self.files.get(int(match[1]), "?"), int(match[2]))
+        if match[4]:
+            # The call is named by its place; where that one was inlined, the last .loc of that place says.
+            bare = Location(self.files.get(int(match[4]), "?"), int(match[5]))
+            outer = self.places.get(match.group(4, 5, 6), bare)
+            if any((call.file, call.line) == (here.file, here.line) for call in (outer, *outer.calls)):
+                outer = bare  # recursion: one round of it is enough
+            here = Location(here.file, here.line, outer)
+        self.places[match.group(1, 2, 3)] = here
+        return here
 
     def registers(self, match: re.Match[str], position: int) -> None:
         if match[1] or match[2] not in TYPE_BYTES:
