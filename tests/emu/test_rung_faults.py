@@ -49,13 +49,14 @@ FAULTS = [
     Fault("h07", "no barrier before the refill", "__syncthreads();", 1, "", RACE),
     Fault("h07", "copies into the buffer that is read", "start(t + 2, write)", 0, "start(t + 2, read)", WAIT),
     Fault("h07", "copies into the buffer of the tile before", "start(t + 2, write)", 0, "start(t + 2, t % 3)", RACE),
-    Fault("h07", "reads the buffer that is copied to", "load(0, read, step)", -1, "load(0, write, step)", WAIT),
+    Fault("h07", "reads the buffer that is copied to", "fragment_sets], read)", 0, "fragment_sets], write)", WAIT),
+    Fault("h07", "no barrier before the results", "__syncthreads();", -1, "", RACE),
     Fault("h07", "no commit", "cp_async_commit();", 0, "", WAIT),
     Fault("h07", "no empty groups at the end", "cp_async_commit();", 0, "if (t < tiles) cp_async_commit();", WAIT),
     Fault("h10", "no wait", "cp_async_wait<1>();", -1, "", WAIT),
     Fault("h10", "no barrier before the refill", "__syncthreads();", -1, "", RACE),
-    Fault("h10", "copies into the buffer that is read", "start(t + 2, write)", 0, "start(t + 2, read)", WAIT),
-    Fault("h10", "reads the buffer that is copied to", "load(read, step)", -1, "load(write, step)", WAIT),
+    Fault("h10", "copies into the buffer that is read", "start(t + 3, free)", 0, "start(t + 3, read)", WAIT),
+    Fault("h10", "reads the buffer that is copied to", "load(read, step)", -1, "load(free, step)", WAIT),
     Fault("h10", "no commit", "cp_async_commit();", 0, "", WAIT),
     Fault("h11", "waits for a group less", "cp_async_wait<Cfg::stages - 2>();", -1,
           "cp_async_wait<Cfg::stages - 1>();", WAIT),
@@ -95,6 +96,5 @@ def test_a_mistake_in_a_rung_is_reported_with_its_place(fault):
     assert hazard.line
     if hazard.kind != NEVER:
         other = hazard.details["other_access" if hazard.kind == RACE else "the_copy"]
-        assert "cp.async" in other or fault.rung == "h05", other
         assert f"from {name}:" in other
     bench.run(rung, SMALL[rung.id], kernel_with(source, name, text)).assert_right()

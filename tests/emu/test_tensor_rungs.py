@@ -133,18 +133,3 @@ def test_h11s_partial_sums_add_up_to_the_product(parts, layout):
 def test_h11s_slices_of_k_add_up_in_shared_memory(slices, tile_k, layout):
     case = dataclasses.replace(LONG, layouts=layout, k=300, out_dtype="f16", alpha=1.5, beta=-1.0)
     Bench(case).run(H11, mma(3, tile_k=tile_k, slices_k=slices)).assert_right()
-
-
-@pytest.mark.parametrize("blocks", [1, 4, 100])
-@pytest.mark.parametrize(("k", "layout"), [(0, "nn"), (16, "tt"), (100, "nn")])
-def test_h11s_blocks_go_on_to_the_next_tile_with_the_ring_full(blocks, k, layout):
-    """Six tiles of the result, on fewer and on more blocks than that; tiles along k fewer and more than stages."""
-    case = Case(96, 64, k, layout, dtype="bf16", out_dtype="bf16", batch=2)
-    product = Bench(case).run(H11, mma(3, blocks=blocks, group_m=2))
-    product.assert_right()
-    assert product.result.counters.threads == 64 * 2 * min(blocks, 6)
-
-
-def test_persistent_blocks_take_ragged_results_and_c():
-    case = Case(70, 50, 77, "tn", dtype="f16", out_dtype="f16", alpha=0.5, beta=2.0)
-    Bench(case).run(H11, mma(4, blocks=2)).assert_right()

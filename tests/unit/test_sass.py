@@ -8,21 +8,26 @@ from dataclasses import replace
 import pytest
 
 from tilewright.arch import ARCHS
+from tilewright.errors import MissingDependency
+from tilewright.jit import CompiledKernel
+from tilewright.lab import sass
 from tilewright.ladder import GemmConfig, find_rung
 from tilewright.problems import GemmProblem
 
-sass = pytest.importorskip("tilewright.lab.sass")
+
+def code_of(kernel: CompiledKernel) -> list[sass.Instruction]:
+    """The kernel's machine code; the test is skipped where no disassembler is installed."""
+    try:
+        sass.find_disassembler()
+    except MissingDependency as missing:
+        pytest.skip(str(missing))
+    return sass.disassemble(kernel.cubin)
 
 
 def disassembled(rung: str, config: GemmConfig | None = None, layout: str = "nn", arch: str = "sm_90a"):
-    try:
-        sass.find_disassembler()
-    except Exception as error:
-        pytest.skip(f"no disassembler: {error}")
     rung_ = find_rung(rung)
     problem = GemmProblem.dense(4096, 4096, 4096, layout=layout)
-    kernel = rung_.compile(problem, config or rung_.default, ARCHS[arch])
-    return sass.disassemble(kernel.cubin)
+    return code_of(rung_.compile(problem, config or rung_.default, ARCHS[arch]))
 
 
 def opcodes(*args, **kwargs) -> list[str]:

@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
     copy_a.copy(0);
     copy_b.copy(0);
     __syncthreads();
-#pragma unroll
+#pragma unroll(B::k_inner ? 4 : Cfg::tile_k)  // all at once hoist 16 rows of B, and spill
     for (int k = 0; k < Cfg::tile_k; ++k) {
       float a_column[Tiling::rows], b_row[Tiling::cols];
 #pragma unroll
