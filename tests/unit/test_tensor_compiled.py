@@ -114,7 +114,7 @@ def test_h11_offers_far_more_than_sixty_configs_that_fit(layout, arch, least):
 
 
 def test_a_sample_of_h11s_space_compiles_without_spills():
-    """One config of every small block tile (all of the space compiles; a few ask for more blocks than registers allow)."""
+    """One config of every small block tile. All of the space compiles; a few configs ask for more blocks than fit."""
     space = find_rung("h11").space()
     sample = {(config.tile_m, config.tile_n): config for config in space if config.tile_m * config.tile_n <= 64 * 64}
     assert len(sample) >= 6
