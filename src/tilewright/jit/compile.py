@@ -15,7 +15,7 @@ from ..errors import CompileError
 from . import nvrtc
 from .cache import KernelCache, default_folder
 from .nvrtc import Resources
-from .source import Constant, Source, gather, render
+from .source import Constant, Library, Source, gather, render
 
 # -lineinfo leaves the machine code as it is; it lets the emulator and profilers name lines of the source.
 # --no-cache: where a driver is installed NVRTC keeps a cache of its own, and what it takes from there has no report.
@@ -39,10 +39,16 @@ class CompiledKernel:
     from_cache: bool
 
 
-def cache_key(source: Source, arch: str, options: Sequence[str], version: str) -> str:
-    """Hash of the text, every included file, options, target and the compiler's version: no path, no pointer."""
+def cache_key(
+    source: Source, arch: str, options: Sequence[str], version: str, libraries: Sequence[Library] = ()
+) -> str:
+    """Hash of the text, every included file, options, target and the compiler's version: no path, no pointer.
+
+    Of libraries their identities, in the order in which they are searched.
+    """
     parts = [source.text, source.name, source.entry, arch, version, *options]
     parts += [part for header in source.headers for part in header]
+    parts += [library.identity for library in libraries]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -61,10 +67,12 @@ def kernel_cache() -> KernelCache:
     return _cache_at(default_folder())
 
 
-def compile_unit(source: Source, arch: str, options: Sequence[str] = ()) -> CompiledKernel:
+def compile_unit(
+    source: Source, arch: str, options: Sequence[str] = (), libraries: Sequence[Library] = ()
+) -> CompiledKernel:
     """Compile `source` for `arch`, or take it from the cache. Raises CompileError with the compiler's log."""
     all_options = (*BASE_OPTIONS, *options)
-    key = cache_key(source, arch, all_options, nvrtc.version())
+    key = cache_key(source, arch, all_options, nvrtc.version(), libraries)
     cache = kernel_cache()
     place = (str(cache.folder), key)
     with _guard:
@@ -76,7 +84,8 @@ def compile_unit(source: Source, arch: str, options: Sequence[str] = ()) -> Comp
         files = cache.load(key)
         from_cache = files is not None and {"kernel.cubin", "kernel.ptx", "kernel.log"} <= files.keys()
         if files is None or not from_cache:
-            cubin, ptx, log = nvrtc.build(source, arch, all_options)
+            folders = [f"--include-path={folder}" for library in libraries for folder in library.folders]
+            cubin, ptx, log = nvrtc.build(source, arch, (*all_options, *folders))
             files = {"kernel.cubin": cubin, "kernel.ptx": ptx.encode(), "kernel.log": log.encode()}
             nvrtc.parse_resources(log, source.entry)  # an entry without a report must not be stored
             cache.store(key, files)
@@ -126,6 +135,8 @@ def compile_source(
         raise
 
 
-def compile_rung(include: str, constants: Mapping[str, Constant], entry: str, arch: str) -> CompiledKernel:
+def compile_rung(
+    include: str, constants: Mapping[str, Constant], entry: str, arch: str, libraries: Sequence[Library] = ()
+) -> CompiledKernel:
     """Compile a rung's file with its constants (see source.render)."""
-    return compile_unit(render(include, constants, entry), arch)
+    return compile_unit(render(include, constants, entry), arch, libraries=libraries)

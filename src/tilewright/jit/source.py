@@ -33,6 +33,17 @@ class Source:
     headers: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True)
+class Library:
+    """Headers of an installed package, which the compiler finds for itself by `#include <...>`.
+
+    A key holds no path: `identity` stands in it for what the files under `folders` say.
+    """
+
+    folders: tuple[Path, ...]
+    identity: str
+
+
 @lru_cache(maxsize=512)
 def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from functools import cached_property
 from ..arch import Arch
 from ..errors import ConfigRejected
 from ..jit import CompiledKernel, Launch, compile_rung
-from ..jit.source import Constant
+from ..jit.source import Constant, Library
 from ..problems import ITEM_BYTES, GemmProblem
 
 
@@ -86,6 +86,12 @@ def _none(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
     return {}
 
 
+def walked(config: GemmConfig, problem: GemmProblem) -> tuple[int, int, int]:
+    """The grid of our kernels: tiles in the order in which they walk them, batch, parts of k."""
+    tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n)
+    return tiles, problem.batch, config.split_k
+
+
 @dataclass(frozen=True)
 class Addresses:
     """Device addresses of the operands, as integers. `c` is 0 when C is not read."""
@@ -128,6 +134,10 @@ class Rung:
     """Types that the result and C can have."""
     own_constants: Callable[[GemmConfig, GemmProblem], dict[str, Constant]] = _none
     """What this rung's kernel is compiled for beside what all are."""
+    grid: Callable[[GemmConfig, GemmProblem], tuple[int, int, int]] = walked
+    """Blocks of a launch."""
+    libraries: Callable[[], tuple[Library, ...]] = tuple
+    """Headers of other packages that its file includes. Raises MissingDependency where one is not installed."""
 
     def __str__(self) -> str:
         return self.id
@@ -202,13 +212,13 @@ class Rung:
         """The kernel for this problem's class. Raises ConfigRejected with the reason, CompileError with the log."""
         if reason := self.why_not(problem, config, arch):
             raise ConfigRejected(f"{reason}.")
-        return compile_rung(self.include, self.constants(problem, config), self.entry, arch.name)
+        constants = self.constants(problem, config)
+        return compile_rung(self.include, constants, self.entry, arch.name, self.libraries())
 
     def plan(
         self, problem: GemmProblem, config: GemmConfig, addresses: Addresses, alpha: float = 1.0, beta: float = 0.0
     ) -> Launch:
         """The launch of one batch of at most 65535 products. Pure: addresses in, packed parameters out."""
-        tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n)
         c = problem.c or problem.out
         params = _ARGS.pack(
             addresses.a, addresses.b, addresses.c, addresses.out,
@@ -218,5 +228,4 @@ class Rung:
             problem.m, problem.n, problem.k, alpha, beta,
         )  # fmt: skip
         shared = self.shared_bytes(config, problem) if self.dynamic_shared else 0
-        grid, block = (tiles, problem.batch, config.split_k), (config.threads, 1, 1)
-        return Launch(grid, block, params, shared, self.overlaps)
+        return Launch(self.grid(config, problem), (config.threads, 1, 1), params, shared, self.overlaps)

@@ -61,8 +61,10 @@ def load_rows(
 
 
 @executes(
-    "ldmatrix.sync.aligned.m8n8.{num:x1|x2|x4}{trans:.trans|}.shared{::cta|}.b16", kind="memory_shared",
-)  # fmt: skip
+    "ldmatrix.sync.aligned.m8n8.{num:x1|x2|x4}{trans:.trans|}.shared{::cta|}.b16",
+    "ldmatrix.sync.aligned.{num:x1|x2|x4}{trans:.trans|}.m8n8.shared{::cta|}.b16",  # an older spelling, CUTLASS's
+    kind="memory_shared",
+)
 def load_matrix(machine: Machine, instruction: Instruction) -> Step:
     """One, two or four matrices, one a register; with .trans transposed."""
     matrices, transposed = int(instruction.fields["num"][1:]), bool(instruction.fields["trans"])

@@ -1,0 +1,58 @@
+"""CUTLASS's own GEMM kernel on the emulator: a program that nobody here wrote, as NVRTC compiles it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.arch import GPUS
+from tilewright.emu import Emulator
+from tilewright.errors import EmulatorFault, MissingDependency
+from tilewright.lab.ladder import Step, prepare, run_checked
+from tilewright.lab.peers import cutlass
+from tilewright.ladder import GemmConfig
+from tilewright.problems import GemmProblem
+
+try:
+    cutlass.libraries()
+except MissingDependency as error:
+    pytest.skip(f"{error}", allow_module_level=True)
+
+GPU = GPUS["H200"]
+
+
+def run(problem: GemmProblem, hazards: str = "raise", config: GemmConfig | None = None):
+    """(verdict, counters, kinds of hazards) of CUTLASS's kernel on a problem."""
+    rung = cutlass.rung_of(problem.dtype)
+    step = Step(rung, config or rung.default, problem)
+    kernel = rung.compile(problem, step.config, GPU.arch)
+    emulator = Emulator(GPU.name, hazards)
+    verdict = run_checked(step, kernel, emulator, prepare(problem))
+    return verdict, emulator.last.counters, {hazard.kind for hazard in emulator.last.hazards}
+
+
+def test_the_bf16_kernel_is_right_and_multiplies_on_tensor_cores():
+    m, n, k = 128, 128, 128
+    verdict, counters, _ = run(GemmProblem.dense(m, n, k, dtype="bf16"))
+    assert verdict.ok, verdict.reason
+    assert counters.by_class["tensor"] == m * n * k // (16 * 8 * 16) * 32
+    assert counters.async_copy_bytes == 2 * (m * k + k * n)
+    # Its tiles are swizzled: no ldmatrix and no copy meets another row in a bank.
+    assert counters.shared_load_wavefronts == counters.shared_load_ideal
+    assert counters.async_copy_wavefronts == counters.async_copy_ideal
+
+
+@pytest.mark.parametrize(("m", "n", "k", "dtype", "layout"), [(128, 128, 64, "bf16", "nn"), (104, 72, 136, "f16", "nt")])
+def test_it_reads_shared_memory_that_it_never_wrote_and_is_right_all_the_same(m, n, k, dtype, layout):
+    """After its last tile it loads fragments of a stage that a short k never filled, and rows beyond m: it drops both."""
+    problem = GemmProblem.dense(m, n, k, layout=layout, dtype=dtype)
+    with pytest.raises(EmulatorFault, match=r"mma_tensor_op_tile_iterator\.h"):
+        run(problem)
+    verdict, _, hazards = run(problem, "collect")
+    assert verdict.ok, verdict.reason
+    assert hazards == {"uninitialised_shared_read"}
+
+
+def test_the_fp32_kernel_is_right_at_sizes_that_no_tile_divides():
+    verdict, counters, _ = run(GemmProblem.dense(97, 51, 33, layout="nt"))
+    assert verdict.ok, verdict.reason
+    assert counters.by_class.get("tensor", 0) == 0
