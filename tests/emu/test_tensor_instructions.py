@@ -239,14 +239,15 @@ def fill_tile(rows: int) -> str:
 
 @pytest.mark.parametrize("matrices", [1, 2, 4])
 @pytest.mark.parametrize("transposed", [False, True])
-def test_ldmatrix_gives_each_lane_its_pair(matrices, transposed):
+@pytest.mark.parametrize("spelling", ["m8n8.x{}{}", "x{}{}.m8n8"])  # the manual's, and an older one, CUTLASS's
+def test_ldmatrix_gives_each_lane_its_pair(matrices, transposed, spelling):
     rng = np.random.default_rng(8)
     tile = rng.integers(0, 2**16, (32, PITCH)).astype(np.uint16)
     order = rng.permutation(32)  # row r of matrix i starts at line order[8 i + r], column 8
     body = "\n".join([
         fill_tile(32), "mul.wide.u32 %rd4, %r199, 4;", "add.u64 %rd4, %rd4, %rd0;",
         f"ld.global.b32 %r193, [%rd4+{tile.nbytes}];", "add.u32 %r193, %r193, %r190;",
-        f"ldmatrix.sync.aligned.m8n8.x{matrices}{'.trans' if transposed else ''}.shared.b16 "
+        f"ldmatrix.sync.aligned.{spelling.format(matrices, '.trans' if transposed else '')}.shared.b16 "
         f"{braces(100, matrices)}, [%r193+16];",
     ])  # fmt: skip
     given = np.concatenate([tile.reshape(-1).view(np.uint32), (order * PITCH * 2).astype(np.uint32)])

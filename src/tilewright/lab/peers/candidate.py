@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...jit.device import GpuExecutor, bound_to
+from ...jit.timing import SHORT_MS, Launch, Stopwatch
 from ...ops.device_array import DeviceArray
 from ...problems import GemmProblem
-from ..bench import SHORT_MS, Launch, Stopwatch
 from ..check import CheckResult, Guarded, check
 from ..ladder import Operands, judged
 from ..numbers import from_stored

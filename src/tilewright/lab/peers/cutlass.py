@@ -32,14 +32,19 @@ SWEEP: tuple[GemmConfig, ...] = tuple(
         (256, 128, 64, 64, 64, 3), (128, 256, 64, 64, 64, 4), (256, 256, 64, 64, 64, 4), (128, 128, 64, 64, 64, 3),
     )
 )  # fmt: skip
-"""20 tilings of 16-bit operands from a published tuning of this very class for an RTX 4090. One, of four stages of 256 x
-256 x 64, needs more shared memory than any GPU has; 19 run."""
+"""20 tilings of 16-bit operands, from a published tuning of this very class for an RTX 4090. One, four stages of
+256 x 256 x 64, needs more shared memory than an SM has; 19 run."""
 
 FP32_DEFAULT = GemmConfig(128, 128, 8, warp_m=32, warp_n=64, stages=2)
 """DefaultGemmConfiguration's, for OpClassSimt."""
 FP32_SWEEP: tuple[GemmConfig, ...] = tuple(
     GemmConfig(tile_m, tile_n, 8, warp_m=warp_m, warp_n=warp_n, stages=stages)
-    for tile_m, tile_n, warp_m, warp_n in ((128, 128, 32, 64), (128, 128, 64, 64), (128, 256, 64, 64), (256, 128, 64, 64))
+    for tile_m, tile_n, warp_m, warp_n in (
+        (128, 128, 32, 64),
+        (128, 128, 64, 64),
+        (128, 256, 64, 64),
+        (256, 128, 64, 64),
+    )
     for stages in (2, 4)
 )
 """OpClassSimt: two stages by registers, four by cp.async."""
