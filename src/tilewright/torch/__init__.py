@@ -1,0 +1,25 @@
+"""tilewright for torch: custom ops that torch.compile keeps in its graph, autograd, and layers.
+
+    import tilewright.torch as tt
+    y = tt.matmul(a, b)
+    y = tt.linear(x, weight, bias, activation="silu")
+    count = tt.replace_linears(model)
+
+Imported on request only; `import tilewright` never imports torch.
+"""
+
+from __future__ import annotations
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    from ..errors import MissingDependency
+
+    raise MissingDependency(
+        "tilewright.torch needs torch, which is not installed. Install it: pip install torch"
+    ) from error
+
+from .linear import Linear, linear, replace_linears
+from .matmul import matmul
+
+__all__ = ["Linear", "linear", "matmul", "replace_linears"]

@@ -1,0 +1,116 @@
+"""tilewright.torch on a GPU: the operator's checks, gradients against float64, torch.compile, graphs, whole models."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import tilewright.torch as tt  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def values(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda").to(dtype).requires_grad_(grad)
+
+
+def close(result: torch.Tensor, expected: torch.Tensor, size: float) -> None:
+    """Within what `dtype` loses on a sum of products of normal numbers whose size is about `size`."""
+    step = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}[result.dtype]
+    assert torch.isfinite(result).all()
+    assert float((result.double() - expected).abs().max()) <= step * max(size, float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("a", "b"), [((65, 70), (70, 33)), ((2, 65, 70), (70, 33)), ((3, 1, 5, 7), (4, 7, 9)), ((70,), (70, 33)), ((65, 70), (70,))]
+)  # fmt: skip
+def test_results_and_gradients_are_right_against_float64(dtype, a, b):
+    mine = [values(*a, dtype=dtype, grad=True), values(*b, dtype=dtype, grad=True)]
+    exact = [tensor.detach().double().requires_grad_() for tensor in mine]
+    result, expected = tt.matmul(*mine), torch.matmul(*exact)
+    close(result.detach(), expected.detach(), a[-1] ** 0.5)
+    seed = torch.randn_like(result)
+    result.backward(seed)
+    expected.backward(seed.double())
+    for one, other in zip(mine, exact, strict=True):
+        close(one.grad, other.grad, 70**0.5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_operator_passes_torchs_own_checks(dtype):
+    a, b, c = (values(*shape, dtype=dtype, grad=True) for shape in ((33, 48), (48, 24), (24,)))
+    torch.library.opcheck(torch.ops.tilewright.matmul.default, (a, b, c, 1.5, 0.5, None))
+    torch.library.opcheck(
+        torch.ops.tilewright.matmul.default, (a.detach(), b.detach().t().contiguous().t(), None, 1.0, 0.0, None)
+    )
+
+
+def test_compiled_models_keep_the_operator_in_one_graph():
+    layer = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.SiLU(), torch.nn.Linear(128, 32)).cuda().bfloat16()
+    x = values(16, 64, dtype=torch.bfloat16)
+    expected = layer(x).double()
+    assert tt.replace_linears(layer) == 2
+    compiled = torch.compile(layer, fullgraph=True)  # a graph break raises
+    close(compiled(x), expected, 8.0)
+    compiled(x).float().sum().backward()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in layer.parameters())
+
+
+def test_a_layer_is_replayed_from_a_graph():
+    layer = tt.Linear(256, 512, device="cuda", dtype=torch.bfloat16)
+    x = values(64, 256, dtype=torch.bfloat16)
+    with torch.no_grad():
+        layer(x)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = layer(x)
+        x.copy_(values(64, 256, dtype=torch.bfloat16))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(y, layer(x))
+
+
+def test_a_side_stream_is_respected():
+    a, b = values(2048, 2048), values(2048, 2048)
+    stream = torch.cuda.Stream()
+    expected = (a * 2).double() @ b.double()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(20):
+            torch.mm(b, b)  # keeps the stream busy
+        result = tt.matmul(a * 2, b)
+    torch.cuda.current_stream().wait_stream(stream)
+    close(result, expected, 90.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_transformer_layer_gives_torchs_result_and_gradients(dtype):
+    torch.manual_seed(0)
+    theirs = torch.nn.TransformerEncoderLayer(256, 8, 1024, dropout=0.0, batch_first=True, activation="gelu").cuda()
+    exact = copy.deepcopy(theirs).double()
+    mine = copy.deepcopy(theirs).to(dtype)
+    theirs = theirs.to(dtype)
+    assert tt.replace_linears(mine) == 2  # the attention's own projections are no calls of a module
+    x = values(4, 65, 256, dtype=dtype)
+    outputs = [layer(x.to(next(layer.parameters()).dtype)) for layer in (mine, theirs, exact)]
+    for output in outputs:
+        output.float().pow(2).sum().backward()
+    error, allowed = (float((outputs[i].double() - outputs[2]).abs().max()) for i in (0, 1))
+    assert error <= 2 * allowed + 1e-3
+    for (name, one), other, right in zip(mine.named_parameters(), theirs.parameters(), exact.parameters(), strict=True):
+        error = float((one.grad.double() - right.grad).abs().max())
+        allowed = float((other.grad.double() - right.grad).abs().max())
+        assert error <= 2 * allowed + 1e-2 * float(right.grad.abs().max()), name
+
+
+def test_autocast_casts_as_torchs_linear_does():
+    layer, x = tt.Linear(64, 32, device="cuda"), values(8, 64)
+    with torch.autocast("cuda", torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16

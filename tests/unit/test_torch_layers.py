@@ -1,0 +1,157 @@
+"""tilewright.torch without a GPU: schemas and fakes, gradients of the operator, layers put into models."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import tilewright.torch as tt  # noqa: E402
+from tilewright.errors import InvalidOperand  # noqa: E402
+
+SHAPES = [
+    ((5, 7), (7, 3)), ((2, 5, 7), (7, 3)), ((2, 5, 7), (2, 7, 3)), ((4, 1, 5, 7), (3, 7, 2)), ((7,), (7, 3)),
+    ((5, 7), (7,)), ((7,), (7,)), ((2, 5, 7), (7,)), ((7,), (2, 7, 3)), ((0, 7), (7, 3)), ((5, 0), (0, 3)),
+]  # fmt: skip
+
+
+def values(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(*shape, generator=generator)
+
+
+@pytest.mark.parametrize(("a", "b"), SHAPES)
+def test_the_fake_has_the_shape_and_strides_of_the_product(a, b):
+    meta = torch.ops.tilewright.matmul(
+        torch.empty(a, device="meta"), torch.empty(b, device="meta"), None, 1.0, 0.0, None
+    )
+    real = torch.matmul(values(*a), values(*b))
+    assert meta.shape == real.shape
+    assert meta.stride() == real.contiguous().stride()
+
+
+def test_the_fake_has_the_dtype_asked_for():
+    a = torch.empty(4, 5, device="meta", dtype=torch.bfloat16)
+    assert torch.ops.tilewright.matmul(a, a.t(), None, 1.0, 0.0, torch.float32).dtype == torch.float32
+    assert torch.ops.tilewright.matmul(a, a.t(), None, 1.0, 0.0, None).dtype == torch.bfloat16
+
+
+def test_shapes_that_do_not_fit_are_refused_when_tracing():
+    with pytest.raises(Exception, match="do not fit"):
+        torch.ops.tilewright.matmul(
+            torch.empty(4, 5, device="meta"), torch.empty(4, 5, device="meta"), None, 1.0, 0.0, None
+        )
+
+
+@pytest.mark.parametrize(("a", "b"), SHAPES)
+def test_gradients_are_those_of_torchs_own_product(a, b):
+    mine = [values(*a, seed=1).requires_grad_(), values(*b, seed=2).requires_grad_()]
+    theirs = [tensor.detach().clone().requires_grad_() for tensor in mine]
+    result, expected = tt.matmul(*mine, alpha=1.5), 1.5 * torch.matmul(*theirs)
+    torch.testing.assert_close(result, expected)
+    weight = values(*expected.shape, seed=3) if expected.dim() else torch.tensor(2.0)
+    (result * weight).sum().backward()
+    (expected * weight).sum().backward()
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_the_gradient_of_a_broadcast_c_is_summed_over_its_axes():
+    a, b, c = values(2, 5, 7), values(7, 3), values(3).requires_grad_()
+    tt.matmul(a, b, c=c, beta=0.5).sum().backward()
+    torch.testing.assert_close(c.grad, torch.full((3,), 0.5 * 10))
+
+
+def test_gradients_of_gradients_exist():
+    a, b = values(4, 5).double().float().requires_grad_(), values(5, 3).requires_grad_()
+    (grad,) = torch.autograd.grad(tt.matmul(a, b).pow(2).sum(), a, create_graph=True)
+    grad.sum().backward()
+    assert torch.isfinite(b.grad).all()
+
+
+def test_the_operator_passes_torchs_own_checks():
+    a, b, c = values(3, 4, 5).requires_grad_(), values(5, 6).requires_grad_(), values(6).requires_grad_()
+    torch.library.opcheck(torch.ops.tilewright.matmul.default, (a, b, c, 1.5, 0.5, None))
+    torch.library.opcheck(torch.ops.tilewright.matmul.default, (a.detach(), b.detach(), None, 1.0, 0.0, torch.float16))
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "silu"])
+@pytest.mark.filterwarnings("ignore:tilewright has no kernel")
+def test_linear_is_torchs_linear_with_its_activation(activation):
+    x, weight, bias = values(2, 3, 8), values(4, 8), values(4)
+    expected = torch.nn.functional.linear(x, weight, bias)
+    if activation:
+        name, _, form = activation.partition("_")
+        expected = getattr(torch.nn.functional, name)(expected, **({"approximate": form} if form else {}))
+    torch.testing.assert_close(tt.linear(x, weight, bias, activation), expected)
+
+
+def test_an_unknown_activation_is_refused_with_the_known_ones():
+    with pytest.raises(InvalidOperand, match="relu, gelu"):
+        tt.linear(values(2, 3), values(4, 3), activation="swish")
+
+
+def test_a_cpu_tensor_takes_torchs_own_linear_and_says_so():
+    with pytest.warns(UserWarning, match="torch's own linear"):
+        tt.linear(values(2, 3), values(4, 3))
+
+
+class Block(torch.nn.Module):
+    """Attention and a gated feed-forward, as transformers have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(32)
+        self.qkv, self.project = torch.nn.Linear(32, 96, bias=False), torch.nn.Linear(32, 32)
+        self.gate, self.up, self.down = (torch.nn.Linear(i, o) for i, o in ((32, 64), (32, 64), (64, 32)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(self.norm(x)).view(*x.shape[:2], 3, 4, 8).permute(2, 0, 3, 1, 4)
+        seen = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.project(seen.transpose(1, 2).flatten(2))
+        return x + self.down(torch.nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+@pytest.mark.filterwarnings("ignore:tilewright has no kernel")
+def test_replaced_linears_keep_parameters_hooks_and_mode_and_give_the_same_result():
+    torch.manual_seed(0)
+    model = Block().eval()
+    seen = []
+    model.gate.register_forward_hook(lambda *_: seen.append("gate"))
+    other, x = copy.deepcopy(model), values(2, 6, 32)
+    before = {name: parameter.data_ptr() for name, parameter in model.named_parameters()}
+    state = list(model.state_dict())
+    assert tt.replace_linears(model) == 5
+    assert all(isinstance(getattr(model, n), tt.Linear) for n in ("qkv", "project", "gate", "up", "down"))
+    assert {name: parameter.data_ptr() for name, parameter in model.named_parameters()} == before
+    assert list(model.state_dict()) == state
+    assert not model.training
+    torch.testing.assert_close(model(x), other(x))
+    assert seen
+    assert repr(model.gate) == repr(other.gate)
+    assert tt.replace_linears(model) == 0
+
+
+def test_tied_weights_stay_tied_and_a_choice_is_respected():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8), torch.nn.Linear(8, 4))
+    model[1].weight = model[0].weight
+    assert tt.replace_linears(model, where=lambda name, module: module.out_features == 8) == 2
+    assert model[0].weight is model[1].weight
+    assert type(model[2]) is torch.nn.Linear
+
+
+def test_subclasses_of_linear_are_left_alone():
+    class Scaled(torch.nn.Linear):
+        pass
+
+    assert tt.replace_linears(torch.nn.Sequential(Scaled(4, 4))) == 0
+
+
+def test_importing_tilewright_alone_imports_no_torch():
+    code = "import sys, tilewright; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "False"
