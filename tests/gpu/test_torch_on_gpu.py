@@ -12,6 +12,13 @@ import tilewright.torch as tt  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
+SHAPES = [
+    ((65, 70), (70, 33)),
+    ((2, 65, 70), (70, 33)),
+    ((3, 1, 5, 7), (4, 7, 9)),
+    ((70,), (70, 33)),
+    ((65, 70), (70,)),
+]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
@@ -27,9 +34,7 @@ def close(result: torch.Tensor, expected: torch.Tensor, size: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(
-    ("a", "b"), [((65, 70), (70, 33)), ((2, 65, 70), (70, 33)), ((3, 1, 5, 7), (4, 7, 9)), ((70,), (70, 33)), ((65, 70), (70,))]
-)  # fmt: skip
+@pytest.mark.parametrize(("a", "b"), SHAPES)
 def test_results_and_gradients_are_right_against_float64(dtype, a, b):
     mine = [values(*a, dtype=dtype, grad=True), values(*b, dtype=dtype, grad=True)]
     exact = [tensor.detach().double().requires_grad_() for tensor in mine]
