@@ -147,10 +147,10 @@ class Bench:
         emulator = Emulator()
         kernel = kernel or rung.compile(self.problem, config, emulator.arch)
         a, b, c = (
-            emulator.upload(placed.bits.view(np.uint8)) + placed.byte_offset if placed is not None else 0
-            for placed in self.operands
+            emulator.upload(placed.bits.view(np.uint8), name) + placed.byte_offset if placed is not None else 0
+            for name, placed in zip("abc", self.operands, strict=True)
         )
-        out = emulator.upload(self.out.bits.view(np.uint8))
+        out = emulator.upload(self.out.bits.view(np.uint8), "out")
         at = Addresses(a, b, out + self.out.byte_offset, c if self.problem.use_c else 0)
         emulator.launch(kernel, rung.plan(self.problem, config, at, self.case.alpha, self.case.beta or 0.0))
         self.out.bits[:] = emulator.download(out, self.out.bits.nbytes).view(self.out.bits.dtype)

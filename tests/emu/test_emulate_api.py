@@ -208,6 +208,18 @@ def test_the_emulator_is_an_executor():
     assert current_executor() is None
 
 
+def test_an_executors_reports_call_uploads_by_their_names_and_progress_is_told_for_each_launch():
+    kernel, seen = compile_source(ADD, entry="add"), []
+    with tw.emulator(progress=lambda done, blocks: seen.append((done, blocks))) as machine:
+        a, out = (machine.upload(np.zeros(400, np.uint8), name) for name in ("first", "second"))
+        params = a.to_bytes(8, "little") + out.to_bytes(8, "little") + (400).to_bytes(4, "little")
+        machine.launch(kernel, Launch((1, 1, 1), (100, 1, 1), params))
+        machine.launch(kernel, Launch((1, 1, 1), (100, 1, 1), params))
+        assert seen == [(1, 1)] * 2
+        with pytest.raises(tw.errors.EmulatorFault, match="past the end of 'first'"):
+            machine.launch(kernel, Launch((2, 1, 1), (100, 1, 1), params))
+
+
 def test_last_before_any_launch_says_so():
     with tw.emulator() as machine, pytest.raises(IndexError, match="nothing has been launched"):
         _ = machine.last

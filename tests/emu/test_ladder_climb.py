@@ -139,12 +139,14 @@ def test_guard_bands_and_unwritten_elements_count_as_wrong(writes, word):
     assert word in verdict.reason
 
 
-def test_progress_is_told_before_each_step():
+def test_progress_is_told_before_each_step_and_while_its_blocks_run():
     seen = []
-    problem = GemmProblem.dense(32, 32, 8)
+    problem = GemmProblem.dense(32, 32 * 40, 8)  # 40 blocks of 1024 threads: 8 side by side
     steps = [Step(find_rung(name), find_rung(name).default, problem) for name in ("f01", "f02")]
     climb_on_emulator(steps, GPUS["A100"], say=lambda done, text: seen.append((done, text)))
-    assert seen == [(0, "f01_naive"), (1, "f02_coalesced")]
+    parts = [0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert [text for _, text in seen] == ["f01_naive"] * 6 + ["f02_coalesced"] * 6
+    assert [done for done, _ in seen] == pytest.approx(parts + [1 + part for part in parts])
 
 
 def test_operands_lie_as_the_layout_says_and_are_not_uniform():

@@ -26,7 +26,7 @@ class FakeExecutor:
         self.launches: list[Launch] = []
         self._next = _BASE
 
-    def upload(self, data: np.ndarray) -> int:
+    def upload(self, data: np.ndarray, name: str = "") -> int:
         assert data.dtype == np.uint8
         assert data.ndim == 1
         address, self._next = self._next, self._next + (len(data) // (1 << 20) + 2 << 20)

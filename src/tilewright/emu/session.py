@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,12 +18,18 @@ if TYPE_CHECKING:
 
 
 class Emulator:
-    """Runs launches on the emulator. `results` holds one EmuResult a launch, in order."""
+    """Runs launches on the emulator. `results` holds one EmuResult a launch, in order.
 
-    def __init__(self, gpu: str = DEFAULT_GPU, hazards: str = "raise") -> None:
+    progress(done, all) is called with numbers of blocks while a launch runs.
+    """
+
+    def __init__(
+        self, gpu: str = DEFAULT_GPU, hazards: str = "raise", progress: Callable[[int, int], None] | None = None
+    ) -> None:
         self.gpu: Gpu = find_gpu(gpu)
         self.arch: Arch = self.gpu.arch
         self.hazards = hazards
+        self.progress = progress
         self.memory = GlobalMemory()
         self.results: list[EmuResult] = []
 
@@ -34,9 +40,9 @@ class Emulator:
             raise IndexError("nothing has been launched on this emulator yet")
         return self.results[-1]
 
-    def upload(self, data: np.ndarray) -> int:
-        """Copy raw bytes (uint8, one dimension) to the emulator; their address."""
-        return self.memory.add(data, f"upload{len(self.results)}")
+    def upload(self, data: np.ndarray, name: str = "") -> int:
+        """Copy raw bytes (uint8, one dimension) to the emulator; their address. Reports call them `name`."""
+        return self.memory.add(data, name)
 
     def download(self, address: int, nbytes: int) -> np.ndarray:
         """The bytes at `address`, copied back: uint8."""
@@ -61,18 +67,22 @@ class Emulator:
                 shared_bytes=launch.shared_bytes,
                 gpu=self.gpu.name,
                 hazards=self.hazards,
+                progress=self.progress,
                 sources=sources,
             )
         )
 
 
 @contextlib.contextmanager
-def emulator(gpu: str = DEFAULT_GPU, hazards: str = "raise") -> Iterator[Emulator]:
+def emulator(
+    gpu: str = DEFAULT_GPU, hazards: str = "raise", progress: Callable[[int, int], None] | None = None
+) -> Iterator[Emulator]:
     """Run every op inside on the emulator, as on the GPU named.
 
     NumPy arrays in, NumPy arrays out. Raises InvalidOperand for an unknown GPU; a kernel that does what a GPU punishes
-    raises EmulatorFault, unless `hazards` is "collect".
+    raises EmulatorFault, unless `hazards` is "collect". progress(done, all) is called with numbers of blocks while a
+    launch runs.
     """
-    executor = Emulator(gpu, hazards)
+    executor = Emulator(gpu, hazards, progress)
     with use_executor(executor):
         yield executor

@@ -203,7 +203,7 @@ class GpuExecutor:
         self.ordinal, self.stream = ordinal, stream
         self.arch, self.gpu = self.device.arch, self.device.gpu
 
-    def upload(self, data: np.ndarray) -> int:
+    def upload(self, data: np.ndarray, name: str = "") -> int:
         data = np.ascontiguousarray(data).view(np.uint8).reshape(-1)
         address = self.allocate(data.nbytes)
         self.write(address, data)

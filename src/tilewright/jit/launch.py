@@ -38,8 +38,11 @@ class Executor(Protocol):
     arch: Arch
     gpu: Gpu
 
-    def upload(self, data: np.ndarray) -> int:
-        """Copy raw bytes (a one-dimensional uint8 array) to the device; their address, 256-byte aligned."""
+    def upload(self, data: np.ndarray, name: str = "") -> int:
+        """Copy raw bytes (a one-dimensional uint8 array) to the device; their address, 256-byte aligned.
+
+        `name`: what a report calls them, where there are reports.
+        """
         ...
 
     def download(self, address: int, nbytes: int) -> np.ndarray:

@@ -99,8 +99,9 @@ def run_checked(step: Step, kernel: CompiledKernel, executor: Executor, given: O
     guarded = Guarded((problem.m, problem.n), problem.out_dtype)
     held: list[int] = []
     try:
-        for array in (raw_bytes(given.a, problem.dtype), raw_bytes(given.b, problem.dtype), guarded.whole):
-            held.append(executor.upload(array.view(np.uint8)))
+        arrays = {"a": raw_bytes(given.a, problem.dtype), "b": raw_bytes(given.b, problem.dtype), "out": guarded.whole}
+        for name, array in arrays.items():
+            held.append(executor.upload(array.view(np.uint8), name))
         addresses = Addresses(held[0], held[1], held[2] + guarded.band * guarded.whole.itemsize)
         executor.launch(kernel, step.rung.plan(problem, step.config, addresses))
         guarded.whole[:] = executor.download(held[2], guarded.whole.nbytes).view(guarded.whole.dtype)
@@ -135,6 +136,11 @@ def as_record(suite: str, step: Step, result: dict[str, Any], origin: dict[str, 
     return {"suite": suite, "case": case, "result": result, "provenance": origin}
 
 
+def _by_blocks(say: Progress, number: int, text: str) -> Callable[[int, int], None]:
+    """What a launch tells of its blocks, as a part of step `number`."""
+    return lambda done, blocks: say(number + done / blocks, text)
+
+
 def climb_on_emulator(
     steps: Sequence[Step], gpu: Gpu, suite: str = "emulator-ladder", say: Progress = silent
 ) -> list[dict[str, Any]]:
@@ -152,7 +158,7 @@ def climb_on_emulator(
         if step.problem not in operands:
             operands = {step.problem: prepare(step.problem)}
         kernel = step.rung.compile(step.problem, step.config, gpu.arch)
-        executor = Emulator(gpu.name)
+        executor = Emulator(gpu.name, progress=_by_blocks(say, number, step.rung.id))
         try:
             verdict = run_checked(step, kernel, executor, operands[step.problem])
         except TilewrightError as error:

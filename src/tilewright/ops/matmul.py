@@ -101,7 +101,7 @@ def _run_staged(executor: Executor, call: Call, out: Any, rung: str | None, conf
         data = np.full(pad + high - low, 0xFF, np.uint8)  # a NaN where nothing is copied
         if fill and high > low:
             data[pad:] = host_bits(operand.view(((high - low) // operand.item_bytes,), (1,))).view(np.uint8)
-        held.append(executor.upload(data))
+        held.append(executor.upload(data, operand.name))
         return held[-1] + pad
 
     try:

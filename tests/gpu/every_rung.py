@@ -1,0 +1,47 @@
+"""One small launch of every rung, aligned and ragged, for compute-sanitizer:
+
+    compute-sanitizer --tool memcheck python tests/gpu/every_rung.py
+    compute-sanitizer --tool racecheck python tests/gpu/every_rung.py h05 h11
+
+Exits with 1 if a result is wrong; what the sanitizer finds is its own report.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+import tilewright as tw
+from tilewright.lab.check import check
+from tilewright.ladder import Rung, rungs_for
+
+
+def launch(rung: Rung, dtype: type[np.generic], m: int, n: int, k: int) -> bool:
+    """Whether the rung's product is right. NumPy arrays: nothing but the kernel runs on the GPU."""
+    rng = np.random.default_rng(m)
+    a, b, c = (rng.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, n), (m, n)))
+    out = tw.matmul(a, b, c=c, alpha=1.5, beta=-0.5, rung=rung.id)
+    name = "f16" if dtype is np.float16 else "f32"
+    wide = [array.astype(np.float32) for array in (out, a, b, c)]
+    verdict = check(*wide[:3], c=wide[3], alpha=1.5, beta=-0.5, dtype=name, out_dtype=name)
+    print(f"{rung.id} {m}x{n}x{k}: {'right' if verdict.ok else verdict.reason}", flush=True)
+    return verdict.ok
+
+
+def main(chosen: list[str]) -> int:
+    """`chosen`: numbers of rungs; all of them if empty."""
+    right = True
+    for dtype, name in ((np.float32, "f32"), (np.float16, "f16")):
+        for rung in rungs_for(name):
+            if chosen and rung.id.split("_")[0] not in chosen:
+                continue
+            config = rung.default
+            whole = (config.tile_m, config.tile_n, 5 * (config.tile_k or 16))
+            right &= launch(rung, dtype, *whole)
+            right &= launch(rung, dtype, whole[0] + 1, whole[1] - 3, whole[2] - 5)
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
