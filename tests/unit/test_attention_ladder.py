@@ -101,15 +101,16 @@ def test_the_packed_parameters_are_the_device_codes():
     fields = [
         *["q", "k", "v", "out", "lse"],
         *[f"{x}_{y}" for x in ("q", "k", "v", "out") for y in ("batch", "head", "row")],
-        *["group", "seq_q", "seq_k", "scale"],
+        *["group", "seq_q", "seq_k", "scale", "factor"],
     ]
-    stores = "\n".join(f"  to[{i}] = (double)(long long)args.{name};" for i, name in enumerate(fields[:-1]))
+    stores = "\n".join(f"  to[{i}] = (double)(long long)args.{name};" for i, name in enumerate(fields[:-2]))
     source = f"""
     #include "attention/args.cuh"
     static_assert(sizeof(AttentionArgs) == {_ARGS.size});
     extern "C" __global__ void k(const __grid_constant__ AttentionArgs args, double* to) {{
 {stores}
-      to[{len(fields) - 1}] = args.scale;
+      to[{len(fields) - 2}] = args.scale;
+      to[{len(fields) - 1}] = args.factor;
     }}"""
     problem = AttentionProblem(
         1, 8, 2, 33, 44, 64, HeadRows(10, 11, 12), HeadRows(13, 14, 15), HeadRows(16, 17, 18), HeadRows(19, 20, 21),
@@ -126,6 +127,6 @@ def test_the_packed_parameters_are_the_device_codes():
     emu.run(kernel.ptx, "k", grid=(1, 1, 1), block=(1, 1, 1), params=params, memory=memory)
     address = struct.unpack("<Q", params[-8:])[0]
     values = memory.read(address, out.nbytes).view(np.float64)
-    assert list(values) == [*range(1, 6), *range(10, 22), 4, 33, 44, 0.25]
+    assert list(values) == [*range(1, 6), *range(10, 22), 4, 33, 44, 0.25, pytest.approx(1.442695)]
     assert (launch.grid, launch.block) == ((1, 8, 1), (128, 1, 1))
     assert launch.shared_bytes == 2 * 64 * (64 + 128)

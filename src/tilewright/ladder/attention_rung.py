@@ -101,7 +101,8 @@ class AttentionAddresses:
 
 
 # cuda/attention/args.cuh declares the same struct; a test holds them equal.
-_ARGS = struct.Struct("<5Q12q3if")
+_ARGS = struct.Struct("<5Q12q3i2f4x")
+_LOG2_E = 1.4426950408889634
 _OPERANDS = ("q", "k", "v", "out")
 
 
@@ -182,6 +183,10 @@ class AttentionRung:
                 return f"{name}={value}; a grid holds {_GRID_LIMIT}"
         return None
 
+    def _scale_first(self, problem: AttentionProblem) -> bool:
+        """Whether scores are scaled before the maximum is taken: a scale that is not positive would turn it around."""
+        return not self.fused or problem.scale <= 0
+
     def constants(self, problem: AttentionProblem, config: AttentionConfig) -> dict[str, Constant]:
         """What the kernel is compiled for: the config, and what of the problem selects a path."""
         values: dict[str, Constant] = {
@@ -201,7 +206,7 @@ class AttentionRung:
             "edge_k": problem.seq_k % config.b_c != 0,
             "is_causal": problem.is_causal,
             "with_lse": problem.with_lse,
-            "scale_first": not self.fused or problem.scale <= 0,
+            "scale_first": self._scale_first(problem),
         }
         strides = {f"{name}_stride": getattr(problem, name).row_stride for name in _OPERANDS}
         static = self.static_strides and all(0 < stride < 2**31 for stride in strides.values())
@@ -222,9 +227,10 @@ class AttentionRung:
             for rows in (problem.q, problem.k, problem.v, problem.out)
             for stride in (rows.batch_stride, rows.head_stride, rows.row_stride)
         )
+        factor = _LOG2_E * (1.0 if self._scale_first(problem) else problem.scale)
         params = _ARGS.pack(
             addresses.q, addresses.k, addresses.v, addresses.out, addresses.lse, *strides, problem.group,
-            problem.seq_q, problem.seq_k, problem.scale,
+            problem.seq_q, problem.seq_k, problem.scale, factor,
         )  # fmt: skip
         grid = (ceil_div(problem.seq_q, config.b_r), problem.heads_q, problem.batch)
         return Launch(grid, (config.threads, 1, 1), params, config.shared_bytes)

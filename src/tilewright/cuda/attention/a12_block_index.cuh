@@ -8,5 +8,5 @@ struct A12 : A11 {
   static constexpr bool heavy_first = true;
   static constexpr bool multiply_inverse = true;
   template <class Tile, int threads, bool edge>
-  using CopyKV = RunningCopy<Tile, threads, edge>;
+  using CopyKV = RunningCopy<Tile, threads, edge, Tile::rows>;
 };

@@ -5,4 +5,6 @@
 
 struct A13 : A12 {
   static constexpr bool backwards = true;
+  template <class Tile, int threads, bool edge>
+  using CopyKV = RunningCopy<Tile, threads, edge, -Tile::rows>;
 };

@@ -10,4 +10,5 @@ struct AttentionArgs {
   int group;  // query heads that share one head of keys and values
   int seq_q, seq_k;
   float scale;
+  float factor;  // what scores that come out of tile/score.cuh are multiplied with to be exponents of 2
 };

@@ -109,8 +109,8 @@ struct Block {
   __device__ Block(const AttentionArgs& args, unsigned shared)
       : args(args), place(args), score(args.scale, place.seq_q, place.seq_k, place.row0, Cfg::b_r), tile_q(shared),
         tile_k(shared + TileQ::bytes), tile_v(shared + TileQ::bytes + TileKV::bytes),
-        warp_row(threadIdx.x / 32 * warp_rows), copy_q(tile_q, place.q(args)), copy_k(tile_k, place.k(args)),
-        copy_v(tile_v, place.v(args)), shared_q{ReaderQ(tile_q, warp_row)}, shared_k{ReaderK(tile_k, 0)},
+        warp_row(threadIdx.x / 32 * warp_rows), copy_q(tile_q, place.q(args), place.row0),
+        copy_k(tile_k, place.k(args), tile(0) * Cfg::b_c), copy_v(tile_v, place.v(args), tile(0) * Cfg::b_c), shared_q{ReaderQ(tile_q, warp_row)}, shared_k{ReaderK(tile_k, 0)},
         shared_v{ReaderV(tile_v, 0)} {}
 
   /// How many tiles of keys the block walks, and the n-th of them.
@@ -164,7 +164,7 @@ struct Block {
   __device__ void weigh(int n) {
     const int lane = threadIdx.x % 32;
     score.apply(s, place.row0 + warp_row + lane / 4, tile(n) * Cfg::b_c + lane % 4 * 2, tile(n));
-    softmax.template update<first>(s, out, score.factor());
+    softmax.template update<first>(s, out, args.factor);
   }
 
   /// out += P V; out = P V at first.
@@ -221,7 +221,7 @@ struct Block {
         const int row = place.row0 + warp_row + 8 * i + lane / 4;
         constexpr float ln_2 = 0.6931471805599453f;
         if (lane % 4 == 0 && (!Cfg::edge_q || row < place.seq_q))
-          *place.lse(args, row) = none ? minus_infinity() : (max * score.factor() + __log2f(sum)) * ln_2;
+          *place.lse(args, row) = none ? minus_infinity() : (max * args.factor + __log2f(sum)) * ln_2;
       }
     }
     __syncwarp();

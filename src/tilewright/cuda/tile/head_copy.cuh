@@ -43,6 +43,8 @@ __device__ inline void copy_chunk(unsigned to, const unsigned short* from, const
     cp_async_16<false>(to, from);
 }
 
+// Each is made with the row of the source that its first tile begins at, and asked for a tile by start(row0).
+
 /// Both addresses of every chunk are computed anew in every tile.
 template <class Tile, int threads, int together, bool edge>
 struct RecomputedCopy {
@@ -50,7 +52,7 @@ struct RecomputedCopy {
   unsigned tile;
   HeadSource source;
 
-  __device__ RecomputedCopy(unsigned tile, const HeadSource& source) : tile(tile), source(source) {}
+  __device__ RecomputedCopy(unsigned tile, const HeadSource& source, int) : tile(tile), source(source) {}
 
   /// Starts the copy of the rows from row0 on.
   __device__ void start(int row0) const {
@@ -90,7 +92,7 @@ struct StridedCopy {
   unsigned at;
   HeadSource source;
 
-  __device__ StridedCopy(unsigned tile, const HeadSource& source)
+  __device__ StridedCopy(unsigned tile, const HeadSource& source, int)
       : at(tile + Tile::place(Map::row(), Map::col())), source(source) {}
 
   __device__ void start(int row0) const {
@@ -98,22 +100,20 @@ struct StridedCopy {
   }
 };
 
-/// The global address is kept too, and moves with the tiles.
-template <class Tile, int threads, bool edge>
+/// The global address is kept too: tiles are asked for in order, each `advance` rows behind the one before.
+template <class Tile, int threads, bool edge, int advance>
 struct RunningCopy {
   using Map = CopyMap<Tile, threads, threads>;
   unsigned at;
   HeadSource source;
-  int row0 = 0;                // of the tile that `from` stands at
-  const unsigned short* from;  // this thread's first chunk of it
+  const unsigned short* from;  // this thread's first chunk of the next tile
 
-  __device__ RunningCopy(unsigned tile, const HeadSource& source)
+  __device__ RunningCopy(unsigned tile, const HeadSource& source, int first_row0)
       : at(tile + Tile::place(Map::row(), Map::col())), source(source),
-        from(source.base + Map::row() * source.row_stride + Map::col()) {}
+        from(source.base + (first_row0 + Map::row()) * source.row_stride + Map::col()) {}
 
-  __device__ void start(int next_row0) {
-    from += (next_row0 - row0) * source.row_stride;
-    row0 = next_row0;
+  __device__ void start(int row0) {
     copy_rows<Tile, threads, edge>(at, from, source, row0);
+    from += advance * source.row_stride;
   }
 };

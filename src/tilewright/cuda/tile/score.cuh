@@ -11,7 +11,6 @@ struct Score {
   static constexpr bool may_hide_rows = Cfg::is_causal;
   /// Whether any pair of any tile can be hidden.
   static constexpr bool hides = Cfg::edge_k || Cfg::is_causal;
-  static constexpr float log2_e = 1.4426950408889634f;
 
   int seq_k, shift;  // the last visible key of query i is i + shift
   float scale;
@@ -29,9 +28,6 @@ struct Score {
     end = keys > 0 ? (keys + Cfg::b_c - 1) / Cfg::b_c : 0;
     whole_end = max(whole, 0) / Cfg::b_c;
   }
-
-  /// What apply's results are still to be multiplied with to become exponents of 2.
-  __device__ float factor() const { return Cfg::scale_first ? log2_e : scale * log2_e; }
 
   /// s[i][2 n + e / 2 ...] in the accumulator layout (ptx/mma.cuh): this thread's first query is `row`, its first key
   /// of the tile `key`. Scales where that comes first, and hides with -inf.
