@@ -9,6 +9,7 @@ struct A01 {
   static constexpr bool swizzled = false;
   static constexpr int k_order = down;
   static constexpr bool fused = false;             // scale and subtraction of the softmax in one instruction
+  static constexpr bool lazy = false;              // out follows the maximum only when it has grown much
   static constexpr bool backwards = false;         // the last keys first
   static constexpr bool heavy_first = false;       // the blocks with most visible keys first
   static constexpr bool multiply_inverse = false;  // one division a row

@@ -102,7 +102,7 @@ struct Block {
   SharedV shared_v;
   HeldQ q;
 
-  Softmax<pieces, Rung::fused, Scores::may_hide_rows> softmax;
+  Softmax<pieces, Rung::fused, Rung::lazy, Scores::may_hide_rows> softmax;
   float s[pieces][2 * keys][4];
   float out[pieces][2 * depth][4];
 

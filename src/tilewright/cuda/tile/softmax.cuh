@@ -17,8 +17,10 @@ __device__ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/// `fused`: scale and subtraction in one FFMA. `may_hide`: a row's maximum can be -inf; it must not be subtracted then.
-template <int m, bool fused, bool may_hide>
+/// `fused`: scale and subtraction in one FFMA. `lazy`: out and sums follow the maximum only when a row of the warp has
+/// outgrown its old one by 2^8; until then weights are up to 2^8, which fp32 sums and 16-bit weights hold as well, and
+/// the final division takes it out again. `may_hide`: a maximum can be -inf, which must not be subtracted.
+template <int m, bool fused, bool lazy, bool may_hide>
 struct Softmax {
   float max[m][2], sum[m][2];
 
@@ -32,36 +34,39 @@ struct Softmax {
   /// Scores become weights; out and sums follow the new maximum. `first`: there is nothing yet to follow it.
   template <bool first, int n, int d>
   __device__ void update(float (&s)[m][n][4], float (&out)[m][d][4], float factor) {
+    float largest[m][2];
+    bool grown = false;
 #pragma unroll
     for (int i = 0; i < m; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float largest = first ? s[i][0][2 * half] : max[i][half];
+        float x = first ? s[i][0][2 * half] : max[i][half];
 #pragma unroll
-        for (int j = 0; j < n; ++j) largest = fmaxf(largest, fmaxf(s[i][j][2 * half], s[i][j][2 * half + 1]));
-        largest = quad_max(largest);
-        const float base = may_hide && largest == minus_infinity() ? 0.f : largest;
-        if constexpr (!first) {
-          const float keep = exp2_approx((max[i][half] - base) * factor);
-          sum[i][half] *= keep;
+        for (int j = 0; j < n; ++j) x = fmaxf(x, fmaxf(s[i][j][2 * half], s[i][j][2 * half + 1]));
+        largest[i][half] = quad_max(x);
+        if constexpr (lazy && !first) grown |= (largest[i][half] - max[i][half]) * factor > 8.f;
+      }
+    if constexpr (first) {
 #pragma unroll
-          for (int j = 0; j < d; ++j) {
-            out[i][j][2 * half] *= keep;
-            out[i][j][2 * half + 1] *= keep;
-          }
-        }
-        max[i][half] = largest;
-        const float offset = -base * factor;
-        float added = first ? 0.f : sum[i][half];
+      for (int i = 0; i < m; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) max[i][half] = largest[i][half], sum[i][half] = 0;
+    } else if (!lazy || __any_sync(~0u, grown)) {
+      follow(largest, out, factor);
+    }
+#pragma unroll
+    for (int i = 0; i < m; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float base = base_of(max[i][half]), offset = -base * factor;
 #pragma unroll
         for (int j = 0; j < n; ++j)
 #pragma unroll
           for (int e = 2 * half; e < 2 * half + 2; ++e) {
             s[i][j][e] = exp2_approx(fused ? fmaf(s[i][j][e], factor, offset)
                                            : __fmul_rn(__fsub_rn(s[i][j][e], base), factor));
-            added += s[i][j][e];
+            sum[i][half] += s[i][j][e];
           }
-        sum[i][half] = added;
       }
   }
 
@@ -71,5 +76,25 @@ struct Softmax {
     for (int i = 0; i < m; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half) sum[i][half] = quad_sum(sum[i][half]);
+  }
+
+ private:
+  static __device__ float base_of(float max) { return may_hide && max == minus_infinity() ? 0.f : max; }
+
+  template <int d>
+  __device__ void follow(const float (&largest)[m][2], float (&out)[m][d][4], float factor) {
+#pragma unroll
+    for (int i = 0; i < m; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float keep = exp2_approx((max[i][half] - base_of(largest[i][half])) * factor);
+        max[i][half] = largest[i][half];
+        sum[i][half] *= keep;
+#pragma unroll
+        for (int j = 0; j < d; ++j) {
+          out[i][j][2 * half] *= keep;
+          out[i][j][2 * half + 1] *= keep;
+        }
+      }
   }
 };
