@@ -14,7 +14,7 @@ import tilewright
 
 PACKAGE = Path(tilewright.__file__).parent
 HEAVY = ("cuda", "rich", "typer", "torch", "cupy", "jax", "numpy", "platformdirs")
-CORE = ("ops", "jit", "ladder", "tune")
+CORE = ("ops", "jit", "ladder", "tuning")
 TOOLS = ("emu", "lab", "report", "cli")
 
 

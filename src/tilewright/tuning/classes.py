@@ -1,0 +1,102 @@
+"""Problem classes: problems that should run the same kernel share one, and classes have a distance."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from math import log2
+from typing import Any
+
+from ..problems import ITEM_BYTES, GemmProblem
+
+
+def bucket(extent: int) -> int:
+    """`extent` rounded up to four significant bits: steps of 6 to 12 %. What is at most 16 stands for itself."""
+    step = 1 << max(extent.bit_length() - 4, 0)
+    return -(-extent // step) * step
+
+
+def _is_whole(extent: int, most: int) -> bool:
+    """Whether tiles of up to `most` (or of the extent, if that is a smaller power of two) leave no edge."""
+    tile = min(most, 1 << max(extent - 1, 0).bit_length())
+    return extent % tile == 0
+
+
+@dataclass(frozen=True)
+class ProblemClass:
+    """Extents are buckets. Two classes that differ in any field share no entry of a store."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    dtype: str
+    out_dtype: str
+    layout: str
+    """A then B: n, t or s, as GemmProblem.layout."""
+    access: str
+    """A's and B's lines: w where 16-byte accesses can read them, else n; the result: v for vectors, else e."""
+    whole: bool
+    """Whether tiles of 64 x 64 x 32, or smaller powers of two, leave no edge."""
+    use_c: bool
+
+    def __str__(self) -> str:
+        batch = f" x{self.batch}" if self.batch != 1 else ""
+        out = "" if self.out_dtype == self.dtype else f"-{self.out_dtype}"
+        edge = "whole" if self.whole else "ragged"
+        c = " +c" if self.use_c else ""
+        return f"{self.dtype}{out} {self.layout} {self.access} {edge}{c} {self.m}x{self.n}x{self.k}{batch}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> ProblemClass:
+        """Raises KeyError or TypeError for what is no class."""
+        known = {f.name: values[f.name] for f in fields(ProblemClass)}
+        for f in fields(ProblemClass):
+            wanted = {"int": int, "str": str, "bool": bool}[str(f.type)]
+            if type(known[f.name]) is not wanted:
+                raise TypeError(f"{f.name} is {known[f.name]!r}, not {f.type}")
+        return ProblemClass(**known)
+
+
+def class_of(problem: GemmProblem) -> ProblemClass:
+    """The class of a problem: a pure function of it."""
+    m, n, k, item = problem.m, problem.n, problem.k, ITEM_BYTES[problem.dtype]
+    out_item = ITEM_BYTES[problem.out_dtype]
+    a = problem.a.unit(m, k) != "none" and problem.a.vector_bytes(m, k, item) == 16
+    b = problem.b.unit(k, n) != "none" and problem.b.vector_bytes(k, n, item) == 16
+    views = [problem.out] + ([problem.c] if problem.c else [])
+    vectors = n * out_item % 16 == 0 and all(
+        view.col_stride == 1 and view.vector_bytes(m, n, out_item) == 16 for view in views
+    )
+    return ProblemClass(
+        bucket(m), bucket(n), bucket(k), bucket(problem.batch), problem.dtype, problem.out_dtype, problem.layout,
+        ("w" if a else "n") + ("w" if b else "n") + ("v" if vectors else "e"),
+        _is_whole(m, 64) and _is_whole(n, 64) and _is_whole(k, 32), problem.use_c,
+    )  # fmt: skip
+
+
+_HALVES = {"bf16", "f16"}
+
+
+def distance(one: ProblemClass, other: ProblemClass) -> float:
+    """How far two classes are apart: about 1 for a factor of two in one extent; infinite where kernels differ."""
+    if one.dtype != other.dtype and {one.dtype, other.dtype} != _HALVES:
+        return float("inf")
+    total = sum(
+        weight * (log2(max(a, 1)) - log2(max(b, 1))) ** 2
+        for a, b, weight in (
+            (one.m, other.m, 1.0), (one.n, other.n, 1.0), (one.k, other.k, 0.5), (one.batch, other.batch, 0.7),
+        )
+    )  # fmt: skip
+    for differs, cost in (
+        (one.dtype != other.dtype, 0.01),
+        ((ITEM_BYTES[one.out_dtype]) != ITEM_BYTES[other.out_dtype], 0.3),
+        (one.layout != other.layout, 1.0),
+        (one.access != other.access, 1.5),
+        (one.whole != other.whole, 1.0),
+        (one.use_c != other.use_c, 0.1),
+    ):
+        total += cost if differs else 0.0
+    return total**0.5

@@ -1,0 +1,179 @@
+"""One tuning result, and tables of them as JSON.
+
+    {"schema": 1, "gpu": "H200", "driver": "cuda13", "configs": {"1f0c...": {"rung": ..., fields that are not default}},
+     "entries": [{"class": {...}, "shape": [m, n, k, batch], "ms": {"1f0c...": 0.0123, ...}, "failed": [...], ...}]}
+
+Configs stand once and are named by their content, so that tables merge without renaming.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from math import isfinite
+from typing import Any
+
+from ..errors import CacheError
+from ..ladder.rung import GemmConfig
+from .classes import ProblemClass
+
+SCHEMA = 1
+_DEFAULTS = {f.name: f.default for f in fields(GemmConfig)}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A candidate that was not timed. `kind`: compile, launch, wrong, or crash; `reason`: the first line of it."""
+
+    rung: str
+    config: str
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A candidate's time on the device in ms, as a median of interleaved runs that all candidates shared."""
+
+    rung: str
+    config: GemmConfig
+    ms: float
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What tuning one problem found. `timed` is sorted, the best first."""
+
+    klass: ProblemClass
+    shape: tuple[int, int, int, int]
+    timed: tuple[Timed, ...]
+    failed: tuple[Failure, ...] = ()
+    kernels: str = ""
+    """Hash of the device code that was measured (kernel_set)."""
+    when: str = ""
+    """ISO 8601, UTC."""
+    finished: bool = True
+    """False where tuning was stopped: what was measured until then."""
+    seconds: float = 0.0
+    """What tuning took, compiling included."""
+
+    @property
+    def key(self) -> str:
+        return str(self.klass)
+
+    @property
+    def best(self) -> Timed:
+        return self.timed[0]
+
+
+Table = dict[str, Entry]
+"""Entries by the key of their class."""
+
+
+def newer(one: Entry, other: Entry) -> Entry:
+    """Which of two results for a class stands: a finished one of the same kernels, else the later one.
+
+    Equal dates are decided by content, so that the order of merging does not matter.
+    """
+    if one.kernels == other.kernels and one.finished != other.finished:
+        return one if one.finished else other
+    return max(one, other, key=lambda entry: (entry.when, repr(entry)))
+
+
+def config_to_dict(config: GemmConfig) -> dict[str, Any]:
+    """The fields that differ from their defaults."""
+    return {f.name: getattr(config, f.name) for f in fields(config) if getattr(config, f.name) != _DEFAULTS[f.name]}
+
+
+def _named(rung: str, config: GemmConfig) -> dict[str, Any]:
+    return {"rung": rung, **config_to_dict(config)}
+
+
+@lru_cache(maxsize=4096)
+def config_id(rung: str, config: GemmConfig) -> str:
+    """A short name of a rung's config, from its content."""
+    return hashlib.sha256(json.dumps(_named(rung, config), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def encode(table: Mapping[str, Entry], gpu: str, driver: str) -> bytes:
+    """A table as JSON, one entry a line, always the same for the same entries."""
+    configs = {
+        config_id(timed.rung, timed.config): _named(timed.rung, timed.config)
+        for entry in table.values()
+        for timed in entry.timed
+    }
+    entries = [
+        {
+            "class": entry.klass.to_dict(),
+            "shape": list(entry.shape),
+            "ms": {config_id(timed.rung, timed.config): float(f"{timed.ms:.5g}") for timed in entry.timed},
+            "failed": [[f.rung, f.config, f.kind, f.reason] for f in entry.failed],
+            "kernels": entry.kernels,
+            "when": entry.when,
+            "finished": entry.finished,
+            "seconds": round(entry.seconds, 2),
+        }
+        for _, entry in sorted(table.items())
+    ]
+
+    def line(value: Any) -> str:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+    body = [f'"schema":{SCHEMA},"gpu":{line(gpu)},"driver":{line(driver)}']
+    body.append('"configs":{\n' + ",\n".join(f"{line(key)}:{line(configs[key])}" for key in sorted(configs)) + "}")
+    body.append('"entries":[\n' + ",\n".join(line(entry) for entry in entries) + "]")
+    return ("{" + ",\n".join(body) + "}\n").encode()
+
+
+def decode(data: bytes) -> Table:
+    """The entries of a table's JSON. Raises CacheError with what is wrong with it.
+
+    Configs with fields that this version does not know are left out: a newer version may have written them.
+    """
+    return decode_named(data)[0]
+
+
+def decode_named(data: bytes) -> tuple[Table, str, str]:
+    """(entries, GPU, driver) of a table's JSON. See decode."""
+    try:
+        found = json.loads(data)
+        if found["schema"] != SCHEMA:
+            raise ValueError(f"schema {found['schema']!r} instead of {SCHEMA}")
+        configs = {key: _config(fields) for key, fields in found["configs"].items()}
+        entries = [_entry(values, configs) for values in found["entries"]]
+        gpu, driver = found["gpu"], found["driver"]
+        if not isinstance(gpu, str) or not isinstance(driver, str):
+            raise TypeError("gpu and driver must be text")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CacheError(f"it is no table of tuning results ({type(error).__name__}: {error})") from error
+    return {entry.key: entry for entry in entries if entry.timed}, gpu, driver
+
+
+def _config(values: dict[str, Any]) -> tuple[str, GemmConfig] | None:
+    given = {name: value for name, value in values.items() if name != "rung"}
+    if not set(given) <= set(_DEFAULTS):
+        return None
+    for name, value in given.items():
+        if type(value) is not (str if name == "cache" else int):
+            raise TypeError(f"{name}={value!r} is no value of a config")
+    return values["rung"], GemmConfig(**given)
+
+
+def _entry(values: dict[str, Any], configs: dict[str, tuple[str, GemmConfig] | None]) -> Entry:
+    timed = []
+    for key, ms in values["ms"].items():
+        known = configs[key]
+        if not isinstance(ms, (int, float)) or not isfinite(ms) or ms <= 0:
+            raise ValueError(f"{ms!r} is no time")
+        if known is not None:
+            timed.append(Timed(*known, float(ms)))
+    m, n, k, batch = (int(extent) for extent in values["shape"])
+    return Entry(
+        ProblemClass.from_dict(values["class"]), (m, n, k, batch),
+        tuple(sorted(timed, key=lambda t: (t.ms, config_id(t.rung, t.config)))),
+        tuple(Failure(*map(str, failure)) for failure in values["failed"]), str(values["kernels"]),
+        str(values["when"]), bool(values["finished"]), float(values["seconds"]),
+    )  # fmt: skip

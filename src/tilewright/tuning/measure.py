@@ -1,0 +1,225 @@
+"""Candidates on a GPU: verified one by one, then timed side by side on rotated operands larger than the L2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from ..errors import DeviceError, WrongResult
+from ..jit import CompiledKernel
+from ..jit.device import Prepared, bound_to, check, driver, executor_for
+from ..jit.timing import SHORT_MS, Stopwatch
+from ..jit.timing import Launch as Start
+from ..ladder import find_rung
+from ..ladder.rung import Addresses
+from ..problems import ITEM_BYTES, GemmProblem, Matrix, row_major
+from .space import Candidate
+from .verify import (
+    RESULT_BYTES,
+    Difference,
+    Pattern,
+    allowed_error,
+    compare_kernel,
+    compare_launch,
+    read_difference,
+    sample_places,
+)
+
+GUARD = 1024
+"""Bytes before and behind every output that must stay as they were filled."""
+FILL = 0xFF
+"""Of outputs and guards: a NaN in every type."""
+MOST_SETS = 256
+LEAST_REPLAYS = 20
+_REFERENCE = {"f32": "f02", "bf16": "h01", "f16": "h01"}
+"""A plain rung on the FP32 lanes: none of the machinery that candidates share."""
+_ROWS, _COLUMNS = 16, 64
+"""Of the reference's product, checked in float64."""
+
+
+def footprint(matrix: Matrix, rows: int, cols: int, batch: int, item: int) -> int:
+    """Bytes from an operand's first element to behind its last."""
+    last = (rows - 1) * matrix.row_stride + (cols - 1) * matrix.col_stride + (batch - 1) * matrix.batch_stride
+    return (last + 1) * item
+
+
+def _up(value: int, unit: int = 512) -> int:
+    return -(-value // unit) * unit
+
+
+class GpuMeasurer:
+    """Runs the candidates of one problem on one GPU. A context manager; frees what it holds.
+
+    `problem`'s result is taken to be dense. Raises DeviceError when the memory does not suffice.
+    """
+
+    def __init__(self, problem: GemmProblem, ordinal: int, pattern: Pattern) -> None:
+        dense = row_major(problem.m, problem.n, problem.batch)
+        self.problem = problem = replace(problem, out=dense, c=None)
+        self.executor, self.pattern = executor_for(ordinal), pattern
+        self.ordinal, self.gpu = ordinal, self.executor.gpu
+        item = ITEM_BYTES[problem.dtype]
+        self.out_bytes = problem.batch * problem.m * problem.n * ITEM_BYTES[problem.out_dtype]
+        a_bytes = _up(footprint(problem.a, problem.m, problem.k, problem.batch, item) + 16)
+        b_bytes = _up(footprint(problem.b, problem.k, problem.n, problem.batch, item) + 16)
+        out_bytes = _up(self.out_bytes + 2 * GUARD)
+        one = a_bytes + b_bytes + out_bytes
+        self.count = min(max(1, 3 * self.gpu.l2 // one + 1), MOST_SETS)
+        # operands that must not be better aligned than the problem's
+        a_shift, b_shift = problem.a.alignment % 16, problem.b.alignment % 16
+        self._stack = ExitStack()
+        try:
+            operands = self._filled(self.count * (a_bytes + b_bytes))
+            outs = self._allocate(self.count * out_bytes)
+            self.expected = self._allocate(4 * problem.batch * problem.m * problem.n)
+            self.result = self._allocate(RESULT_BYTES)
+            self.sets = []
+            for i in range(self.count):
+                first = operands + i * (a_bytes + b_bytes)
+                self.sets.append(Addresses(first + a_shift, first + a_bytes + b_shift, outs + i * out_bytes + GUARD))
+            self.operands = operands
+            self.watch = Stopwatch(ordinal)
+            self._stack.callback(self.watch.close)
+            self.compare = compare_kernel(problem.out_dtype, self.gpu.arch.name)
+            self.largest = self._make_reference()
+        except BaseException:
+            self._stack.close()
+            raise
+        self._starts: dict[int, list[Start]] = {}
+        self._launches: dict[int, int] = {}
+
+    def __enter__(self) -> GpuMeasurer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+
+    def _allocate(self, nbytes: int) -> int:
+        address = self.executor.allocate(nbytes)
+        self._stack.callback(self.executor.release, address)
+        return address
+
+    def _filled(self, nbytes: int) -> int:
+        """Device memory that repeats the pattern: copied once, then doubled on the device."""
+        address, raw = self._allocate(nbytes), self.pattern.stored.view(np.uint8)
+        done = min(nbytes, raw.nbytes)
+        self.executor.write(address, raw[:done])
+        with bound_to(self.ordinal):
+            while done < nbytes:
+                more = min(done, nbytes - done)
+                check(driver().cuMemcpyDtoD(address + done, address, more), "copying operands")
+                done += more
+        return address
+
+    def _fill(self, address: int, value: int, nbytes: int) -> None:
+        with bound_to(self.ordinal):
+            check(driver().cuMemsetD8(address, value, nbytes), "filling an output")
+
+    # --- verification ------------------------------------------------------------------------------------------------
+
+    def _make_reference(self) -> float:
+        """Leave the first set's product in self.expected, by a plain rung; the largest of its checked elements.
+
+        Raises WrongResult when the reference is not what float64 says: nothing could be verified then.
+        """
+        problem, rung = self.problem, find_rung(_REFERENCE[self.problem.dtype])
+        plain = replace(problem, out_dtype="f32")
+        kernel = rung.compile(plain, rung.default, self.gpu.arch)
+        self._fill(self.expected, FILL, 4 * problem.batch * problem.m * problem.n)
+        self.executor.launch(kernel, rung.plan(plain, rung.default, replace(self.sets[0], out=self.expected)))
+        self.executor.synchronize()
+        rows, cols = sample_places(problem.m, _ROWS, 1), sample_places(problem.n, _COLUMNS, 2)
+        worst = largest = 0.0
+        for entry in {0, problem.batch - 1}:
+            right = self._values("b", entry, np.arange(problem.k), cols)
+            product = self._values("a", entry, rows, np.arange(problem.k)) @ right
+            found = np.stack([self._expected_row(entry, int(row))[cols] for row in rows])
+            worst = float(np.maximum(worst, np.abs(found - product).max()))
+            largest = max(largest, float(np.abs(product).max()))
+        if not worst <= allowed_error(problem.k, "f32", largest):
+            raise WrongResult(
+                f"{rung} gives a wrong product at {problem.m} x {problem.n} x {problem.k}: off by {worst:.3g} from "
+                f"float64, so no candidate can be verified. Run `pytest -m gpu` to see which kernels are right here."
+            )
+        return largest
+
+    def _values(self, name: str, entry: int, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
+        matrix, address = getattr(self.problem, name), getattr(self.sets[0], name)
+        base = (address - self.operands) // self.pattern.item_bytes + entry * matrix.batch_stride
+        return self.pattern.values(base + rows[:, None] * matrix.row_stride + cols[None, :] * matrix.col_stride)
+
+    def _expected_row(self, entry: int, row: int) -> np.ndarray:
+        first = (entry * self.problem.m + row) * self.problem.n
+        data = self.executor.download(self.expected + 4 * first, 4 * self.problem.n)
+        return data.view(np.float32).astype(np.float64)
+
+    def verify(self, candidate: Candidate, kernel: CompiledKernel) -> str:
+        """Run the first product into poisoned memory and compare all of it; "" when right, else what is wrong.
+
+        Raises DeviceError when it cannot be launched; after a fault the whole context is lost.
+        """
+        out = self.sets[0].out
+        self._fill(out - GUARD, FILL, self.out_bytes + 2 * GUARD)
+        self._fill(self.result, 0, RESULT_BYTES)
+        self.executor.launch(kernel, candidate.rung.plan(self.problem, candidate.config, self.sets[0]))
+        elements = self.problem.batch * self.problem.m * self.problem.n
+        allowed = allowed_error(self.problem.k, self.problem.dtype, self.largest)
+        self.executor.launch(self.compare, compare_launch(out, self.expected, self.result, elements, allowed))
+        found = read_difference(self.executor.download(self.result, RESULT_BYTES))
+        for place in (out - GUARD, out + self.out_bytes):
+            if (self.executor.download(place, GUARD) != FILL).any():
+                return "it wrote outside its output"
+        return _words(found, elements, allowed)
+
+    # --- times -------------------------------------------------------------------------------------------------------
+
+    def prepare(self, candidate: Candidate, kernel: CompiledKernel) -> None:
+        """Make ready to be timed: a graph over all sets where one product is short."""
+        launches = [candidate.rung.plan(self.problem, candidate.config, addresses) for addresses in self.sets]
+        with bound_to(self.ordinal):
+            prepared = Prepared(kernel, launches[0], self.ordinal)
+            starts: list[Start] = [partial(prepared.launch, launch.params) for launch in launches]
+            self.watch.measure(starts[:1])
+            each = 1
+            if min(self.watch.measure([starts[0], starts[-1]])) < SHORT_MS:
+                rounds = -(-LEAST_REPLAYS // len(starts))
+                each = rounds * len(starts)
+                starts = [self._stack.enter_context(self.watch.graph_of(starts * rounds))]
+        self._starts[id(candidate)], self._launches[id(candidate)] = starts, each
+
+    def one_pass(self, candidates: Sequence[Candidate], number: int) -> list[float]:
+        """Milliseconds of each, side by side; who comes first changes from pass to pass."""
+        order = [(number + i) % len(candidates) for i in range(len(candidates))]
+        if number % 2:
+            order.reverse()
+        wanted = []
+        for i in order:
+            starts = self._starts[id(candidates[i])]
+            wanted.append(starts[number % len(starts)])
+        with bound_to(self.ordinal):
+            times = dict(zip(order, self.watch.measure(wanted), strict=True))
+        return [times[i] / self._launches[id(candidates[i])] for i in range(len(candidates))]
+
+
+def _words(found: Difference, elements: int, allowed: float) -> str:
+    if found.wrong == 0:
+        return ""
+    return (
+        f"{found.wrong} of {elements} elements are wrong or unwritten (largest difference {found.worst:.3g}, "
+        f"{allowed:.3g} allowed)"
+    )
+
+
+def context_is_lost(ordinal: int) -> bool:
+    """Whether a fault has made the GPU's context unusable for this process."""
+    try:
+        executor_for(ordinal).synchronize()
+        return False
+    except DeviceError:
+        return True

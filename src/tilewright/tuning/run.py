@@ -1,0 +1,208 @@
+"""Tuning problems: explore, compile, verify, time, store; what is known already is not measured again."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from ..errors import ConfigRejected, DeviceError
+from ..jit import CompiledKernel
+from ..jit.device import device
+from ..jit.source import CUDA_ROOT, gather
+from ..ladder import rungs_for
+from ..ladder.rung import Rung
+from ..problems import GemmProblem
+from .build import Builder, Built, default_jobs
+from .classes import class_of
+from .entries import Entry, Failure, Timed
+from .measure import GpuMeasurer, context_is_lost
+from .search import Ranked, successive_halving
+from .space import KEPT, Candidate, Space, explore
+from .store import Store
+from .tables import store_of
+from .verify import Pattern
+from .worker import first_line
+
+Say = Callable[[int, str], None]
+"""Told how many problems are done, and what runs now."""
+
+
+def silent(done: int, text: str) -> None:
+    """Progress that nobody watches."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What tuning a problem gave. `space` is None when the store had the result already."""
+
+    problem: GemmProblem
+    entry: Entry
+    space: Space | None
+    stored: bool
+    """Whether the result is in the store's file, for other processes too."""
+
+    def __str__(self) -> str:
+        m, n, k, _ = self.entry.shape
+        if not self.entry.timed:
+            return f"{self.problem.dtype} {m} x {n} x {k}: no candidate could be measured"
+        best, rest = self.entry.timed[0], self.entry.timed[1:]
+        tflops = self.problem.flops / best.ms * 1e-9
+        lead = f"; next {rest[0].ms / best.ms:.3f}" if rest else ""
+        return (
+            f"{self.problem.dtype} {self.problem.layout} {m} x {n} x {k}: {best.rung} {best.config}, "
+            f"{best.ms * 1e3:.4g} us, {tflops:.4g} TFLOP/s{lead}"
+        )
+
+
+@lru_cache(maxsize=8)
+def kernel_set(dtype: str) -> str:
+    """Hash of the device code of all rungs that multiply `dtype`: results of other code are measured anew."""
+    digest = hashlib.sha256()
+    for rung in rungs_for(dtype):
+        for name, text in gather(f'#include "{rung.include}"\n', [CUDA_ROOT]):
+            digest.update(f"{name}\0{text}\0".encode())
+    return digest.hexdigest()[:12]
+
+
+def known(problem: GemmProblem, store: Store) -> Entry | None:
+    """The store's finished result for the problem's class and today's kernels."""
+    entry = store.table.get(str(class_of(problem)))
+    return entry if entry is not None and entry.finished and entry.kernels == kernel_set(problem.dtype) else None
+
+
+def choose_rungs(dtype: str, rungs: Sequence[Rung] | None) -> tuple[Rung, ...]:
+    """Those named, else all that multiply the type. Raises ConfigRejected where there is none."""
+    chosen = tuple(rungs) if rungs else rungs_for(dtype)
+    fits = tuple(rung for rung in chosen if dtype in rung.dtypes)
+    if not fits:
+        raise ConfigRejected(
+            f"none of {', '.join(map(str, chosen)) or 'the rungs'} multiplies {dtype}. Leave --rungs away."
+        )
+    return fits
+
+
+def tune_problems(
+    problems: Sequence[GemmProblem], *, ordinal: int = 0, rungs: Sequence[Rung] | None = None, seconds: float = 60.0,
+    jobs: int | None = None, again: bool = False, kept: int = KEPT, store: Store | None = None, say: Say = silent,
+) -> Iterator[Tuned]:  # fmt: skip
+    """Tune each problem on a GPU, at most about `seconds` of measuring each, and store what was found.
+
+    All kernels compile ahead in `jobs` processes while earlier problems are measured. A problem whose class the store
+    has, for today's kernels, is not measured again unless `again`. Ctrl-C: what was measured of the problem under way
+    is stored, and KeyboardInterrupt goes on its way. Raises DeviceError without a GPU, or when a kernel's fault has
+    taken the GPU's context along (the culprit is stored as failed first).
+    """
+    where = device(ordinal)
+    store = store or store_of(where.gpu, ordinal)
+    problems = list({str(class_of(problem)): problem for problem in reversed(problems)}.values())[::-1]
+    spaces: dict[int, Space] = {}
+    futures: dict[int, list[Future[Built]]] = {}
+    patterns: dict[str, Pattern] = {}
+    with Builder(jobs or default_jobs()) as builder:
+        for number, problem in enumerate(problems):
+            if again or known(problem, store) is None:
+                spaces[number] = explore(problem, where.gpu, choose_rungs(problem.dtype, rungs), kept)
+                futures[number] = [
+                    builder.submit(c.rung.include, c.rung.constants(problem, c.config), c.rung.entry, where.arch.name)
+                    for c in spaces[number].kept
+                ]
+        for number, problem in enumerate(problems):
+            if number not in spaces:
+                entry = known(problem, store)
+                assert entry is not None
+                yield Tuned(problem, entry, None, True)
+                continue
+            if problem.dtype not in patterns:
+                patterns = {problem.dtype: Pattern(problem.dtype)}
+            run = _Run(problem, spaces[number], futures[number], ordinal, patterns[problem.dtype], seconds)
+            try:
+                run.measure(lambda text, done=number: say(done, text))  # type: ignore[misc]
+            finally:
+                entry = run.entry()
+                stored = bool(entry.timed) and store.add([entry])
+                run.close()
+            yield Tuned(problem, entry, spaces[number], stored)
+
+
+class _Run:
+    """Measuring one problem's candidates as they come from the compiler."""
+
+    def __init__(
+        self, problem: GemmProblem, space: Space, futures: Sequence[Future[Built]], ordinal: int, pattern: Pattern,
+        seconds: float,
+    ) -> None:  # fmt: skip
+        self.problem, self.space, self.futures, self.ordinal = problem, space, futures, ordinal
+        self.pattern, self.seconds = pattern, seconds
+        self.failed: list[Failure] = []
+        self.ranking: list[Ranked[Candidate]] = []
+        self.finished = False
+        self.start = time.monotonic()
+        self.measurer: GpuMeasurer | None = None
+
+    def close(self) -> None:
+        """Free the operands, where the GPU still lets us."""
+        if self.measurer is not None and not context_is_lost(self.ordinal):
+            self.measurer.__exit__()
+
+    def _fail(self, candidate: Candidate, kind: str, reason: str) -> None:
+        self.failed.append(Failure(candidate.rung.id, str(candidate.config), kind, reason))
+
+    def measure(self, say: Callable[[str], None]) -> None:
+        m, n, k = self.problem.m, self.problem.n, self.problem.k
+        name = f"{self.problem.dtype} {self.problem.layout} {m} x {n} x {k}"
+        say(f"{name}: operands and reference")
+        self.measurer = measurer = GpuMeasurer(self.problem, self.ordinal, self.pattern)
+        ready = []
+        for done, (candidate, future) in enumerate(zip(self.space.kept, self.futures, strict=True)):
+            say(f"{name}: {done} of {len(self.futures)} compiled and verified")
+            built = future.result()
+            if isinstance(built, tuple):
+                self._fail(candidate, *built)
+            elif self._verified(candidate, built):
+                ready.append(candidate)
+        if not ready:
+            return
+
+        def told(ranking: list[Ranked[Candidate]]) -> None:
+            self.ranking = ranking
+            best = ranking[0]
+            tflops = self.problem.flops / best.ms * 1e-9
+            say(f"{name}: best so far {best.candidate.config}, {tflops:.4g} TFLOP/s")
+
+        deadline = time.monotonic() + self.seconds
+        self.ranking = successive_halving(ready, measurer, deadline=deadline, told=told)
+        self.finished = True
+
+    def _verified(self, candidate: Candidate, kernel: CompiledKernel) -> bool:
+        assert self.measurer is not None
+        try:
+            reason = self.measurer.verify(candidate, kernel)
+            if not reason:
+                self.measurer.prepare(candidate, kernel)
+                return True
+            self._fail(candidate, "wrong", reason)
+        except DeviceError as error:
+            self._fail(candidate, "launch", first_line(str(error), ""))
+            if context_is_lost(self.ordinal):
+                raise
+        return False
+
+    def entry(self) -> Entry:
+        """What is known by now."""
+        m, n, k, batch = self.problem.m, self.problem.n, self.problem.k, self.problem.batch
+        timed = [Timed(r.candidate.rung.id, r.candidate.config, float(f"{r.ms:.5g}")) for r in self.ranking]
+        # who survived more rounds was measured better: an early loser is not faster than who stayed
+        for place in range(1, len(timed)):
+            if timed[place].ms < timed[place - 1].ms:
+                timed[place] = replace(timed[place], ms=timed[place - 1].ms)
+        return Entry(
+            class_of(self.problem), (m, n, k, batch), tuple(timed), tuple(self.failed),
+            kernel_set(self.problem.dtype),
+            datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"), self.finished,
+            round(time.monotonic() - self.start, 2),
+        )  # fmt: skip

@@ -1,0 +1,125 @@
+"""Which kernels are worth compiling for a problem: every config of every rung, less what cannot be the best.
+
+Pruned before anything is compiled, each candidate with its reason: why_not's refusals, configs that spill or do not
+fit on an SM by the resource model, and those whose modelled time is far behind. Of the rest the best few are kept, no
+tile shape crowding out all others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ..arch import Gpu
+from ..ladder.rung import GemmConfig, Rung, ceil_div
+from ..problems import GemmProblem
+from .model import Prediction, predict
+
+KEPT = 24
+"""Candidates compiled and measured for one problem, unless told otherwise."""
+FAR_BEHIND = 3.0
+"""A candidate whose modelled time is more than this many times the best one's is not tried."""
+SHARE_OF_A_SHAPE = 4
+"""Candidates of one block tile in the first choice; what room is left goes to the best of all."""
+MOST_SPILL = 1.25
+"""Estimated registers over those granted, at most."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One kernel to try, and what the model says of it."""
+
+    rung: Rung
+    config: GemmConfig
+    prediction: Prediction
+
+    def __str__(self) -> str:
+        return f"{self.rung.id} {self.config}"
+
+
+@dataclass(frozen=True)
+class Space:
+    """`kept` is in the model's order. `pruned`: how many were put aside, by reason. `considered`: all of them."""
+
+    kept: tuple[Candidate, ...]
+    pruned: dict[str, int]
+    considered: int
+
+    def __str__(self) -> str:
+        reasons = ", ".join(f"{count} {why}" for why, count in self.pruned.items() if count)
+        return f"{len(self.kept)} of {self.considered} candidates kept" + (f"; put aside: {reasons}" if reasons else "")
+
+
+def variants(rung: Rung, problem: GemmProblem, gpu: Gpu) -> Iterator[GemmConfig]:
+    """The rung's space, and around it other orders of the tiles."""
+    for config in rung.space():
+        yield config
+        if config.group_m > 1 and ceil_div(problem.m, config.tile_m) > config.group_m:
+            yield replace(config, group_m=2 * config.group_m)
+
+
+def explore(
+    problem: GemmProblem,
+    gpu: Gpu,
+    rungs: Sequence[Rung],
+    kept: int = KEPT,
+    also: Iterable[tuple[Rung, GemmConfig]] = (),
+) -> Space:
+    """The candidates worth compiling. `also`: some that are kept whatever the model says, if they can run."""
+    pruned: Counter[str] = Counter()
+    fits: dict[tuple[str, GemmConfig], Candidate] = {}
+    wanted: list[Candidate] = []
+    considered = 0
+    for rung, config, always in _all(problem, gpu, rungs, also):
+        if (rung.id, config) in fits:
+            continue
+        considered += 1
+        if rung.why_not(problem, config, gpu.arch) is not None:
+            pruned["cannot run it (why_not)"] += 1
+            continue
+        prediction = predict(problem, rung, config, gpu)
+        granted = min(gpu.arch.registers_per_sm // max(config.threads * config.min_blocks, 1), 255)
+        if prediction.resident == 0:
+            pruned["do not fit on an SM"] += 1
+        elif prediction.registers > MOST_SPILL * granted and not always:
+            pruned["would spill registers"] += 1
+        else:
+            fits[rung.id, config] = candidate = Candidate(rung, config, prediction)
+            if always:
+                wanted.append(candidate)
+    ordered = sorted(fits.values(), key=_order)
+    chosen = {id(candidate): candidate for candidate in wanted[:kept]}
+    if ordered:
+        limit = FAR_BEHIND * ordered[0].prediction.ms
+        near = [candidate for candidate in ordered if candidate.prediction.ms <= limit]
+        shapes: Counter[tuple[int, ...]] = Counter()
+        for first_choice in (True, False):
+            for candidate in near:
+                config = candidate.config
+                shape = (config.tile_m, config.tile_n, config.split_k)
+                if len(chosen) >= kept or id(candidate) in chosen:
+                    continue
+                if first_choice and shapes[shape] >= SHARE_OF_A_SHAPE:
+                    continue
+                shapes[shape] += 1
+                chosen[id(candidate)] = candidate
+        far = sum(id(candidate) not in chosen for candidate in ordered[len(near) :])
+        pruned[f"more than {FAR_BEHIND:g} times the best modelled time"] += far
+        pruned[f"not among the best {kept} by the model"] += len(ordered) - far - len(chosen)
+    return Space(tuple(sorted(chosen.values(), key=_order)), dict(pruned), considered)
+
+
+def _order(candidate: Candidate) -> tuple[float, str, str]:
+    """By modelled time; equals in the order of their names, so that a space is always the same."""
+    return candidate.prediction.ms, candidate.rung.id, repr(candidate.config)
+
+
+def _all(
+    problem: GemmProblem, gpu: Gpu, rungs: Sequence[Rung], also: Iterable[tuple[Rung, GemmConfig]]
+) -> Iterator[tuple[Rung, GemmConfig, bool]]:
+    for rung, config in also:
+        yield rung, config, True
+    for rung in rungs:
+        for config in variants(rung, problem, gpu):
+            yield rung, config, False

@@ -1,0 +1,152 @@
+"""Where tuning results are kept: one JSON file a GPU and driver generation, safe to share between processes.
+
+A file is written beside itself, flushed to the disk and renamed into place, so a reader sees the old file or the new
+one. Who changes it holds a lock from reading to renaming (flock: the kernel lets go of it when a process dies). A file
+that cannot be read is set aside, said once. A folder that cannot be written is said once and done without: results
+then live as long as the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import tempfile
+import uuid
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import platformdirs
+
+from ..errors import CacheError
+from ..jit.cache import ENVIRONMENT_VARIABLE as CACHE_VARIABLE
+from .entries import Entry, Table, decode, encode, newer
+
+ENVIRONMENT_VARIABLE = "TILEWRIGHT_TUNED"
+FORMAT = "v1"
+"""Files of another format lie in another folder: an older version of this package never meets a newer file."""
+
+
+def default_folder() -> Path:
+    """$TILEWRIGHT_TUNED, else `tuned` in $TILEWRIGHT_CACHE, else the platform's data folder for this user."""
+    if chosen := os.environ.get(ENVIRONMENT_VARIABLE):
+        return Path(chosen).expanduser()
+    if cache := os.environ.get(CACHE_VARIABLE):
+        return Path(cache).expanduser() / "tuned"
+    return platformdirs.user_data_path("tilewright") / "tuned"
+
+
+def file_name(gpu: str, driver: str) -> str:
+    """Such as H200-cuda13.json."""
+    plain = re.sub(r"[^A-Za-z0-9]+", "-", gpu).strip("-") or "gpu"
+    return f"{plain}-{driver}.json"
+
+
+class Store:
+    """Results for one GPU and driver generation, by problem class.
+
+    `table` is what this process knows: what the file held when it was opened, and what was added since.
+    """
+
+    def __init__(self, gpu: str, driver: str, folder: Path | None = None) -> None:
+        self.gpu, self.driver = gpu, driver
+        self.path = (folder or default_folder()) / FORMAT / file_name(gpu, driver)
+        self._told: set[str] = set()
+        self.table: Table = self._read()
+
+    def _say_once(self, kind: str, message: str) -> None:
+        if kind not in self._told:
+            self._told.add(kind)
+            warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+    def _read(self) -> Table:
+        """The file's entries; none where there is no file, or no sound one (it is then set aside)."""
+        try:
+            data = self.path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except OSError as error:
+            self._say_once("read", f"tuning results {self.path} cannot be read ({error}); they are not used.")
+            return {}
+        try:
+            return decode(data)
+        except CacheError as error:
+            self._set_aside(str(error))
+            return {}
+
+    def _set_aside(self, reason: str) -> None:
+        aside = self.path.with_name(f"{self.path.stem}.corrupt-{uuid.uuid4().hex[:8]}")
+        with contextlib.suppress(OSError):
+            self.path.rename(aside)
+        self._say_once("corrupt", f"tuning results {self.path} were corrupt ({reason}); set aside as {aside.name}.")
+
+    def add(self, entries: Iterable[Entry]) -> bool:
+        """Take entries over, here and in the file. True when the file holds them; never raises for a file.
+
+        What another process wrote meanwhile is kept; of two results for one class the newer stands.
+        """
+        for entry in entries:
+            held = self.table.get(entry.key)
+            self.table[entry.key] = entry if held is None else newer(held, entry)
+        try:
+            for folder in reversed([self.path.parent, *self.path.parent.parents]):
+                if not folder.exists():
+                    folder.mkdir(mode=0o700, exist_ok=True)
+            with _locked(self.path.with_suffix(".lock")):
+                merged = merge(self._read(), self.table)
+                write_file(self.path, encode(merged, self.gpu, self.driver))
+                self.table = merged
+            return True
+        except OSError as error:
+            self._say_once(
+                "write",
+                f"tuning results cannot be written to {self.path} ({error}); they serve this process only. Point "
+                f"{ENVIRONMENT_VARIABLE} at a folder that can be written.",
+            )
+            return False
+
+
+def merge(one: Mapping[str, Entry], other: Mapping[str, Entry]) -> Table:
+    """Both tables' entries; of two for one class the newer. The same whichever comes first."""
+    merged = dict(one)
+    for key, entry in other.items():
+        merged[key] = newer(merged[key], entry) if key in merged else entry
+    return merged
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock file's lock; waits for whoever holds it."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write beside `path`, flush to the disk, rename. Raises OSError; leaves no temporary file behind then."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the rename itself
+    finally:
+        os.close(folder)
+
+
+def stored_files(folder: Path | None = None) -> list[Path]:
+    """The files of all GPUs and drivers, by name."""
+    return sorted(((folder or default_folder()) / FORMAT).glob("*.json"))

@@ -1,0 +1,97 @@
+"""Is a candidate's result right? Compared on the GPU with another rung's product, itself checked in float64.
+
+Random operands, an output filled with NaN before, guard bands around it intact after, every element compared. The
+measure is what lab.check allows: rounding of a sum of k products at random, half a step of the result's type.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+
+from ..jit import CompiledKernel, Launch, compile_rung
+from ..jit.source import Constant
+from ..ladder.tensor import CPP_TYPES
+from ..problems import ITEM_BYTES
+
+DIGITS = {"f32": 24, "f16": 11, "bf16": 8}
+"""Binary digits of a number's significand."""
+_ARGS = struct.Struct("<3Qqf4x")
+_RESULT = struct.Struct("<QI4x")
+RESULT_BYTES = _RESULT.size
+_UNIT_ROUNDOFF = 2.0**-24
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`wrong`: elements beyond their bound; `worst`: the largest finite difference."""
+
+    wrong: int
+    worst: float
+
+
+def compare_kernel(out_dtype: str, arch: str) -> CompiledKernel:
+    """The kernel of cuda/tuning/compare.cuh for results of `out_dtype`."""
+    constants: dict[str, Constant] = {"out_type": CPP_TYPES[out_dtype], "digits": DIGITS[out_dtype]}
+    return compile_rung("tuning/compare.cuh", constants, "compare", arch)
+
+
+def compare_launch(found: int, expected: int, result: int, elements: int, allowed: float) -> Launch:
+    """Compare `elements` elements at addresses `found` and `expected` (fp32) into `result` (RESULT_BYTES zeros)."""
+    blocks = max(1, min(-(-elements // 1024), 2048))
+    return Launch((blocks, 1, 1), (256, 1, 1), _ARGS.pack(found, expected, result, elements, allowed))
+
+
+def read_difference(data: np.ndarray) -> Difference:
+    wrong, worst = _RESULT.unpack(data.tobytes())
+    return Difference(wrong, float(np.uint32(worst).view(np.float32)))
+
+
+def allowed_error(k: int, dtype: str, largest: float) -> float:
+    """What two fp32 sums of k products may differ by, results being `largest` at most.
+
+    Each is off by about sqrt(k) roundings; tensor cores cut where fp32 rounds, once in 16 products, and cuts add up.
+    """
+    steps = 4 * sqrt(max(k, 1)) + (0 if dtype == "f32" else k / 8)
+    return steps * _UNIT_ROUNDOFF * largest
+
+
+class Pattern:
+    """Random normal numbers of a type, repeated: cheap to make as large as the L2 asks for.
+
+    Its length is prime, so that no two rows of a matrix that lies in it are equal.
+    """
+
+    LENGTH = 4_194_301
+
+    def __init__(self, dtype: str, seed: int = 0) -> None:
+        self.dtype = dtype
+        values = np.random.default_rng(seed).standard_normal(self.LENGTH, dtype=np.float32)
+        if dtype == "f32":
+            self.stored: np.ndarray = values
+        elif dtype == "f16":
+            self.stored = values.astype(np.float16)
+        else:
+            self.stored = (values.view(np.uint32) >> 16).astype(np.uint16)  # cut, not rounded: random all the same
+
+    def values(self, places: np.ndarray) -> np.ndarray:
+        """float64 values at element offsets from the start of the repeated pattern."""
+        stored = self.stored[places % self.LENGTH]
+        if self.dtype == "bf16":
+            return (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        return stored.astype(np.float64)
+
+    @property
+    def item_bytes(self) -> int:
+        return ITEM_BYTES[self.dtype]
+
+
+def sample_places(extent: int, count: int, seed: int) -> np.ndarray:
+    """Up to `count` indices below `extent`, the first and the last among them."""
+    if extent <= count:
+        return np.arange(extent)
+    inner = np.random.default_rng(seed).integers(0, extent, count - 2)
+    return np.unique(np.concatenate(([0, extent - 1], inner)))
