@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .emu import emulate, emulator
     from .ops.matmul import matmul
     from .plan import explain
+    from .tuning import tune
 
 # Heavy modules load when first needed: `import tilewright` alone stays under 0.2 s.
 _LAZY = {
@@ -19,9 +20,10 @@ _LAZY = {
     "explain": ".plan",
     "emulate": ".emu",
     "emulator": ".emu",
+    "tune": ".tuning",
 }
 
-__all__ = ["__version__", "emulate", "emulator", "errors", "explain", "matmul"]
+__all__ = ["__version__", "emulate", "emulator", "errors", "explain", "matmul", "tune"]
 
 
 def __getattr__(name: str) -> Any:

@@ -59,6 +59,7 @@ class Explanation:
                 ("runs", f"{self.plan.rung.id}, config {self.plan.config}"),
                 ("why", self.plan.why),
                 ("source", self.plan.source),
+                *(("next", f"{rung}, config {config}: {words}") for rung, config, words in self.plan.runners_up),
                 ("path", self.path),
                 ("stores", self.output),
                 ("launch", self._launch()),

@@ -1,8 +1,10 @@
 """Which rung and config run a product, and why.
 
-The choice is a pure function of the problem and the GPU: the same call always runs the same kernel. A rung named by
-the caller runs with its default config; else the fast rung of the dtype runs with the config that a small cost model
-prefers. The model's only measured input is one figure a config, in `FP32_CHOICES`.
+The choice is a pure function of the problem, the GPU and the tuning results: the same call runs the same kernel. A rung
+named by the caller runs with its default config. Else tuning results decide: those of this machine, then those that
+ship with the package, the problem's own class first, its neighbours if it was not tuned (tuning/choice.py). Where none
+know anything near, the fast rung of the dtype runs with the config that a small cost model prefers; the model's only
+measured input is one figure a config, in `FP32_CHOICES`.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from .errors import ConfigRejected
 from .ladder import GEMM_RUNGS, GemmConfig, Rung, find_rung, rungs_for
 from .ladder.rung import ceil_div
 from .problems import GemmProblem
+from .tuning.choice import choose
+from .tuning.tables import generation, sources_for
 
 if TYPE_CHECKING:
     from .explanation import Explanation
@@ -64,6 +68,8 @@ class Plan:
     """Who chose: "the caller", "the rung's default", or what the figures behind the cost model are."""
     why: str
     refused: tuple[tuple[str, str, str], ...] = ()
+    runners_up: tuple[tuple[str, str, str], ...] = ()
+    """(rung, config, how it compares) of the next best that were measured or estimated."""
 
 
 def plan_for(problem: GemmProblem, on: Gpu | Arch, rung: str | None = None, config: GemmConfig | None = None) -> Plan:
@@ -75,11 +81,12 @@ def plan_for(problem: GemmProblem, on: Gpu | Arch, rung: str | None = None, conf
     if config is not None and not isinstance(config, GemmConfig):
         raise ConfigRejected(f"config is {config!r}; pass a tilewright.ladder.GemmConfig, or none.")
     gpu = on if isinstance(on, Gpu) else next(gpu for gpu in GPUS.values() if gpu.arch == on)
-    return _plan(problem, gpu, rung, config)
+    return _plan(problem, gpu, rung, config, generation())
 
 
 @lru_cache(maxsize=4096)
-def _plan(problem: GemmProblem, gpu: Gpu, rung_name: str | None, config: GemmConfig | None) -> Plan:
+def _plan(problem: GemmProblem, gpu: Gpu, rung_name: str | None, config: GemmConfig | None, tuned: int) -> Plan:
+    """`tuned` counts the changes of tuning results in this process."""
     known = rungs_for(problem.dtype)
     if not known:
         have = sorted({dtype for rung in GEMM_RUNGS for dtype in rung.dtypes})
@@ -93,6 +100,10 @@ def _plan(problem: GemmProblem, gpu: Gpu, rung_name: str | None, config: GemmCon
         if config is not None:
             return Plan(rung, config, "the caller", "the config was named in the call")
         return Plan(rung, rung.default, "the rung's default", f"{rung} was named in the call")
+    if problem.m and problem.n and problem.k and problem.batch:
+        found = choose(problem, gpu, sources_for(gpu))
+        if found is not None:
+            return Plan(found.rung, found.config, found.source, found.why, runners_up=found.runners_up)
     return _choose(problem, gpu, known)
 
 

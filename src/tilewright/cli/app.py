@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import emulate, house, ladder
+from . import emulate, house, ladder, tune
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,6 +28,7 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 app.add_typer(ladder.app, name="ladder")
 app.command(epilog=emulate.EXAMPLE)(emulate.emulate)
 app.command(epilog="Example:  tilewright explain --m 4096 --n 4096 --k 64 --layout nt --gpu A100")(ladder.explain)
+app.command(epilog=tune.EXAMPLES)(tune.tune)
 app.command(epilog="Example:  tilewright doctor --json report.json")(house.doctor)
 app.add_typer(house.cache_app, name="cache")
 app.command(epilog="Example:  tilewright bench fp32-ladder --out benchmarks/results")(house.bench)

@@ -63,6 +63,14 @@ class Progress:
             self.task = self.bar.add_task(text, total=self.total)
         self.bar.update(self.task, description=text, completed=done)
 
+    def print(self, text: str) -> None:
+        """A line of results to stdout, above the bar where there is one."""
+        if self.bar is not None:
+            self.bar.stop()
+        print(text, flush=True)
+        if self.bar is not None:
+            self.bar.start()
+
 
 def plain_warnings() -> None:
     """Warnings as one line, without the place in our code that gave them."""

@@ -142,6 +142,11 @@ def remember(torch: Any, key: Any, call: WarmCall) -> None:
     _calls[key] = call
 
 
+def forget() -> None:
+    """Let every call take the full path once more: another kernel may be its choice now."""
+    _calls.clear()
+
+
 def split_params(params: bytes, addresses: tuple[int, int, int, int], alpha: float, beta: float) -> bytes | None:
     """What of a kernel's parameters lies between addresses and scalars; None when they are laid out otherwise."""
     head, tail = _ADDRESSES.pack(*addresses), _SCALARS.pack(alpha, beta)

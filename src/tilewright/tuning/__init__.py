@@ -1,1 +1,80 @@
-"""The autotuner."""
+"""The autotuner: which kernel is fastest for a problem on this GPU, found by measuring, kept for later.
+
+space.py    which candidates are worth compiling (model.py orders them)
+build.py    compiling them in processes of their own (worker.py)
+verify.py   is a candidate right?          measure.py   running it on a GPU
+search.py   successive halving             run.py       one problem after the other
+store.py    results on disk (entries.py: as JSON; classes.py: which problems share one)
+choice.py   what a plan makes of results   tables.py    which tables it asks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DeviceError, InvalidOperand
+
+if TYPE_CHECKING:
+    from .run import Tuned
+
+
+def tune(
+    a: Any,
+    b: Any,
+    *,
+    out_dtype: Any = None,
+    rungs: Sequence[str] | None = None,
+    seconds: float = 60.0,
+    jobs: int | None = None,
+    again: bool = False,
+) -> Tuned:
+    """Measure which kernel multiplies a and b fastest on their GPU; `matmul` and `explain` use it from then on.
+
+    a, b: as for `tilewright.matmul`; only their shapes, strides, alignment, dtypes and GPU count, their values are not
+        read. NumPy arrays stand for the first GPU.
+    out_dtype: as for `matmul`.
+    rungs: ids of the rungs to try; by default all that multiply the dtype.
+    seconds: at most about this long is measured, after compiling; most problems take a second or two.
+    jobs: compiling processes; by default one a core but one.
+    again: measure although the store has the result for this class of problems.
+
+    Returns what was found: `.entry.best` (rung, config, ms), `.entry.timed` (all, the fastest first), `.entry.failed`
+    (with kind and reason), `.space` (what was pruned, why). Raises InvalidOperand as matmul does and for an empty
+    result, DeviceError without a GPU, on the emulator, or while a CUDA graph is captured.
+    """
+    from ..jit.launch import current_executor
+    from ..ladder import find_rung
+    from ..ops.call import read_call
+    from ..ops.shapes import GRID_BATCH
+    from .run import tune_problems
+
+    call = read_call(a, b, None, 1.0, None, None, out_dtype)
+    if current_executor() is not None and call.a.device is None:
+        raise DeviceError("tuning needs a GPU: the emulator knows what a kernel does, but no times.")
+    problem = call.product.problem
+    if 0 in (problem.m, problem.n, problem.k, problem.batch):
+        raise InvalidOperand(f"a {call.a.shape} @ b {call.b.shape}: nothing is multiplied, so nothing can be tuned.")
+    ordinal = call.a.device or 0
+    if call.a.device is not None:
+        _refuse_capture(call.a.stream or 0, ordinal)
+    problem = replace(problem, batch=min(problem.batch, GRID_BATCH))
+    chosen = [find_rung(name) for name in rungs] if rungs else None
+    (tuned,) = tune_problems([problem], ordinal=ordinal, rungs=chosen, seconds=seconds, jobs=jobs, again=again)
+    return tuned
+
+
+def _refuse_capture(stream: int, ordinal: int) -> None:
+    from ..jit.device import bound_to, check, driver
+
+    with bound_to(ordinal):
+        status = check(driver().cuStreamIsCapturing(stream), "asking whether a stream is being captured")
+    if int(status):
+        raise DeviceError(
+            "tune was called while a CUDA graph is captured on the arrays' stream: compiling and measuring cannot be "
+            "part of a graph. Tune before the capture; plans then use the result."
+        )
+
+
+__all__ = ["tune"]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ..arch import Gpu
 from ..jit import Resources
+from ..ladder import rungs_for
 from ..ladder.rung import GemmConfig, Rung, ceil_div
 from ..occupancy import occupancy
 from ..problems import ITEM_BYTES, GemmProblem
@@ -22,9 +23,13 @@ _MMA_SHARE = {(9, 0): 0.63}
 """Of the tensor peak, that mma.sync reaches: 625 of 989 TFLOP/s measured on an H200, all of it before Hopper."""
 _SHARED_BYTES = 128
 """Bytes a clock that an SM's shared memory gives."""
-_L2_SHARE = 1.15
+_CONFLICTS = {"h03": 2.0, "h04": 2.0, "h05": 2.0, "h06": 2.0, "h07": 2.0, "h08": 3.0, "h09": 1.5, "h10": 1.5}
+"""Wavefronts of a shared load over the fewest possible, where fragments meet bank conflicts (docs/ladder.md)."""
+_L2_SHARE = 1.4
 """L2 bandwidth as a multiple of that of device memory."""
 _DRAM_SHARE = 0.89
+_BELOW_THE_TOP = 0.04
+"""What a rung is taken to be slower than the next above it, for all that its own terms here do not tell."""
 _LATENCY_US = 0.85
 """From asking for a tile to its landing in shared memory, on a busy GPU."""
 _BLOCK_US = 1.3
@@ -83,7 +88,9 @@ def predict(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu) -> P
     block_us = steps * (parts[limiter] * spill * ragged + _SYNC_US / beside)
     sm_us = busiest * (block_us + _BLOCK_US / beside)
     dram_us = problem.bytes / (gpu.dram_gb_s * _DRAM_SHARE) * 1e-3
-    total = max(sm_us, dram_us) + _LAUNCH_US
+    ladder = rungs_for(problem.dtype)
+    below = len(ladder) - 1 - ladder.index(rung) if rung in ladder else 0
+    total = max(sm_us, dram_us) * (1 + _BELOW_THE_TOP * below) + _LAUNCH_US
     if config.split_k > 1:
         partial = 4 * problem.m * problem.n * problem.batch
         total += _LAUNCH_US + 2 * config.split_k * partial / (gpu.dram_gb_s * _L2_SHARE) * 1e-3
@@ -110,13 +117,16 @@ def _step_us(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, bes
         hidden = ahead / (ahead + 0.25)
     # bytes of tile_k x (a warp's rows + columns) from shared memory, for each warp of the block
     warp_m, warp_n = config.warp_m or config.thread_m * 4, config.warp_n or config.thread_n * 8
-    reads = warps / config.slices_k * (warp_m + warp_n) * tile_k * item
+    reads = warps / config.slices_k * (warp_m + warp_n) * tile_k * item * _CONFLICTS.get(rung.id[:3], 1.0)
     brought = (config.tile_m + config.tile_n) * tile_k * item
     l2_a_sm = gpu.dram_gb_s * _L2_SHARE / max(sms, gpu.sm_count // 2) * 1e3  # bytes a microsecond
     in_flight = max(config.stages - 1, 1) * brought * beside
-    return {
+    parts = {
         "arithmetic": products / peak / hidden,
         "shared memory": (reads + brought) / (_SHARED_BYTES * clock),
         "L2": brought / l2_a_sm,
-        "latency": brought / (in_flight / _LATENCY_US) if config.stages > 1 else _LATENCY_US / beside,
+        "latency": brought / (in_flight / _LATENCY_US),
     }
+    if config.stages == 1:  # a block loads, waits, multiplies; only blocks beside it fill the gaps
+        parts["latency"] = (_LATENCY_US + max(parts["arithmetic"], parts["shared memory"])) / beside
+    return parts

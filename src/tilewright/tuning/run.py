@@ -24,7 +24,7 @@ from .measure import GpuMeasurer, context_is_lost
 from .search import Ranked, successive_halving
 from .space import KEPT, Candidate, Space, explore
 from .store import Store
-from .tables import store_of
+from .tables import results_changed, store_of
 from .verify import Pattern
 from .worker import first_line
 
@@ -125,6 +125,7 @@ def tune_problems(
             finally:
                 entry = run.entry()
                 stored = bool(entry.timed) and store.add([entry])
+                results_changed()
                 run.close()
             yield Tuned(problem, entry, spaces[number], stored)
 

@@ -51,12 +51,16 @@ class Space:
         return f"{len(self.kept)} of {self.considered} candidates kept" + (f"; put aside: {reasons}" if reasons else "")
 
 
-def variants(rung: Rung, problem: GemmProblem, gpu: Gpu) -> Iterator[GemmConfig]:
-    """The rung's space, and around it other orders of the tiles."""
-    for config in rung.space():
-        yield config
-        if config.group_m > 1 and ceil_div(problem.m, config.tile_m) > config.group_m:
-            yield replace(config, group_m=2 * config.group_m)
+GROUPS = (4, 16)
+"""Tile rows that are walked together, beside the 8 of the spaces: tried with the model's first choice."""
+
+
+def other_groups(candidate: Candidate, problem: GemmProblem) -> Iterator[GemmConfig]:
+    """The config with its tiles walked in other orders, where there are enough of them for that to matter."""
+    config = candidate.config
+    if config.group_m > 1 and ceil_div(problem.m, config.tile_m) > config.group_m:
+        for group in GROUPS:
+            yield replace(config, group_m=group)
 
 
 def explore(
@@ -89,6 +93,10 @@ def explore(
             if always:
                 wanted.append(candidate)
     ordered = sorted(fits.values(), key=_order)
+    for best in ordered[:1]:
+        for config in other_groups(best, problem):
+            considered += 1
+            wanted.append(Candidate(best.rung, config, best.prediction))
     chosen = {id(candidate): candidate for candidate in wanted[:kept]}
     if ordered:
         limit = FAR_BEHIND * ordered[0].prediction.ms
@@ -121,5 +129,5 @@ def _all(
     for rung, config in also:
         yield rung, config, True
     for rung in rungs:
-        for config in variants(rung, problem, gpu):
+        for config in rung.space():
             yield rung, config, False

@@ -82,20 +82,22 @@ class Store:
             self.path.rename(aside)
         self._say_once("corrupt", f"tuning results {self.path} were corrupt ({reason}); set aside as {aside.name}.")
 
-    def add(self, entries: Iterable[Entry]) -> bool:
+    def add(self, entries: Iterable[Entry], replace: bool = False) -> bool:
         """Take entries over, here and in the file. True when the file holds them; never raises for a file.
 
-        What another process wrote meanwhile is kept; of two results for one class the newer stands.
+        What another process wrote meanwhile is kept; of two results for one class the newer stands, or, with
+        `replace`, the one given.
         """
-        for entry in entries:
-            held = self.table.get(entry.key)
-            self.table[entry.key] = entry if held is None else newer(held, entry)
+        given = {entry.key: entry for entry in entries}
+        self.table = self.table | given if replace else merge(self.table, given)
         try:
             for folder in reversed([self.path.parent, *self.path.parent.parents]):
                 if not folder.exists():
                     folder.mkdir(mode=0o700, exist_ok=True)
             with _locked(self.path.with_suffix(".lock")):
                 merged = merge(self._read(), self.table)
+                if replace:
+                    merged |= given
                 write_file(self.path, encode(merged, self.gpu, self.driver))
                 self.table = merged
             return True

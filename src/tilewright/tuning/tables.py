@@ -65,7 +65,9 @@ def generation() -> int:
 
 
 def results_changed() -> None:
-    """Forget plans that rest on older results, and read the files anew."""
+    """Forget plans and warm calls that rest on older results."""
     global _generation
     _generation += 1
-    _store.cache_clear()
+    from ..ops.warm import forget
+
+    forget()
