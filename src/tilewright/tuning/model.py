@@ -17,26 +17,41 @@ from ..problems import ITEM_BYTES, GemmProblem
 
 _BOOKKEEPING = 36
 """Registers for addresses, counters and what the compiler keeps beside accumulators and fragments."""
-_FFMA_SHARE = 0.90
-"""Of the FFMA peak, that operands in registers and shared memory leave (measured: 59.3 of 66.9 TFLOP/s)."""
-_MMA_SHARE = {(9, 0): 0.63}
-"""Of the tensor peak, that mma.sync reaches: 625 of 989 TFLOP/s measured on an H200, all of it before Hopper."""
 _SHARED_BYTES = 128
 """Bytes a clock that an SM's shared memory gives."""
 _CONFLICTS = {"h03": 2.0, "h04": 2.0, "h05": 2.0, "h06": 2.0, "h07": 2.0, "h08": 3.0, "h09": 1.5, "h10": 1.5}
 """Wavefronts of a shared load over the fewest possible, where fragments meet bank conflicts (docs/ladder.md)."""
-_L2_SHARE = 1.4
-"""L2 bandwidth as a multiple of that of device memory."""
-_DRAM_SHARE = 0.89
-_BELOW_THE_TOP = 0.04
-"""What a rung is taken to be slower than the next above it, for all that its own terms here do not tell."""
-_LATENCY_US = 0.85
-"""From asking for a tile to its landing in shared memory, on a busy GPU."""
-_BLOCK_US = 1.3
-"""A block's start, its first tiles' way and its stores, when nothing runs beside it."""
-_LAUNCH_US = 2.0
-_SYNC_US = 0.06
-"""A barrier and the wait before it, once a tile along k."""
+_MMA_SHARE = {(9, 0): 0.63}
+"""Of the tensor peak, that mma.sync reaches: 625 of 989 TFLOP/s measured on an H200, nearly all of it elsewhere."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Constants of the model, fitted to measured times; of one kind of kernel each."""
+
+    share: float
+    """Of the peak of the unit that multiplies, with warps enough."""
+    hiding: float
+    """Warps a scheduler at which half of that is left unused for want of independent work."""
+    latency_us: float
+    """From asking for a tile to its landing in shared memory, on a busy GPU."""
+    block_us: float
+    """A block's start, its first tiles' way and its stores, when nothing runs beside it."""
+    launch_us: float
+    sync_us: float
+    """A barrier and the wait before it, once a tile along k."""
+    l2: float
+    """L2 bandwidth as a multiple of that of device memory."""
+    dram: float
+    """Of the bandwidth of device memory."""
+    elements_a_clock: float
+    """That an SM copies one by one, where 16-byte accesses cannot read an operand's lines."""
+    below_the_top: float
+    """What a rung is slower than the next above it, for all that its own terms here do not tell."""
+
+
+_TENSOR = Fit(0.97, 0.24, 0.66, 1.2, 0.5, 0.05, 2.5, 1.0, 3.6, 0.3)
+_FFMA = Fit(0.97, 0.45, 0.3, 0.9, 0.9, 0.02, 0.9, 0.95, 3.4, 0.05)
 
 
 @dataclass(frozen=True)
@@ -68,39 +83,40 @@ def estimate_registers(config: GemmConfig) -> int:
 
 def predict(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu) -> Prediction:
     """The model's word on one candidate that why_not has let pass."""
-    arch = gpu.arch
+    arch, fit = gpu.arch, _TENSOR if on_tensor_cores(config) else _FFMA
     registers = estimate_registers(config)
     cap = arch.registers_per_sm // max(config.threads * config.min_blocks, 1)
     shared = rung.shared_bytes(config, problem)
     granted = min(registers, cap, arch.registers_per_thread)
-    fit = occupancy(Resources(granted, 0, 0, 0, 0, 1), config.threads, shared, arch)
+    room = occupancy(Resources(granted, 0, 0, 0, 0, 1), config.threads, shared, arch)
     tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n) * problem.batch
     blocks = tiles * config.split_k
-    if fit.blocks == 0:
+    if room.blocks == 0:
         return Prediction(float("inf"), blocks, 0, 0.0, registers, "a block does not fit on an SM")
     busiest = max(1, ceil_div(blocks, gpu.sm_count))
-    beside = min(busiest, fit.blocks)
+    beside = min(busiest, room.blocks)
     steps = max(1, ceil_div(ceil_div(problem.k, max(config.tile_k, 1)), config.split_k))
-    parts = _step_us(problem, rung, config, gpu, beside, min(blocks, gpu.sm_count))
+    parts = _step_us(problem, rung, config, gpu, fit, beside, min(blocks, gpu.sm_count))
     limiter = max(parts, key=lambda name: parts[name])
     spill = max(1.0, registers / granted) ** 2
-    ragged = 1.2 if rung.edge(problem, config) else 1.0
-    block_us = steps * (parts[limiter] * spill * ragged + _SYNC_US / beside)
-    sm_us = busiest * (block_us + _BLOCK_US / beside)
-    dram_us = problem.bytes / (gpu.dram_gb_s * _DRAM_SHARE) * 1e-3
+    block_us = steps * (parts[limiter] * spill + fit.sync_us / beside)
+    sm_us = busiest * (block_us + fit.block_us / beside)
+    dram_us = problem.bytes / (gpu.dram_gb_s * fit.dram) * 1e-3
     ladder = rungs_for(problem.dtype)
     below = len(ladder) - 1 - ladder.index(rung) if rung in ladder else 0
-    total = max(sm_us, dram_us) * (1 + _BELOW_THE_TOP * below) + _LAUNCH_US
+    total = max(sm_us, dram_us) * (1 + fit.below_the_top * below) + fit.launch_us
     if config.split_k > 1:
         partial = 4 * problem.m * problem.n * problem.batch
-        total += _LAUNCH_US + 2 * config.split_k * partial / (gpu.dram_gb_s * _L2_SHARE) * 1e-3
+        total += fit.launch_us + 2 * config.split_k * partial / (gpu.dram_gb_s * fit.l2) * 1e-3
     if dram_us > sm_us:
         limiter = "device memory"
-    waves = blocks / (gpu.sm_count * fit.blocks)
-    return Prediction(total * 1e-3, blocks, fit.blocks, waves, registers, limiter)
+    waves = blocks / (gpu.sm_count * room.blocks)
+    return Prediction(total * 1e-3, blocks, room.blocks, waves, registers, limiter)
 
 
-def _step_us(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, beside: int, sms: int) -> dict[str, float]:
+def _step_us(
+    problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, fit: Fit, beside: int, sms: int
+) -> dict[str, float]:
     """Microseconds of one tile along k of one block, by what could bound them, `beside` blocks sharing an SM."""
     item, tile_k = ITEM_BYTES[problem.dtype], max(config.tile_k, 1)
     clock = gpu.boost_mhz  # clocks a microsecond
@@ -109,24 +125,41 @@ def _step_us(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, bes
     # a scheduler hides an instruction's latency with other warps and with independent products of its own
     ahead = beside * warps / gpu.arch.warp_schedulers
     if on_tensor_cores(config):
-        share = _MMA_SHARE.get(gpu.arch.compute_capability, 0.95)
-        peak = gpu.bf16_tflops * share * 1e6 / gpu.sm_count / 2  # products a microsecond
-        hidden = ahead / (ahead + 0.35)
+        peak = gpu.bf16_tflops * _MMA_SHARE.get(gpu.arch.compute_capability, 0.95)
     else:
-        peak = gpu.ffma_tflops * _FFMA_SHARE * 1e6 / gpu.sm_count / 2
-        hidden = ahead / (ahead + 0.25)
+        peak = gpu.ffma_tflops
+    rate = peak * fit.share * 1e6 / gpu.sm_count / 2  # products a microsecond
+    hidden = ahead / (ahead + fit.hiding)
     # bytes of tile_k x (a warp's rows + columns) from shared memory, for each warp of the block
     warp_m, warp_n = config.warp_m or config.thread_m * 4, config.warp_n or config.thread_n * 8
     reads = warps / config.slices_k * (warp_m + warp_n) * tile_k * item * _CONFLICTS.get(rung.id[:3], 1.0)
     brought = (config.tile_m + config.tile_n) * tile_k * item
-    l2_a_sm = gpu.dram_gb_s * _L2_SHARE / max(sms, gpu.sm_count // 2) * 1e3  # bytes a microsecond
+    l2_a_sm = gpu.dram_gb_s * fit.l2 / max(sms, gpu.sm_count // 2) * 1e3  # bytes a microsecond
     in_flight = max(config.stages - 1, 1) * brought * beside
     parts = {
-        "arithmetic": products / peak / hidden,
+        "arithmetic": products / rate / hidden,
         "shared memory": (reads + brought) / (_SHARED_BYTES * clock),
         "L2": brought / l2_a_sm,
-        "latency": brought / (in_flight / _LATENCY_US),
+        "latency": brought / (in_flight / fit.latency_us),
     }
+    single = _single_elements(problem, rung, config)
+    if single:
+        parts["single elements"] = single * tile_k / (fit.elements_a_clock * clock) + 0.5 * parts["arithmetic"]
     if config.stages == 1:  # a block loads, waits, multiplies; only blocks beside it fill the gaps
-        parts["latency"] = (_LATENCY_US + max(parts["arithmetic"], parts["shared memory"])) / beside
+        parts["latency"] = (fit.latency_us + max(parts["arithmetic"], parts["shared memory"])) / beside
     return parts
+
+
+def _single_elements(problem: GemmProblem, rung: Rung, config: GemmConfig) -> int:
+    """Elements of a step of 1 along k that a block copies one by one."""
+    item = ITEM_BYTES[problem.dtype]
+    edge = rung.edge(problem, config)
+    total = 0
+    for matrix, rows, cols, extent in (
+        (problem.a, problem.m, problem.k, config.tile_m), (problem.b, problem.k, problem.n, config.tile_n),
+    ):  # fmt: skip
+        wide = matrix.unit(rows, cols) != "none" and matrix.vector_bytes(rows, cols, item) == 16
+        # an edge of 16-bit operands costs no more than a comparison; fp32 rungs copy all of it by elements
+        if not wide or (edge and item == 4):
+            total += extent
+    return total

@@ -1,0 +1,237 @@
+"""The store of tuning results: whole or absent, under races, kills, damage, and disks that cannot be written."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import multiprocessing
+import os
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from tilewright.errors import CacheError
+from tilewright.ladder import GemmConfig, find_rung
+from tilewright.problems import GemmProblem
+from tilewright.tuning import store as store_module
+from tilewright.tuning.classes import class_of
+from tilewright.tuning.entries import Entry, Failure, Timed, decode, decode_named, encode, newer
+from tilewright.tuning.store import Store, default_folder, file_name, merge, stored_files
+
+F12 = find_rung("f12")
+
+
+def entry(m: int = 256, n: int = 256, k: int = 256, ms: float = 1.0, when: str = "2026-01-01", **more) -> Entry:
+    problem = GemmProblem.dense(m, n, k)
+    timed = (Timed(F12.id, F12.default, ms), Timed(F12.id, dataclasses.replace(F12.default, stages=3), 2 * ms))
+    return Entry(class_of(problem), (m, n, k, 1), timed, when=when, **{"kernels": "abc", **more})
+
+
+def table(*entries: Entry) -> dict[str, Entry]:
+    return {e.key: e for e in entries}
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store("H200", "cuda13", tmp_path)
+
+
+def again(store: Store) -> Store:
+    """The file as another process finds it."""
+    return Store(store.gpu, store.driver, store.path.parents[1])
+
+
+# --- as JSON ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_comes_back_as_it_was_written():
+    full = entry(failed=(Failure("f12_multistage", "x", "compile", "no"),), finished=False, seconds=1.25)
+    sliced = dataclasses.replace(full, klass=dataclasses.replace(full.klass, m=512), timed=(
+        Timed("h11_mma_multistage", GemmConfig(64, 64, 64, warp_m=32, warp_n=32, slices_k=2), 0.5),
+    ))  # fmt: skip
+    data = encode(table(full, sliced), "H200", "cuda13")
+    assert decode_named(data) == (table(full, sliced), "H200", "cuda13")
+    assert encode(decode(data), "H200", "cuda13") == data
+    assert encode(table(sliced, full), "H200", "cuda13") == data, "the order of tuning must not show"
+
+
+def test_a_config_of_a_newer_version_is_left_out_and_the_rest_is_read():
+    data = encode(table(entry()), "H200", "cuda13").replace(b'"stages":3', b'"stages":3,"warp_specialised":1')
+    (found,) = decode(data).values()
+    assert [timed.ms for timed in found.timed] == [1.0]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[: len(data) // 2],
+        lambda data: b"",
+        lambda data: b"[]",
+        lambda data: b"\xff\xfe" + data,
+        lambda data: data.replace(b'"schema":1', b'"schema":99'),
+        lambda data: data.replace(b'"shape":[256', b'"shape":["x"'),
+        lambda data: data.replace(b":1.0,", b":-1.0,"),
+        lambda data: data.replace(b":1.0,", b":NaN,"),
+        lambda data: data.replace(b'"stages":3', b'"stages":"3"'),
+        lambda data: data.replace(b'"whole":true', b'"whole":1'),
+        lambda data: data.replace(b'"dtype":"f32",', b""),
+    ],
+)
+def test_what_is_no_table_is_refused_with_the_reason(damage):
+    data = encode(table(entry()), "H200", "cuda13")
+    assert damage(data) != data
+    with pytest.raises(CacheError, match="no table of tuning results"):
+        decode(damage(data))
+
+
+def test_the_newer_result_stands_and_a_finished_one_before_one_that_was_stopped():
+    old, new = entry(when="2026-01-01"), entry(ms=3.0, when="2026-02-01")
+    assert newer(old, new) == newer(new, old) == new
+    stopped = entry(when="2026-03-01", finished=False)
+    assert newer(stopped, new) == newer(new, stopped) == new
+    other_kernels = entry(when="2026-03-01", finished=False, kernels="def")
+    assert newer(other_kernels, new) == other_kernels, "what is known of older kernels does not outlive them"
+    same_date = entry(ms=5.0, when="2026-01-01")
+    assert newer(old, same_date) == newer(same_date, old)
+    assert merge(table(old), table(new)) == merge(table(new), table(old))
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_added_is_there_for_the_next_process(store):
+    assert store.add([entry(), entry(m=512)])
+    assert again(store).table == table(entry(), entry(m=512))
+    assert stored_files(store.path.parents[1]) == [store.path]
+
+
+def test_what_another_process_wrote_meanwhile_is_kept(store):
+    other = again(store)
+    other.add([entry(m=512)])
+    store.add([entry()])
+    assert again(store).table == store.table == table(entry(), entry(m=512))
+
+
+def test_an_import_may_replace_newer_results_and_a_merge_does_not(store):
+    store.add([entry(when="2026-02-01")])
+    store.add([entry(ms=7.0, when="2026-01-01")])
+    assert again(store).table == table(entry(when="2026-02-01"))
+    store.add([entry(ms=7.0, when="2026-01-01")], replace=True)
+    assert again(store).table == table(entry(ms=7.0, when="2026-01-01"))
+
+
+def test_a_file_cut_in_half_is_set_aside_and_said_once(store):
+    store.add([entry()])
+    data = store.path.read_bytes()
+    store.path.write_bytes(data[: len(data) // 2])
+    with pytest.warns(RuntimeWarning, match=r"were corrupt .*set aside as") as said:
+        fresh = again(store)
+    assert fresh.table == {}
+    assert fresh.add([entry(m=512)])
+    assert len(said) == 1
+    assert again(store).table == table(entry(m=512))
+    (aside,) = store.path.parent.glob("*.corrupt-*")
+    assert aside.read_bytes() == data[: len(data) // 2]
+    assert aside not in stored_files(store.path.parents[1])
+
+
+def test_damage_while_the_process_runs_does_not_lose_what_it_knows(store):
+    store.add([entry()])
+    store.path.write_text("{")
+    with pytest.warns(RuntimeWarning, match="corrupt"):
+        store.add([entry(m=512)])
+    assert again(store).table == table(entry(), entry(m=512))
+
+
+def write_often(folder: Path, number: int, rounds: int, begin) -> None:
+    store = Store("H200", "cuda13", folder)
+    begin.wait()
+    for turn in range(rounds):
+        store.add([entry(m=16 * (number + 1), n=2 ** (turn % 8))])
+
+
+def start(folder: Path, count: int, rounds: int) -> list:
+    """Processes that all begin to write at once, when the last of them is ready."""
+    fork = multiprocessing.get_context("fork")  # no import to wait for
+    begin = fork.Barrier(count + 1)
+    writers = [fork.Process(target=write_often, args=(folder, number, rounds, begin)) for number in range(count)]
+    for writer in writers:
+        writer.start()
+    begin.wait(30)
+    return writers
+
+
+def test_sixteen_processes_writing_at_once_lose_nothing(store, tmp_path):
+    writers = start(tmp_path, 16, 4)
+    for writer in writers:
+        writer.join(60)
+    assert [writer.exitcode for writer in writers] == [0] * 16
+    wanted = {entry(m=16 * (number + 1), n=2**turn).key for number in range(16) for turn in range(4)}
+    assert set(again(store).table) == wanted
+    assert not list(store.path.parent.glob(f".{store.path.name}-*"))
+
+
+def test_a_process_killed_in_mid_write_leaves_a_sound_file_and_no_lock(store, tmp_path):
+    store.add([entry(k=64)])
+    for wait in (0.0, 0.005, 0.01, 0.02, 0.03):
+        (writer,) = start(tmp_path, 1, 100_000)
+        time.sleep(wait)
+        writer.kill()
+        writer.join(30)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert entry(k=64).key in again(store).table
+    begin = time.monotonic()
+    assert again(store).add([entry(k=128)])
+    assert time.monotonic() - begin < 5, "a dead process holds no lock"
+    assert {entry(k=64).key, entry(k=128).key} <= set(again(store).table)
+
+
+def test_a_home_that_cannot_be_written_is_said_once_and_results_serve_the_process(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    store = Store("H200", "cuda13", tmp_path / "file" / "below")
+    with pytest.warns(RuntimeWarning, match=r"cannot be written .*TILEWRIGHT_TUNED"):
+        assert not store.add([entry()])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # once is enough
+        assert not store.add([entry(m=512)])
+    assert store.table == table(entry(), entry(m=512))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to a folder of any mode")
+def test_a_folder_of_mode_0500_is_such_a_home(tmp_path):
+    folder = tmp_path / "home"
+    folder.mkdir(mode=0o500)
+    with pytest.warns(RuntimeWarning, match="cannot be written"):
+        assert not Store("H200", "cuda13", folder).add([entry()])
+
+
+@pytest.mark.parametrize("where", ["fsync", "replace"])
+def test_a_full_disk_leaves_the_old_file_and_no_temporary_one(store, monkeypatch, where):
+    store.add([entry()])
+    before = store.path.read_bytes()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store_module.os, where, full)
+    with pytest.warns(RuntimeWarning, match="No space left"):
+        assert not store.add([entry(m=512)])
+    monkeypatch.undo()
+    assert store.path.read_bytes() == before
+    assert not list(store.path.parent.glob(f".{store.path.name}-*"))
+    assert set(store.table) == {entry().key, entry(m=512).key}
+    assert store.add([]), "room again: what was only in memory is written now"
+    assert set(again(store).table) == {entry().key, entry(m=512).key}
+
+
+def test_where_the_files_lie(monkeypatch, tmp_path):
+    monkeypatch.setenv("TILEWRIGHT_TUNED", str(tmp_path / "a"))
+    assert default_folder() == tmp_path / "a"
+    monkeypatch.delenv("TILEWRIGHT_TUNED")
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "b"))
+    assert default_folder() == tmp_path / "b" / "tuned"
+    assert file_name("GeForce RTX 4090", "cuda13") == "GeForce-RTX-4090-cuda13.json"
+    assert file_name("../evil", "cuda13") == "evil-cuda13.json"
