@@ -173,7 +173,7 @@ def _entry(values: dict[str, Any], configs: dict[str, tuple[str, GemmConfig] | N
     m, n, k, batch = (int(extent) for extent in values["shape"])
     return Entry(
         ProblemClass.from_dict(values["class"]), (m, n, k, batch),
-        tuple(sorted(timed, key=lambda t: (t.ms, config_id(t.rung, t.config)))),
+        tuple(sorted(timed, key=lambda t: t.ms)),
         tuple(Failure(*map(str, failure)) for failure in values["failed"]), str(values["kernels"]),
         str(values["when"]), bool(values["finished"]), float(values["seconds"]),
     )  # fmt: skip

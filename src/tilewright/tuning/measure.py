@@ -16,7 +16,7 @@ from ..jit.timing import SHORT_MS, Stopwatch
 from ..jit.timing import Launch as Start
 from ..ladder import find_rung
 from ..ladder.rung import Addresses
-from ..problems import ITEM_BYTES, GemmProblem, Matrix, row_major
+from ..problems import ITEM_BYTES, GemmProblem, Matrix
 from .space import Candidate
 from .verify import (
     RESULT_BYTES,
@@ -54,12 +54,11 @@ def _up(value: int, unit: int = 512) -> int:
 class GpuMeasurer:
     """Runs the candidates of one problem on one GPU. A context manager; frees what it holds.
 
-    `problem`'s result is taken to be dense. Raises DeviceError when the memory does not suffice.
+    `problem`'s result must be dense, and C is not read. Raises DeviceError when the memory does not suffice.
     """
 
     def __init__(self, problem: GemmProblem, ordinal: int, pattern: Pattern) -> None:
-        dense = row_major(problem.m, problem.n, problem.batch)
-        self.problem = problem = replace(problem, out=dense, c=None)
+        self.problem = problem
         self.executor, self.pattern = executor_for(ordinal), pattern
         self.ordinal, self.gpu = ordinal, self.executor.gpu
         item = ITEM_BYTES[problem.dtype]

@@ -7,6 +7,7 @@ never shown as one. Its rates are shares of a GPU's peaks, fitted to sweeps on a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..arch import Gpu
 from ..jit import Resources
@@ -30,7 +31,7 @@ class Fit:
     """Constants of the model, fitted to measured times; of one kind of kernel each."""
 
     share: float
-    """Of the peak of the unit that multiplies, with warps enough."""
+    """Of the peak of the unit that multiplies, towards which the rate goes with warps without end."""
     hiding: float
     """Warps a scheduler at which half of that is left unused for want of independent work."""
     latency_us: float
@@ -50,8 +51,8 @@ class Fit:
     """What a rung is slower than the next above it, for all that its own terms here do not tell."""
 
 
-_TENSOR = Fit(0.97, 0.24, 0.66, 1.2, 0.5, 0.05, 2.5, 1.0, 3.6, 0.3)
-_FFMA = Fit(0.97, 0.45, 0.3, 0.9, 0.9, 0.02, 0.9, 0.95, 3.4, 0.05)
+_TENSOR = Fit(0.99, 0.25, 0.64, 1.2, 0.2, 0.06, 2.5, 1.0, 3.6, 0.5)
+_FFMA = Fit(1.4, 1.28, 0.23, 1.3, 0.4, 0.024, 0.8, 1.0, 2.9, 0.04)
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,7 @@ def predict(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu) -> P
     block_us = steps * (parts[limiter] * spill + fit.sync_us / beside)
     sm_us = busiest * (block_us + fit.block_us / beside)
     dram_us = problem.bytes / (gpu.dram_gb_s * fit.dram) * 1e-3
-    ladder = rungs_for(problem.dtype)
-    below = len(ladder) - 1 - ladder.index(rung) if rung in ladder else 0
+    below = _rungs_above(rung.id, problem.dtype)
     total = max(sm_us, dram_us) * (1 + fit.below_the_top * below) + fit.launch_us
     if config.split_k > 1:
         partial = 4 * problem.m * problem.n * problem.batch
@@ -112,6 +112,12 @@ def predict(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu) -> P
         limiter = "device memory"
     waves = blocks / (gpu.sm_count * room.blocks)
     return Prediction(total * 1e-3, blocks, room.blocks, waves, registers, limiter)
+
+
+@lru_cache(maxsize=256)
+def _rungs_above(rung: str, dtype: str) -> int:
+    ladder = [other.id for other in rungs_for(dtype)]
+    return len(ladder) - 1 - ladder.index(rung) if rung in ladder else 0
 
 
 def _step_us(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 
 from ..errors import ConfigRejected, DeviceError
 from ..jit import CompiledKernel
@@ -16,7 +17,7 @@ from ..jit.device import device
 from ..jit.source import CUDA_ROOT, gather
 from ..ladder import rungs_for
 from ..ladder.rung import Rung
-from ..problems import GemmProblem
+from ..problems import GemmProblem, row_major
 from .build import Builder, Built, default_jobs
 from .classes import class_of
 from .entries import Entry, Failure, Timed
@@ -27,6 +28,9 @@ from .store import Store
 from .tables import results_changed, store_of
 from .verify import Pattern
 from .worker import first_line
+
+AHEAD = 4
+"""Problems whose kernels compile while one is measured."""
 
 Say = Callable[[int, str], None]
 """Told how many problems are done, and what runs now."""
@@ -92,31 +96,41 @@ def tune_problems(
 ) -> Iterator[Tuned]:  # fmt: skip
     """Tune each problem on a GPU, at most about `seconds` of measuring each, and store what was found.
 
-    All kernels compile ahead in `jobs` processes while earlier problems are measured. A problem whose class the store
-    has, for today's kernels, is not measured again unless `again`. Ctrl-C: what was measured of the problem under way
-    is stored, and KeyboardInterrupt goes on its way. Raises DeviceError without a GPU, or when a kernel's fault has
-    taken the GPU's context along (the culprit is stored as failed first).
+    Results are taken to be dense, C is left out. Kernels compile in `jobs` processes, those of the next problems while
+    one is measured. A problem whose class the store has, for today's kernels, is not measured again unless `again`.
+    Ctrl-C: what was measured of the problem under way is stored, and KeyboardInterrupt goes on its way. Raises
+    DeviceError without a GPU, or when a kernel's fault has taken the GPU's context along.
     """
     where = device(ordinal)
     store = store or store_of(where.gpu, ordinal)
-    problems = list({str(class_of(problem)): problem for problem in reversed(problems)}.values())[::-1]
+    plain = [replace(p, out=row_major(p.m, p.n, p.batch), c=None) for p in problems]
+    problems = list({str(class_of(problem)): problem for problem in reversed(plain)}.values())[::-1]
     spaces: dict[int, Space] = {}
     futures: dict[int, list[Future[Built]]] = {}
     patterns: dict[str, Pattern] = {}
     with Builder(jobs or default_jobs()) as builder:
+
+        def look_ahead(number: int) -> None:
+            """Choose a problem's candidates and let them be compiled."""
+            problem = problems[number]
+            spaces[number] = space = explore(problem, where.gpu, choose_rungs(problem.dtype, rungs), kept)
+            futures[number] = [
+                builder.submit(c.rung.include, c.rung.constants(problem, c.config), c.rung.entry, where.arch.name)
+                for c in space.kept
+            ]
+
+        wanted = [number for number, problem in enumerate(problems) if again or known(problem, store) is None]
+        ahead = iter(wanted)
+        for number in islice(ahead, AHEAD):
+            look_ahead(number)
         for number, problem in enumerate(problems):
-            if again or known(problem, store) is None:
-                spaces[number] = explore(problem, where.gpu, choose_rungs(problem.dtype, rungs), kept)
-                futures[number] = [
-                    builder.submit(c.rung.include, c.rung.constants(problem, c.config), c.rung.entry, where.arch.name)
-                    for c in spaces[number].kept
-                ]
-        for number, problem in enumerate(problems):
-            if number not in spaces:
+            if number not in wanted:
                 entry = known(problem, store)
                 assert entry is not None
                 yield Tuned(problem, entry, None, True)
                 continue
+            for later in islice(ahead, 1):
+                look_ahead(later)
             if problem.dtype not in patterns:
                 patterns = {problem.dtype: Pattern(problem.dtype)}
             run = _Run(problem, spaces[number], futures[number], ordinal, patterns[problem.dtype], seconds)

@@ -92,11 +92,14 @@ def explore(
             fits[rung.id, config] = candidate = Candidate(rung, config, prediction)
             if always:
                 wanted.append(candidate)
-    ordered = sorted(fits.values(), key=_order)
-    for best in ordered[:1]:
+    best = min(fits.values(), key=_order, default=None)
+    if best is not None:
         for config in other_groups(best, problem):
-            considered += 1
-            wanted.append(Candidate(best.rung, config, best.prediction))
+            if (best.rung.id, config) not in fits:
+                considered += 1
+                fits[best.rung.id, config] = candidate = Candidate(best.rung, config, best.prediction)
+                wanted.append(candidate)
+    ordered = sorted(fits.values(), key=_order)
     chosen = {id(candidate): candidate for candidate in wanted[:kept]}
     if ordered:
         limit = FAR_BEHIND * ordered[0].prediction.ms

@@ -1,0 +1,213 @@
+"""What a plan makes of tuning results: its own class, its neighbours, the order of the tables; always the same."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.arch import GPUS
+from tilewright.ladder import GemmConfig, find_rung
+from tilewright.plan import plan_for
+from tilewright.problems import GemmProblem
+from tilewright.tuning import tables
+from tilewright.tuning.choice import choose, estimates, neighbours
+from tilewright.tuning.classes import class_of
+from tilewright.tuning.entries import Entry, Timed
+from tilewright.tuning.model import predict
+from tilewright.tuning.store import Store
+from tilewright.tuning.tables import generation, results_changed, sources_for
+
+H200 = GPUS["H200"]
+H11 = find_rung("h11")
+
+
+def h11(tile_m: int, tile_n: int, warp_m: int, warp_n: int, tile_k: int = 64, **more) -> GemmConfig:
+    return GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=3, group_m=8, **more)
+
+
+SMALL, MIDDLE, LARGE = h11(32, 32, 16, 16), h11(64, 64, 32, 32), h11(128, 128, 64, 64)
+
+
+def problem(m: int = 512, n: int = 512, k: int = 512, **more) -> GemmProblem:
+    return GemmProblem.dense(m, n, k, **{"dtype": "bf16", **more})
+
+
+def entry(of: GemmProblem, *times: tuple[GemmConfig, float]) -> Entry:
+    timed = tuple(Timed("h11_mma_multistage", config, ms) for config, ms in sorted(times, key=lambda t: t[1]))
+    return Entry(class_of(of), (of.m, of.n, of.k, of.batch), timed, when="2026-01-01")
+
+
+def table(*entries: Entry) -> dict[str, Entry]:
+    return {e.key: e for e in entries}
+
+
+def test_the_class_itself_decides_where_it_was_tuned():
+    here = table(entry(problem(), (SMALL, 2.0), (MIDDLE, 1.0), (LARGE, 1.5)))
+    found = choose(problem(), H200, [("tuned here", here)])
+    assert (found.rung, found.config, found.source) == (H11, MIDDLE, "tuned here")
+    assert "fastest of 3 kernels measured at 512 x 512 x 512" in found.why
+    assert [config for _, config, _ in found.runners_up] == [str(LARGE), str(SMALL)]
+    assert "1.50 of the fastest's" in found.runners_up[0][2]
+
+
+def test_the_first_table_with_the_class_is_asked_before_any_neighbour():
+    here = table(entry(problem(640), (SMALL, 1.0), (MIDDLE, 2.0)))
+    shipped = table(entry(problem(), (SMALL, 2.0), (MIDDLE, 1.0)))
+    assert choose(problem(), H200, [("here", here), ("shipped", shipped)]).source == "shipped"
+    both = here | table(entry(problem(), (LARGE, 1.0)))
+    assert choose(problem(), H200, [("here", both), ("shipped", shipped)]).config == LARGE
+
+
+def test_what_a_gpu_or_this_version_cannot_run_is_passed_over():
+    huge = h11(128, 256, 64, 64, tile_k=128)
+    assert H11.why_not(problem(), dataclasses.replace(huge, stages=5), H200.arch) is not None
+    unknown = Timed("h99_future", MIDDLE, 0.1)
+    known = entry(problem(), (dataclasses.replace(huge, stages=5), 0.5), (MIDDLE, 1.0))
+    found = choose(problem(), H200, [("here", table(dataclasses.replace(known, timed=(unknown, *known.timed))))])
+    assert found.config == MIDDLE
+    only = dataclasses.replace(known, timed=(unknown,))
+    assert choose(problem(), H200, [("here", table(only))]) is None
+
+
+def test_a_class_never_tuned_takes_its_neighbours_word():
+    """Whatever the model thinks: all measured shapes say that SMALL is twice as fast as it predicts, LARGE as slow."""
+    near = []
+    for m in (256, 1024, 2048):
+        of = problem(m, m, m)
+        near.append(entry(of, *(
+            (config, predict(of, H11, config, H200).ms * factor) for config, factor in ((SMALL, 0.2), (LARGE, 3.0))
+        )))  # fmt: skip
+    found = choose(problem(), H200, [("shipped", table(*near))])
+    assert found.config == SMALL
+    assert found.source == "heuristic from what is shipped"
+    assert "was not tuned" in found.why
+    reverse = [dataclasses.replace(e, timed=tuple(
+        Timed(t.rung, LARGE if t.config == SMALL else SMALL, t.ms) for t in e.timed)) for e in near]  # fmt: skip
+    assert choose(problem(), H200, [("shipped", table(*reverse))]).config == LARGE
+
+
+def test_the_nearer_neighbour_counts_more():
+    def said(m: int, fast: GemmConfig, slow: GemmConfig) -> Entry:
+        of = problem(m, m, m)
+        return entry(of, *((c, predict(of, H11, c, H200).ms * f) for c, f in ((fast, 0.5), (slow, 2.0))))
+
+    results = table(said(256, SMALL, LARGE), said(4096, LARGE, SMALL))
+    assert choose(problem(288, 288, 288), H200, [("here", results)]).config == SMALL
+    assert choose(problem(3584, 3584, 3584), H200, [("here", results)]).config == LARGE
+
+
+def test_waves_of_the_problem_itself_count():
+    """Two tiles measured equal per product: the one that fills the SMs of this problem wins."""
+    of = problem(4096, 4096, 1024)
+    tall, wide = h11(128, 256, 64, 64), h11(128, 128, 64, 64)
+    results = table(entry(of, *((c, predict(of, H11, c, H200).ms) for c in (tall, wide))))
+    for_few = problem(128 * 11, 128 * 12, 1024)  # 132 tiles of 128 x 128, one an SM; 66 of the others
+    assert choose(for_few, H200, [("here", results)]).config == wide
+
+
+def test_a_far_class_or_another_kind_of_type_says_nothing():
+    results = table(entry(problem(), (SMALL, 1.0)))
+    assert choose(GemmProblem.dense(512, 512, 512), H200, [("here", results)]) is None  # fp32
+    assert choose(problem(1, 1, 10**9), H200, [("here", results)]) is None
+    assert choose(problem(), H200, [("here", {}), ("shipped", {})]) is None
+    assert choose(problem(dtype="f16"), H200, [("here", results)]).config == SMALL
+
+
+def test_the_choice_does_not_depend_on_the_order_of_a_table():
+    entries = [
+        entry(problem(m, n, 512), (SMALL, 1.0 * m), (MIDDLE, 0.9 * m), (LARGE, 1.1 * m))
+        for m in (128, 256, 1024)
+        for n in (128, 2048)
+    ]
+    ahead = [("here", table(*entries))]
+    behind = [("here", table(*reversed(entries)))]
+    for m in (100, 300, 700, 1500):
+        assert choose(problem(m), H200, ahead) == choose(problem(m), H200, behind)
+    near = neighbours(class_of(problem(300)), table(*entries))
+    assert estimates(problem(300), H200, near) == estimates(problem(300), H200, near)
+
+
+# --- plans -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(tuned_folder, monkeypatch) -> Store:
+    monkeypatch.setattr(tables, "shipped", lambda gpu: {})
+    monkeypatch.setattr(tables, "driver_name", lambda: "cuda13")
+    tables._store.cache_clear()
+    results_changed()
+    yield tables.store_of(H200)
+    tables._store.cache_clear()
+    results_changed()
+
+
+def test_a_plan_follows_the_store_and_says_so(store):
+    before = plan_for(problem(), H200)
+    store.add([entry(problem(), (SMALL, 2e-3), (MIDDLE, 1e-3))])
+    assert plan_for(problem(), H200) == before, "plans change when the process is told, not in between"
+    results_changed()
+    plan = plan_for(problem(), H200)
+    assert (plan.rung.id, plan.config, plan.source) == ("h11_mma_multistage", MIDDLE, "tuned here")
+    assert plan_for(problem(), H200) is plan
+    a = np.zeros((512, 512), np.float16)
+    text = str(tw.explain(a, a, gpu="H200"))
+    assert "heuristic from what is tuned here" in text
+    assert plan_for(problem(), H200, "h08").config == find_rung("h08").default, "a rung that is named runs its default"
+
+
+def test_explain_tells_source_runners_up_and_bound(store):
+    half = problem(dtype="f16")
+    store.add([entry(half, (SMALL, 2e-3), (MIDDLE, 1e-3))])
+    results_changed()
+    a = np.zeros((512, 512), np.float16)
+    text = " ".join(str(tw.explain(a, a, gpu="H200")).split())
+    told = ("source tuned here", "next h11_mma_multistage, config 32x32x64", "2.00 of the fastest's", "fastest of 2")
+    for words in (*told, "TFLOP/s at most"):
+        assert words in text
+    assert max(map(len, str(tw.explain(a, a, gpu="H200")).splitlines())) <= 100
+
+
+def test_new_results_drop_warm_calls(store):
+    from tilewright.ops import warm
+
+    warm._calls["a key"] = None
+    before = generation()
+    results_changed()
+    assert generation() == before + 1
+    assert not warm._calls
+
+
+def test_the_users_store_is_asked_before_the_shipped_table(store, monkeypatch):
+    monkeypatch.setattr(tables, "shipped", lambda gpu: table(entry(problem(), (LARGE, 1.0))))
+    results_changed()
+    assert plan_for(problem(), H200).source == "shipped with the package"
+    store.add([entry(problem(), (SMALL, 5.0))])
+    results_changed()
+    assert plan_for(problem(), H200).config == SMALL
+    assert [name for name, _ in sources_for(H200)] == ["tuned here", "shipped with the package"]
+
+
+def test_without_a_driver_the_newest_file_of_the_gpu_is_read(tuned_folder, monkeypatch):
+    monkeypatch.setattr(tables, "driver_name", lambda: "")
+    Store("H200", "cuda12").add([entry(problem(), (SMALL, 1.0))])
+    tables._store.cache_clear()
+    assert set(tables.store_of(H200).table) == {str(class_of(problem()))}
+    tables._store.cache_clear()
+    assert tables.store_of(GPUS["A100"]).table == {}
+
+
+@pytest.mark.parametrize("gpu", [gpu for gpu in GPUS if tables.shipped(gpu)])
+def test_every_shipped_result_can_run_on_its_gpu(gpu):
+    for held in tables.shipped(gpu).values():
+        m, n, k, batch = held.shape
+        of = GemmProblem.dense(
+            m, n, k, layout=held.klass.layout, batch=batch, dtype=held.klass.dtype, out_dtype=held.klass.out_dtype
+        )
+        assert class_of(of) == held.klass
+        assert held.finished
+        best = held.timed[0]
+        assert find_rung(best.rung).why_not(of, best.config, GPUS[gpu].arch) is None
+        assert plan_for(of, GPUS[gpu]).config == best.config

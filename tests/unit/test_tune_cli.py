@@ -1,0 +1,128 @@
+"""`tilewright tune` where there is no GPU: what it prints, refuses, exports and takes over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tilewright
+from tilewright.ladder import find_rung
+from tilewright.problems import GemmProblem
+from tilewright.tuning.classes import class_of
+from tilewright.tuning.entries import Entry, Timed, decode, encode
+from tilewright.tuning.store import Store
+
+H11 = find_rung("h11")
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    environment = {
+        **os.environ, "TILEWRIGHT_TUNED": str(folder), "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": str(Path(tilewright.__file__).parents[1]),
+    }  # fmt: skip
+    return subprocess.run(
+        [sys.executable, "-m", "tilewright", "tune", *arguments], env=environment, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+
+
+def entry(k: int = 512, ms: float = 0.01, when: str = "2026-01-01") -> Entry:
+    problem = GemmProblem.dense(512, 512, k, dtype="bf16")
+    return Entry(class_of(problem), (512, 512, k, 1), (Timed(H11.id, H11.default, ms),), when=when)
+
+
+def file_of(path: Path, *entries: Entry) -> Path:
+    path.write_bytes(encode({e.key: e for e in entries}, "H200", "cuda13"))
+    return path
+
+
+def test_without_a_gpu_it_says_so_in_one_line_and_leaves_with_2(tmp_path):
+    done = run(tmp_path, "--shapes", "64x64x64")
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "GPU" in done.stderr
+    assert "--dry-run" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_dry_run_prints_the_order_and_what_was_pruned_and_no_time(tmp_path):
+    done = run(
+        tmp_path, "--shapes", "256x256x256", "--dtype", "bf16", "--rungs", "h10..h11", "--keep", "5", "--dry-run"
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "nothing measured" in lines[0]
+    assert [line.split()[0] for line in lines if line[:1].isdigit()][:5] == list("12345")
+    assert "5 of " in done.stdout
+    assert "not among the best 5 by the model" in done.stdout
+    assert max(map(len, lines)) <= 100
+    for unit in (" ms", " us", "TFLOP"):
+        assert unit not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "nothing to tune: give --shapes"),
+        (("--shapes", "64x64"), "'64x64' is no m x n x k"),
+        (("--shapes", "64xax64"), "'64xax64' is no m x n x k"),
+        (("--shapes", "0x64x64"), "m=0: sizes must be at least 1"),
+        (("--shapes", "64x64x64", "--layout", "nq"), "layout 'nq' is not one of"),
+        (("--shapes", "64x64x64", "--gpu", "Voodoo"), "Known: "),
+        (("--export", "/proc/at/all.json"), "cannot be written"),
+        (("--export", "x.json"), "nothing to export"),
+        (("--merge", "/no/such/file"), "cannot be read"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_leaves_with_2(tmp_path, monkeypatch, arguments, words):
+    from typer.testing import CliRunner
+
+    from tilewright.cli.app import app
+
+    monkeypatch.setenv("TILEWRIGHT_TUNED", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["tune", *arguments])
+    assert isinstance(result.exception, tilewright.errors.TilewrightError)
+    assert words in str(result.exception)
+
+
+def test_results_go_out_in_and_together(tmp_path, monkeypatch, capsys):
+    from tilewright.cli.tune import tune
+
+    monkeypatch.setenv("TILEWRIGHT_TUNED", str(tmp_path / "store"))
+    theirs = file_of(tmp_path / "theirs.json", entry(ms=0.5, when="2026-01-01"), entry(k=1024))
+    Store("H200", "cuda13").add([entry(when="2026-06-01")])
+    tune(merge_file=theirs)
+    assert "1 of 2 results taken over" in capsys.readouterr().out
+    held = Store("H200", "cuda13").table
+    assert held[entry().key].best.ms == 0.01, "ours is newer"
+    assert entry(k=1024).key in held
+    tune(import_file=theirs)
+    assert Store("H200", "cuda13").table[entry().key].best.ms == 0.5, "an import takes what it is given"
+    tune(listed=True)
+    listed = capsys.readouterr().out
+    assert "2 problems tuned on H200, cuda13" in listed
+    assert "h11_mma_multistage" in listed
+    from tilewright.tuning import tables
+
+    tables._store.cache_clear()
+    tune(export=tmp_path / "mine.json")
+    tables._store.cache_clear()
+    assert decode((tmp_path / "mine.json").read_bytes()) == Store("H200", "cuda13").table
+
+
+def test_a_file_that_is_no_table_is_refused_and_changes_nothing(tmp_path, monkeypatch):
+    from tilewright.cli.tune import tune
+    from tilewright.errors import CacheError
+
+    monkeypatch.setenv("TILEWRIGHT_TUNED", str(tmp_path / "store"))
+    Store("H200", "cuda13").add([entry()])
+    broken = tmp_path / "broken.json"
+    broken.write_bytes(file_of(tmp_path / "sound.json", entry(k=64)).read_bytes()[:-9])
+    with pytest.raises(CacheError, match=r"broken.json: it is no table of tuning results.*--export"):
+        tune(merge_file=broken)
+    assert set(Store("H200", "cuda13").table) == {entry().key}

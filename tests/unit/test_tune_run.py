@@ -1,0 +1,265 @@
+"""Tuning from problems to the store, with a GPU and a compiler made of Python: what is kept, skipped, recorded."""
+
+from __future__ import annotations
+
+import types
+from concurrent.futures import Future
+
+import pytest
+
+from tilewright.arch import GPUS
+from tilewright.errors import ConfigRejected, DeviceError, InvalidOperand
+from tilewright.ladder import find_rung
+from tilewright.problems import GemmProblem
+from tilewright.tuning import run as run_module
+from tilewright.tuning.build import Builder
+from tilewright.tuning.classes import class_of
+from tilewright.tuning.run import choose_rungs, kernel_set, tune_problems
+from tilewright.tuning.store import Store
+
+H11 = find_rung("h11")
+
+
+def problem(m: int = 512, n: int = 512, k: int = 512, **more) -> GemmProblem:
+    return GemmProblem.dense(m, n, k, **{"dtype": "bf16", **more})
+
+
+class World:
+    """The fakes share it. Times are the model's; `wrong`, `broken`, `crashing` name configs by their text."""
+
+    def __init__(self) -> None:
+        self.measured: list[GemmProblem] = []
+        self.closed = 0
+        self.compiled = 0
+        self.wrong: set[str] = set()
+        self.broken: set[str] = set()
+        self.crashing: set[str] = set()
+        self.lost = False
+        self.passes_left = 10**9
+
+
+@pytest.fixture
+def world(monkeypatch) -> World:
+    world = World()
+
+    class FakeMeasurer:
+        def __init__(self, problem, ordinal, pattern) -> None:
+            world.measured.append(problem)
+
+        def __exit__(self, *_) -> None:
+            world.closed += 1
+
+        def verify(self, candidate, kernel) -> str:
+            if str(candidate.config) in world.crashing:
+                world.lost = True
+                raise DeviceError("launching failed: CUDA_ERROR_ILLEGAL_ADDRESS")
+            return "5 elements are wrong" if str(candidate.config) in world.wrong else ""
+
+        def prepare(self, candidate, kernel) -> None:
+            assert kernel == "a kernel"
+
+        def one_pass(self, candidates, number):
+            world.passes_left -= 1
+            if world.passes_left < 0:
+                raise KeyboardInterrupt
+            return [candidate.prediction.ms for candidate in candidates]
+
+    class FakeBuilder:
+        def __init__(self, jobs) -> None:
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_) -> None:
+            pass
+
+        def submit(self, include, constants, entry, arch):
+            world.compiled += 1
+            future: Future = Future()
+            tile = f"{constants['tile_m']}x{constants['tile_n']}x{constants['tile_k']}"
+            future.set_result(("compile", "error: no such tile") if tile in world.broken else "a kernel")
+            return future
+
+    gpu = GPUS["H200"]
+    monkeypatch.setattr(run_module, "GpuMeasurer", FakeMeasurer)
+    monkeypatch.setattr(run_module, "Builder", FakeBuilder)
+    monkeypatch.setattr(run_module, "device", lambda ordinal: types.SimpleNamespace(gpu=gpu, arch=gpu.arch))
+    monkeypatch.setattr(run_module, "context_is_lost", lambda ordinal: world.lost)
+    monkeypatch.setattr(run_module, "Pattern", lambda dtype: None)
+    return world
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store("H200", "cuda13", tmp_path)
+
+
+def tune(store: Store, *problems: GemmProblem, **more) -> list:
+    return list(tune_problems(problems, rungs=[H11], store=store, kept=8, **more))
+
+
+def again(store: Store) -> Store:
+    return Store(store.gpu, store.driver, store.path.parents[1])
+
+
+def test_what_was_measured_stands_in_the_store_the_fastest_first(world, store):
+    (tuned,) = tune(store, problem())
+    entry = again(store).table[str(class_of(problem()))]
+    assert entry == tuned.entry
+    assert entry.finished
+    assert entry.kernels == kernel_set("bf16")
+    assert len(entry.timed) == 8
+    assert [t.ms for t in entry.timed] == sorted(t.ms for t in entry.timed)
+    fastest = min(tuned.space.kept, key=lambda candidate: candidate.prediction.ms)
+    assert entry.best.config == fastest.config
+    assert tuned.stored
+    assert world.closed == 1
+    assert "TFLOP/s" in str(tuned)
+
+
+def test_a_second_run_measures_only_what_is_missing(world, store):
+    tune(store, problem())
+    first, second = tune(again(store), problem(), problem(k=1024))
+    assert first.space is None
+    assert second.space is not None
+    assert [p.k for p in world.measured] == [512, 1024]
+    tune(again(store), problem(), again=True)
+    assert [p.k for p in world.measured] == [512, 1024, 512]
+
+
+def test_other_device_code_is_measured_anew(world, store, monkeypatch):
+    tune(store, problem())
+    monkeypatch.setattr(run_module, "kernel_set", lambda dtype: "other")
+    tune(again(store), problem())
+    assert len(world.measured) == 2
+
+
+def test_problems_of_one_class_are_measured_once_and_c_and_outs_layout_do_not_count(world, store):
+    tune(store, problem(1000, 1000, 1000), problem(1008, 1016, 1000), problem(1000, 1000, 1000, use_c=True))
+    assert [(p.m, p.use_c) for p in world.measured] == [(1000, False)]
+
+
+def test_ctrl_c_keeps_what_was_measured_and_the_next_run_finishes_it(world, store):
+    world.passes_left = 4
+    with pytest.raises(KeyboardInterrupt):
+        tune(store, problem(), problem(k=1024))
+    (entry,) = again(store).table.values()
+    assert not entry.finished
+    assert len(entry.timed) == 8
+    assert world.closed == 1
+    world.passes_left = 10**9
+    tune(again(store), problem(), problem(k=1024))
+    assert [p.k for p in world.measured] == [512, 512, 1024]
+    assert all(entry.finished for entry in again(store).table.values())
+
+
+def test_failures_are_recorded_with_their_kind_and_the_rest_is_measured(world, store):
+    (plain,) = tune(store, problem())
+    configs = [timed.config for timed in plain.entry.timed]
+    world.wrong = {str(configs[0])}
+    tiles = [f"{c.tile_m}x{c.tile_n}x{c.tile_k}" for c in configs]
+    world.broken = {next(tile for tile in tiles if tile != tiles[0])}
+    (tuned,) = tune(again(store), problem(), again=True)
+    kinds = {failure.kind for failure in tuned.entry.failed}
+    assert kinds == {"wrong", "compile"}
+    assert {f.reason for f in tuned.entry.failed} == {"5 elements are wrong", "error: no such tile"}
+    assert len(tuned.entry.timed) + len(tuned.entry.failed) == 8
+    assert configs[0] not in [timed.config for timed in tuned.entry.timed]
+    assert again(store).table[tuned.entry.key].failed == tuned.entry.failed
+
+
+def test_where_nothing_can_be_measured_nothing_is_stored_and_that_is_said(world, store):
+    (plain,) = tune(store, problem())
+    world.wrong = {str(candidate.config) for candidate in plain.space.kept}
+    (tuned,) = tune(store, problem(k=1024))
+    if tuned.entry.timed:  # the other problem has configs of its own
+        world.wrong |= {str(candidate.config) for candidate in tuned.space.kept}
+        (tuned,) = tune(store, problem(k=1024), again=True)
+    assert not tuned.entry.timed
+    assert not tuned.stored
+    assert "no candidate could be measured" in str(tuned)
+
+
+def test_a_fault_that_takes_the_gpu_along_ends_the_run_with_its_words(world, store):
+    (plain,) = tune(store, problem())
+    world.crashing = {str(plain.space.kept[3].config)}
+    with pytest.raises(DeviceError, match="ILLEGAL_ADDRESS"):
+        tune(again(store), problem(), problem(k=1024), again=True)
+    assert world.closed == 1, "there is nothing left to free"
+    assert again(store).table[plain.entry.key].finished, "the older, finished result stands"
+
+
+def test_rungs_that_do_not_multiply_the_type_are_refused():
+    assert choose_rungs("bf16", [H11]) == (H11,)
+    with pytest.raises(ConfigRejected, match="none of h11_mma_multistage multiplies f32"):
+        choose_rungs("f32", [H11])
+
+
+def test_the_kernel_set_is_that_of_the_sources():
+    assert kernel_set("f32") != kernel_set("bf16") == kernel_set("f16")
+    assert len(kernel_set("f32")) == 12
+
+
+# --- compiling processes ---------------------------------------------------------------------------------------------
+
+
+def test_kernels_compile_in_processes_of_their_own_and_the_same_one_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    f01 = find_rung("f01")
+    values = f01.constants(problem(dtype="f32"), f01.default)
+    with Builder(1) as builder:
+        future = builder.submit(f01.include, values, f01.entry, "sm_90a")
+        assert builder.submit(f01.include, dict(values), f01.entry, "sm_90a") is future
+        wrong = builder.submit(f01.include, {**values, "threads": "no_such_type"}, f01.entry, "sm_90a")
+        kernel = future.result(60)
+        assert kernel.resources.registers > 0
+        kind, reason = wrong.result(60)
+    assert kind == "compile"
+    assert "error" in reason
+    assert "\n" not in reason
+    assert list(tmp_path.rglob("kernel.cubin")), "the plan finds it in the cache"
+
+
+def test_a_compiling_process_that_dies_is_a_failure_and_the_next_job_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    f01 = find_rung("f01")
+    values = f01.constants(problem(dtype="f32"), f01.default)
+    with Builder(1) as builder:
+        assert builder.submit("unpicklable", {"x": lambda: 1}, "", "").exception(30) is not None  # type: ignore[dict-item]
+        first = builder.submit(f01.include, values, f01.entry, "sm_90a").result(60)
+        assert not isinstance(first, tuple)
+        builder._workers[0].kill()
+        kind, reason = builder.submit(f01.include, {**values, "tile_k": 1}, f01.entry, "sm_90a").result(60)
+        assert (kind, reason) == ("crash", "the compiling process ended with status -9")
+        assert not isinstance(
+            builder.submit(f01.include, {**values, "tile_k": 2}, f01.entry, "sm_90a").result(60), tuple
+        )
+
+
+# --- tw.tune ---------------------------------------------------------------------------------------------------------
+
+
+def test_tune_refuses_the_emulator_and_empty_products():
+    import numpy as np
+
+    import tilewright as tw
+
+    a = np.zeros((8, 8), np.float32)
+    with tw.emulator(), pytest.raises(DeviceError, match="no times"):
+        tw.tune(a, a)
+    with pytest.raises(InvalidOperand, match="nothing can be tuned"):
+        tw.tune(a[:0], a)
+
+
+def test_tune_reads_the_operands_as_matmul_does(world, tuned_folder):
+    import numpy as np
+
+    import tilewright as tw
+
+    a = np.zeros((3, 40, 64), np.float16)
+    tuned = tw.tune(a, np.zeros((96, 64), np.float16).T, rungs=["h11"])
+    (measured,) = world.measured
+    assert (measured.m, measured.n, measured.k, measured.layout) == (120, 96, 64, "nt")  # the batch is folded into m
+    assert tuned.entry.timed
+    assert list(tuned_folder.rglob("*.json"))

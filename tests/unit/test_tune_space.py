@@ -1,0 +1,131 @@
+"""What is worth compiling: refusals, the resource model, the modelled order; all of it the same each time."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tilewright.arch import GPUS
+from tilewright.ladder import GEMM_RUNGS, find_rung, rungs_for
+from tilewright.problems import GemmProblem, Matrix
+from tilewright.tuning.classes import ProblemClass, bucket, class_of, distance
+from tilewright.tuning.model import estimate_registers, predict
+from tilewright.tuning.space import explore
+
+H200 = GPUS["H200"]
+
+
+def dense(*shape: int, **more) -> GemmProblem:
+    return GemmProblem.dense(*shape, **{"dtype": "bf16", **more})
+
+
+# --- the space -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("gpu", ["RTX 3090", "A100", "H200"])
+def test_every_candidate_kept_can_run_and_the_count_adds_up(gpu, dtype):
+    gpu = GPUS[gpu]
+    for shape in ((1, 1, 1), (1024, 1024, 1024)):
+        problem = dense(*shape, dtype=dtype)
+        space = explore(problem, gpu, rungs_for(dtype), 12)
+        assert 1 <= len(space.kept) <= 12
+        assert len(space.kept) + sum(space.pruned.values()) == space.considered
+        for candidate in space.kept:
+            assert candidate.rung.why_not(problem, candidate.config, gpu.arch) is None
+            assert candidate.prediction.resident >= 1
+        times = [candidate.prediction.ms for candidate in space.kept]
+        assert times == sorted(times)
+
+
+def test_a_space_is_the_same_each_time():
+    problem = dense(1000, 1000, 1000)
+    assert explore(problem, H200, rungs_for("bf16")) == explore(problem, H200, rungs_for("bf16"))
+
+
+def test_what_cannot_run_is_put_aside_and_told():
+    small = dataclasses.replace(H200, arch=dataclasses.replace(H200.arch, shared_per_block=48 * 1024))
+    space = explore(dense(4096, 4096, 4096), small, [find_rung("h11")])
+    assert space.pruned["cannot run it (why_not)"] > 20
+    assert "cannot run it" in str(space)
+
+
+def test_no_block_tile_crowds_out_all_others():
+    space = explore(dense(2048, 2048, 2048), H200, rungs_for("bf16"), 24)
+    assert len({(c.config.tile_m, c.config.tile_n) for c in space.kept}) >= 4
+
+
+def test_what_is_asked_for_is_kept_whatever_the_model_says():
+    f01 = find_rung("f01")
+    space = explore(dense(4096, 4096, 4096, dtype="f32"), H200, rungs_for("f32"), 8, also=[(f01, f01.default)])
+    assert any(candidate.rung is f01 for candidate in space.kept)
+    assert not any(c.rung is f01 for c in explore(dense(4096, 4096, 4096, dtype="f32"), H200, rungs_for("f32"), 8).kept)
+
+
+# --- the model -------------------------------------------------------------------------------------------------------
+
+
+def test_the_model_knows_waves():
+    config = dataclasses.replace(find_rung("h11").default)
+    h11 = find_rung("h11")
+    assert (config.tile_m, config.tile_n) == (128, 256)
+    one = predict(dense(128 * 12, 256 * 11, 4096), h11, config, H200)  # 132 tiles on 132 SMs
+    two = predict(dense(128 * 12, 256 * 12, 4096), h11, config, H200)
+    assert two.ms / one.ms > 1.8
+    assert one.waves == pytest.approx(1.0)
+
+
+def test_the_model_knows_that_element_copies_are_slow_and_memory_bounds_thin_products():
+    h11 = find_rung("h11")
+    assert predict(dense(4095, 4095, 4095), h11, h11.default, H200).ms > 2 * predict(
+        dense(4096, 4096, 4096), h11, h11.default, H200
+    ).ms  # fmt: skip
+    thin = dense(16, 8192, 8192)
+    best = explore(thin, H200, [h11], 1).kept[0].prediction
+    assert best.ms > thin.bytes / (H200.dram_gb_s * 1e6)
+
+
+@pytest.mark.parametrize("rung", [r for r in GEMM_RUNGS if r.id[:3] in ("h11", "f12", "h08", "f09")], ids=str)
+def test_registers_are_estimated_near_what_the_compiler_reports(rung):
+    problem = dense(1024, 1024, 1024, dtype=rung.dtypes[0])
+    told = rung.compile(problem, rung.default, H200.arch).resources.registers
+    assert 0.7 * told < estimate_registers(rung.default) < 1.35 * told
+
+
+# --- classes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("extent", "rounded"),
+    [(0, 0), (1, 1), (16, 16), (17, 18), (31, 32), (33, 36), (1000, 1024), (4096, 4096), (4097, 4608)],
+)
+def test_buckets_are_steps_of_about_a_tenth(extent, rounded):
+    assert bucket(extent) == rounded
+    assert bucket(rounded) == rounded
+
+
+def test_what_takes_another_path_is_another_class():
+    whole = class_of(dense(4096, 4096, 4096))
+    assert whole.whole
+    assert whole.access == "wwv"
+    ragged = class_of(dense(4095, 4095, 4095))
+    assert (ragged.m, ragged.access, ragged.whole) == (4096, "nne", False)
+    odd = GemmProblem(
+        64, 64, 64, Matrix(64, 1, alignment=2), Matrix(64, 1), Matrix(64, 1), dtype="bf16", out_dtype="bf16"
+    )
+    assert class_of(odd).access == "nwv"
+    assert class_of(dense(64, 64, 64, use_c=True)) != class_of(dense(64, 64, 64))
+    assert class_of(dense(64, 64, 64, out_dtype="f32")) != class_of(dense(64, 64, 64))
+    assert class_of(dense(64, 64, 64, layout="nt")).layout == "nt"
+    assert class_of(dense(64, 64, 64, batch=3)).batch == 3
+    assert ProblemClass.from_dict(whole.to_dict()) == whole
+
+
+def test_distance_is_one_for_a_factor_of_two_and_infinite_between_fp32_and_16_bits():
+    one = class_of(dense(1024, 1024, 1024))
+    assert distance(one, one) == 0
+    assert distance(one, class_of(dense(2048, 1024, 1024))) == pytest.approx(1.0)
+    assert distance(one, class_of(dense(1024, 1024, 1024, dtype="f32"))) == float("inf")
+    assert 0 < distance(one, class_of(dense(1024, 1024, 1024, dtype="f16"))) < 0.2
+    assert distance(one, class_of(dense(1024, 1024, 1024, layout="nt"))) >= 1.0
