@@ -160,9 +160,31 @@ _register("{op:tanh}.approx.{type:" + _KINDS + "}", 1, ("mufu", 1), _approximate
 _register("{op:ex2}.approx{.ftz|}.{type:" + _KINDS + "}", 1, ("mufu", 1), _approximate)
 
 
-@executes("setp.{op:eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan}.{type:f16|bf16}", kind="int")
+_COMPARISONS = "eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan"
+
+
+@executes("setp.{op:" + _COMPARISONS + "}.{type:f16|bf16}", kind="int")
 @elementwise(types=("pred", "b16", "b16"))
 def set_predicate(machine: Machine, fields: dict[str, str]) -> Compute:
     """p = a op b."""
     compare, kind = comparison(fields["op"], "f64"), fields["type"]
     return lambda out, a, b: compare(widen(a, kind), widen(b, kind), out)
+
+
+def _set_halves(fields: dict[str, str]) -> Callable[..., np.ndarray]:
+    """Each half: 1.0 or 0 in its type, or all bits or none for an integer destination."""
+    compare, kind = comparison(fields["op"], "f64"), fields["type"]
+    one = {"f16": 0x3C00, "bf1": 0x3F80}.get(fields["out"][:3], 0xFFFF)
+
+    def apply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        holds = np.empty(a.shape, np.bool_)
+        compare(_flush16(widen(a, kind), fields), _flush16(widen(b, kind), fields), holds)
+        return np.where(holds, np.uint16(one), np.uint16(0))
+
+    return apply
+
+
+_register("set.{op:" + _COMPARISONS + "}{ftz:.ftz|}.{out:f16|u16|s16}.{type:f16}", 2, None, _set_halves)
+_register("set.{op:" + _COMPARISONS + "}{ftz:.ftz|}.{out:f16x2|u32|s32}.{type:f16x2}", 2, None, _set_halves)
+_register("set.{op:" + _COMPARISONS + "}.{out:bf16|u16|s16}.{type:bf16}", 2, None, _set_halves)
+_register("set.{op:" + _COMPARISONS + "}.{out:bf16x2|u32|s32}.{type:bf16x2}", 2, None, _set_halves)
