@@ -28,7 +28,7 @@ def values(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) 
 
 def close(result: torch.Tensor, expected: torch.Tensor, size: float) -> None:
     """Within what `dtype` loses on a sum of products of normal numbers whose size is about `size`."""
-    step = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}[result.dtype]
+    step = {torch.float32: 5e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}[result.dtype]
     assert torch.isfinite(result).all()
     assert float((result.double() - expected).abs().max()) <= step * max(size, float(expected.abs().max()))
 
@@ -62,7 +62,7 @@ def test_compiled_models_keep_the_operator_in_one_graph():
     expected = layer(x).double()
     assert tt.replace_linears(layer) == 2
     compiled = torch.compile(layer, fullgraph=True)  # a graph break raises
-    close(compiled(x), expected, 8.0)
+    close(compiled(x).detach(), expected.detach(), 8.0)
     compiled(x).float().sum().backward()
     assert all(torch.isfinite(parameter.grad).all() for parameter in layer.parameters())
 
