@@ -18,7 +18,7 @@ from ..problems import GemmProblem
 from .ladder import Progress, Step, silent
 from .record import write_json
 
-KINDS = ("times", "counters", "stalls", "host")
+KINDS = ("times", "counters", "stalls", "host", "cold")
 
 
 def select_rungs(text: str | None, dtype: str) -> tuple[Rung, ...]:
@@ -97,6 +97,10 @@ def run_suite(
         from .host import host_records
 
         records = host_records(suite["name"], suite["cases"], say)
+    elif suite["kind"] == "cold":
+        from .cold import cold_records
+
+        records = cold_records(suite["name"], suite["cases"], say)
     elif suite["kind"] == "counters":
         from .counters import compare
 
@@ -136,7 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
         for record in records:
             case, result = record["case"], record["result"]
             figures = {k: round(v, 4) for k, v in result.items() if isinstance(v, float)}
-            what = case.get("rung") or case.get("call")
+            what = case.get("rung") or case.get("call") or case.get("cache")
             print(what, case.get("config_text", ""), case.get("m"), case.get("layout"), figures, flush=True)
             wrong += not result.get("right", False)
         print(f"{len(records)} records in {written}")

@@ -132,6 +132,13 @@ HOST_PAGE: tuple[Column, ...] = (
     ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
     ("host us a call", _result("host_us", ".1f")),
 )
+COLD_PAGE: tuple[Column, ...] = (
+    ("kernel cache", lambda record: str(record["case"]["cache"])),
+    ("dtype", lambda record: str(record["case"]["dtype"])),
+    ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
+    ("s to the first product", _result("seconds", ".2f")),
+    ("of them import", _result("import_seconds", ".2f")),
+)
 
 
 def _pair(name: str) -> Callable[[Record], str]:
@@ -188,6 +195,7 @@ PAGES: dict[str, tuple[Column, ...]] = {
     "fp32-ladder": LADDER_PAGE,
     "fp32-f12": SIZES_PAGE,
     "host-time": HOST_PAGE,
+    "cold-start": COLD_PAGE,
     "counters": COUNTERS_PAGE,
     "fp32-stalls": STALLS_PAGE,
     "fp32-f12-steps": STEPS_PAGE,
