@@ -9,10 +9,11 @@ from typing import Any
 from .arch import DEFAULT_GPU, Gpu, find_gpu
 from .jit.compile import Resources
 from .jit.launch import current_executor
-from .ladder.rung import Addresses, GemmConfig, Rung
-from .ops.call import Call, read_call
+from .ladder.rung import Addresses, GemmConfig, Rung, vector_out
+from .ops.call import Call, Options, read_call
 from .plan import Plan, plan_for
 from .problems import ITEM_BYTES, GemmProblem, Matrix
+from .program import program_for
 
 _WIDTH = 100
 
@@ -49,6 +50,10 @@ class Explanation:
     roofline: Roofline
     resources: Resources | None = None
     """The compiler's figures, when asked for."""
+    stages: tuple[str, ...] = ()
+    """What each of `launches` consists of, in order: "pack a", "pack b", "product", "sum of parts"."""
+    workspace_bytes: int = 0
+    """What the stages borrow to pass on to one another."""
 
     def __str__(self) -> str:
         rows = [("product", describe(self.problem)), ("GPU", f"{self.gpu.name} ({self.gpu.arch}): {self.gpu_source}")]
@@ -64,6 +69,8 @@ class Explanation:
                 ("stores", self.output),
                 ("launch", self._launch()),
             ]
+            if len(self.stages) > 1:
+                rows.append(("stages", f"{', '.join(self.stages)}; {self.workspace_bytes} B of memory borrowed"))
             if self.resources is not None:
                 rows.append(("compiled", self._compiled(self.resources)))
             rows.append(("bound", self._bound()))
@@ -145,32 +152,37 @@ def roofline(problem: GemmProblem, gpu: Gpu) -> Roofline:
 
 def explain_problem(
     problem: GemmProblem, gpu: Gpu, gpu_source: str, rung: str | None = None, config: GemmConfig | None = None, *,
-    launches: int = 1, compile: bool = False,
+    launches: int = 1, compile: bool = False, batch_invariant: bool = False,
 ) -> Explanation:  # fmt: skip
     """Explain a problem apart from arrays. Raises ConfigRejected as plan_for does, CompileError if compiled."""
     bound = roofline(problem, gpu)
     if launches == 0 or problem.m * problem.n * problem.batch == 0:
         return Explanation(problem, gpu, gpu_source, None, "", "", (0, 1, 1), (0, 1, 1), 0, 0, bound)
-    plan = plan_for(problem, gpu, rung, config)
-    launch = plan.rung.plan(problem, plan.config, Addresses(0, 0, 0))
-    wide = plan.rung.vector_bytes > 4 and plan.rung.vector_out(problem)
-    resources = plan.rung.compile(problem, plan.config, gpu.arch).resources if compile else None
+    plan = plan_for(problem, gpu, rung, config, batch_invariant=batch_invariant)
+    program = program_for(problem, plan)
+    product = program.product.problem
+    launch = plan.rung.plan(product, plan.config, Addresses(0, 0, 0))
+    wide = plan.rung.vector_bytes > 4 and vector_out(problem)
+    resources = plan.rung.compile(product, plan.config, gpu.arch).resources if compile else None
     return Explanation(
-        problem, gpu, gpu_source, plan, edge_reason(plan.rung, problem, plan.config),
+        problem, gpu, gpu_source, plan, edge_reason(plan.rung, product, plan.config),
         "16-byte vectors" if wide else "single elements", launch.grid, launch.block,
-        plan.rung.shared_bytes(plan.config, problem), launches, bound, resources,
+        plan.rung.shared_bytes(plan.config, product), launches, bound, resources,
+        tuple(stage.name for stage in program.stages), program.workspace_bytes,
     )  # fmt: skip
 
 
 def explain_matmul(
-    a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, rung: str | None, config: GemmConfig | None,
-    gpu: str | None, compile: bool, out_dtype: Any = None,
+    a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, options: Options, gpu: str | None, compile: bool
 ) -> Explanation:  # fmt: skip
     """See tilewright.explain."""
-    call = read_call(a, b, c, alpha, beta, out, out_dtype)
+    call = read_call(a, b, c, alpha, beta, out, options)
     named, source = _gpu_of(call, gpu)
     counts = [count for count, _ in call.product.launches()]
-    return explain_problem(call.product.problem, named, source, rung, config, launches=len(counts), compile=compile)
+    return explain_problem(
+        call.product.problem, named, source, options.rung, options.config, launches=len(counts), compile=compile,
+        batch_invariant=options.batch_invariant,
+    )  # fmt: skip
 
 
 def _gpu_of(call: Call, name: str | None) -> tuple[Gpu, str]:

@@ -3,8 +3,8 @@
 The choice is a pure function of the problem, the GPU and the tuning results: the same call runs the same kernel. A rung
 named by the caller runs with its default config. Else tuning results decide: those of this machine, then those that
 ship with the package, the problem's own class first, its neighbours if it was not tuned (tuning/choice.py). Where none
-know anything near, the fast rung of the dtype runs with the config that a small cost model prefers; the model's only
-measured input is one figure a config, in `FP32_CHOICES`.
+know anything near, the fast rung of the dtype runs with the config that a small cost model prefers (cost.py); the
+model's only measured input is one figure a config (choices.py).
 """
 
 from __future__ import annotations
@@ -14,48 +14,17 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from .arch import GPUS, Arch, Gpu
+from .choices import CHOICES, Choice
+from .cost import candidates, fp32_cost, narrow_operands, tiles_of
 from .errors import ConfigRejected
 from .ladder import GEMM_RUNGS, GemmConfig, Rung, find_rung, rungs_for
 from .ladder.rung import ceil_div
-from .problems import GemmProblem
+from .problems import ITEM_BYTES, GemmProblem
 from .tuning.choice import choose
 from .tuning.tables import generation, sources_for
 
 if TYPE_CHECKING:
     from .explanation import Explanation
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A config that the plan considers. `efficiency`: share of the FFMA peak reached on a grid that fills the GPU."""
-
-    config: GemmConfig
-    efficiency: float
-    source: str
-
-
-def _f12(
-    tile: tuple[int, int], warp: tuple[int, int], subtiles: tuple[int, int], tile_k: int, stages: int, blocks: int
-) -> GemmConfig:
-    return GemmConfig(*tile, tile_k, 4, 4, *warp, *subtiles, stages, "ca", group_m=8, min_blocks=blocks)
-
-
-_SWEEP = "measured on an H200: benchmarks/results/fp32-f12-sweep-H200.json, mean over 4096 to 8192 cubed"
-FP32_CHOICES: tuple[Choice, ...] = (
-    Choice(_f12((128, 256), (64, 64), (4, 2), 16, 4, 1), 0.790, _SWEEP),
-    Choice(_f12((128, 128), (64, 32), (2, 2), 32, 3, 2), 0.773, _SWEEP),
-    Choice(_f12((64, 128), (32, 64), (2, 2), 16, 3, 4), 0.747, _SWEEP),
-    Choice(_f12((128, 64), (64, 32), (2, 2), 16, 3, 4), 0.743, _SWEEP),
-    Choice(_f12((64, 64), (32, 32), (1, 2), 32, 4, 4), 0.645, _SWEEP),
-    Choice(_f12((32, 64), (16, 32), (1, 1), 32, 3, 8), 0.497, _SWEEP),
-    Choice(_f12((64, 32), (16, 32), (1, 1), 32, 3, 8), 0.477, _SWEEP),
-    Choice(_f12((32, 32), (16, 32), (1, 1), 32, 3, 8), 0.441, _SWEEP),
-)
-"""f12's candidates. Over 23 shapes of the sweep the model's choice takes 1.004 times the best config's time (geometric
-mean; at most 1.022)."""
-
-_FIXED_STEPS_OF_K = 32
-"""What filling the pipeline and storing the result costs, as so many more steps along k; blocks beside hide it."""
 
 
 @dataclass(frozen=True)
@@ -70,22 +39,30 @@ class Plan:
     refused: tuple[tuple[str, str, str], ...] = ()
     runners_up: tuple[tuple[str, str, str], ...] = ()
     """(rung, config, how it compares) of the next best that were measured or estimated."""
+    packs: tuple[str, ...] = ()
+    """The operands, "a" and "b", that are copied first to lines that wide accesses can read (program.py)."""
 
 
-def plan_for(problem: GemmProblem, on: Gpu | Arch, rung: str | None = None, config: GemmConfig | None = None) -> Plan:
+def plan_for(
+    problem: GemmProblem, on: Gpu | Arch, rung: str | None = None, config: GemmConfig | None = None, *,
+    batch_invariant: bool = False,
+) -> Plan:  # fmt: skip
     """The plan for a problem on a GPU (or on the first listed GPU of an architecture). Deterministic.
 
-    A `config` without a rung is one of the dtype's fast rung. Raises ConfigRejected, with the numbers, when the rung
-    or config named cannot run the problem, or no rung can.
+    A `config` without a rung is one of the dtype's fast rung. `batch_invariant`: k is walked in one chain, so that the
+    bits of a row of the result depend on its operands, n, k and dtypes alone. Raises ConfigRejected, with the numbers,
+    when the rung or config named cannot run the problem, or no rung can.
     """
     if config is not None and not isinstance(config, GemmConfig):
         raise ConfigRejected(f"config is {config!r}; pass a tilewright.ladder.GemmConfig, or none.")
     gpu = on if isinstance(on, Gpu) else next(gpu for gpu in GPUS.values() if gpu.arch == on)
-    return _plan(problem, gpu, rung, config, generation())
+    return _plan(problem, gpu, rung, config, batch_invariant, generation())
 
 
 @lru_cache(maxsize=4096)
-def _plan(problem: GemmProblem, gpu: Gpu, rung_name: str | None, config: GemmConfig | None, tuned: int) -> Plan:
+def _plan(
+    problem: GemmProblem, gpu: Gpu, rung_name: str | None, config: GemmConfig | None, batch_invariant: bool, tuned: int
+) -> Plan:
     """`tuned` counts the changes of tuning results in this process."""
     known = rungs_for(problem.dtype)
     if not known:
@@ -100,26 +77,36 @@ def _plan(problem: GemmProblem, gpu: Gpu, rung_name: str | None, config: GemmCon
         if config is not None:
             return Plan(rung, config, "the caller", "the config was named in the call")
         return Plan(rung, rung.default, "the rung's default", f"{rung} was named in the call")
-    if problem.m and problem.n and problem.k and problem.batch:
+    if _may_ask_tuning(problem, known[-1]):
         found = choose(problem, gpu, sources_for(gpu))
-        if found is not None:
+        one_chain = found is not None and found.config.split_k * found.config.slices_k == 1
+        if found is not None and (one_chain or not batch_invariant):
             return Plan(found.rung, found.config, found.source, found.why, runners_up=found.runners_up)
-    return _choose(problem, gpu, known)
+    return _choose(problem, gpu, known, batch_invariant)
 
 
-def _choose(problem: GemmProblem, gpu: Gpu, known: tuple[Rung, ...]) -> Plan:
+def _may_ask_tuning(problem: GemmProblem, top: Rung) -> bool:
+    """Tuning measures one launch on operands as they lie: not what an empty product or one to be packed runs."""
+    whole = problem.m and problem.n and problem.k and problem.batch
+    return bool(whole) and (problem.dtype == "f32" or not narrow_operands(problem, top))
+
+
+def _choose(problem: GemmProblem, gpu: Gpu, known: tuple[Rung, ...], batch_invariant: bool) -> Plan:
     top = known[-1]
     refused: list[tuple[str, str, str]] = []
     fits: list[Choice] = []
-    if problem.dtype == "f32":
-        for choice in FP32_CHOICES:
-            if reason := top.why_not(problem, choice.config, gpu.arch):
-                refused.append((top.id, str(choice.config), reason))
-            else:
-                fits.append(choice)
-    if fits:
-        best = min(fits, key=lambda choice: _cost(problem, choice, gpu))  # the first of equals: the table's order
+    for choice in CHOICES.get(problem.dtype, ()):
+        if reason := top.why_not(problem, choice.config, gpu.arch):
+            refused.append((top.id, str(choice.config), reason))
+        else:
+            fits.append(choice)
+    if fits and problem.dtype == "f32":
+        best = min(fits, key=lambda choice: fp32_cost(problem, choice, gpu))  # the first of equals: the table's order
         return Plan(top, best.config, best.source, _why(problem, best, gpu, len(fits)), tuple(refused))
+    if batch_invariant:
+        fits = [choice for choice in fits if choice.config.slices_k == 1]
+    if fits:
+        return _modelled(problem, gpu, top, fits, tuple(refused), batch_invariant)
     for rung in reversed(known):
         if reason := rung.why_not(problem, rung.default, gpu.arch):
             refused.append((rung.id, str(rung.default), reason))
@@ -130,25 +117,39 @@ def _choose(problem: GemmProblem, gpu: Gpu, known: tuple[Rung, ...]) -> Plan:
     raise ConfigRejected(f"no rung can run this {problem.dtype} problem on {gpu.arch}: {reasons}.")
 
 
-def _tiles(problem: GemmProblem, config: GemmConfig) -> int:
-    return ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n) * problem.batch
+def _modelled(
+    problem: GemmProblem, gpu: Gpu, top: Rung, fits: list[Choice], refused: tuple[tuple[str, str, str], ...],
+    batch_invariant: bool,
+) -> Plan:  # fmt: skip
+    """The quickest by the model in cost.py; the first of equals: the table's order, fewest parts."""
+    known = candidates(problem, top, fits, gpu, may_split=not batch_invariant)
+    best = min(known, key=lambda candidate: candidate.us)
+    narrow = narrow_operands(problem, top)
+    why = [f"least modelled time among {len(known)} plans"]
+    tiles, parts = tiles_of(problem, best.config), best.config.split_k
+    if parts > 1:
+        why.append(f"k in {parts} parts, since {tiles} tiles alone leave most of {gpu.sm_count} SMs idle")
+    elif batch_invariant:
+        why.append("k is never split, so that a row's bits do not depend on m")
+    for name in narrow:
+        verb = "is packed first" if name in best.packs else "is read element by element, which costs less than packing"
+        why.append(f"{name} {verb}: {_narrow_reason(problem, name)}")
+    return Plan(top, best.config, best.choice.source, "; ".join(why), refused, packs=best.packs)
 
 
-def _cost(problem: GemmProblem, choice: Choice, gpu: Gpu) -> float:
-    """Model of the busiest SM's work, in products at full rate: its whole tiles.
-
-    Whole tiles count, so a ragged edge and a last wave that few SMs share both cost what they cost.
-    """
-    config = choice.config
-    tiles_of_busiest = max(1, ceil_div(_tiles(problem, config), gpu.sm_count))
-    beside = min(tiles_of_busiest, config.min_blocks)
-    steps = ceil_div(problem.k, config.tile_k) * config.tile_k + _FIXED_STEPS_OF_K / beside
-    return tiles_of_busiest * config.tile_m * config.tile_n * steps / choice.efficiency
+def _narrow_reason(problem: GemmProblem, name: str) -> str:
+    matrix, rows, cols = (
+        (problem.a, problem.m, problem.k) if name == "a" else (problem.b, problem.k, problem.n)
+    )  # fmt: skip
+    if matrix.unit(rows, cols) == "none":
+        return f"no contiguous lines (strides {matrix.row_stride} and {matrix.col_stride} elements)"
+    width = matrix.vector_bytes(rows, cols, ITEM_BYTES[problem.dtype])
+    return f"its lines start at multiples of {width} B"
 
 
 def _why(problem: GemmProblem, choice: Choice, gpu: Gpu, considered: int) -> str:
     config = choice.config
-    tiles = _tiles(problem, config)
+    tiles = tiles_of(problem, config)
     busiest = ceil_div(tiles, gpu.sm_count)
     used = problem.m * problem.n * problem.batch / (tiles * config.tile_m * config.tile_n) if tiles else 1.0
     spread = tiles / (busiest * gpu.sm_count) if tiles else 1.0
@@ -161,8 +162,8 @@ def _why(problem: GemmProblem, choice: Choice, gpu: Gpu, considered: int) -> str
 
 def explain(
     a: Any, b: Any, *, c: Any = None, alpha: float = 1.0, beta: float | None = None, out: Any = None,
-    out_dtype: Any = None, rung: str | None = None, config: GemmConfig | None = None, gpu: str | None = None,
-    compile: bool = False,
+    out_dtype: Any = None, batch_invariant: bool = False, rung: str | None = None, config: GemmConfig | None = None,
+    gpu: str | None = None, compile: bool = False,
 ) -> Explanation:  # fmt: skip
     """What `matmul` would run for the same arguments, and why; nothing is launched. Print the result.
 
@@ -171,5 +172,6 @@ def explain(
     `compile=True` adds the compiler's figures: registers, spills, shared memory. Raises as `matmul` does.
     """
     from .explanation import explain_matmul
+    from .ops.call import Options
 
-    return explain_matmul(a, b, c, alpha, beta, out, rung, config, gpu, compile, out_dtype)
+    return explain_matmul(a, b, c, alpha, beta, out, Options(out_dtype, batch_invariant, rung, config), gpu, compile)

@@ -12,7 +12,7 @@ from tilewright.arch import ARCHS
 from tilewright.errors import ConfigRejected
 from tilewright.jit.source import CUDA_ROOT
 from tilewright.ladder import GEMM_RUNGS, GemmConfig, find_rung, rungs_for
-from tilewright.ladder.rung import Addresses
+from tilewright.ladder.rung import Addresses, vector_out
 from tilewright.problems import GemmProblem, Matrix
 
 FP32 = rungs_for("f32")
@@ -94,7 +94,7 @@ def test_scalar_rungs_need_no_alignment():
 )
 def test_results_move_in_vectors_only_where_rows_allow_it(out, c, n, whole):
     problem = dataclasses.replace(GemmProblem.dense(512, n, 512), out=out, c=c)
-    assert find_rung("f12").vector_out(problem) == whole
+    assert vector_out(problem) == whole
 
 
 def test_why_not_carries_the_numbers():

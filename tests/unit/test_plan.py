@@ -10,10 +10,11 @@ from fake_executor import fake_gpu
 
 import tilewright as tw
 from tilewright.arch import ARCHS, GPUS
+from tilewright.choices import FP32_CHOICES
 from tilewright.errors import ConfigRejected, InvalidOperand
 from tilewright.explanation import edge_reason, explain_problem, roofline
 from tilewright.ladder import GEMM_RUNGS, GemmConfig, find_rung
-from tilewright.plan import FP32_CHOICES, plan_for
+from tilewright.plan import plan_for
 from tilewright.problems import GemmProblem, Matrix
 
 H200 = GPUS["H200"]

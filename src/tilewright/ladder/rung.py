@@ -106,6 +106,39 @@ class Addresses:
 _ARGS = struct.Struct("<4Q12q3i2f4x")
 
 
+def pack_args(problem: GemmProblem, addresses: Addresses, alpha: float, beta: float) -> bytes:
+    """The parameters of a kernel (GemmArgs in cuda/gemm/args.cuh)."""
+    c = problem.c or problem.out
+    return _ARGS.pack(
+        addresses.a, addresses.b, addresses.c, addresses.out,
+        problem.a.batch_stride, problem.b.batch_stride, c.batch_stride, problem.out.batch_stride,
+        problem.a.row_stride, problem.a.col_stride, problem.b.row_stride, problem.b.col_stride,
+        c.row_stride, c.col_stride, problem.out.row_stride, problem.out.col_stride,
+        problem.m, problem.n, problem.k, alpha, beta,
+    )  # fmt: skip
+
+
+UNITS = {"none": 0, "col": 1, "row": 2}
+"""Matrix.unit as device code has it (cuda/gemm/args.cuh)."""
+
+
+def vector_out(problem: GemmProblem) -> bool:
+    """Whether whole 16-byte vectors of C and out can be moved: rows contiguous and aligned, n whole vectors."""
+    item = ITEM_BYTES[problem.out_dtype]
+    views = [problem.out] + ([problem.c] if problem.c else [])
+    return problem.n * item % 16 == 0 and all(
+        view.col_stride == 1 and view.vector_bytes(problem.m, problem.n, item) == 16 for view in views
+    )
+
+
+def result_constants(problem: GemmProblem) -> dict[str, Constant]:
+    """What a kernel that stores results is compiled for: how C and out lie."""
+    out_unit = problem.out.unit(problem.m, problem.n)
+    if problem.c is not None and problem.c.unit(problem.m, problem.n) != out_unit:
+        out_unit = "none"
+    return {"vector_out": vector_out(problem), "use_c": problem.use_c, "out_unit": UNITS[out_unit]}
+
+
 @dataclass(frozen=True)
 class Rung:
     """One rung of the GEMM ladder."""
@@ -179,34 +212,19 @@ class Rung:
         ]
         return min(widths) < self.vector_bytes
 
-    def vector_out(self, problem: GemmProblem) -> bool:
-        """Whether whole 16-byte vectors of C and out can be moved: rows contiguous and aligned, n a multiple of 4."""
-        item = ITEM_BYTES[problem.out_dtype]
-        views = [problem.out] + ([problem.c] if problem.c else [])
-        return problem.n * item % 16 == 0 and all(
-            view.col_stride == 1 and view.vector_bytes(problem.m, problem.n, item) == 16 for view in views
-        )
-
     def constants(self, problem: GemmProblem, config: GemmConfig) -> dict[str, Constant]:
         """What the kernel is compiled for: the config, and what of the problem selects a path."""
         values: dict[str, Constant] = {
             f.name: getattr(config, f.name) for f in fields(config) if f.name not in _OWN_CONSTANTS
         }
-        units = {"none": 0, "col": 1, "row": 2}
-        out_unit = problem.out.unit(problem.m, problem.n)
-        if problem.c is not None and problem.c.unit(problem.m, problem.n) != out_unit:
-            out_unit = "none"
         values |= {
             "threads": config.threads,
             "cache_all": config.cache == "ca",
             "edge": self.edge(problem, config),
-            "vector_out": self.vector_out(problem),
-            "use_c": problem.use_c,
-            "a_unit": units[problem.a.unit(problem.m, problem.k)],
-            "b_unit": units[problem.b.unit(problem.k, problem.n)],
-            "out_unit": units[out_unit],
+            "a_unit": UNITS[problem.a.unit(problem.m, problem.k)],
+            "b_unit": UNITS[problem.b.unit(problem.k, problem.n)],
         }
-        return values | self.own_constants(config, problem)
+        return values | result_constants(problem) | self.own_constants(config, problem)
 
     def compile(self, problem: GemmProblem, config: GemmConfig, arch: Arch) -> CompiledKernel:
         """The kernel for this problem's class. Raises ConfigRejected with the reason, CompileError with the log."""
@@ -219,13 +237,6 @@ class Rung:
         self, problem: GemmProblem, config: GemmConfig, addresses: Addresses, alpha: float = 1.0, beta: float = 0.0
     ) -> Launch:
         """The launch of one batch of at most 65535 products. Pure: addresses in, packed parameters out."""
-        c = problem.c or problem.out
-        params = _ARGS.pack(
-            addresses.a, addresses.b, addresses.c, addresses.out,
-            problem.a.batch_stride, problem.b.batch_stride, c.batch_stride, problem.out.batch_stride,
-            problem.a.row_stride, problem.a.col_stride, problem.b.row_stride, problem.b.col_stride,
-            c.row_stride, c.col_stride, problem.out.row_stride, problem.out.col_stride,
-            problem.m, problem.n, problem.k, alpha, beta,
-        )  # fmt: skip
+        params = pack_args(problem, addresses, alpha, beta)
         shared = self.shared_bytes(config, problem) if self.dynamic_shared else 0
         return Launch(self.grid(config, problem), (config.threads, 1, 1), params, shared, self.overlaps)

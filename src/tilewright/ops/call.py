@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import DeviceError, InvalidOperand
 from ..jit.launch import Executor, current_executor
+from ..ladder.rung import GemmConfig
 from .dlpack import dense_strides
 from .dtypes import DTYPE_NAMES, parse_dtype, result_dtypes
 from .extents import check_out
 from .operands import Operand, as_operand
 from .shapes import Product, Shapes, broadcast, lay_out, matmul_shapes
+
+
+class Options(NamedTuple):
+    """What a caller asks for beside the operands. A tuple: it is part of the warm path's key."""
+
+    out_dtype: Any = None
+    batch_invariant: bool = False
+    rung: str | None = None
+    config: GemmConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,7 @@ class Call:
     product: Product
     others: tuple[Operand, ...]
     """The operands beside a, as the caller gave them: their streams and owners."""
+    options: Options
 
 
 def scalar(value: Any, name: str) -> float:
@@ -41,7 +52,7 @@ def scalar(value: Any, name: str) -> float:
         raise InvalidOperand(f"{name}={value!r} is no number that float32 can hold: {error}.") from error
 
 
-def read_call(a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, out_dtype: Any = None) -> Call:
+def read_call(a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, options: Options) -> Call:
     """Read the arguments of matmul. Raises InvalidOperand in the caller's terms."""
     alpha = scalar(alpha, "alpha")
     beta = (0.0 if c is None else 1.0) if beta is None else scalar(beta, "beta")
@@ -64,7 +75,7 @@ def read_call(a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, out_dtype
     c_view = broadcast(c_given, shapes.result) if c_given is not None else None
     if beta == 0:
         c_view = None
-    dtype = _result_dtype(a_view, out_given, out_dtype)
+    dtype = _result_dtype(a_view, out_given, options.out_dtype)
     out_view = _dense_out(a_view, shapes.result, dtype) if out_given is None else out_given
     if out_view.shape != shapes.result:
         raise InvalidOperand(f"out has shape {out_view.shape}; the result of a {a_view.shape} @ b {b_view.shape} has "
@@ -77,7 +88,9 @@ def read_call(a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, out_dtype
     if out_given is not None:
         check_out(out_given, [a_view, b_view], c_view)
     product = lay_out(shapes, a_view, b_view, c_view, out_view)
-    return Call(a_view, b_view, c_view, out_view, out_given is not None, alpha, beta, shapes, product, tuple(others))
+    return Call(
+        a_view, b_view, c_view, out_view, out_given is not None, alpha, beta, shapes, product, tuple(others), options
+    )
 
 
 def executor_for_host(call: Call) -> Executor | None:

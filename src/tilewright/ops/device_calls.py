@@ -32,6 +32,14 @@ def make_wait(waiting: int, awaited: int, ordinal: int) -> None:
             check(api.cuEventDestroy(event), "freeing an event")  # freed by the driver once it has happened
 
 
+def is_capturing(stream: int, ordinal: int) -> bool:
+    """Whether what is launched on the stream goes into a CUDA graph that is being captured."""
+    api = driver()
+    with bound_to(ordinal):
+        state = check(api.cuStreamIsCapturing(stream), "asking whether a capture is running")
+    return bool(state != api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+
 def synchronize(stream: int, ordinal: int) -> None:
     """Wait on the host for a stream; a fault of a kernel on it is raised here as DeviceError."""
     with bound_to(ordinal):

@@ -24,16 +24,22 @@ MISS = object()
 
 _ADDRESSES = struct.Struct("<4Q")  # a, b, c, out: the head of GemmArgs
 _SCALARS = struct.Struct("<2f4x")  # alpha, beta: its tail
+_UNSCALED = _SCALARS.pack(1.0, 0.0)
 _ZEROS = (b"\0\0\0\0", b"\0\0\0\x80")
 _MOST_KEYS = 4096
 
 
 @dataclass(frozen=True)
 class Step:
-    """One launch of a call: the kernel, and the byte offsets of (a, b, c, out) from the tensors' addresses."""
+    """One launch of a call."""
 
     prepared: Prepared
-    offsets: tuple[int, int, int, int]
+    places: tuple[tuple[int, int], ...]
+    """For each of its four addresses: which of (a, b, c, out, workspace), and bytes from there."""
+    middle: bytes
+    """Its parameters between the addresses and the scalars."""
+    scaled: bool
+    """Whether it takes the call's alpha and beta; else 1 and 0."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +48,7 @@ class WarmCall:
 
     ordinal: int
     steps: tuple[Step, ...]
-    middle: bytes
-    """The parameters between the addresses and the scalars."""
+    workspace_bytes: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     """Of a new result: dense, row-major, in elements."""
@@ -69,28 +74,25 @@ def _signature(tensor: Any, grad_enabled: Any) -> tuple[Any, ...]:
 
 
 def key_of(
-    torch: Any, a: Any, b: Any, c: Any, uses_c: bool, out: Any, out_dtype: Any, rung: str | None,
-    config: Any,
+    torch: Any, a: Any, b: Any, c: Any, uses_c: bool, out: Any, options: tuple[Any, ...]
 ) -> Any:  # fmt: skip
     """The key of a call on torch tensors. Raises RuntimeError or AttributeError for what has no strides or memory."""
     grad = torch.is_grad_enabled
     return (
         _signature(a, grad), _signature(b, grad), c is not None and _signature(c, grad), uses_c,
-        out is not None and _signature(out, grad), out_dtype, rung, config,
+        out is not None and _signature(out, grad), options,
     )  # fmt: skip
 
 
-def warm_matmul(
-    a: Any, b: Any, c: Any, alpha: float, beta: float | None, out: Any, out_dtype: Any, rung: str | None, config: Any
-) -> Any:
-    """The result, or MISS."""
+def warm_matmul(a: Any, b: Any, c: Any, alpha: float, beta: float | None, out: Any, options: tuple[Any, ...]) -> Any:
+    """The result, or MISS. `options`: as call.Options, in its order."""
     kinds = _tensor_types
     if type(a) not in kinds or type(b) not in kinds:
         return MISS
     try:
         scalars = _SCALARS.pack(alpha, (c is not None) if beta is None else beta)
         uses_c = scalars[4:8] not in _ZEROS  # as the kernel would see it, rounded to float32
-        call = _calls.get(key_of(_torch, a, b, c, uses_c, out, out_dtype, rung, config))
+        call = _calls.get(key_of(_torch, a, b, c, uses_c, out, options))
     except (AttributeError, RuntimeError, TypeError, OverflowError, struct.error):
         return MISS
     if call is None or current_executor() is not None:
@@ -109,12 +111,16 @@ def warm_matmul(
         if not _is_apart(call, out_address, a_address, b_address, c_address):
             return MISS
     stream = torch._C._cuda_getCurrentRawStream(call.ordinal)
-    rest = call.middle + scalars
+    work = 0
+    if call.workspace_bytes:
+        held = torch.empty_strided((call.workspace_bytes,), (1,), dtype=torch.uint8, device=call.device)
+        work = held.data_ptr()  # given back on return: torch's pool keeps it apart until the stream has passed
+    bases = (a_address, b_address, c_address, out_address, work)
     try:
         for step in call.steps:
-            da, db, dc, dout = step.offsets
-            head = _ADDRESSES.pack(a_address + da, b_address + db, c_address + dc, out_address + dout)
-            step.prepared.launch(head + rest, stream)
+            (a_in, da), (b_in, db), (c_in, dc), (out_in, dout) = step.places
+            head = _ADDRESSES.pack(bases[a_in] + da, bases[b_in] + db, bases[c_in] + dc, bases[out_in] + dout)
+            step.prepared.launch(head + step.middle + (scalars if step.scaled else _UNSCALED), stream)
     except DeviceError:
         if step is not call.steps[0]:
             raise

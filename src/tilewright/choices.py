@@ -1,0 +1,67 @@
+"""The configs that the plan considers, as data, each with the share of the peak it reaches on a grid that fills a GPU.
+
+The cost model's only measured input (plan.py, cost.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .ladder.rung import GemmConfig
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A config that the plan considers. `efficiency`: share of the dtype's peak reached on a grid that fills the GPU
+    (Gpu.peak_tflops)."""
+
+    config: GemmConfig
+    efficiency: float
+    source: str
+
+
+def _f12(
+    tile: tuple[int, int], warp: tuple[int, int], subtiles: tuple[int, int], tile_k: int, stages: int, blocks: int
+) -> GemmConfig:
+    return GemmConfig(*tile, tile_k, 4, 4, *warp, *subtiles, stages, "ca", group_m=8, min_blocks=blocks)
+
+
+_SWEEP = "measured on an H200: benchmarks/results/fp32-f12-sweep-H200.json, mean over 4096 to 8192 cubed"
+FP32_CHOICES: tuple[Choice, ...] = (
+    Choice(_f12((128, 256), (64, 64), (4, 2), 16, 4, 1), 0.790, _SWEEP),
+    Choice(_f12((128, 128), (64, 32), (2, 2), 32, 3, 2), 0.773, _SWEEP),
+    Choice(_f12((64, 128), (32, 64), (2, 2), 16, 3, 4), 0.747, _SWEEP),
+    Choice(_f12((128, 64), (64, 32), (2, 2), 16, 3, 4), 0.743, _SWEEP),
+    Choice(_f12((64, 64), (32, 32), (1, 2), 32, 4, 4), 0.645, _SWEEP),
+    Choice(_f12((32, 64), (16, 32), (1, 1), 32, 3, 8), 0.497, _SWEEP),
+    Choice(_f12((64, 32), (16, 32), (1, 1), 32, 3, 8), 0.477, _SWEEP),
+    Choice(_f12((32, 32), (16, 32), (1, 1), 32, 3, 8), 0.441, _SWEEP),
+)
+"""f12's candidates. Over 23 shapes of the sweep the model's choice takes 1.004 times the best config's time (geometric
+mean; at most 1.022)."""
+
+
+def _h11(tile: tuple[int, int], warp: tuple[int, int], tile_k: int, stages: int, blocks: int) -> GemmConfig:
+    return GemmConfig(*tile, tile_k, warp_m=warp[0], warp_n=warp[1], stages=stages, group_m=8, min_blocks=blocks)
+
+
+_GUESS = "a guess from the tile's arithmetic intensity, not measured"
+H11_CHOICES: tuple[Choice, ...] = (
+    Choice(_h11((128, 256), (64, 64), 32, 4, 1), 0.58, _GUESS),
+    Choice(_h11((256, 128), (64, 64), 32, 4, 1), 0.57, _GUESS),
+    Choice(_h11((128, 128), (64, 64), 32, 4, 2), 0.54, _GUESS),
+    Choice(_h11((128, 64), (64, 32), 64, 3, 2), 0.44, _GUESS),
+    Choice(_h11((64, 128), (32, 64), 64, 3, 2), 0.44, _GUESS),
+    Choice(_h11((64, 64), (32, 32), 64, 3, 4), 0.35, _GUESS),
+    Choice(_h11((64, 32), (32, 16), 64, 4, 4), 0.22, _GUESS),
+    Choice(_h11((32, 64), (16, 32), 64, 4, 4), 0.22, _GUESS),
+    Choice(_h11((32, 32), (16, 16), 64, 4, 4), 0.14, _GUESS),
+    Choice(_h11((16, 128), (16, 32), 64, 4, 4), 0.14, _GUESS),
+    Choice(_h11((128, 16), (32, 16), 64, 4, 4), 0.14, _GUESS),
+    Choice(_h11((16, 32), (16, 16), 64, 4, 8), 0.07, _GUESS),
+    Choice(_h11((32, 16), (16, 16), 64, 4, 8), 0.07, _GUESS),
+)
+"""h11's candidates, for 16-bit operands."""
+
+CHOICES: dict[str, tuple[Choice, ...]] = {"f32": FP32_CHOICES, "f16": H11_CHOICES, "bf16": H11_CHOICES}
+"""By the operands' dtype, for its fast rung."""

@@ -1,0 +1,125 @@
+"""How long a plan would take by a small model: a figure to choose by, never one to quote.
+
+A product lasts as long as the slowest of three: the busiest SM's arithmetic, its tiles' copies one after the other
+(what is under way at once is limited by the ring), and the bytes through device memory. Packing and summing parts are
+passes over memory, and each launch has a cost of its own. The constants are those of an H200; on other GPUs peaks and
+bandwidths scale.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .arch import Gpu
+from .choices import Choice
+from .ladder.rung import GemmConfig, Rung, ceil_div
+from .problems import ITEM_BYTES, GemmProblem
+
+LAUNCH_US = 2.0
+"""A launch, its first loads and its last stores."""
+TILE_LATENCY_US = 1.0
+"""From asking for a tile to having it, under load."""
+OF_BANDWIDTH = 0.8
+"""What a pass over memory gets of the bandwidth on paper."""
+UNPACKED = 0.25
+"""The share of its speed that a kernel keeps when it reads an operand element by element."""
+SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
+FIXED_STEPS_OF_K = 32
+"""fp32: what filling the pipeline and storing the result costs, as so many more steps along k."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A config with its k perhaps split, operands to pack first, and the model's microseconds."""
+
+    choice: Choice
+    config: GemmConfig
+    packs: tuple[str, ...]
+    us: float
+
+
+def tiles_of(problem: GemmProblem, config: GemmConfig) -> int:
+    return ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n) * problem.batch
+
+
+def narrow_operands(problem: GemmProblem, rung: Rung) -> tuple[str, ...]:
+    """The operands ("a", "b") whose lines the rung's accesses cannot read as they lie."""
+    item = ITEM_BYTES[problem.dtype]
+    sides = (("a", problem.a, problem.m, problem.k), ("b", problem.b, problem.k, problem.n))
+    return tuple(
+        name
+        for name, matrix, rows, cols in sides
+        if matrix.unit(rows, cols) == "none" or matrix.vector_bytes(rows, cols, item) < rung.vector_bytes
+    )
+
+
+def _pass_us(moved: float, gpu: Gpu) -> float:
+    """A kernel that moves so many bytes, and does nothing else."""
+    return LAUNCH_US + moved / (gpu.dram_gb_s * 1e3 * OF_BANDWIDTH)
+
+
+def product_us(problem: GemmProblem, choice: Choice, config: GemmConfig, narrow: int, gpu: Gpu) -> float:
+    """The product alone, reading `narrow` operands element by element."""
+    item = ITEM_BYTES[problem.dtype]
+    blocks = tiles_of(problem, config) * config.split_k
+    busiest = max(1, ceil_div(blocks, gpu.sm_count))
+    steps = ceil_div(ceil_div(problem.k, config.tile_k), config.split_k)
+    flops = 2.0 * config.tile_m * config.tile_n * config.tile_k * steps * busiest
+    peak = (gpu.peak_tflops(problem.dtype) or 4 * gpu.ffma_tflops) * 1e6 / gpu.sm_count
+    arithmetic = flops / (peak * choice.efficiency)
+    rounds = ceil_div(busiest, config.min_blocks)
+    copies = rounds * steps * TILE_LATENCY_US / max(config.stages - 1, 1)
+    if narrow:
+        arithmetic, copies = arithmetic / UNPACKED, copies / UNPACKED
+    memory = problem.batch * (problem.m + problem.n) * problem.k * item / (gpu.dram_gb_s * 1e3 * OF_BANDWIDTH)
+    return LAUNCH_US + max(arithmetic, copies, memory)
+
+
+def packing_us(problem: GemmProblem, names: tuple[str, ...], gpu: Gpu) -> float:
+    """Reading and writing each operand once."""
+    item, total = ITEM_BYTES[problem.dtype], 0.0
+    for name in names:
+        matrix, size = (problem.a, problem.m * problem.k) if name == "a" else (problem.b, problem.k * problem.n)
+        total += _pass_us(2 * size * item * (problem.batch if matrix.batch_stride else 1), gpu)
+    return total
+
+
+def summing_us(problem: GemmProblem, parts: int, gpu: Gpu) -> float:
+    """Writing the parts beyond one, reading them all; 0 for one part."""
+    if parts == 1:
+        return 0.0
+    return _pass_us((2 * parts - 1) * 4.0 * problem.m * problem.n * problem.batch, gpu)
+
+
+def candidates(problem: GemmProblem, rung: Rung, choices: list[Choice], gpu: Gpu, may_split: bool) -> list[Candidate]:
+    """Every choice, with k split as far as the grid leaves SMs idle, with and without packing what needs it."""
+    narrow = narrow_operands(problem, rung)
+    ways = {(), narrow, *((name,) for name in narrow)} if problem.k else {()}
+    found = []
+    for choice in choices:
+        tiles = tiles_of(problem, choice.config)
+        most = min(ceil_div(problem.k, choice.config.tile_k), 4 * gpu.sm_count // max(tiles, 1)) if may_split else 1
+        for parts in SPLITS:
+            if parts > max(most, 1):
+                break
+            config = replace(choice.config, split_k=parts) if parts > 1 else choice.config
+            for packs in sorted(ways):
+                us = (
+                    packing_us(problem, packs, gpu)
+                    + product_us(problem, choice, config, len(narrow) - len(packs), gpu)
+                    + summing_us(problem, parts, gpu)
+                )
+                found.append(Candidate(choice, config, packs, us))
+    return found
+
+
+def fp32_cost(problem: GemmProblem, choice: Choice, gpu: Gpu) -> float:
+    """Model of the busiest SM's work, in products at full rate: its whole tiles.
+
+    Whole tiles count, so a ragged edge and a last wave that few SMs share both cost what they cost.
+    """
+    config = choice.config
+    tiles_of_busiest = max(1, ceil_div(tiles_of(problem, config), gpu.sm_count))
+    beside = min(tiles_of_busiest, config.min_blocks)
+    steps = ceil_div(problem.k, config.tile_k) * config.tile_k + FIXED_STEPS_OF_K / beside
+    return tiles_of_busiest * config.tile_m * config.tile_n * steps / choice.efficiency

@@ -1,0 +1,23 @@
+// sum_parts: the end of a product whose k was split: out = alpha * (part 0 + part 1 + ...) + beta * C, always in this
+// order. Of args: `a` holds k parts in fp32, each of gridDim.y matrices of m x n, a_batch apart, their rows a_row apart
+// (a multiple of 4).
+#include "ptx/grid_dependency.cuh"
+#include "tile/epilogue16.cuh"
+
+extern "C" __global__ void __launch_bounds__(Cfg::threads) sum_parts(const __grid_constant__ GemmArgs args) {
+  const unsigned runs = (args.n + 3) / 4;  // of four elements of a row: one a thread
+  const unsigned long long index = blockIdx.x * (unsigned long long)Cfg::threads + threadIdx.x;
+  const int row = index / runs, col = index % runs * 4;
+  if (row >= args.m) return;
+  const float* part = static_cast<const float*>(args.a) + blockIdx.y * args.a_batch + row * args.a_row + col;
+  const long long step = gridDim.y * args.a_batch;
+  float sum[4] = {};
+  wait_for_earlier_grids();
+  let_later_grids_start();
+#pragma unroll 4
+  for (int z = 0; z < args.k; ++z) {
+    const float4 v = *reinterpret_cast<const float4*>(part + z * step);
+    sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
+  }
+  store_run<Cfg, 4>(args, row, col, sum);
+}

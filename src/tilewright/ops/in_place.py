@@ -1,0 +1,134 @@
+"""Arrays on a GPU: multiplied where they are, in their library's stream, with memory of their library's pool."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ..errors import DeviceError
+from ..jit.device import Prepared, bound_to, executor_for
+from ..problems import GemmProblem
+from .call import Call
+from .device_calls import is_capturing, make_wait, synchronize
+from .dlpack import dense_strides
+from .extents import byte_extent, same_view
+from .launches import Recipe, recipe_for
+from .operands import Operand
+from .results import as_callers_kind, empty_like, result_operand
+from .warm import Step, WarmCall, key_of, remember, split_params
+
+_run_before: set[tuple[Any, GemmProblem, int]] = set()
+"""(plan, problem, GPU) of what has run in this process: compiled and loaded, so that a capture may run it."""
+
+
+def run_in_place(call: Call, given: tuple[Any, Any, Any, Any]) -> Any:
+    """Launch on the arrays' own GPU, in a's current stream, ordered with what the other arrays' streams hold."""
+    ordinal = call.a.device
+    assert ordinal is not None  # executor_for_host saw to it
+    gpu = executor_for(ordinal).gpu
+    recipe = recipe_for(call, gpu)
+    stream = call.a.stream or 0
+    known = (recipe.plan, call.product.problem, ordinal)
+    if known not in _run_before and is_capturing(stream, ordinal):
+        raise DeviceError(
+            f"a CUDA-graph capture is running, and this product ({recipe.call.a.shape} @ {recipe.call.b.shape}, "
+            f"{recipe.call.a.dtype}) has not run in this process yet: nothing is compiled or loaded inside a capture. "
+            "Call it once before capturing, with arrays of the same shapes, strides, dtypes and alignment."
+        )
+    kernels = recipe.kernels(gpu)
+    result = given[3] if call.out_is_given else empty_like(call.a, call.shapes.result, call.out.dtype)
+    target = call.out if call.out_is_given else result_operand(result, call.a)
+    beside = {other.stream for other in call.others if other.stream is not None} - {stream}
+    for other_stream in beside:
+        make_wait(stream, other_stream, ordinal)
+    work, give_back = _borrow(call.a, recipe.program.workspace_bytes)
+    bases = {
+        "a": call.a.address, "b": call.b.address, "c": call.c.address if call.c is not None else 0,
+        "out": target.address, "work": work,
+    }  # fmt: skip
+    steps: list[Step | None] = []
+    try:
+        with bound_to(ordinal):
+            for number, stage, launch, at, offsets in recipe.launches(bases):
+                prepared = Prepared(kernels[number], launch, ordinal)
+                prepared.launch(launch.params, stream)
+                steps.append(_step(call, prepared, stage, launch.params, at, offsets))
+    finally:
+        give_back()
+    _run_before.add(known)
+    for other_stream in beside:  # so that what they free or overwrite next waits for this product
+        make_wait(other_stream, stream, ordinal)
+    operands = (call.a, *call.others)
+    if any(operand.kind not in ("torch", "cupy") for operand in operands):
+        # their producers may take memory back as soon as this call returns
+        synchronize(stream, ordinal)
+    if all(operand.kind == "torch" for operand in operands):
+        _remember(call, given, result, steps, recipe)
+    return result if call.out_is_given else as_callers_kind(result, call.a)
+
+
+def _borrow(a: Operand, nbytes: int) -> tuple[int, Callable[[], None]]:
+    """Memory for a program, and what gives it back once its launches are in the stream.
+
+    torch's and CuPy's pools keep it apart until the stream has passed; ours is freed, so the stream is waited for.
+    """
+    if nbytes == 0:
+        return 0, lambda: None
+    if a.kind == "torch":
+        torch = sys.modules["torch"]
+        held = [torch.empty(nbytes, dtype=torch.uint8, device=a.owner.device)]
+        return held[0].data_ptr(), held.clear
+    if a.kind == "cupy":
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.Device(a.device):
+            held = [cupy.cuda.alloc(nbytes)]
+        return int(held[0].ptr), held.clear
+    executor = executor_for(a.device or 0)
+    address = executor.allocate(nbytes)
+
+    def free() -> None:
+        synchronize(a.stream or 0, executor.ordinal)
+        executor.release(address)
+
+    return address, free
+
+
+def _step(
+    call: Call, prepared: Prepared, stage: Any, params: bytes, at: Any, offsets: tuple[int, int, int, int]
+) -> Step | None:
+    """What a warm call repeats; None where the parameters are not what a warm call would pack."""
+    alpha, beta = (call.alpha, call.beta) if stage.scaled else (1.0, 0.0)
+    middle = split_params(params, (at.a, at.b, at.c, at.out), alpha, beta)
+    if middle is None:
+        return None
+    moved = {"a": offsets[0], "b": offsets[1], "c": offsets[2], "out": offsets[3], "work": 0}
+    order = ("a", "b", "c", "out", "work")
+    if call.c is None:
+        moved["c"] = 0
+    places = tuple((order.index(place.base), place.offset + moved[place.base]) for place in stage.places)
+    return Step(prepared, places, middle, stage.scaled)
+
+
+def _remember(
+    call: Call, given: tuple[Any, Any, Any, Any], result: Any, steps: list[Step | None], recipe: Recipe
+) -> None:
+    """Let the next such call take the warm path."""
+    ready = tuple(step for step in steps if step is not None)
+    if not ready or len(ready) < len(steps):
+        return
+    a, b, c, out = given
+    torch = sys.modules["torch"]
+
+    def extent(operand: Operand | None) -> int:
+        low, high = byte_extent(operand) if operand is not None else (0, 0)
+        return high - low
+
+    layout = call.c is not None and same_view(replace(call.c, address=0), replace(call.out, address=0))
+    warm = WarmCall(
+        call.a.device or 0, ready, recipe.program.workspace_bytes, call.shapes.result,
+        dense_strides(call.shapes.result), result.dtype, result.device, extent(call.a), extent(call.b),
+        extent(call.c), extent(call.out), layout,
+    )  # fmt: skip
+    remember(torch, key_of(torch, a, b, c, call.c is not None, out, tuple(call.options)), warm)

@@ -1,0 +1,57 @@
+"""A checked call as launches on one GPU, real or emulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ..arch import Gpu
+from ..jit import CompiledKernel
+from ..jit.launch import Launch
+from ..ladder.rung import Addresses
+from ..plan import Plan, plan_for
+from ..program import Program, Stage, program_for
+from .call import Call
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a call runs: its plan and the plan's launches. The plan is None for an empty result."""
+
+    call: Call
+    plan: Plan | None
+    program: Program
+
+    def kernels(self, gpu: Gpu) -> list[CompiledKernel]:
+        """Of each stage. Raises ConfigRejected and CompileError."""
+        return [stage.compile(gpu.arch) for stage in self.program.stages]
+
+    def launches(
+        self, bases: dict[str, int]
+    ) -> Iterator[tuple[int, Stage, Launch, Addresses, tuple[int, int, int, int]]]:
+        """Each launch in order: its stage by number and itself, its parameters' addresses, and its operands' offsets.
+
+        `bases`: where "a", "b", "c" (0 when it is not read), "out" and the workspace ("work") are.
+        """
+        if self.plan is None:
+            return
+        alpha = self.call.alpha if self.call.product.problem.k else 0.0  # the empty sum is 0, also times infinity
+        for count, offsets in self.call.product.launches():
+            at = {name: bases[name] + offset for name, offset in zip(("a", "b", "c", "out"), offsets, strict=True)}
+            if self.call.c is None:
+                at["c"] = 0
+            at["work"] = bases["work"]
+            for number, stage in enumerate(self.program.stages):
+                launch, addresses = stage.launch(count, at, alpha, self.call.beta)
+                yield number, stage, launch, addresses, offsets
+
+
+def recipe_for(call: Call, gpu: Gpu) -> Recipe:
+    """Raises ConfigRejected where no plan can run the call."""
+    problem = call.product.problem
+    if problem.m == 0 or problem.n == 0 or problem.batch == 0:
+        return Recipe(call, None, Program((), 0))
+    options = call.options
+    plan = plan_for(problem, gpu, options.rung, options.config, batch_invariant=options.batch_invariant)
+    largest = max(count for count, _ in call.product.launches())
+    return Recipe(call, plan, program_for(replace(problem, batch=largest), plan))

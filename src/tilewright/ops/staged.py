@@ -1,0 +1,57 @@
+"""Host arrays: copied to an executor, multiplied there, and the result copied back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..jit.launch import Executor
+from .call import Call
+from .extents import byte_extent
+from .launches import recipe_for
+from .operands import Operand
+from .results import as_callers_kind, empty_like, host_bits, result_operand
+
+
+def run_staged(executor: Executor, call: Call, out: Any) -> Any:
+    """Copy what the views reach to the executor, run there, copy the result back."""
+    recipe = recipe_for(call, executor.gpu)
+    kernels = recipe.kernels(executor.gpu)
+    held: list[int] = []
+    borrowed = recipe.program.workspace_bytes
+
+    def hold(data: np.ndarray, name: str) -> int:
+        held.append(executor.upload(data, name))
+        return held[-1]
+
+    def stage(operand: Operand, fill: bool) -> int:
+        """The operand's bytes on the executor, at an address as aligned as on the host; its element 0's address."""
+        low, high = byte_extent(operand)
+        pad = low % 16
+        data = np.full(pad + high - low, 0xFF, np.uint8)  # a NaN where nothing is copied
+        if fill and high > low:
+            data[pad:] = host_bits(operand.view(((high - low) // operand.item_bytes,), (1,))).view(np.uint8)
+        return hold(data, operand.name) + pad
+
+    try:
+        bases = {
+            "a": stage(call.a, True),
+            "b": stage(call.b, True),
+            "c": stage(call.c, True) if call.c is not None else 0,
+            "out": stage(call.out, False),
+            "work": hold(np.full(borrowed, 0xFF, np.uint8), "workspace") if borrowed else 0,
+        }
+        for number, _, launch, _, _ in recipe.launches(bases):
+            executor.launch(kernels[number], launch)
+        low, high = byte_extent(call.out)
+        raw = executor.download(bases["out"], high - low)
+    finally:
+        for address in held:
+            executor.release(address)
+    strides = tuple(step * call.out.item_bytes for step in call.out.strides)
+    bits = np.ndarray(call.out.shape, f"<u{call.out.item_bytes}", raw, strides=strides)
+    result = out if call.out_is_given else empty_like(call.a, call.shapes.result, call.out.dtype)
+    target = call.out if call.out_is_given else result_operand(result, call.a)
+    host_bits(target)[...] = bits
+    return result if call.out_is_given else as_callers_kind(result, call.a)

@@ -1,0 +1,124 @@
+"""Plans of 16-bit products: which config, when k is split, what is packed, and how it is told."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.arch import GPUS
+from tilewright.choices import H11_CHOICES
+from tilewright.cost import SPLITS
+from tilewright.ladder import find_rung
+from tilewright.plan import plan_for
+from tilewright.problems import GemmProblem, Matrix
+from tilewright.program import SLOT, program_for
+
+H200 = GPUS["H200"]
+H11 = find_rung("h11")
+
+
+def dense(m: int, n: int, k: int, **options) -> GemmProblem:
+    return GemmProblem.dense(m, n, k, dtype="bf16", **options)
+
+
+def odd(m: int, n: int, k: int) -> GemmProblem:
+    """Leading dimensions that no 16-byte access suits."""
+    return dataclasses.replace(dense(m, n, k), a=Matrix(k | 1, 1), b=Matrix(n | 1, 1))
+
+
+def test_the_choices_are_members_of_h11s_space():
+    space = set(H11.space())
+    for choice in H11_CHOICES:
+        assert choice.config in space, str(choice.config)
+        assert 0 < choice.efficiency < 1
+        assert choice.source
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=str)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_every_gpu_has_a_plan(gpu, layout):
+    problem = dense(4096, 4096, 4096, layout=layout)
+    plan = plan_for(problem, gpu)
+    assert plan.rung is H11
+    assert H11.why_not(problem, plan.config, gpu.arch) is None
+    assert len(plan.refused) < len(H11_CHOICES) / 2
+
+
+def test_large_products_take_large_tiles_and_small_ones_small():
+    large, small = plan_for(dense(4096, 4096, 4096), H200), plan_for(dense(256, 256, 256), H200)
+    assert large.config.tile_m * large.config.tile_n >= 128 * 128
+    assert small.config.tile_m * small.config.tile_n <= 64 * 64
+    assert large.config.split_k == 1
+    assert not large.packs
+
+
+@pytest.mark.parametrize("shape", [(1, 4096, 4096), (16, 2048, 8192), (128, 128, 16384)])
+def test_thin_products_split_k_and_say_so(shape):
+    plan = plan_for(dense(*shape), H200)
+    assert plan.config.split_k in SPLITS[1:]
+    assert f"k in {plan.config.split_k} parts, since" in plan.why
+    never = plan_for(dense(*shape), H200, batch_invariant=True)
+    assert never.config.split_k == 1
+    assert never.config.slices_k == 1
+    assert "do not depend on m" in never.why
+
+
+def test_k_is_not_split_beyond_its_tiles():
+    for k in (1, 31, 64, 65, 200):
+        plan = plan_for(dense(1, 64, k), H200)
+        assert plan.config.split_k <= max(1, -(-k // plan.config.tile_k))
+
+
+def test_lines_that_wide_accesses_cannot_read_are_packed_where_it_pays():
+    plan = plan_for(odd(4095, 4095, 4095), H200)
+    assert plan.packs == ("a", "b")
+    assert "a is packed first: its lines start at multiples of 2 B" in plan.why
+    small = plan_for(odd(16, 16, 17), H200)
+    assert small.packs == (), "two more launches cost more than they bring"
+    assert "element by element, which costs less" in small.why
+
+
+def test_an_empty_k_packs_nothing():
+    problem = dataclasses.replace(odd(2048, 2048, 1), k=0)
+    assert plan_for(problem, H200).packs == ()
+
+
+def test_the_same_problem_gets_the_same_plan():
+    assert plan_for(odd(1000, 1000, 1000), H200) == plan_for(odd(1000, 1000, 1000), H200)
+
+
+# --- programs --------------------------------------------------------------------------------------------------------
+
+
+def test_a_plain_plan_is_one_launch_that_borrows_nothing():
+    program = program_for(dense(512, 512, 512), plan_for(dense(512, 512, 512), H200, "h11"))
+    assert [stage.name for stage in program.stages] == ["product"]
+    assert program.workspace_bytes == 0
+
+
+def test_the_workspace_holds_packed_lines_and_parts_apart_from_one_another():
+    plan = dataclasses.replace(plan_for(odd(100, 90, 70), H200, "h11"), packs=("a", "b"))
+    plan = dataclasses.replace(plan, config=dataclasses.replace(plan.config, split_k=3))
+    program = program_for(dataclasses.replace(odd(100, 90, 70), batch=2), plan)
+    assert [stage.name for stage in program.stages] == ["pack a", "pack b", "product", "sum of parts"]
+    # neither operand has a batch stride: each is packed once
+    a, b = (stage.places[3].offset for stage in program.stages[:2])
+    parts = program.stages[2].places[3].offset
+    assert (a, b) == (0, -(-100 * 192 // SLOT) * SLOT)
+    assert parts - b >= 70 * 192
+    assert program.workspace_bytes >= parts + 3 * 2 * 100 * 92 * 4
+    for offset in (a, b, parts, program.workspace_bytes):
+        assert offset % SLOT == 0
+
+
+def test_explain_tells_the_stages_and_what_is_borrowed():
+    a, b = np.zeros((4095, 4095), np.float16), np.zeros((4095, 4095), np.float16)
+    told = tw.explain(a, b, gpu="H200")
+    assert told.stages == ("pack a", "pack b", "product")
+    text = str(told).replace("\n         ", " ")
+    assert f"pack a, pack b, product; {told.workspace_bytes} B of memory borrowed" in text
+    assert "path     edge (predicated): m=4095" in text, "the product's own operands are aligned now"
+    assert "\nstages" not in str(tw.explain(a[:4088, :4088], np.zeros((4088, 64), np.float16), gpu="H200", rung="h11"))
