@@ -19,10 +19,16 @@ LAUNCH_US = 2.0
 """A launch, its first loads and its last stores."""
 TILE_LATENCY_US = 1.0
 """From asking for a tile to having it, under load."""
-OF_BANDWIDTH = 0.8
+REFILL_US = 1.5
+"""What a block that waits for another to leave its SM adds: its ring is empty again."""
+OF_BANDWIDTH = 0.85
 """What a pass over memory gets of the bandwidth on paper."""
-UNPACKED = 0.25
-"""The share of its speed that a kernel keeps when it reads an operand element by element."""
+RAGGED = 1.2
+"""What copies that test each chunk against the operand's ends add to the arithmetic."""
+UNPACKED = 0.3
+"""The share of its arithmetic rate that a kernel keeps when it reads an operand element by element,"""
+ELEMENTS_A_US = 6500.0
+"""and how many elements an SM reads so."""
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 FIXED_STEPS_OF_K = 32
 """fp32: what filling the pipeline and storing the result costs, as so many more steps along k."""
@@ -58,21 +64,37 @@ def _pass_us(moved: float, gpu: Gpu) -> float:
     return LAUNCH_US + moved / (gpu.dram_gb_s * 1e3 * OF_BANDWIDTH)
 
 
-def product_us(problem: GemmProblem, choice: Choice, config: GemmConfig, narrow: int, gpu: Gpu) -> float:
+def resident_blocks(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu) -> int:
+    """Blocks of h11 that an SM holds at once: by shared memory, threads, and registers as its accumulators need."""
+    arch = gpu.arch
+    shared = rung.shared_bytes(config, problem) + arch.shared_reserved
+    pieces_m, pieces_n = config.warp_m // 16, config.warp_n // 16
+    registers = 8 * pieces_m * pieces_n + 8 * (pieces_m + pieces_n) + 48
+    limits = (
+        arch.shared_per_sm // shared, 32 * arch.warps_per_sm // config.threads, arch.blocks_per_sm,
+        max(arch.registers_per_sm // (registers * config.threads), config.min_blocks),
+    )  # fmt: skip
+    return max(min(limits), 1)
+
+
+def product_us(problem: GemmProblem, rung: Rung, choice: Choice, config: GemmConfig, narrow: int, gpu: Gpu) -> float:
     """The product alone, reading `narrow` operands element by element."""
     item = ITEM_BYTES[problem.dtype]
-    blocks = tiles_of(problem, config) * config.split_k
-    busiest = max(1, ceil_div(blocks, gpu.sm_count))
+    busiest = max(1, ceil_div(tiles_of(problem, config) * config.split_k, gpu.sm_count))
     steps = ceil_div(ceil_div(problem.k, config.tile_k), config.split_k)
     flops = 2.0 * config.tile_m * config.tile_n * config.tile_k * steps * busiest
     peak = (gpu.peak_tflops(problem.dtype) or 4 * gpu.ffma_tflops) * 1e6 / gpu.sm_count
     arithmetic = flops / (peak * choice.efficiency)
-    rounds = ceil_div(busiest, config.min_blocks)
+    rounds = ceil_div(busiest, resident_blocks(problem, rung, config, gpu))
     copies = rounds * steps * TILE_LATENCY_US / max(config.stages - 1, 1)
+    if problem.m % config.tile_m or problem.n % config.tile_n or problem.k % config.tile_k:
+        arithmetic *= RAGGED
     if narrow:
-        arithmetic, copies = arithmetic / UNPACKED, copies / UNPACKED
+        elements = busiest * steps * config.tile_k * (config.tile_m + config.tile_n)
+        arithmetic = max(arithmetic / UNPACKED, elements / ELEMENTS_A_US)
+        copies = rounds * steps * TILE_LATENCY_US  # each tile is waited for
     memory = problem.batch * (problem.m + problem.n) * problem.k * item / (gpu.dram_gb_s * 1e3 * OF_BANDWIDTH)
-    return LAUNCH_US + max(arithmetic, copies, memory)
+    return LAUNCH_US + (rounds - 1) * REFILL_US + max(arithmetic, copies, memory)
 
 
 def packing_us(problem: GemmProblem, names: tuple[str, ...], gpu: Gpu) -> float:
@@ -85,10 +107,10 @@ def packing_us(problem: GemmProblem, names: tuple[str, ...], gpu: Gpu) -> float:
 
 
 def summing_us(problem: GemmProblem, parts: int, gpu: Gpu) -> float:
-    """Writing the parts beyond one, reading them all; 0 for one part."""
+    """Writing the parts in fp32 and reading them; 0 for one part."""
     if parts == 1:
         return 0.0
-    return _pass_us((2 * parts - 1) * 4.0 * problem.m * problem.n * problem.batch, gpu)
+    return _pass_us((2 * parts + 1) * 4.0 * problem.m * problem.n * problem.batch, gpu)
 
 
 def candidates(problem: GemmProblem, rung: Rung, choices: list[Choice], gpu: Gpu, may_split: bool) -> list[Candidate]:
@@ -106,7 +128,7 @@ def candidates(problem: GemmProblem, rung: Rung, choices: list[Choice], gpu: Gpu
             for packs in sorted(ways):
                 us = (
                     packing_us(problem, packs, gpu)
-                    + product_us(problem, choice, config, len(narrow) - len(packs), gpu)
+                    + product_us(problem, rung, choice, config, len(narrow) - len(packs), gpu)
                     + summing_us(problem, parts, gpu)
                 )
                 found.append(Candidate(choice, config, packs, us))

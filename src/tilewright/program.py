@@ -21,24 +21,22 @@ from .problems import ITEM_BYTES, GemmProblem, Matrix
 if TYPE_CHECKING:
     from .plan import Plan
 
-LINE = 64
-"""Packed lines start at multiples of this many bytes: whole sectors, whole 16-byte accesses."""
 SLOT = 256
 """Each part of a workspace starts at a multiple of this many bytes."""
 
 
 @dataclass(frozen=True)
 class Helper:
-    """A kernel beside the rungs with one job: an element of it for each element of a matrix."""
+    """A kernel beside the rungs with one job: the same for each of many items."""
 
     entry: str
     """Its kernel, and its file in cuda/gemm."""
     threads: int
     each: int
-    """Elements a thread."""
+    """Items a thread."""
     constants: Callable[[GemmProblem], dict[str, Constant]]
     items: Callable[[GemmProblem], int]
-    """How many elements a batch entry has, in threads' shares."""
+    """How many a batch entry has: chunks of eight elements to pack, runs of four to sum."""
 
     def __str__(self) -> str:
         return self.entry
@@ -55,14 +53,11 @@ class Helper:
         return Launch((blocks, problem.batch, 1), (self.threads, 1, 1), params, overlaps=True)
 
 
-PACK = Helper(
-    "pack", 256, 8, lambda p: {"item_type": "unsigned short" if ITEM_BYTES[p.dtype] == 2 else "unsigned"},
-    lambda p: p.m * p.k,
-)  # fmt: skip
+PACK = Helper("pack", 256, 4, lambda p: {"contiguous": p.a.col_stride == 1}, lambda p: p.n * p.out.row_stride // 8)
 SUM_PARTS = Helper(
-    "sum_parts", 128, 4,
+    "sum_parts", 128, 1,
     lambda p: result_constants(p) | {"out_type": CPP_TYPES[p.out_dtype], "edge": True, "split_k": 1},
-    lambda p: p.m * ceil_div(p.n, 4) * 4,
+    lambda p: p.m * ceil_div(p.n, 4),
 )  # fmt: skip
 
 
@@ -139,32 +134,32 @@ class _Workspace:
         return place
 
 
-def packed(matrix: Matrix, rows: int, cols: int, batch: int, item: int) -> tuple[Matrix, int, int]:
-    """(how a packed operand lies, its lines, the elements of each). The contiguous index stays, or becomes, the one
-    with the smaller stride. A matrix that all products share is packed once."""
-    along_rows = matrix.unit(rows, cols) == "row"
-    if matrix.unit(rows, cols) == "none":
-        along_rows = matrix.row_stride < matrix.col_stride
-    lines, length = (cols, rows) if along_rows else (rows, cols)
-    pitch = ceil_div(length * item, LINE) * LINE // item
-    step = lines * pitch if batch > 1 and matrix.batch_stride else 0
-    return Matrix(1, pitch, step) if along_rows else Matrix(pitch, 1, step), lines, length
-
-
-def _pack_stage(name: str, problem: GemmProblem, workspace: _Workspace) -> tuple[Stage, Matrix, Place]:
-    source, rows, cols = (
-        (problem.a, problem.m, problem.k) if name == "a" else (problem.b, problem.k, problem.n)
+def _pack_stage(
+    name: str, problem: GemmProblem, config: GemmConfig, workspace: _Workspace
+) -> tuple[Stage, Matrix, Place]:
+    """The copy of operand `name` to whole tiles, how it then lies, and where. The contiguous index stays, or becomes,
+    the one with the smaller stride; a matrix that all products share is packed once."""
+    source, rows, cols, tiles = (
+        (problem.a, problem.m, problem.k, (config.tile_m, config.tile_k)) if name == "a"
+        else (problem.b, problem.k, problem.n, (config.tile_k, config.tile_n))
     )  # fmt: skip
-    item = ITEM_BYTES[problem.dtype]
-    target, lines, length = packed(source, rows, cols, problem.batch, item)
-    copies = problem.batch if target.batch_stride else 1
-    along_rows = target.row_stride == 1 and target.col_stride != 1
-    steps = (source.col_stride, source.row_stride) if along_rows else (source.row_stride, source.col_stride)
-    pitch = target.col_stride if along_rows else target.row_stride
-    place = workspace.room(copies * lines * pitch * item)
+    along_rows = source.unit(rows, cols) == "row"
+    if source.unit(rows, cols) == "none":
+        along_rows = source.row_stride < source.col_stride
+    whole = [max(ceil_div(size, tile), 1) * tile for size, tile in zip((rows, cols), tiles, strict=True)]
+    if along_rows:
+        (length, lines), (pitch, padded_lines) = (rows, cols), whole
+        steps = (source.col_stride, source.row_stride)
+    else:
+        (lines, length), (padded_lines, pitch) = (rows, cols), whole
+        steps = (source.row_stride, source.col_stride)
+    copies = problem.batch if source.batch_stride else 1
+    step = padded_lines * pitch if copies > 1 else 0
+    target = Matrix(1, pitch, step, padded=True) if along_rows else Matrix(pitch, 1, step, padded=True)
+    place = workspace.room(copies * padded_lines * pitch * ITEM_BYTES[problem.dtype])
     copy = GemmProblem(
-        lines, 1, length, Matrix(*steps, source.batch_stride, source.alignment), Matrix(0, 0),
-        Matrix(pitch, 1, target.batch_stride), None, copies, problem.dtype, problem.dtype,
+        lines, padded_lines, length, Matrix(*steps, source.batch_stride, source.alignment), Matrix(0, 0),
+        Matrix(pitch, 1, step), None, copies, problem.dtype, problem.dtype,
     )  # fmt: skip
     stage = Stage(f"pack {name}", PACK, copy, (Place(name), Place(name), Place(name), place), False)
     return stage, target, place
@@ -178,7 +173,7 @@ def program_for(problem: GemmProblem, plan: Plan) -> Program:
     places = {name: Place(name) for name in ("a", "b", "c", "out")}
     product = problem
     for name in plan.packs:
-        stage, lies, places[name] = _pack_stage(name, problem, workspace)
+        stage, lies, places[name] = _pack_stage(name, problem, plan.config, workspace)
         stages.append(stage)
         product = replace(product, a=lies) if name == "a" else replace(product, b=lies)
     parts, tiled = plan.config.split_k, Tiled(plan.rung, plan.config)

@@ -23,7 +23,14 @@ def wide(matrix: Matrix, rows: int, cols: int, dtype: str) -> bool:
 
 
 def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+    def reaches_out(matrix: Matrix, sizes: tuple[int, int], tiles: tuple[int, int]) -> bool:
+        """Whether copies of whole tiles, 16 bytes an access, would read what is not the operand's."""
+        ragged = any(size % tile for size, tile in zip(sizes, tiles, strict=True)) and not matrix.padded
+        return ragged or not wide(matrix, *sizes, problem.dtype)
+
     return {
+        "a_edge": reaches_out(problem.a, (problem.m, problem.k), (config.tile_m, config.tile_k)),
+        "b_edge": reaches_out(problem.b, (problem.k, problem.n), (config.tile_k, config.tile_n)),
         "in_type": CPP_TYPES[problem.dtype],
         "out_type": CPP_TYPES[problem.out_dtype],
         "a_wide": wide(problem.a, problem.m, problem.k, problem.dtype),

@@ -1,28 +1,56 @@
-// pack: one operand copied to lines that 16-byte accesses can read. Of args: `a` has m lines of k elements, element
-// (line, i) at a[line * a_row + i * a_col]; it goes to out[line * out_row + i]. What lies behind a line's end in `out`
-// is left as it is: nobody reads it.
+// pack: a 16-bit operand copied to lines that 16-byte accesses can read, zeros behind it up to whole tiles. Of args: `a`
+// has m lines of k elements, element (line, i) at a[line * a_row + i * a_col]; `out` gets n lines of out_row elements.
+//
+// A thread writes chunks of 16 bytes. A line may start at any element: where it is contiguous, a chunk comes from five
+// aligned words, each pair shifted together; beside a line's ends, where such words would reach out of the operand, and
+// where lines are strided, element by element.
+//
+//     words     | a b | c d | e f | g h | i j |        the line's chunk starts at b:
+//     chunk       | b c | d e | f g | h i |
 #include "gemm/args.cuh"
 #include "ptx/grid_dependency.cuh"
 
+/// Elements i .. i + 7 of a line at `from` that has `length`; zeros from its end on.
+__device__ inline uint4 chunk_of(const unsigned short* from, long long step, int i, int length) {
+  unsigned word[5];
+  if (Cfg::contiguous && i > 0 && i + 10 <= length) {
+    const unsigned long long at = reinterpret_cast<unsigned long long>(from + i);
+    const unsigned* aligned = reinterpret_cast<const unsigned*>(at & ~3ull);
+#pragma unroll
+    for (int j = 0; j < 5; ++j) word[j] = aligned[j];
+    const unsigned shift = (at & 2) * 8;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) word[j] = __funnelshift_r(word[j], word[j + 1], shift);
+  } else {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const unsigned low = i + 2 * j < length ? from[(i + 2 * j) * step] : 0;
+      const unsigned high = i + 2 * j + 1 < length ? from[(i + 2 * j + 1) * step] : 0;
+      word[j] = low | high << 16;
+    }
+  }
+  return make_uint4(word[0], word[1], word[2], word[3]);
+}
+
 extern "C" __global__ void __launch_bounds__(Cfg::threads) pack(const __grid_constant__ GemmArgs args) {
-  using Item = Cfg::item_type;
-  const Item* from = static_cast<const Item*>(args.a) + blockIdx.y * args.a_batch;
-  Item* to = static_cast<Item*>(args.out) + blockIdx.y * args.out_batch;
-  // Elements are counted through all lines: a block takes Cfg::threads * Cfg::each of them, neighbours by neighbours.
-  const unsigned long long first = blockIdx.x * (unsigned long long)(Cfg::threads * Cfg::each) + threadIdx.x;
-  int line = first / args.k, i = first % args.k;
-  Item held[Cfg::each];
-  int lines[Cfg::each], places[Cfg::each];
+  const auto* from = static_cast<const unsigned short*>(args.a) + blockIdx.y * args.a_batch;
+  auto* to = static_cast<unsigned short*>(args.out) + blockIdx.y * args.out_batch;
+  // Chunks are counted through all lines: a block takes threads * each of them.
+  const unsigned chunks = args.out_row / 8;
+  const unsigned long long first = blockIdx.x * (unsigned long long)(Cfg::threads * Cfg::each);
+  unsigned chunk = unsigned(first % chunks) + threadIdx.x;
+  int line = int(first / chunks) + chunk / chunks;
+  chunk %= chunks;
   wait_for_earlier_grids();
   let_later_grids_start();
 #pragma unroll
-  for (int e = 0; e < Cfg::each; ++e) {  // all loads are under way before the first store
-    lines[e] = line, places[e] = i;
-    if (line < args.m) held[e] = from[line * args.a_row + i * args.a_col];
-    i += Cfg::threads;
-    if (i >= args.k) line += i / args.k, i %= args.k;
+  for (int e = 0; e < Cfg::each; ++e) {
+    if (line < args.n) {
+      const int exist = line < args.m ? args.k : 0;
+      const uint4 value = chunk_of(from + line * args.a_row, args.a_col, chunk * 8, exist);
+      *reinterpret_cast<uint4*>(to + line * args.out_row + chunk * 8) = value;
+    }
+    chunk += Cfg::threads;
+    if (chunk >= chunks) line += chunk / chunks, chunk %= chunks;
   }
-#pragma unroll
-  for (int e = 0; e < Cfg::each; ++e)
-    if (lines[e] < args.m) to[lines[e] * args.out_row + places[e]] = held[e];
 }

@@ -14,10 +14,14 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads) sum_parts(const __gri
   float sum[4] = {};
   wait_for_earlier_grids();
   let_later_grids_start();
-#pragma unroll 4
-  for (int z = 0; z < args.k; ++z) {
-    const float4 v = *reinterpret_cast<const float4*>(part + z * step);
-    sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
+  for (int z = 0; z < args.k; z += 8) {
+    float4 held[8];  // loads of eight parts are under way at once
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      held[i] = z + i < args.k ? *reinterpret_cast<const float4*>(part + (z + i) * step) : float4{};
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      sum[0] += held[i].x, sum[1] += held[i].y, sum[2] += held[i].z, sum[3] += held[i].w;
   }
   store_run<Cfg, 4>(args, row, col, sum);
 }
