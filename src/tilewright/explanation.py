@@ -11,7 +11,7 @@ from .jit.compile import Resources
 from .jit.launch import current_executor
 from .ladder.rung import Addresses, GemmConfig, Rung, vector_out
 from .ops.call import Call, Options, read_call
-from .plan import Plan, plan_for
+from .plan import NONE, Demands, Plan, plan_for
 from .problems import ITEM_BYTES, GemmProblem, Matrix
 from .program import program_for
 
@@ -154,13 +154,13 @@ def roofline(problem: GemmProblem, gpu: Gpu) -> Roofline:
 
 def explain_problem(
     problem: GemmProblem, gpu: Gpu, gpu_source: str, rung: str | None = None, config: GemmConfig | None = None, *,
-    launches: int = 1, compile: bool = False, batch_invariant: bool = False,
+    launches: int = 1, compile: bool = False, demands: Demands = NONE,
 ) -> Explanation:  # fmt: skip
     """Explain a problem apart from arrays. Raises ConfigRejected as plan_for does, CompileError if compiled."""
     bound = roofline(problem, gpu)
     if launches == 0 or problem.m * problem.n * problem.batch == 0:
         return Explanation(problem, gpu, gpu_source, None, "", "", (0, 1, 1), (0, 1, 1), 0, 0, bound)
-    plan = plan_for(problem, gpu, rung, config, batch_invariant=batch_invariant)
+    plan = plan_for(problem, gpu, rung, config, demands=demands)
     program = program_for(problem, plan)
     product = program.product.problem
     launch = plan.rung.plan(product, plan.config, Addresses(0, 0, 0))
@@ -183,7 +183,7 @@ def explain_matmul(
     counts = [count for count, _ in call.product.launches()]
     return explain_problem(
         call.product.problem, named, source, options.rung, options.config, launches=len(counts), compile=compile,
-        batch_invariant=options.batch_invariant,
+        demands=options.demands,
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from .ladder import GEMM_RUNGS, GemmConfig, Rung, find_rung, rungs_for
 from .ladder.rung import ceil_div
 from .problems import ITEM_BYTES, GemmProblem
 from .tuning.choice import choose
-from .tuning.tables import generation, sources_for
+from .tuning.tables import SHIPPED, generation, sources_for
 
 if TYPE_CHECKING:
     from .explanation import Explanation
@@ -43,25 +43,37 @@ class Plan:
     """The operands, "a" and "b", that are copied first to lines that wide accesses can read (program.py)."""
 
 
+@dataclass(frozen=True)
+class Demands:
+    """What a plan must promise beside a right result."""
+
+    deterministic: bool = False
+    """The same bits run after run on every machine with this GPU and version: nothing tuned on this one is asked."""
+    batch_invariant: bool = False
+    """k is walked in one chain, so that a row's bits depend on its operands, n, k and dtypes, not on m or batch."""
+
+
+NONE = Demands()
+
+
 def plan_for(
     problem: GemmProblem, on: Gpu | Arch, rung: str | None = None, config: GemmConfig | None = None, *,
-    batch_invariant: bool = False,
+    demands: Demands = NONE,
 ) -> Plan:  # fmt: skip
     """The plan for a problem on a GPU (or on the first listed GPU of an architecture). Deterministic.
 
-    A `config` without a rung is one of the dtype's fast rung. `batch_invariant`: k is walked in one chain, so that the
-    bits of a row of the result depend on its operands, n, k and dtypes alone. Raises ConfigRejected, with the numbers,
-    when the rung or config named cannot run the problem, or no rung can.
+    A `config` without a rung is one of the dtype's fast rung. `demands` narrow what the plan may choose by itself.
+    Raises ConfigRejected, with the numbers, when the rung or config named cannot run the problem, or no rung can.
     """
     if config is not None and not isinstance(config, GemmConfig):
         raise ConfigRejected(f"config is {config!r}; pass a tilewright.ladder.GemmConfig, or none.")
     gpu = on if isinstance(on, Gpu) else next(gpu for gpu in GPUS.values() if gpu.arch == on)
-    return _plan(problem, gpu, rung, config, batch_invariant, generation())
+    return _plan(problem, gpu, rung, config, demands, generation())
 
 
 @lru_cache(maxsize=4096)
 def _plan(
-    problem: GemmProblem, gpu: Gpu, rung_name: str | None, config: GemmConfig | None, batch_invariant: bool, tuned: int
+    problem: GemmProblem, gpu: Gpu, rung_name: str | None, config: GemmConfig | None, demands: Demands, tuned: int
 ) -> Plan:
     """`tuned` counts the changes of tuning results in this process."""
     known = rungs_for(problem.dtype)
@@ -78,11 +90,16 @@ def _plan(
             return Plan(rung, config, "the caller", "the config was named in the call")
         return Plan(rung, rung.default, "the rung's default", f"{rung} was named in the call")
     if _may_ask_tuning(problem, known[-1]):
-        found = choose(problem, gpu, sources_for(gpu))
-        one_chain = found is not None and found.config.split_k * found.config.slices_k == 1
-        if found is not None and (one_chain or not batch_invariant):
+        sources = [source for source in sources_for(gpu) if not demands.deterministic or source[0] == SHIPPED]
+        found = choose(problem, gpu, sources)
+        if found is not None and (not demands.batch_invariant or _one_chain(found.rung, found.config, known[-1])):
             return Plan(found.rung, found.config, found.source, found.why, runners_up=found.runners_up)
-    return _choose(problem, gpu, known, batch_invariant)
+    return _choose(problem, gpu, known, demands.batch_invariant)
+
+
+def _one_chain(rung: Rung, config: GemmConfig, top: Rung) -> bool:
+    """Whether each element is summed along k from first to last, as by every such config of the fast rung."""
+    return rung is top and config.split_k == 1 and config.slices_k == 1
 
 
 def _may_ask_tuning(problem: GemmProblem, top: Rung) -> bool:
@@ -162,8 +179,8 @@ def _why(problem: GemmProblem, choice: Choice, gpu: Gpu, considered: int) -> str
 
 def explain(
     a: Any, b: Any, *, c: Any = None, alpha: float = 1.0, beta: float | None = None, out: Any = None,
-    out_dtype: Any = None, batch_invariant: bool = False, rung: str | None = None, config: GemmConfig | None = None,
-    gpu: str | None = None, compile: bool = False,
+    out_dtype: Any = None, deterministic: bool = False, batch_invariant: bool = False, rung: str | None = None,
+    config: GemmConfig | None = None, gpu: str | None = None, compile: bool = False,
 ) -> Explanation:  # fmt: skip
     """What `matmul` would run for the same arguments, and why; nothing is launched. Print the result.
 
@@ -174,4 +191,5 @@ def explain(
     from .explanation import explain_matmul
     from .ops.call import Options
 
-    return explain_matmul(a, b, c, alpha, beta, out, Options(out_dtype, batch_invariant, rung, config), gpu, compile)
+    options = Options(out_dtype, deterministic, batch_invariant, rung, config)
+    return explain_matmul(a, b, c, alpha, beta, out, options, gpu, compile)

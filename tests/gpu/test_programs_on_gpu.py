@@ -92,7 +92,7 @@ def test_the_plan_is_right_at_every_layout(torch, layout, shape):
 @pytest.mark.parametrize("names", [(), ("a",), ("b",), ("a", "b")], ids=str)
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_packing_and_splitting_go_together_with_batches_warm_too(torch, monkeypatch, names, parts):
-    plan = Plan(find_rung("h11"), with_parts(parts), "a test", "a test", (), names)
+    plan = Plan(find_rung("h11"), with_parts(parts), "a test", "a test", packs=names)
     monkeypatch.setattr(launches, "plan_for", lambda *given, **options: plan)
     monkeypatch.setattr(warm, "_calls", {})
     a = torch.randn(3, 2, 65, 131, device="cuda").bfloat16()[:, ::2]

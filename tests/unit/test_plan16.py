@@ -8,16 +8,26 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright import plan as plan_module
 from tilewright.arch import GPUS
 from tilewright.choices import H11_CHOICES
 from tilewright.cost import SPLITS
 from tilewright.ladder import find_rung
-from tilewright.plan import plan_for
+from tilewright.plan import Demands, plan_for
 from tilewright.problems import GemmProblem, Matrix
 from tilewright.program import SLOT, program_for
 
 H200 = GPUS["H200"]
 H11 = find_rung("h11")
+
+
+@pytest.fixture(autouse=True)
+def no_tuning_results(monkeypatch):
+    """What the cost model says by itself."""
+    monkeypatch.setattr(plan_module, "sources_for", lambda gpu: [])
+    plan_module._plan.cache_clear()
+    yield
+    plan_module._plan.cache_clear()
 
 
 def dense(m: int, n: int, k: int, **options) -> GemmProblem:
@@ -60,7 +70,7 @@ def test_thin_products_split_k_and_say_so(shape):
     plan = plan_for(dense(*shape), H200)
     assert plan.config.split_k in SPLITS[1:]
     assert f"k in {plan.config.split_k} parts, since" in plan.why
-    never = plan_for(dense(*shape), H200, batch_invariant=True)
+    never = plan_for(dense(*shape), H200, demands=Demands(batch_invariant=True))
     assert never.config.split_k == 1
     assert never.config.slices_k == 1
     assert "do not depend on m" in never.why

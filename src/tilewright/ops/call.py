@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ..errors import DeviceError, InvalidOperand
 from ..jit.launch import Executor, current_executor
 from ..ladder.rung import GemmConfig
+from ..plan import Demands
 from .dlpack import dense_strides
 from .dtypes import DTYPE_NAMES, parse_dtype, result_dtypes
 from .extents import check_out
@@ -20,9 +21,14 @@ class Options(NamedTuple):
     """What a caller asks for beside the operands. A tuple: it is part of the warm path's key."""
 
     out_dtype: Any = None
+    deterministic: bool = False
     batch_invariant: bool = False
     rung: str | None = None
     config: GemmConfig | None = None
+
+    @property
+    def demands(self) -> Demands:
+        return Demands(self.deterministic, self.batch_invariant)
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,6 @@ def recipe_for(call: Call, gpu: Gpu) -> Recipe:
     if problem.m == 0 or problem.n == 0 or problem.batch == 0:
         return Recipe(call, None, Program((), 0))
     options = call.options
-    plan = plan_for(problem, gpu, options.rung, options.config, batch_invariant=options.batch_invariant)
+    plan = plan_for(problem, gpu, options.rung, options.config, demands=options.demands)
     largest = max(count for count, _ in call.product.launches())
     return Recipe(call, plan, program_for(replace(problem, batch=largest), plan))

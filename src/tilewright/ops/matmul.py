@@ -18,6 +18,7 @@ def matmul(
     beta: float | None = None,
     out: Any = None,
     out_dtype: Any = None,
+    deterministic: bool = False,
     batch_invariant: bool = False,
     rung: str | None = None,
     config: GemmConfig | None = None,
@@ -33,6 +34,12 @@ def matmul(
     out: an array of exactly the result's shape to write to. It must not overlap a or b; it may be c itself.
     out_dtype: the result's dtype: by default out's, else a's. Products of 16-bit operands are summed in float32 and
         written as "f32", "f16" or "bf16" (or a library's own dtype object); of float32 operands as "f32".
+    deterministic: the same bits run after run, on every machine with this GPU and this version of the package. No
+        kernel here depends on timing, so any plan gives the same bits each time it runs; what was tuned on one machine
+        may choose another plan, and is not asked. Costs what that tuning had won.
+    batch_invariant: row i of the result has the same bits whatever the number of rows, and of products in the batch:
+        each element is summed along k in one chain whose order depends on k and the dtype alone. Costs nothing where
+        the grid fills the GPU; thin products lose the parts that k would have been split into.
     rung, config: which kernel; by default the plan chooses (see `tilewright.explain`).
 
     The result is `out`, or a new array of a's kind on a's device. Inside `with tilewright.emulator()` host arrays run
@@ -45,7 +52,7 @@ def matmul(
     (no GPU for host arrays, the driver's word, or a product that a running CUDA-graph capture meets first),
     CompileError.
     """
-    options = (out_dtype, batch_invariant, rung, config)
+    options = (out_dtype, deterministic, batch_invariant, rung, config)
     result = warm_matmul(a, b, c, alpha, beta, out, options)
     if result is not MISS:
         return result

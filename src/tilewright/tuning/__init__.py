@@ -46,11 +46,11 @@ def tune(
     """
     from ..jit.launch import current_executor
     from ..ladder import find_rung
-    from ..ops.call import read_call
+    from ..ops.call import Options, read_call
     from ..ops.shapes import GRID_BATCH
     from .run import tune_problems
 
-    call = read_call(a, b, None, 1.0, None, None, out_dtype)
+    call = read_call(a, b, None, 1.0, None, None, Options(out_dtype))
     if current_executor() is not None and call.a.device is None:
         raise DeviceError("tuning needs a GPU: the emulator knows what a kernel does, but no times.")
     problem = call.product.problem
