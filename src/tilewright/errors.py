@@ -13,6 +13,10 @@ class InvalidOperand(TilewrightError, ValueError):
     """An array cannot be used as given: its shape, dtype, strides, device, or an overlap with another."""
 
 
+class InvalidEpilogue(TilewrightError, ValueError):
+    """An epilogue cannot be traced into device code, or its operands are not those that it names."""
+
+
 class ConfigRejected(TilewrightError, ValueError):
     """A rung or a config cannot run the problem on the architecture; the message carries the numbers."""
 

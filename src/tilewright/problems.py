@@ -55,9 +55,35 @@ def col_major(rows: int, cols: int, batch: int = 1) -> Matrix:
     return Matrix(1, rows, rows * cols if batch > 1 else 0)
 
 
+INDEX = "index"
+"""The dtype of an epilogue's operand that is an index of the result: its matrix's strides say how it counts."""
+
+
+@dataclass(frozen=True)
+class FusedOperand:
+    """What an epilogue reads beside the sum: an array broadcast over the result by strides of 0, or an index."""
+
+    name: str
+    dtype: str
+    matrix: Matrix
+    is_out: bool = False
+    """Whether the result is written to this very view, so that loads must stay before the stores."""
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What becomes of alpha * A @ B + beta * C, element by element in fp32, before it is rounded and stored."""
+
+    description: str
+    """The expression as Python would write it."""
+    code: str
+    """C++ statements: they read value[i] and operand j as in{j}[i] (an index: in{j}), and write value[i]."""
+    operands: tuple[FusedOperand, ...] = ()
+
+
 @dataclass(frozen=True)
 class GemmProblem:
-    """out[b] = alpha * A[b] @ B[b] + beta * C[b], with A m x k, B k x n, C and out m x n.
+    """out[b] = f(alpha * A[b] @ B[b] + beta * C[b]), with A m x k, B k x n, C and out m x n; f is `epilogue`, if any.
 
     `use_c` is False exactly when beta is 0: C is then never read. Raises InvalidOperand for values out of range.
     """
@@ -72,6 +98,7 @@ class GemmProblem:
     batch: int = 1
     dtype: str = "f32"
     out_dtype: str = "f32"
+    epilogue: Epilogue | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("m", self.m), ("n", self.n), ("k", self.k), ("batch", self.batch)):
@@ -113,10 +140,16 @@ class GemmProblem:
 
     @property
     def bytes(self) -> int:
-        """The fewest bytes through device memory: each operand once, C too if read, the result once."""
+        """The fewest bytes through device memory: each operand once, C and the epilogue's too, the result once."""
         item, out_item = ITEM_BYTES[self.dtype], ITEM_BYTES[self.out_dtype]
         operands = self.m * self.k + self.k * self.n
-        return self.batch * (operands * item + self.m * self.n * out_item * (2 if self.use_c else 1))
+        beside = 0
+        for operand in self.epilogue.operands if self.epilogue else ():
+            lies = operand.matrix
+            rows, cols = self.m if lies.row_stride else 1, self.n if lies.col_stride else 1
+            copies = self.batch if lies.batch_stride else 1
+            beside += rows * cols * copies * ITEM_BYTES.get(operand.dtype, 0)
+        return self.batch * (operands * item + self.m * self.n * out_item * (2 if self.use_c else 1)) + beside
 
     @property
     def intensity(self) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 from ..errors import CompileError
 
@@ -49,17 +50,23 @@ def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def gather(text: str, folders: Sequence[Path]) -> tuple[tuple[str, str], ...]:
+def gather(
+    text: str, folders: Sequence[Path], generated: Mapping[str, str] = MappingProxyType({})
+) -> tuple[tuple[str, str], ...]:
     """(name, text) of every quoted include reachable from `text`, searched in `folders`, in order of first use.
 
-    A name is always relative to one of the folders, never to the including file: one spelling, one file.
-    Raises CompileError for a file that is nowhere.
+    A name is always relative to one of the folders, never to the including file: one spelling, one file. `generated`
+    texts take the place of files by these names. Raises CompileError for a file that is nowhere.
     """
     found: dict[str, str] = {}
     pending = _INCLUDE.findall(text)
     while pending:
         name = pending.pop(0)
         if name in found:
+            continue
+        if name in generated:
+            found[name] = generated[name]
+            pending.extend(_INCLUDE.findall(found[name]))
             continue
         for folder in folders:
             path = folder / name
@@ -89,8 +96,14 @@ def literal(value: Constant) -> tuple[str, str]:
     return "type", value
 
 
-def render(include: str | Sequence[str], constants: Mapping[str, Constant], entry: str) -> Source:
-    """The unit of one rung: `struct Cfg` with the named constants, then its file or files; the first names it."""
+def render(
+    include: str | Sequence[str], constants: Mapping[str, Constant], entry: str,
+    generated: Mapping[str, str] = MappingProxyType({}),
+) -> Source:  # fmt: skip
+    """The unit of one rung: `struct Cfg` with the named constants, then its file or files; the first names it.
+
+    `generated` texts take the place of files that are included (see gather).
+    """
     includes = (include,) if isinstance(include, str) else tuple(include)
     lines = ["struct Cfg {"]
     for name, value in constants.items():
@@ -98,4 +111,5 @@ def render(include: str | Sequence[str], constants: Mapping[str, Constant], entr
         lines.append(f"  using {name} = {text};" if kind == "type" else f"  static constexpr {kind} {name} = {text};")
     lines += ["};", *(f'#include "{name}"' for name in includes), ""]
     text = "\n".join(lines)
-    return Source(text, Path(includes[0]).name.replace(".cuh", ".cu"), entry, gather(text, (CUDA_ROOT,)))
+    name = Path(includes[0]).name.replace(".cuh", ".cu")
+    return Source(text, name, entry, gather(text, (CUDA_ROOT,), generated))

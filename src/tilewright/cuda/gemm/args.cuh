@@ -1,6 +1,8 @@
 #pragma once
 // The parameters of every GEMM kernel, by value. ladder/rung.py packs the same struct.
 
+#include "gemm/fused.cuh"
+
 // Which index of a matrix walks memory one element at a time (Matrix.unit in problems.py).
 constexpr int unit_none = 0, unit_col = 1, unit_row = 2;
 
@@ -11,6 +13,7 @@ struct GemmArgs {
   long long a_row, a_col, b_row, b_col, c_row, c_col, out_row, out_col;
   int m, n, k;
   float alpha, beta;
+  FusedArgs fused;  // of an epilogue; without one it is empty, in what padding there is
 };
 
 /// The element offset of (row, col); a unit stride known at compile time costs no multiplication.

@@ -1,5 +1,6 @@
 #pragma once
-// out = alpha * acc + beta * C. With use_c false (beta = 0) C is never read: NaN in it cannot leak.
+// out = alpha * acc + beta * C, then the problem's own epilogue (gemm/fused.cuh). With use_c false (beta = 0) C is never
+// read: NaN in it cannot leak.
 
 #include "gemm/args.cuh"
 
@@ -7,13 +8,14 @@
 template <class Cfg>
 __device__ inline void store_element(const GemmArgs& args, int row, int col, float acc) {
   if (Cfg::edge && (row >= args.m || col >= args.n)) return;
-  float value = args.alpha * acc;
+  float value[1] = {args.alpha * acc};
   if constexpr (Cfg::use_c) {
     const float* c = static_cast<const float*>(args.c) + blockIdx.y * args.c_batch;
-    value = fmaf(args.beta, c[offset_of<Cfg::out_unit>(row, col, args.c_row, args.c_col)], value);
+    value[0] = fmaf(args.beta, c[offset_of<Cfg::out_unit>(row, col, args.c_row, args.c_col)], value[0]);
   }
+  fuse<false>(args.fused, row, col, value);
   float* out = static_cast<float*>(args.out) + blockIdx.y * args.out_batch;
-  out[offset_of<Cfg::out_unit>(row, col, args.out_row, args.out_col)] = value;
+  out[offset_of<Cfg::out_unit>(row, col, args.out_row, args.out_col)] = value[0];
 }
 
 /// Four elements of a row, in one 128-bit access where rows allow it: a vector is inside or outside as a whole then.
@@ -31,6 +33,7 @@ __device__ inline void store_vector(const GemmArgs& args, int row, int col, cons
       value.x = fmaf(args.beta, old.x, value.x), value.y = fmaf(args.beta, old.y, value.y);
       value.z = fmaf(args.beta, old.z, value.z), value.w = fmaf(args.beta, old.w, value.w);
     }
+    fuse<true>(args.fused, row, col, *reinterpret_cast<float(*)[4]>(&value));
     float* out = static_cast<float*>(args.out) + blockIdx.y * args.out_batch;
     *reinterpret_cast<float4*>(out + row * args.out_row + col) = value;
   }

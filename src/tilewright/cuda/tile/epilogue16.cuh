@@ -1,5 +1,6 @@
 #pragma once
-// out = alpha * acc + beta * C, out and C in fp32, bf16 or fp16. With use_c false (beta = 0) C is never read.
+// out = alpha * acc + beta * C, then the problem's own epilogue (gemm/fused.cuh), out and C in fp32, bf16 or fp16. With
+// use_c false (beta = 0) C is never read.
 
 #include "gemm/args.cuh"
 #include "ptx/number16.cuh"
@@ -19,12 +20,13 @@ template <class Cfg>
 __device__ inline void store_element16(const GemmArgs& args, int row, int col, float acc) {
   using Out = typename Cfg::out_type;
   if (Cfg::edge && (row >= args.m || col >= args.n)) return;
-  float value = args.alpha * acc;
+  float value[1] = {args.alpha * acc};
   if constexpr (Cfg::use_c) {
     const Out old = c_base<Cfg>(args)[offset_of<Cfg::out_unit>(row, col, args.c_row, args.c_col)];
-    value = fmaf(args.beta, to_float(old), value);
+    value[0] = fmaf(args.beta, to_float(old), value[0]);
   }
-  out_base<Cfg>(args)[offset_of<Cfg::out_unit>(row, col, args.out_row, args.out_col)] = from_float<Out>(value);
+  fuse<false>(args.fused, row, col, value);
+  out_base<Cfg>(args)[offset_of<Cfg::out_unit>(row, col, args.out_row, args.out_col)] = from_float<Out>(value[0]);
 }
 
 template <bool first, class A, class B>
@@ -79,6 +81,7 @@ __device__ inline void store_run(const GemmArgs& args, int row, int col, const f
 #pragma unroll
       for (int i = 0; i < count; ++i) value[i] = fmaf(args.beta, unpack_one<Out>(word, i), value[i]);
     }
+    fuse<true>(args.fused, row, col, value);
     unsigned word[words];
     pack_run<Out>(word, value);
     Word* to = reinterpret_cast<Word*>(out_base<Cfg>(args) + row * args.out_row + col);

@@ -1,0 +1,9 @@
+#pragma once
+// What becomes of a sum before it is rounded and stored: here nothing. A problem with an epilogue has this file's place
+// taken by a text made from its expression (ladder/fused.py), with the operands' addresses and strides in FusedArgs.
+
+struct FusedArgs {};
+
+/// `count` elements of a row from (row, col) on; `vectors`: whole runs of an aligned result, all of them inside it.
+template <bool vectors, int count>
+__device__ inline void fuse(const FusedArgs&, int row, int col, float (&value)[count]) {}

@@ -1,0 +1,32 @@
+"""Functions for `tilewright.matmul(a, b, epilogue=...)`: what an expression is made of beside Python's arithmetic.
+
+    from tilewright.epilogue import silu
+    out = tw.matmul(a, b, epilogue=lambda acc, bias, r: silu(acc + bias) * r, bias=bias, r=r)
+
+Everything is computed in float32 and rounded once, to the result's dtype. Each function's docstring says how far it may
+be off in float32. Division is within 2 ulp; sums and products may be fused, which rounds once less.
+"""
+
+from __future__ import annotations
+
+from .ops.epilogue.functions import (
+    erf,
+    exp,
+    gelu,
+    gelu_tanh,
+    log,
+    maximum,
+    minimum,
+    relu,
+    rsqrt,
+    sigmoid,
+    silu,
+    sqrt,
+    tanh,
+    where,
+)
+
+__all__ = [
+    "erf", "exp", "gelu", "gelu_tanh", "log", "maximum", "minimum", "relu", "rsqrt", "sigmoid", "silu", "sqrt", "tanh",
+    "where",
+]  # fmt: skip

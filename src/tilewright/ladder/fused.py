@@ -1,0 +1,67 @@
+"""Fused epilogues for kernels: the text that takes the place of cuda/gemm/fused.cuh, and the operands' parameters."""
+
+from __future__ import annotations
+
+import struct
+
+from ..problems import INDEX, ITEM_BYTES, FusedOperand, GemmProblem
+
+HEADER = "gemm/fused.cuh"
+"""The file whose place the generated text takes."""
+
+_CPP_TYPES = {"f32": "float", "bf16": "bf16", "f16": "f16"}
+_OPERAND = struct.Struct("<4q")  # FusedOperand in cuda/tile/fused.cuh
+
+
+def fused_headers(problem: GemmProblem) -> dict[str, str]:
+    """The generated text by the name it goes by; none without an epilogue: kernels are then as if there were none."""
+    epilogue = problem.epilogue
+    if epilogue is None:
+        return {}
+    reads = [_read(number, operand, problem) for number, operand in enumerate(epilogue.operands)]
+    members = f"\n  FusedOperand operand[{len(reads)}];\n" if reads else ""
+    text = "\n".join(
+        [
+            "#pragma once",
+            "// The epilogue of one product, made from its expression.",
+            '#include "tile/fused.cuh"',
+            '#include "tile/fused_math.cuh"',
+            "",
+            f"struct FusedArgs {{{members}}};",
+            "",
+            "template <bool vectors, int count>",
+            "__device__ inline void fuse(const FusedArgs& args, int row, int col, float (&value)[count]) {",
+            *(f"  {line}" for line in reads),
+            "#pragma unroll",
+            "  for (int i = 0; i < count; ++i) {",
+            *(f"    {line}" for line in epilogue.code.splitlines()),
+            "  }",
+            "}",
+            "",
+        ]
+    )
+    return {HEADER: text}
+
+
+def _read(number: int, operand: FusedOperand, problem: GemmProblem) -> str:
+    place = f"args.operand[{number}], row, col"
+    if operand.dtype == INDEX:
+        return f"const long long in{number} = read_index({place});"
+    lies, item = operand.matrix, ITEM_BYTES[operand.dtype]
+    along = {0: "fused_same", 1: "fused_unit"}.get(lies.col_stride, "fused_strided")
+    aligned = lies.alignment % 16 == 0 and not any(
+        step * item % 16 for step in (lies.row_stride if problem.m > 1 else 0, lies.batch_stride)
+    )
+    vectors = "vectors" if lies.col_stride == 1 and aligned else "false"
+    flags = f"{_CPP_TYPES[operand.dtype]}, {str(lies.row_stride != 0).lower()}, {along}, {vectors}, "
+    flags += str(not operand.is_out).lower()
+    return f"float in{number}[count]; read_fused<{flags}>(in{number}, {place});"
+
+
+def pack_fused(problem: GemmProblem, addresses: tuple[int, ...]) -> bytes:
+    """FusedArgs: an address (of an index: where it starts) and strides for each of the epilogue's operands."""
+    operands = problem.epilogue.operands if problem.epilogue else ()
+    return b"".join(
+        _OPERAND.pack(address, operand.matrix.batch_stride, operand.matrix.row_stride, operand.matrix.col_stride)
+        for address, operand in zip(addresses, operands, strict=True)
+    )

@@ -1,0 +1,111 @@
+"""A traced graph as C++: one statement a live operation, in the order of the trace, and as a line for people."""
+
+from __future__ import annotations
+
+import math
+
+from .trace import BOOL, FLOAT, INT, Graph, Node, Traced
+
+_CPP_TYPES = {FLOAT: "float", INT: "long long", BOOL: "bool"}
+
+_FORMS = {
+    **{op: f"{{}} {op} {{}}" for op in ("+", "-", "*", "<", "<=", ">", ">=", "==", "!=")},
+    "//": "fused_quotient({}, {})", "%": "fused_remainder({}, {})", "&": "{} && {}", "|": "{} || {}", "~": "!{}", "negative": "-{}", "abs": "fabsf({})",
+    "to_float": "static_cast<float>({})", "where": "{} ? {} : {}", "exp": "expf({})", "log": "logf({})",
+    "sqrt": "sqrtf({})", "rsqrt": "rsqrtf({})", "tanh": "tanhf({})", "erf": "erff({})", "sigmoid": "fused_sigmoid({})",
+    "silu": "fused_silu({})", "relu": "fused_relu({})", "gelu": "fused_gelu({})", "gelu_tanh": "fused_gelu_tanh({})",
+    "maximum": "fused_max({}, {})", "minimum": "fused_min({}, {})",
+}  # fmt: skip
+"""Operations in C++ (cuda/tile/fused_math.cuh)."""
+
+_INFIX = frozenset(("+", "-", "*", "/", "//", "%", "<", "<=", ">", ">=", "==", "!=", "&", "|"))
+_LONGEST = 160
+"""Characters of a description; a part that grows longer is told as "..."."""
+
+
+def literal(node: Node) -> str:
+    """A constant's C++ literal, exact."""
+    if node.kind == BOOL:
+        return "true" if node.value else "false"
+    if node.kind == INT:
+        return f"{node.value}ll" if node.value >= 0 else f"({node.value}ll)"
+    if math.isnan(node.value):
+        return "__int_as_float(0x7fffffff)"
+    if math.isinf(node.value):
+        return f"__int_as_float({'0x7f800000' if node.value > 0 else '(int)0xff800000'})"
+    text = f"{float(node.value).hex()}f"
+    return f"({text})" if math.copysign(1, node.value) < 0 else text
+
+
+def _division(graph: Graph, node: Node, left: str, right: str) -> str:
+    divisor = graph.nodes[node.args[1]]
+    if divisor.op == "constant" and divisor.value and math.isfinite(divisor.value):
+        fraction, exponent = math.frexp(divisor.value)
+        if abs(fraction) == 0.5 and abs(exponent) < 120:  # a power of two, whose reciprocal is exact
+            return f"{left} * {literal(Node('constant', FLOAT, (), 1 / divisor.value))}"
+    return f"fused_divide({left}, {right})"
+
+
+def statements(graph: Graph, result: Traced, inputs: tuple[str, ...]) -> str:
+    """C++ statements for element i: they read value[i] and input j at in{j}, and write value[i]."""
+    live: set[int] = set()
+    pending = [result.number]
+    while pending:
+        number = pending.pop()
+        if number not in live:
+            live.add(number)
+            pending.extend(graph.nodes[number].args)
+    names: dict[int, str] = {}
+    lines = []
+    for number in sorted(live):
+        node = graph.nodes[number]
+        args = [names[arg] for arg in node.args]
+        if node.op == "constant":
+            names[number] = literal(node)
+            continue
+        if node.op == "sum":
+            text = "value[i]"
+        elif node.op == "input":
+            place = inputs.index(node.value)
+            text = f"in{place}[i]" if node.kind == FLOAT else f"in{place} + i * args.operand[{place}].col"
+        elif node.op == "/":
+            text = _division(graph, node, *args)
+        else:
+            text = _FORMS[node.op].format(*args)
+        names[number] = f"t{number}"
+        lines.append(f"const {_CPP_TYPES[node.kind]} t{number} = {text};")
+    lines.append(f"value[i] = {names[result.number]};")
+    return "\n".join(lines)
+
+
+def describe(graph: Graph, result: Traced) -> str:
+    """The expression as Python would write it; long parts are left out."""
+    texts: list[str] = []
+    for node in graph.nodes:
+        args = [texts[arg] for arg in node.args]
+        if node.op == "constant":
+            text = f"{node.value:.7g}" if node.kind == FLOAT else str(node.value)
+        elif node.op == "sum":
+            text = "acc"
+        elif node.op == "input":
+            text = node.value
+        elif node.op == "to_float":
+            text = args[0]
+        elif node.op in _INFIX:
+            text = f"({args[0]} {node.op} {args[1]})"
+        elif node.op in ("negative", "~"):
+            text = f"{'-' if node.op == 'negative' else '~'}{args[0]}"
+        else:
+            text = f"{node.op}({', '.join(_bare(arg) for arg in args)})"
+        texts.append(text if len(text) <= _LONGEST else "...")
+    return _bare(texts[result.number])
+
+
+def _bare(text: str) -> str:
+    """Without the parentheses around the whole."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0 and (letter != ")" or place < len(text) - 1):
+            return text
+    return text[1:-1]

@@ -1,0 +1,235 @@
+"""From a Python function to an expression: its parameters matched with operands, traced once, kept by what it means."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ...errors import InvalidEpilogue
+from .codegen import describe, statements
+from .functions import ACTIVATIONS
+from .trace import FLOAT, INT, Graph, Node, Traced, as_float, as_traced
+
+INDICES = ("row", "col", "batch")
+"""Parameters that are indices of the result when no operand has their name."""
+
+Number = float | int | bool
+
+
+@dataclass(frozen=True)
+class Expression:
+    """What a function computes, whatever its operands' shapes and dtypes."""
+
+    description: str
+    code: str
+    """C++ statements (problems.Epilogue.code)."""
+    inputs: tuple[str, ...]
+    """The operands and indices that the result depends on, in the order of `code`."""
+
+
+def _finish(graph: Graph, result: Traced) -> Expression:
+    live, pending = set(), [result.number]
+    while pending:
+        number = pending.pop()
+        if number not in live:
+            live.add(number)
+            pending.extend(graph.nodes[number].args)
+    inputs = tuple(graph.nodes[n].value for n in sorted(live) if graph.nodes[n].op == "input")
+    return Expression(describe(graph, result), statements(graph, result, inputs), inputs)
+
+
+# --- any function -----------------------------------------------------------------------------------------------------
+
+
+def trace(function: Callable[..., Any], given: Mapping[str, Number | None]) -> Expression:
+    """Call `function` once with symbols. `given`: operands by name; a number is compiled in, None is an array.
+
+    Raises InvalidEpilogue where its parameters and the operands do not match, and for what cannot be traced.
+    """
+    parameters = _parameters(function)
+    first, rest = parameters[0], parameters[1:]
+    names = [parameter.name for parameter in rest]
+    if first.name in given:
+        raise InvalidEpilogue(
+            f"epilogue: {first.name!r} is both its first parameter, which is the sum, and an operand. Name the first "
+            "parameter acc."
+        )
+    unknown = [name for name in given if name not in names]
+    if unknown:
+        raise InvalidEpilogue(
+            f"epilogue: the operand{'s' * (len(unknown) > 1)} {', '.join(unknown)} "
+            f"{'are' if len(unknown) > 1 else 'is'} no parameter of {_title(function)}, whose parameters are "
+            f"({', '.join(p.name for p in parameters)}). Name it there, or leave it away."
+        )
+    graph = Graph()
+    arguments: dict[str, Any] = {}
+    for parameter in rest:
+        arguments[parameter.name] = _argument(graph, parameter, given, function)
+    by_position = [arguments.pop(p.name) for p in rest if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+    result = function(graph.add(Node("sum", FLOAT)), *by_position, **arguments)
+    if isinstance(result, (tuple, list, dict)) or result is None:
+        raise InvalidEpilogue(
+            f"epilogue: {_title(function)} returned {'None' if result is None else 'a ' + type(result).__name__}; it "
+            "returns one value, the result's element."
+        )
+    return _finish(graph, as_float(as_traced(graph, result, "the result"), "the result"))
+
+
+def _title(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__name__", type(function).__name__)
+    code = getattr(function, "__code__", None)
+    called = "the lambda" if name == "<lambda>" else f"{name}()"
+    return f"{called} at line {code.co_firstlineno}" if code is not None else called
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    if not callable(function):
+        raise InvalidEpilogue(
+            f"epilogue={function!r} is no function. Pass one of the sum and operands: lambda acc, bias: acc + bias."
+        )
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise InvalidEpilogue(f"epilogue: the parameters of {function!r} cannot be read: {error}") from error
+    loose = [p for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if loose:
+        raise InvalidEpilogue(f"epilogue: {_title(function)} takes {loose[0]}. Name each operand as a parameter.")
+    if not parameters or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
+        raise InvalidEpilogue(f"epilogue: {_title(function)} has no first parameter for the sum: lambda acc: ...")
+    return parameters
+
+
+def _argument(
+    graph: Graph, parameter: inspect.Parameter, given: Mapping[str, Number | None], function: Callable[..., Any]
+) -> Any:
+    name = parameter.name
+    if name in given:
+        value = given[name]
+        return graph.add(Node("input", FLOAT, (), name)) if value is None else value
+    if parameter.default is not parameter.empty:
+        return parameter.default
+    if name in INDICES:
+        return graph.add(Node("input", INT, (), name))
+    raise InvalidEpilogue(
+        f"epilogue: {_title(function)} names the operand {name!r}, and the call does not pass it. Pass {name}=..., or "
+        f"give it a default. ({', '.join(INDICES)} are indices of the result.)"
+    )
+
+
+# --- the usual ones ---------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def standard(names: frozenset[str], activation: str | None) -> Expression:
+    """activation(sum * row_scale * col_scale + bias) + residual, of what is named. Raises InvalidEpilogue."""
+    if activation is not None and activation not in ACTIVATIONS:
+        raise InvalidEpilogue(
+            f"activation={activation!r} is not known. Known: {', '.join(ACTIVATIONS)}; anything else is an epilogue: "
+            "epilogue=lambda acc: ..."
+        )
+    graph = Graph()
+    value: Any = graph.add(Node("sum", FLOAT))
+
+    def read(name: str) -> Traced:
+        return graph.add(Node("input", FLOAT, (), name))
+
+    for name in ("row_scale", "col_scale"):
+        if name in names:
+            value = value * read(name)
+    if "bias" in names:
+        value = value + read("bias")
+    if activation is not None:
+        value = ACTIVATIONS[activation](value)
+    if "residual" in names:
+        value = value + read("residual")
+    return _finish(graph, value)
+
+
+# --- what is traced once ----------------------------------------------------------------------------------------------
+
+_TRUSTED = ("tilewright", "numpy", "math", "operator", "builtins", "torch", "jax", "cupy")
+"""Packages whose functions and constants are taken to stay what they are."""
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, np.ufunc, type)
+_DEEPEST = 4
+_MOST = 1024
+_traced: dict[Any, Expression] = {}
+
+
+class _Unkeyable(Exception):
+    pass
+
+
+def function_key(function: Any) -> Any:
+    """What a function computes, as far as a key can say: code, closure, defaults, and the globals it names, by value.
+
+    None where something could change unseen (an object, a list): the function is then traced at every call. Two calls
+    with equal keys have equal expressions.
+    """
+    try:
+        return _function_key(function, 0)
+    except (_Unkeyable, ValueError):  # ValueError: an empty closure cell
+        return None
+
+
+def _function_key(function: Any, depth: int) -> Any:
+    if type(function) is not types.FunctionType or depth > _DEEPEST:
+        raise _Unkeyable
+    code = function.__code__
+    outer = function.__globals__
+    named = [_frozen(outer[name], depth, code) for name in _names(code) if name in outer]
+    closure = [_frozen(cell.cell_contents, depth, code) for cell in function.__closure__ or ()]
+    defaults = [_frozen(value, depth, code) for value in function.__defaults__ or ()]
+    keywords = [(name, _frozen(value, depth, code)) for name, value in (function.__kwdefaults__ or {}).items()]
+    return code, tuple(named), tuple(closure), tuple(defaults), tuple(keywords)
+
+
+@lru_cache(maxsize=1024)
+def _names(code: types.CodeType) -> tuple[str, ...]:
+    """The globals and attributes that a code and those inside it name."""
+    found = list(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found.extend(_names(constant))
+    return tuple(dict.fromkeys(found))
+
+
+def _frozen(value: Any, depth: int, code: types.CodeType) -> Any:
+    kind = type(value)
+    if kind is float:
+        return kind, value.hex()  # tells -0.0 from 0.0, and NaN equals itself
+    if value is None or kind in (int, bool, str):
+        return kind, value
+    if isinstance(value, np.generic):
+        return kind, value.tobytes()
+    if kind in _FUNCTIONS and (getattr(value, "__module__", None) or "numpy").split(".")[0] in _TRUSTED:
+        return value
+    if kind is types.ModuleType:
+        if value.__name__.split(".")[0] in _TRUSTED:
+            return kind, value.__name__
+        inside = [(name, getattr(value, name)) for name in _names(code) if hasattr(value, name)]
+        return kind, value.__name__, tuple((name, _frozen(held, depth + 1, code)) for name, held in inside)
+    if kind is types.FunctionType:
+        return _function_key(value, depth + 1)
+    if kind is tuple:
+        return tuple(_frozen(held, depth + 1, code) for held in value)
+    raise _Unkeyable
+
+
+def expression_of(function: Any, given: Mapping[str, Number | None]) -> Expression:
+    """`trace`, once for each key."""
+    key = function_key(function)
+    if key is None:
+        return trace(function, given)
+    key = (key, tuple((name, type(value), repr(value)) for name, value in given.items()))
+    expression = _traced.get(key)
+    if expression is None:
+        if len(_traced) >= _MOST:
+            _traced.clear()
+        expression = _traced[key] = trace(function, given)
+    return expression

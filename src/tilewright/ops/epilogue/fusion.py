@@ -1,0 +1,124 @@
+"""What a call fuses into its product: an expression, and its operands as views laid over the result."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import InvalidEpilogue, InvalidOperand
+from ...problems import INDEX
+from ..dlpack import dense_strides
+from ..operands import Operand, as_operand
+from ..shapes import Shapes, broadcast, with_matrix_axes
+from .expression import INDICES, Expression, expression_of, function_key, standard
+
+NAMED = ("bias", "residual", "row_scale", "col_scale")
+"""matmul's own operands of an epilogue."""
+
+
+class Request(NamedTuple):
+    """What a caller asks to be fused, unread."""
+
+    function: Callable[..., Any] | None
+    activation: str | None
+    operands: Mapping[str, Any]
+
+    def key(self) -> Any:
+        """What decides the expression, hashable; None where that cannot be told without tracing."""
+        if self.function is None:
+            return self.activation, tuple(self.operands)
+        return function_key(self.function)
+
+
+def request(
+    function: Any, activation: str | None, operands: Mapping[str, Any], named: tuple[Any, Any, Any, Any]
+) -> Request | None:
+    """The request of a call; None when nothing is to be fused. `named`: the values of NAMED."""
+    given = {name: value for name, value in zip(NAMED, named, strict=True) if value is not None}
+    if function is None and activation is None and not given and not operands:
+        return None
+    if function is None and operands:
+        raise InvalidEpilogue(
+            f"matmul has no operand {next(iter(operands))!r}. Operands of your own need an epilogue that names them: "
+            f"epilogue=lambda acc, {', '.join(operands)}: ..."
+        )
+    if function is not None and activation is not None:
+        raise InvalidEpilogue(
+            f"activation={activation!r} beside an epilogue: its place in the expression is not known. Write it there: "
+            f"epilogue=lambda acc, ...: tilewright.epilogue.{activation}(...)"
+        )
+    given.update(operands)
+    return Request(function, activation, given)
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """A request read and checked."""
+
+    expression: Expression
+    views: tuple[Operand, ...]
+    """For each of the expression's inputs, with the batch axes and both matrix axes of the result: arrays broadcast by
+    strides of 0, and indices (dtype "index", at address 0, whose strides count)."""
+    given: tuple[Operand, ...]
+    """All arrays as the caller gave them, also those that the result does not depend on."""
+
+
+def read_fusion(asked: Request, shapes: Shapes, a: Operand) -> Fusion:
+    """Raises InvalidOperand and InvalidEpilogue in the caller's terms."""
+    arrays: dict[str, Operand] = {}
+    known: dict[str, float | int | bool | None] = {}
+    for name, value in asked.operands.items():
+        if asked.function is not None and isinstance(value, (numbers.Real, np.generic)):
+            known[name] = _number(name, value)
+        else:
+            arrays[name] = as_operand(value, name, a.stream or 0)
+            known[name] = None
+    if asked.function is None:
+        expression = standard(frozenset(known), asked.activation)
+    else:
+        expression = expression_of(asked.function, known)
+    laid = {name: with_matrix_axes(_over_result(name, array, shapes), shapes) for name, array in arrays.items()}
+    views = tuple(laid[name] if name in laid else _index(name, shapes, a) for name in expression.inputs)
+    return Fusion(expression, views, tuple(arrays.values()))
+
+
+def _number(name: str, value: Any) -> float | int | bool:
+    try:
+        plain = value.item() if isinstance(value, np.generic) else value
+        return plain if isinstance(plain, (bool, int)) else float(plain)
+    except (TypeError, ValueError) as error:
+        raise InvalidOperand(f"{name}={value!r} is no real number: {error}.") from error
+
+
+def _over_result(name: str, array: Operand, shapes: Shapes) -> Operand:
+    """The operand broadcast to the result's shape, by NumPy's rule; a row_scale's last axis is the result's rows'."""
+    if name == "row_scale" and not shapes.b_is_vector and array.shape and not _is_column(array.shape, shapes.m):
+        array = array.view((*array.shape, 1), (*array.strides, 0))
+    try:
+        return broadcast(array, shapes.result)
+    except InvalidOperand as error:
+        able = {
+            "bias": f"one number a column: ({shapes.n},), or a row: ({shapes.m}, 1)",
+            "row_scale": f"one number a row: ({shapes.m},) or ({shapes.m}, 1)",
+            "col_scale": f"one number a column: ({shapes.n},)",
+        }.get(name, "axes must be equal, or 1, counted from the last")
+        raise InvalidOperand(f"{str(error).removesuffix('.')} ({able}; batch axes may lead).") from None
+
+
+def _is_column(shape: tuple[int, ...], m: int) -> bool:
+    return len(shape) >= 2 and shape[-1] == 1 and shape[-2] in (1, m)
+
+
+def _index(name: str, shapes: Shapes, a: Operand) -> Operand:
+    """An index as a view: its value at an element is where a stride would lead."""
+    steps = {
+        "batch": (*dense_strides(shapes.batch), 0, 0),
+        "row": (*(0 for _ in shapes.batch), 1, 0),
+        "col": (*(0 for _ in shapes.batch), 0, 1),
+    }[INDICES[INDICES.index(name)]]
+    strides = tuple(0 if extent <= 1 else step for extent, step in zip(shapes.full, steps, strict=True))
+    return Operand(name, a.kind, 0, shapes.full, strides, INDEX, a.device, stream=a.stream)
