@@ -10,9 +10,9 @@ from .arch import DEFAULT_GPU, Gpu, find_gpu
 from .jit.compile import Resources
 from .jit.launch import current_executor
 from .ladder.rung import Addresses, GemmConfig, Rung, vector_out
-from .ops.call import Call, Options, read_call
+from .ops.call import Call
 from .plan import NONE, Demands, Plan, plan_for
-from .problems import ITEM_BYTES, GemmProblem, Matrix
+from .problems import INDEX, ITEM_BYTES, GemmProblem, Matrix
 from .program import program_for
 
 _WIDTH = 100
@@ -60,6 +60,8 @@ class Explanation:
         if self.plan is None:
             rows.append(("runs", "nothing: the result is empty"))
         else:
+            if self.problem.epilogue is not None:
+                rows.append(("epilogue", describe_epilogue(self.problem)))
             rows += [
                 ("runs", f"{self.plan.rung.id}, config {self.plan.config}"),
                 ("why", self.plan.why),
@@ -116,6 +118,21 @@ def describe(problem: GemmProblem) -> str:
     )
 
 
+def describe_epilogue(problem: GemmProblem) -> str:
+    """The expression, and how each of its operands lies over the result."""
+    assert problem.epilogue is not None
+    told = []
+    for operand in problem.epilogue.operands:
+        lies = operand.matrix
+        if operand.dtype == INDEX:
+            told.append(f"{operand.name}: an index")
+            continue
+        varies = (lies.row_stride != 0 or problem.m == 1, lies.col_stride != 0 or problem.n == 1)
+        over = {(True, True): "one an element", (True, False): "one a row", (False, True): "one a column"}
+        told.append(f"{operand.name}: {operand.dtype}, {over.get(varies, 'one for all')}")
+    return "; ".join([f"{problem.epilogue.description} of acc = {'alpha A B + beta C' if problem.use_c else 'alpha A B'}", *told])
+
+
 def edge_reason(rung: Rung, problem: GemmProblem, config: GemmConfig) -> str:
     """ "aligned", or "edge" with what makes the predicated path necessary."""
     if not rung.edge(problem, config):
@@ -163,7 +180,8 @@ def explain_problem(
     plan = plan_for(problem, gpu, rung, config, demands=demands)
     program = program_for(problem, plan)
     product = program.product.problem
-    launch = plan.rung.plan(product, plan.config, Addresses(0, 0, 0))
+    operands = len(product.epilogue.operands) if product.epilogue else 0
+    launch = plan.rung.plan(product, plan.config, Addresses(0, 0, 0, fused=(0,) * operands))
     wide = plan.rung.vector_bytes > 4 and vector_out(problem)
     resources = plan.rung.compile(product, plan.config, gpu.arch).resources if compile else None
     return Explanation(
@@ -174,11 +192,9 @@ def explain_problem(
     )  # fmt: skip
 
 
-def explain_matmul(
-    a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, options: Options, gpu: str | None, compile: bool
-) -> Explanation:  # fmt: skip
+def explain_call(call: Call, gpu: str | None, compile: bool) -> Explanation:
     """See tilewright.explain."""
-    call = read_call(a, b, c, alpha, beta, out, options)
+    options = call.options
     named, source = _gpu_of(call, gpu)
     counts = [count for count, _ in call.product.launches()]
     return explain_problem(

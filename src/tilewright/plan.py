@@ -9,6 +9,7 @@ model's only measured input is one figure a config (choices.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -179,8 +180,10 @@ def _why(problem: GemmProblem, choice: Choice, gpu: Gpu, considered: int) -> str
 
 def explain(
     a: Any, b: Any, *, c: Any = None, alpha: float = 1.0, beta: float | None = None, out: Any = None,
-    out_dtype: Any = None, deterministic: bool = False, batch_invariant: bool = False, rung: str | None = None,
-    config: GemmConfig | None = None, gpu: str | None = None, compile: bool = False,
+    out_dtype: Any = None, bias: Any = None, activation: str | None = None, residual: Any = None, row_scale: Any = None,
+    col_scale: Any = None, epilogue: Callable[..., Any] | None = None, deterministic: bool = False,
+    batch_invariant: bool = False, rung: str | None = None, config: GemmConfig | None = None, gpu: str | None = None,
+    compile: bool = False, **operands: Any,
 ) -> Explanation:  # fmt: skip
     """What `matmul` would run for the same arguments, and why; nothing is launched. Print the result.
 
@@ -188,8 +191,10 @@ def explain(
     the first of this machine, or, with none, the default of the package, which the explanation then says.
     `compile=True` adds the compiler's figures: registers, spills, shared memory. Raises as `matmul` does.
     """
-    from .explanation import explain_matmul
-    from .ops.call import Options
+    from .explanation import explain_call
+    from .ops.call import Options, read_call
+    from .ops.epilogue.fusion import request
 
+    asked = request(epilogue, activation, operands, (bias, residual, row_scale, col_scale))
     options = Options(out_dtype, deterministic, batch_invariant, rung, config)
-    return explain_matmul(a, b, c, alpha, beta, out, options, gpu, compile)
+    return explain_call(read_call(a, b, c, alpha, beta, out, options, asked), gpu, compile)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from .arch import Arch
 from .jit import CompiledKernel, Launch, compile_rung
 from .jit.source import Constant
+from .ladder.fused import fused_headers
 from .ladder.rung import Addresses, GemmConfig, Rung, ceil_div, pack_args, result_constants
 from .ladder.tensor import CPP_TYPES
 from .problems import ITEM_BYTES, GemmProblem, Matrix
@@ -44,7 +45,9 @@ class Helper:
     def compile(self, problem: GemmProblem, arch: Arch) -> CompiledKernel:
         """Raises CompileError with the log."""
         constants = {"threads": self.threads, "each": self.each} | self.constants(problem)
-        return compile_rung(f"gemm/{self.entry}.cuh", constants, self.entry, arch.name)
+        return compile_rung(
+            f"gemm/{self.entry}.cuh", constants, self.entry, arch.name, generated=fused_headers(problem)
+        )
 
     def plan(self, problem: GemmProblem, addresses: Addresses, alpha: float, beta: float) -> Launch:
         """As Rung.plan."""
@@ -59,6 +62,11 @@ SUM_PARTS = Helper(
     lambda p: result_constants(p) | {"out_type": CPP_TYPES[p.out_dtype], "edge": True, "split_k": 1},
     lambda p: p.m * ceil_div(p.n, 4),
 )  # fmt: skip
+
+
+def fused_base(number: int) -> str:
+    """The name of an epilogue operand's base."""
+    return f"fused {number}"
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,8 @@ class Stage:
     def launch(self, count: int, bases: Mapping[str, int], alpha: float, beta: float) -> tuple[Launch, Addresses]:
         """The launch of `count` products with the operands of one launch at `bases`."""
         a, b, c, out = (bases[place.base] + place.offset for place in self.places)
-        addresses = Addresses(a, b, out, c)
+        fused = self.problem.epilogue.operands if self.problem.epilogue else ()
+        addresses = Addresses(a, b, out, c, tuple(bases[fused_base(number)] for number in range(len(fused))))
         problem = replace(self.problem, batch=min(count, self.problem.batch))
         alpha, beta = (alpha, beta) if self.scaled else (1.0, 0.0)
         return self.kernel.plan(problem, addresses, alpha, beta), addresses
@@ -184,7 +193,7 @@ def program_for(problem: GemmProblem, plan: Plan) -> Program:
     pitch = ceil_div(problem.n, 4) * 4
     partial = Matrix(pitch, 1, problem.m * pitch)
     sums = workspace.room(parts * problem.batch * problem.m * pitch * ITEM_BYTES["f32"])
-    product = replace(product, out=partial, c=None, out_dtype="f32")
+    product = replace(product, out=partial, c=None, out_dtype="f32", epilogue=None)
     order = (places["a"], places["b"], sums, sums)
     stages.append(Stage("product", tiled, product, order, False))
     total = replace(problem, k=parts, a=partial, b=Matrix(0, 0))

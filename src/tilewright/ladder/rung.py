@@ -12,6 +12,7 @@ from ..errors import ConfigRejected
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.source import Constant, Library
 from ..problems import ITEM_BYTES, GemmProblem
+from .fused import fused_headers, pack_fused
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ class Addresses:
     b: int
     out: int
     c: int = 0
+    fused: tuple[int, ...] = ()
+    """Of the epilogue's operands, in their order; of an index, where it starts."""
 
 
 # cuda/gemm/args.cuh declares the same struct; a test holds them equal.
@@ -107,15 +110,16 @@ _ARGS = struct.Struct("<4Q12q3i2f4x")
 
 
 def pack_args(problem: GemmProblem, addresses: Addresses, alpha: float, beta: float) -> bytes:
-    """The parameters of a kernel (GemmArgs in cuda/gemm/args.cuh)."""
+    """The parameters of a kernel (GemmArgs in cuda/gemm/args.cuh), an epilogue's operands behind them."""
     c = problem.c or problem.out
-    return _ARGS.pack(
+    args = _ARGS.pack(
         addresses.a, addresses.b, addresses.c, addresses.out,
         problem.a.batch_stride, problem.b.batch_stride, c.batch_stride, problem.out.batch_stride,
         problem.a.row_stride, problem.a.col_stride, problem.b.row_stride, problem.b.col_stride,
         c.row_stride, c.col_stride, problem.out.row_stride, problem.out.col_stride,
         problem.m, problem.n, problem.k, alpha, beta,
     )  # fmt: skip
+    return args + pack_fused(problem, addresses.fused)
 
 
 UNITS = {"none": 0, "col": 1, "row": 2}
@@ -231,7 +235,7 @@ class Rung:
         if reason := self.why_not(problem, config, arch):
             raise ConfigRejected(f"{reason}.")
         constants = self.constants(problem, config)
-        return compile_rung(self.include, constants, self.entry, arch.name, self.libraries())
+        return compile_rung(self.include, constants, self.entry, arch.name, self.libraries(), fused_headers(problem))
 
     def plan(
         self, problem: GemmProblem, config: GemmConfig, addresses: Addresses, alpha: float = 1.0, beta: float = 0.0

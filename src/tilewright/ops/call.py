@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..errors import DeviceError, InvalidOperand
 from ..jit.launch import Executor, current_executor
 from ..ladder.rung import GemmConfig
 from ..plan import Demands
+from ..problems import INDEX, Epilogue, FusedOperand
 from .dlpack import dense_strides
 from .dtypes import DTYPE_NAMES, parse_dtype, result_dtypes
-from .extents import check_out
+from .epilogue.fusion import Fusion, Request, read_fusion
+from .extents import check_out, same_view
 from .operands import Operand, as_operand
-from .shapes import Product, Shapes, broadcast, lay_out, matmul_shapes
+from .shapes import Product, Shapes, broadcast, lay_out, matmul_shapes, with_matrix_axes
 
 
 class Options(NamedTuple):
@@ -48,6 +50,8 @@ class Call:
     others: tuple[Operand, ...]
     """The operands beside a, as the caller gave them: their streams and owners."""
     options: Options
+    fusion: Fusion | None = None
+    """What is fused into the product."""
 
 
 def scalar(value: Any, name: str) -> float:
@@ -58,8 +62,10 @@ def scalar(value: Any, name: str) -> float:
         raise InvalidOperand(f"{name}={value!r} is no number that float32 can hold: {error}.") from error
 
 
-def read_call(a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, options: Options) -> Call:
-    """Read the arguments of matmul. Raises InvalidOperand in the caller's terms."""
+def read_call(
+    a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, options: Options, asked: Request | None = None
+) -> Call:
+    """Read the arguments of matmul. Raises InvalidOperand and InvalidEpilogue in the caller's terms."""
     alpha = scalar(alpha, "alpha")
     beta = (0.0 if c is None else 1.0) if beta is None else scalar(beta, "beta")
     if c is None and beta != 0:
@@ -78,6 +84,10 @@ def read_call(a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, options: 
     for other in others:
         _check_pair(a_view, other)
     shapes = matmul_shapes(a_view, b_view)
+    fusion = read_fusion(asked, shapes, a_view) if asked is not None else None
+    for other in fusion.given if fusion is not None else ():
+        _check_pair(a_view, other)
+        others.append(other)
     c_view = broadcast(c_given, shapes.result) if c_given is not None else None
     if beta == 0:
         c_view = None
@@ -91,12 +101,33 @@ def read_call(a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, options: 
         raise InvalidOperand(
             f"c is {names[0]} and the result {names[1]}. Convert c, or ask for out_dtype={c_view.dtype!r}."
         )
-    if out_given is not None:
-        check_out(out_given, [a_view, b_view], c_view)
-    product = lay_out(shapes, a_view, b_view, c_view, out_view)
+    views = fusion.views if fusion is not None else ()
+    is_out = _check_overlaps(out_given, [a_view, b_view], c_view, views, shapes)
+    product = lay_out(shapes, a_view, b_view, c_view, out_view, views)
+    if fusion is not None:
+        operands = tuple(
+            FusedOperand(view.name, view.dtype, lies, same)
+            for view, lies, same in zip(views, product.fused, is_out, strict=True)
+        )
+        epilogue = Epilogue(fusion.expression.description, fusion.expression.code, operands)
+        product = replace(product, problem=replace(product.problem, epilogue=epilogue))
     return Call(
-        a_view, b_view, c_view, out_view, out_given is not None, alpha, beta, shapes, product, tuple(others), options
-    )
+        a_view, b_view, c_view, out_view, out_given is not None, alpha, beta, shapes, product, tuple(others), options,
+        fusion,
+    )  # fmt: skip
+
+
+def _check_overlaps(
+    out: Operand | None, inputs: list[Operand], c: Operand | None, fused: tuple[Operand, ...], shapes: Shapes
+) -> list[bool]:
+    """check_out, and for each of an epilogue's operands whether it is out's very view, which is allowed as it is for c."""
+    if out is None:
+        return [False for _ in fused]
+    written = with_matrix_axes(out, shapes)
+    is_out = [same_view(written, view) for view in fused]
+    apart = [view for view, same in zip(fused, is_out, strict=True) if not same and view.dtype != INDEX]
+    check_out(out, [*inputs, *apart], c)
+    return is_out
 
 
 def executor_for_host(call: Call) -> Executor | None:

@@ -9,10 +9,13 @@ from typing import Any
 
 from ..errors import DeviceError
 from ..jit.device import Prepared, bound_to, executor_for
-from ..problems import GemmProblem
+from ..ladder.fused import pack_fused
+from ..problems import INDEX, GemmProblem
+from ..program import fused_base
 from .call import Call
 from .device_calls import is_capturing, make_wait, synchronize
 from .dlpack import dense_strides
+from .epilogue.fusion import Request
 from .extents import byte_extent, same_view
 from .launches import Recipe, recipe_for
 from .operands import Operand
@@ -23,7 +26,7 @@ _run_before: set[tuple[Any, GemmProblem, int]] = set()
 """(plan, problem, GPU) of what has run in this process: compiled and loaded, so that a capture may run it."""
 
 
-def run_in_place(call: Call, given: tuple[Any, Any, Any, Any]) -> Any:
+def run_in_place(call: Call, given: tuple[Any, Any, Any, Any], asked: Request | None = None) -> Any:
     """Launch on the arrays' own GPU, in a's current stream, ordered with what the other arrays' streams hold."""
     ordinal = call.a.device
     assert ordinal is not None  # executor_for_host saw to it
@@ -48,6 +51,8 @@ def run_in_place(call: Call, given: tuple[Any, Any, Any, Any]) -> Any:
         "a": call.a.address, "b": call.b.address, "c": call.c.address if call.c is not None else 0,
         "out": target.address, "work": work,
     }  # fmt: skip
+    for number, view in enumerate(call.fusion.views if call.fusion is not None else ()):
+        bases[fused_base(number)] = view.address
     steps: list[Step | None] = []
     try:
         with bound_to(ordinal):
@@ -65,7 +70,7 @@ def run_in_place(call: Call, given: tuple[Any, Any, Any, Any]) -> Any:
         # their producers may take memory back as soon as this call returns
         synchronize(stream, ordinal)
     if all(operand.kind == "torch" for operand in operands):
-        _remember(call, given, result, steps, recipe)
+        _remember(call, given, result, steps, recipe, asked)
     return result if call.out_is_given else as_callers_kind(result, call.a)
 
 
@@ -96,11 +101,12 @@ def _borrow(a: Operand, nbytes: int) -> tuple[int, Callable[[], None]]:
 
 
 def _step(
-    call: Call, prepared: Prepared, stage: Any, params: bytes, at: Any, offsets: tuple[int, int, int, int]
+    call: Call, prepared: Prepared, stage: Any, params: bytes, at: Any, offsets: tuple[int, ...]
 ) -> Step | None:
     """What a warm call repeats; None where the parameters are not what a warm call would pack."""
     alpha, beta = (call.alpha, call.beta) if stage.scaled else (1.0, 0.0)
-    middle = split_params(params, (at.a, at.b, at.c, at.out), alpha, beta)
+    tail = pack_fused(stage.problem, at.fused)
+    middle = split_params(params, (at.a, at.b, at.c, at.out), alpha, beta, tail)
     if middle is None:
         return None
     moved = {"a": offsets[0], "b": offsets[1], "c": offsets[2], "out": offsets[3], "work": 0}
@@ -108,12 +114,18 @@ def _step(
     if call.c is None:
         moved["c"] = 0
     places = tuple((order.index(place.base), place.offset + moved[place.base]) for place in stage.places)
-    return Step(prepared, places, middle, stage.scaled)
+    views = call.fusion.views if call.fusion is not None and at.fused else ()
+    fused = tuple(
+        (None if view.dtype == INDEX else view.name, address - view.address, tail[place + 8 : place + 32])
+        for view, address, place in zip(views, at.fused, range(0, len(tail), 32), strict=True)
+    )
+    return Step(prepared, places, middle, stage.scaled, fused)
 
 
 def _remember(
-    call: Call, given: tuple[Any, Any, Any, Any], result: Any, steps: list[Step | None], recipe: Recipe
-) -> None:
+    call: Call, given: tuple[Any, Any, Any, Any], result: Any, steps: list[Step | None], recipe: Recipe,
+    asked: Request | None,
+) -> None:  # fmt: skip
     """Let the next such call take the warm path."""
     ready = tuple(step for step in steps if step is not None)
     if not ready or len(ready) < len(steps):
@@ -125,10 +137,19 @@ def _remember(
         low, high = byte_extent(operand) if operand is not None else (0, 0)
         return high - low
 
+    operands = call.product.problem.epilogue.operands if call.product.problem.epilogue is not None else ()
+    views = call.fusion.views if call.fusion is not None else ()
+    fused = tuple(
+        (view.name, extent(view), operand.is_out)
+        for view, operand in zip(views, operands, strict=True)
+        if view.dtype != INDEX
+    )
     layout = call.c is not None and same_view(replace(call.c, address=0), replace(call.out, address=0))
     warm = WarmCall(
         call.a.device or 0, ready, recipe.program.workspace_bytes, call.shapes.result,
         dense_strides(call.shapes.result), result.dtype, result.device, extent(call.a), extent(call.b),
-        extent(call.c), extent(call.out), layout,
+        extent(call.c), extent(call.out), layout, fused,
     )  # fmt: skip
-    remember(torch, key_of(torch, a, b, c, call.c is not None, out, tuple(call.options)), warm)
+    key = key_of(torch, a, b, c, call.c is not None, out, tuple(call.options), asked)
+    if key is not None:
+        remember(torch, key, warm)

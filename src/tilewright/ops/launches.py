@@ -10,7 +10,7 @@ from ..jit import CompiledKernel
 from ..jit.launch import Launch
 from ..ladder.rung import Addresses
 from ..plan import Plan, plan_for
-from ..program import Program, Stage, program_for
+from ..program import Program, Stage, fused_base, program_for
 from .call import Call
 
 
@@ -22,22 +22,29 @@ class Recipe:
     plan: Plan | None
     program: Program
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The operands by their bases' names, in the order of their offsets."""
+        fused = self.call.fusion.views if self.call.fusion is not None else ()
+        return ("a", "b", "c", "out", *(fused_base(number) for number in range(len(fused))))
+
     def kernels(self, gpu: Gpu) -> list[CompiledKernel]:
         """Of each stage. Raises ConfigRejected and CompileError."""
         return [stage.compile(gpu.arch) for stage in self.program.stages]
 
     def launches(
         self, bases: dict[str, int]
-    ) -> Iterator[tuple[int, Stage, Launch, Addresses, tuple[int, int, int, int]]]:
+    ) -> Iterator[tuple[int, Stage, Launch, Addresses, tuple[int, ...]]]:
         """Each launch in order: its stage by number and itself, its parameters' addresses, and its operands' offsets.
 
-        `bases`: where "a", "b", "c" (0 when it is not read), "out" and the workspace ("work") are.
+        `bases`: where "a", "b", "c" (0 when it is not read), "out", the epilogue's operands (program.fused_base), and
+        the workspace ("work") are.
         """
         if self.plan is None:
             return
         alpha = self.call.alpha if self.call.product.problem.k else 0.0  # the empty sum is 0, also times infinity
         for count, offsets in self.call.product.launches():
-            at = {name: bases[name] + offset for name, offset in zip(("a", "b", "c", "out"), offsets, strict=True)}
+            at = {name: bases[name] + offset for name, offset in zip(self.names, offsets, strict=True)}
             if self.call.c is None:
                 at["c"] = 0
             at["work"] = bases["work"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..ladder.rung import GemmConfig
 from .call import Options, executor_for_host, read_call
+from .epilogue.fusion import request
 from .warm import MISS, warm_matmul
 
 
@@ -18,12 +20,19 @@ def matmul(
     beta: float | None = None,
     out: Any = None,
     out_dtype: Any = None,
+    bias: Any = None,
+    activation: str | None = None,
+    residual: Any = None,
+    row_scale: Any = None,
+    col_scale: Any = None,
+    epilogue: Callable[..., Any] | None = None,
     deterministic: bool = False,
     batch_invariant: bool = False,
     rung: str | None = None,
     config: GemmConfig | None = None,
+    **operands: Any,
 ) -> Any:
-    """alpha * (a @ b) + beta * c, by a kernel of the ladder.
+    """f(alpha * (a @ b) + beta * c), by a kernel of the ladder; f, of fused operations, is by default nothing.
 
     a, b: arrays of one dtype, float32, float16 or bfloat16, with numpy.matmul's shapes: [..., m, k] and [..., k, n],
         batch axes broadcast; a [k] or b [k] is a row or a column, whose axis the result drops. Any strides but
@@ -34,6 +43,17 @@ def matmul(
     out: an array of exactly the result's shape to write to. It must not overlap a or b; it may be c itself.
     out_dtype: the result's dtype: by default out's, else a's. Products of 16-bit operands are summed in float32 and
         written as "f32", "f16" or "bf16" (or a library's own dtype object); of float32 operands as "f32".
+    bias, activation, residual, row_scale, col_scale: with acc = alpha * (a @ b) + beta * c, the result is
+            activation(acc * row_scale * col_scale + bias) + residual
+        bias: [n] or, a row each, [m, 1]; row_scale: [m] or [m, 1]; col_scale: [n]; residual: as the result. All of
+        them broadcast as NumPy does, batch axes leading, and may be float32, float16 or bfloat16, whatever a is.
+        activation: "relu", "gelu", "gelu_tanh", "silu", "sigmoid" or "tanh".
+    epilogue, operands: any expression instead, traced once into the kernel:
+            matmul(a, b, epilogue=lambda acc, bias, r: silu(acc + bias) * r, bias=bias, r=r)
+        Its first parameter is acc, the others are named after operands, which broadcast to the result; numbers among
+        them, and in its closure, are compiled in. Parameters row, col and batch, if not operands, are indices of the
+        result (batch: counted over all batch axes). Made of arithmetic, comparisons and the functions of
+        tilewright.epilogue, in float32, rounded once to the result's dtype. out may be the very array of an operand.
     deterministic: the same bits run after run, on every machine with this GPU and this version of the package. No
         kernel here depends on timing, so any plan gives the same bits each time it runs; what was tuned on one machine
         may choose another plan, and is not asked. Costs what that tuning had won.
@@ -48,15 +68,16 @@ def matmul(
     are copied to the first GPU and back. A plan may borrow memory while it runs, from torch's and CuPy's own pools for
     their arrays.
 
-    Raises InvalidOperand (shapes, dtypes, strides, devices, overlaps), ConfigRejected (rung or config), DeviceError
+    Raises InvalidOperand (shapes, dtypes, strides, devices, overlaps), InvalidEpilogue, ConfigRejected (rung or config), DeviceError
     (no GPU for host arrays, the driver's word, or a product that a running CUDA-graph capture meets first),
     CompileError.
     """
     options = (out_dtype, deterministic, batch_invariant, rung, config)
-    result = warm_matmul(a, b, c, alpha, beta, out, options)
+    asked = request(epilogue, activation, operands, (bias, residual, row_scale, col_scale))
+    result = warm_matmul(a, b, c, alpha, beta, out, options, asked)
     if result is not MISS:
         return result
-    call = read_call(a, b, c, alpha, beta, out, Options(*options))
+    call = read_call(a, b, c, alpha, beta, out, Options(*options), asked)
     executor = executor_for_host(call)
     if executor is not None:
         from .staged import run_staged
@@ -64,4 +85,4 @@ def matmul(
         return run_staged(executor, call, out)
     from .in_place import run_in_place
 
-    return run_in_place(call, (a, b, c, out))
+    return run_in_place(call, (a, b, c, out), asked)

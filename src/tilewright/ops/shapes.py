@@ -10,7 +10,7 @@ from math import gcd
 import numpy as np
 
 from ..errors import InvalidOperand
-from ..problems import LARGEST_EXTENT, GemmProblem, Matrix
+from ..problems import INDEX, LARGEST_EXTENT, GemmProblem, Matrix
 from .operands import Operand
 
 GRID_BATCH = 65535
@@ -87,17 +87,19 @@ def with_matrix_axes(operand: Operand, shapes: Shapes) -> Operand:
 class Product:
     """A product as launches: one problem, and for each launch how far its operands lie from their bases.
 
-    `offsets` are bytes for (a, b, c, out), and the number of the grid's products; none when the result is empty.
+    An operand's offset is in bytes, in the order a, b, c, out, then the epilogue's; an index counts by itself.
     """
 
     problem: GemmProblem
-    outer: tuple[tuple[int, tuple[int, int, int, int]], ...]
-    """Batch axes that are looped over: extent, and byte steps of (a, b, c, out)."""
-    steps: tuple[int, int, int, int]
-    """Bytes from one product of the grid's axis to the next."""
+    outer: tuple[tuple[int, tuple[int, ...]], ...]
+    """Batch axes that are looped over: extent, and each operand's step."""
+    steps: tuple[int, ...]
+    """From one product of the grid's axis to the next."""
+    fused: tuple[Matrix, ...] = ()
+    """How the epilogue's operands lie in the problem."""
 
-    def launches(self) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
-        """(products, byte offsets of a, b, c, out) of each launch. No launch for an empty result."""
+    def launches(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """(products, offsets of the operands) of each launch. No launch for an empty result."""
         if self.problem.m == 0 or self.problem.n == 0 or self.problem.batch == 0:
             return
         for index in product(*(range(extent) for extent, _ in self.outer)):
@@ -105,9 +107,9 @@ class Product:
                 offsets = tuple(
                     first * self.steps[which]
                     + sum(i * step[which] for i, (_, step) in zip(index, self.outer, strict=True))
-                    for which in range(4)
+                    for which in range(len(self.steps))
                 )
-                yield min(GRID_BATCH, self.problem.batch - first), offsets  # type: ignore[misc]
+                yield min(GRID_BATCH, self.problem.batch - first), offsets
 
 
 def _collapse(extents: tuple[int, ...], strides: list[tuple[int, ...]]) -> list[tuple[int, tuple[int, ...]]]:
@@ -123,36 +125,40 @@ def _collapse(extents: tuple[int, ...], strides: list[tuple[int, ...]]) -> list[
     return axes
 
 
-def lay_out(shapes: Shapes, a: Operand, b: Operand, c: Operand | None, out: Operand) -> Product:
-    """Views as given (c and out of the result's shape) to one problem and its launches.
+def lay_out(
+    shapes: Shapes, a: Operand, b: Operand, c: Operand | None, out: Operand, fused: tuple[Operand, ...] = ()
+) -> Product:
+    """Views as given (c and out of the result's shape, `fused` with both matrix axes) to one problem and its launches.
 
     The largest collapsed batch axis becomes the grid's, so that the loop of launches is the shortest. Where b is one
-    matrix for the whole batch and the rows of a, c and out run on from one product to the next, the batch is folded
-    into m: one product of taller matrices instead.
+    matrix for the whole batch and the rows of all others run on from one product to the next, the batch is folded into
+    m: one product of taller matrices instead.
     """
     lead = len(shapes.batch)
     a_view = _matrix_view(a, shapes.batch, (shapes.m, shapes.k), vector_axis=0 if shapes.a_is_vector else None)
     b_view = _matrix_view(b, shapes.batch, (shapes.k, shapes.n), vector_axis=1 if shapes.b_is_vector else None)
     out_view = with_matrix_axes(out, shapes)
     c_view = with_matrix_axes(c, shapes) if c is not None else None
-    views = [a_view, b_view, c_view or out_view, out_view]
+    views = [a_view, b_view, c_view or out_view, out_view, *fused]
+    items = [1 if view.dtype == INDEX else view.item_bytes for view in views]
     axes = _collapse(shapes.batch, [view.strides[:lead] for view in views])
-    m, batch, steps = shapes.m, 1, (0, 0, 0, 0)
+    none = (0,) * len(views)
+    m, batch, steps = shapes.m, 1, none
     if 0 in shapes.batch:
         axes, batch = [], 0
     elif axes:
         chosen = max(range(len(axes)), key=lambda i: (axes[i][0], i))
-        batch, steps = axes.pop(chosen)  # type: ignore[assignment]
+        batch, steps = axes.pop(chosen)
     rows = [view.strides[-2] for view in views]
     # A single row has no stride of its own: the batch's serves.
-    runs_on = m == 1 or all(steps[which] == m * rows[which] for which in (0, 2, 3))
+    runs_on = m == 1 or all(steps[which] == m * rows[which] for which in range(len(views)) if which != 1)
     if batch > 1 and steps[1] == 0 and m > 0 and runs_on and m * batch <= LARGEST_EXTENT:
         if m == 1:
             rows = list(steps)
-        m, batch, steps = m * batch, 1, (0, 0, 0, 0)
+        m, batch, steps = m * batch, 1, none
 
     def matrix(which: int) -> Matrix:
-        view, item = views[which], views[which].item_bytes
+        view, item = views[which], items[which]
         # one kernel serves every launch: it may rely on what all their addresses are multiples of
         places = [view.address, *(step[which] * item for _, step in axes)]
         row = rows[which] if which != 1 else view.strides[-2]
@@ -162,12 +168,12 @@ def lay_out(shapes: Shapes, a: Operand, b: Operand, c: Operand | None, out: Oper
         m, shapes.n, shapes.k, matrix(0), matrix(1), matrix(3), matrix(2) if c is not None else None, batch,
         a.dtype, out.dtype,
     )  # fmt: skip
-    item_bytes = [view.item_bytes for view in views]
 
-    def in_bytes(values: tuple[int, ...]) -> tuple[int, int, int, int]:
-        return tuple(v * item for v, item in zip(values, item_bytes, strict=True))  # type: ignore[return-value]
+    def in_bytes(values: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(value * item for value, item in zip(values, items, strict=True))
 
-    return Product(problem, tuple((extent, in_bytes(step)) for extent, step in axes), in_bytes(steps))
+    lies = tuple(matrix(which) for which in range(4, len(views)))
+    return Product(problem, tuple((extent, in_bytes(step)) for extent, step in axes), in_bytes(steps), lies)
 
 
 def _matrix_view(operand: Operand, batch: tuple[int, ...], matrix: tuple[int, int], vector_axis: int | None) -> Operand:

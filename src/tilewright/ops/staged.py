@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..jit.launch import Executor
+from ..problems import INDEX
+from ..program import fused_base
 from .call import Call
 from .extents import byte_extent
 from .launches import recipe_for
@@ -42,6 +44,8 @@ def run_staged(executor: Executor, call: Call, out: Any) -> Any:
             "out": stage(call.out, False),
             "work": hold(np.full(borrowed, 0xFF, np.uint8), "workspace") if borrowed else 0,
         }
+        for number, view in enumerate(call.fusion.views if call.fusion is not None else ()):
+            bases[fused_base(number)] = stage(view, True) if view.dtype != INDEX else 0
         for number, _, launch, _, _ in recipe.launches(bases):
             executor.launch(kernels[number], launch)
         low, high = byte_extent(call.out)

@@ -18,6 +18,7 @@ from .device_calls import enter_context
 
 if TYPE_CHECKING:
     from ..jit.device import Prepared
+    from .epilogue.fusion import Request
 
 MISS = object()
 """What `warm_matmul` returns for a call it does not know."""
@@ -25,6 +26,8 @@ MISS = object()
 _ADDRESSES = struct.Struct("<4Q")  # a, b, c, out: the head of GemmArgs
 _SCALARS = struct.Struct("<2f4x")  # alpha, beta: its tail
 _UNSCALED = _SCALARS.pack(1.0, 0.0)
+_ADDRESS = struct.Struct("<q")  # of an epilogue's operand, ahead of its strides
+_NUMBERS = (float, int)
 _ZEROS = (b"\0\0\0\0", b"\0\0\0\x80")
 _MOST_KEYS = 4096
 
@@ -40,6 +43,9 @@ class Step:
     """Its parameters between the addresses and the scalars."""
     scaled: bool
     """Whether it takes the call's alpha and beta; else 1 and 0."""
+    fused: tuple[tuple[str | None, int, bytes], ...] = ()
+    """For each operand of its epilogue: the caller's name, bytes from its address, and its strides as parameters. An
+    index has no name, and begins at the number."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,8 @@ class WarmCall:
     c_extent: int
     out_extent: int
     c_has_outs_layout: bool
+    fused: tuple[tuple[str, int, bool], ...] = ()
+    """Of the epilogue's arrays: the caller's name, extent, and whether it may be out's very view."""
 
 
 _calls: dict[Any, WarmCall] = {}
@@ -74,25 +82,43 @@ def _signature(tensor: Any, grad_enabled: Any) -> tuple[Any, ...]:
 
 
 def key_of(
-    torch: Any, a: Any, b: Any, c: Any, uses_c: bool, out: Any, options: tuple[Any, ...]
-) -> Any:  # fmt: skip
-    """The key of a call on torch tensors. Raises RuntimeError or AttributeError for what has no strides or memory."""
+    torch: Any, a: Any, b: Any, c: Any, uses_c: bool, out: Any, options: tuple[Any, ...], asked: Request | None
+) -> Any:
+    """The key of a call on torch tensors; None when its epilogue can be told only by tracing it.
+
+    Raises RuntimeError or AttributeError for what has no strides or memory.
+    """
     grad = torch.is_grad_enabled
+    fused = None
+    if asked is not None:
+        what = asked.key()
+        if what is None:
+            return None
+        fused = (
+            what,
+            *[
+                (name, type(value), repr(value)) if isinstance(value, _NUMBERS) else (name, _signature(value, grad))
+                for name, value in asked.operands.items()
+            ],
+        )
     return (
         _signature(a, grad), _signature(b, grad), c is not None and _signature(c, grad), uses_c,
-        out is not None and _signature(out, grad), options,
+        out is not None and _signature(out, grad), options, fused,
     )  # fmt: skip
 
 
-def warm_matmul(a: Any, b: Any, c: Any, alpha: float, beta: float | None, out: Any, options: tuple[Any, ...]) -> Any:
-    """The result, or MISS. `options`: as call.Options, in its order."""
+def warm_matmul(
+    a: Any, b: Any, c: Any, alpha: float, beta: float | None, out: Any, options: tuple[Any, ...],
+    asked: Request | None = None,
+) -> Any:  # fmt: skip
+    """The result, or MISS. `options`: as call.Options, in its order; `asked`: what is to be fused."""
     kinds = _tensor_types
     if type(a) not in kinds or type(b) not in kinds:
         return MISS
     try:
         scalars = _SCALARS.pack(alpha, (c is not None) if beta is None else beta)
         uses_c = scalars[4:8] not in _ZEROS  # as the kernel would see it, rounded to float32
-        call = _calls.get(key_of(_torch, a, b, c, uses_c, out, options))
+        call = _calls.get(key_of(_torch, a, b, c, uses_c, out, options, asked))  # nothing is kept under None
     except (AttributeError, RuntimeError, TypeError, OverflowError, struct.error):
         return MISS
     if call is None or current_executor() is not None:
@@ -110,6 +136,8 @@ def warm_matmul(a: Any, b: Any, c: Any, alpha: float, beta: float | None, out: A
         out_address = out.data_ptr()
         if not _is_apart(call, out_address, a_address, b_address, c_address):
             return MISS
+        if call.fused and not _fused_is_apart(call, out, out_address, asked):
+            return MISS
     stream = torch._C._cuda_getCurrentRawStream(call.ordinal)
     work = 0
     if call.workspace_bytes:
@@ -120,7 +148,11 @@ def warm_matmul(a: Any, b: Any, c: Any, alpha: float, beta: float | None, out: A
         for step in call.steps:
             (a_in, da), (b_in, db), (c_in, dc), (out_in, dout) = step.places
             head = _ADDRESSES.pack(bases[a_in] + da, bases[b_in] + db, bases[c_in] + dc, bases[out_in] + dout)
-            step.prepared.launch(head + step.middle + (scalars if step.scaled else _UNSCALED), stream)
+            params = head + step.middle + (scalars if step.scaled else _UNSCALED)
+            for name, offset, strides in step.fused:
+                base = 0 if name is None else asked.operands[name].data_ptr()  # type: ignore[union-attr]
+                params += _ADDRESS.pack(base + offset) + strides
+            step.prepared.launch(params, stream)
     except DeviceError:
         if step is not call.steps[0]:
             raise
@@ -139,6 +171,18 @@ def _is_apart(call: WarmCall, out: int, a: int, b: int, c: int) -> bool:
     )
 
 
+def _fused_is_apart(call: WarmCall, out: Any, out_address: int, asked: Request | None) -> bool:
+    """The same of the epilogue's arrays, which may be out itself where their loads stay before the stores."""
+    end = out_address + call.out_extent
+    for name, extent, may_be_out in call.fused:
+        array = asked.operands[name]  # type: ignore[union-attr]
+        address = array.data_ptr()
+        same = may_be_out and address == out_address and array.stride() == out.stride() and array.dtype == out.dtype
+        if not (end <= address or address + extent <= out_address or (same and array.shape == out.shape)):
+            return False
+    return True
+
+
 def remember(torch: Any, key: Any, call: WarmCall) -> None:
     """Let later calls with this key take the warm path."""
     global _tensor_types, _torch
@@ -153,8 +197,13 @@ def forget() -> None:
     _calls.clear()
 
 
-def split_params(params: bytes, addresses: tuple[int, int, int, int], alpha: float, beta: float) -> bytes | None:
-    """What of a kernel's parameters lies between addresses and scalars; None when they are laid out otherwise."""
-    head, tail = _ADDRESSES.pack(*addresses), _SCALARS.pack(alpha, beta)
+def split_params(
+    params: bytes, addresses: tuple[int, int, int, int], alpha: float, beta: float, fused: bytes = b""
+) -> bytes | None:
+    """What of a kernel's parameters lies between addresses and scalars; None when they are laid out otherwise.
+
+    `fused`: the epilogue's part, behind the scalars.
+    """
+    head, tail = _ADDRESSES.pack(*addresses), _SCALARS.pack(alpha, beta) + fused
     middle = params[len(head) : -len(tail)]
     return middle if head + middle + tail == params else None

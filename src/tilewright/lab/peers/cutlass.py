@@ -134,6 +134,8 @@ def _check(config: GemmConfig, problem: GemmProblem) -> str | None:
             return f"{name}'s {'rows' if name == 'out' else 'lines'} do not lie contiguous"
         if name != "out" and dtype != "f32" and _elements(matrix, rows, cols, dtype) < 2:
             return f"it copies 4 bytes and more at a time; {name} of {rows} x {cols} {dtype} allows 2"
+    if problem.epilogue is not None:
+        return "it has no place for an epilogue of ours"
     if problem.batch != 1:
         return f"device::Gemm makes one product; the batch is {problem.batch}"
     if problem.dtype == "f32" and config.tile_k != 8:
