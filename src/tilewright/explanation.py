@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
-from typing import Any
 
 from .arch import DEFAULT_GPU, Gpu, find_gpu
 from .jit.compile import Resources
@@ -130,7 +129,9 @@ def describe_epilogue(problem: GemmProblem) -> str:
         varies = (lies.row_stride != 0 or problem.m == 1, lies.col_stride != 0 or problem.n == 1)
         over = {(True, True): "one an element", (True, False): "one a row", (False, True): "one a column"}
         told.append(f"{operand.name}: {operand.dtype}, {over.get(varies, 'one for all')}")
-    return "; ".join([f"{problem.epilogue.description} of acc = {'alpha A B + beta C' if problem.use_c else 'alpha A B'}", *told])
+    return "; ".join(
+        [f"{problem.epilogue.description} of acc = {'alpha A B + beta C' if problem.use_c else 'alpha A B'}", *told]
+    )
 
 
 def edge_reason(rung: Rung, problem: GemmProblem, config: GemmConfig) -> str:

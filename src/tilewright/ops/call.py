@@ -120,7 +120,7 @@ def read_call(
 def _check_overlaps(
     out: Operand | None, inputs: list[Operand], c: Operand | None, fused: tuple[Operand, ...], shapes: Shapes
 ) -> list[bool]:
-    """check_out, and for each of an epilogue's operands whether it is out's very view, which is allowed as it is for c."""
+    """check_out; and for each of an epilogue's operands whether it is out's very view, which is allowed as for c."""
     if out is None:
         return [False for _ in fused]
     written = with_matrix_axes(out, shapes)

@@ -100,9 +100,7 @@ def _borrow(a: Operand, nbytes: int) -> tuple[int, Callable[[], None]]:
     return address, free
 
 
-def _step(
-    call: Call, prepared: Prepared, stage: Any, params: bytes, at: Any, offsets: tuple[int, ...]
-) -> Step | None:
+def _step(call: Call, prepared: Prepared, stage: Any, params: bytes, at: Any, offsets: tuple[int, ...]) -> Step | None:
     """What a warm call repeats; None where the parameters are not what a warm call would pack."""
     alpha, beta = (call.alpha, call.beta) if stage.scaled else (1.0, 0.0)
     tail = pack_fused(stage.problem, at.fused)

@@ -32,9 +32,7 @@ class Recipe:
         """Of each stage. Raises ConfigRejected and CompileError."""
         return [stage.compile(gpu.arch) for stage in self.program.stages]
 
-    def launches(
-        self, bases: dict[str, int]
-    ) -> Iterator[tuple[int, Stage, Launch, Addresses, tuple[int, ...]]]:
+    def launches(self, bases: dict[str, int]) -> Iterator[tuple[int, Stage, Launch, Addresses, tuple[int, ...]]]:
         """Each launch in order: its stage by number and itself, its parameters' addresses, and its operands' offsets.
 
         `bases`: where "a", "b", "c" (0 when it is not read), "out", the epilogue's operands (program.fused_base), and

@@ -68,9 +68,9 @@ def matmul(
     are copied to the first GPU and back. A plan may borrow memory while it runs, from torch's and CuPy's own pools for
     their arrays.
 
-    Raises InvalidOperand (shapes, dtypes, strides, devices, overlaps), InvalidEpilogue, ConfigRejected (rung or config), DeviceError
-    (no GPU for host arrays, the driver's word, or a product that a running CUDA-graph capture meets first),
-    CompileError.
+    Raises InvalidOperand (shapes, dtypes, strides, devices, overlaps), InvalidEpilogue, ConfigRejected (rung or
+    config), DeviceError (no GPU for host arrays, the driver's word, or a product that a running CUDA-graph capture
+    meets first), CompileError.
     """
     options = (out_dtype, deterministic, batch_invariant, rung, config)
     asked = request(epilogue, activation, operands, (bias, residual, row_scale, col_scale))

@@ -159,7 +159,8 @@ def power(base: Traced, exponent: Any) -> Traced:
         return operation("sqrt" if value > 0 else "rsqrt", base)
     if value != int(value if math.isfinite(value) else 0) or abs(value) > 64:
         raise refuse(
-            f"the exponent {exponent!r} is neither whole (up to 64) nor 0.5", "Write tilewright.epilogue.exp(n * log(x))."
+            f"the exponent {exponent!r} is neither whole (up to 64) nor 0.5",
+            "Write tilewright.epilogue.exp(n * log(x)).",
         )
     count, square, result = abs(int(value)), as_float(base, "**"), None
     while count:

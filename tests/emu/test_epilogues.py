@@ -1,0 +1,248 @@
+"""Fused epilogues on the emulator: every rung and store path, every kind of operand, against float64."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+from epilogue_cases import ByNumpy, assert_whole, given, judge, stored_values, target, values
+from test_rungs import SMALL as SMALL32
+from test_tensor_rungs import SMALL as SMALL16
+
+import tilewright as tw
+from tilewright import epilogue as ep
+from tilewright.arch import ARCHS
+from tilewright.errors import ConfigRejected
+from tilewright.ladder import GEMM_RUNGS, find_rung
+from tilewright.problems import Epilogue, GemmProblem
+
+SMALL = SMALL32 | SMALL16
+ELEMENTS_ONLY = ("f01_naive", "f02_coalesced", "f03_shared", "f04_tile1d", "f05_tile2d")
+
+
+def gated(f):
+    return lambda acc, bias, r: f.silu(acc + bias) * r
+
+
+def run(rung: str, a, b, out, dtype: str, **options):
+    with tw.emulator():
+        return tw.matmul(given(a, dtype), given(b, dtype), out=out, rung=rung, config=SMALL.get(rung), **options)
+
+
+# --- every rung -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rung", [rung.id for rung in GEMM_RUNGS if rung.id not in ELEMENTS_ONLY])
+def test_whole_vectors_with_operands_of_every_type(rung):
+    wide = rung.startswith("f")
+    dtype, out_dtype, bias_dtype, r_dtype = ("f32", "f32", "bf16", "f16") if wide else ("f16", "bf16", "f32", "bf16")
+    a, b = values(64, 32, dtype=dtype), values(32, 64, dtype=dtype)
+    bias, r = values(64, dtype=bias_dtype), values(64, 64, dtype=r_dtype)
+    guarded, out = target((64, 64), out_dtype)
+    run(rung, a, b, out, dtype, epilogue=gated(ep), bias=given(bias, bias_dtype), r=given(r, r_dtype))
+    assert_whole(guarded)
+    verdict = judge(
+        stored_values(guarded), a, b, gated(ByNumpy), bias=bias, r=r, dtype=dtype, out_dtype=out_dtype
+    )
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("rung", [rung.id for rung in GEMM_RUNGS])
+def test_ragged_and_batched_with_everything_that_has_a_name_of_its_own(rung):
+    dtype, out_dtype = ("f32", "f32") if rung.startswith("f") else ("bf16", "f16")
+    m, n, k = 37, 45, 19
+    a, b, c = values(2, m, k, dtype=dtype), values(2, k, n, dtype=dtype), values(2, m, n, dtype=out_dtype)
+    bias, rows, cols = values(m, 1), values(2, m, dtype="f16"), values(n, dtype="bf16")
+    residual = values(n, m, seed=5).T
+    guarded, out = target((2, m, n), out_dtype)
+    run(rung, a, b, out, dtype, c=given(c, out_dtype), alpha=0.5, beta=-2.0, bias=bias, activation="relu",
+        residual=residual, row_scale=given(rows, "f16"), col_scale=given(cols, "bf16"))  # fmt: skip
+    assert_whole(guarded)
+
+    def function(acc, bias, rows, cols, residual):
+        return ByNumpy.relu(acc * rows * cols + bias) + residual
+
+    verdict = judge(
+        stored_values(guarded), a, b, function, c=c, alpha=0.5, beta=-2.0, dtype=dtype, out_dtype=out_dtype, bias=bias,
+        rows=rows[..., None], cols=cols, residual=residual,
+    )  # fmt: skip
+    assert verdict.ok, verdict.reason
+
+
+# --- how operands lie -------------------------------------------------------------------------------------------------
+
+SHAPES = {
+    "scalar": lambda: values(1)[0:1].reshape(()),
+    "one": lambda: values(1),
+    "row": lambda: values(48),
+    "column": lambda: values(40, 1),
+    "batch": lambda: values(3, 1, 1),
+    "matrix": lambda: values(40, 48),
+    "whole": lambda: values(3, 40, 48),
+    "transposed": lambda: values(3, 48, 40).swapaxes(1, 2),
+    "strided": lambda: values(3, 81, 97)[:, 1::2, 1::2],
+    "offset": lambda: values(40 * 48 + 1)[1:].reshape(40, 48),
+    "padded": lambda: values(40, 53)[:, :48],
+    "repeated": lambda: np.broadcast_to(values(40, 1), (40, 48)),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("rung", ["f12_multistage", "h11_mma_multistage"])
+def test_an_operand_of_any_shape_that_broadcasts(rung, name):
+    dtype = "f32" if rung.startswith("f") else "f16"
+    a, b, x = values(3, 40, 24, dtype=dtype), values(3, 24, 48, dtype=dtype), SHAPES[name]()
+    guarded, out = target((3, 40, 48), "f32")
+    run(rung, a, b, out, dtype, epilogue=lambda acc, x: acc - 2 * x, x=x)
+    assert_whole(guarded)
+    verdict = judge(stored_values(guarded), a, b, lambda acc, x: acc - 2 * x, x=x, dtype=dtype)
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("fold", [True, False], ids=["one_b", "many_b"])
+def test_indices_count_over_every_axis_also_where_batches_are_folded_or_looped_over(fold):
+    """A batch over one b would be folded into the rows; axes that do not merge are launched apart."""
+    a = values(3, 2, 20, 8)
+    b = values(8, 24) if fold else values(2, 8, 24)
+    with tw.emulator() as emulator:
+        out = tw.matmul(a, b, epilogue=lambda acc, row, col, batch: row + 100 * col + 10000 * batch + 0 * acc)
+        assert len(emulator.results) == (1 if fold else 2)
+    batch, row, col = np.meshgrid(np.arange(6), np.arange(20), np.arange(24), indexing="ij")
+    np.testing.assert_array_equal(out.reshape(6, 20, 24), row + 100 * col + 10000 * batch)
+
+
+def test_a_batch_folded_into_the_rows_carries_its_operands():
+    a, b, bias, residual = values(4, 8, 16), values(16, 32), values(32), values(4, 8, 32)
+    assert tw.explain(a, b, bias=bias, residual=residual, gpu="H200").problem.m == 32
+    with tw.emulator():
+        out = tw.matmul(a, b, bias=bias, residual=residual)
+        per_batch = tw.matmul(a, b, bias=values(4, 1, 32), residual=residual)
+    verdict = judge(out, a, b, lambda acc, bias, residual: acc + bias + residual, bias=bias, residual=residual)
+    assert verdict.ok, verdict.reason
+    verdict = judge(per_batch, a, b, lambda acc, bias, residual: acc + bias + residual, bias=values(4, 1, 32),
+                    residual=residual)  # fmt: skip
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize(("left", "right"), [((16,), (16, 33)), ((33, 16), (16,)), ((2, 33, 16), (16,)), ((16,), (16,))])
+def test_products_of_vectors_take_operands_of_the_results_shape(left, right):
+    a, b = values(*left), values(*right)
+    result = (a @ b).shape
+    residual = values(*result)
+    with tw.emulator():
+        out = tw.matmul(a, b, residual=residual, activation="relu")
+    assert np.shape(out) == result
+    wanted = np.maximum(a.astype(np.float64) @ b, 0) + residual
+    np.testing.assert_allclose(out, wanted, atol=1e-5)
+
+
+def test_row_scale_of_m_numbers_is_one_a_row_and_of_a_square_too():
+    a, b, scale = values(16, 16), values(16, 16), values(16)
+    with tw.emulator():
+        for given_scale in (scale, scale[:, None]):
+            out = tw.matmul(a, b, row_scale=given_scale)
+            np.testing.assert_allclose(out, (a.astype(np.float64) @ b) * scale[:, None], atol=1e-5)
+        out = tw.matmul(a, b, col_scale=scale)
+        np.testing.assert_allclose(out, (a.astype(np.float64) @ b) * scale, atol=1e-5)
+
+
+@pytest.mark.parametrize("rung", ["f12_multistage", "h11_mma_multistage"])
+def test_out_may_be_an_operand_itself(rung):
+    dtype = "f32" if rung.startswith("f") else "f16"
+    a, b = values(40, 24, dtype=dtype), values(24, 48, dtype=dtype)
+    guarded, out = target((40, 48), dtype)
+    guarded.view[...] = held = given(values(40, 48, dtype=dtype), dtype)
+    held = held.astype(np.float32)
+    assert run(rung, a, b, out, dtype, residual=out, activation="tanh") is out
+    assert guarded.intact()
+    verdict = judge(
+        stored_values(guarded), a, b, lambda acc, r: np.tanh(acc) + r, r=held, dtype=dtype, out_dtype=dtype
+    )
+    assert verdict.ok, verdict.reason
+
+
+# --- what else a kernel may be ----------------------------------------------------------------------------------------
+
+
+def test_split_k_applies_the_epilogue_once_to_the_whole_sum():
+    rung, config = "h11_mma_multistage", dataclasses.replace(SMALL16["h11_mma_multistage"], split_k=3)
+    a, b, bias = values(40, 200, dtype="f16"), values(200, 48, dtype="f16"), values(48)
+    guarded, out = target((40, 48), "f16")
+    with tw.emulator() as emulator:
+        tw.matmul(given(a, "f16"), given(b, "f16"), out=out, bias=bias, activation="silu", residual=bias, rung=rung,
+                  config=config)  # fmt: skip
+        assert len(emulator.results) == 2
+    assert_whole(guarded)
+    verdict = judge(
+        stored_values(guarded), a, b, lambda acc, bias: ByNumpy.silu(acc + bias) + bias, bias=bias, dtype="f16",
+        out_dtype="f16",
+    )  # fmt: skip
+    assert verdict.ok, verdict.reason
+
+
+def test_nan_and_infinity_pass_through_and_relu_keeps_nan():
+    a = np.zeros((4, 4), np.float32)
+    a[0, 0], a[1, 1], a[2, 2] = np.nan, np.inf, -np.inf
+    with tw.emulator():
+        out = tw.matmul(a, np.ones((4, 4), np.float32), activation="relu")
+        capped = tw.matmul(a, np.ones((4, 4), np.float32), epilogue=lambda acc: ep.minimum(ep.maximum(acc, -1), 1))
+    assert np.isnan(out[0]).all()
+    np.testing.assert_array_equal(out[1:, 0], [np.inf, 0, 0])
+    assert np.isnan(capped[0]).all()
+    np.testing.assert_array_equal(capped[1:, 0], [1, -1, 0])
+
+
+def test_k_of_zero_is_the_epilogue_of_zero():
+    with tw.emulator():
+        out = tw.matmul(np.ones((3, 0), np.float32), np.ones((0, 5), np.float32), bias=np.arange(5, dtype=np.float32))
+    np.testing.assert_array_equal(out, np.broadcast_to(np.arange(5), (3, 5)))
+
+
+def instructions(kernel) -> list[str]:
+    """The PTX without what only debuggers read."""
+    body = kernel.ptx.split(".section")[0]
+    lines = [line for line in body.splitlines() if not re.match(r"\s*(\.loc|\.file|//)", line)]
+    return [re.sub(r"\$L__\w+", "L", line) for line in lines]
+
+
+@pytest.mark.parametrize("rung", ["f12_multistage", "h11_mma_multistage"])
+def test_an_epilogue_costs_what_it_computes_and_nothing_else(rung):
+    """That of the sum itself compiles to the very kernel that has none, whose parameters hold no operand."""
+    found = find_rung(rung)
+    problem = GemmProblem.dense(256, 256, 256, dtype=found.dtypes[-1], out_dtype=found.out_dtypes[-1])
+    bare = found.compile(problem, found.default, ARCHS["sm_90a"])
+    assert re.search(r"\.param \.align \d+ \.b8 gemm_param_0\[152\]", bare.ptx)
+    same = dataclasses.replace(problem, epilogue=Epilogue("acc", "value[i] = value[i];"))
+    assert instructions(found.compile(same, found.default, ARCHS["sm_90a"])) == instructions(bare)
+    other = dataclasses.replace(problem, epilogue=Epilogue("-acc", "value[i] = -value[i];"))
+    assert instructions(found.compile(other, found.default, ARCHS["sm_90a"])) != instructions(bare)
+
+
+def test_operands_are_read_as_vectors_where_lines_are_aligned():
+    a, b = given(values(64, 32, dtype="f16"), "f16"), given(values(32, 64, dtype="f16"), "f16")
+
+    def loads(residual) -> int:
+        with tw.emulator() as emulator:
+            tw.matmul(a, b, rung="h11", config=SMALL16["h11_mma_multistage"])
+            bare = emulator.last.counters.global_load_requests
+            tw.matmul(a, b, residual=residual, rung="h11", config=SMALL16["h11_mma_multistage"])
+            return emulator.last.counters.global_load_requests - bare
+
+    whole = loads(values(64, 64).astype(np.float16))
+    assert whole == 64 * 64 / 4 / 32, "four elements an access"
+    assert loads(values(64, 65).astype(np.float16)[:, 1:]) == 4 * whole
+    assert loads(values(64, 1).astype(np.float16)) == whole, "one a run, though it is for all of it"
+
+
+def test_a_peers_kernel_refuses_epilogues():
+    from tilewright.lab.peers import cutlass
+
+    problem = GemmProblem.dense(64, 64, 64, dtype="bf16", out_dtype="bf16")
+    fused = dataclasses.replace(problem, epilogue=Epilogue("-acc", "value[i] = -value[i];"))
+    rung = cutlass.TENSOR
+    assert rung.why_not(problem, rung.default, ARCHS["sm_90a"]) is None
+    assert "epilogue" in rung.why_not(fused, rung.default, ARCHS["sm_90a"])
+    with pytest.raises(ConfigRejected):
+        rung.compile(fused, rung.default, ARCHS["sm_90a"])
