@@ -44,9 +44,7 @@ def test_whole_vectors_with_operands_of_every_type(rung):
     guarded, out = target((64, 64), out_dtype)
     run(rung, a, b, out, dtype, epilogue=gated(ep), bias=given(bias, bias_dtype), r=given(r, r_dtype))
     assert_whole(guarded)
-    verdict = judge(
-        stored_values(guarded), a, b, gated(ByNumpy), bias=bias, r=r, dtype=dtype, out_dtype=out_dtype
-    )
+    verdict = judge(stored_values(guarded), a, b, gated(ByNumpy), bias=bias, r=r, dtype=dtype, out_dtype=out_dtype)
     assert verdict.ok, verdict.reason
 
 
@@ -127,7 +125,9 @@ def test_a_batch_folded_into_the_rows_carries_its_operands():
     assert verdict.ok, verdict.reason
 
 
-@pytest.mark.parametrize(("left", "right"), [((16,), (16, 33)), ((33, 16), (16,)), ((2, 33, 16), (16,)), ((16,), (16,))])
+@pytest.mark.parametrize(
+    ("left", "right"), [((16,), (16, 33)), ((33, 16), (16,)), ((2, 33, 16), (16,)), ((16,), (16,))]
+)
 def test_products_of_vectors_take_operands_of_the_results_shape(left, right):
     a, b = values(*left), values(*right)
     result = (a @ b).shape
@@ -158,9 +158,7 @@ def test_out_may_be_an_operand_itself(rung):
     held = held.astype(np.float32)
     assert run(rung, a, b, out, dtype, residual=out, activation="tanh") is out
     assert guarded.intact()
-    verdict = judge(
-        stored_values(guarded), a, b, lambda acc, r: np.tanh(acc) + r, r=held, dtype=dtype, out_dtype=dtype
-    )
+    verdict = judge(stored_values(guarded), a, b, lambda acc, r: np.tanh(acc) + r, r=held, dtype=dtype, out_dtype=dtype)
     assert verdict.ok, verdict.reason
 
 

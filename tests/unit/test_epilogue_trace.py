@@ -147,7 +147,10 @@ def test_parameters_and_operands_must_match():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"bias": np.ones(8, np.float32)}, "bias (8,) does not broadcast to the result's shape (8, 6) (one number a col"),
+        (
+            {"bias": np.ones(8, np.float32)},
+            "bias (8,) does not broadcast to the result's shape (8, 6) (one number a col",
+        ),
         ({"row_scale": np.ones(6, np.float32)}, "one number a row: (8,) or (8, 1)"),
         ({"residual": X.T}, "residual (6, 8) does not broadcast"),
         ({"bias": np.ones(6, np.int64)}, "bias (shape (6,)) has dtype int64"),
