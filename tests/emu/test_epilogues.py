@@ -206,7 +206,7 @@ def instructions(kernel) -> Counter[str]:
 
 @pytest.mark.parametrize("rung", ["f12_multistage", "h11_mma_multistage"])
 def test_an_epilogue_costs_what_it_computes_and_nothing_else(rung):
-    """That of the sum itself compiles to the instructions of the kernel that has none, whose parameters hold no operand."""
+    """That of the sum itself compiles to the instructions of the kernel that has none, whose parameters are bare."""
     found = find_rung(rung)
     problem = GemmProblem.dense(256, 256, 256, dtype=found.dtypes[-1], out_dtype=found.out_dtypes[-1])
     bare = found.compile(problem, found.default, ARCHS["sm_90a"])
