@@ -168,8 +168,8 @@ def _print_space(problem: GemmProblem, gpu: Gpu, rungs: tuple[Rung, ...], keep: 
     for number, candidate in enumerate(space.kept, 1):
         p = candidate.prediction
         table.add_row(
-            str(number), candidate.rung.id, str(candidate.config), str(p.blocks), str(p.resident), f"{p.waves:.2f}",
-            f"~{p.registers}", p.limiter,
+            str(number), candidate.rung.id.split("_")[0], candidate.text, str(p.blocks), str(p.resident),
+            f"{p.waves:.2f}", f"~{p.registers}", p.limiter,
         )  # fmt: skip
     console().print(table)
     console().print(str(space), markup=False)
@@ -189,7 +189,7 @@ def _print_stores() -> None:
         for key, entry in sorted(table.items()):
             best = entry.best
             state = "" if entry.finished else ", stopped early"
-            print(f"  {key}: {best.rung} {best.config}, {best.ms * 1e3:.4g} us, of {len(entry.timed)}{state}")
+            print(f"  {key}: {best}, {best.ms * 1e3:.4g} us, of {len(entry.timed)}{state}")
 
 
 def _take_over(path: Path, replace: bool) -> None:

@@ -8,16 +8,18 @@ nearer the more. The least estimate wins. A pure function of problem, GPU and ta
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import exp, log
+from dataclasses import dataclass, replace
+from math import exp, log, log2
 
 from ..arch import Gpu
-from ..ladder import GEMM_RUNGS
+from ..cost import narrow_operands
+from ..ladder import rungs_for
 from ..ladder.rung import GemmConfig, Rung
 from ..problems import GemmProblem
 from .classes import ProblemClass, class_of, distance
-from .entries import Entry, Timed
-from .model import predict
+from .entries import Entry, worded
+from .model import as_packed, predict
+from .space import splits, ways_to_pack
 
 NEIGHBOURS = 10
 REACH = 1.2
@@ -33,10 +35,11 @@ RUNNERS_UP = 3
 
 @dataclass(frozen=True)
 class TunedChoice:
-    """`runners_up`: (rung, config, words on its time) of the next best."""
+    """`packs` as plan.Plan.packs; `runners_up`: (rung, config, words on its time) of the next best."""
 
     rung: Rung
     config: GemmConfig
+    packs: tuple[str, ...]
     source: str
     why: str
     runners_up: tuple[tuple[str, str, str], ...]
@@ -46,38 +49,59 @@ Source = tuple[str, Mapping[str, Entry]]
 """What to call a table ("tuned here", "shipped"), and the table."""
 
 
-def choose(problem: GemmProblem, gpu: Gpu, sources: Sequence[Source]) -> TunedChoice | None:
+def choose(problem: GemmProblem, gpu: Gpu, sources: Sequence[Source], one_chain: bool = False) -> TunedChoice | None:
     """The choice from the tables in order: the exact class of the first that has it, else the heuristic over the
-    first that has near neighbours. None where no table knows anything near."""
+    first that has near neighbours. None where no table knows anything near.
+
+    `one_chain`: only kernels of the type's last rung that walk k in one chain, whatever the grid (batch_invariant).
+    """
     wanted = class_of(problem)
     for name, table in sources:
         entry = table.get(str(wanted))
-        if entry is not None and (choice := _exact(problem, gpu, name, entry)) is not None:
+        if entry is not None and (choice := _exact(problem, gpu, name, entry, one_chain)) is not None:
             return choice
     for name, table in sources:
         near = neighbours(wanted, table)
-        if near and (choice := _estimated(problem, gpu, name, near)) is not None:
+        if near and (choice := _estimated(problem, gpu, name, near, one_chain)) is not None:
             return choice
     return None
 
 
-def _rungs() -> dict[str, Rung]:
-    return {rung.id: rung for rung in GEMM_RUNGS}
+def _rungs(dtype: str, one_chain: bool) -> dict[str, Rung]:
+    known = rungs_for(dtype)
+    return {rung.id: rung for rung in (known[-1:] if one_chain else known)}
 
 
-def _exact(problem: GemmProblem, gpu: Gpu, name: str, entry: Entry) -> TunedChoice | None:
-    rungs = _rungs()
-    able = [t for t in entry.timed if t.rung in rungs and not rungs[t.rung].why_not(problem, t.config, gpu.arch)]
+def _in_one_chain(config: GemmConfig) -> bool:
+    return config.split_k == 1 and config.slices_k == 1
+
+
+def _exact(problem: GemmProblem, gpu: Gpu, name: str, entry: Entry, one_chain: bool) -> TunedChoice | None:
+    rungs = _rungs(problem.dtype, one_chain)
+    able = [
+        t
+        for t in entry.timed
+        if t.rung in rungs
+        and set(t.packs) <= set(narrow_operands(problem, rungs[t.rung]))
+        and not rungs[t.rung].why_not(as_packed(problem, t.packs), t.config, gpu.arch)
+        and (not one_chain or _in_one_chain(t.config))
+    ]
     if not able:
         return None
     best, rest = able[0], able[1 : 1 + RUNNERS_UP]
-    m, n, k, batch = entry.shape
-    what = f"{m} x {n} x {k}" + (f" x{batch}" if batch != 1 else "")
+    what = _shape(entry)
     return TunedChoice(
-        rungs[best.rung], best.config, name,
-        f"fastest of {len(entry.timed)} kernels measured at {what}, the class of this problem: {_time(best.ms)}",
-        tuple((t.rung, str(t.config), f"{_time(t.ms)}, {t.ms / best.ms:.2f} of the fastest's") for t in rest),
+        rungs[best.rung], best.config, best.packs, name,
+        f"fastest of {len(able)} kernels measured at {what}, the class of this problem: {_time(best.ms)}",
+        tuple(
+            (t.rung, worded(t.config, t.packs), f"{_time(t.ms)}, {t.ms / best.ms:.2f} of the fastest's") for t in rest
+        ),
     )  # fmt: skip
+
+
+def _shape(entry: Entry) -> str:
+    m, n, k, batch = entry.shape
+    return f"{m} x {n} x {k}" + (f" x{batch}" if batch != 1 else "")
 
 
 def _time(ms: float) -> str:
@@ -91,16 +115,56 @@ def neighbours(wanted: ProblemClass, table: Mapping[str, Entry]) -> list[tuple[f
     return [(d, entry) for d, _, entry in near[:NEIGHBOURS]]
 
 
+@dataclass(frozen=True)
+class _Word:
+    """What one neighbour says of a config: how much slower than modelled it was, in log time."""
+
+    weight: float
+    miss: float
+    split_k: int
+    packs: int
+
+
 def estimates(
-    problem: GemmProblem, gpu: Gpu, near: Sequence[tuple[float, Entry]]
-) -> list[tuple[float, str, GemmConfig]]:
-    """(estimated ms, rung, config) of every config that ran on a neighbour and can run here, the least first."""
-    rungs = _rungs()
-    nearest = near[0][0]
-    said: dict[tuple[str, GemmConfig], list[tuple[float, float]]] = {}
+    problem: GemmProblem, gpu: Gpu, near: Sequence[tuple[float, Entry]], one_chain: bool = False
+) -> list[tuple[float, str, GemmConfig, tuple[str, ...]]]:
+    """(estimated ms, rung, config, packs) of what ran on a neighbour and can run here, the least first.
+
+    k may be split into other numbers of parts than there, and what lies unaligned here packed or not: a neighbour's
+    word on a config counts for its relatives, the less the further they are.
+    """
+    rungs = _rungs(problem.dtype, one_chain)
+    said, prior, total = _words_of(near, rungs, gpu)
+    found = []
+    for (name, base), words in said.items():
+        rung = rungs[name]
+        for parts in splits(rung, base, problem, gpu):
+            if one_chain and (parts > 1 or base.slices_k > 1):
+                continue
+            config = base if parts == 1 else replace(base, split_k=parts)
+            for packs in ways_to_pack(rung, problem):
+                if rung.why_not(as_packed(problem, packs), config, gpu.arch) is not None:
+                    continue
+                weight = miss = 0.0
+                for word in words:
+                    apart = abs(log2(parts / word.split_k)) + 2 * ((len(packs) > 0) != (word.packs > 0))
+                    weight += (w := word.weight * exp(-apart))
+                    miss += w * word.miss
+                miss = (miss + DOUBT * total * prior) / (weight + DOUBT * total)
+                expected = predict(problem, rung, config, gpu, packs).ms
+                found.append((expected * exp(miss), name, config, packs))
+    return sorted(found, key=lambda item: (item[0], item[1], repr(item[2:])))
+
+
+def _words_of(
+    near: Sequence[tuple[float, Entry]], rungs: Mapping[str, Rung], gpu: Gpu
+) -> tuple[dict[tuple[str, GemmConfig], list[_Word]], float, float]:
+    """(words by rung and config with k whole, what an unknown config is taken to miss by, the weight of all)."""
+    said: dict[tuple[str, GemmConfig], list[_Word]] = {}
     total = mean = 0.0
+    nearest = near[0][0]
     for d, entry in near:
-        weight = exp(-((d - nearest) / REACH) * (1 + d) / (1 + nearest)) / (1 + d)
+        weight = exp(-(d - nearest) / REACH) / (1 + d)
         m, n, k, batch = entry.shape
         there = GemmProblem.dense(
             m, n, k, layout=entry.klass.layout.replace("s", "n"), batch=batch, dtype=entry.klass.dtype,
@@ -108,46 +172,30 @@ def estimates(
         )  # fmt: skip
         misses = []
         for timed in entry.timed:
-            if timed.rung not in rungs:
-                continue
-            expected = predict(there, rungs[timed.rung], timed.config, gpu).ms
-            miss = log(timed.ms / expected)
-            misses.append(miss)
-            said.setdefault((timed.rung, timed.config), []).append((weight, miss))
+            if timed.rung in rungs:
+                expected = predict(there, rungs[timed.rung], timed.config, gpu, timed.packs).ms
+                misses.append(miss := log(timed.ms / expected))
+                word = _Word(weight, miss, timed.config.split_k, len(timed.packs))
+                said.setdefault((timed.rung, replace(timed.config, split_k=1)), []).append(word)
         if misses:
             total += weight
             mean += weight * sum(misses) / len(misses)
-    if not said:
-        return []
-    prior = mean / total + UNSEEN
-    found = []
-    for (rung, config), words in said.items():
-        if rungs[rung].why_not(problem, config, gpu.arch) is not None:
-            continue
-        weight = sum(w for w, _ in words)
-        miss = (sum(w * value for w, value in words) + DOUBT * total * prior) / (weight + DOUBT * total)
-        found.append((predict(problem, rungs[rung], config, gpu).ms * exp(miss), rung, config))
-    return sorted(found, key=lambda item: (item[0], item[1], repr(item[2])))
+    return said, (mean / total if total else 0.0) + UNSEEN, total
 
 
-def _estimated(problem: GemmProblem, gpu: Gpu, name: str, near: Sequence[tuple[float, Entry]]) -> TunedChoice | None:
-    ordered = estimates(problem, gpu, near)
+def _estimated(
+    problem: GemmProblem, gpu: Gpu, name: str, near: Sequence[tuple[float, Entry]], one_chain: bool
+) -> TunedChoice | None:
+    ordered = estimates(problem, gpu, near, one_chain)
     if not ordered:
         return None
-    ms, rung, config = ordered[0]
-    m, n, k, batch = near[0][1].shape
-    what = f"{m} x {n} x {k}" + (f" x{batch}" if batch != 1 else "")
+    ms, rung, config, packs = ordered[0]
     return TunedChoice(
-        _rungs()[rung], config, f"heuristic from what is {name}",
+        _rungs(problem.dtype, one_chain)[rung], config, packs, f"heuristic from what is {name}",
         f"this class was not tuned; least of {len(ordered)} estimates from {len(near)} neighbours' times, the nearest "
-        f"{what}, and the model's waves",
+        f"{_shape(near[0][1])}, and the model's waves",
         tuple(
-            (other, str(c), f"estimated at {estimate / ms:.2f} of the choice's time")
-            for estimate, other, c in ordered[1 : 1 + RUNNERS_UP]
+            (other, worded(c, p), f"estimated at {estimate / ms:.2f} of the choice's time")
+            for estimate, other, c, p in ordered[1 : 1 + RUNNERS_UP]
         ),
     )  # fmt: skip
-
-
-def best_of(entry: Entry) -> Timed:
-    """The fastest kernel of an entry."""
-    return entry.timed[0]

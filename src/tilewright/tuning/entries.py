@@ -1,6 +1,7 @@
 """One tuning result, and tables of them as JSON.
 
-    {"schema": 1, "gpu": "H200", "driver": "cuda13", "configs": {"1f0c...": {"rung": ..., fields that are not default}},
+    {"schema": 1, "gpu": "H200", "driver": "cuda13",
+     "configs": {"1f0c...": {"rung": ..., "packs": ..., the config's fields that are not default}},
      "entries": [{"class": {...}, "shape": [m, n, k, batch], "ms": {"1f0c...": 0.0123, ...}, "failed": [...], ...}]}
 
 Configs stand once and are named by their content, so that tables merge without renaming.
@@ -34,6 +35,11 @@ class Failure:
     reason: str
 
 
+def worded(config: GemmConfig, packs: tuple[str, ...]) -> str:
+    """A config and what is packed before it, in words."""
+    return str(config) + (f", {' and '.join(packs)} packed first" if packs else "")
+
+
 @dataclass(frozen=True)
 class Timed:
     """A candidate's time on the device in ms, as a median of interleaved runs that all candidates shared."""
@@ -41,6 +47,11 @@ class Timed:
     rung: str
     config: GemmConfig
     ms: float
+    packs: tuple[str, ...] = ()
+    """Operands copied to aligned lines first (plan.Plan.packs); the time holds that, and summing where k is split."""
+
+    def __str__(self) -> str:
+        return f"{self.rung} {worded(self.config, self.packs)}"
 
 
 @dataclass(frozen=True)
@@ -88,28 +99,29 @@ def config_to_dict(config: GemmConfig) -> dict[str, Any]:
     return {f.name: getattr(config, f.name) for f in fields(config) if getattr(config, f.name) != _DEFAULTS[f.name]}
 
 
-def _named(rung: str, config: GemmConfig) -> dict[str, Any]:
-    return {"rung": rung, **config_to_dict(config)}
+def _named(timed: Timed) -> dict[str, Any]:
+    packs = {"packs": "".join(timed.packs)} if timed.packs else {}
+    return {"rung": timed.rung, **packs, **config_to_dict(timed.config)}
+
+
+def _id(timed: Timed) -> str:
+    """A short name of what was timed, from its content."""
+    return _hash(json.dumps(_named(timed), sort_keys=True))
 
 
 @lru_cache(maxsize=4096)
-def config_id(rung: str, config: GemmConfig) -> str:
-    """A short name of a rung's config, from its content."""
-    return hashlib.sha256(json.dumps(_named(rung, config), sort_keys=True).encode()).hexdigest()[:12]
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def encode(table: Mapping[str, Entry], gpu: str, driver: str) -> bytes:
     """A table as JSON, one entry a line, always the same for the same entries."""
-    configs = {
-        config_id(timed.rung, timed.config): _named(timed.rung, timed.config)
-        for entry in table.values()
-        for timed in entry.timed
-    }
+    configs = {_id(timed): _named(timed) for entry in table.values() for timed in entry.timed}
     entries = [
         {
             "class": entry.klass.to_dict(),
             "shape": list(entry.shape),
-            "ms": {config_id(timed.rung, timed.config): float(f"{timed.ms:.5g}") for timed in entry.timed},
+            "ms": {_id(timed): float(f"{timed.ms:.5g}") for timed in entry.timed},
             "failed": [[f.rung, f.config, f.kind, f.reason] for f in entry.failed],
             "kernels": entry.kernels,
             "when": entry.when,
@@ -152,24 +164,28 @@ def decode_named(data: bytes) -> tuple[Table, str, str]:
     return {entry.key: entry for entry in entries if entry.timed}, gpu, driver
 
 
-def _config(values: dict[str, Any]) -> tuple[str, GemmConfig] | None:
-    given = {name: value for name, value in values.items() if name != "rung"}
+def _config(values: dict[str, Any]) -> tuple[str, GemmConfig, tuple[str, ...]] | None:
+    given = {name: value for name, value in values.items() if name not in ("rung", "packs")}
     if not set(given) <= set(_DEFAULTS):
         return None
     for name, value in given.items():
         if type(value) is not (str if name == "cache" else int):
             raise TypeError(f"{name}={value!r} is no value of a config")
-    return values["rung"], GemmConfig(**given)
+    packs = values.get("packs", "")
+    if packs not in ("", "a", "b", "ab"):
+        raise ValueError(f"packs={packs!r} names no operands")
+    return values["rung"], GemmConfig(**given), tuple(packs)
 
 
-def _entry(values: dict[str, Any], configs: dict[str, tuple[str, GemmConfig] | None]) -> Entry:
+def _entry(values: dict[str, Any], configs: dict[str, tuple[str, GemmConfig, tuple[str, ...]] | None]) -> Entry:
     timed = []
     for key, ms in values["ms"].items():
         known = configs[key]
         if not isinstance(ms, (int, float)) or not isfinite(ms) or ms <= 0:
             raise ValueError(f"{ms!r} is no time")
         if known is not None:
-            timed.append(Timed(*known, float(ms)))
+            rung, config, packs = known
+            timed.append(Timed(rung, config, float(ms), packs))
     m, n, k, batch = (int(extent) for extent in values["shape"])
     return Entry(
         ProblemClass.from_dict(values["class"]), (m, n, k, batch),

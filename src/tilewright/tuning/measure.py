@@ -10,13 +10,15 @@ from functools import partial
 import numpy as np
 
 from ..errors import DeviceError, WrongResult
-from ..jit import CompiledKernel
+from ..jit import CompiledKernel, Launch
 from ..jit.device import Prepared, bound_to, check, driver, executor_for
 from ..jit.timing import SHORT_MS, Stopwatch
 from ..jit.timing import Launch as Start
 from ..ladder import find_rung
 from ..ladder.rung import Addresses
+from ..plan import Plan
 from ..problems import ITEM_BYTES, GemmProblem, Matrix
+from ..program import Program, program_for
 from .space import Candidate
 from .verify import (
     RESULT_BYTES,
@@ -88,8 +90,9 @@ class GpuMeasurer:
         except BaseException:
             self._stack.close()
             raise
+        self._work = self._work_bytes = 0
         self._starts: dict[int, list[Start]] = {}
-        self._launches: dict[int, int] = {}
+        self._each: dict[int, int] = {}
 
     def __enter__(self) -> GpuMeasurer:
         return self
@@ -158,15 +161,32 @@ class GpuMeasurer:
         data = self.executor.download(self.expected + 4 * first, 4 * self.problem.n)
         return data.view(np.float32).astype(np.float64)
 
+    def _stages(self, candidate: Candidate, kernel: CompiledKernel) -> tuple[Program, list[CompiledKernel], int]:
+        """(the launches of a product, their kernels, the workspace's address). The workspace is shared by all."""
+        program = program_of(self.problem, candidate)
+        kernels = [kernel if stage is program.product else stage.compile(self.gpu.arch) for stage in program.stages]
+        if program.workspace_bytes > self._work_bytes:
+            self._work, self._work_bytes = self._allocate(program.workspace_bytes), program.workspace_bytes
+        return program, kernels, self._work
+
+    def _launches_of(self, program: Program, work: int, addresses: Addresses) -> list[Launch]:
+        bases = {"a": addresses.a, "b": addresses.b, "c": 0, "out": addresses.out, "work": work}
+        return [stage.launch(self.problem.batch, bases, 1.0, 0.0)[0] for stage in program.stages]
+
     def verify(self, candidate: Candidate, kernel: CompiledKernel) -> str:
         """Run the first product into poisoned memory and compare all of it; "" when right, else what is wrong.
 
-        Raises DeviceError when it cannot be launched; after a fault the whole context is lost.
+        `kernel` is the product's own. Raises DeviceError when it cannot be launched; after a fault the whole context
+        is lost.
         """
+        program, kernels, work = self._stages(candidate, kernel)
+        if program.workspace_bytes:
+            self._fill(work, FILL, program.workspace_bytes)
         out = self.sets[0].out
         self._fill(out - GUARD, FILL, self.out_bytes + 2 * GUARD)
         self._fill(self.result, 0, RESULT_BYTES)
-        self.executor.launch(kernel, candidate.rung.plan(self.problem, candidate.config, self.sets[0]))
+        for stage, launch in zip(kernels, self._launches_of(program, work, self.sets[0]), strict=True):
+            self.executor.launch(stage, launch)
         elements = self.problem.batch * self.problem.m * self.problem.n
         allowed = allowed_error(self.problem.k, self.problem.dtype, self.largest)
         self.executor.launch(self.compare, compare_launch(out, self.expected, self.result, elements, allowed))
@@ -180,17 +200,18 @@ class GpuMeasurer:
 
     def prepare(self, candidate: Candidate, kernel: CompiledKernel) -> None:
         """Make ready to be timed: a graph over all sets where one product is short."""
-        launches = [candidate.rung.plan(self.problem, candidate.config, addresses) for addresses in self.sets]
+        program, kernels, work = self._stages(candidate, kernel)
+        launches = [self._launches_of(program, work, addresses) for addresses in self.sets]
         with bound_to(self.ordinal):
-            prepared = Prepared(kernel, launches[0], self.ordinal)
-            starts: list[Start] = [partial(prepared.launch, launch.params) for launch in launches]
+            prepared = [Prepared(k, launch, self.ordinal) for k, launch in zip(kernels, launches[0], strict=True)]
+            starts: list[Start] = [partial(_start, prepared, [launch.params for launch in one]) for one in launches]
             self.watch.measure(starts[:1])
             each = 1
             if min(self.watch.measure([starts[0], starts[-1]])) < SHORT_MS:
                 rounds = -(-LEAST_REPLAYS // len(starts))
                 each = rounds * len(starts)
                 starts = [self._stack.enter_context(self.watch.graph_of(starts * rounds))]
-        self._starts[id(candidate)], self._launches[id(candidate)] = starts, each
+        self._starts[id(candidate)], self._each[id(candidate)] = starts, each
 
     def one_pass(self, candidates: Sequence[Candidate], number: int) -> list[float]:
         """Milliseconds of each, side by side; who comes first changes from pass to pass."""
@@ -203,7 +224,17 @@ class GpuMeasurer:
             wanted.append(starts[number % len(starts)])
         with bound_to(self.ordinal):
             times = dict(zip(order, self.watch.measure(wanted), strict=True))
-        return [times[i] / self._launches[id(candidates[i])] for i in range(len(candidates))]
+        return [times[i] / self._each[id(candidates[i])] for i in range(len(candidates))]
+
+
+def program_of(problem: GemmProblem, candidate: Candidate) -> Program:
+    """The launches that a plan with the candidate would make."""
+    return program_for(problem, Plan(candidate.rung, candidate.config, "tuning", "", packs=candidate.packs))
+
+
+def _start(prepared: Sequence[Prepared], params: Sequence[bytes], stream: int) -> None:
+    for stage, values in zip(prepared, params, strict=True):
+        stage.launch(values, stream)
 
 
 def _words(found: Difference, elements: int, allowed: float) -> str:

@@ -6,7 +6,7 @@ never shown as one. Its rates are shares of a GPU's peaks, fitted to sweeps on a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ..arch import Gpu
@@ -15,6 +15,7 @@ from ..ladder import rungs_for
 from ..ladder.rung import GemmConfig, Rung, ceil_div
 from ..occupancy import occupancy
 from ..problems import ITEM_BYTES, GemmProblem
+from ..program import packed
 
 _BOOKKEEPING = 36
 """Registers for addresses, counters and what the compiler keeps beside accumulators and fragments."""
@@ -24,6 +25,10 @@ _CONFLICTS = {"h03": 2.0, "h04": 2.0, "h05": 2.0, "h06": 2.0, "h07": 2.0, "h08":
 """Wavefronts of a shared load over the fewest possible, where fragments meet bank conflicts (docs/ladder.md)."""
 _MMA_SHARE = {(9, 0): 0.63}
 """Of the tensor peak, that mma.sync reaches: 625 of 989 TFLOP/s measured on an H200, nearly all of it elsewhere."""
+
+
+_PASS_US = 1.5
+"""Starting and ending one more kernel: packing an operand, or summing the parts of a split k."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,17 @@ def on_tensor_cores(config: GemmConfig) -> bool:
     return config.warp_m > 0 and config.thread_m * config.thread_n == 1
 
 
+@lru_cache(maxsize=1024)
+def as_packed(problem: GemmProblem, packs: tuple[str, ...]) -> GemmProblem:
+    """The problem as the product's kernel meets it once the operands named are packed (program.py)."""
+    item = ITEM_BYTES[problem.dtype]
+    if "a" in packs:
+        problem = replace(problem, a=packed(problem.a, problem.m, problem.k, problem.batch, item)[0])
+    if "b" in packs:
+        problem = replace(problem, b=packed(problem.b, problem.k, problem.n, problem.batch, item)[0])
+    return problem
+
+
 def estimate_registers(config: GemmConfig) -> int:
     """Registers a thread: accumulators, fragments of a step (two sets where they are loaded ahead), bookkeeping."""
     if on_tensor_cores(config):
@@ -82,8 +98,10 @@ def estimate_registers(config: GemmConfig) -> int:
     return rows * cols + (rows + cols) * (2 if config.stages > 1 else 1) + _BOOKKEEPING
 
 
-def predict(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu) -> Prediction:
-    """The model's word on one candidate that why_not has let pass."""
+def predict(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, packs: tuple[str, ...] = ()) -> Prediction:
+    """The model's word on one candidate that why_not has let pass. `packs`: operands copied to aligned lines first."""
+    before = problem
+    problem = as_packed(problem, packs)
     arch, fit = gpu.arch, _TENSOR if on_tensor_cores(config) else _FFMA
     registers = estimate_registers(config)
     cap = arch.registers_per_sm // max(config.threads * config.min_blocks, 1)
@@ -105,9 +123,13 @@ def predict(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu) -> P
     dram_us = problem.bytes / (gpu.dram_gb_s * fit.dram) * 1e-3
     below = _rungs_above(rung.id, problem.dtype)
     total = max(sm_us, dram_us) * (1 + fit.below_the_top * below) + fit.launch_us
+    bandwidth = gpu.dram_gb_s * fit.dram * 1e3  # bytes a microsecond
+    for name in packs:
+        matrix, size = (before.a, before.m * before.k) if name == "a" else (before.b, before.k * before.n)
+        copies = before.batch if matrix.batch_stride else 1
+        total += _PASS_US + 2 * copies * size * ITEM_BYTES[before.dtype] / bandwidth
     if config.split_k > 1:
-        partial = 4 * problem.m * problem.n * problem.batch
-        total += fit.launch_us + 2 * config.split_k * partial / (gpu.dram_gb_s * fit.l2) * 1e-3
+        total += _PASS_US + (2 * config.split_k + 1) * 4 * problem.m * problem.n * problem.batch / bandwidth
     if dram_us > sm_us:
         limiter = "device memory"
     waves = blocks / (gpu.sm_count * room.blocks)

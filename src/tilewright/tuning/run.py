@@ -14,14 +14,14 @@ from itertools import islice
 from ..errors import ConfigRejected, DeviceError
 from ..jit import CompiledKernel
 from ..jit.device import device
-from ..jit.source import CUDA_ROOT, gather
+from ..jit.source import CUDA_ROOT, Constant, gather
 from ..ladder import rungs_for
 from ..ladder.rung import Rung
 from ..problems import GemmProblem, row_major
 from .build import Builder, Built, default_jobs
 from .classes import class_of
 from .entries import Entry, Failure, Timed
-from .measure import GpuMeasurer, context_is_lost
+from .measure import GpuMeasurer, context_is_lost, program_of
 from .search import Ranked, successive_halving
 from .space import KEPT, Candidate, Space, explore
 from .store import Store
@@ -58,7 +58,7 @@ class Tuned:
         tflops = self.problem.flops / best.ms * 1e-9
         lead = f"; next {rest[0].ms / best.ms:.3f}" if rest else ""
         return (
-            f"{self.problem.dtype} {self.problem.layout} {m} x {n} x {k}: {best.rung} {best.config}, "
+            f"{self.problem.dtype} {self.problem.layout} {m} x {n} x {k}: {best}, "
             f"{best.ms * 1e3:.4g} us, {tflops:.4g} TFLOP/s{lead}"
         )
 
@@ -115,7 +115,7 @@ def tune_problems(
             problem = problems[number]
             spaces[number] = space = explore(problem, where.gpu, choose_rungs(problem.dtype, rungs), kept)
             futures[number] = [
-                builder.submit(c.rung.include, c.rung.constants(problem, c.config), c.rung.entry, where.arch.name)
+                builder.submit(c.rung.include, _constants(problem, c), c.rung.entry, where.arch.name)
                 for c in space.kept
             ]
 
@@ -144,6 +144,11 @@ def tune_problems(
             yield Tuned(problem, entry, spaces[number], stored)
 
 
+def _constants(problem: GemmProblem, candidate: Candidate) -> dict[str, Constant]:
+    """What the product's own kernel is compiled for, operands packed and k split as the candidate says."""
+    return candidate.rung.constants(program_of(problem, candidate).product.problem, candidate.config)
+
+
 class _Run:
     """Measuring one problem's candidates as they come from the compiler."""
 
@@ -165,7 +170,7 @@ class _Run:
             self.measurer.__exit__()
 
     def _fail(self, candidate: Candidate, kind: str, reason: str) -> None:
-        self.failed.append(Failure(candidate.rung.id, str(candidate.config), kind, reason))
+        self.failed.append(Failure(candidate.rung.id, candidate.text, kind, reason))
 
     def measure(self, say: Callable[[str], None]) -> None:
         m, n, k = self.problem.m, self.problem.n, self.problem.k
@@ -187,7 +192,7 @@ class _Run:
             self.ranking = ranking
             best = ranking[0]
             tflops = self.problem.flops / best.ms * 1e-9
-            say(f"{name}: best so far {best.candidate.config}, {tflops:.4g} TFLOP/s")
+            say(f"{name}: best so far {best.candidate.text}, {tflops:.4g} TFLOP/s")
 
         deadline = time.monotonic() + self.seconds
         self.ranking = successive_halving(ready, measurer, deadline=deadline, told=told)
@@ -210,7 +215,10 @@ class _Run:
     def entry(self) -> Entry:
         """What is known by now."""
         m, n, k, batch = self.problem.m, self.problem.n, self.problem.k, self.problem.batch
-        timed = [Timed(r.candidate.rung.id, r.candidate.config, float(f"{r.ms:.5g}")) for r in self.ranking]
+        timed = [
+            Timed(r.candidate.rung.id, r.candidate.config, float(f"{r.ms:.5g}"), r.candidate.packs)
+            for r in self.ranking
+        ]
         # who survived more rounds was measured better: an early loser is not faster than who stayed
         for place in range(1, len(timed)):
             if timed[place].ms < timed[place - 1].ms:

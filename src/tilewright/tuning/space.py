@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ..arch import Gpu
+from ..cost import SPLITS, narrow_operands
+from ..ladder import find_rung
 from ..ladder.rung import GemmConfig, Rung, ceil_div
 from ..problems import GemmProblem
-from .model import Prediction, predict
+from .entries import worded
+from .model import Prediction, as_packed, predict
 
 KEPT = 24
 """Candidates compiled and measured for one problem, unless told otherwise."""
@@ -33,9 +37,16 @@ class Candidate:
     rung: Rung
     config: GemmConfig
     prediction: Prediction
+    packs: tuple[str, ...] = ()
+    """Operands that are copied to aligned lines first (plan.Plan.packs)."""
+
+    @property
+    def text(self) -> str:
+        """The config and what is packed before it."""
+        return worded(self.config, self.packs)
 
     def __str__(self) -> str:
-        return f"{self.rung.id} {self.config}"
+        return f"{self.rung.id} {self.text}"
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,33 @@ def other_groups(candidate: Candidate, problem: GemmProblem) -> Iterator[GemmCon
             yield replace(config, group_m=group)
 
 
+@lru_cache(maxsize=64)
+def _may_split(rung_id: str) -> bool:
+    """Whether the rung's kernel can leave partial sums."""
+    rung = find_rung(rung_id)
+    problem = GemmProblem.dense(4096, 4096, 4096, dtype=rung.dtypes[0])
+    halves = replace(rung.default, split_k=2)
+    return "split_k" in rung.own_constants(halves, problem) and rung.check(halves, problem) is None
+
+
+def splits(rung: Rung, config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Iterator[int]:
+    """In how many parts k may be worth walking: 1, and more where the tiles alone leave SMs idle."""
+    yield 1
+    if config.slices_k > 1 or not _may_split(rung.id):
+        return
+    tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n) * problem.batch
+    for parts in SPLITS[1:]:
+        # not fewer than two tiles of k a part, and no more blocks than fill the SMs a few times
+        if 2 * parts <= ceil_div(problem.k, config.tile_k) and (parts - 1) * tiles < 2 * gpu.sm_count:
+            yield parts
+
+
+def ways_to_pack(rung: Rung, problem: GemmProblem) -> list[tuple[str, ...]]:
+    """Nothing, and those of the operands that the rung's accesses cannot read as they lie."""
+    narrow = narrow_operands(problem, rung)
+    return sorted({(), narrow, *((name,) for name in narrow)})
+
+
 def explore(
     problem: GemmProblem,
     gpu: Gpu,
@@ -72,33 +110,41 @@ def explore(
 ) -> Space:
     """The candidates worth compiling. `also`: some that are kept whatever the model says, if they can run."""
     pruned: Counter[str] = Counter()
-    fits: dict[tuple[str, GemmConfig], Candidate] = {}
+    fits: dict[tuple[str, GemmConfig, tuple[str, ...]], Candidate] = {}
     wanted: list[Candidate] = []
     considered = 0
-    for rung, config, always in _all(problem, gpu, rungs, also):
-        if (rung.id, config) in fits:
-            continue
+
+    def consider(rung: Rung, config: GemmConfig, packs: tuple[str, ...], always: bool) -> None:
+        nonlocal considered
+        if (rung.id, config, packs) in fits:
+            return
         considered += 1
-        if rung.why_not(problem, config, gpu.arch) is not None:
+        if rung.why_not(as_packed(problem, packs), config, gpu.arch) is not None:
             pruned["cannot run it (why_not)"] += 1
-            continue
-        prediction = predict(problem, rung, config, gpu)
+            return
+        prediction = predict(problem, rung, config, gpu, packs)
         granted = min(gpu.arch.registers_per_sm // max(config.threads * config.min_blocks, 1), 255)
         if prediction.resident == 0:
             pruned["do not fit on an SM"] += 1
         elif prediction.registers > MOST_SPILL * granted and not always:
             pruned["would spill registers"] += 1
         else:
-            fits[rung.id, config] = candidate = Candidate(rung, config, prediction)
+            fits[rung.id, config, packs] = candidate = Candidate(rung, config, prediction, packs)
             if always:
                 wanted.append(candidate)
+
+    for rung, config in also:
+        consider(rung, config, (), True)
+    for rung in rungs:
+        ways = ways_to_pack(rung, problem)
+        for config in rung.space():
+            for parts in splits(rung, config, problem, gpu):
+                for packs in ways:
+                    consider(rung, config if parts == 1 else replace(config, split_k=parts), packs, False)
     best = min(fits.values(), key=_order, default=None)
     if best is not None:
         for config in other_groups(best, problem):
-            if (best.rung.id, config) not in fits:
-                considered += 1
-                fits[best.rung.id, config] = candidate = Candidate(best.rung, config, best.prediction)
-                wanted.append(candidate)
+            consider(best.rung, config, best.packs, True)
     ordered = sorted(fits.values(), key=_order)
     chosen = {id(candidate): candidate for candidate in wanted[:kept]}
     if ordered:
@@ -108,7 +154,7 @@ def explore(
         for first_choice in (True, False):
             for candidate in near:
                 config = candidate.config
-                shape = (config.tile_m, config.tile_n, config.split_k)
+                shape = (config.tile_m, config.tile_n, config.split_k, len(candidate.packs))
                 if len(chosen) >= kept or id(candidate) in chosen:
                     continue
                 if first_choice and shapes[shape] >= SHARE_OF_A_SHAPE:
@@ -123,14 +169,4 @@ def explore(
 
 def _order(candidate: Candidate) -> tuple[float, str, str]:
     """By modelled time; equals in the order of their names, so that a space is always the same."""
-    return candidate.prediction.ms, candidate.rung.id, repr(candidate.config)
-
-
-def _all(
-    problem: GemmProblem, gpu: Gpu, rungs: Sequence[Rung], also: Iterable[tuple[Rung, GemmConfig]]
-) -> Iterator[tuple[Rung, GemmConfig, bool]]:
-    for rung, config in also:
-        yield rung, config, True
-    for rung in rungs:
-        for config in rung.space():
-            yield rung, config, False
+    return candidate.prediction.ms, candidate.rung.id, f"{candidate.config!r}{candidate.packs}"

@@ -1,0 +1,90 @@
+"""Tuning on a GPU: what is right is timed, what is wrong is caught, plans follow, captures are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import DeviceError
+from tilewright.jit.device import device
+from tilewright.ladder import find_rung, rungs_for
+from tilewright.plan import plan_for
+from tilewright.problems import GemmProblem, Matrix, row_major
+from tilewright.tuning import tables
+from tilewright.tuning.measure import GpuMeasurer, program_of
+from tilewright.tuning.run import tune_problems
+from tilewright.tuning.space import Candidate, explore
+from tilewright.tuning.store import Store
+from tilewright.tuning.verify import Pattern
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def folder(tuned_folder):
+    tables._store.cache_clear()
+    yield tuned_folder
+    tables._store.cache_clear()
+    tables.results_changed()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize(
+    "shape", [(256, 256, 256), (1, 512, 700), (129, 257, 65), (16, 4096, 4096)], ids=lambda s: "x".join(map(str, s))
+)
+def test_problems_are_tuned_with_no_failure_and_the_plan_follows(folder, dtype, shape):
+    problem = GemmProblem.dense(*shape, dtype=dtype)
+    (tuned,) = tune_problems([problem], kept=8, store=Store("H200", "test"))
+    assert not tuned.entry.failed
+    assert len(tuned.entry.timed) == 8
+    assert all(0 < timed.ms < 100 for timed in tuned.entry.timed)
+
+
+def test_strides_offsets_batches_and_other_results_are_measured_as_they_lie():
+    a, b = Matrix(61, 1, 6100, alignment=2), Matrix(3, 200, 43_200)
+    rows = GemmProblem(100, 72, 60, a, b, row_major(100, 72, 3), None, 3, "bf16", "f32")
+    gpu = device(0).gpu
+    with GpuMeasurer(rows, 0, Pattern("bf16")) as measurer:
+        for candidate in explore(rows, gpu, rungs_for("bf16"), 12).kept:
+            kernel = program_of(rows, candidate).product.compile(gpu.arch)
+            assert measurer.verify(candidate, kernel) == "", str(candidate)
+
+
+def test_a_kernel_of_another_problem_or_an_incomplete_one_is_found_wrong():
+    problem = GemmProblem.dense(256, 256, 256, dtype="bf16")
+    gpu, h11 = device(0).gpu, find_rung("h11")
+    right = Candidate(h11, h11.default, None)  # type: ignore[arg-type]
+    with GpuMeasurer(problem, 0, Pattern("bf16")) as measurer:
+        kernel = h11.compile(problem, h11.default, gpu.arch)
+        assert measurer.verify(right, kernel) == ""
+        other = h11.compile(GemmProblem.dense(256, 256, 256, dtype="bf16", layout="nt"), h11.default, gpu.arch)
+        assert "elements are wrong" in measurer.verify(right, other)
+        measurer.problem = dataclasses.replace(problem, m=255)  # the last row stays as it was filled
+        measurer_out = measurer.verify(right, h11.compile(measurer.problem, h11.default, gpu.arch))
+        assert measurer_out == "", "255 rows are right by themselves"
+        measurer.problem = dataclasses.replace(problem, m=257)  # one row too many: it lands in the guard band
+        assert measurer.verify(right, h11.compile(measurer.problem, h11.default, gpu.arch)) != ""
+
+
+def test_tune_on_arrays_stores_the_result_and_matmul_runs_it(folder):
+    a = np.random.default_rng(0).standard_normal((200, 300)).astype(np.float16)
+    b = np.random.default_rng(1).standard_normal((300, 104)).astype(np.float16)
+    tuned = tw.tune(a, b, rungs=["h11"], seconds=2)
+    plan = plan_for(tuned.problem, device(0).gpu)
+    assert plan.source == "tuned here"
+    assert plan.config == tuned.entry.best.config
+    right = a.astype(np.float64) @ b.astype(np.float64)
+    assert np.abs(tw.matmul(a, b).astype(np.float64) - right).max() < 0.05 * np.abs(right).max()
+    assert tw.tune(a, b, rungs=["h11"]).space is None, "known already"
+
+
+def test_tune_inside_a_capture_is_refused():
+    torch = pytest.importorskip("torch")
+    a = torch.zeros(64, 64, device="cuda", dtype=torch.bfloat16)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), pytest.raises(DeviceError, match="captured"):
+        tw.tune(a, a)
