@@ -90,23 +90,14 @@ def _plan(
         if config is not None:
             return Plan(rung, config, "the caller", "the config was named in the call")
         return Plan(rung, rung.default, "the rung's default", f"{rung} was named in the call")
-    if _may_ask_tuning(problem, known[-1]):
+    if problem.m and problem.n and problem.k and problem.batch:
         sources = [source for source in sources_for(gpu) if not demands.deterministic or source[0] == SHIPPED]
-        found = choose(problem, gpu, sources)
-        if found is not None and (not demands.batch_invariant or _one_chain(found.rung, found.config, known[-1])):
-            return Plan(found.rung, found.config, found.source, found.why, runners_up=found.runners_up)
+        found = choose(problem, gpu, sources, one_chain=demands.batch_invariant)
+        if found is not None:
+            return Plan(
+                found.rung, found.config, found.source, found.why, runners_up=found.runners_up, packs=found.packs
+            )
     return _choose(problem, gpu, known, demands.batch_invariant)
-
-
-def _one_chain(rung: Rung, config: GemmConfig, top: Rung) -> bool:
-    """Whether each element is summed along k from first to last, as by every such config of the fast rung."""
-    return rung is top and config.split_k == 1 and config.slices_k == 1
-
-
-def _may_ask_tuning(problem: GemmProblem, top: Rung) -> bool:
-    """Tuning measures one launch on operands as they lie: not what an empty product or one to be packed runs."""
-    whole = problem.m and problem.n and problem.k and problem.batch
-    return bool(whole) and (problem.dtype == "f32" or not narrow_operands(problem, top))
 
 
 def _choose(problem: GemmProblem, gpu: Gpu, known: tuple[Rung, ...], batch_invariant: bool) -> Plan:

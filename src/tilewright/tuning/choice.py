@@ -83,7 +83,7 @@ def _exact(problem: GemmProblem, gpu: Gpu, name: str, entry: Entry, one_chain: b
         for t in entry.timed
         if t.rung in rungs
         and set(t.packs) <= set(narrow_operands(problem, rungs[t.rung]))
-        and not rungs[t.rung].why_not(as_packed(problem, t.packs), t.config, gpu.arch)
+        and not rungs[t.rung].why_not(as_packed(problem, t.config, t.packs), t.config, gpu.arch)
         and (not one_chain or _in_one_chain(t.config))
     ]
     if not able:
@@ -143,7 +143,7 @@ def estimates(
                 continue
             config = base if parts == 1 else replace(base, split_k=parts)
             for packs in ways_to_pack(rung, problem):
-                if rung.why_not(as_packed(problem, packs), config, gpu.arch) is not None:
+                if rung.why_not(as_packed(problem, config, packs), config, gpu.arch) is not None:
                     continue
                 weight = miss = 0.0
                 for word in words:

@@ -6,7 +6,7 @@ never shown as one. Its rates are shares of a GPU's peaks, fitted to sweeps on a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from ..arch import Gpu
@@ -15,7 +15,7 @@ from ..ladder import rungs_for
 from ..ladder.rung import GemmConfig, Rung, ceil_div
 from ..occupancy import occupancy
 from ..problems import ITEM_BYTES, GemmProblem
-from ..program import packed
+from ..program import program_for
 
 _BOOKKEEPING = 36
 """Registers for addresses, counters and what the compiler keeps beside accumulators and fragments."""
@@ -77,15 +77,17 @@ def on_tensor_cores(config: GemmConfig) -> bool:
     return config.warp_m > 0 and config.thread_m * config.thread_n == 1
 
 
-@lru_cache(maxsize=1024)
-def as_packed(problem: GemmProblem, packs: tuple[str, ...]) -> GemmProblem:
+def as_packed(problem: GemmProblem, config: GemmConfig, packs: tuple[str, ...]) -> GemmProblem:
     """The problem as the product's kernel meets it once the operands named are packed (program.py)."""
-    item = ITEM_BYTES[problem.dtype]
-    if "a" in packs:
-        problem = replace(problem, a=packed(problem.a, problem.m, problem.k, problem.batch, item)[0])
-    if "b" in packs:
-        problem = replace(problem, b=packed(problem.b, problem.k, problem.n, problem.batch, item)[0])
-    return problem
+    return _packed(problem, (config.tile_m, config.tile_n, config.tile_k), packs) if packs else problem
+
+
+@lru_cache(maxsize=1024)
+def _packed(problem: GemmProblem, tile: tuple[int, int, int], packs: tuple[str, ...]) -> GemmProblem:
+    from ..plan import Plan  # which asks us
+
+    plan = Plan(rungs_for(problem.dtype)[-1], GemmConfig(*tile), "", "", packs=packs)
+    return program_for(problem, plan).product.problem
 
 
 def estimate_registers(config: GemmConfig) -> int:
@@ -101,7 +103,7 @@ def estimate_registers(config: GemmConfig) -> int:
 def predict(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, packs: tuple[str, ...] = ()) -> Prediction:
     """The model's word on one candidate that why_not has let pass. `packs`: operands copied to aligned lines first."""
     before = problem
-    problem = as_packed(problem, packs)
+    problem = as_packed(problem, config, packs)
     arch, fit = gpu.arch, _TENSOR if on_tensor_cores(config) else _FFMA
     registers = estimate_registers(config)
     cap = arch.registers_per_sm // max(config.threads * config.min_blocks, 1)

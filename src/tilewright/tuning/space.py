@@ -119,7 +119,7 @@ def explore(
         if (rung.id, config, packs) in fits:
             return
         considered += 1
-        if rung.why_not(as_packed(problem, packs), config, gpu.arch) is not None:
+        if rung.why_not(as_packed(problem, config, packs), config, gpu.arch) is not None:
             pruned["cannot run it (why_not)"] += 1
             return
         prediction = predict(problem, rung, config, gpu, packs)
