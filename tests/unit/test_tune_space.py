@@ -58,7 +58,7 @@ def test_no_block_tile_crowds_out_all_others():
 
 def test_what_is_asked_for_is_kept_whatever_the_model_says():
     f01 = find_rung("f01")
-    space = explore(dense(4096, 4096, 4096, dtype="f32"), H200, rungs_for("f32"), 8, also=[(f01, f01.default)])
+    space = explore(dense(4096, 4096, 4096, dtype="f32"), H200, rungs_for("f32"), 8, also=[(f01, f01.default, ())])
     assert any(candidate.rung is f01 for candidate in space.kept)
     assert not any(c.rung is f01 for c in explore(dense(4096, 4096, 4096, dtype="f32"), H200, rungs_for("f32"), 8).kept)
 

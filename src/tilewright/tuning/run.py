@@ -17,6 +17,7 @@ from ..jit.device import device
 from ..jit.source import CUDA_ROOT, Constant, gather
 from ..ladder import rungs_for
 from ..ladder.rung import Rung
+from ..plan import plan_for
 from ..problems import GemmProblem, row_major
 from .build import Builder, Built, default_jobs
 from .classes import class_of
@@ -112,8 +113,10 @@ def tune_problems(
 
         def look_ahead(number: int) -> None:
             """Choose a problem's candidates and let them be compiled."""
-            problem = problems[number]
-            spaces[number] = space = explore(problem, where.gpu, choose_rungs(problem.dtype, rungs), kept)
+            problem, tried = problems[number], choose_rungs(problems[number].dtype, rungs)
+            now = plan_for(problem, where.gpu)  # so that tuning never ends with less than there was
+            also = [(now.rung, now.config, now.packs)] if now.rung in tried else []
+            spaces[number] = space = explore(problem, where.gpu, tried, kept, also)
             futures[number] = [
                 builder.submit(c.rung.include, _constants(problem, c), c.rung.entry, where.arch.name)
                 for c in space.kept

@@ -106,7 +106,7 @@ def explore(
     gpu: Gpu,
     rungs: Sequence[Rung],
     kept: int = KEPT,
-    also: Iterable[tuple[Rung, GemmConfig]] = (),
+    also: Iterable[tuple[Rung, GemmConfig, tuple[str, ...]]] = (),
 ) -> Space:
     """The candidates worth compiling. `also`: some that are kept whatever the model says, if they can run."""
     pruned: Counter[str] = Counter()
@@ -133,8 +133,8 @@ def explore(
             if always:
                 wanted.append(candidate)
 
-    for rung, config in also:
-        consider(rung, config, (), True)
+    for rung, config, packs in also:
+        consider(rung, config, packs, True)
     for rung in rungs:
         ways = ways_to_pack(rung, problem)
         for config in rung.space():
