@@ -53,20 +53,22 @@ def test_strides_offsets_batches_and_other_results_are_measured_as_they_lie():
             assert measurer.verify(candidate, kernel) == "", str(candidate)
 
 
-def test_a_kernel_of_another_problem_or_an_incomplete_one_is_found_wrong():
+def test_another_types_kernel_a_row_too_few_and_one_too_many_are_found(monkeypatch):
     problem = GemmProblem.dense(256, 256, 256, dtype="bf16")
     gpu, h11 = device(0).gpu, find_rung("h11")
     right = Candidate(h11, h11.default, None)  # type: ignore[arg-type]
     with GpuMeasurer(problem, 0, Pattern("bf16")) as measurer:
-        kernel = h11.compile(problem, h11.default, gpu.arch)
-        assert measurer.verify(right, kernel) == ""
-        other = h11.compile(GemmProblem.dense(256, 256, 256, dtype="bf16", layout="nt"), h11.default, gpu.arch)
-        assert "elements are wrong" in measurer.verify(right, other)
-        measurer.problem = dataclasses.replace(problem, m=255)  # the last row stays as it was filled
-        measurer_out = measurer.verify(right, h11.compile(measurer.problem, h11.default, gpu.arch))
-        assert measurer_out == "", "255 rows are right by themselves"
-        measurer.problem = dataclasses.replace(problem, m=257)  # one row too many: it lands in the guard band
-        assert measurer.verify(right, h11.compile(measurer.problem, h11.default, gpu.arch)) != ""
+        assert measurer.verify(right, h11.compile(problem, h11.default, gpu.arch)) == ""
+        halves = dataclasses.replace(problem, dtype="f16", out_dtype="bf16")
+        assert "elements are wrong" in measurer.verify(right, h11.compile(halves, h11.default, gpu.arch))
+        for rows, words in (
+            (255, "256 of 65536 elements are wrong or unwritten"),
+            (257, "it wrote outside its output"),
+        ):
+            other = dataclasses.replace(problem, m=rows)
+            launch = h11.plan(other, h11.default, measurer.sets[0])
+            monkeypatch.setattr(measurer, "_launches_of", lambda *_, launch=launch: [launch])
+            assert words in measurer.verify(right, h11.compile(other, h11.default, gpu.arch))
 
 
 def test_tune_on_arrays_stores_the_result_and_matmul_runs_it(folder):

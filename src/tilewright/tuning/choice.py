@@ -22,7 +22,7 @@ from .model import as_packed, predict
 from .space import splits, ways_to_pack
 
 NEIGHBOURS = 10
-REACH = 1.2
+REACH = 1.0
 """The distance at which a neighbour's word counts 1/e of the nearest possible one's."""
 DOUBT = 0.06
 """Weight of what a config's neighbours say of others: a config seen nearby only rarely is taken to be average."""

@@ -12,7 +12,7 @@ from functools import lru_cache
 from ..arch import Gpu
 from ..jit import Resources
 from ..ladder import rungs_for
-from ..ladder.rung import GemmConfig, Rung, ceil_div
+from ..ladder.rung import GemmConfig, Rung, ceil_div, vector_out
 from ..occupancy import occupancy
 from ..problems import ITEM_BYTES, GemmProblem
 from ..program import program_for
@@ -25,10 +25,6 @@ _CONFLICTS = {"h03": 2.0, "h04": 2.0, "h05": 2.0, "h06": 2.0, "h07": 2.0, "h08":
 """Wavefronts of a shared load over the fewest possible, where fragments meet bank conflicts (docs/ladder.md)."""
 _MMA_SHARE = {(9, 0): 0.63}
 """Of the tensor peak, that mma.sync reaches: 625 of 989 TFLOP/s measured on an H200, nearly all of it elsewhere."""
-
-
-_PASS_US = 1.5
-"""Starting and ending one more kernel: packing an operand, or summing the parts of a split k."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +48,20 @@ class Fit:
     """Of the bandwidth of device memory."""
     elements_a_clock: float
     """That an SM copies one by one, where 16-byte accesses cannot read an operand's lines."""
+    edge: float
+    """What the tests of a ragged tile add to each step along k."""
+    stores_a_clock: float
+    """Elements that an SM stores one by one, where rows of the result are no whole 16-byte vectors."""
+    pass_us: float
+    """Starting and ending one more kernel: packing an operand, or summing the parts of a split k,"""
+    passes: float
+    """and its share of the bandwidth of device memory."""
     below_the_top: float
     """What a rung is slower than the next above it, for all that its own terms here do not tell."""
 
 
-_TENSOR = Fit(0.99, 0.25, 0.64, 1.2, 0.2, 0.06, 2.5, 1.0, 3.6, 0.5)
-_FFMA = Fit(1.4, 1.28, 0.23, 1.3, 0.4, 0.024, 0.8, 1.0, 2.9, 0.04)
+_TENSOR = Fit(1.05, 0.22, 0.74, 1.14, 0.23, 0.06, 2.4, 0.92, 4.7, 0.21, 2.1, 2.5, 1.0, 0.5)
+_FFMA = Fit(1.4, 1.28, 0.23, 1.3, 0.4, 0.024, 0.8, 1.0, 2.9, 0.0, 2.1, 2.5, 1.0, 0.04)
 
 
 @dataclass(frozen=True)
@@ -120,18 +124,21 @@ def predict(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, pack
     parts = _step_us(problem, rung, config, gpu, fit, beside, min(blocks, gpu.sm_count))
     limiter = max(parts, key=lambda name: parts[name])
     spill = max(1.0, registers / granted) ** 2
-    block_us = steps * (parts[limiter] * spill + fit.sync_us / beside)
+    edge = 1 + fit.edge if rung.edge(problem, config) else 1.0
+    block_us = steps * (parts[limiter] * spill * edge + fit.sync_us / beside)
+    if config.split_k == 1 and not vector_out(problem):
+        block_us += config.tile_m * config.tile_n / (fit.stores_a_clock * gpu.boost_mhz)
     sm_us = busiest * (block_us + fit.block_us / beside)
     dram_us = problem.bytes / (gpu.dram_gb_s * fit.dram) * 1e-3
     below = _rungs_above(rung.id, problem.dtype)
     total = max(sm_us, dram_us) * (1 + fit.below_the_top * below) + fit.launch_us
-    bandwidth = gpu.dram_gb_s * fit.dram * 1e3  # bytes a microsecond
+    bandwidth = gpu.dram_gb_s * fit.passes * 1e3  # bytes a microsecond
     for name in packs:
         matrix, size = (before.a, before.m * before.k) if name == "a" else (before.b, before.k * before.n)
         copies = before.batch if matrix.batch_stride else 1
-        total += _PASS_US + 2 * copies * size * ITEM_BYTES[before.dtype] / bandwidth
+        total += fit.pass_us + 2 * copies * size * ITEM_BYTES[before.dtype] / bandwidth
     if config.split_k > 1:
-        total += _PASS_US + (2 * config.split_k + 1) * 4 * problem.m * problem.n * problem.batch / bandwidth
+        total += fit.pass_us + (2 * config.split_k + 1) * 4 * problem.m * problem.n * problem.batch / bandwidth
     if dram_us > sm_us:
         limiter = "device memory"
     waves = blocks / (gpu.sm_count * room.blocks)
