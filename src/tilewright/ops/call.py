@@ -52,6 +52,8 @@ class Call:
     options: Options
     fusion: Fusion | None = None
     """What is fused into the product."""
+    verify: bool = False
+    """Whether the result is checked on the device before it is given back."""
 
 
 def scalar(value: Any, name: str) -> float:
@@ -63,7 +65,15 @@ def scalar(value: Any, name: str) -> float:
 
 
 def read_call(
-    a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, options: Options, asked: Request | None = None
+    a: Any,
+    b: Any,
+    c: Any,
+    alpha: Any,
+    beta: Any,
+    out: Any,
+    options: Options,
+    asked: Request | None = None,
+    verify: bool = False,
 ) -> Call:
     """Read the arguments of matmul. Raises InvalidOperand and InvalidEpilogue in the caller's terms."""
     alpha = scalar(alpha, "alpha")
@@ -101,6 +111,8 @@ def read_call(
         raise InvalidOperand(
             f"c is {names[0]} and the result {names[1]}. Convert c, or ask for out_dtype={c_view.dtype!r}."
         )
+    if verify:
+        _check_verifiable(c_view, out_view, fusion)
     views = fusion.views if fusion is not None else ()
     is_out = _check_overlaps(out_given, [a_view, b_view], c_view, views, shapes)
     product = lay_out(shapes, a_view, b_view, c_view, out_view, views)
@@ -113,8 +125,21 @@ def read_call(
         product = replace(product, problem=replace(product.problem, epilogue=epilogue))
     return Call(
         a_view, b_view, c_view, out_view, out_given is not None, alpha, beta, shapes, product, tuple(others), options,
-        fusion,
+        fusion, verify,
     )  # fmt: skip
+
+
+def _check_verifiable(c: Operand | None, out: Operand, fusion: Fusion | None) -> None:
+    """Refuse what cannot be checked once the product has been made."""
+    if fusion is not None:
+        raise InvalidOperand(
+            "verify=True checks alpha * (a @ b) + beta * c; what is fused behind it is not linear. Verify the bare "
+            "product, or leave verify away."
+        )
+    if c is not None and same_view(c, out):
+        raise InvalidOperand(
+            "verify=True needs c after the product, and out overwrites it: they are the same array. Pass another out."
+        )
 
 
 def _check_overlaps(

@@ -20,6 +20,7 @@ from .extents import byte_extent, same_view
 from .launches import Recipe, recipe_for
 from .operands import Operand
 from .results import as_callers_kind, empty_like, result_operand
+from .verify import verify
 from .warm import Step, WarmCall, key_of, remember, split_params
 
 _run_before: set[tuple[Any, GemmProblem, int]] = set()
@@ -34,7 +35,12 @@ def run_in_place(call: Call, given: tuple[Any, Any, Any, Any], asked: Request | 
     recipe = recipe_for(call, gpu)
     stream = call.a.stream or 0
     known = (recipe.plan, call.product.problem, ordinal)
-    if known not in _run_before and is_capturing(stream, ordinal):
+    capturing = (call.verify or known not in _run_before) and is_capturing(stream, ordinal)
+    if capturing and call.verify:
+        raise DeviceError(
+            "verify=True waits for the GPU, and a CUDA-graph capture is running. Verify before capturing."
+        )
+    if capturing:
         raise DeviceError(
             f"a CUDA-graph capture is running, and this product ({recipe.call.a.shape} @ {recipe.call.b.shape}, "
             f"{recipe.call.a.dtype}) has not run in this process yet: nothing is compiled or loaded inside a capture. "
@@ -63,6 +69,8 @@ def run_in_place(call: Call, given: tuple[Any, Any, Any, Any], asked: Request | 
     finally:
         give_back()
     _run_before.add(known)
+    if call.verify:
+        _verify(recipe, bases, call.a, stream)
     for other_stream in beside:  # so that what they free or overwrite next waits for this product
         make_wait(other_stream, stream, ordinal)
     operands = (call.a, *call.others)
@@ -72,6 +80,23 @@ def run_in_place(call: Call, given: tuple[Any, Any, Any, Any], asked: Request | 
     if all(operand.kind == "torch" for operand in operands):
         _remember(call, given, result, steps, recipe, asked)
     return result if call.out_is_given else as_callers_kind(result, call.a)
+
+
+def _verify(recipe: Recipe, bases: dict[str, int], a: Operand, stream: int) -> None:
+    """Check the result behind the launches that make it. Raises WrongResult."""
+    executor = executor_for(a.device or 0, stream)
+    held: list[Callable[[], None]] = []
+
+    def hold(nbytes: int) -> int:
+        address, give_back = _borrow(a, nbytes)
+        held.append(give_back)
+        return address
+
+    try:
+        verify(recipe, executor.gpu, bases, hold, executor.launch, executor.download)
+    finally:
+        for give_back in held:
+            give_back()
 
 
 def _borrow(a: Operand, nbytes: int) -> tuple[int, Callable[[], None]]:

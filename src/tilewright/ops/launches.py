@@ -10,6 +10,7 @@ from ..jit import CompiledKernel
 from ..jit.launch import Launch
 from ..ladder.rung import Addresses
 from ..plan import Plan, plan_for
+from ..problems import GemmProblem
 from ..program import Program, Stage, fused_base, program_for
 from .call import Call
 
@@ -19,6 +20,8 @@ class Recipe:
     """What a call runs: its plan and the plan's launches. The plan is None for an empty result."""
 
     call: Call
+    problem: GemmProblem
+    """Of its largest launch."""
     plan: Plan | None
     program: Program
 
@@ -55,8 +58,8 @@ def recipe_for(call: Call, gpu: Gpu) -> Recipe:
     """Raises ConfigRejected where no plan can run the call."""
     problem = call.product.problem
     if problem.m == 0 or problem.n == 0 or problem.batch == 0:
-        return Recipe(call, None, Program((), 0))
+        return Recipe(call, problem, None, Program((), 0))
     options = call.options
     plan = plan_for(problem, gpu, options.rung, options.config, demands=options.demands)
-    largest = max(count for count, _ in call.product.launches())
-    return Recipe(call, plan, program_for(replace(problem, batch=largest), plan))
+    largest = replace(problem, batch=max(count for count, _ in call.product.launches()))
+    return Recipe(call, largest, plan, program_for(largest, plan))

@@ -28,6 +28,7 @@ def matmul(
     epilogue: Callable[..., Any] | None = None,
     deterministic: bool = False,
     batch_invariant: bool = False,
+    verify: bool = False,
     rung: str | None = None,
     config: GemmConfig | None = None,
     **operands: Any,
@@ -60,6 +61,10 @@ def matmul(
     batch_invariant: row i of the result has the same bits whatever the number of rows, and of products in the batch:
         each element is summed along k in one chain whose order depends on k and the dtype alone. Costs nothing where
         the grid fills the GPU; thin products lose the parts that k would have been split into.
+    verify: check the result on the device by Freivalds' product: with random signs x, out x against alpha A (B x) +
+        beta C x in fp64, row by row, against a bound on what rounding can do (WrongResult beyond it). Catches rows that
+        are off by more than a part of their norm, from some per cent at k = 512 to a sixth at k = 4096; not the last
+        bits of an element. Costs a read of each operand and of the result, two launches and a wait; out must not be c.
     rung, config: which kernel; by default the plan chooses (see `tilewright.explain`).
 
     The result is `out`, or a new array of a's kind on a's device. Inside `with tilewright.emulator()` host arrays run
@@ -70,14 +75,14 @@ def matmul(
 
     Raises InvalidOperand (shapes, dtypes, strides, devices, overlaps), InvalidEpilogue, ConfigRejected (rung or
     config), DeviceError (no GPU for host arrays, the driver's word, or a product that a running CUDA-graph capture
-    meets first), CompileError.
+    meets first), CompileError, WrongResult (verify).
     """
     options = (out_dtype, deterministic, batch_invariant, rung, config)
     asked = request(epilogue, activation, operands, (bias, residual, row_scale, col_scale))
-    result = warm_matmul(a, b, c, alpha, beta, out, options, asked)
+    result = MISS if verify else warm_matmul(a, b, c, alpha, beta, out, options, asked)
     if result is not MISS:
         return result
-    call = read_call(a, b, c, alpha, beta, out, Options(*options), asked)
+    call = read_call(a, b, c, alpha, beta, out, Options(*options), asked, verify)
     executor = executor_for_host(call)
     if executor is not None:
         from .staged import run_staged

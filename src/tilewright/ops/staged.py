@@ -14,6 +14,7 @@ from .extents import byte_extent
 from .launches import recipe_for
 from .operands import Operand
 from .results import as_callers_kind, empty_like, host_bits, result_operand
+from .verify import verify
 
 
 def run_staged(executor: Executor, call: Call, out: Any) -> Any:
@@ -48,6 +49,11 @@ def run_staged(executor: Executor, call: Call, out: Any) -> Any:
             bases[fused_base(number)] = stage(view, True) if view.dtype != INDEX else 0
         for number, _, launch, _, _ in recipe.launches(bases):
             executor.launch(kernels[number], launch)
+        if call.verify:
+            verify(
+                recipe, executor.gpu, bases, lambda size: hold(np.full(size, 0xFF, np.uint8), "verification"),
+                executor.launch, executor.download,
+            )  # fmt: skip
         low, high = byte_extent(call.out)
         raw = executor.download(bases["out"], high - low)
     finally:

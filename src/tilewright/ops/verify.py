@@ -1,0 +1,103 @@
+"""verify=True: Freivalds' check of a result on the device that made it, as launches like any other.
+
+R. Freivalds, Probabilistic machines can use less running time, IFIP Congress 1977: A (B x) is compared with out x for a
+vector x of random signs. It reads each of A, B, C and out once, in fp64, and waits for the answer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from ..arch import Gpu
+from ..errors import WrongResult
+from ..jit import CompiledKernel
+from ..jit.launch import Launch
+from ..jit.source import Constant
+from ..ladder.rung import UNITS, ceil_div, result_constants
+from ..ladder.tensor import CPP_TYPES
+from ..problems import GemmProblem, Matrix
+from ..program import Helper, Place, Program, Stage
+from .launches import Recipe
+
+ROWS = 32
+"""Rows of a block of 256 threads (cuda/tile/row_sums.cuh)."""
+_ROUNDING = {"f32": (2.0**-24, 1e-37, 3.4e38), "f16": (2.0**-11, 2.0**-25, 65504.0), "bf16": (2.0**-8, 1e-37, 3.38e38)}
+"""Of a result's dtype: half the distance of neighbours, relative; the same near 0, absolute; the largest number."""
+_STEP = {"f32": 2.0**-24, "f16": 2.0**-23, "bf16": 2.0**-23}
+"""What one step of a sum loses at most, by the operands' dtype: tensor cores cut where FFMA rounds."""
+
+
+def _operand(problem: GemmProblem, columns: int) -> dict[str, Constant]:
+    """The matrix that stands in `a`: problem.m rows of `columns`."""
+    return {"in_type": CPP_TYPES[problem.dtype], "a_unit": UNITS[problem.a.unit(problem.m, columns)]}
+
+
+def _bounds(problem: GemmProblem) -> dict[str, Constant]:
+    rounding, least, largest = _ROUNDING[problem.out_dtype]
+    return {"rounding": rounding, "step": _STEP[problem.dtype], "least": least, "largest": largest}
+
+
+def _threads(problem: GemmProblem) -> int:
+    return ceil_div(problem.m, ROWS) * 256
+
+
+SIGN_ROWS = Helper("sign_rows", 256, 1, lambda p: _operand(p, p.n), _threads)
+CHECK_ROWS = Helper(
+    "check_rows", 256, 1,
+    lambda p: _operand(p, p.k) | _bounds(p) | result_constants(p) | {"out_type": CPP_TYPES[p.out_dtype]}, _threads,
+)  # fmt: skip
+
+
+def verification(problem: GemmProblem, seed: int) -> tuple[Program, Place]:
+    """The launches that check `problem`'s result, and where they leave each row's multiple (float64, batch x m).
+
+    A row passes with a multiple of at most 1.
+    """
+    copies = problem.batch if problem.b.batch_stride else 1
+    pairs = 2 * problem.k
+    step = pairs if copies > 1 else 0
+    ratios = copies * pairs
+    signs = GemmProblem(
+        problem.k, problem.n, 0, problem.b, Matrix(0, seed), Matrix(2, 1, step), None, copies, problem.dtype, "f32",
+    )  # fmt: skip
+    work = Place("work")
+    first = Stage("signed rows of b", SIGN_ROWS, signs, (Place("b"), work, work, work), False)
+    rows = replace(problem, b=Matrix(ratios, seed, step))
+    second = Stage("check of rows", CHECK_ROWS, rows, (Place("a"), work, Place("c"), Place("out")), True)
+    stages = (first, second) if problem.k else (second,)
+    return Program(stages, 8 * (ratios + problem.batch * problem.m)), Place("work", 8 * ratios)
+
+
+def verify(
+    recipe: Recipe, gpu: Gpu, bases: dict[str, int], hold: Callable[[int], int],
+    run: Callable[[CompiledKernel, Launch], None], download: Callable[[int, int], np.ndarray],
+) -> None:  # fmt: skip
+    """Check the result at bases["out"]. `hold` gives so many bytes on the device, `download` copies from there.
+
+    Raises WrongResult with the row that is farthest off.
+    """
+    if recipe.plan is None:
+        return
+    program, place = verification(recipe.problem, random.getrandbits(31))
+    kernels = [stage.compile(gpu.arch) for stage in program.stages]
+    work = hold(program.workspace_bytes)
+    rows = recipe.problem.m
+    done = 0
+    for number, _, launch, _, _ in replace(recipe, program=program).launches(bases | {"work": work}):
+        run(kernels[number], launch)
+        if number + 1 < len(program.stages):
+            continue
+        count = launch.grid[1] * rows
+        multiples = download(work + place.offset, 8 * count).view(np.float64)
+        if not (multiples <= 1).all():
+            worst = int(np.where(np.isnan(multiples), np.inf, multiples).argmax())
+            raise WrongResult(
+                f"verify: row {worst % rows} of product {done + worst // rows} is off by {multiples[worst]:.3g} times "
+                f"what rounding can do, and {int((~(multiples <= 1)).sum())} of {count} rows are off. It was made by "
+                f"{recipe.plan.rung}, config {recipe.plan.config}. Do not use it; name another rung, and report this."
+            )
+        done += launch.grid[1]

@@ -1,0 +1,132 @@
+"""verify=True on the emulator: right results pass, wrong ones of every kind raise, at every dtype, layout and scale."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import InvalidOperand, WrongResult
+from tilewright.ladder import GemmConfig
+from tilewright.ladder.rung import Rung
+
+SMALL = GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=3, group_m=8, min_blocks=4)
+
+
+def values(*shape: int, dtype: str = "float16", seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(sum(shape) + seed).standard_normal(shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("shape", [(40, 33, 70), (1, 1, 1), (65, 2, 300), (5, 7, 0)])
+def test_right_products_pass_with_their_check_launched(dtype, shape):
+    m, n, k = shape
+    a, b = values(m, k, dtype=dtype), values(k, n, dtype=dtype)
+    with tw.emulator() as emulator:
+        plain = tw.matmul(a, b)
+        alone = len(emulator.results)
+        np.testing.assert_array_equal(tw.matmul(a, b, verify=True), plain)
+        assert len(emulator.results) == 2 * alone + (2 if k else 1)
+        assert not emulator.memory._buffers
+
+
+def test_every_layout_scale_and_batch_passes():
+    a, b = values(2, 2, 40, 21).swapaxes(-1, -2), values(2, 33, 40).swapaxes(-1, -2)
+    c = values(33)
+    out = np.full((2, 2, 33, 21), np.nan, np.float32).swapaxes(-1, -2)
+    with tw.emulator():
+        tw.matmul(a, b, verify=True)
+        tw.matmul(a, b, c=c, alpha=-3.0, beta=0.5, verify=True)
+        tw.matmul(a, b, alpha=1e-3, out=out, verify=True)
+        tw.matmul(values(2, 4, 5, 50)[:, ::2], values(3, 1, 1, 50, 9), verify=True)  # several launches
+        tw.matmul(np.full((2, 900), 0.1, np.float32), np.full((900, 3), 0.1, np.float32), verify=True)
+        both = np.zeros((21, 33), np.float16)
+        with pytest.raises(InvalidOperand, match="needs c after the product"):
+            tw.matmul(a[0, 0], b[0], c=both, out=both, verify=True)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_values_that_are_not_finite_pass_where_they_belong(dtype):
+    a, b = values(40, 30, dtype=dtype), values(30, 20, dtype=dtype)
+    a[3, 4], a[17, 2], b[5, 6] = np.nan, np.inf, -np.inf
+    with tw.emulator():
+        tw.matmul(a, b, verify=True)
+        large = np.full((4, 64), 3e2 if dtype == "float16" else 3e20, dtype)
+        assert np.isinf(tw.matmul(large, large.T, verify=True)).all(), "beyond the type's range"
+
+
+def wrong_kernel(monkeypatch, change) -> None:
+    """Every rung's launch becomes change(problem), as a kernel with a mistake would run it."""
+    plan = Rung.plan
+    monkeypatch.setattr(
+        Rung, "plan",
+        lambda self, problem, config, *rest: plan(self, change(problem), config, *rest),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("mistake", "change"),
+    [
+        ("k stops early", lambda p: replace(p, k=p.k - 32)),
+        ("rows are left out", lambda p: replace(p, m=p.m - 32)),
+        ("columns are left out", lambda p: replace(p, n=p.n - 32)),
+        ("b's rows are read too near", lambda p: replace(p, b=replace(p.b, row_stride=p.b.row_stride - 8))),
+        ("a's rows are read too near", lambda p: replace(p, a=replace(p.a, row_stride=p.a.row_stride - 8))),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_wrong_kernel_is_caught(monkeypatch, mistake, change, dtype):
+    a, b = values(64, 128, dtype=dtype), values(128, 96, dtype=dtype)
+    config = SMALL if dtype == "float16" else None
+    wrong_kernel(monkeypatch, change)
+    with tw.emulator():
+        tw.matmul(a, b, config=config, rung=None if config else "f04")
+        with pytest.raises(WrongResult, match=r"row \d+ of product 0 is off by .* Do not use it"):
+            tw.matmul(a, b, config=config, rung=None if config else "f04", verify=True)
+
+
+def test_a_wrong_sum_of_parts_and_a_wrong_alpha_are_caught(monkeypatch):
+    a, b = values(32, 128), values(128, 32)
+    from tilewright import program
+
+    parts = replace(SMALL, split_k=4)
+    plan = program.Helper.plan
+
+    def fewer(self, problem, addresses, alpha, beta):
+        if self.entry == "sum_parts":
+            problem = replace(problem, k=problem.k - 1)
+        return plan(self, problem, addresses, alpha, beta)
+
+    with tw.emulator():
+        tw.matmul(a, b, config=parts, verify=True)
+        monkeypatch.setattr(program.Helper, "plan", fewer)
+        with pytest.raises(WrongResult):
+            tw.matmul(a, b, config=parts, verify=True)
+    monkeypatch.undo()
+    monkeypatch.setattr(
+        program.Tiled, "plan",
+        lambda self, problem, at, alpha, beta: self.rung.plan(problem, self.config, at, 0.9 * alpha, beta),
+    )  # fmt: skip
+    with tw.emulator(), pytest.raises(WrongResult):
+        tw.matmul(a, b, config=SMALL, verify=True)
+
+
+def test_the_row_and_product_that_are_off_are_named(monkeypatch):
+    a, b = values(3, 40, 64), values(3, 64, 32)
+    from tilewright.emu.session import Emulator
+
+    launch = Emulator.launch
+
+    def spoil(self, kernel, one):
+        launch(self, kernel, one)
+        if kernel.entry == "gemm":
+            out = int.from_bytes(one.params[24:32], "little")
+            spot = out + 2 * ((1 * 40 + 17) * 32 + 5)
+            self.memory.views[2][(spot - 0x10_0000_0000) // 2] = np.float16(200).view(np.uint16)
+
+    monkeypatch.setattr(Emulator, "launch", spoil)
+    with tw.emulator(), pytest.raises(WrongResult, match=r"row 17 of product 1 is off .* 1 of 120 rows are off"):
+        tw.matmul(a, b, config=SMALL, verify=True)
