@@ -130,9 +130,9 @@ def _modelled(
     problem: GemmProblem, gpu: Gpu, top: Rung, fits: list[Choice], refused: tuple[tuple[str, str, str], ...],
     batch_invariant: bool,
 ) -> Plan:  # fmt: skip
-    """The quickest by the model in cost.py; the first of equals: the table's order, fewest parts."""
+    """The quickest by the model in cost.py; of equals the smallest tile."""
     known = candidates(problem, top, fits, gpu, may_split=not batch_invariant)
-    best = min(known, key=lambda candidate: candidate.us)
+    best = min(known, key=lambda candidate: (candidate.us, candidate.config.tile_m * candidate.config.tile_n))
     narrow = narrow_operands(problem, top)
     why = [f"least modelled time among {len(known)} plans"]
     tiles, parts = tiles_of(problem, best.config), best.config.split_k

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.errors import DeviceError
+from tilewright.errors import DeviceError, WrongResult
 from tilewright.lab.check import check
 from tilewright.ladder import GemmConfig, find_rung
 from tilewright.ops import in_place, launches, warm
@@ -194,3 +194,55 @@ def test_a_warm_16_bit_call_takes_under_12_microseconds_of_host_time(torch, caps
     with capsys.disabled():
         print(f"\nhost microseconds of a warm bf16 call: { {k: round(v, 2) for k, v in taken.items()} }")
     assert max(taken["new"], taken["out"], taken["f32"]) < 12
+
+
+# --- verify ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("shape", [(512, 512, 512), (1, 2000, 4096), (999, 333, 2111), (4096, 64, 64)], ids=str)
+@pytest.mark.parametrize("layout", ["nn", "tt", "ps"])
+def test_verify_passes_right_products(torch, dtype, shape, layout):
+    m, n, k = shape
+    a, b = (
+        place(torch, *size, kind, getattr(torch, dtype)) for size, kind in zip(((m, k), (k, n)), layout, strict=True)
+    )
+    out = tw.matmul(a, b, alpha=0.5, verify=True)
+    assert torch.equal(out, tw.matmul(a, b, alpha=0.5))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_verify_has_no_false_alarm_in_many_draws_and_on_hard_values(torch, dtype):
+    kind = getattr(torch, dtype)
+    for spread in (1.0, 1e-4):
+        a, b = ((torch.randn(300, 300, device="cuda") * spread).to(kind) for _ in range(2))
+        for _ in range(20):
+            tw.matmul(a, b, verify=True)
+    constant = torch.full((64, 20_000), 0.1, device="cuda", dtype=kind)
+    tw.matmul(constant, constant.t(), verify=True)
+    spread_out = (torch.randn(200, 1000, device="cuda").exp() ** 3).to(kind)
+    tw.matmul(spread_out, spread_out.t(), verify=True)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_verify_catches_a_kernel_that_is_wrong_on_the_gpu(torch, dtype, monkeypatch):
+    from dataclasses import replace
+
+    from tilewright import program
+
+    kind = getattr(torch, dtype)
+    a, b = torch.randn(512, 512, device="cuda").to(kind), torch.randn(512, 512, device="cuda").to(kind)
+    tw.matmul(a, b, verify=True)
+    plan = program.Tiled.plan
+    monkeypatch.setattr(
+        program.Tiled, "plan", lambda self, problem, *rest: plan(self, replace(problem, k=problem.k - 64), *rest)
+    )
+    with pytest.raises(WrongResult, match="Do not use it"):
+        tw.matmul(a, b, verify=True)
+
+
+def test_verify_inside_a_capture_is_refused(torch):
+    a = torch.randn(64, 64, device="cuda").bfloat16()
+    tw.matmul(a, a)
+    with torch.cuda.graph(torch.cuda.CUDAGraph()), pytest.raises(DeviceError, match="verify=True waits"):
+        tw.matmul(a, a, verify=True)

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from ..errors import MissingDependency
+from ..ops.dtypes import DTYPE_NAMES
 from .check import check
 from .climb_gpu import driver_version
 from .ladder import Progress
@@ -48,9 +49,12 @@ def host_records(suite: str, cases: list[dict[str, Any]], say: Progress) -> list
     for number, case in enumerate(cases):
         m, n, k = case["m"], case["n"], case["k"]
         say(number, f"host time at {m}x{n}x{k}")
-        a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
-        out = torch.empty(m, n, device="cuda")
-        verdict = check(matmul(a, b).cpu().numpy(), a.cpu().numpy(), b.cpu().numpy())
+        dtype = case.get("dtype", "f32")
+        kind = getattr(torch, DTYPE_NAMES[dtype])
+        a, b = (torch.randn(size, device="cuda").to(kind) for size in ((m, k), (k, n)))
+        out = torch.empty(m, n, device="cuda", dtype=kind)
+        numbers = [x.float().cpu().numpy() for x in (matmul(a, b), a, b)]
+        verdict = check(*numbers, dtype=dtype, out_dtype=dtype)
         calls: dict[str, Callable[[], object]] = {
             "tw.matmul(a, b)": partial(matmul, a, b),
             "tw.matmul(a, b, out=out)": partial(matmul, a, b, out=out),
@@ -61,6 +65,6 @@ def host_records(suite: str, cases: list[dict[str, Any]], say: Progress) -> list
             result = {"right": verdict.ok, "reason": verdict.reason}
             if verdict.ok:
                 result["host_us"] = host_microseconds(call, torch.cuda.synchronize)
-            where = {"call": text, "m": m, "n": n, "k": k, "layout": "nn", "dtype": "f32"}
+            where = {"call": text, "m": m, "n": n, "k": k, "layout": "nn", "dtype": dtype}
             records.append({"suite": suite, "case": where, "result": result, "provenance": origin})
     return records

@@ -18,7 +18,7 @@ from ..problems import GemmProblem
 from .ladder import Progress, Step, silent
 from .record import write_json
 
-KINDS = ("times", "counters", "stalls", "host", "cold")
+KINDS = ("times", "counters", "stalls", "host", "products", "cold")
 
 
 def select_rungs(text: str | None, dtype: str) -> tuple[Rung, ...]:
@@ -101,6 +101,10 @@ def run_suite(
         from .cold import cold_records
 
         records = cold_records(suite["name"], suite["cases"], say)
+    elif suite["kind"] == "products":
+        from .products import product_records
+
+        records = product_records(suite["name"], suite["cases"], seconds=seconds, say=say)
     elif suite["kind"] == "counters":
         from .counters import compare
 

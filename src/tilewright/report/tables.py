@@ -141,6 +141,23 @@ COLD_PAGE: tuple[Column, ...] = (
 )
 
 
+def _stages(record: Record) -> str:
+    return ", ".join(record["case"]["stages"])
+
+
+PRODUCTS_PAGE: tuple[Column, ...] = (
+    ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
+    ("layout", lambda record: str(record["case"]["layout"]).upper()),
+    ("config", _config),
+    ("launches", _stages),
+    ("us", lambda record: number(record["result"]["ms"] * 1e3, ".1f")),
+    ("TFLOP/s", _result("tflops", ".1f")),
+    ("GB/s", _result("gb_s", ".0f")),
+    ("of cuBLAS", _share("ratio")),
+    ("p10..p90", _spread),
+)
+
+
 def _pair(name: str) -> Callable[[Record], str]:
     def text(record: Record) -> str:
         pair = record["result"]["ratios"][name]
@@ -203,6 +220,8 @@ PAGES: dict[str, tuple[Column, ...]] = {
     "bf16-stalls": STALLS16_PAGE,
     "bf16-counters": COUNTERS_PAGE,
     "bf16-steps": STEPS_PAGE,
+    "bf16-products": PRODUCTS_PAGE,
+    "bf16-host": HOST_PAGE,
 }
 """Which columns a suite's records have in README and docs."""
 

@@ -1,0 +1,100 @@
+"""Whole products as tw.matmul plans them, packing and sums of parts included, in pairs with the library's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ..errors import TilewrightError, WrongResult
+from ..jit.device import Device, Prepared, bound_to, device, executor_for
+from ..jit.timing import Launch
+from ..plan import Plan, plan_for
+from ..problems import GemmProblem
+from ..program import Program, program_for
+from .bench import time_pairs
+from .climb_gpu import Buffers, driver_version, make_buffers, sets_for, verify_reference
+from .ladder import Progress, prepare, silent
+from .record import provenance
+from .reference import find_reference
+
+
+def launches_of_program(program: Program, sets: Sequence[Buffers], where: Device) -> tuple[list[Launch], list[int]]:
+    """(one launch of all stages for each set, the workspaces to release)."""
+    executor = executor_for(where.ordinal)
+    kernels = [stage.compile(where.arch) for stage in program.stages]
+    borrowed = [executor.allocate(program.workspace_bytes) for _ in sets] if program.workspace_bytes else []
+
+    def one(index: int, buffers: Buffers) -> Launch:
+        bases = {"a": buffers.a.address, "b": buffers.b.address, "c": 0, "out": buffers.out.address,
+                 "work": borrowed[index] if borrowed else 0}  # fmt: skip
+        steps = []
+        for stage, kernel in zip(program.stages, kernels, strict=True):
+            launch, _ = stage.launch(1, bases, 1.0, 0.0)
+            with bound_to(where.ordinal):
+                steps.append((Prepared(kernel, launch, where.ordinal), launch.params))
+
+        def run(stream: int) -> None:
+            for prepared, params in steps:
+                prepared.launch(params, stream)
+
+        return run
+
+    return [one(index, buffers) for index, buffers in enumerate(sets)], borrowed
+
+
+def product_records(
+    suite: str, cases: Sequence[dict[str, Any]], ordinal: int = 0, seconds: float = 1.0, say: Progress = silent
+) -> list[dict[str, Any]]:
+    """One record a case {"m", "n", "k", "layout", "dtype"}: checked against float64, then timed. Wrong is not timed.
+
+    Raises TilewrightError without a library to compare with.
+    """
+    where = device(ordinal)
+    executor = executor_for(ordinal)
+    library, why = find_reference(ordinal)
+    if library is None:
+        raise TilewrightError(why)
+    origin = provenance(
+        machine_kind="gpu", gpu=where.name, arch=where.arch.name, driver=driver_version(), reference=library.name,
+        reference_version=library.version,
+    )  # fmt: skip
+    records = []
+    for number, case in enumerate(cases):
+        problem = GemmProblem.dense(
+            case["m"], case["n"], case["k"], layout=case.get("layout", "nn"), dtype=case["dtype"]
+        )
+        say(number, f"{problem.m} x {problem.n} x {problem.k} {problem.layout} in {problem.dtype}")
+        plan = plan_for(problem, where.gpu)
+        program = program_for(problem, plan)
+        given, count = prepare(problem), sets_for(problem, where.gpu.l2)
+        sets = [make_buffers(problem, executor, seed) for seed in range(count)]
+        own, borrowed = launches_of_program(program, sets, where)
+        result: dict[str, Any] = {"right": True, "reason": ""}
+        try:
+            verify_reference(str(plan.rung), own[0], sets[0].out.address, executor, problem, given)
+        except WrongResult as error:
+            result = {"right": False, "reason": str(error)}
+        if result["right"]:
+            references = [library.prepare(s.a, s.b, s.out, problem.layout) for s in sets]
+            verify_reference(library.name, references[0], sets[0].out.address, executor, problem, given)
+            timing, conditions = time_pairs(ordinal, own, references, seconds=seconds)
+            result |= timing.to_dict() | {
+                "tflops": problem.flops / timing.ms * 1e-9,
+                "gb_s": problem.bytes / timing.ms * 1e-6,
+                "buffer_sets": count,
+                "conditions": conditions,
+            }
+        for address in borrowed:
+            executor.release(address)
+        records.append({"suite": suite, "case": _case(problem, plan, program), "result": result, "provenance": origin})
+    return records
+
+
+def _case(problem: GemmProblem, plan: Plan, program: Program) -> dict[str, Any]:
+    return {
+        "rung": plan.rung.id, "config": asdict(plan.config), "config_text": str(plan.config), "source": plan.source,
+        "stages": [stage.name for stage in program.stages], "workspace_bytes": program.workspace_bytes,
+        "m": problem.m, "n": problem.n, "k": problem.k, "dtype": problem.dtype, "out_dtype": problem.out_dtype,
+        "layout": problem.layout,
+    }  # fmt: skip
