@@ -17,6 +17,8 @@ from .problems import ITEM_BYTES, GemmProblem
 
 LAUNCH_US = 2.0
 """A launch, its first loads and its last stores."""
+PACK_US = 1.2
+"""What a packing launch takes beyond that."""
 TILE_LATENCY_US = 1.0
 """From asking for a tile to having it, under load."""
 REFILL_US = 1.5
@@ -102,7 +104,7 @@ def packing_us(problem: GemmProblem, names: tuple[str, ...], gpu: Gpu) -> float:
     item, total = ITEM_BYTES[problem.dtype], 0.0
     for name in names:
         matrix, size = (problem.a, problem.m * problem.k) if name == "a" else (problem.b, problem.k * problem.n)
-        total += _pass_us(2 * size * item * (problem.batch if matrix.batch_stride else 1), gpu)
+        total += PACK_US + _pass_us(2 * size * item * (problem.batch if matrix.batch_stride else 1), gpu)
     return total
 
 

@@ -235,7 +235,7 @@ def test_verify_catches_a_kernel_that_is_wrong_on_the_gpu(torch, dtype, monkeypa
     tw.matmul(a, b, verify=True)
     plan = program.Tiled.plan
     monkeypatch.setattr(
-        program.Tiled, "plan", lambda self, problem, *rest: plan(self, replace(problem, k=problem.k - 64), *rest)
+        program.Tiled, "plan", lambda self, problem, *rest: plan(self, replace(problem, k=problem.k - 256), *rest)
     )
     with pytest.raises(WrongResult, match="Do not use it"):
         tw.matmul(a, b, verify=True)

@@ -16,17 +16,38 @@ __device__ inline const typename Cfg::out_type* c_base(const GemmArgs& args) {
   return static_cast<const typename Cfg::out_type*>(args.c) + blockIdx.y * args.c_batch;
 }
 
+/// What goes to (row, col), an element of the result.
+template <class Cfg>
+__device__ inline float element16(const GemmArgs& args, int row, int col, float acc) {
+  float value[1] = {args.alpha * acc};
+  if constexpr (Cfg::use_c) {
+    const auto old = c_base<Cfg>(args)[offset_of<Cfg::out_unit>(row, col, args.c_row, args.c_col)];
+    value[0] = fmaf(args.beta, to_float(old), value[0]);
+  }
+  fuse<false>(args.fused, row, col, value);
+  return value[0];
+}
+
 template <class Cfg>
 __device__ inline void store_element16(const GemmArgs& args, int row, int col, float acc) {
   using Out = typename Cfg::out_type;
   if (Cfg::edge && (row >= args.m || col >= args.n)) return;
-  float value[1] = {args.alpha * acc};
-  if constexpr (Cfg::use_c) {
-    const Out old = c_base<Cfg>(args)[offset_of<Cfg::out_unit>(row, col, args.c_row, args.c_col)];
-    value[0] = fmaf(args.beta, to_float(old), value[0]);
+  const float value = element16<Cfg>(args, row, col, acc);
+  out_base<Cfg>(args)[offset_of<Cfg::out_unit>(row, col, args.out_row, args.out_col)] = from_float<Out>(value);
+}
+
+/// Four 16-bit elements of a row that may start anywhere, in words where they lie in words: an odd row pitch (4095) puts
+/// every other row on an odd address, and single elements take six times the sectors.
+template <class Out>
+__device__ inline void store_four(Out* to, const float (&value)[4]) {
+  if ((reinterpret_cast<unsigned long long>(to) & 2) == 0) {
+    reinterpret_cast<unsigned*>(to)[0] = pack<Out>(value[0], value[1]);
+    reinterpret_cast<unsigned*>(to)[1] = pack<Out>(value[2], value[3]);
+  } else {
+    to[0] = from_float<Out>(value[0]);
+    *reinterpret_cast<unsigned*>(to + 1) = pack<Out>(value[1], value[2]);
+    to[3] = from_float<Out>(value[3]);
   }
-  fuse<false>(args.fused, row, col, value);
-  out_base<Cfg>(args)[offset_of<Cfg::out_unit>(row, col, args.out_row, args.out_col)] = from_float<Out>(value[0]);
 }
 
 template <bool first, class A, class B>
@@ -65,6 +86,15 @@ __device__ inline void store_run(const GemmArgs& args, int row, int col, const f
   constexpr int words = count * int(sizeof(Out)) / 4;
   static_assert(words == 2 || words == 4, "8 or 16 bytes");
   if constexpr (!Cfg::vector_out) {
+    if constexpr (sizeof(Out) == 2 && count == 4 && Cfg::out_unit == unit_col) {
+      if (row < args.m && col + 4 <= args.n) {
+        float value[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) value[i] = element16<Cfg>(args, row, col + i, acc[i]);
+        store_four(out_base<Cfg>(args) + row * args.out_row + col, value);
+        return;
+      }
+    }
 #pragma unroll
     for (int i = 0; i < count; ++i) store_element16<Cfg>(args, row, col + i, acc[i]);
   } else {
