@@ -11,8 +11,11 @@ from tilewright.ladder import ATTENTION_RUNGS, AttentionConfig, find_attention_r
 RUNGS = [rung.id for rung in ATTENTION_RUNGS]
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-@pytest.mark.parametrize("is_causal", [False, True])
+# Compiling takes the time: every rung under the mask, the longer path; without it those that walk in a new way.
+@pytest.mark.parametrize(
+    ("rung", "is_causal"),
+    [*((rung, True) for rung in RUNGS), *((rung, False) for rung in ("a01", "a03", "a10", "a17"))],
+)
 def test_a_rung_is_right_at_ragged_lengths_with_its_tuned_config(rung, is_causal):
     for seq in (1, 17, 200):
         problem = AttentionProblem.dense(1, 1, seq, seq, 128, is_causal=is_causal, with_lse=True)
@@ -20,8 +23,7 @@ def test_a_rung_is_right_at_ragged_lengths_with_its_tuned_config(rung, is_causal
         assert verdict.ok, (seq, verdict.reason)
 
 
-@pytest.mark.parametrize("rung", ["a01", "a03", "a16"])
-@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(("rung", "is_causal"), [("a02", False), ("a05", False), ("a16", False), ("a17", True)])
 def test_a_rung_is_right_at_lengths_that_tiles_divide(rung, is_causal):
     problem = AttentionProblem.dense(1, 2, 128, 128, 128, is_causal=is_causal)
     verdict, _ = run_attention(find_attention_rung(rung), problem)
@@ -29,7 +31,7 @@ def test_a_rung_is_right_at_lengths_that_tiles_divide(rung, is_causal):
 
 
 @pytest.mark.parametrize("d_head", [32, 64, 96, 192, 256])
-@pytest.mark.parametrize("rung", ["a07", "a16"])
+@pytest.mark.parametrize("rung", ["a07", "a17"])
 def test_every_head_size_is_right_in_both_types(rung, d_head):
     config = AttentionConfig(d_head, 64, 32, 4, 2, 2, 2, buffer=True)
     dtype = "f16" if d_head in (64, 192) else "bf16"

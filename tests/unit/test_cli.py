@@ -49,7 +49,17 @@ def test_the_version_is_printed(run):
 
 
 @pytest.mark.parametrize(
-    "command", [(), ("ladder", "gemm"), ("emulate",), ("explain",), ("bench",), ("report",), ("cache", "import")]
+    "command",
+    [
+        (),
+        ("ladder", "gemm"),
+        ("ladder", "attention"),
+        ("emulate",),
+        ("explain",),
+        ("bench",),
+        ("report",),
+        ("cache", "import"),
+    ],
 )
 def test_help_is_there_for_every_command_and_within_a_hundred_columns(run, command):
     status, out, _ = run(*command, "--help")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import emulate, house, ladder, tune
+from . import attention, emulate, house, ladder, tune
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -25,6 +25,7 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
         raise typer.Exit
 
 
+ladder.app.command(epilog=attention.EXAMPLE)(attention.attention)
 app.add_typer(ladder.app, name="ladder")
 app.command(epilog=emulate.EXAMPLE)(emulate.emulate)
 app.command(epilog="Example:  tilewright explain --m 4096 --n 4096 --k 64 --layout nt --gpu A100")(ladder.explain)

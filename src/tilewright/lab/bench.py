@@ -148,23 +148,25 @@ def time_pairs(
     *,
     seconds: float = 1.0,
     least_pairs: int = 10,
+    graphs: bool = True,
 ) -> tuple[Timing, dict[str, float]]:
     """(times, conditions under load). One launch a buffer set: the sets are rotated through.
 
-    Warms up for half of `seconds`, then measures pairs for `seconds`, at least `least_pairs`; the conditions are read
+    Without `graphs` short kernels are not replayed from graphs either: for references that allocate as they run. Warms
+    up for half of `seconds`, then measures pairs for `seconds`, at least `least_pairs`; the conditions are read
     while the pairs run.
     """
     watch = Stopwatch(ordinal)
     sides: list[list[Launch]] = [list(candidates)] + ([list(references)] if references else [])
     try:
-        with bound_to(ordinal), ExitStack() as graphs:
+        with bound_to(ordinal), ExitStack() as open_graphs:
             for index in range(len(candidates)):  # loads modules and workspaces, apart from any time
                 watch.measure([side[index] for side in sides])
-            launches, by_graph = 1, median(watch.measure(sides[0])) < SHORT_MS
+            launches, by_graph = 1, graphs and median(watch.measure(sides[0])) < SHORT_MS
             if by_graph:
                 rounds = -(-LEAST_REPLAYS // len(candidates))
                 launches = rounds * len(candidates)
-                sides = [[graphs.enter_context(watch.graph_of(side * rounds))] for side in sides]
+                sides = [[open_graphs.enter_context(watch.graph_of(side * rounds))] for side in sides]
             pair_ms = sum(watch.measure([side[0] for side in sides]))
             at_once = min(max(1, int(QUEUE_MS / pair_ms)), MOST_AT_ONCE)
             paired_samples(watch.measure, sides, seconds / 2, 3, at_once)

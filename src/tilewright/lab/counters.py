@@ -49,7 +49,7 @@ METRICS = {
     "ldmatrix_instructions": "smsp__inst_executed_op_ldsm.sum",
 }
 
-_STALLS = (
+STALLS = (
     "long_scoreboard", "short_scoreboard", "mio_throttle", "lg_throttle", "barrier", "dispatch_stall",
     "math_pipe_throttle", "not_selected", "no_instruction", "wait",
 )  # fmt: skip
@@ -59,7 +59,7 @@ PIPES = {
     "shared_pipe": "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_active",
     "cycles": "sm__cycles_active.avg",
     "products": "smsp__inst_executed_pipe_tensor_op_hmma.sum",
-} | {name: f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio" for name in _STALLS}
+} | {name: f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio" for name in STALLS}
 
 
 def read_hardware(
@@ -96,7 +96,7 @@ def stall_records(steps: Sequence[Step], gpu: Gpu, say: Progress = silent) -> li
         products, quarters = read["products"], gpu.arch.warp_schedulers * gpu.sm_count
         result |= {name: read[name] / 100 for name in ("issue_active", "fma_pipe", "shared_pipe")}
         result["cycles_per_product"] = read["cycles"] * quarters / products if products else None
-        result["stalls"] = {name: read[name] for name in _STALLS}
+        result["stalls"] = {name: read[name] for name in STALLS}
         records.append(as_record("stalls", step, result, origin))
     return records
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..arch import Gpu
+from ..attention_problem import AttentionProblem
 from ..errors import TilewrightError
 from ..jit import CompiledKernel
 from ..jit.launch import Executor
@@ -183,7 +184,7 @@ def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def executed(counters: Any, problem: GemmProblem, gpu: Gpu) -> dict[str, Any]:
+def executed(counters: Any, problem: GemmProblem | AttentionProblem, gpu: Gpu) -> dict[str, Any]:
     """The figures of a ladder's table, from the emulator's counters (emu.Counters).
 
     FLOP per byte counts the problem's operations against the sectors that all requests to global memory asked for;

@@ -63,3 +63,26 @@ def disassemble(cubin: bytes) -> list[Instruction]:
 def count(instructions: Sequence[Instruction]) -> Counter[str]:
     """Instructions by opcode without its modifiers."""
     return Counter(instruction.opcode.split(".")[0] for instruction in instructions)
+
+
+_TARGET = re.compile(r"0x([0-9a-f]+)")
+
+
+def main_loop(instructions: Sequence[Instruction], holding: str) -> list[Instruction]:
+    """The shortest loop with the most instructions that begin with `holding`: from a backward branch's target to it.
+
+    Raises TilewrightError when no loop holds one.
+    """
+    best: list[Instruction] = []
+    most = 0
+    for branch in instructions:
+        target = _TARGET.search(branch.operands) if branch.opcode.startswith("BRA") else None
+        if target is None or int(target[1], 16) > branch.address:
+            continue
+        body = [i for i in instructions if int(target[1], 16) <= i.address <= branch.address]
+        held = sum(i.opcode.startswith(holding) for i in body)
+        if held > most or (held == most and held and len(body) < len(best)):
+            best, most = body, held
+    if not best:
+        raise TilewrightError(f"no loop among {len(instructions)} instructions holds {holding}.")
+    return best

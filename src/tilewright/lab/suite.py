@@ -12,13 +12,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..attention_problem import AttentionProblem
 from ..errors import ConfigRejected, TilewrightError
-from ..ladder import GEMM_RUNGS, Rung, find_rung, rungs_for
+from ..ladder import GEMM_RUNGS, AttentionConfig, Rung, find_rung, rungs_for
 from ..problems import GemmProblem
+from .attention import AttentionStep, select_attention_rungs
 from .ladder import Progress, Step, silent
 from .record import write_json
 
-KINDS = ("times", "counters", "stalls", "host", "products", "cold")
+KINDS = ("times", "counters", "stalls", "host", "products", "cold", "attention", "attention-stalls")
 
 
 def select_rungs(text: str | None, dtype: str) -> tuple[Rung, ...]:
@@ -86,6 +88,20 @@ def steps_of(suite: dict[str, Any], gpu: Any) -> list[Step]:
     return steps
 
 
+def attention_steps(suite: dict[str, Any], gpu: Any) -> list[AttentionStep]:
+    """The suite's attention cases: their rungs with the best config known, or with the case's own."""
+    steps = []
+    for case in suite["cases"]:
+        problem = AttentionProblem.dense(
+            case["batch"], case["heads"], case["seq"], case["seq"], case["d_head"],
+            dtype=case.get("dtype", "bf16"), is_causal=case.get("causal", False),
+        )  # fmt: skip
+        for rung in select_attention_rungs(case.get("rungs")):
+            config = AttentionConfig.parse(case["config"]) if "config" in case else rung.default(problem, gpu.arch)
+            steps.append(AttentionStep(rung, config, problem))
+    return steps
+
+
 def run_suite(
     suite: dict[str, Any], out: Path, seconds: float = 1.0, say: Progress = silent
 ) -> tuple[Path, list[dict[str, Any]]]:
@@ -105,6 +121,14 @@ def run_suite(
         from .products import product_records
 
         records = product_records(suite["name"], suite["cases"], seconds=seconds, say=say)
+    elif suite["kind"].startswith("attention"):
+        from .attention_gpu import attention_stalls, climb_attention_on_gpu
+
+        steps = attention_steps(suite, gpu)
+        if suite["kind"] == "attention":
+            records = climb_attention_on_gpu(steps, suite=suite["name"], seconds=seconds, say=say)
+        else:
+            records = [r | {"suite": suite["name"]} for r in attention_stalls(steps, gpu, say)]
     elif suite["kind"] == "counters":
         from .counters import compare
 

@@ -108,6 +108,17 @@ MEASURED: tuple[Column, ...] = (
     ("shared B", _result("shared_bytes", "d")),
     ("occup.", _share("occupancy", 0)),
 )
+ATTENTION_MEASURED: tuple[Column, ...] = (
+    ("rung", _rung),
+    ("check", _verdict),
+    ("ms", _milliseconds),
+    ("TFLOP/s", _result("tflops", ".1f")),
+    ("of FA2", _share("ratio")),
+    ("of cuDNN", _share("ratio_cudnn")),
+    ("regs", _result("registers", "d")),
+    ("spill B", _result("spill_bytes", "d")),
+    ("shared B", _result("shared_bytes", "d")),
+)
 LADDER_PAGE: tuple[Column, ...] = (
     ("rung", _rung),
     ("config", _config),
@@ -208,6 +219,36 @@ STEPS_PAGE: tuple[Column, ...] = (
     ("NN", _result("ratio_nn", ".3f")),
     ("NT", _result("ratio_nt", ".3f")),
 )
+_ATTENTION_FIGURES: tuple[Column, ...] = (
+    ("config", _config),
+    ("ms", _milliseconds),
+    ("TFLOP/s", _result("tflops", ".1f")),
+    ("of FlashAttention-2", _share("ratio")),
+    ("p10..p90", _spread),
+    ("of cuDNN", _share("ratio_cudnn")),
+)
+ATTENTION_LADDER_PAGE: tuple[Column, ...] = (
+    ("rung", _rung),
+    *_ATTENTION_FIGURES,
+    ("registers", _result("registers", "d")),
+    ("spill B", _result("spill_bytes", "d")),
+)
+ATTENTION_SIZES_PAGE: tuple[Column, ...] = (
+    ("d_head", lambda record: str(record["case"]["d_head"])),
+    ("mask", lambda record: "causal" if record["case"]["is_causal"] else "full"),
+    ("batch x heads x length", lambda record: "{batch} x {heads_q} x {seq_q}".format(**record["case"])),
+    ("rung", _rung),
+    *_ATTENTION_FIGURES,
+)
+ATTENTION_STALLS_PAGE: tuple[Column, ...] = (
+    ("rung", _rung),
+    ("tensor pipe", _share("tensor_pipe", 0)),
+    ("issue slots used", _share("issue_active", 0)),
+    ("shared data pipe", _share("shared_pipe", 0)),
+    ("exponentials", _share("xu_pipe", 0)),
+    *((name.replace("_", " "), _stall(name)) for name in
+      ("wait", "math_pipe_throttle", "short_scoreboard", "long_scoreboard", "barrier", "not_selected")),
+)  # fmt: skip
 PAGES: dict[str, tuple[Column, ...]] = {
     "fp32-ladder": LADDER_PAGE,
     "fp32-f12": SIZES_PAGE,
@@ -222,6 +263,10 @@ PAGES: dict[str, tuple[Column, ...]] = {
     "bf16-steps": STEPS_PAGE,
     "bf16-products": PRODUCTS_PAGE,
     "bf16-host": HOST_PAGE,
+    "attention-ladder": ATTENTION_LADDER_PAGE,
+    "attention-causal": ATTENTION_LADDER_PAGE,
+    "attention-sizes": ATTENTION_SIZES_PAGE,
+    "attention-stalls": ATTENTION_STALLS_PAGE,
 }
 """Which columns a suite's records have in README and docs."""
 

@@ -104,6 +104,7 @@ struct Block {
 
   Softmax<pieces, Rung::fused, Rung::lazy, Scores::may_hide_rows> softmax;
   float s[pieces][2 * keys][4];
+  Held<pieces, keys> p;
   float out[pieces][2 * depth][4];
 
   __device__ Block(const AttentionArgs& args, unsigned shared)
@@ -159,27 +160,17 @@ struct Block {
     }
   }
 
-  /// S becomes weights. `first`: of the first tile, which out and sums need not follow.
+  /// S becomes P. `first`: of the first tile, which out and sums need not follow.
   template <bool first>
   __device__ void weigh(int n) {
     const int lane = threadIdx.x % 32;
     score.apply(s, place.row0 + warp_row + lane / 4, tile(n) * Cfg::b_c + lane % 4 * 2, tile(n));
-    softmax.template update<first>(s, out, args.factor);
+    softmax.template update<T, first>(s, p.piece, out, args.factor);
   }
 
   /// out += P V; out = P V at first.
   template <bool first>
   __device__ void multiply_pv() {
-    Held<pieces, keys> p;
-#pragma unroll
-    for (int k = 0; k < keys; ++k)
-#pragma unroll
-      for (int i = 0; i < pieces; ++i)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const float* two = s[i][2 * k + j / 2] + j % 2 * 2;
-          p.piece[k][i][j] = pack<T>(two[0], two[1]);
-        }
     if constexpr (first) {
 #pragma unroll
       for (int i = 0; i < pieces; ++i)

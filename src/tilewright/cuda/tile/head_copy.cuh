@@ -85,18 +85,20 @@ __device__ inline void copy_rows(unsigned at, const unsigned short* from, const 
                          row0 + Map::row() + step * Map::step_rows < source.rows);
 }
 
-/// One shared address a thread, computed once.
+/// One shared and one global address a thread, computed once.
 template <class Tile, int threads, bool edge>
 struct StridedCopy {
   using Map = CopyMap<Tile, threads, threads>;
   unsigned at;
   HeadSource source;
+  const unsigned short* from;  // this thread's first chunk of a tile at row 0
 
   __device__ StridedCopy(unsigned tile, const HeadSource& source, int)
-      : at(tile + Tile::place(Map::row(), Map::col())), source(source) {}
+      : at(tile + Tile::place(Map::row(), Map::col())), source(source),
+        from(source.base + Map::row() * source.row_stride + Map::col()) {}
 
   __device__ void start(int row0) const {
-    copy_rows<Tile, threads, edge>(at, source.base + (row0 + Map::row()) * source.row_stride + Map::col(), source, row0);
+    copy_rows<Tile, threads, edge>(at, from + row0 * source.row_stride, source, row0);
   }
 };
 

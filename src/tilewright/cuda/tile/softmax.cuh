@@ -6,6 +6,7 @@
 //     sum     this lane's part of sum 2^((score - max) factor); the quad's parts are added at the end
 
 #include "ptx/ex2.cuh"
+#include "ptx/number16.cuh"
 
 /// The largest value of the quad.
 __device__ inline float quad_max(float x) {
@@ -31,9 +32,10 @@ struct Softmax {
       for (int half = 0; half < 2; ++half) max[i][half] = minus_infinity(), sum[i][half] = 0;
   }
 
-  /// Scores become weights; out and sums follow the new maximum. `first`: there is nothing yet to follow it.
-  template <bool first, int n, int d>
-  __device__ void update(float (&s)[m][n][4], float (&out)[m][d][4], float factor) {
+  /// Scores become weights p, in pairs of T as the left operand of the next product takes them; out and sums follow the
+  /// new maximum. `first`: there is nothing yet to follow it.
+  template <class T, bool first, int n, int d>
+  __device__ void update(const float (&s)[m][n][4], unsigned (&p)[n / 2][m][4], float (&out)[m][d][4], float factor) {
     float largest[m][2];
     bool grown = false;
 #pragma unroll
@@ -57,17 +59,19 @@ struct Softmax {
 #pragma unroll
     for (int i = 0; i < m; ++i)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float base = base_of(max[i][half]), offset = -base * factor;
+      for (int j = 0; j < n; ++j)
 #pragma unroll
-        for (int j = 0; j < n; ++j)
+        for (int half = 0; half < 2; ++half) {
+          const float base = base_of(max[i][half]);
+          float weight[2];
 #pragma unroll
-          for (int e = 2 * half; e < 2 * half + 2; ++e) {
-            s[i][j][e] = exp2_approx(fused ? fmaf(s[i][j][e], factor, offset)
-                                           : __fmul_rn(__fsub_rn(s[i][j][e], base), factor));
-            sum[i][half] += s[i][j][e];
+          for (int e = 0; e < 2; ++e) {
+            const float x = s[i][j][2 * half + e];
+            weight[e] = exp2_approx(fused ? fmaf(x, factor, -base * factor) : __fmul_rn(__fsub_rn(x, base), factor));
+            sum[i][half] += weight[e];
           }
-      }
+          p[j / 2][i][j % 2 * 2 + half] = pack<T>(weight[0], weight[1]);
+        }
   }
 
   /// The sums of whole rows.

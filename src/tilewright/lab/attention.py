@@ -1,0 +1,146 @@
+"""The attention ladder: each rung is checked, then counted on the emulator, or timed (lab/attention_gpu.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from ..arch import Gpu
+from ..attention_problem import AttentionProblem
+from ..errors import ConfigRejected, TilewrightError
+from ..jit import CompiledKernel
+from ..jit.launch import Executor
+from ..ladder import ATTENTION_RUNGS, AttentionAddresses, AttentionConfig, AttentionRung, find_attention_rung
+from .attention_check import AttentionReference, attention_reference, check_attention
+from .check import CheckResult, Guarded
+from .ladder import Progress, executed, silent, verdict_dict
+from .numbers import from_stored, rounded, to_stored
+from .record import provenance
+from .resources import static_facts
+
+
+@dataclass(frozen=True)
+class AttentionStep:
+    """A rung, its config, and the problem to climb it with."""
+
+    rung: AttentionRung
+    config: AttentionConfig
+    problem: AttentionProblem
+
+    def facts(self, kernel: CompiledKernel, gpu: Gpu) -> dict[str, Any]:
+        """See resources.static_facts."""
+        return static_facts(kernel, self.config.threads, self.rung.shared_bytes(self.config), gpu)
+
+
+@dataclass(frozen=True)
+class AttentionOperands:
+    """Q [b, h, sq, d], K and V [b, hk, sk, d] as float32 values that the problem's type can hold, and the result."""
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    expected: AttentionReference
+
+
+def select_attention_rungs(text: str | None) -> tuple[AttentionRung, ...]:
+    """Rungs by "a05..a09", "a01,a16", or both; all for None. Raises ConfigRejected with the known ids."""
+    if text is None:
+        return ATTENTION_RUNGS
+    chosen: list[AttentionRung] = []
+    for part in text.split(","):
+        first, dots, last = part.strip().partition("..")
+        low = find_attention_rung(first)
+        high = find_attention_rung(last) if dots else low
+        span = ATTENTION_RUNGS[ATTENTION_RUNGS.index(low) : ATTENTION_RUNGS.index(high) + 1]
+        if not span:
+            raise ConfigRejected(f"the range {part!r} is empty: {low} stands above {high}.")
+        chosen.extend(rung for rung in span if rung not in chosen)
+    return tuple(chosen)
+
+
+def prepare_attention(problem: AttentionProblem, seed: int = 0) -> AttentionOperands:
+    """Random normal operands and what attention must make of them."""
+    rng = np.random.default_rng(seed)
+    shapes = [(problem.heads_q, problem.seq_q), *[(problem.heads_kv, problem.seq_k)] * 2]
+    q, k, v = (
+        rounded(rng.standard_normal((problem.batch, heads, rows, problem.d_head), dtype=np.float32), problem.dtype)
+        for heads, rows in shapes
+    )
+    return AttentionOperands(q, k, v, attention_reference(q, k, v, problem))
+
+
+def run_attention_checked(
+    step: AttentionStep, kernel: CompiledKernel, executor: Executor, given: AttentionOperands
+) -> CheckResult:
+    """Run the rung once on dense [b, h, s, d] operands, into a poisoned buffer between guard bands, and judge it.
+
+    Raises what the launch raises.
+    """
+    problem = step.problem
+    out, lse = Guarded(given.q.shape, problem.dtype), Guarded(given.q.shape[:3])
+    held: list[int] = []
+    try:
+        for values in (given.q, given.k, given.v):
+            held.append(executor.upload(to_stored(values, problem.dtype).view(np.uint8).reshape(-1)))
+        for guarded in (out, lse):
+            held.append(executor.upload(guarded.whole.view(np.uint8)))
+        q, k, v, at_out, at_lse = held
+        addresses = AttentionAddresses(
+            q, k, v, at_out + out.band * out.whole.itemsize, at_lse + lse.band * lse.whole.itemsize
+        )
+        executor.launch(kernel, step.rung.plan(problem, step.config, addresses))
+        for address, guarded in ((at_out, out), (at_lse, lse)):
+            guarded.whole[:] = executor.download(address, guarded.whole.nbytes).view(guarded.whole.dtype)
+    finally:
+        for address in held:
+            executor.release(address)
+    if not (out.intact() and lse.intact()):
+        return CheckResult(False, inf, 0.0, "it wrote outside its output")
+    if missing := out.untouched():
+        return CheckResult(False, inf, 0.0, f"it left {missing} elements unwritten")
+    values = from_stored(out.view, problem.dtype)
+    return check_attention(values, given.expected, problem.dtype, lse.view if problem.with_lse else None)
+
+
+def attention_record(
+    suite: str, step: AttentionStep, result: dict[str, Any], origin: dict[str, Any], layout: str = "bhsd"
+) -> dict[str, Any]:
+    """A record of one step (see lab/record.py)."""
+    problem = step.problem
+    names = ("batch", "heads_q", "heads_kv", "seq_q", "seq_k", "d_head", "dtype", "is_causal")
+    case = {"rung": step.rung.id, "config": asdict(step.config), "config_text": str(step.config), "layout": layout}
+    case |= {name: getattr(problem, name) for name in names}
+    return {"suite": suite, "case": case, "result": result, "provenance": origin}
+
+
+def climb_attention_on_emulator(
+    steps: Sequence[AttentionStep], gpu: Gpu, suite: str = "emulator-attention", say: Progress = silent
+) -> list[dict[str, Any]]:
+    """One record a step: the check, what the compiler says, what was executed. No times.
+
+    A rung that does what a GPU punishes is wrong, and its record says what it did; the climb goes on.
+    """
+    from ..emu import Emulator
+
+    records = []
+    operands: dict[AttentionProblem, AttentionOperands] = {}
+    origin = provenance(machine_kind="emulator", gpu=gpu.name, arch=gpu.arch.name)
+    for number, step in enumerate(steps):
+        say(number, step.rung.id)
+        if step.problem not in operands:
+            operands = {step.problem: prepare_attention(step.problem)}
+        kernel = step.rung.compile(step.problem, step.config, gpu.arch)
+        executor = Emulator(gpu.name)
+        try:
+            verdict = run_attention_checked(step, kernel, executor, operands[step.problem])
+        except TilewrightError as error:
+            verdict = CheckResult(False, inf, 0.0, str(error))
+        result = verdict_dict(verdict) | step.facts(kernel, gpu)
+        if executor.results:
+            result |= executed(executor.last.counters, step.problem, gpu)
+        records.append(attention_record(suite, step, result, origin))
+    return records

@@ -1,0 +1,70 @@
+"""Every attention rung on the GPU: right against float64 at every kind of shape, outputs whole, guard bands intact."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.attention_problem import AttentionProblem
+from tilewright.jit.device import bound_to, executor_for
+from tilewright.lab.attention import AttentionStep, prepare_attention, run_attention_checked
+from tilewright.lab.attention_gpu import launches_of, make_buffers
+from tilewright.ladder import ATTENTION_RUNGS, find_attention_rung
+from tilewright.ladder.attention_rung import D_HEADS
+
+pytestmark = pytest.mark.gpu
+
+RUNGS = [rung.id for rung in ATTENTION_RUNGS]
+SHAPES = [  # batch, query heads, key heads, queries, keys
+    (1, 1, 1, 1, 1), (2, 4, 2, 17, 200), (1, 3, 1, 333, 200), (2, 2, 2, 256, 512), (1, 2, 1, 700, 701),
+    (3, 1, 1, 128, 64),
+]  # fmt: skip
+
+
+def verdict(rung: str, shape: tuple[int, ...], d_head: int, **options):
+    batch, heads_q, heads_kv, seq_q, seq_k = shape
+    problem = AttentionProblem.dense(batch, heads_q, seq_q, seq_k, d_head, heads_kv=heads_kv, with_lse=True, **options)
+    executor, chosen = executor_for(0), find_attention_rung(rung)
+    step = AttentionStep(chosen, chosen.default(problem, executor.arch), problem)
+    kernel = chosen.compile(problem, step.config, executor.arch)
+    return run_attention_checked(step, kernel, executor, prepare_attention(problem))
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("rung", RUNGS)
+def test_a_rung_is_right_and_stays_inside(rung, shape, is_causal):
+    found = verdict(rung, shape, d_head=128, dtype="f16" if shape[0] == 2 else "bf16", is_causal=is_causal)
+    assert found.ok, found.reason
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("d_head", D_HEADS)
+@pytest.mark.parametrize("rung", ["a03", "a07", "a09", "a17"])
+def test_every_head_size_is_right(rung, d_head, is_causal):
+    found = verdict(rung, (2, 4, 2, 130, 257), d_head=d_head, dtype="bf16", is_causal=is_causal)
+    assert found.ok, found.reason
+
+
+@pytest.mark.parametrize("scale", [-0.3, 0.0, 0.5, 3.0])
+@pytest.mark.parametrize("rung", ["a01", "a17"])
+def test_every_scale_is_right(rung, scale):
+    found = verdict(rung, (1, 2, 2, 300, 300), d_head=64, dtype="f16", scale=scale)
+    assert found.ok, found.reason
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_the_same_call_gives_the_same_bits(rung):
+    problem = AttentionProblem.dense(4, 16, 1000, 1000, 128, is_causal=True)
+    executor, chosen = executor_for(0), find_attention_rung(rung)
+    step = AttentionStep(chosen, chosen.default(problem, executor.arch), problem)
+    buffers = make_buffers(problem, 0, 0)
+    (launch,) = launches_of(step, chosen.compile(problem, step.config, executor.arch), [buffers], 0)
+    results = []
+    for fill in (0xFF, 0x00, 0xFF):
+        executor.write(buffers.out.address, np.full(buffers.out.nbytes, fill, np.uint8))
+        with bound_to(0):
+            launch(executor.stream)
+        results.append(executor.download(buffers.out.address, buffers.out.nbytes))
+    assert (results[0] == results[1]).all()
+    assert (results[0] == results[2]).all()
