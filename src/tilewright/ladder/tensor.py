@@ -222,15 +222,15 @@ def _multistage_space() -> tuple[GemmConfig, ...]:
     shapes = (
         # tile_m, tile_n, warp_m, warp_n, min_blocks
         (128, 256, 64, 64, 1), (256, 128, 64, 64, 1), (128, 128, 64, 64, 2),
-        (128, 128, 64, 32, 2), (128, 128, 32, 64, 2), (64, 256, 32, 64, 1), (256, 64, 64, 32, 1),
+        (128, 128, 64, 32, 1), (128, 128, 32, 64, 1), (64, 256, 32, 64, 1), (256, 64, 64, 32, 1),
         (128, 64, 64, 32, 2), (64, 128, 32, 64, 2), (64, 64, 32, 32, 4), (64, 64, 32, 16, 2),
         (128, 64, 32, 32, 2), (64, 128, 32, 32, 2), (64, 32, 32, 16, 4), (32, 64, 16, 32, 4), (32, 32, 16, 16, 4),
         (16, 128, 16, 32, 4), (128, 16, 32, 16, 4), (16, 64, 16, 16, 4), (64, 16, 16, 16, 4), (16, 32, 16, 16, 8),
         (32, 16, 16, 16, 8),
     )  # fmt: skip
     return tuple(
-        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks,
-                   slices_k=slices)
+        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8,
+                   min_blocks=max(1, blocks // slices), slices_k=slices)
         for tile_m, tile_n, warp_m, warp_n, blocks in shapes
         for tile_k, stages, slices in product((32, 64, 128), (3, 4, 5), (1, 2))
         if 2 * stages * tile_k * (tile_m + tile_n) <= 224 * 1024
