@@ -13,6 +13,8 @@ CPP_TYPES = {"f32": "float", "bf16": "struct bf16", "f16": "struct f16"}
 """The device code's types. They are declared behind the generated constants: hence `struct`."""
 SHAPES = ((16, 16), (32, 8), (8, 32))
 """The shapes of one wmma product, m x n; k is 16."""
+_SHARED_OF_AN_SM = 228 * 1024
+"""Of the GPUs whose grids can overlap (sm_90), bytes: whether two blocks of h11 fit beside one another."""
 _STAGING = 1024
 """Bytes of shared memory through which a warp of a wmma rung stores its results."""
 
@@ -38,6 +40,7 @@ def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
         "fragment_sets": config.fragment_sets,
         "split_k": config.split_k,
         "slices_k": config.slices_k,
+        "alone": 2 * _ring(config, problem) > _SHARED_OF_AN_SM,
     }
 
 

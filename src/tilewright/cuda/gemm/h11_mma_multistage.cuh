@@ -41,8 +41,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   const FragmentReader<B, false> b(b_tiles, at.col0, at.slice * steps * 16);
   Accumulators<Cfg> acc;
   Fragments<Cfg> held[2];
-  wait_for_earlier_grids();
-  let_later_grids_start();
+  start_after_earlier_grids<Cfg::alone>();
 #pragma unroll
   for (int stage = 0; stage < Cfg::stages - 1; ++stage) {
     if (stage < tiles) start_part(stage, 0, 1);
