@@ -1,4 +1,4 @@
-"""Tests neither see nor touch what the user of this machine has tuned."""
+"""Tests neither see nor touch what the user of this machine has tuned; those that need the GPU do not share it."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ def tuned_folder(tmp_path, monkeypatch):
     """An empty folder that tuning results go to."""
     monkeypatch.setenv("TILEWRIGHT_TUNED", str(tmp_path / "tuned"))
     return tmp_path / "tuned"
+
+
+def pytest_xdist_auto_num_workers(config):
+    """Of `-n auto`: a process a core (None leaves it to xdist); for the tests that need the GPU one alone."""
+    return None if "not gpu" in config.option.markexpr else 0

@@ -24,7 +24,7 @@ def cold_records(suite: str, cases: list[dict[str, Any]], say: Progress) -> list
     """Seconds from before `import tilewright` until the first product is there, by processes of their own.
 
     torch and the GPU's context are there already. "empty": the kernel cache is new; "warm": it holds the kernel.
-    Raises MissingDependency without torch.
+    Raises MissingDependency without torch, TilewrightError where a product is wrong.
     """
     try:
         import torch
@@ -44,7 +44,7 @@ def cold_records(suite: str, cases: list[dict[str, Any]], say: Progress) -> list
                 warm.append(_first_product(case, cache))
         for text, runs in (("empty", empty), ("warm", warm)):
             result = {
-                "right": all(run["right"] for run in runs),
+                "right": True,
                 "seconds": median(run["seconds"] for run in runs),
                 "slowest_seconds": max(run["seconds"] for run in runs),
                 "import_seconds": median(run["import_seconds"] for run in runs),
@@ -61,4 +61,7 @@ def _first_product(case: dict[str, Any], cache: str) -> dict[str, Any]:
     )
     if done.returncode:
         raise TilewrightError(f"the first product failed: {(done.stderr or done.stdout)[-500:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    run = json.loads(done.stdout.splitlines()[-1])
+    if run["wrong"]:
+        raise TilewrightError(f"the first product of {case} is wrong, so its time is not kept: {run['wrong']}")
+    return run

@@ -17,8 +17,11 @@ imported = time.perf_counter()
 result = tilewright.matmul(a, b)
 torch.cuda.synchronize()
 seconds = time.perf_counter() - start
-exact = a.double() @ b.double()
-error = float((result.double() - exact).abs().max())
-step = {torch.float32: 2**-22, torch.bfloat16: 2**-8, torch.float16: 2**-11}[dtype]
-right = bool(torch.isfinite(result).all()) and error <= step * float(exact.abs().max()) + k * 2**-22
-print(json.dumps({"right": right, "seconds": seconds, "import_seconds": imported - start}))
+
+from tilewright.lab.check import check  # noqa: E402
+
+out, left, right, library = (array.float().cpu().numpy() for array in (result, a, b, a @ b))
+exact = (a.double() @ b.double()).cpu().numpy()
+dtype, out_dtype = ({torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}[x.dtype] for x in (a, result))
+verdict = check(out, left, right, library=library, expected=exact, dtype=dtype, out_dtype=out_dtype)
+print(json.dumps({"wrong": verdict.reason, "seconds": seconds, "import_seconds": imported - start}))

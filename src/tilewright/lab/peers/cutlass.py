@@ -58,6 +58,7 @@ def libraries() -> tuple[Library, ...]:
         ("nvidia-cutlass", ("cutlass_library/source/include",)),
         ("nvidia-cuda-cccl", ("nvidia/cu13/include/cccl",)),
         ("nvidia-cuda-runtime", ("nvidia/cu13/include",)),
+        ("nvidia-cuda-crt", ("nvidia/cu13/include",)),  # what the runtime's headers include, beside them
     ):
         try:
             found.append(_library(name, inner))
