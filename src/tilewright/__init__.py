@@ -9,7 +9,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from . import errors
+    from .attention_explanation import explain_attention
     from .emu import emulate, emulator
+    from .ops.attention import attention, attention_varlen
     from .ops.matmul import matmul
     from .plan import explain
     from .tuning import tune
@@ -17,18 +19,32 @@ if TYPE_CHECKING:
 # Heavy modules load when first needed: `import tilewright` alone stays under 0.2 s.
 _LAZY = {
     "matmul": ".ops.matmul",
+    "attention": ".ops.attention",
+    "attention_varlen": ".ops.attention",
     "explain": ".plan",
+    "explain_attention": ".attention_explanation",
     "emulate": ".emu",
     "emulator": ".emu",
     "tune": ".tuning",
 }
 
-__all__ = ["__version__", "emulate", "emulator", "errors", "explain", "matmul", "tune"]
+__all__ = [
+    "__version__",
+    "attention",
+    "attention_varlen",
+    "emulate",
+    "emulator",
+    "errors",
+    "explain",
+    "explain_attention",
+    "matmul",
+    "tune",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return import_module(".errors", __name__)
+    if name in ("errors", "torch"):
+        return import_module(f".{name}", __name__)
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_LAZY[name], __name__), name)

@@ -9,7 +9,7 @@ from .arch import DEFAULT_GPU, Gpu, find_gpu
 from .jit.compile import Resources
 from .jit.launch import current_executor
 from .ladder.rung import Addresses, GemmConfig, Rung, vector_out
-from .ops.call import Call
+from .ops.call import Call, Operands
 from .plan import NONE, Demands, Plan, plan_for
 from .problems import INDEX, ITEM_BYTES, GemmProblem, Matrix
 from .program import program_for
@@ -204,7 +204,7 @@ def explain_call(call: Call, gpu: str | None, compile: bool) -> Explanation:
     )  # fmt: skip
 
 
-def _gpu_of(call: Call, name: str | None) -> tuple[Gpu, str]:
+def _gpu_of(call: Operands, name: str | None) -> tuple[Gpu, str]:
     if name is not None:
         return find_gpu(name), "named in the call"
     executor = current_executor()

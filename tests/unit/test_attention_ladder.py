@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tilewright import emu
 from tilewright.arch import find_arch
-from tilewright.attention_problem import AttentionProblem, HeadRows
+from tilewright.attention_problem import AttentionProblem, BiasRows, HeadRows
 from tilewright.errors import ConfigRejected, InvalidOperand
 from tilewright.lab.attention_check import visible
 from tilewright.ladder import ATTENTION_RUNGS, AttentionAddresses, AttentionConfig, find_attention_rung
@@ -48,8 +48,8 @@ def test_operations_count_the_pairs_that_the_mask_leaves(seq_q, seq_k):
 
 
 def test_a_problem_refuses_what_no_kernel_can_count():
-    with pytest.raises(InvalidOperand, match="seq_k=0"):
-        AttentionProblem.dense(1, 1, 1, 0, 64)
+    with pytest.raises(InvalidOperand, match="seq_q=0"):
+        AttentionProblem.dense(1, 1, 0, 1, 64)
     with pytest.raises(InvalidOperand, match="heads_q=6 is no multiple of heads_kv=4"):
         AttentionProblem.dense(1, 6, 1, 1, 64, heads_kv=4)
     with pytest.raises(InvalidOperand, match="f32"):
@@ -101,23 +101,24 @@ def test_the_packed_parameters_are_the_device_codes():
     fields = [
         *["q", "k", "v", "out", "lse"],
         *[f"{x}_{y}" for x in ("q", "k", "v", "out") for y in ("batch", "head", "row")],
-        *["group", "seq_q", "seq_k", "scale", "factor"],
+        *["group", "seq_q", "seq_k"],
+        *["bias_batch", "bias_head", "bias_row", "bias_col", "left", "right", "bias", "starts_q", "starts_k"],
+        *["scale", "factor", "softcap", "scale_by_cap"],
     ]
-    stores = "\n".join(f"  to[{i}] = (double)(long long)args.{name};" for i, name in enumerate(fields[:-2]))
+    stores = "\n".join(f"  to[{i}] = (double)(long long)args.{name};" for i, name in enumerate(fields[:-4]))
+    stores += "".join(f"  to[{len(fields) - 4 + i}] = args.{name};" for i, name in enumerate(fields[-4:]))
     source = f"""
     #include "attention/args.cuh"
     static_assert(sizeof(AttentionArgs) == {_ARGS.size});
     extern "C" __global__ void k(const __grid_constant__ AttentionArgs args, double* to) {{
 {stores}
-      to[{len(fields) - 2}] = args.scale;
-      to[{len(fields) - 1}] = args.factor;
     }}"""
     problem = AttentionProblem(
         1, 8, 2, 33, 44, 64, HeadRows(10, 11, 12), HeadRows(13, 14, 15), HeadRows(16, 17, 18), HeadRows(19, 20, 21),
-        scale=0.25,
+        scale=0.25, window=(45, 46), softcap=2.0, bias=BiasRows(22, 23, 24, 25, "f32"),
     )  # fmt: skip
     config = AttentionConfig(64, 64, 64, 4)
-    launch = ATTENTION_RUNGS[0].plan(problem, config, AttentionAddresses(1, 2, 3, 4, 5))
+    launch = ATTENTION_RUNGS[0].plan(problem, config, AttentionAddresses(1, 2, 3, 4, 5, 6, 7, 8))
     out = np.full(len(fields), np.nan)
     from tilewright.jit import compile_source
 
@@ -127,6 +128,7 @@ def test_the_packed_parameters_are_the_device_codes():
     emu.run(kernel.ptx, "k", grid=(1, 1, 1), block=(1, 1, 1), params=params, memory=memory)
     address = struct.unpack("<Q", params[-8:])[0]
     values = memory.read(address, out.nbytes).view(np.float64)
-    assert list(values) == [*range(1, 6), *range(10, 22), 4, 33, 44, 0.25, pytest.approx(1.442695)]
+    ids = [*range(1, 6), *range(10, 22), 4, 33, 44, *range(22, 26), 45, 46, 6, 7, 8]
+    assert list(values) == [*ids, 0.25, pytest.approx(1.442695), 2.0, 0.125]
     assert (launch.grid, launch.block) == ((1, 8, 1), (128, 1, 1))
     assert launch.shared_bytes == 2 * 64 * (64 + 128)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,23 +26,45 @@ class AttentionReference:
 
 def visible(problem: AttentionProblem) -> np.ndarray | None:
     """[seq_q, seq_k] of bool: which pairs the mask leaves; None for all."""
-    if not problem.is_causal:
+    left, right = problem.window[0], problem.right
+    if left < 0 and right < 0:
         return None
-    query, key = np.arange(problem.seq_q)[:, None], np.arange(problem.seq_k)[None, :]
-    return key <= query + problem.seq_k - problem.seq_q
+    place = np.arange(problem.seq_q)[:, None] + problem.seq_k - problem.seq_q
+    key = np.arange(problem.seq_k)[None, :]
+    seen = np.ones((problem.seq_q, problem.seq_k), bool)
+    if left >= 0:
+        seen &= key >= place - left
+    if right >= 0:
+        seen &= key <= place + right
+    return seen
 
 
-def attention_reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, problem: AttentionProblem) -> AttentionReference:
-    """Attention in float64, head by head. q [b, h, sq, d], k and v [b, hk, sk, d]; rows with no key give 0 and -inf."""
+def attention_reference(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, problem: AttentionProblem, *, bias: np.ndarray | None = None,
+    score: Callable[..., np.ndarray] | None = None,
+) -> AttentionReference:  # fmt: skip
+    """Attention in float64, head by head. q [b, h, sq, d], k and v [b, hk, sk, d]; rows with no key give 0 and -inf.
+
+    `bias` broadcasts to [b, h, sq, sk]; `score` is a function of the scores [sq, sk], b, h, and the indices of query
+    and key. Scale, mask and softcap are the problem's, which is of one length (no totals).
+    """
     out = np.zeros(q.shape, np.float64)
     size, lse = np.zeros_like(out), np.zeros(q.shape[:3], np.float64)
     seen = visible(problem)
+    added = None if bias is None else np.broadcast_to(bias, (*q.shape[:3], k.shape[2]))
+    queries, keys_at = np.arange(q.shape[2])[:, None], np.arange(k.shape[2])[None, :]
     for b, h in np.ndindex(q.shape[:2]):
         keys, values = (x[b, h // problem.group].astype(np.float64) for x in (k, v))
         scores = problem.scale * (q[b, h].astype(np.float64) @ keys.T)
+        if problem.softcap:
+            scores = problem.softcap * np.tanh(scores / problem.softcap)
+        if added is not None:
+            scores = scores + added[b, h].astype(np.float64)
+        if score is not None:
+            scores = score(scores, b, h, queries, keys_at)
         if seen is not None:
             scores = np.where(seen, scores, -np.inf)
-        largest = scores.max(-1, keepdims=True)
+        largest = scores.max(-1, keepdims=True, initial=-np.inf)
         largest = np.where(np.isneginf(largest), 0.0, largest)
         weights = np.exp(scores - largest)
         total = weights.sum(-1, keepdims=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..arch import Arch
-from ..attention_problem import AttentionProblem, HeadRows
+from ..attention_problem import AttentionProblem, BiasRows, HeadRows
 from ..errors import ConfigRejected
 from ..jit import CompiledKernel, Launch
 from ..jit.compile import compile_unit
@@ -91,17 +91,23 @@ class AttentionConfig:
 
 @dataclass(frozen=True)
 class AttentionAddresses:
-    """Device addresses, as integers. `lse` is not used where the problem asks for none."""
+    """Device addresses, as integers. `lse`, `bias` and `starts_*` are not used where the problem asks for none.
+
+    `starts_q`, `starts_k`: int32 [batch + 1], where the problem has `totals`: the first row of each entry, and the end.
+    """
 
     q: int
     k: int
     v: int
     out: int
     lse: int = 0
+    bias: int = 0
+    starts_q: int = 0
+    starts_k: int = 0
 
 
 # cuda/attention/args.cuh declares the same struct; a test holds them equal.
-_ARGS = struct.Struct("<5Q12q3i2f4x")
+_ARGS = struct.Struct("<5Q12q3i2f4x4q2i2f3Q")
 _LOG2_E = 1.4426950408889634
 _OPERANDS = ("q", "k", "v", "out")
 
@@ -185,10 +191,11 @@ class AttentionRung:
 
     def _scale_first(self, problem: AttentionProblem) -> bool:
         """Whether scores are scaled before the maximum is taken: a scale that is not positive would turn it around."""
-        return not self.fused or problem.scale <= 0
+        return not self.fused or problem.scale <= 0 or problem.modifies
 
     def constants(self, problem: AttentionProblem, config: AttentionConfig) -> dict[str, Constant]:
         """What the kernel is compiled for: the config, and what of the problem selects a path."""
+        varlen = problem.totals is not None
         values: dict[str, Constant] = {
             "rung": f"struct {self.id.split('_')[0].upper()}",
             "in_type": CPP_TYPES[problem.dtype],
@@ -202,11 +209,21 @@ class AttentionRung:
             "buffer": config.buffer,
             "threads": config.threads,
             "min_blocks": config.min_blocks,
-            "edge_q": problem.seq_q % config.b_r != 0,
-            "edge_k": problem.seq_k % config.b_c != 0,
+            "edge_q": varlen or problem.seq_q % config.b_r != 0,
+            "edge_k": varlen or problem.seq_k % config.b_c != 0,
             "is_causal": problem.is_causal,
             "with_lse": problem.with_lse,
             "scale_first": self._scale_first(problem),
+            "varlen": varlen,
+            "no_keys": problem.seq_k == 0,
+            "has_left": problem.window[0] >= 0,
+            "has_right": problem.window[1] >= 0 and not problem.is_causal,
+            "has_softcap": problem.softcap > 0,
+            "has_bias": problem.bias is not None,
+            "bias_type": CPP_TYPES[problem.bias.dtype if problem.bias else problem.dtype],
+            "bias_pairs": problem.bias is not None and problem.bias.in_pairs and problem.seq_k % 2 == 0,
+            "modifies": bool(problem.modify),
+            "modification": "struct Modification",
         }
         strides = {f"{name}_stride": getattr(problem, name).row_stride for name in _OPERANDS}
         static = self.static_strides and all(0 < stride < 2**31 for stride in strides.values())
@@ -228,9 +245,13 @@ class AttentionRung:
             for stride in (rows.batch_stride, rows.head_stride, rows.row_stride)
         )
         factor = _LOG2_E * (1.0 if self._scale_first(problem) else problem.scale)
+        bias = problem.bias or BiasRows(0, 0, 0, 0, problem.dtype)
         params = _ARGS.pack(
             addresses.q, addresses.k, addresses.v, addresses.out, addresses.lse, *strides, problem.group,
-            problem.seq_q, problem.seq_k, problem.scale, factor,
+            *(problem.totals or (problem.seq_q, problem.seq_k)), problem.scale, factor,
+            bias.batch_stride, bias.head_stride, bias.row_stride, bias.col_stride, *problem.window,
+            problem.softcap, problem.scale / problem.softcap if problem.softcap else 0.0,
+            addresses.bias, addresses.starts_q, addresses.starts_k,
         )  # fmt: skip
         grid = (ceil_div(problem.seq_q, config.b_r), problem.heads_q, problem.batch)
         return Launch(grid, (config.threads, 1, 1), params, config.shared_bytes)

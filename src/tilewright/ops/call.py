@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..errors import DeviceError, InvalidOperand
 from ..jit.launch import Executor, current_executor
@@ -155,7 +155,17 @@ def _check_overlaps(
     return is_out
 
 
-def executor_for_host(call: Call) -> Executor | None:
+class Operands(Protocol):
+    """What a call of any op has: its first operand, by which it is placed, and the others."""
+
+    @property
+    def a(self) -> Operand: ...
+
+    @property
+    def others(self) -> tuple[Operand, ...]: ...
+
+
+def executor_for_host(call: Operands) -> Executor | None:
     """Who runs this call's launches from host memory; None when its arrays are on a GPU.
 
     Raises InvalidOperand for arrays that are not where they can run, DeviceError for NumPy arrays and no GPU.
@@ -165,8 +175,8 @@ def executor_for_host(call: Call) -> Executor | None:
     if first.device is not None:
         if executor is not None:
             raise InvalidOperand(
-                f"a is a {first.kind} array on GPU {first.device}, and the emulator in force runs host arrays. Copy it "
-                "to the host, or leave the emulator's `with` block."
+                f"{first.name} is a {first.kind} array on GPU {first.device}, and the emulator in force runs host "
+                "arrays. Copy it to the host, or leave the emulator's `with` block."
             )
         return None
     if executor is not None:

@@ -2,6 +2,7 @@
 
     import tilewright.torch as tt
     y = tt.matmul(a, b)
+    out = tt.scaled_dot_product_attention(q, k, v, is_causal=True)
     y = tt.linear(x, weight, bias, activation="silu")
     count = tt.replace_linears(model)
 
@@ -19,7 +20,8 @@ except ImportError as error:
         "tilewright.torch needs torch, which is not installed. Install it: pip install torch"
     ) from error
 
+from .attention import attention, scaled_dot_product_attention
 from .linear import Linear, linear, replace_linears
 from .matmul import matmul
 
-__all__ = ["Linear", "linear", "matmul", "replace_linears"]
+__all__ = ["Linear", "attention", "linear", "matmul", "replace_linears", "scaled_dot_product_attention"]

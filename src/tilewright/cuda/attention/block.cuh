@@ -31,9 +31,15 @@ struct Either<false, A, B> {
 template <class Cfg, class Rung>
 struct Place {
   int batch, head, kv_head, row0, seq_q, seq_k;
+  int start_q = 0, start_k = 0;  // Cfg::varlen: the entry's first rows
 
   __device__ Place(const AttentionArgs& args)
       : batch(blockIdx.z), head(blockIdx.y), seq_q(args.seq_q), seq_k(args.seq_k) {
+    if constexpr (Cfg::varlen) {
+      // Held within the operands, whatever the caller's numbers are.
+      start_q = clamp(args.starts_q[batch], args.seq_q), seq_q = clamp(args.starts_q[batch + 1], args.seq_q) - start_q;
+      start_k = clamp(args.starts_k[batch], args.seq_k), seq_k = clamp(args.starts_k[batch + 1], args.seq_k) - start_k;
+    }
     // Under a causal mask the last rows see most keys: walked first, they do not end the grid alone.
     const int tile = Rung::heavy_first && Cfg::is_causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     row0 = tile * Cfg::b_r;
@@ -41,27 +47,34 @@ struct Place {
   }
 
   __device__ HeadSource q(const AttentionArgs& args) const {
-    return {of(args.q, args.q_batch, args.q_head, head), stride(Cfg::q_stride, args.q_row), seq_q};
+    const long long row = stride(Cfg::q_stride, args.q_row);
+    return {of(args.q, args.q_batch, args.q_head, head, start_q * row), row, seq_q};
   }
   __device__ HeadSource k(const AttentionArgs& args) const {
-    return {of(args.k, args.k_batch, args.k_head, kv_head), stride(Cfg::k_stride, args.k_row), seq_k};
+    const long long row = stride(Cfg::k_stride, args.k_row);
+    return {of(args.k, args.k_batch, args.k_head, kv_head, start_k * row), row, seq_k};
   }
   __device__ HeadSource v(const AttentionArgs& args) const {
-    return {of(args.v, args.v_batch, args.v_head, kv_head), stride(Cfg::v_stride, args.v_row), seq_k};
+    const long long row = stride(Cfg::v_stride, args.v_row);
+    return {of(args.v, args.v_batch, args.v_head, kv_head, start_k * row), row, seq_k};
   }
   /// Row row0 of out, and its row stride.
   __device__ unsigned short* out(const AttentionArgs& args) const {
-    return const_cast<unsigned short*>(of(args.out, args.out_batch, args.out_head, head)) + row0 * out_stride(args);
+    const long long row = out_stride(args);
+    return const_cast<unsigned short*>(of(args.out, args.out_batch, args.out_head, head, start_q * row)) + row0 * row;
   }
   __device__ long long out_stride(const AttentionArgs& args) const { return stride(Cfg::out_stride, args.out_row); }
   /// The row's place in lse.
   __device__ float* lse(const AttentionArgs& args, int row) const {
+    if constexpr (Cfg::varlen) return args.lse + (long long)head * args.seq_q + start_q + row;
     return args.lse + ((long long)batch * gridDim.y + head) * seq_q + row;
   }
 
  private:
-  __device__ const unsigned short* of(const void* base, long long batch_stride, long long head_stride, int h) const {
-    return static_cast<const unsigned short*>(base) + batch * batch_stride + h * head_stride;
+  static __device__ int clamp(int start, int rows) { return min(max(start, 0), rows); }
+  __device__ const unsigned short* of(const void* base, long long batch_stride, long long head_stride, int h,
+                                      long long start) const {
+    return static_cast<const unsigned short*>(base) + (Cfg::varlen ? start : batch * batch_stride) + h * head_stride;
   }
   static __device__ long long stride(int known, long long given) {
     return Rung::static_strides && known > 0 ? known : given;
@@ -108,7 +121,7 @@ struct Block {
   float out[pieces][2 * depth][4];
 
   __device__ Block(const AttentionArgs& args, unsigned shared)
-      : args(args), place(args), score(args.scale, place.seq_q, place.seq_k, place.row0, Cfg::b_r), tile_q(shared),
+      : args(args), place(args), score(args, place, Cfg::b_r), tile_q(shared),
         tile_k(shared + TileQ::bytes), tile_v(shared + TileQ::bytes + TileKV::bytes),
         warp_row(threadIdx.x / 32 * warp_rows), copy_q(tile_q, place.q(args), place.row0),
         copy_k(tile_k, place.k(args), tile(0) * Cfg::b_c), copy_v(tile_v, place.v(args), tile(0) * Cfg::b_c), shared_q{ReaderQ(tile_q, warp_row)}, shared_k{ReaderK(tile_k, 0)},

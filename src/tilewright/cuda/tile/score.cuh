@@ -1,36 +1,75 @@
 #pragma once
-// What happens to a score between Q K^T and the softmax: which pairs are seen, and the scale. The only place that knows.
+// What happens to a score between Q K^T and the softmax: which pairs are seen, the scale, and what else a call asks for.
+// The only place that knows.
 //
-// Query i sees key j when j < seq_k and, if causal, j <= i + seq_k - seq_q: the last query sees the last key.
+// Query i sees key j when first(i) <= j <= last(i) and j < seq_k, with shift = seq_k - seq_q:
+//
+//     last(i)      i + shift             Cfg::is_causal: the last query sees the last key
+//                  i + shift + right     Cfg::has_right
+//     first(i)     i + shift - left      Cfg::has_left
+//
+// A score goes through  scale,  softcap tanh(s / softcap),  + bias,  Modification::run,  and the mask, in this order.
 
 #include "ptx/ex2.cuh"
+#include "ptx/number16.cuh"
+
+/// Two neighbours of an array, as one access.
+template <class T>
+struct alignas(2 * sizeof(T)) Pair {
+  T low, high;
+};
+
+/// scale * x limited to (-cap, cap), where scale_by_cap = scale / cap. tanh(y) = 1 - 2 / (1 + e^(2 y)), which tends to
+/// -1 and 1 without overflow; its error is absolute, a few units of 2^-24 of the cap.
+__device__ inline float soft_cap(float x, float scale_by_cap, float cap) {
+  constexpr float two_log2_e = 2.8853900817779268f;
+  const float grown = exp2_approx(x * (scale_by_cap * two_log2_e));
+  return fmaf(-2.f * cap, __fdividef(1.f, 1.f + grown), cap);
+}
 
 template <class Cfg>
 struct Score {
+  static constexpr bool bounded_left = Cfg::has_left, bounded_right = Cfg::is_causal || Cfg::has_right;
+  static constexpr bool rewrites = Cfg::has_bias || Cfg::modifies;
   /// Whether a row can be without any visible key, in a tile or in all: its maximum is then -inf.
-  static constexpr bool may_hide_rows = Cfg::is_causal;
-  /// Whether any pair of any tile can be hidden.
-  static constexpr bool hides = Cfg::edge_k || Cfg::is_causal;
+  static constexpr bool may_hide_rows = bounded_left || bounded_right || rewrites || Cfg::varlen || Cfg::no_keys;
+  /// Whether the mask can hide any pair of any tile.
+  static constexpr bool hides = Cfg::edge_k || bounded_left || bounded_right;
+  using Bias = typename Cfg::bias_type;
 
-  int seq_k, shift;  // the last visible key of query i is i + shift
+  const AttentionArgs& args;
+  int seq_q, seq_k, batch, head;
+  int shift;                   // the last visible key of query i is i + shift, and `right` more
   float scale;
-  int first, end;    // the tiles of keys that some query of the block sees
-  int whole_end;     // tiles first .. whole_end - 1 hide nothing from any query of the block
+  int first, end;              // the tiles of keys that some query of the block sees
+  int whole_first, whole_end;  // tiles whole_first .. whole_end - 1 hide nothing from any query of the block
+  const Bias* bias;            // of the head's first pair
 
-  /// For the queries row0 .. row0 + rows - 1 (cut at seq_q).
-  __device__ Score(float scale, int seq_q, int seq_k, int row0, int rows)
-      : seq_k(seq_k), shift(seq_k - seq_q), scale(scale), first(0) {
+  /// For the queries place.row0 .. place.row0 + rows - 1 (cut at seq_q).
+  template <class Place>
+  __device__ Score(const AttentionArgs& args, const Place& place, int rows)
+      : args(args), seq_q(place.seq_q), seq_k(place.seq_k), batch(place.batch), head(place.head),
+        shift(seq_k - seq_q), scale(args.scale), first(0), whole_first(0) {
+    const int row0 = place.row0;
     int keys = seq_k, whole = seq_k;
-    if constexpr (Cfg::is_causal) {
-      keys = min(keys, min(row0 + rows, seq_q) + shift);
-      whole = min(whole, row0 + 1 + shift);
+    if constexpr (bounded_right) {
+      keys = min(keys, min(row0 + rows, seq_q) + reach());
+      whole = min(whole, row0 + 1 + reach());
+    }
+    if constexpr (bounded_left) {
+      first = max(row0 + shift - args.left, 0) / Cfg::b_c;
+      const int last_first = min(row0 + rows, seq_q) - 1 + shift - args.left;
+      whole_first = (max(last_first, 0) + Cfg::b_c - 1) / Cfg::b_c;
     }
     end = keys > 0 ? (keys + Cfg::b_c - 1) / Cfg::b_c : 0;
+    if (Cfg::varlen && row0 >= seq_q) end = 0;
     whole_end = max(whole, 0) / Cfg::b_c;
+    if constexpr (Cfg::has_bias)
+      bias = static_cast<const Bias*>(args.bias) + batch * args.bias_batch + head * args.bias_head;
   }
 
   /// s[i][2 n + e / 2 ...] in the accumulator layout (ptx/mma.cuh): this thread's first query is `row`, its first key
-  /// of the tile `key`. Scales where that comes first, and hides with -inf.
+  /// of the tile `key`. Scales where that comes first, changes as Cfg asks, and hides with -inf.
   template <int m, int n>
   __device__ void apply(float (&s)[m][n][4], int row, int key, int tile) const {
     if constexpr (Cfg::scale_first) {
@@ -39,23 +78,67 @@ struct Score {
 #pragma unroll
         for (int j = 0; j < n; ++j)
 #pragma unroll
-          for (int e = 0; e < 4; ++e) s[i][j][e] = __fmul_rn(s[i][j][e], scale);
+          for (int e = 0; e < 4; ++e)
+            s[i][j][e] = Cfg::has_softcap ? soft_cap(s[i][j][e], args.scale_by_cap, args.softcap)
+                                          : __fmul_rn(s[i][j][e], scale);
+    }
+    if constexpr (rewrites) {
+#pragma unroll
+      for (int i = 0; i < m; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+          for (int j = 0; j < n; ++j)
+            rewrite(s[i][j][2 * half], s[i][j][2 * half + 1], row + 16 * i + 8 * half, key + 8 * j);
     }
     if constexpr (hides) {
-      if (tile < whole_end) return;
+      if (tile < whole_end && (!bounded_left || tile >= whole_first)) return;
 #pragma unroll
       for (int i = 0; i < m; ++i)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           int last = seq_k - 1;
-          if constexpr (Cfg::is_causal) last = min(last, row + 16 * i + 8 * half + shift);
+          if constexpr (bounded_right) last = min(last, row + 16 * i + 8 * half + reach());
           last -= key;
+          const int lowest = bounded_left ? row + 16 * i + 8 * half + shift - args.left - key : 0;
 #pragma unroll
           for (int j = 0; j < n; ++j)
 #pragma unroll
             for (int e = 0; e < 2; ++e)
-              if (8 * j + e > last) s[i][j][2 * half + e] = minus_infinity();
+              if (8 * j + e > last || (bounded_left && 8 * j + e < lowest)) s[i][j][2 * half + e] = minus_infinity();
         }
     }
   }
+
+ private:
+  /// The last visible key of query i is i + reach().
+  __device__ int reach() const {
+    if constexpr (Cfg::has_right) return shift + args.right;
+    return shift;
+  }
+
+  /// Bias and modification of the scores of query `row` and the keys `key`, `key` + 1. Pairs that do not exist have
+  /// no bias to read; whatever they become, the mask or the end of out hides it.
+  __device__ void rewrite(float& low, float& high, int row, int key) const {
+    if constexpr (Cfg::has_bias) {
+      if (!Cfg::edge_q || row < seq_q) {
+        const Bias* at = bias + row * args.bias_row + key * args.bias_col;
+        if constexpr (Cfg::bias_pairs) {
+          if (!Cfg::edge_k || key < seq_k) {
+            const Pair<Bias> both = *reinterpret_cast<const Pair<Bias>*>(at);
+            low = added(low, to_float(both.low)), high = added(high, to_float(both.high));
+          }
+        } else {
+          if (!Cfg::edge_k || key < seq_k) low = added(low, to_float(at[0]));
+          if (!Cfg::edge_k || key + 1 < seq_k) high = added(high, to_float(at[args.bias_col]));
+        }
+      }
+    }
+    if constexpr (Cfg::modifies) {
+      low = Cfg::modification::run(low, batch, head, row, key);
+      high = Cfg::modification::run(high, batch, head, row, key + 1);
+    }
+  }
+  /// A bias of -inf hides also what is no number.
+  static __device__ float added(float s, float bias) { return bias == minus_infinity() ? bias : s + bias; }
 };
