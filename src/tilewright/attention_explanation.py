@@ -14,6 +14,7 @@ from .explanation import _gpu_of as gpu_of
 from .jit.compile import Resources
 from .ladder import AttentionAddresses, AttentionConfig
 from .ops.attention_call import AttentionCall, read_attention, read_attention_varlen
+from .ops.score import modification_of
 
 _WIDTH = 100
 
@@ -99,7 +100,7 @@ def describe(problem: AttentionProblem) -> str:
 
 def explain_attention(
     q: Any, k: Any, v: Any, *, cu_seqlens_q: Any = None, cu_seqlens_k: Any = None, max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None, rung: str | None = None, config: AttentionConfig | None = None,
+    max_seqlen_k: int | None = None, score: Any = None, rung: str | None = None, config: AttentionConfig | None = None,
     gpu: str | None = None, compile: bool = False, **options: Any,
 ) -> AttentionExplanation:  # fmt: skip
     """What `attention` would run for the same arguments, or `attention_varlen` where cu_seqlens are given, and why.
@@ -108,6 +109,7 @@ def explain_attention(
     figures. Nothing is launched. Raises as `attention` does.
     """
     call: AttentionCall
+    options["modify"] = "" if score is None else modification_of(score)
     if cu_seqlens_q is not None or cu_seqlens_k is not None:
         call = read_attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, **options)
     else:

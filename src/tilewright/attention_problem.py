@@ -71,7 +71,7 @@ class AttentionProblem:
     A score goes through these in order, where given:
         s = scale q k           softcap tanh(s / softcap)           s + bias           modify(s, b, h, i, j)
     `window` (left, right): query i sees the keys from i + seq_k - seq_q - left to i + seq_k - seq_q + right; -1 does
-    not limit. `modify`: the body of a C++ function of float s and int b, h, i, j.
+    not limit. `modify`: C++ statements that change float value and read int b, h, i, j.
 
     `totals` (rows of all queries, of all keys): entries of different lengths lie one behind the other, seq_q and seq_k
     are the longest, batch strides are not used, and the LSE is [heads_q, rows of all queries].

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+import tilewright.epilogue
 from tilewright.attention_problem import AttentionProblem
+from tilewright.errors import InvalidEpilogue
 from tilewright.lab.attention_check import attention_reference, check_attention
 from tilewright.lab.check import Guarded
 from tilewright.ladder import AttentionConfig
@@ -226,6 +228,71 @@ def test_every_option_works_on_lower_rungs_too(rung):
     with tw.emulator():
         out, lse = tw.attention(q, k, v, bias=bias, rung=rung, return_lse=True, **options)
     judge(out, lse, q, k, v, bias=bias, **options)
+
+
+# --- the caller's own function ---------------------------------------------------------------------------------------
+
+
+SCORES = {
+    "slopes": lambda s, b, h, i, j: s - 0.5 ** (2) * (h + 1) * abs(i - j),
+    "entries": lambda s, b, h, i, j: s * (b + 1) + tw.epilogue.tanh(s),
+    "every other": lambda s, b, h, i, j: tw.epilogue.where((i + j) % 3 == 0, -INF, s),
+    "constant": lambda s, b, h, i, j: 1.5,
+}
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_a_function_of_the_score_is_traced_into_the_kernel(name):
+    q, k, v = operands(2, 2, 1, 20, 37, 32)
+    bias = values(37)
+    with tw.emulator():
+        out, lse = tw.attention(
+            q, k, v, score=SCORES[name], bias=bias, is_causal=True, softcap=4.0, return_lse=True, config=SMALL
+        )
+    plain = {
+        "slopes": lambda s, b, h, i, j: s - 0.25 * (h + 1) * np.abs(i - j),
+        "entries": lambda s, b, h, i, j: s * (b + 1) + np.tanh(s),
+        "every other": lambda s, b, h, i, j: np.where((i + j) % 3 == 0, -INF, s),
+        "constant": lambda s, b, h, i, j: np.full(s.shape, 1.5),
+    }
+    judge(out, lse, q, k, v, bias=bias, is_causal=True, softcap=4.0, score=plain[name])
+
+
+def test_a_function_that_hides_every_key_of_a_query_gives_zero():
+    q, k, v = operands(1, 1, 1, 20, 37, 32)
+    with tw.emulator():
+        out, lse = tw.attention(
+            q, k, v, score=lambda s, b, h, i, j: tw.epilogue.where(i == 5, -INF, s), return_lse=True, config=SMALL
+        )
+    assert not out[0, 0, 5].any()
+    assert np.isneginf(lse[0, 0]).sum() == 1
+    judge(out, lse, q, k, v, score=lambda s, b, h, i, j: np.where(i == 5, -INF, s))
+
+
+def test_packed_entries_count_queries_and_keys_from_their_start():
+    starts = [0, 9, 20]
+    q, k, v = (values(20, 2, 32, seed=n) for n in range(3))
+    with tw.emulator():
+        out = tw.attention_varlen(q, k, v, starts, starts, score=lambda s, b, h, i, j: s + b + 0.5 * j, config=SMALL)
+    for n, (first, end) in enumerate(((0, 9), (9, 20))):
+        part = [x[first:end].swapaxes(0, 1)[None] for x in (out, q, k, v)]
+        judge(part[0], None, *part[1:], score=lambda s, b, h, i, j, n=n: s + n + 0.5 * j)
+
+
+@pytest.mark.parametrize(
+    ("score", "words"),
+    [
+        (lambda s: s, "must be a function of five values"),
+        (lambda s, b, h, i, j: s if s > 0 else 0, "score: Python control flow"),
+        (lambda s, b, h, i, j: (s, s), "returned a tuple"),
+        (lambda s, b, h, i, j: s + np.ones(3), "score:"),
+        (3, "must be a function of five values"),
+    ],
+)
+def test_functions_that_cannot_be_traced_are_refused(score, words):
+    q, k, v = operands(1, 1, 1, 4, 4, 32)
+    with tw.emulator(), pytest.raises(InvalidEpilogue, match=words):
+        tw.attention(q, k, v, score=score)
 
 
 # --- different lengths -----------------------------------------------------------------------------------------------

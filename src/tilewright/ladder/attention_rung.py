@@ -108,6 +108,17 @@ class AttentionAddresses:
 
 # cuda/attention/args.cuh declares the same struct; a test holds them equal.
 _ARGS = struct.Struct("<5Q12q3i2f4x4q2i2f3Q")
+_MODIFICATION = """#pragma once
+#include "tile/fused_math.cuh"
+
+struct Modification {{
+  static __device__ float run(float value, int b, int h, int i, int j) {{
+{}
+    return value;
+  }}
+}};
+"""
+"""A call's function of a score, in place of cuda/attention/modification.cuh."""
 _LOG2_E = 1.4426950408889634
 _OPERANDS = ("q", "k", "v", "out")
 
@@ -223,7 +234,6 @@ class AttentionRung:
             "bias_type": CPP_TYPES[problem.bias.dtype if problem.bias else problem.dtype],
             "bias_pairs": problem.bias is not None and problem.bias.in_pairs and problem.seq_k % 2 == 0,
             "modifies": bool(problem.modify),
-            "modification": "struct Modification",
         }
         strides = {f"{name}_stride": getattr(problem, name).row_stride for name in _OPERANDS}
         static = self.static_strides and all(0 < stride < 2**31 for stride in strides.values())
@@ -235,7 +245,10 @@ class AttentionRung:
         """The kernel for this problem's class. Raises ConfigRejected with the reason, CompileError with the log."""
         if reason := self.why_not(problem, config, arch):
             raise ConfigRejected(f"{reason}.")
-        return compile_unit(render((self.include, KERNEL), self.constants(problem, config), self.entry), arch.name)
+        generated = {"attention/modification.cuh": _MODIFICATION.format(problem.modify)} if problem.modify else {}
+        return compile_unit(
+            render((self.include, KERNEL), self.constants(problem, config), self.entry, generated), arch.name
+        )
 
     def plan(self, problem: AttentionProblem, config: AttentionConfig, addresses: AttentionAddresses) -> Launch:
         """The launch. Pure: addresses in, packed parameters out."""

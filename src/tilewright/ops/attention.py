@@ -12,6 +12,7 @@ import numpy as np
 from ..arch import Gpu
 from ..attention_plan import plan_attention
 from ..attention_problem import head_rows
+from ..errors import DeviceError
 from ..jit.launch import Executor, Launch
 from ..ladder import AttentionAddresses, AttentionConfig
 from ..ladder.copy_rows import StridedRows, compile_copy, plan_copy
@@ -20,9 +21,11 @@ from .attention_call import AttentionCall, read_attention, read_attention_varlen
 from .attention_warm import MISS, WarmAttention, remember, warm_attention
 from .call import executor_for_host
 from .dlpack import dense_strides
+from .epilogue.expression import function_key
 from .extents import byte_extent
 from .operands import Operand
 from .results import as_callers_kind, empty_like, host_bits, result_operand
+from .score import modification_of
 from .streams import in_order
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ def attention(
     window: tuple[int, int] | None = None,
     softcap: float = 0.0,
     bias: Any = None,
+    score: Callable[..., Any] | None = None,
     layout: str = "bhsd",
     return_lse: bool = False,
     out: Any = None,
@@ -59,6 +63,10 @@ def attention(
     softcap: above 0, a scaled score s becomes softcap tanh(s / softcap).
     bias: added to the scores [batch, heads, rows of q, rows of k], to which it broadcasts; float32 or q's dtype. A
         pair whose bias is -inf is hidden.
+    score: a function s, b, h, i, j -> score, of the score so far (scaled, capped, with its bias), the batch entry, the
+        head, the query and the key: `lambda s, b, h, i, j: s - 0.1 * abs(i - j)`. It is traced once into the kernel, as
+        `matmul`'s epilogues are, and may use the functions of `tilewright.epilogue`; `where(j % 2 == 0, s, -math.inf)`
+        hides a pair. Indices are 32-bit integers; with entries of different lengths they count from an entry's start.
     return_lse: also give log(sum(exp(scores))), float32 [batch, heads, rows of q].
     out: an array of exactly q's shape to write to; it must not overlap the others.
     rung, config: which kernel; by default the plan chooses.
@@ -72,13 +80,15 @@ def attention(
     Raises InvalidOperand (shapes, dtypes, strides, devices, overlaps), ConfigRejected (rung or config), DeviceError
     (no GPU for host arrays, or the driver's word), CompileError.
     """
-    options = (is_causal, scale, window, softcap, layout, return_lse, rung, config, None, None)
-    result = warm_attention(q, k, v, bias, out, None, None, options)
-    if result is not MISS:
-        return result
+    key = None if score is None else function_key(score)
+    options = (is_causal, scale, window, softcap, layout, return_lse, rung, config, None, None, key)
+    if score is None or key is not None:
+        result = warm_attention(q, k, v, bias, out, None, None, options)
+        if result is not MISS:
+            return result
     call = read_attention(
         q, k, v, is_causal=is_causal, scale=scale, window=window, softcap=softcap, bias=bias, layout=layout,
-        return_lse=return_lse, out=out,
+        return_lse=return_lse, out=out, modify="" if score is None else modification_of(score),
     )  # fmt: skip
     return _run(call, (q, k, v, bias, out, None, None), options, return_lse, rung, config)
 
@@ -96,6 +106,7 @@ def attention_varlen(
     scale: float | None = None,
     window: tuple[int, int] | None = None,
     softcap: float = 0.0,
+    score: Callable[..., Any] | None = None,
     return_lse: bool = False,
     out: Any = None,
     rung: str | None = None,
@@ -113,14 +124,16 @@ def attention_varlen(
     The LSE is [heads, rows of all entries]. Rows behind the end of the last entry are not written. All else as for
     `attention`, for each entry by itself.
     """
-    options = (is_causal, scale, window, softcap, "varlen", return_lse, rung, config, max_seqlen_q, max_seqlen_k)
-    if max_seqlen_q is not None:
+    key = None if score is None else function_key(score)
+    options = (is_causal, scale, window, softcap, "varlen", return_lse, rung, config, max_seqlen_q, max_seqlen_k, key)
+    if max_seqlen_q is not None and (score is None or key is not None):
         result = warm_attention(q, k, v, None, out, cu_seqlens_q, cu_seqlens_k, options)
         if result is not MISS:
             return result
     call = read_attention_varlen(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, is_causal=is_causal, scale=scale,
         window=window, softcap=softcap, return_lse=return_lse, out=out,
+        modify="" if score is None else modification_of(score),
     )  # fmt: skip
     given = (q, k, v, None, out, cu_seqlens_q, cu_seqlens_k)
     return _run(call, given, options, return_lse, rung, config)
@@ -199,8 +212,8 @@ def _run_staged(
     """Copy what the views reach to the executor, run there, copy the results back."""
     held: list[int] = []
 
-    def put(data: np.ndarray) -> int:
-        held.append(executor.upload(data))
+    def put(data: np.ndarray, name: str) -> int:
+        held.append(executor.upload(data, name))
         return held[-1]
 
     def stage(operand: Operand | None, fill: bool = True) -> int:
@@ -212,20 +225,22 @@ def _run_staged(
         data = np.full(pad + high - low, 0xFF, np.uint8)  # a NaN where nothing is copied
         if fill and high > low:
             data[pad:] = host_bits(operand.view(((high - low) // operand.item_bytes,), (1,))).view(np.uint8)
-        return put(data) + pad
+        return put(data, operand.name) + pad
 
     problem = call.problem
     with_lse = problem is not None and problem.with_lse
     lse_bytes = 4 * int(np.prod(call.lse_shape)) if with_lse else 0
     keeps = call.out_is_given and call.starts is not None  # rows behind the last entry stay as they are
     try:
-        starts = [put(s.host.view(np.uint8)) for s in call.starts or () if s.host is not None] or [0, 0]
+        names = ("cu_seqlens_q", "cu_seqlens_k")
+        known = [s.host for s in call.starts or () if s.host is not None]
+        starts = [put(s.view(np.uint8), name) for s, name in zip(known, names, strict=False)] or [0, 0]
         bases = Bases(
             stage(call.q), stage(call.k), stage(call.v), stage(call.out, fill=keeps),
-            put(np.full(lse_bytes, 0xFF, np.uint8)) if with_lse else 0, stage(call.bias), *starts,
+            put(np.full(lse_bytes, 0xFF, np.uint8), "lse") if with_lse else 0, stage(call.bias), *starts,
         )  # fmt: skip
         for kernel, launch in _launches(
-            call, executor.gpu, rung, config, bases, lambda nbytes: put(np.full(nbytes, 0xFF, np.uint8))
+            call, executor.gpu, rung, config, bases, lambda nbytes: put(np.full(nbytes, 0xFF, np.uint8), "workspace")
         ):
             executor.launch(kernel, launch)
         low, high = byte_extent(call.out)
@@ -248,6 +263,9 @@ def _run_staged(
 
 # --- arrays on a GPU: run where they are ------------------------------------------------------------------------------
 
+_run_before: set[tuple[Any, ...]] = set()
+"""What has run in this process: compiled and loaded, so that a capture may run it."""
+
 
 def _run_in_place(
     call: AttentionCall, given: tuple[Any, ...], options: tuple[Any, ...], rung: str | None,
@@ -255,6 +273,7 @@ def _run_in_place(
 ) -> tuple[Any, Any]:  # fmt: skip
     """Launch on the arrays' own GPU, in q's current stream, ordered with what the other arrays' streams hold."""
     from ..jit.device import Prepared, bound_to, executor_for
+    from .device_calls import is_capturing
 
     ordinal = call.q.device
     assert ordinal is not None  # executor_for_host saw to it
@@ -274,12 +293,21 @@ def _run_in_place(
         return result_operand(held[-1], call.q).address
 
     prepared = None
+    known = (problem, ordinal, rung, config, bool(call.copied))
+    if known not in _run_before and is_capturing(call.q.stream or 0, ordinal):
+        raise DeviceError(
+            f"a CUDA-graph capture is running, and this attention (q {call.q.shape}, k {call.k.shape}, {call.q.dtype}) "
+            "has not run in this process yet: nothing is compiled or loaded inside a capture. Call it once before "
+            "capturing, with arrays of the same shapes, strides, dtypes and alignment, and the same options."
+        )
     with in_order(call.q, call.others) as stream, bound_to(ordinal):
         for kernel, launch in _launches(call, gpu, rung, config, bases, allocate):
             prepared = Prepared(kernel, launch, ordinal)
             prepared.launch(launch.params, stream)
+    _run_before.add(known)
     torch_only = all(operand.kind == "torch" for operand in (call.q, *call.others))
-    if torch_only and prepared is not None and problem is not None and not call.copied:
+    tellable = problem is None or not problem.modify or options[-1] is not None
+    if torch_only and tellable and prepared is not None and problem is not None and not call.copied:
         extents = [byte_extent(x) for x in (call.q, call.k, call.v, call.bias, call.out) if x is not None]
         warm = WarmAttention(
             ordinal, prepared, launch.params, call.out_shape, dense_strides(call.out_shape), result.dtype,

@@ -10,6 +10,7 @@
 //
 // A score goes through  scale,  softcap tanh(s / softcap),  + bias,  Modification::run,  and the mask, in this order.
 
+#include "attention/modification.cuh"
 #include "ptx/ex2.cuh"
 #include "ptx/number16.cuh"
 
@@ -135,8 +136,8 @@ struct Score {
       }
     }
     if constexpr (Cfg::modifies) {
-      low = Cfg::modification::run(low, batch, head, row, key);
-      high = Cfg::modification::run(high, batch, head, row, key + 1);
+      low = Modification::run(low, batch, head, row, key);
+      high = Modification::run(high, batch, head, row, key + 1);
     }
   }
   /// A bias of -inf hides also what is no number.

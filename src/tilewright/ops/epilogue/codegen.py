@@ -47,8 +47,15 @@ def _division(graph: Graph, node: Node, left: str, right: str) -> str:
     return f"fused_divide({left}, {right})"
 
 
-def statements(graph: Graph, result: Traced, inputs: tuple[str, ...]) -> str:
-    """C++ statements for element i: they read value[i] and input j at in{j}, and write value[i]."""
+def statements(
+    graph: Graph, result: Traced, inputs: tuple[str, ...], *, element: str = "value[i]",
+    index: str = "in{0} + i * args.operand[{0}].col", integer: str = "long long",
+) -> str:  # fmt: skip
+    """C++ statements for element i: they read value[i] and input j at in{j}, and write value[i].
+
+    `element`, `index`, `integer`: what the value and input j, an index, are called, and the type of integers.
+    """
+    types = _CPP_TYPES | {INT: integer}
     live: set[int] = set()
     pending = [result.number]
     while pending:
@@ -65,17 +72,17 @@ def statements(graph: Graph, result: Traced, inputs: tuple[str, ...]) -> str:
             names[number] = literal(node)
             continue
         if node.op == "sum":
-            text = "value[i]"
+            text = element
         elif node.op == "input":
             place = inputs.index(node.value)
-            text = f"in{place}[i]" if node.kind == FLOAT else f"in{place} + i * args.operand[{place}].col"
+            text = f"in{place}[i]" if node.kind == FLOAT else index.format(place)
         elif node.op == "/":
             text = _division(graph, node, *args)
         else:
             text = _FORMS[node.op].format(*args)
         names[number] = f"t{number}"
-        lines.append(f"const {_CPP_TYPES[node.kind]} t{number} = {text};")
-    lines.append(f"value[i] = {names[result.number]};")
+        lines.append(f"const {types[node.kind]} t{number} = {text};")
+    lines.append(f"{element} = {names[result.number]};")
     return "\n".join(lines)
 
 

@@ -1,0 +1,56 @@
+"""A caller's function of a score, traced once into device code."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import InvalidEpilogue
+from .epilogue.codegen import statements
+from .epilogue.expression import function_key
+from .epilogue.trace import FLOAT, INT, Graph, Node, as_float, as_traced
+
+_INDICES = ("b", "h", "i", "j")
+_MOST = 1024
+_traced: dict[Any, str] = {}
+
+
+def modification_of(function: Callable[..., Any]) -> str:
+    """C++ statements that change `value` as function(value, b, h, i, j) says (see AttentionProblem.modify).
+
+    Traced once for each function_key. Raises InvalidEpilogue for what cannot be traced.
+    """
+    key = function_key(function)
+    if key is not None and key in _traced:
+        return _traced[key]
+    text = _trace(function)
+    if key is not None:
+        if len(_traced) >= _MOST:
+            _traced.clear()
+        _traced[key] = text
+    return text
+
+
+def _trace(function: Callable[..., Any]) -> str:
+    try:
+        inspect.signature(function).bind(None, *_INDICES)
+    except (TypeError, ValueError) as error:
+        raise InvalidEpilogue(
+            f"score={function!r} must be a function of five values, the score, the batch entry, the head, the query "
+            f"and the key: lambda s, b, h, i, j: ... ({error})"
+        ) from error
+    graph = Graph()
+    try:
+        score = graph.add(Node("sum", FLOAT))
+        result = function(score, *(graph.add(Node("input", INT, (), name)) for name in _INDICES))
+        if result is None or isinstance(result, (tuple, list, dict)):
+            kind = "None" if result is None else f"a {type(result).__name__}"
+            raise InvalidEpilogue(f"epilogue: the function returned {kind}; it returns one value, the new score.")
+        changed = as_float(as_traced(graph, result, "the result"), "the result")
+    except InvalidEpilogue as error:
+        raise InvalidEpilogue(str(error).replace("epilogue: ", "score: ", 1)) from error
+    lines = [f"const int in{n} = {name};" for n, name in enumerate(_INDICES)]
+    code = statements(graph, changed, _INDICES, element="value", index="in{0}", integer="int")
+    return textwrap.indent("\n".join([*lines, code]), "    ")
