@@ -46,7 +46,7 @@ def test_the_bf16_kernel_is_right_and_multiplies_on_tensor_cores():
     ("m", "n", "k", "dtype", "layout"), [(128, 128, 64, "bf16", "nn"), (104, 72, 136, "f16", "nt")]
 )
 def test_it_reads_shared_memory_that_it_never_wrote_and_is_right_all_the_same(m, n, k, dtype, layout):
-    """Fragments of a stage that a short k never filled, and of rows beyond m: it loads both and uses neither."""
+    """Only its main loop leaves copies out instead of filling with zeros: behind a short k, and in rows beyond m."""
     problem = GemmProblem.dense(m, n, k, layout=layout, dtype=dtype)
     with pytest.raises(EmulatorFault, match=r"mma_tensor_op_tile_iterator\.h"):
         run(problem)

@@ -77,6 +77,7 @@ def test_help_is_there_for_every_command_and_within_a_hundred_columns(run, comma
         (("ladder", "gemm", "--dtype", "f8"), "f8"),
         (("ladder", "gemm", "--gpu", "Voodoo"), "Voodoo"),
         (("ladder", "gemm", "--layout", "xx"), "xx"),
+        (("ladder", "gemm", "--peers", "cutlas"), "cutlass_tuned"),
         (("explain", "--m", "8", "--n", "8", "--k", "8", "--rung", "f00"), "f00"),
         (("bench", "no-such-suite"), "no-such-suite"),
         (("cache", "import", "/nonexistent.zip"), "nonexistent"),

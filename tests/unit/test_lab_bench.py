@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tilewright.lab.bench import Timing, paired_samples, parse_conditions, percentile, summary
-from tilewright.lab.climb_gpu import MOST_SETS, sets_for
+from tilewright.lab.ground import MOST_SETS, sets_for
 from tilewright.problems import GemmProblem
 
 

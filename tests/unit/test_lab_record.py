@@ -214,6 +214,14 @@ def test_a_missing_profiler_is_named(monkeypatch):
         counters.read_hardware(find_rung("f01"), GemmProblem.dense(64, 64, 64))
 
 
+def test_a_suite_of_duels_names_whom_against(tmp_path):
+    path = tmp_path / "d.json"
+    path.write_text(json.dumps({"name": "d", "kind": "duels", "cases": []}))
+    with pytest.raises(TilewrightError, match='"against"'):
+        read_suite(path)
+
+
 def test_suites_hold_plain_data():
     for path in BENCHMARKS.glob("*.json"):
-        assert {"name", "kind", "cases"} == json.loads(path.read_text()).keys()
+        keys = json.loads(path.read_text()).keys()
+        assert {"name", "kind", "cases"} <= keys <= {"name", "kind", "cases", "peers", "against"}

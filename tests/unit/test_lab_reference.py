@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tilewright.errors import WrongResult
-from tilewright.lab.climb_gpu import verify_reference
+from tilewright.lab.ground import verify_reference
 from tilewright.lab.ladder import prepare
 from tilewright.lab.reference import find_reference
 from tilewright.problems import GemmProblem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tilewright.jit.compile import cache_key
 from tilewright.jit.source import Library, Source
 from tilewright.lab.peers import cutlass
 from tilewright.ladder import GemmConfig
-from tilewright.problems import GemmProblem
+from tilewright.problems import Epilogue, GemmProblem
 
 ARCH = GPUS["H200"].arch
 
@@ -37,6 +38,7 @@ def test_nineteen_of_the_twenty_tilings_fit_an_h200_and_the_other_is_refused_wit
         (dense(64, 64, 33), "A of 64 x 33"),
         (dense(64, 64, 64, batch=2), "batch is 2"),
         (dense(64, 64, 64, dtype="f32"), "multiplies bf16, f16"),
+        (replace(dense(64, 64, 64), epilogue=Epilogue("relu(x)", "")), "no place for an epilogue"),
     ],
 )
 def test_what_device_gemm_cannot_take_is_refused_with_the_numbers(problem, says):

@@ -77,13 +77,14 @@ def bench(
     seconds: Annotated[float, typer.Option(help="Measured time a case.", min=0.01)] = 1.0,
 ) -> None:
     """Run benchmark suites on a GPU and write their records."""
+    from ..lab.record import went_wrong
     from ..lab.suite import find_suite, read_suite, run_suite
 
     wrong = 0
     for description in [read_suite(find_suite(name)) for name in suite]:
         with Progress(None) as progress:
             written, records = run_suite(description, out, seconds, progress.show)
-        wrong += sum(not record["result"].get("right", False) for record in records)
+        wrong += sum(map(went_wrong, records))
         print(f"{len(records)} records in {written}")
     if wrong:
         note(f"{wrong} results are wrong; see the records' reasons")

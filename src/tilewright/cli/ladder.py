@@ -13,6 +13,7 @@ from .console import Progress, console, note
 
 if TYPE_CHECKING:
     from ..lab.ladder import Step
+    from ..lab.peers import Peer
     from ..problems import GemmProblem
 
 app = typer.Typer(no_args_is_help=True, help="Climb a ladder: check every rung, then measure or count it.")
@@ -44,12 +45,16 @@ def gemm(
     gpu: Annotated[str, typer.Option(help="Without a GPU: the one whose limits apply.")] = DEFAULT_GPU,
     emulator: Annotated[bool, typer.Option("--emulator", help="Use the emulator although there is a GPU.")] = False,
     seconds: Annotated[float, typer.Option(help="On a GPU: measured time a rung.", min=0.01)] = 1.0,
+    peers: Annotated[str, typer.Option(help="On a GPU: others beside the rungs. Names, all, or none.")] = "all",
     json_file: Json = None,
 ) -> None:
     """Climb the GEMM rungs: each is checked against float64, then timed on a GPU or counted on the emulator."""
     from ..lab.ladder import Step
+    from ..lab.peers import select_peers
+    from ..lab.record import went_wrong, who
     from ..lab.suite import select_rungs
 
+    others = select_peers(peers)
     chosen, named = select_rungs(rungs, dtype), find_gpu(gpu)
     no_gpu = "asked for" if emulator else why_no_gpu()
     default = size if size is not None else (EMULATOR_SIZE if no_gpu else GPU_SIZE)
@@ -65,15 +70,15 @@ def gemm(
             print(f"{no_gpu}: every rung runs on the emulator, which knows what a kernel does but no times.")
         records = climb_emulator(steps, named)
     else:
-        records = climb_gpu(steps, seconds)
+        records = climb_gpu(steps, seconds, others)
     if json_file is not None:
         from ..lab.record import write_json
 
         write_json(json_file, records)
         note(f"{len(records)} records in {json_file}")
-    wrong = [record for record in records if not record["result"]["right"]]
+    wrong = [record for record in records if went_wrong(record)]
     for record in wrong:
-        note(f"WRONG: {record['case']['rung']}: {record['result']['reason']}")
+        note(f"WRONG: {who(record)}: {record['result']['reason']}")
     if wrong:
         raise typer.Exit(1)
 
@@ -103,15 +108,23 @@ def _title(problem: GemmProblem) -> str:
     return f"{problem.dtype} {problem.layout.upper()} {problem.m} x {problem.n} x {problem.k}"
 
 
-def climb_gpu(steps: list[Step], seconds: float) -> list[dict[str, Any]]:
-    """Climb on GPU 0 and print the table."""
+def climb_gpu(steps: list[Step], seconds: float, peers: tuple[Peer, ...]) -> list[dict[str, Any]]:
+    """Climb on GPU 0 and print the table: rungs, then peers; of peers that are not there, why."""
     from ..lab.climb_gpu import climb_on_gpu
     from ..report.tables import MEASURED, rich_table
 
-    with Progress(len(steps)) as progress:
-        records = climb_on_gpu(steps, seconds=seconds, say=progress.show)
+    with Progress(len(steps) + len(peers)) as progress:
+        records = climb_on_gpu(steps, seconds=seconds, say=progress.show, peers=peers)
     origin, out = records[0]["provenance"], console()
-    out.print(rich_table(f"{_title(steps[0].problem)} on {origin['gpu']}", MEASURED, records))
+    out.print(
+        rich_table(
+            f"{_title(steps[0].problem)} on {origin['gpu']}",
+            MEASURED,
+            [r for r in records if r["result"]["right"] is not None],
+        )
+    )
+    for record in (r for r in records if r["result"]["right"] is None):
+        out.print(f"{record['case']['peer']}: {record['result']['reason']}", style="yellow", markup=False)
     if origin["reference"] is None:
         out.print(f"No column 'of cuBLAS': {origin['no_reference']}", style="yellow", markup=False)
     return records

@@ -106,6 +106,17 @@ def validate(records: Any, where: str) -> None:
             raise TilewrightError(f"{where}: record {index} lacks {', '.join(missing)}.")
 
 
+def who(record: dict[str, Any]) -> str:
+    """What a record is about: a rung, a peer, a call, or a state of the cache."""
+    case = record["case"]
+    return str(next(case[name] for name in ("rung", "peer", "call", "cache") if name in case))
+
+
+def went_wrong(record: dict[str, Any]) -> bool:
+    """Whether a result is wrong. A peer that is not there, or cannot make the product, is neither: "right" is None."""
+    return record["result"].get("right", False) is False
+
+
 def find_records(folder: Path, suite: str) -> list[dict[str, Any]]:
     """The records of the newest file of a suite (by its records' date); [] when there is none."""
     best: Sequence[dict[str, Any]] = ()

@@ -18,9 +18,10 @@ from ..ladder import GEMM_RUNGS, AttentionConfig, Rung, find_rung, rungs_for
 from ..problems import GemmProblem
 from .attention import AttentionStep, select_attention_rungs
 from .ladder import Progress, Step, silent
-from .record import write_json
+from .peers import select_peers
+from .record import went_wrong, who, write_json
 
-KINDS = ("times", "counters", "stalls", "host", "products", "cold", "attention", "attention-stalls")
+KINDS = ("times", "counters", "stalls", "host", "products", "cold", "attention", "attention-stalls", "peers", "duels")
 
 
 def select_rungs(text: str | None, dtype: str) -> tuple[Rung, ...]:
@@ -67,6 +68,8 @@ def read_suite(path: Path) -> dict[str, Any]:
         raise TilewrightError(f"{path} cannot be read as a suite: {error}") from error
     if not isinstance(suite, dict) or not {"name", "kind", "cases"} <= suite.keys() or suite["kind"] not in KINDS:
         raise TilewrightError(f'{path} is no suite: it needs "name", "cases", and a "kind" of {", ".join(KINDS)}.')
+    if suite["kind"] == "duels" and "against" not in suite:
+        raise TilewrightError(f'{path} is no suite: one of duels needs "against", names of peers.')
     if not re.fullmatch(r"[\w.-]+", suite["name"]):
         raise TilewrightError(f"{path}: the name {suite['name']!r} is no file name.")
     return suite
@@ -140,10 +143,16 @@ def run_suite(
         from .counters import stall_records
 
         records = [r | {"suite": suite["name"]} for r in stall_records(steps_of(suite, gpu), gpu, say)]
+    elif suite["kind"] == "duels":
+        from .climb_gpu import duels_on_gpu
+
+        against = select_peers(suite["against"])
+        records = duels_on_gpu(steps_of(suite, gpu), against, suite=suite["name"], seconds=seconds, say=say)
     else:
         from .climb_gpu import climb_on_gpu
 
-        records = climb_on_gpu(steps_of(suite, gpu), suite=suite["name"], seconds=seconds, say=say)
+        peers = select_peers(suite.get("peers", "all")) if suite["kind"] == "peers" else ()
+        records = climb_on_gpu(steps_of(suite, gpu), suite=suite["name"], seconds=seconds, say=say, peers=peers)
     path = out / f"{suite['name']}-{gpu.name.replace(' ', '-')}.json"
     write_json(path, records)
     return path, records
@@ -168,9 +177,10 @@ def main(arguments: list[str] | None = None) -> int:
         for record in records:
             case, result = record["case"], record["result"]
             figures = {k: round(v, 4) for k, v in result.items() if isinstance(v, float)}
-            what = case.get("rung") or case.get("call") or case.get("cache")
-            print(what, case.get("config_text", ""), case.get("m"), case.get("layout"), figures, flush=True)
-            wrong += not result.get("right", False)
+            print(who(record), case.get("config_text", ""), case.get("m"), case.get("layout"), figures, flush=True)
+            if result.get("right", False) is not True:
+                print(f"  {result.get('reason')}", flush=True)
+            wrong += went_wrong(record)
         print(f"{len(records)} records in {written}")
     return 1 if wrong else 0
 

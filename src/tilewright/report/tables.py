@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TilewrightError
-from ..lab.record import find_records
+from ..lab.record import find_records, went_wrong, who
 
 Record = dict[str, Any]
 Column = tuple[str, Callable[[Record], str]]
@@ -32,11 +32,11 @@ def _share(name: str, digits: int = 1) -> Callable[[Record], str]:
 
 
 def _rung(record: Record) -> str:
-    return str(record["case"]["rung"])
+    return who(record)
 
 
 def _verdict(record: Record) -> str:
-    return "right" if record["result"]["right"] else "WRONG"
+    return "WRONG" if went_wrong(record) else "right"
 
 
 def _instructions(kind: str) -> Callable[[Record], str]:
@@ -249,6 +249,18 @@ ATTENTION_STALLS_PAGE: tuple[Column, ...] = (
     *((name.replace("_", " "), _stall(name)) for name in
       ("wait", "math_pipe_throttle", "short_scoreboard", "long_scoreboard", "barrier", "not_selected")),
 )  # fmt: skip
+PEERS_PAGE: tuple[Column, ...] = (SIZES_PAGE[0], SIZES_PAGE[1], ("who", _rung), *SIZES_PAGE[2:])
+DUELS_PAGE: tuple[Column, ...] = (
+    SIZES_PAGE[0],
+    SIZES_PAGE[1],
+    ("config", _config),
+    ("against", lambda record: str(record["case"]["against"])),
+    ("its strongest", lambda record: str(record["result"].get("against_config", DASH))),
+    ("ms", _milliseconds),
+    ("TFLOP/s", _result("tflops", ".1f")),
+    ("ratio", _result("ratio", ".3f")),
+    ("p10..p90", _spread),
+)
 PAGES: dict[str, tuple[Column, ...]] = {
     "fp32-ladder": LADDER_PAGE,
     "fp32-f12": SIZES_PAGE,
@@ -267,6 +279,10 @@ PAGES: dict[str, tuple[Column, ...]] = {
     "attention-causal": ATTENTION_LADDER_PAGE,
     "attention-sizes": ATTENTION_SIZES_PAGE,
     "attention-stalls": ATTENTION_STALLS_PAGE,
+    "bf16-peers": PEERS_PAGE,
+    "fp32-peers": PEERS_PAGE,
+    "bf16-duels": DUELS_PAGE,
+    "bf16-duels-swizzled": DUELS_PAGE,
 }
 """Which columns a suite's records have in README and docs."""
 
@@ -280,7 +296,7 @@ def rich_table(title: str, columns: Sequence[Column], records: Sequence[Record])
         left = name in ("rung", "check", "limited by", "roof")
         table.add_column(name, justify="left" if left else "right", no_wrap=True)
     for record in records:
-        style = None if record["result"]["right"] else "bold red"
+        style = "bold red" if went_wrong(record) else None
         table.add_row(*(cell(record) for _, cell in columns), style=style)
     return table
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
-from ...errors import MissingDependency
+from ...errors import ConfigRejected, MissingDependency
 from ...jit.source import Constant, Library
 from ...ladder.rung import GemmConfig, Rung, ceil_div
 from ...ladder.tensor import CPP_TYPES
 from ...problems import ITEM_BYTES, GemmProblem, Matrix
+from ..ground import Ground
+from ..ladder import Step
+from .build import compile_ahead
+from .candidate import Entry, Peer, rung_candidate
 
 GET = "pip install 'tilewright[cutlass]'"
 
@@ -52,7 +57,10 @@ FP32_SWEEP: tuple[GemmConfig, ...] = tuple(
 
 @lru_cache(maxsize=1)
 def libraries() -> tuple[Library, ...]:
-    """CUTLASS, libcu++ and the CUDA runtime's headers, from their wheels. Raises MissingDependency naming them all."""
+    """Headers of CUTLASS, libcu++, CUDA's runtime and compiler, from their wheels.
+
+    Raises MissingDependency naming what is not there.
+    """
     found, missing = [], []
     for name, inner in (
         ("nvidia-cutlass", ("cutlass_library/source/include",)),
@@ -165,3 +173,34 @@ SIMT = _rung("cutlass", "CUTLASS 2.x's device::Gemm by fused multiply-adds", ("f
 def rung_of(dtype: str) -> Rung:
     """CUTLASS's kernel for operands of a type."""
     return SIMT if dtype == "f32" else TENSOR
+
+
+def _entry(ground: Ground, configs: tuple[GemmConfig, ...]) -> Entry:
+    """Those that can make the product. Raises ConfigRejected with the first reason when none can."""
+    called = version()
+    problem, arch = ground.problem, ground.where.arch
+    rung = rung_of(problem.dtype)
+    reasons = [rung.why_not(problem, config, arch) for config in configs]
+    able = [config for config, reason in zip(configs, reasons, strict=True) if reason is None]
+    if not able:
+        raise ConfigRejected(f"{reasons[0]}.")
+    compile_ahead(problem, able, arch)
+    kernels = [(Step(rung, config, problem), rung.compile(problem, config, arch)) for config in able]
+    return Entry(called, [rung_candidate(step, kernel, ground) for step, kernel in kernels])
+
+
+CUTLASS = Peer(
+    "cutlass",
+    "CUTLASS 2.x's device::Gemm with a usual tile",
+    lambda g: _entry(g, (rung_of(g.problem.dtype).default,)),
+)
+CUTLASS_SWIZZLED = Peer(
+    "cutlass_swizzled",
+    "the same tilings, columns of tiles walked eight at a time, so that they meet in L2",
+    lambda g: _entry(g, tuple(replace(config, group_m=8) for config in rung_of(g.problem.dtype).space())),
+)
+CUTLASS_TUNED = Peer(
+    "cutlass_tuned",
+    "the fastest of its tilings, chosen in this run",
+    lambda g: _entry(g, rung_of(g.problem.dtype).space()),
+)

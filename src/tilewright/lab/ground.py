@@ -1,0 +1,133 @@
+"""Where all who make one product on a GPU meet: the same operands, the same cuBLAS, the same pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..errors import WrongResult
+from ..jit import CompiledKernel
+from ..jit.device import Device, GpuExecutor, Prepared, bound_to, executor_for
+from ..jit.timing import Launch
+from ..ladder.rung import Addresses
+from ..ops.device_array import DeviceArray
+from ..problems import GemmProblem
+from .bench import time_pairs
+from .check import CheckResult, Guarded
+from .ladder import Operands, Step, judged, prepare, random_operands, raw_bytes
+from .reference import Reference
+from .roofline import peak_tflops
+
+MOST_SETS = 256
+"""Buffer sets at most. Below some 100 x 100 x 100 they no longer fill three times the L2; the record says so."""
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """One set of operands on the GPU, random normal; `out` is written."""
+
+    a: DeviceArray
+    b: DeviceArray
+    out: DeviceArray
+
+
+def sets_for(problem: GemmProblem, l2: int) -> int:
+    """How many buffer sets hold more than three times the L2 (bytes): at least 2, at most MOST_SETS."""
+    return min(max(2, 3 * l2 // max(problem.bytes, 1) + 1), MOST_SETS)
+
+
+def make_buffers(problem: GemmProblem, executor: GpuExecutor, seed: int) -> Buffers:
+    """A set of its own random operands, lying as the problem says; those of seed 0 are what `prepare` gives."""
+
+    def on_gpu(side: np.ndarray) -> DeviceArray:
+        array = DeviceArray(executor, side.shape if side.flags.c_contiguous else side.shape[::-1], problem.dtype)
+        executor.write(array.address, raw_bytes(side, problem.dtype))
+        return array
+
+    a, b = random_operands(problem, seed)
+    return Buffers(on_gpu(a), on_gpu(b), DeviceArray(executor, (problem.m, problem.n), problem.out_dtype))
+
+
+def rung_launch(step: Step, kernel: CompiledKernel, buffers: Buffers, ordinal: int) -> Launch:
+    """The launch of a rung on one set."""
+    addresses = Addresses(buffers.a.address, buffers.b.address, buffers.out.address)
+    launch = step.rung.plan(step.problem, step.config, addresses)
+    with bound_to(ordinal):
+        prepared = Prepared(kernel, launch, ordinal)
+    return lambda stream: prepared.launch(launch.params, stream)
+
+
+def verify_reference(
+    name: str, launch: Launch, out: int, executor: GpuExecutor, problem: GemmProblem, given: Operands
+) -> None:
+    """Run the reference's first product, which is that of `given`, and judge it like a rung's.
+
+    Raises WrongResult: a ratio to another product than ours would mean nothing.
+    """
+    kept = Guarded((problem.m, problem.n), problem.out_dtype, band=0)
+    executor.write(out, kept.whole.view(np.uint8))
+    launch(executor.stream)
+    kept.whole[:] = executor.download(out, kept.whole.nbytes).view(kept.whole.dtype)
+    verdict = judged(kept.view, problem, given)
+    if kept.untouched() or not verdict.ok:
+        raise WrongResult(
+            f"{name} gives a wrong product at {problem.m} x {problem.n} x {problem.k} {problem.layout} in "
+            f"{problem.dtype} ({verdict.reason or 'elements left unwritten'}), so nothing can be timed against it. "
+            "Uninstall that library, or install another: pip install 'tilewright[bench]'"
+        )
+
+
+class Ground:
+    """One problem on one GPU. Operands, buffers and the reference are made when first asked for.
+
+    `last_judged`: the last whole result of a peer that was judged, as stored, and the verdict. Kernels that add in the
+    same order give the same bits, and those need no second judgement.
+    """
+
+    def __init__(self, problem: GemmProblem, where: Device, library: Reference | None) -> None:
+        self.problem, self.where, self.library = problem, where, library
+        self.executor = executor_for(where.ordinal)
+        self.last_judged: tuple[np.ndarray, CheckResult] | None = None
+
+    @cached_property
+    def given(self) -> Operands:
+        """The operands on which everybody is judged."""
+        return prepare(self.problem)
+
+    @cached_property
+    def sets(self) -> list[Buffers]:
+        """The buffers that are rotated through; the first holds `given`."""
+        count = sets_for(self.problem, self.where.gpu.l2)
+        return [make_buffers(self.problem, self.executor, seed) for seed in range(count)]
+
+    @cached_property
+    def references(self) -> list[Launch] | None:
+        """cuBLAS's launches, one a set, the first found right; None without a library for this type.
+
+        Raises WrongResult.
+        """
+        problem, library, sets = self.problem, self.library, self.sets
+        if library is None or problem.dtype not in library.dtypes:
+            return None
+        launches = [library.prepare(s.a, s.b, s.out, problem.layout) for s in sets]
+        verify_reference(library.name, launches[0], sets[0].out.address, self.executor, problem, self.given)
+        return launches
+
+    def timed(
+        self, launches: Sequence[Launch], seconds: float, against: Sequence[Launch] | None = None
+    ) -> dict[str, Any]:
+        """The part of a record's result that holds times: of one launch a set, in pairs with `against`, else cuBLAS."""
+        opponents = self.references if against is None else against
+        timing, conditions = time_pairs(self.where.ordinal, launches, opponents, seconds=seconds)
+        tflops, peak = self.problem.flops / timing.ms * 1e-9, peak_tflops(self.where.gpu, self.problem.dtype)
+        return timing.to_dict() | {
+            "tflops": tflops,
+            "share_of_peak": tflops / peak if peak else None,
+            "buffer_sets": len(self.sets),
+            "rotated_over_l2": len(self.sets) * self.problem.bytes / self.where.gpu.l2,
+            "conditions": conditions,
+        }

@@ -1,0 +1,20 @@
+"""cuBLAS's own choice: what the reference of all pairs is, as a row of its own. Its ratio to itself shows the noise."""
+
+from __future__ import annotations
+
+from ...errors import ConfigRejected, MissingDependency
+from ..ground import Ground
+from .candidate import Candidate, Entry, Peer
+
+
+def _enter(ground: Ground) -> Entry:
+    library, problem = ground.library, ground.problem
+    if library is None:
+        raise MissingDependency("no library here brings cuBLAS. Install one with: pip install 'tilewright[bench]'")
+    if problem.dtype not in library.dtypes:
+        raise ConfigRejected(f"{library.name} multiplies {', '.join(library.dtypes)} here, not {problem.dtype}.")
+    own = Candidate("its own choice", lambda s: library.prepare(s.a, s.b, s.out, problem.layout))
+    return Entry(library.version, (own,))
+
+
+CUBLAS = Peer("cublas", "the kernel that cuBLAS's heuristics choose", _enter)
