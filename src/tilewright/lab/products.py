@@ -12,9 +12,9 @@ from ..jit.timing import Launch
 from ..plan import Plan, plan_for
 from ..problems import GemmProblem
 from ..program import Program, program_for
-from .bench import time_pairs
-from .climb_gpu import Buffers, driver_version, make_buffers, sets_for, verify_reference
-from .ladder import Progress, prepare, silent
+from .climb_gpu import driver_version
+from .ground import Buffers, Ground, verify_reference
+from .ladder import Progress, silent
 from .record import provenance
 from .reference import find_reference
 
@@ -67,24 +67,16 @@ def product_records(
         say(number, f"{problem.m} x {problem.n} x {problem.k} {problem.layout} in {problem.dtype}")
         plan = plan_for(problem, where.gpu)
         program = program_for(problem, plan)
-        given, count = prepare(problem), sets_for(problem, where.gpu.l2)
-        sets = [make_buffers(problem, executor, seed) for seed in range(count)]
-        own, borrowed = launches_of_program(program, sets, where)
+        ground = Ground(problem, where, library)
+        own, borrowed = launches_of_program(program, ground.sets, where)
         result: dict[str, Any] = {"right": True, "reason": ""}
         try:
-            verify_reference(str(plan.rung), own[0], sets[0].out.address, executor, problem, given)
+            verify_reference(str(plan.rung), own[0], ground.sets[0].out.address, executor, problem, ground.given)
         except WrongResult as error:
             result = {"right": False, "reason": str(error)}
         if result["right"]:
-            references = [library.prepare(s.a, s.b, s.out, problem.layout) for s in sets]
-            verify_reference(library.name, references[0], sets[0].out.address, executor, problem, given)
-            timing, conditions = time_pairs(ordinal, own, references, seconds=seconds)
-            result |= timing.to_dict() | {
-                "tflops": problem.flops / timing.ms * 1e-9,
-                "gb_s": problem.bytes / timing.ms * 1e-6,
-                "buffer_sets": count,
-                "conditions": conditions,
-            }
+            timed = ground.timed(own, seconds)
+            result |= timed | {"gb_s": problem.bytes / timed["ms"] * 1e-6}
         for address in borrowed:
             executor.release(address)
         records.append({"suite": suite, "case": _case(problem, plan, program), "result": result, "provenance": origin})
