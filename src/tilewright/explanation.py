@@ -15,6 +15,8 @@ from .problems import INDEX, ITEM_BYTES, GemmProblem, Matrix
 from .program import program_for
 
 _WIDTH = 100
+_REFUSED = 8
+"""Refusals told one by one."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,9 @@ class Explanation:
             if self.resources is not None:
                 rows.append(("compiled", self._compiled(self.resources)))
             rows.append(("bound", self._bound()))
-            rows += [("refused", f"{rung}: {reason}") for rung, _, reason in self.plan.refused] or [("refused", "none")]
+            if self.plan.ignored:
+                rows.append(("ignored", self.plan.ignored))
+            rows += _refused_rows(self.plan)
         return "\n".join(
             textwrap.fill(text, _WIDTH, initial_indent=f"{label:<9}", subsequent_indent=" " * 9) for label, text in rows
         )
@@ -102,6 +106,14 @@ class Explanation:
             f"{resources.registers} registers a thread, {f'{spills} B of spills' if spills else 'no spills'}, "
             f"{resources.shared_bytes} B of static shared memory"
         )
+
+
+def _refused_rows(plan: Plan) -> list[tuple[str, str]]:
+    """What cannot run the problem; a table of results may know more of that than anyone reads."""
+    rows = [("refused", f"{rung}: {reason}") for rung, _, reason in plan.refused]
+    if len(rows) > _REFUSED + 1:
+        rows[_REFUSED:] = [("refused", f"and {len(rows) - _REFUSED} more; the plan's `refused` has them all")]
+    return rows or [("refused", "none")]
 
 
 def describe(problem: GemmProblem) -> str:

@@ -10,7 +10,7 @@ model's only measured input is one figure a config (choices.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,8 @@ class Plan:
     """(rung, config, how it compares) of the next best that were measured or estimated."""
     packs: tuple[str, ...] = ()
     """The operands, "a" and "b", that are copied first to lines that wide accesses can read (program.py)."""
+    ignored: str = ""
+    """Tuning results that this version cannot use, in a line; "" where all were of use."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +94,14 @@ def _plan(
         return Plan(rung, rung.default, "the rung's default", f"{rung} was named in the call")
     if problem.m and problem.n and problem.k and problem.batch:
         sources = [source for source in sources_for(gpu) if not demands.deterministic or source[0] == SHIPPED]
-        found = choose(problem, gpu, sources, one_chain=demands.batch_invariant)
+        ignored: list[str] = []
+        found = choose(problem, gpu, sources, demands.batch_invariant, ignored)
+        told = "; ".join(ignored)
         if found is not None:
             return Plan(
-                found.rung, found.config, found.source, found.why, runners_up=found.runners_up, packs=found.packs
+                found.rung, found.config, found.source, found.why, found.refused, found.runners_up, found.packs, told
             )
+        return replace(_choose(problem, gpu, known, demands.batch_invariant), ignored=told)
     return _choose(problem, gpu, known, demands.batch_invariant)
 
 

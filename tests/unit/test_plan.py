@@ -18,6 +18,8 @@ from tilewright.plan import plan_for
 from tilewright.problems import GemmProblem, Matrix
 
 H200 = GPUS["H200"]
+UNTUNED = GPUS["H100"]
+"""No table ships for it: the cost model chooses."""
 
 
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=str)
@@ -83,14 +85,14 @@ def test_a_dtype_without_rungs_is_refused_with_those_that_have():
 
 
 def test_what_a_smaller_gpu_refuses_is_listed_and_the_rest_still_runs(monkeypatch):
-    small = dataclasses.replace(H200, arch=dataclasses.replace(H200.arch, shared_per_block=48 * 1024))
+    small = dataclasses.replace(UNTUNED, arch=dataclasses.replace(UNTUNED.arch, shared_per_block=48 * 1024))
     plan = plan_for(GemmProblem.dense(4096, 4096, 4096), small)
     assert plan.refused
     for rung, config, reason in plan.refused:
         assert rung == "f12_multistage"
         assert "shared memory" in reason
         assert config not in str(plan.config)
-    none = dataclasses.replace(H200, arch=dataclasses.replace(H200.arch, shared_per_block=1024))
+    none = dataclasses.replace(UNTUNED, arch=dataclasses.replace(UNTUNED.arch, shared_per_block=1024))
     assert plan_for(GemmProblem.dense(64, 64, 64), none).rung.id == "f11_cp_async"
 
 
@@ -177,7 +179,7 @@ def test_the_roofline_takes_the_lower_roof():
 
 
 def test_a_refused_config_shows_in_the_text():
-    small = dataclasses.replace(H200, arch=dataclasses.replace(H200.arch, shared_per_block=48 * 1024))
+    small = dataclasses.replace(UNTUNED, arch=dataclasses.replace(UNTUNED.arch, shared_per_block=48 * 1024))
     text = str(explain_problem(GemmProblem.dense(512, 512, 512), small, "a test"))
     assert "refused  f12_multistage: 128x256x16" in text
 

@@ -68,8 +68,10 @@ def test_what_a_gpu_or_this_version_cannot_run_is_passed_over():
     known = entry(problem(), (dataclasses.replace(huge, stages=5), 0.5), (MIDDLE, 1.0))
     found = choose(problem(), H200, [("here", table(dataclasses.replace(known, timed=(unknown, *known.timed))))])
     assert found.config == MIDDLE
-    only = dataclasses.replace(known, timed=(unknown,))
-    assert choose(problem(), H200, [("here", table(only))]) is None
+    only = dataclasses.replace(known, timed=(unknown,), unknown=2)
+    told: list[str] = []
+    assert choose(problem(), H200, [("here", table(only))], ignored=told) is None
+    assert told == ["3 results here: of rungs or configs that this version lacks (h99_future)"]
 
 
 def test_a_class_never_tuned_takes_its_neighbours_word():
@@ -106,6 +108,60 @@ def test_waves_of_the_problem_itself_count():
     results = table(entry(of, *((c, predict(of, H11, c, H200).ms) for c in (tall, wide))))
     for_few = problem(128 * 11, 128 * 12, 1024)  # 132 tiles of 128 x 128, one an SM; 66 of the others
     assert choose(for_few, H200, [("here", results)]).config == wide
+
+
+def test_a_smaller_gpu_takes_what_fits_and_is_told_what_does_not():
+    small = dataclasses.replace(H200, arch=dataclasses.replace(H200.arch, shared_per_block=48 * 1024))
+    results = [("here", table(entry(problem(), (LARGE, 1.0), (MIDDLE, 2.0), (SMALL, 3.0))))]
+    exact, near = choose(problem(), small, results), choose(problem(600, 600, 600), small, results)
+    assert exact.config == MIDDLE
+    assert near.config in (SMALL, MIDDLE)
+    for found in (exact, near):
+        ((rung, config, reason),) = found.refused
+        assert (rung, config) == ("h11_mma_multistage", str(LARGE))
+        assert "B of shared memory" in reason
+
+
+def test_batch_invariance_asks_for_one_chain_along_k():
+    split, sliced = dataclasses.replace(MIDDLE, split_k=4), h11(32, 32, 16, 16, slices_k=2)
+    held = entry(problem(), (split, 1.0), (sliced, 2.0), (MIDDLE, 3.0))
+    lower = dataclasses.replace(held, timed=(Timed("h10_mma_three_stage", MIDDLE, 0.5), *held.timed))
+    results = [("here", table(lower))]
+    assert choose(problem(), H200, results).rung.id == "h10_mma_three_stage"
+    assert choose(problem(), H200, results, one_chain=True).config == MIDDLE
+    near = choose(problem(64, 64, 8192), H200, results, one_chain=True)
+    assert (near.rung, near.config.split_k, near.config.slices_k) == (H11, 1, 1)
+
+
+def test_thin_grids_are_split_further_than_any_neighbour_was():
+    results = [
+        ("here", table(entry(problem(512, 512, 4096), (MIDDLE, 0.02), (dataclasses.replace(MIDDLE, split_k=2), 0.015))))
+    ]
+    assert choose(problem(64, 64, 16384), H200, results).config.split_k > 2
+    assert choose(problem(4096, 4096, 4096), H200, results).config.split_k == 1
+
+
+def test_an_operand_that_lies_unaligned_is_packed_only_where_it_does():
+    ragged = problem(1001, 1001, 1001)
+    packed = Timed("h11_mma_multistage", MIDDLE, 0.01, ("a", "b"))
+    held = dataclasses.replace(entry(ragged, (MIDDLE, 0.05)), timed=(packed, Timed(packed.rung, MIDDLE, 0.05)))
+    results = [("here", table(held))]
+    assert choose(ragged, H200, results).packs == ("a", "b")
+    assert choose(problem(1024, 1024, 1024), H200, results).packs == ()
+
+
+def test_c_and_epilogues_take_the_plain_products_result():
+    results = [("here", table(entry(problem(), (SMALL, 1.0), (MIDDLE, 2.0))))]
+    assert choose(problem(use_c=True), H200, results).source == "here"
+    assert choose(problem(use_c=True), H200, results).config == SMALL
+
+
+def test_the_other_16_bit_type_takes_the_result_as_its_own():
+    results = [("here", table(entry(problem(), (SMALL, 1.0), (MIDDLE, 2.0))))]
+    half = choose(problem(dtype="f16"), H200, results)
+    assert (half.source, half.config) == ("here", SMALL)
+    own = table(entry(problem(), (SMALL, 1.0)), entry(problem(dtype="f16"), (MIDDLE, 1.0)))
+    assert choose(problem(dtype="f16"), H200, [("here", own)]).config == MIDDLE
 
 
 def test_a_far_class_or_another_kind_of_type_says_nothing():
@@ -153,7 +209,7 @@ def test_a_plan_follows_the_store_and_says_so(store):
     assert (plan.rung.id, plan.config, plan.source) == ("h11_mma_multistage", MIDDLE, "tuned here")
     assert plan_for(problem(), H200) is plan
     a = np.zeros((512, 512), np.float16)
-    text = str(tw.explain(a, a, gpu="H200"))
+    text = str(tw.explain(a[:300], a, gpu="H200"))
     assert "heuristic from what is tuned here" in text
     assert plan_for(problem(), H200, "h08").config == find_rung("h08").default, "a rung that is named runs its default"
 
@@ -168,6 +224,20 @@ def test_explain_tells_source_runners_up_and_bound(store):
     for words in (*told, "TFLOP/s at most"):
         assert words in text
     assert max(map(len, str(tw.explain(a, a, gpu="H200")).splitlines())) <= 100
+
+
+def test_explain_says_in_a_line_what_it_passed_over_and_does_not_drown_in_refusals(store):
+    deep = [h11(128, 256, 64, 64, tile_k=128 << i) for i in range(12)]  # none fits in shared memory
+    held = entry(problem(), *((config, 1.0) for config in deep), (MIDDLE, 2.0))
+    store.add([dataclasses.replace(held, timed=(Timed("h99_future", MIDDLE, 0.1), *held.timed))])
+    results_changed()
+    a = np.zeros((512, 512), np.float16)
+    lines = str(tw.explain(a, a, gpu="H200")).splitlines()
+    assert "ignored  1 result tuned here: of rungs or configs that this version lacks (h99_future)" in lines
+    refused = [line for line in lines if line.startswith("refused")]
+    assert len(refused) == 9
+    assert refused[-1] == "refused  and 4 more; the plan's `refused` has them all"
+    assert max(map(len, lines)) <= 100
 
 
 def test_new_results_drop_warm_calls(store):

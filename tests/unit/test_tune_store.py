@@ -61,6 +61,7 @@ def test_a_config_of_a_newer_version_is_left_out_and_the_rest_is_read():
     data = encode(table(entry()), "H200", "cuda13").replace(b'"stages":3', b'"stages":3,"warp_specialised":1')
     (found,) = decode(data).values()
     assert [timed.ms for timed in found.timed] == [1.0]
+    assert found.unknown == 1
 
 
 @pytest.mark.parametrize(
@@ -77,6 +78,14 @@ def test_a_config_of_a_newer_version_is_left_out_and_the_rest_is_read():
         lambda data: data.replace(b'"stages":3', b'"stages":"3"'),
         lambda data: data.replace(b'"whole":true', b'"whole":1'),
         lambda data: data.replace(b'"dtype":"f32",', b""),
+        lambda data: data.replace(b'"dtype":"f32"', b'"dtype":"f33"'),
+        lambda data: data.replace(b'"layout":"nn"', b'"layout":"xn"'),
+        lambda data: data.replace(b'"shape":[256', b'"shape":[0'),
+        lambda data: data.replace(b'"shape":[256', b'"shape":[1e999'),
+        lambda data: data.replace(b'"stages":3', b'"stages":0'),
+        lambda data: data.replace(b'"warp_n":64', b'"warp_n":0'),
+        lambda data: data.replace(b'"rung":"f12_multistage"', b'"rung":12'),
+        lambda data: b"[" * 100_000,
     ],
 )
 def test_what_is_no_table_is_refused_with_the_reason(damage):

@@ -21,7 +21,10 @@ from .ladder import Progress, Step, silent
 from .peers import select_peers
 from .record import went_wrong, who, write_json
 
-KINDS = ("times", "counters", "stalls", "host", "products", "cold", "attention", "attention-stalls", "peers", "duels")
+KINDS = (
+    "times", "counters", "stalls", "host", "products", "cold", "attention", "attention-stalls", "peers", "duels",
+    "heldout",
+)  # fmt: skip
 
 
 def select_rungs(text: str | None, dtype: str) -> tuple[Rung, ...]:
@@ -120,6 +123,10 @@ def run_suite(
         from .cold import cold_records
 
         records = cold_records(suite["name"], suite["cases"], say)
+    elif suite["kind"] == "heldout":
+        from .heldout import heldout_records
+
+        records = heldout_records(suite["name"], suite["cases"], seconds=seconds, say=say)
     elif suite["kind"] == "products":
         from .products import product_records
 

@@ -75,6 +75,19 @@ class GemmConfig:
         return text
 
 
+def no_block(config: GemmConfig) -> str | None:
+    """Why a config describes no block of threads at all, whatever the rung; None when it does."""
+    numbers = {f.name: value for f in fields(config) if f.name != "cache" and (value := getattr(config, f.name)) < 1}
+    for name, value in numbers.items():
+        if value < 0 or name not in ("tile_k", "warp_m", "warp_n"):
+            return f"{name} is {value}"
+    if (config.warp_m == 0) != (config.warp_n == 0):
+        return f"a warp's tile of {config.warp_m} x {config.warp_n} is none"
+    if config.threads < 1:
+        return "its tiles leave a block without threads"
+    return None
+
+
 _OWN_CONSTANTS = ("cache", "fragment_sets", "split_k", "slices_k")
 """Fields of a config that only the rungs which use them compile in (Rung.own_constants)."""
 
@@ -188,7 +201,7 @@ class Rung:
         if arch.compute_capability < self.least_capability:
             need, have = ("{}.{}".format(*cc) for cc in (self.least_capability, arch.compute_capability))
             return f"{self.id} needs compute capability {need}; {arch} has {have}"
-        if reason := self.check(config, problem):
+        if reason := no_block(config) or self.check(config, problem):
             return f"{self.id} cannot take {config}: {reason}"
         if config.threads > arch.threads_per_block:
             return f"{config} needs {config.threads} threads a block; {arch} allows {arch.threads_per_block}"

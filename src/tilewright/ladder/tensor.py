@@ -91,7 +91,7 @@ def _tile_reasons(config: GemmConfig, problem: GemmProblem) -> Iterator[str | No
         ("A", config.tile_m, problem.a.unit(problem.m, problem.k) != "row"),
         ("B", config.tile_n, problem.b.unit(problem.k, problem.n) == "row"),
     ):
-        chunks = (config.tile_k if k_inner else extent) // 8
+        chunks = max((config.tile_k if k_inner else extent) // 8, 1)
         if config.threads % chunks:
             yield f"{config.threads} threads do not divide a line of {chunks} 16-byte chunks of {name}'s tile"
 

@@ -261,6 +261,16 @@ DUELS_PAGE: tuple[Column, ...] = (
     ("ratio", _result("ratio", ".3f")),
     ("p10..p90", _spread),
 )
+HELDOUT_PAGE: tuple[Column, ...] = (
+    ("type", lambda record: str(record["case"]["dtype"])),
+    ("shapes held out", _result("shapes", "d")),
+    ("classes in the table", _result("classes", "d")),
+    ("geometric mean loss", _share("mean_loss")),
+    ("median", _share("median_loss")),
+    ("90th percentile", _share("p90_loss")),
+    ("largest", _share("largest_loss", 0)),
+    ("fastest chosen", _result("fastest", "d")),
+)
 PAGES: dict[str, tuple[Column, ...]] = {
     "fp32-ladder": LADDER_PAGE,
     "fp32-f12": SIZES_PAGE,
@@ -283,6 +293,7 @@ PAGES: dict[str, tuple[Column, ...]] = {
     "fp32-peers": PEERS_PAGE,
     "bf16-duels": DUELS_PAGE,
     "bf16-duels-swizzled": DUELS_PAGE,
+    "tune-heldout": HELDOUT_PAGE,
 }
 """Which columns a suite's records have in README and docs."""
 

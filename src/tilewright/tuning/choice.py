@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log, log2
+from math import exp, isfinite, log, log2
 
 from ..arch import Gpu
 from ..cost import narrow_operands
-from ..ladder import rungs_for
+from ..ladder import GEMM_RUNGS, rungs_for
 from ..ladder.rung import GemmConfig, Rung
 from ..problems import GemmProblem
 from .classes import ProblemClass, class_of, distance
@@ -43,28 +43,65 @@ class TunedChoice:
     source: str
     why: str
     runners_up: tuple[tuple[str, str, str], ...]
+    refused: tuple[tuple[str, str, str], ...] = ()
+    """(rung, config, reason) of what the table knows and the problem or GPU does not allow."""
 
 
 Source = tuple[str, Mapping[str, Entry]]
 """What to call a table ("tuned here", "shipped"), and the table."""
 
 
-def choose(problem: GemmProblem, gpu: Gpu, sources: Sequence[Source], one_chain: bool = False) -> TunedChoice | None:
-    """The choice from the tables in order: the exact class of the first that has it, else the heuristic over the
-    first that has near neighbours. None where no table knows anything near.
+def choose(
+    problem: GemmProblem, gpu: Gpu, sources: Sequence[Source], one_chain: bool = False, ignored: list[str] | None = None
+) -> TunedChoice | None:
+    """The choice from the tables in order: the problem's own class in the first that has it, else the heuristic over
+    the first that has near neighbours. None where no table knows anything near.
 
     `one_chain`: only kernels of the type's last rung that walk k in one chain, whatever the grid (batch_invariant).
+    `ignored` is told, in a line a table, which of its results name what this version does not have.
     """
-    wanted = class_of(problem)
     for name, table in sources:
-        entry = table.get(str(wanted))
-        if entry is not None and (choice := _exact(problem, gpu, name, entry, one_chain)) is not None:
+        entry = next((table[key] for key in _own_classes(problem) if key in table), None)
+        if entry is None:
+            continue
+        if ignored is not None:
+            ignored.extend(_unknown(name, [entry]))
+        if (choice := _exact(problem, gpu, name, entry, one_chain)) is not None:
             return choice
     for name, table in sources:
-        near = neighbours(wanted, table)
+        near = neighbours(class_of(problem), table)
+        if ignored is not None:
+            ignored.extend(line for line in _unknown(name, [entry for _, entry in near]) if line not in ignored)
         if near and (choice := _estimated(problem, gpu, name, near, one_chain)) is not None:
             return choice
     return None
+
+
+def _own_classes(problem: GemmProblem) -> list[str]:
+    """Keys under which a result serves the problem as its own, the best first.
+
+    What is read beside the product, C or an epilogue's operands, changes little, and the two 16-bit types run the same
+    code at the same rate.
+    """
+    kinds = [class_of(problem), class_of(replace(problem, c=None, epilogue=None))]
+    other = {"bf16": "f16", "f16": "bf16"}
+    twins = [
+        replace(kind, dtype=other[kind.dtype], out_dtype=other.get(kind.out_dtype, kind.out_dtype))
+        for kind in kinds
+        if kind.dtype in other
+    ]
+    return [str(kind) for kind in dict.fromkeys(kinds + twins)]
+
+
+def _unknown(name: str, entries: Sequence[Entry]) -> list[str]:
+    """One line for the results whose rung or config this version does not know; none where there are none."""
+    rungs = {rung.id for rung in GEMM_RUNGS}
+    gone = [timed.rung for entry in entries for timed in entry.timed if timed.rung not in rungs]
+    count = len(gone) + sum(entry.unknown for entry in entries)
+    if not count:
+        return []
+    names = f" ({', '.join(sorted(set(gone)))})" if gone else ""
+    return [f"{count} result{'s' if count > 1 else ''} {name}: of rungs or configs that this version lacks{names}"]
 
 
 def _rungs(dtype: str, one_chain: bool) -> dict[str, Rung]:
@@ -78,14 +115,16 @@ def _in_one_chain(config: GemmConfig) -> bool:
 
 def _exact(problem: GemmProblem, gpu: Gpu, name: str, entry: Entry, one_chain: bool) -> TunedChoice | None:
     rungs = _rungs(problem.dtype, one_chain)
-    able = [
-        t
-        for t in entry.timed
-        if t.rung in rungs
-        and set(t.packs) <= set(narrow_operands(problem, rungs[t.rung]))
-        and not rungs[t.rung].why_not(as_packed(problem, t.config, t.packs), t.config, gpu.arch)
-        and (not one_chain or _in_one_chain(t.config))
-    ]
+    able, refused = [], []
+    for t in entry.timed:
+        if t.rung not in rungs or not set(t.packs) <= set(narrow_operands(problem, rungs[t.rung])):
+            continue
+        if one_chain and not _in_one_chain(t.config):
+            continue
+        if reason := rungs[t.rung].why_not(as_packed(problem, t.config, t.packs), t.config, gpu.arch):
+            refused.append((t.rung, str(t.config), reason))
+        else:
+            able.append(t)
     if not able:
         return None
     best, rest = able[0], able[1 : 1 + RUNNERS_UP]
@@ -96,6 +135,7 @@ def _exact(problem: GemmProblem, gpu: Gpu, name: str, entry: Entry, one_chain: b
         tuple(
             (t.rung, worded(t.config, t.packs), f"{_time(t.ms)}, {t.ms / best.ms:.2f} of the fastest's") for t in rest
         ),
+        tuple(refused),
     )  # fmt: skip
 
 
@@ -172,8 +212,10 @@ def _words_of(
         )  # fmt: skip
         misses = []
         for timed in entry.timed:
-            if timed.rung in rungs:
-                expected = predict(there, rungs[timed.rung], timed.config, gpu, timed.packs).ms
+            if timed.rung not in rungs:
+                continue
+            expected = predict(there, rungs[timed.rung], timed.config, gpu, timed.packs).ms
+            if isfinite(expected):  # else it does not fit on this GPU
                 misses.append(miss := log(timed.ms / expected))
                 word = _Word(weight, miss, timed.config.split_k, len(timed.packs))
                 said.setdefault((timed.rung, replace(timed.config, split_k=1)), []).append(word)
@@ -198,4 +240,15 @@ def _estimated(
             (other, worded(c, p), f"estimated at {estimate / ms:.2f} of the choice's time")
             for estimate, other, c, p in ordered[1 : 1 + RUNNERS_UP]
         ),
+        _refused(problem, gpu, near, one_chain),
     )  # fmt: skip
+
+
+def _refused(
+    problem: GemmProblem, gpu: Gpu, near: Sequence[tuple[float, Entry]], one_chain: bool
+) -> tuple[tuple[str, str, str], ...]:
+    """What ran on a neighbour as it lies, and cannot here."""
+    rungs = _rungs(problem.dtype, one_chain)
+    ran = dict.fromkeys((t.rung, t.config) for _, entry in near for t in entry.timed if t.rung in rungs and not t.packs)
+    told = ((rung, config, rungs[rung].why_not(problem, config, gpu.arch)) for rung, config in ran)
+    return tuple((rung, str(config), reason) for rung, config, reason in told if reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, fields
 from math import log2
 from typing import Any
@@ -38,12 +39,14 @@ class ProblemClass:
     whole: bool
     """Whether tiles of 64 x 64 x 32, or smaller powers of two, leave no edge."""
     use_c: bool
+    fused: bool = False
+    """Whether an epilogue is computed with it."""
 
     def __str__(self) -> str:
         batch = f" x{self.batch}" if self.batch != 1 else ""
         out = "" if self.out_dtype == self.dtype else f"-{self.out_dtype}"
         edge = "whole" if self.whole else "ragged"
-        c = " +c" if self.use_c else ""
+        c = (" +c" if self.use_c else "") + (" +epilogue" if self.fused else "")
         return f"{self.dtype}{out} {self.layout} {self.access} {edge}{c} {self.m}x{self.n}x{self.k}{batch}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,13 +54,25 @@ class ProblemClass:
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> ProblemClass:
-        """Raises KeyError or TypeError for what is no class."""
-        known = {f.name: values[f.name] for f in fields(ProblemClass)}
+        """Raises KeyError, TypeError or ValueError for what is no class."""
+        known = {"fused": False} | {f.name: values[f.name] for f in fields(ProblemClass) if f.name in values}
         for f in fields(ProblemClass):
+            if f.name not in known:
+                raise KeyError(f.name)
             wanted = {"int": int, "str": str, "bool": bool}[str(f.type)]
             if type(known[f.name]) is not wanted:
                 raise TypeError(f"{f.name} is {known[f.name]!r}, not {f.type}")
-        return ProblemClass(**known)
+        klass = ProblemClass(**known)
+        if not _CLASS.fullmatch(str(klass)):
+            raise ValueError(f"{str(klass)!r} is no class of problems")
+        return klass
+
+
+_TYPE = "|".join(ITEM_BYTES)
+_CLASS = re.compile(
+    rf"({_TYPE})(-({_TYPE}))? [nts]{{2}} [nw]{{2}}[ve] (whole|ragged)( \+c)?( \+epilogue)? "
+    r"\d{1,10}x\d{1,10}x\d{1,10}( x\d{1,10})?"
+)
 
 
 def class_of(problem: GemmProblem) -> ProblemClass:
@@ -73,7 +88,7 @@ def class_of(problem: GemmProblem) -> ProblemClass:
     return ProblemClass(
         bucket(m), bucket(n), bucket(k), bucket(problem.batch), problem.dtype, problem.out_dtype, problem.layout,
         ("w" if a else "n") + ("w" if b else "n") + ("v" if vectors else "e"),
-        _is_whole(m, 64) and _is_whole(n, 64) and _is_whole(k, 32), problem.use_c,
+        _is_whole(m, 64) and _is_whole(n, 64) and _is_whole(k, 32), problem.use_c, problem.epilogue is not None,
     )  # fmt: skip
 
 
@@ -97,6 +112,7 @@ def distance(one: ProblemClass, other: ProblemClass) -> float:
         (one.access != other.access, 1.5),
         (one.whole != other.whole, 1.0),
         (one.use_c != other.use_c, 0.1),
+        (one.fused != other.fused, 0.1),
     ):
         total += cost if differs else 0.0
     return total**0.5

@@ -12,16 +12,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from math import isfinite
 from typing import Any
 
 from ..errors import CacheError
-from ..ladder.rung import GemmConfig
+from ..ladder.rung import GemmConfig, no_block
 from .classes import ProblemClass
 
 SCHEMA = 1
+MOST = 1 << 16
+"""No number of a config is larger."""
 _DEFAULTS = {f.name: f.default for f in fields(GemmConfig)}
 
 
@@ -70,6 +72,8 @@ class Entry:
     """False where tuning was stopped: what was measured until then."""
     seconds: float = 0.0
     """What tuning took, compiling included."""
+    unknown: int = field(default=0, compare=False)
+    """Results in the file of configs that this version does not know: left out of `timed`."""
 
     @property
     def key(self) -> str:
@@ -159,7 +163,7 @@ def decode_named(data: bytes) -> tuple[Table, str, str]:
         gpu, driver = found["gpu"], found["driver"]
         if not isinstance(gpu, str) or not isinstance(driver, str):
             raise TypeError("gpu and driver must be text")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CacheError(f"it is no table of tuning results ({type(error).__name__}: {error})") from error
     return {entry.key: entry for entry in entries if entry.timed}, gpu, driver
 
@@ -169,12 +173,15 @@ def _config(values: dict[str, Any]) -> tuple[str, GemmConfig, tuple[str, ...]] |
     if not set(given) <= set(_DEFAULTS):
         return None
     for name, value in given.items():
-        if type(value) is not (str if name == "cache" else int):
-            raise TypeError(f"{name}={value!r} is no value of a config")
+        if not (isinstance(value, str) if name == "cache" else type(value) is int and abs(value) <= MOST):
+            raise ValueError(f"{name}={value!r} is no value of a config")
     packs = values.get("packs", "")
-    if packs not in ("", "a", "b", "ab"):
-        raise ValueError(f"packs={packs!r} names no operands")
-    return values["rung"], GemmConfig(**given), tuple(packs)
+    if packs not in ("", "a", "b", "ab") or not isinstance(values["rung"], str):
+        raise ValueError(f"rung={values['rung']!r} with packs={packs!r} is no kernel")
+    config = GemmConfig(**given)
+    if reason := no_block(config):
+        raise ValueError(f"no config: {reason}")
+    return values["rung"], config, tuple(packs)
 
 
 def _entry(values: dict[str, Any], configs: dict[str, tuple[str, GemmConfig, tuple[str, ...]] | None]) -> Entry:
@@ -186,10 +193,12 @@ def _entry(values: dict[str, Any], configs: dict[str, tuple[str, GemmConfig, tup
         if known is not None:
             rung, config, packs = known
             timed.append(Timed(rung, config, float(ms), packs))
-    m, n, k, batch = (int(extent) for extent in values["shape"])
+    m, n, k, batch = values["shape"]
+    if not all(type(extent) is int and 1 <= extent < 2**31 for extent in (m, n, k, batch)):
+        raise ValueError(f"{values['shape']!r} is no shape")
     return Entry(
         ProblemClass.from_dict(values["class"]), (m, n, k, batch),
         tuple(sorted(timed, key=lambda t: t.ms)),
         tuple(Failure(*map(str, failure)) for failure in values["failed"]), str(values["kernels"]),
-        str(values["when"]), bool(values["finished"]), float(values["seconds"]),
+        str(values["when"]), bool(values["finished"]), float(values["seconds"]), len(values["ms"]) - len(timed),
     )  # fmt: skip

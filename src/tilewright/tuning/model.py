@@ -83,7 +83,7 @@ def on_tensor_cores(config: GemmConfig) -> bool:
 
 def as_packed(problem: GemmProblem, config: GemmConfig, packs: tuple[str, ...]) -> GemmProblem:
     """The problem as the product's kernel meets it once the operands named are packed (program.py)."""
-    return _packed(problem, (config.tile_m, config.tile_n, config.tile_k), packs) if packs else problem
+    return _packed(problem, (config.tile_m, config.tile_n, max(config.tile_k, 1)), packs) if packs else problem
 
 
 @lru_cache(maxsize=1024)
@@ -112,7 +112,7 @@ def predict(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, pack
     registers = estimate_registers(config)
     cap = arch.registers_per_sm // max(config.threads * config.min_blocks, 1)
     shared = rung.shared_bytes(config, problem)
-    granted = min(registers, cap, arch.registers_per_thread)
+    granted = max(min(registers, cap, arch.registers_per_thread), 1)
     room = occupancy(Resources(granted, 0, 0, 0, 0, 1), config.threads, shared, arch)
     tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n) * problem.batch
     blocks = tiles * config.split_k

@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 
+from ..arch import Gpu
 from ..errors import ConfigRejected, DeviceError
 from ..jit import CompiledKernel
 from ..jit.device import device
 from ..jit.source import CUDA_ROOT, Constant, gather
 from ..ladder import rungs_for
 from ..ladder.rung import Rung
-from ..plan import plan_for
+from ..plan import Plan, plan_for
 from ..problems import GemmProblem, row_major
 from .build import Builder, Built, default_jobs
 from .classes import class_of
@@ -94,17 +95,19 @@ def choose_rungs(dtype: str, rungs: Sequence[Rung] | None) -> tuple[Rung, ...]:
 def tune_problems(
     problems: Sequence[GemmProblem], *, ordinal: int = 0, rungs: Sequence[Rung] | None = None, seconds: float = 60.0,
     jobs: int | None = None, again: bool = False, kept: int = KEPT, store: Store | None = None, say: Say = silent,
+    planned: Callable[[GemmProblem, Gpu], Plan] = plan_for,
 ) -> Iterator[Tuned]:  # fmt: skip
     """Tune each problem on a GPU, at most about `seconds` of measuring each, and store what was found.
 
-    Results are taken to be dense, C is left out. Kernels compile in `jobs` processes, those of the next problems while
-    one is measured. A problem whose class the store has, for today's kernels, is not measured again unless `again`.
-    Ctrl-C: what was measured of the problem under way is stored, and KeyboardInterrupt goes on its way. Raises
-    DeviceError without a GPU, or when a kernel's fault has taken the GPU's context along.
+    What would run now, by `planned`, is among the candidates. Results are taken to be dense; C and epilogues are left
+    out. Kernels compile in `jobs` processes, those of the next problems while one is measured. A problem whose class
+    the store has, for today's kernels, is not measured again unless `again`. Ctrl-C: what was measured of the problem
+    under way is stored, and KeyboardInterrupt goes on its way. Raises DeviceError without a GPU, or when a kernel's
+    fault has taken the GPU's context along.
     """
     where = device(ordinal)
     store = store or store_of(where.gpu, ordinal)
-    plain = [replace(p, out=row_major(p.m, p.n, p.batch), c=None) for p in problems]
+    plain = [replace(p, out=row_major(p.m, p.n, p.batch), c=None, epilogue=None) for p in problems]
     problems = list({str(class_of(problem)): problem for problem in reversed(plain)}.values())[::-1]
     spaces: dict[int, Space] = {}
     futures: dict[int, list[Future[Built]]] = {}
@@ -114,7 +117,7 @@ def tune_problems(
         def look_ahead(number: int) -> None:
             """Choose a problem's candidates and let them be compiled."""
             problem, tried = problems[number], choose_rungs(problems[number].dtype, rungs)
-            now = plan_for(problem, where.gpu)  # so that tuning never ends with less than there was
+            now = planned(problem, where.gpu)  # so that tuning never ends with less than there was
             also = [(now.rung, now.config, now.packs)] if now.rung in tried else []
             spaces[number] = space = explore(problem, where.gpu, tried, kept, also)
             futures[number] = [

@@ -16,7 +16,7 @@ from ..arch import Gpu
 from ..cost import SPLITS, narrow_operands
 from ..ladder import find_rung
 from ..ladder.rung import GemmConfig, Rung, ceil_div
-from ..problems import GemmProblem
+from ..problems import ITEM_BYTES, GemmProblem
 from .entries import worded
 from .model import Prediction, as_packed, predict
 
@@ -91,13 +91,13 @@ def splits(rung: Rung, config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> It
     tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n) * problem.batch
     for parts in SPLITS[1:]:
         # not fewer than two tiles of k a part, and no more blocks than fill the SMs a few times
-        if 2 * parts <= ceil_div(problem.k, config.tile_k) and (parts - 1) * tiles < 2 * gpu.sm_count:
+        if 2 * parts <= ceil_div(problem.k, max(config.tile_k, 1)) and (parts - 1) * tiles < 2 * gpu.sm_count:
             yield parts
 
 
 def ways_to_pack(rung: Rung, problem: GemmProblem) -> list[tuple[str, ...]]:
-    """Nothing, and those of the operands that the rung's accesses cannot read as they lie."""
-    narrow = narrow_operands(problem, rung)
+    """Nothing; and what the rung's accesses cannot read as it lies, of 16-bit operands: those can be packed."""
+    narrow = narrow_operands(problem, rung) if ITEM_BYTES[problem.dtype] == 2 else ()
     return sorted({(), narrow, *((name,) for name in narrow)})
 
 
