@@ -16,13 +16,13 @@ from tilewright.errors import ConfigRejected, EmulatorFault
 from tilewright.jit.compile import compile_unit
 from tilewright.lab.attention import (
     AttentionStep,
-    climb_attention_on_emulator,
     prepare_attention,
     run_attention_checked,
     select_attention_rungs,
 )
 from tilewright.lab.attention_check import attention_reference, check_attention
 from tilewright.lab.attention_gpu import small_problem
+from tilewright.lab.ladder import climb_on_emulator
 from tilewright.ladder import AttentionConfig, find_attention_rung
 
 H200 = find_gpu("H200")
@@ -32,7 +32,7 @@ def test_records_say_what_is_known_without_a_gpu():
     problem = AttentionProblem.dense(1, 1, 64, 64, 32)
     rung = find_attention_rung("a16")
     step = AttentionStep(rung, AttentionConfig(32, 64, 32, 4, 2, 2, 2), problem)
-    (record,) = climb_attention_on_emulator([step], H200)
+    (record,) = climb_on_emulator([step], H200)
     result = record["result"]
     assert result["right"]
     assert result["wavefronts_per_request"] == result["ideal_wavefronts_per_request"]

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..arch import DEFAULT_GPU, find_gpu
-from .console import Progress, console, note
-from .ladder import Json, why_no_gpu
+from .climb import begin, keep, show_emulated, why_no_gpu
+from .console import Progress, console
+from .ladder import Json
 
 if TYPE_CHECKING:
     from ..arch import Gpu
@@ -52,30 +53,15 @@ def attention(
     problem = AttentionProblem.dense(
         extents["batch"], extents["heads"], extents["seqlen"], extents["seqlen"], d_head, dtype=dtype, is_causal=causal
     )
-    if json_file is not None:
-        from ..lab.record import check_writable
-
-        check_writable(json_file)  # before the work, not after it
+    begin(no_gpu, emulator, json_file)
     if no_gpu:
-        if not emulator:
-            print(f"{no_gpu}: every rung runs on the emulator, which knows what a kernel does but no times.")
         arch = named.arch
     else:
         from ..jit.device import device
 
         arch = device(0).arch
     steps = [AttentionStep(rung, rung.default(problem, arch), problem) for rung in chosen]
-    records = _climb_emulator(steps, named) if no_gpu else _climb_gpu(steps, seconds)
-    if json_file is not None:
-        from ..lab.record import write_json
-
-        write_json(json_file, records)
-        note(f"{len(records)} records in {json_file}")
-    wrong = [record for record in records if not record["result"]["right"]]
-    for record in wrong:
-        note(f"WRONG: {record['case']['rung']}: {record['result']['reason']}")
-    if wrong:
-        raise typer.Exit(1)
+    keep(_climb_emulator(steps, named) if no_gpu else _climb_gpu(steps, seconds), json_file)
 
 
 def _title(problem: AttentionProblem) -> str:
@@ -101,16 +87,6 @@ def _climb_gpu(steps: list[AttentionStep], seconds: float) -> list[dict[str, Any
 
 def _climb_emulator(steps: list[AttentionStep], gpu: Gpu) -> list[dict[str, Any]]:
     """Climb on the emulator and print the two tables."""
-    from ..lab.attention import climb_attention_on_emulator
-    from ..report.tables import COMPILER, EXECUTED_TENSOR, rich_table
+    from ..report.tables import EXECUTED_TENSOR
 
-    with Progress(len(steps)) as progress:
-        records = climb_attention_on_emulator(steps, gpu, say=progress.show)
-    out = console()
-    out.print(rich_table(f"{_title(steps[0].problem)}, compiled for {gpu.name} ({gpu.arch})", COMPILER, records))
-    out.print(
-        "\nExecuted on the emulator: instructions a thread; sectors a global load; wavefronts a shared\n"
-        "load and the fewest possible; FLOP per byte of global traffic; the roofline's bound on that."
-    )
-    out.print(rich_table("", EXECUTED_TENSOR, records))
-    return records
+    return show_emulated(_title(steps[0].problem), steps, gpu, EXECUTED_TENSOR, "emulator-attention")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..arch import DEFAULT_GPU, Gpu, find_gpu
-from ..errors import DeviceError, InvalidOperand
+from ..errors import InvalidOperand
+from .climb import begin, keep, show_emulated, why_no_gpu
 from .console import Progress, console, note
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ def gemm(
     """Climb the GEMM rungs: each is checked against float64, then timed on a GPU or counted on the emulator."""
     from ..lab.ladder import Step
     from ..lab.peers import select_peers
-    from ..lab.record import went_wrong, who
     from ..lab.suite import select_rungs
 
     others = select_peers(peers)
@@ -61,37 +61,8 @@ def gemm(
     sizes = [default if extent is None else extent for extent in (m, n, k)]
     problem = dense_problem(sizes, layout, dtype)
     steps = [Step(rung, rung.default, problem) for rung in chosen]
-    if json_file is not None:
-        from ..lab.record import check_writable
-
-        check_writable(json_file)  # before the work, not after it
-    if no_gpu:
-        if not emulator:
-            print(f"{no_gpu}: every rung runs on the emulator, which knows what a kernel does but no times.")
-        records = climb_emulator(steps, named)
-    else:
-        records = climb_gpu(steps, seconds, others)
-    if json_file is not None:
-        from ..lab.record import write_json
-
-        write_json(json_file, records)
-        note(f"{len(records)} records in {json_file}")
-    wrong = [record for record in records if went_wrong(record)]
-    for record in wrong:
-        note(f"WRONG: {who(record)}: {record['result']['reason']}")
-    if wrong:
-        raise typer.Exit(1)
-
-
-def why_no_gpu() -> str:
-    """Why the emulator has to do, in a few words; "" when there is a GPU."""
-    from ..jit.device import driver, gpu_available
-
-    try:
-        driver()
-    except DeviceError:
-        return "No CUDA GPU here"
-    return "" if gpu_available() else "The CUDA driver sees no GPU"
+    begin(no_gpu, emulator, json_file)
+    keep(climb_emulator(steps, named) if no_gpu else climb_gpu(steps, seconds, others), json_file)
 
 
 def dense_problem(sizes: list[int], layout: str, dtype: str) -> GemmProblem:
@@ -132,24 +103,16 @@ def climb_gpu(steps: list[Step], seconds: float, peers: tuple[Peer, ...]) -> lis
 
 def climb_emulator(steps: list[Step], gpu: Gpu) -> list[dict[str, Any]]:
     """Climb on the emulator and print the two tables."""
-    from ..lab.ladder import climb_on_emulator, emulation_seconds
-    from ..report.tables import COMPILER, EXECUTED, EXECUTED_TENSOR, rich_table
+    from ..lab.ladder import emulation_seconds
+    from ..report.tables import EXECUTED, EXECUTED_TENSOR
 
     problem, estimate = steps[0].problem, sum(emulation_seconds(step) for step in steps)
     if estimate > LONG_S:
         note(
             f"This takes about {max(estimate / 60, 1):.0f} minutes on the emulator; Ctrl-C stops it, --size is smaller."
         )
-    with Progress(len(steps)) as progress:
-        records = climb_on_emulator(steps, gpu, say=progress.show)
-    out = console()
-    out.print(rich_table(f"{_title(problem)}, compiled for {gpu.name} ({gpu.arch})", COMPILER, records))
-    out.print(
-        "\nExecuted on the emulator: instructions a thread; sectors a global load; wavefronts a shared\n"
-        "load and the fewest possible; FLOP per byte of global traffic; the roofline's bound on that."
-    )
-    out.print(rich_table("", EXECUTED if problem.dtype == "f32" else EXECUTED_TENSOR, records))
-    return records
+    executed = EXECUTED if problem.dtype == "f32" else EXECUTED_TENSOR
+    return show_emulated(_title(problem), steps, gpu, executed, "emulator-ladder")
 
 
 def explain(

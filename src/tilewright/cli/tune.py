@@ -10,8 +10,9 @@ import typer
 
 from ..arch import DEFAULT_GPU, Gpu, find_gpu
 from ..errors import CacheError, InvalidOperand, TilewrightError
+from .climb import why_no_gpu
 from .console import Progress, console, note
-from .ladder import dense_problem, why_no_gpu
+from .ladder import dense_problem
 
 if TYPE_CHECKING:
     from ..ladder import Rung

@@ -1,25 +1,22 @@
-"""The attention ladder: each rung is checked, then counted on the emulator, or timed (lab/attention_gpu.py)."""
+"""Steps of the attention ladder: how one is prepared, run and judged. Climbed by ladder.py, attention_gpu.py."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any
 
 import numpy as np
 
-from ..arch import Gpu
+from ..arch import Arch, Gpu
 from ..attention_problem import AttentionProblem
-from ..errors import ConfigRejected, TilewrightError
+from ..errors import ConfigRejected
 from ..jit import CompiledKernel
 from ..jit.launch import Executor
 from ..ladder import ATTENTION_RUNGS, AttentionAddresses, AttentionConfig, AttentionRung, find_attention_rung
 from .attention_check import AttentionReference, attention_reference, check_attention
 from .check import CheckResult, Guarded
-from .ladder import Progress, executed, silent, verdict_dict
 from .numbers import from_stored, rounded, to_stored
-from .record import provenance
 from .resources import static_facts
 
 
@@ -31,9 +28,30 @@ class AttentionStep:
     config: AttentionConfig
     problem: AttentionProblem
 
+    @property
+    def name(self) -> str:
+        """The rung's id."""
+        return self.rung.id
+
+    def compile(self, arch: Arch) -> CompiledKernel:
+        """The rung's kernel. Raises CompileError."""
+        return self.rung.compile(self.problem, self.config, arch)
+
+    def prepare(self) -> AttentionOperands:
+        """Operands, and what attention must make of them."""
+        return prepare_attention(self.problem)
+
+    def run_checked(self, kernel: CompiledKernel, executor: Executor, given: AttentionOperands) -> CheckResult:
+        """See run_attention_checked."""
+        return run_attention_checked(self, kernel, executor, given)
+
     def facts(self, kernel: CompiledKernel, gpu: Gpu) -> dict[str, Any]:
         """See resources.static_facts."""
         return static_facts(kernel, self.config.threads, self.rung.shared_bytes(self.config), gpu)
+
+    def record(self, suite: str, result: dict[str, Any], origin: dict[str, Any]) -> dict[str, Any]:
+        """See attention_record."""
+        return attention_record(suite, self, result, origin)
 
 
 @dataclass(frozen=True)
@@ -115,32 +133,3 @@ def attention_record(
     case = {"rung": step.rung.id, "config": asdict(step.config), "config_text": str(step.config), "layout": layout}
     case |= {name: getattr(problem, name) for name in names}
     return {"suite": suite, "case": case, "result": result, "provenance": origin}
-
-
-def climb_attention_on_emulator(
-    steps: Sequence[AttentionStep], gpu: Gpu, suite: str = "emulator-attention", say: Progress = silent
-) -> list[dict[str, Any]]:
-    """One record a step: the check, what the compiler says, what was executed. No times.
-
-    A rung that does what a GPU punishes is wrong, and its record says what it did; the climb goes on.
-    """
-    from ..emu import Emulator
-
-    records = []
-    operands: dict[AttentionProblem, AttentionOperands] = {}
-    origin = provenance(machine_kind="emulator", gpu=gpu.name, arch=gpu.arch.name)
-    for number, step in enumerate(steps):
-        say(number, step.rung.id)
-        if step.problem not in operands:
-            operands = {step.problem: prepare_attention(step.problem)}
-        kernel = step.rung.compile(step.problem, step.config, gpu.arch)
-        executor = Emulator(gpu.name)
-        try:
-            verdict = run_attention_checked(step, kernel, executor, operands[step.problem])
-        except TilewrightError as error:
-            verdict = CheckResult(False, inf, 0.0, str(error))
-        result = verdict_dict(verdict) | step.facts(kernel, gpu)
-        if executor.results:
-            result |= executed(executor.last.counters, step.problem, gpu)
-        records.append(attention_record(suite, step, result, origin))
-    return records

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from math import inf, isfinite
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from ..arch import Gpu
+from ..arch import Arch, Gpu
 from ..attention_problem import AttentionProblem
 from ..errors import TilewrightError
 from ..jit import CompiledKernel
@@ -30,6 +30,20 @@ def silent(done: float | None, text: str) -> None:
     """Progress that nobody watches."""
 
 
+class AnyStep(Protocol):
+    """What climbing needs of a step, of whatever ladder: see Step, and attention.AttentionStep."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def problem(self) -> Any: ...
+    def compile(self, arch: Arch) -> CompiledKernel: ...
+    def prepare(self) -> Any: ...
+    def run_checked(self, kernel: CompiledKernel, executor: Executor, given: Any) -> CheckResult: ...
+    def facts(self, kernel: CompiledKernel, gpu: Gpu) -> dict[str, Any]: ...
+    def record(self, suite: str, result: dict[str, Any], origin: dict[str, Any]) -> dict[str, Any]: ...
+
+
 @dataclass(frozen=True)
 class Step:
     """A rung, its config, and the problem to climb it with."""
@@ -38,10 +52,31 @@ class Step:
     config: GemmConfig
     problem: GemmProblem
 
+    @property
+    def name(self) -> str:
+        """The rung's id."""
+        return self.rung.id
+
+    def compile(self, arch: Arch) -> CompiledKernel:
+        """The rung's kernel. Raises CompileError."""
+        return self.rung.compile(self.problem, self.config, arch)
+
+    def prepare(self) -> Operands:
+        """Operands, and what their product must be."""
+        return prepare(self.problem)
+
+    def run_checked(self, kernel: CompiledKernel, executor: Executor, given: Operands) -> CheckResult:
+        """See run_checked."""
+        return run_checked(self, kernel, executor, given)
+
     def facts(self, kernel: CompiledKernel, gpu: Gpu) -> dict[str, Any]:
         """See resources.static_facts."""
         shared = self.rung.shared_bytes(self.config, self.problem) if self.rung.dynamic_shared else 0
         return static_facts(kernel, self.config.threads, shared, gpu)
+
+    def record(self, suite: str, result: dict[str, Any], origin: dict[str, Any]) -> dict[str, Any]:
+        """See as_record."""
+        return as_record(suite, self, result, origin)
 
 
 @dataclass(frozen=True)
@@ -143,7 +178,7 @@ def _by_blocks(say: Progress, number: int, text: str) -> Callable[[int, int], No
 
 
 def climb_on_emulator(
-    steps: Sequence[Step], gpu: Gpu, suite: str = "emulator-ladder", say: Progress = silent
+    steps: Sequence[AnyStep], gpu: Gpu, suite: str = "emulator-ladder", say: Progress = silent
 ) -> list[dict[str, Any]]:
     """One record a step: the check, what the compiler says, what was executed. No times.
 
@@ -152,22 +187,22 @@ def climb_on_emulator(
     from ..emu import Emulator
 
     records = []
-    operands: dict[GemmProblem, Operands] = {}
+    operands: dict[Any, Any] = {}
     origin = provenance(machine_kind="emulator", gpu=gpu.name, arch=gpu.arch.name)
     for number, step in enumerate(steps):
-        say(number, step.rung.id)
+        say(number, step.name)
         if step.problem not in operands:
-            operands = {step.problem: prepare(step.problem)}
-        kernel = step.rung.compile(step.problem, step.config, gpu.arch)
-        executor = Emulator(gpu.name, progress=_by_blocks(say, number, step.rung.id))
+            operands = {step.problem: step.prepare()}
+        kernel = step.compile(gpu.arch)
+        executor = Emulator(gpu.name, progress=_by_blocks(say, number, step.name))
         try:
-            verdict = run_checked(step, kernel, executor, operands[step.problem])
+            verdict = step.run_checked(kernel, executor, operands[step.problem])
         except TilewrightError as error:
             verdict = CheckResult(False, inf, 0.0, str(error))
         result = verdict_dict(verdict) | step.facts(kernel, gpu)
         if executor.results:
             result |= executed(executor.last.counters, step.problem, gpu)
-        records.append(as_record(suite, step, result, origin))
+        records.append(step.record(suite, result, origin))
     return records
 
 

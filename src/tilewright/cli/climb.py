@@ -1,0 +1,70 @@
+"""What the ladders' commands share: where the rungs run, what the emulator's tables show, what becomes of records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ..errors import DeviceError
+from .console import Progress, console, note
+
+if TYPE_CHECKING:
+    from ..arch import Gpu
+    from ..lab.ladder import AnyStep
+
+
+def why_no_gpu() -> str:
+    """Why the emulator has to do, in a few words; "" when there is a GPU."""
+    from ..jit.device import driver, gpu_available
+
+    try:
+        driver()
+    except DeviceError:
+        return "No CUDA GPU here"
+    return "" if gpu_available() else "The CUDA driver sees no GPU"
+
+
+def begin(no_gpu: str, asked_for: bool, json_file: Path | None) -> None:
+    """Before the work: say why it is the emulator's, unless that was asked for, and that the records can be written."""
+    if json_file is not None:
+        from ..lab.record import check_writable
+
+        check_writable(json_file)
+    if no_gpu and not asked_for:
+        print(f"{no_gpu}: every rung runs on the emulator, which knows what a kernel does but no times.")
+
+
+def show_emulated(
+    title: str, steps: Sequence[AnyStep], gpu: Gpu, columns: Sequence[Any], suite: str
+) -> list[dict[str, Any]]:
+    """Climb on the emulator and print two tables: what the compiler says, and `columns` of what was executed."""
+    from ..lab.ladder import climb_on_emulator
+    from ..report.tables import COMPILER, rich_table
+
+    with Progress(len(steps)) as progress:
+        records = climb_on_emulator(steps, gpu, suite, say=progress.show)
+    out = console()
+    out.print(rich_table(f"{title}, compiled for {gpu.name} ({gpu.arch})", COMPILER, records))
+    out.print(
+        "\nExecuted on the emulator: instructions a thread; sectors a global load; wavefronts a shared\n"
+        "load and the fewest possible; FLOP per byte of global traffic; the roofline's bound on that."
+    )
+    out.print(rich_table("", columns, records))
+    return records
+
+
+def keep(records: Sequence[dict[str, Any]], json_file: Path | None) -> None:
+    """Write the records where asked, and name what is wrong. Raises typer.Exit(1) when anything is."""
+    from ..lab.record import went_wrong, who, write_json
+
+    if json_file is not None:
+        write_json(json_file, records)
+        note(f"{len(records)} records in {json_file}")
+    wrong = [record for record in records if went_wrong(record)]
+    for record in wrong:
+        note(f"WRONG: {who(record)}: {record['result']['reason']}")
+    if wrong:
+        raise typer.Exit(1)
