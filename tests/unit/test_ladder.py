@@ -165,3 +165,10 @@ def test_older_gpus_know_no_overlap():
     assert "griddepcontrol" not in rungs_for("f32")[-1].compile(problem, FP32[-1].default, ARCHS["sm_80"]).ptx
     assert not ARCHS["sm_89"].can_overlap_grids
     assert SM_90A.can_overlap_grids
+
+
+@pytest.mark.parametrize("rung", [rung.id for rung in rungs_for("f32")])
+def test_a_rung_whose_blocks_do_not_share_k_refuses_parts(rung):
+    config = dataclasses.replace(find_rung(rung).default, split_k=2)
+    reason = find_rung(rung).why_not(GemmProblem.dense(256, 256, 256), config, ARCHS["sm_90a"])
+    assert "its blocks do not share k" in reason

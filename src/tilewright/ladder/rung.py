@@ -201,6 +201,8 @@ class Rung:
         if arch.compute_capability < self.least_capability:
             need, have = ("{}.{}".format(*cc) for cc in (self.least_capability, arch.compute_capability))
             return f"{self.id} needs compute capability {need}; {arch} has {have}"
+        if config.split_k > 1 and "split_k" not in self.own_constants(config, problem):
+            return f"{self.id} cannot take {config}: its blocks do not share k; split_k is of h11 alone"
         if reason := no_block(config) or self.check(config, problem):
             return f"{self.id} cannot take {config}: {reason}"
         if config.threads > arch.threads_per_block:

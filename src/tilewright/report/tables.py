@@ -156,6 +156,20 @@ def _stages(record: Record) -> str:
     return ", ".join(record["case"]["stages"])
 
 
+def _best(name: str, form: str = "") -> Callable[[Record], str]:
+    """Of the fastest config of a sweep's record."""
+    return lambda record: format(record["result"]["configs"][0][name], form)
+
+
+PROGRAMS_PAGE: tuple[Column, ...] = (
+    ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
+    ("layout", lambda record: str(record["case"]["layout"]).upper()),
+    ("best config", _best("config_text")),
+    ("packed", lambda record: ", ".join(record["result"]["configs"][0]["packs"]) or DASH),
+    ("us", _best("us", ".1f")),
+    ("torch us", _result("torch_us", ".1f")),
+    ("torch / ours", _best("ratio_to_torch", ".2f")),
+)
 PRODUCTS_PAGE: tuple[Column, ...] = (
     ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
     ("layout", lambda record: str(record["case"]["layout"]).upper()),
@@ -294,6 +308,7 @@ PAGES: dict[str, tuple[Column, ...]] = {
     "bf16-duels": DUELS_PAGE,
     "bf16-duels-swizzled": DUELS_PAGE,
     "tune-heldout": HELDOUT_PAGE,
+    "bf16-program-sweep": PROGRAMS_PAGE,
 }
 """Which columns a suite's records have in README and docs."""
 
