@@ -66,8 +66,8 @@ H11_CHOICES: tuple[Choice, ...] = (
     Choice(_h11((16, 32), (16, 16), 32, 3, 8), 0.07, _GUESS),
     Choice(_h11((32, 16), (16, 16), 32, 3, 8), 0.07, _GUESS),
 )
-"""h11's candidates, for 16-bit operands. Over the 21 products of that sweep the model's choice (cost.py) among the configs
-measured there takes 1.023 times the best one's time (geometric mean; at most 1.33, at 511 x 511 x 511)."""
+"""h11's candidates, for 16-bit operands. Over the 21 products of that sweep the model's choice (cost.py) among what
+was measured there takes 1.023 times the best one's time (geometric mean; at most 1.33, at 511 x 511 x 511)."""
 
 CHOICES: dict[str, tuple[Choice, ...]] = {"f32": FP32_CHOICES, "f16": H11_CHOICES, "bf16": H11_CHOICES}
 """By the operands' dtype, for its fast rung."""

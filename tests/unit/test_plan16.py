@@ -100,6 +100,19 @@ def test_the_same_problem_gets_the_same_plan():
     assert plan_for(odd(1000, 1000, 1000), H200) == plan_for(odd(1000, 1000, 1000), H200)
 
 
+def test_demands_narrow_what_tuning_results_are_asked(monkeypatch):
+    asked = []
+    monkeypatch.setattr(plan_module, "sources_for", lambda gpu: [("tuned here", {}), ("shipped with the package", {})])
+    monkeypatch.setattr(
+        plan_module, "choose",
+        lambda problem, gpu, sources, one_chain, *_: asked.append(([name for name, _ in sources], one_chain)),
+    )  # fmt: skip
+    for demands in (Demands(), Demands(deterministic=True), Demands(batch_invariant=True)):
+        plan_for(dense(512, 512, 512), H200, demands=demands)
+    both = ["tuned here", "shipped with the package"]
+    assert asked == [(both, False), (both[1:], False), (both, True)]
+
+
 # --- programs --------------------------------------------------------------------------------------------------------
 
 

@@ -164,6 +164,17 @@ def test_the_other_16_bit_type_takes_the_result_as_its_own():
     assert choose(problem(dtype="f16"), H200, [("here", own)]).config == MIDDLE
 
 
+def test_one_chain_takes_no_kernel_of_another_order_along_k():
+    split, sliced = dataclasses.replace(SMALL, split_k=4), h11(64, 64, 32, 32, slices_k=2)
+    of = entry(problem(), (split, 1.0), (sliced, 1.5), (LARGE, 2.0))
+    of = dataclasses.replace(of, timed=(Timed("h10_mma_three_stage", MIDDLE, 0.5), *of.timed))
+    results = [("here", table(of))]
+    assert choose(problem(), H200, results, one_chain=True).config == LARGE
+    assert choose(problem(), H200, results).config != LARGE
+    near = choose(problem(640), H200, results, one_chain=True)  # never tuned: its neighbours' word
+    assert (near.rung, near.config.split_k, near.config.slices_k) == (H11, 1, 1)
+
+
 def test_a_far_class_or_another_kind_of_type_says_nothing():
     results = table(entry(problem(), (SMALL, 1.0)))
     assert choose(GemmProblem.dense(512, 512, 512), H200, [("here", results)]) is None  # fp32

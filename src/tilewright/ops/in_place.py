@@ -25,6 +25,7 @@ from .warm import Step, WarmCall, key_of, remember, split_params
 
 _run_before: set[tuple[Any, GemmProblem, int]] = set()
 """(plan, problem, GPU) of what has run in this process: compiled and loaded, so that a capture may run it."""
+_MOST_REMEMBERED = 1 << 16
 
 
 def run_in_place(call: Call, given: tuple[Any, Any, Any, Any], asked: Request | None = None) -> Any:
@@ -68,6 +69,8 @@ def run_in_place(call: Call, given: tuple[Any, Any, Any, Any], asked: Request | 
                 steps.append(_step(call, prepared, stage, launch.params, at, offsets))
     finally:
         give_back()
+    if len(_run_before) >= _MOST_REMEMBERED:
+        _run_before.clear()
     _run_before.add(known)
     if call.verify:
         _verify(recipe, bases, call.a, stream)
