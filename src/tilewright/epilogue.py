@@ -4,7 +4,9 @@
     out = tw.matmul(a, b, epilogue=lambda acc, bias, r: silu(acc + bias) * r, bias=bias, r=r)
 
 Everything is computed in float32 and rounded once, to the result's dtype. Each function's docstring says how far it may
-be off in float32. Division is within 2 ulp; sums and products may be fused, which rounds once less.
+be off in float32. For results of 16 bits exp, sigmoid, silu and gelu_tanh are shorter forms, off by a relative 2^-16 at
+most; rounding the result is 2^-9 (bfloat16) or 2^-12 (float16), so only an expression that cancels (exp(x) - 1) shows
+it. Division is within 2 ulp; sums and products may be fused, which rounds once less.
 """
 
 from __future__ import annotations

@@ -191,6 +191,6 @@ def explain(
     from .ops.call import Options, read_call
     from .ops.epilogue.fusion import request
 
-    asked = request(epilogue, activation, operands, (bias, residual, row_scale, col_scale))
+    asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
     options = Options(out_dtype, deterministic, batch_invariant, rung, config)
     return explain_call(read_call(a, b, c, alpha, beta, out, options, asked), gpu, compile)

@@ -17,10 +17,14 @@ from tilewright import epilogue as ep
 from tilewright.arch import ARCHS
 from tilewright.errors import ConfigRejected
 from tilewright.ladder import GEMM_RUNGS, find_rung
+from tilewright.ops import launches
+from tilewright.plan import Plan
 from tilewright.problems import Epilogue, GemmProblem
 
 SMALL = SMALL32 | SMALL16
 ELEMENTS_ONLY = ("f01_naive", "f02_coalesced", "f03_shared", "f04_tile1d", "f05_tile2d")
+STORES = ("f01", "f04", "f06", "f09", "f12", "h01", "h02", "h04", "h08", "h11")
+"""One rung of each way to store a tile. All of them run on a GPU (tests/gpu/test_epilogues_on_gpu.py)."""
 
 
 def gated(f):
@@ -48,10 +52,10 @@ def test_whole_vectors_with_operands_of_every_type(rung):
     assert verdict.ok, verdict.reason
 
 
-@pytest.mark.parametrize("rung", [rung.id for rung in GEMM_RUNGS])
+@pytest.mark.parametrize("rung", [find_rung(name).id for name in STORES])
 def test_ragged_and_batched_with_everything_that_has_a_name_of_its_own(rung):
     dtype, out_dtype = ("f32", "f32") if rung.startswith("f") else ("bf16", "f16")
-    m, n, k = 37, 45, 19
+    m, n, k = 35, 41, 7
     a, b, c = values(2, m, k, dtype=dtype), values(2, k, n, dtype=dtype), values(2, m, n, dtype=out_dtype)
     bias, rows, cols = values(m, 1), values(2, m, dtype="f16"), values(n, dtype="bf16")
     residual = values(n, m, seed=5).T
@@ -106,7 +110,8 @@ def test_indices_count_over_every_axis_also_where_batches_are_folded_or_looped_o
     a = values(3, 2, 20, 8)
     b = values(8, 24) if fold else values(2, 8, 24)
     with tw.emulator() as emulator:
-        out = tw.matmul(a, b, epilogue=lambda acc, row, col, batch: row + 100 * col + 10000 * batch + 0 * acc)
+        out = tw.matmul(a, b, rung="f02",
+                        epilogue=lambda acc, row, col, batch: row + 100 * col + 10000 * batch + 0 * acc)  # fmt: skip
         assert len(emulator.results) == (1 if fold else 2)
     batch, row, col = np.meshgrid(np.arange(6), np.arange(20), np.arange(24), indexing="ij")
     np.testing.assert_array_equal(out.reshape(6, 20, 24), row + 100 * col + 10000 * batch)
@@ -116,8 +121,8 @@ def test_a_batch_folded_into_the_rows_carries_its_operands():
     a, b, bias, residual = values(4, 8, 16), values(16, 32), values(32), values(4, 8, 32)
     assert tw.explain(a, b, bias=bias, residual=residual, gpu="H200").problem.m == 32
     with tw.emulator():
-        out = tw.matmul(a, b, bias=bias, residual=residual)
-        per_batch = tw.matmul(a, b, bias=values(4, 1, 32), residual=residual)
+        out = tw.matmul(a, b, bias=bias, residual=residual, rung="f02")
+        per_batch = tw.matmul(a, b, bias=values(4, 1, 32), residual=residual, rung="f02")
     verdict = judge(out, a, b, lambda acc, bias, residual: acc + bias + residual, bias=bias, residual=residual)
     assert verdict.ok, verdict.reason
     verdict = judge(per_batch, a, b, lambda acc, bias, residual: acc + bias + residual, bias=values(4, 1, 32),
@@ -133,7 +138,7 @@ def test_products_of_vectors_take_operands_of_the_results_shape(left, right):
     result = (a @ b).shape
     residual = values(*result)
     with tw.emulator():
-        out = tw.matmul(a, b, residual=residual, activation="relu")
+        out = tw.matmul(a, b, residual=residual, activation="relu", rung="f02")
     assert np.shape(out) == result
     wanted = np.maximum(a.astype(np.float64) @ b, 0) + residual
     np.testing.assert_allclose(out, wanted, atol=1e-5)
@@ -143,9 +148,9 @@ def test_row_scale_of_m_numbers_is_one_a_row_and_of_a_square_too():
     a, b, scale = values(16, 16), values(16, 16), values(16)
     with tw.emulator():
         for given_scale in (scale, scale[:, None]):
-            out = tw.matmul(a, b, row_scale=given_scale)
+            out = tw.matmul(a, b, row_scale=given_scale, rung="f02")
             np.testing.assert_allclose(out, (a.astype(np.float64) @ b) * scale[:, None], atol=1e-5)
-        out = tw.matmul(a, b, col_scale=scale)
+        out = tw.matmul(a, b, col_scale=scale, rung="f02")
         np.testing.assert_allclose(out, (a.astype(np.float64) @ b) * scale, atol=1e-5)
 
 
@@ -181,12 +186,47 @@ def test_split_k_applies_the_epilogue_once_to_the_whole_sum():
     assert verdict.ok, verdict.reason
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_plan_that_packs_applies_the_epilogue_once_and_never_to_what_it_packs(monkeypatch, parts):
+    config = dataclasses.replace(SMALL16["h11_mma_multistage"], split_k=parts)
+    plan = Plan(find_rung("h11"), config, "a test", "a test", packs=("a", "b"))
+    monkeypatch.setattr(launches, "plan_for", lambda *given, **options: plan)
+    a, b, c, bias = values(33, 71, dtype="f16"), values(71, 45, dtype="f16"), values(33, 45, dtype="f16"), values(33, 1)
+    guarded, out = target((33, 45), "f16")
+    with tw.emulator() as emulator:
+        tw.matmul(given(a, "f16"), given(b, "f16"), c=given(c, "f16"), beta=0.5, out=out, bias=bias, activation="gelu")
+        assert len(emulator.results) == 2 + parts
+    assert_whole(guarded)
+    verdict = judge(stored_values(guarded), a, b, lambda acc, bias: ByNumpy.gelu(acc + bias), bias=bias, c=c, beta=0.5,
+                    dtype="f16", out_dtype="f16")  # fmt: skip
+    assert verdict.ok, verdict.reason
+
+
+def test_batch_invariant_rows_keep_their_bits_through_an_epilogue():
+    a, b, r = values(70, 48), values(48, 40), values(70, 40)
+    with tw.emulator():
+        whole = tw.matmul(a, b, residual=r, activation="silu", batch_invariant=True)
+        one = tw.matmul(a[37:38], b, residual=r[37:38], activation="silu", batch_invariant=True)
+    np.testing.assert_array_equal(one[0], whole[37])
+
+
+def test_only_operands_whose_rows_differ_and_lie_contiguous_are_fetched_ahead():
+    a, b = values(64, 32), values(32, 64)
+    lies = {"matrix": values(64, 64), "row": values(64), "column": values(64, 1), "transposed": values(64, 64).T}
+    for name, x in lies.items():
+        problem = tw.explain(a, b, epilogue=lambda acc, x: acc + x, x=x, gpu="H200").problem
+        kernel = find_rung("f12").compile(problem, SMALL["f12_multistage"], ARCHS["sm_90a"])
+        assert ("prefetch.global.L2" in kernel.ptx) == (name == "matrix"), name
+
+
 def test_nan_and_infinity_pass_through_and_relu_keeps_nan():
     a = np.zeros((4, 4), np.float32)
     a[0, 0], a[1, 1], a[2, 2] = np.nan, np.inf, -np.inf
     with tw.emulator():
-        out = tw.matmul(a, np.ones((4, 4), np.float32), activation="relu")
-        capped = tw.matmul(a, np.ones((4, 4), np.float32), epilogue=lambda acc: ep.minimum(ep.maximum(acc, -1), 1))
+        out = tw.matmul(a, np.ones((4, 4), np.float32), activation="relu", rung="f02")
+        capped = tw.matmul(
+            a, np.ones((4, 4), np.float32), epilogue=lambda acc: ep.minimum(ep.maximum(acc, -1), 1), rung="f02"
+        )
     assert np.isnan(out[0]).all()
     np.testing.assert_array_equal(out[1:, 0], [np.inf, 0, 0])
     assert np.isnan(capped[0]).all()
@@ -195,7 +235,8 @@ def test_nan_and_infinity_pass_through_and_relu_keeps_nan():
 
 def test_k_of_zero_is_the_epilogue_of_zero():
     with tw.emulator():
-        out = tw.matmul(np.ones((3, 0), np.float32), np.ones((0, 5), np.float32), bias=np.arange(5, dtype=np.float32))
+        out = tw.matmul(np.ones((3, 0), np.float32), np.ones((0, 5), np.float32), bias=np.arange(5, dtype=np.float32),
+                        rung="f02")  # fmt: skip
     np.testing.assert_array_equal(out, np.broadcast_to(np.arange(5), (3, 5)))
 
 
@@ -207,15 +248,15 @@ def instructions(kernel) -> Counter[str]:
 @pytest.mark.parametrize("rung", ["f12_multistage", "h11_mma_multistage"])
 def test_an_epilogue_costs_what_it_computes_and_nothing_else(rung):
     """That of the sum itself compiles to the instructions of the kernel that has none, whose parameters are bare."""
-    found = find_rung(rung)
-    problem = GemmProblem.dense(256, 256, 256, dtype=found.dtypes[-1], out_dtype=found.out_dtypes[-1])
-    bare = found.compile(problem, found.default, ARCHS["sm_90a"])
+    found, config = find_rung(rung), SMALL[rung]
+    problem = GemmProblem.dense(64, 64, 64, dtype=found.dtypes[-1], out_dtype=found.out_dtypes[-1])
+    bare = found.compile(problem, config, ARCHS["sm_90a"])
     assert re.search(r"\.param \.align \d+ \.b8 gemm_param_0\[152\]", bare.ptx)
     same = dataclasses.replace(problem, epilogue=Epilogue("acc", "value[i] = value[i];"))
-    assert instructions(found.compile(same, found.default, ARCHS["sm_90a"])) == instructions(bare)
-    assert sum(instructions(bare).values()) > 1000
+    assert instructions(found.compile(same, config, ARCHS["sm_90a"])) == instructions(bare)
+    assert sum(instructions(bare).values()) > 200
     other = dataclasses.replace(problem, epilogue=Epilogue("-acc", "value[i] = -value[i];"))
-    assert instructions(found.compile(other, found.default, ARCHS["sm_90a"])) != instructions(bare)
+    assert instructions(found.compile(other, config, ARCHS["sm_90a"])) != instructions(bare)
 
 
 def test_operands_are_read_as_vectors_where_lines_are_aligned():

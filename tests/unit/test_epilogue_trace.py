@@ -72,6 +72,8 @@ def test_powers_multiply_by_squaring():
 def test_numpys_scalars_and_functions_mean_the_same():
     by_numpy = trace(lambda acc: np.float32(2) * np.exp(acc) + np.maximum(acc, np.int64(1)), {})
     assert by_numpy.code == trace(lambda acc: 2.0 * exp(acc) + ep.maximum(acc, 1), {}).code
+    chosen = trace(lambda acc: np.where(acc > 0, acc, 0.0), {})
+    assert chosen.code == trace(lambda acc: where(acc > 0, acc, 0.0), {}).code
 
 
 def test_indices_stay_whole_and_become_floats_where_floats_are():
@@ -120,6 +122,15 @@ def test_the_usual_ones_come_in_the_order_that_is_told():
         (lambda acc: acc * 1e39, "beyond float32", ""),
         (lambda acc: ~acc, "~ of a number", ""),
         (lambda acc: acc + exp(1.0), "got no traced value", "array library"),
+        (lambda acc: np.clip(acc, -1, 1), "np.clip cannot be traced", "maximum"),
+        (lambda acc: np.stack([acc, acc]), "np.stack cannot be traced", ""),
+        (lambda acc: acc * np.bool_(True), "truth value", "where"),
+        (lambda acc: divmod(acc, 2), "no number yet", ""),
+        (lambda acc: f"{acc:.2f}", "no number yet", ""),
+        (lambda acc: {acc: 1}, "no number yet", "where"),
+        (lambda acc: pow(acc, 2, 3), "modulus", ""),
+        (lambda acc: acc * 10**30, "integer 1000000000000000000000000000000 is out of range", "float"),
+        (lambda acc: acc * 1j, "complex", ""),
     ],
 )
 def test_what_cannot_be_traced_is_refused_with_the_line_and_what_to_write(function, words, instead):
@@ -135,6 +146,8 @@ def test_parameters_and_operands_must_match():
     refused("matmul has no operand 'x'", x=X)
     refused("activation='relu' beside an epilogue", epilogue=lambda acc: acc, activation="relu")
     refused("activation='swish' is not known. Known: relu, gelu", activation="swish")
+    refused("is not known. Known: relu, gelu", activation=["relu"])
+    refused("'c', which is an argument of the product itself", epilogue=lambda acc, c: acc + c, c=X)
     refused("returned None", epilogue=lambda acc: None)
     refused("returned a tuple", epilogue=lambda acc: (acc, acc))
     refused("has no first parameter", epilogue=lambda: 0.0)
@@ -154,7 +167,8 @@ def test_parameters_and_operands_must_match():
         ({"row_scale": np.ones(6, np.float32)}, "one number a row: (8,) or (8, 1)"),
         ({"residual": X.T}, "residual (6, 8) does not broadcast"),
         ({"bias": np.ones(6, np.int64)}, "bias (shape (6,)) has dtype int64"),
-        ({"bias": 1.0}, "bias is a scalar"),
+        ({"bias": 1.0}, "bias=1.0 is a number, not an array"),
+        ({"row_scale": X}, "row_scale (8, 6) does not broadcast to the result's shape (8, 6) (one number a row"),
         ({"epilogue": lambda acc, x: acc + x, "x": np.ones((2, 8, 6), np.float32)}, "x (2, 8, 6) does not broadcast"),
         ({"epilogue": lambda acc, x: acc + x, "x": "text"}, "x is of type str"),
     ],

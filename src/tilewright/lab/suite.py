@@ -22,8 +22,8 @@ from .peers import select_peers
 from .record import went_wrong, who, write_json
 
 KINDS = (
-    "times", "counters", "stalls", "host", "products", "cold", "attention", "attention-stalls", "peers", "duels",
-    "heldout",
+    "times", "counters", "stalls", "host", "products", "cold", "epilogue", "attention", "attention-stalls", "peers",
+    "duels", "heldout",
 )  # fmt: skip
 
 
@@ -139,6 +139,10 @@ def run_suite(
             records = climb_attention_on_gpu(steps, suite=suite["name"], seconds=seconds, say=say)
         else:
             records = [r | {"suite": suite["name"]} for r in attention_stalls(steps, gpu, say)]
+    elif suite["kind"] == "epilogue":
+        from .epilogues import epilogue_records
+
+        records = epilogue_records(suite["name"], suite["cases"], seconds=seconds, say=say)
     elif suite["kind"] == "counters":
         from .counters import compare
 

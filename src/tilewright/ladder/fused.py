@@ -19,15 +19,26 @@ def fused_headers(problem: GemmProblem) -> dict[str, str]:
     if epilogue is None:
         return {}
     reads = [_read(number, operand, problem) for number, operand in enumerate(epilogue.operands)]
+    fetches = [
+        f"fetch_tile<Cfg, {_CPP_TYPES[operand.dtype]}>(args.operand[{number}], row, col, m, n);"
+        for number, operand in enumerate(epilogue.operands)
+        if operand.dtype != INDEX and operand.matrix.row_stride and operand.matrix.col_stride == 1
+    ]
     members = f"\n  FusedOperand operand[{len(reads)}];\n" if reads else ""
     text = "\n".join(
         [
             "#pragma once",
             "// The epilogue of one product, made from its expression.",
+            f"constexpr bool fused_brief = {str(ITEM_BYTES[problem.out_dtype] == 2).lower()};  // 16-bit results",
             '#include "tile/fused.cuh"',
             '#include "tile/fused_math.cuh"',
             "",
             f"struct FusedArgs {{{members}}};",
+            "",
+            "template <class Cfg>",
+            "__device__ inline void fetch_fused(const FusedArgs& args, int row, int col, int m, int n) {",
+            *(f"  {line}" for line in fetches),
+            "}",
             "",
             "template <bool vectors, int count>",
             "__device__ inline void fuse(const FusedArgs& args, int row, int col, float (&value)[count]) {",

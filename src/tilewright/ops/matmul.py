@@ -78,7 +78,7 @@ def matmul(
     meets first), CompileError, WrongResult (verify).
     """
     options = (out_dtype, deterministic, batch_invariant, rung, config)
-    asked = request(epilogue, activation, operands, (bias, residual, row_scale, col_scale))
+    asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
     result = MISS if verify else warm_matmul(a, b, c, alpha, beta, out, options, asked)
     if result is not MISS:
         return result

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import DeviceError
 from ..jit.launch import current_executor
 from .device_calls import enter_context
+from .epilogue.expression import function_key
 
 if TYPE_CHECKING:
     from ..jit.device import Prepared
@@ -89,18 +90,19 @@ def key_of(
     Raises RuntimeError or AttributeError for what has no strides or memory.
     """
     grad = torch.is_grad_enabled
-    fused = None
+    fused: Any = None
     if asked is not None:
-        what = asked.key()
-        if what is None:
+        function, activation, operands = asked
+        fused = [activation if function is None else function_key(function)]
+        if function is not None and fused[0] is None:
             return None
-        fused = (
-            what,
-            *[
-                (name, type(value), repr(value)) if isinstance(value, _NUMBERS) else (name, _signature(value, grad))
-                for name, value in asked.operands.items()
-            ],
-        )
+        for name, value in operands.items():
+            fused.append(name)
+            if type(value) in _NUMBERS:
+                fused.append(repr(value))  # tells 1 from 1.0 and 0.0 from -0.0
+            else:
+                fused.append(_signature(value, grad))
+        fused = tuple(fused)
     return (
         _signature(a, grad), _signature(b, grad), c is not None and _signature(c, grad), uses_c,
         out is not None and _signature(out, grad), options, fused,

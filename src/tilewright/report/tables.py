@@ -152,6 +152,31 @@ COLD_PAGE: tuple[Column, ...] = (
 )
 
 
+def _cost(record: Record) -> str:
+    result = record["result"]
+    return f"{result['cost']:+.1%} ({result['cost_p10']:+.1%}..{result['cost_p90']:+.1%})"
+
+
+EPILOGUE_PAGE: tuple[Column, ...] = (
+    ("fused, or the call", lambda record: f"`{record['case'].get('call') or record['case']['epilogue']}`"),
+    ("beside", lambda record: str(record["case"]["against"])),
+    ("dtype", lambda record: str(record["case"]["dtype"])),
+    ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
+    ("config", lambda record: str(record["case"].get("config_text", DASH))),
+    ("ms", _milliseconds),
+    ("times as fast", _result("ratio", ".3f")),
+    ("p10..p90", _spread),
+    ("host us a call", _result("host_us", ".1f")),
+)
+EPILOGUE_PARTS_PAGE: tuple[Column, ...] = (
+    ("config", _config),
+    ("fused", lambda record: str(record["case"]["fused"])),
+    ("ms", _milliseconds),
+    ("bare, ms", _result("bare_ms", ".3f")),
+    ("cost (p10..p90)", _cost),
+)
+
+
 def _stages(record: Record) -> str:
     return ", ".join(record["case"]["stages"])
 
@@ -290,6 +315,8 @@ PAGES: dict[str, tuple[Column, ...]] = {
     "fp32-f12": SIZES_PAGE,
     "host-time": HOST_PAGE,
     "cold-start": COLD_PAGE,
+    "epilogue": EPILOGUE_PAGE,
+    "epilogue-parts": EPILOGUE_PARTS_PAGE,
     "counters": COUNTERS_PAGE,
     "fp32-stalls": STALLS_PAGE,
     "fp32-f12-steps": STEPS_PAGE,

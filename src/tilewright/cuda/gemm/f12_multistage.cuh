@@ -42,6 +42,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
     if (stage < tiles) start_part(stage, 0, 1);
     cp_async_commit();  // also when empty: the wait counts groups
   }
+  fetch_fused<Cfg>(args.fused, origin.row, origin.col, args.m, args.n);
   cp_async_wait<Cfg::stages - 2>();
   __syncthreads();
   const float* const a_first = a_tiles + at.row0;

@@ -70,6 +70,19 @@ __device__ inline void read_fused(float (&to)[count], const FusedOperand& operan
   }
 }
 
+/// Asks L2 for a tile of an operand whose rows lie contiguous: by the time the products are done, its reads need not
+/// wait for memory. Only a hint; addresses are those of elements, so nothing outside the operand is touched.
+template <class Cfg, class T>
+__device__ inline void fetch_tile(const FusedOperand& operand, int row0, int col0, int m, int n) {
+  constexpr int step = 128 / int(sizeof(T)), lines = (Cfg::tile_n + step - 1) / step;  // of a row
+  const T* from = static_cast<const T*>(operand.base) + blockIdx.y * operand.batch;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < Cfg::tile_m * lines; i += Cfg::threads) {
+    const int row = row0 + i / lines, col = col0 + i % lines * step;
+    if (row < m && col < n) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + row * operand.row + col));
+  }
+}
+
 /// An index of the result as an operand: `base` is where it starts, the strides are its steps.
 __device__ inline long long read_index(const FusedOperand& operand, int row, int col) {
   return reinterpret_cast<long long>(operand.base) + blockIdx.y * operand.batch + row * operand.row + col * operand.col;

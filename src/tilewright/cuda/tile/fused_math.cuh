@@ -1,6 +1,8 @@
 #pragma once
-// The functions of epilogue expressions that fp32 has no single instruction for. Errors are at most a few ulp of fp32;
-// what each can be off by is said in tilewright.epilogue.
+// The functions of epilogue expressions that fp32 has no single instruction for. What each can be off by is said in
+// tilewright.epilogue, and held over every 16-bit input by tests/emu/test_epilogue_math.py: a few ulp of fp32; with
+// fused_brief, which the text that includes this declares for results of 16 bits, a relative 2^-16 where that saves
+// instructions.
 
 /// NaN where either is: fmaxf and fminf would drop it.
 __device__ inline float fused_max(float a, float b) {
@@ -21,10 +23,19 @@ __device__ inline float fused_divide(float a, float b) {
   return quotient;
 }
 
+/// e^x. Briefly: x log2(e), below 128, is rounded and so off by up to 2^-17, a relative 2^-17 of the result; below 2^-126
+/// it is 0.
+__device__ inline float fused_exp(float x) {
+  if constexpr (!fused_brief) return expf(x);
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(1.44269504f * x));
+  return power;
+}
+
 /// 1 / (1 + exp(-x)). Below 2^-126 it is 0: one instruction instead of the five that would keep those.
 __device__ inline float fused_sigmoid(float x) {
   float share;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(1.0f + expf(-x)));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(1.0f + fused_exp(-x)));
   return share;
 }
 __device__ inline float fused_silu(float x) { return x * fused_sigmoid(x); }

@@ -12,7 +12,7 @@ _FORMS = {
     **{op: f"{{}} {op} {{}}" for op in ("+", "-", "*", "<", "<=", ">", ">=", "==", "!=")},
     "//": "fused_quotient({}, {})", "%": "fused_remainder({}, {})", "&": "{} && {}", "|": "{} || {}", "~": "!{}",
     "negative": "-{}", "abs": "fabsf({})", "to_float": "static_cast<float>({})", "where": "{} ? {} : {}",
-    "exp": "expf({})", "log": "logf({})", "sqrt": "sqrtf({})", "rsqrt": "rsqrtf({})", "tanh": "tanhf({})",
+    "exp": "fused_exp({})", "log": "logf({})", "sqrt": "sqrtf({})", "rsqrt": "rsqrtf({})", "tanh": "tanhf({})",
     "erf": "erff({})",
     "sigmoid": "fused_sigmoid({})", "silu": "fused_silu({})", "relu": "fused_relu({})", "gelu": "fused_gelu({})",
     "gelu_tanh": "fused_gelu_tanh({})", "maximum": "fused_max({}, {})", "minimum": "fused_min({}, {})",

@@ -18,6 +18,11 @@ from .trace import FLOAT, INT, Graph, Node, Traced, as_float, as_traced
 
 INDICES = ("row", "col", "batch")
 """Parameters that are indices of the result when no operand has their name."""
+_MATMULS_OWN = frozenset(
+    ("a", "b", "c", "alpha", "beta", "out", "out_dtype", "activation", "epilogue", "deterministic", "batch_invariant",
+     "verify", "rung", "config", "gpu", "compile")
+)  # fmt: skip
+"""Keywords of matmul and explain that never reach an epilogue."""
 
 Number = float | int | bool
 
@@ -116,6 +121,11 @@ def _argument(
         return parameter.default
     if name in INDICES:
         return graph.add(Node("input", INT, (), name))
+    if name in _MATMULS_OWN:
+        raise InvalidEpilogue(
+            f"epilogue: {_title(function)} names an operand {name!r}, which is an argument of the product itself. Give "
+            f"the parameter another name: epilogue=lambda acc, {name}_: ..., {name}_=..."
+        )
     raise InvalidEpilogue(
         f"epilogue: {_title(function)} names the operand {name!r}, and the call does not pass it. Pass {name}=..., or "
         f"give it a default. ({', '.join(INDICES)} are indices of the result.)"
@@ -128,11 +138,6 @@ def _argument(
 @lru_cache(maxsize=256)
 def standard(names: frozenset[str], activation: str | None) -> Expression:
     """activation(sum * row_scale * col_scale + bias) + residual, of what is named. Raises InvalidEpilogue."""
-    if activation is not None and activation not in ACTIVATIONS:
-        raise InvalidEpilogue(
-            f"activation={activation!r} is not known. Known: {', '.join(ACTIVATIONS)}; anything else is an epilogue: "
-            "epilogue=lambda acc: ..."
-        )
     graph = Graph()
     value: Any = graph.add(Node("sum", FLOAT))
 

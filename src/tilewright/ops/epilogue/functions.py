@@ -1,4 +1,4 @@
-"""The functions of epilogue expressions. Public as `tilewright.epilogue`."""
+"""The functions of epilogue expressions, public as `tilewright.epilogue`. Errors are those of float32 results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def sigmoid(x: Any) -> Any:
 
 
 def silu(x: Any) -> Any:
-    """x * sigmoid(x): within 5 ulp; 0 below x = -87.3, where it is above -1.2e-36."""
+    """x * sigmoid(x): within 5 ulp; 0 below x = -87.3, where it is above -1.2e-36. NaN at -inf, as torch has it."""
     return operation("silu", x)
 
 
@@ -55,13 +55,14 @@ def relu(x: Any) -> Any:
 
 
 def gelu(x: Any) -> Any:
-    """x/2 (1 + erf(x / sqrt 2)): within 2^-22 |x|. Its relative error grows for x < -2, where 1 + erf cancels."""
+    """x/2 (1 + erf(x / sqrt 2)): within 2^-22 |x|. Its relative error grows for x < -2, where 1 + erf cancels. NaN at
+    -inf, as torch has it."""
     return operation("gelu", x)
 
 
 def gelu_tanh(x: Any) -> Any:
     """The usual approximation of gelu by tanh, computed as x sigmoid(2 u): within (8 + 4 |u|) ulp, u being its tanh's
-    argument, sqrt(2/pi) (x + 0.044715 x^3)."""
+    argument, sqrt(2/pi) (x + 0.044715 x^3). NaN at -inf, as torch has it."""
     return operation("gelu_tanh", x)
 
 

@@ -14,10 +14,8 @@ from ...problems import INDEX
 from ..dlpack import dense_strides
 from ..operands import Operand, as_operand
 from ..shapes import Shapes, broadcast, with_matrix_axes
-from .expression import INDICES, Expression, expression_of, function_key, standard
-
-NAMED = ("bias", "residual", "row_scale", "col_scale")
-"""matmul's own operands of an epilogue."""
+from .expression import INDICES, Expression, expression_of, standard
+from .functions import ACTIVATIONS
 
 
 class Request(NamedTuple):
@@ -27,31 +25,35 @@ class Request(NamedTuple):
     activation: str | None
     operands: Mapping[str, Any]
 
-    def key(self) -> Any:
-        """What decides the expression, hashable; None where that cannot be told without tracing."""
-        if self.function is None:
-            return self.activation, tuple(self.operands)
-        return function_key(self.function)
-
 
 def request(
-    function: Any, activation: str | None, operands: Mapping[str, Any], named: tuple[Any, Any, Any, Any]
-) -> Request | None:
-    """The request of a call; None when nothing is to be fused. `named`: the values of NAMED."""
-    given = {name: value for name, value in zip(NAMED, named, strict=True) if value is not None}
-    if function is None and activation is None and not given and not operands:
-        return None
-    if function is None and operands:
+    function: Any, activation: str | None, bias: Any, residual: Any, row_scale: Any, col_scale: Any,
+    operands: Mapping[str, Any],
+) -> Request | None:  # fmt: skip
+    """The request of a call; None when nothing is to be fused. On the warm path: every microsecond counts."""
+    given = {}
+    if bias is not None:
+        given["bias"] = bias
+    if residual is not None:
+        given["residual"] = residual
+    if row_scale is not None:
+        given["row_scale"] = row_scale
+    if col_scale is not None:
+        given["col_scale"] = col_scale
+    if function is not None:
+        if activation is not None:
+            raise InvalidEpilogue(
+                f"activation={activation!r} beside an epilogue: its place in the expression is not known. Write it "
+                f"there: epilogue=lambda acc, ...: tilewright.epilogue.{activation}(...)"
+            )
+        given.update(operands)
+    elif operands:
         raise InvalidEpilogue(
             f"matmul has no operand {next(iter(operands))!r}. Operands of your own need an epilogue that names them: "
             f"epilogue=lambda acc, {', '.join(operands)}: ..."
         )
-    if function is not None and activation is not None:
-        raise InvalidEpilogue(
-            f"activation={activation!r} beside an epilogue: its place in the expression is not known. Write it there: "
-            f"epilogue=lambda acc, ...: tilewright.epilogue.{activation}(...)"
-        )
-    given.update(operands)
+    elif activation is None and not given:
+        return None
     return Request(function, activation, given)
 
 
@@ -69,16 +71,27 @@ class Fusion:
 
 def read_fusion(asked: Request, shapes: Shapes, a: Operand) -> Fusion:
     """Raises InvalidOperand and InvalidEpilogue in the caller's terms."""
+    activation = asked.activation
+    if activation is not None and (type(activation) is not str or activation not in ACTIVATIONS):
+        raise InvalidEpilogue(
+            f"activation={activation!r} is not known. Known: {', '.join(ACTIVATIONS)}; anything else is an epilogue: "
+            "epilogue=lambda acc: ..."
+        )
     arrays: dict[str, Operand] = {}
     known: dict[str, float | int | bool | None] = {}
     for name, value in asked.operands.items():
         if asked.function is not None and isinstance(value, (numbers.Real, np.generic)):
             known[name] = _number(name, value)
+        elif isinstance(value, (numbers.Number, np.generic)):
+            raise InvalidOperand(
+                f"{name}={value!r} is a number, not an array. To scale, use alpha; a number of your own belongs in an "
+                "epilogue: epilogue=lambda acc: acc + 2.0"
+            )
         else:
             arrays[name] = as_operand(value, name, a.stream or 0)
             known[name] = None
     if asked.function is None:
-        expression = standard(frozenset(known), asked.activation)
+        expression = standard(frozenset(known), activation)
     else:
         expression = expression_of(asked.function, known)
     laid = {name: with_matrix_axes(_over_result(name, array, shapes), shapes) for name, array in arrays.items()}
@@ -96,17 +109,21 @@ def _number(name: str, value: Any) -> float | int | bool:
 
 def _over_result(name: str, array: Operand, shapes: Shapes) -> Operand:
     """The operand broadcast to the result's shape, by NumPy's rule; a row_scale's last axis is the result's rows'."""
+    laid = array
     if name == "row_scale" and not shapes.b_is_vector and array.shape and not _is_column(array.shape, shapes.m):
-        array = array.view((*array.shape, 1), (*array.strides, 0))
+        laid = array.view((*array.shape, 1), (*array.strides, 0))
     try:
-        return broadcast(array, shapes.result)
-    except InvalidOperand as error:
+        return broadcast(laid, shapes.result)
+    except InvalidOperand:
         able = {
             "bias": f"one number a column: ({shapes.n},), or a row: ({shapes.m}, 1)",
             "row_scale": f"one number a row: ({shapes.m},) or ({shapes.m}, 1)",
             "col_scale": f"one number a column: ({shapes.n},)",
         }.get(name, "axes must be equal, or 1, counted from the last")
-        raise InvalidOperand(f"{str(error).removesuffix('.')} ({able}; batch axes may lead).") from None
+        raise InvalidOperand(
+            f"{name} {array.shape} does not broadcast to the result's shape {shapes.result} ({able}; batch axes may "
+            "lead)."
+        ) from None
 
 
 def _is_column(shape: tuple[int, ...], m: int) -> bool:

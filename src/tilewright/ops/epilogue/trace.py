@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...errors import InvalidEpilogue
 
 FLOAT, INT, BOOL = "float", "int", "bool"
@@ -83,8 +85,8 @@ def as_traced(graph: Graph, value: Any, what: str) -> Traced:
         if value.graph is not graph:
             raise refuse("a value of an earlier trace is used", "Do not keep traced values outside the function.")
         return value
-    if isinstance(value, bool):
-        return graph.constant(value)
+    if isinstance(value, (bool, np.bool_)):
+        return graph.constant(bool(value))
     if isinstance(value, numbers.Integral):
         return graph.constant(int(value))
     if isinstance(value, numbers.Real):
@@ -233,7 +235,9 @@ class Traced:
     def __rmod__(self, other: Any) -> Traced:
         return whole_division("%", other, self)
 
-    def __pow__(self, other: Any) -> Traced:
+    def __pow__(self, other: Any, modulus: Any = None) -> Traced:
+        if modulus is not None:
+            raise refuse("pow with a modulus", "Write base ** n, or % on an index.")
         return power(self, other)
 
     def __rpow__(self, other: Any) -> Traced:
@@ -268,8 +272,6 @@ class Traced:
     def __ne__(self, other: Any) -> Traced:  # type: ignore[override]
         return comparison("!=", self, other)
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __and__(self, other: Any) -> Traced:
         return logic("&", self, other)
 
@@ -298,6 +300,12 @@ class Traced:
         )
 
     __float__ = __int__ = __index__ = __complex__ = __round__ = __floor__ = __ceil__ = __trunc__ = _no_number
+    __divmod__ = __rdivmod__ = __format__ = _no_number
+
+    def __hash__(self) -> int:
+        raise refuse(
+            "a traced value has no number yet (a set, a key of a dict)", "Use tilewright.epilogue.where to choose."
+        )
 
     def _no_array(self, *_: Any) -> Any:
         raise refuse(
@@ -320,6 +328,15 @@ class Traced:
         if function is None:
             raise refuse(f"np.{ufunc.__name__} cannot be traced", "Use the functions of tilewright.epilogue.")
         return function(*(as_traced(self.graph, value, f"np.{ufunc.__name__}") for value in inputs))
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        from . import functions
+
+        if function.__name__ == "where" and len(args) == 3 and not kwargs:
+            return functions.where(*args)
+        raise refuse(
+            f"np.{function.__name__} cannot be traced", "Use the functions of tilewright.epilogue: where, maximum, ..."
+        )
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
