@@ -76,6 +76,11 @@ def test_a_dry_run_prints_the_order_and_what_was_pruned_and_no_time(tmp_path):
         (("--export", "/proc/at/all.json"), "cannot be written"),
         (("--export", "x.json"), "nothing to export"),
         (("--merge", "/no/such/file"), "cannot be read"),
+        (("--merge", "/tmp"), "cannot be read"),
+        (("--shapes", ",", "--dry-run"), "nothing to tune"),
+        (("--shapes", "99999999999x64x64", "--dry-run"), "outside 0..2147418112"),
+        (("--shapes", "64x64x64", "--dtype", "f8", "--dry-run"), "dtype 'f8' is not supported"),
+        (("--shapes", "64x64x64", "--rungs", "h11", "--dry-run"), "h11_mma_multistage does not multiply f32"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_leaves_with_2(tmp_path, monkeypatch, arguments, words):
@@ -113,6 +118,21 @@ def test_results_go_out_in_and_together(tmp_path, monkeypatch, capsys):
     tune(export=tmp_path / "mine.json")
     tables._store.cache_clear()
     assert decode((tmp_path / "mine.json").read_bytes()) == Store("H200", "cuda13").table
+
+
+def test_a_file_of_another_gpu_goes_to_that_gpus_store_and_an_empty_store_says_so(tmp_path, monkeypatch, capsys):
+    from tilewright.cli.tune import tune
+
+    monkeypatch.setenv("TILEWRIGHT_TUNED", str(tmp_path / "store"))
+    tune(listed=True)
+    told = capsys.readouterr().out
+    assert "nothing has been tuned here" in told
+    assert "shipped with the package: " in told
+    theirs = tmp_path / "theirs.json"
+    theirs.write_bytes(encode({entry().key: entry()}, "../RTX 4090", "cuda12"))
+    tune(import_file=theirs)
+    assert [path.name for path in (tmp_path / "store" / "v1").glob("*.json")] == ["RTX-4090-cuda12.json"]
+    assert Store("H200", "cuda13").table == {}
 
 
 def test_a_file_that_is_no_table_is_refused_and_changes_nothing(tmp_path, monkeypatch):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import types
+import warnings
 from concurrent.futures import Future
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from tilewright.arch import GPUS
 from tilewright.errors import ConfigRejected, DeviceError, InvalidOperand
 from tilewright.ladder import find_rung
+from tilewright.plan import Plan
 from tilewright.problems import GemmProblem
 from tilewright.tuning import run as run_module
 from tilewright.tuning.build import Builder
@@ -35,6 +38,7 @@ class World:
         self.broken: set[str] = set()
         self.crashing: set[str] = set()
         self.lost = False
+        self.room = 10**18
         self.passes_left = 10**9
 
 
@@ -44,6 +48,8 @@ def world(monkeypatch) -> World:
 
     class FakeMeasurer:
         def __init__(self, problem, ordinal, pattern) -> None:
+            if problem.bytes > world.room:
+                raise DeviceError("allocating 9 bytes failed: CUDA_ERROR_OUT_OF_MEMORY")
             world.measured.append(problem)
 
         def __exit__(self, *_) -> None:
@@ -190,6 +196,73 @@ def test_a_fault_that_takes_the_gpu_along_ends_the_run_with_its_words(world, sto
     assert again(store).table[plain.entry.key].finished, "the older, finished result stands"
 
 
+def test_a_problem_too_large_for_the_memory_is_told_and_the_next_is_measured(world, store):
+    world.room = problem().bytes
+    large, fits = tune(store, problem(k=65536), problem())
+    assert not large.entry.timed
+    ((kind, reason),) = [(failure.kind, failure.reason) for failure in large.entry.failed]
+    assert (kind, "OUT_OF_MEMORY" in reason) == ("launch", True)
+    assert fits.entry.timed
+    assert set(again(store).table) == {fits.entry.key}
+
+
+def tune_in_a_process(world, folder, number: int, begin, told) -> None:
+    from tilewright.tuning.worker import answer
+
+    class CompilesHere:
+        """In this process: starting sixteen more would take longer than what is tested."""
+
+        def __init__(self, jobs) -> None:
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_) -> None:
+            pass
+
+        def submit(self, *job):
+            future: Future = Future()
+            future.set_result("a kernel" if not isinstance(built := answer(job), tuple) else built)
+            return future
+
+    run_module.Builder = CompilesHere
+    begin.wait()
+    shared, own = problem(dtype="f32"), problem(k=32 * (number + 1), dtype="f32")
+    f01, store = find_rung("f01"), Store("H200", "cuda13", folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = list(
+            tune_problems(
+                [shared, own], rungs=[f01], store=store, kept=1, planned=lambda *_: Plan(f01, f01.default, "", "")
+            )
+        )
+    told.put((number, [len(tuned.entry.timed) for tuned in found], [tuned.stored for tuned in found]))
+
+
+def test_sixteen_processes_tune_and_compile_at_once_and_lose_nothing(world, tmp_path, monkeypatch):
+    from tilewright.jit.compile import kernel_cache
+
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "kernels"))
+    fork = multiprocessing.get_context("fork")
+    begin, told = fork.Barrier(16), fork.Queue()
+    arguments = (world, tmp_path / "store")
+    runs = [fork.Process(target=tune_in_a_process, args=(*arguments, i, begin, told)) for i in range(16)]
+    for run in runs:
+        run.start()
+    heard = sorted(told.get(timeout=60) for _ in runs)
+    for run in runs:
+        run.join(60)
+    assert [run.exitcode for run in runs] == [0] * 16
+    assert [number for number, _, _ in heard] == list(range(16))
+    assert all(min(timed) > 0 and all(stored) for _, timed, stored in heard)
+    table = Store("H200", "cuda13", tmp_path / "store").table
+    assert set(table) == {str(class_of(problem(k=k, dtype="f32"))) for k in range(32, 513, 32)}
+    assert all(entry.finished for entry in table.values())
+    kernels = kernel_cache().keys()
+    assert len(kernels) == 1, "the same kernel for all: once, whoever asked for it"
+
+
 def test_rungs_that_do_not_multiply_the_type_are_refused():
     assert choose_rungs("bf16", [H11]) == (H11,)
     with pytest.raises(ConfigRejected, match="none of h11_mma_multistage multiplies f32"):
@@ -250,6 +323,28 @@ def test_tune_refuses_the_emulator_and_empty_products():
         tw.tune(a, a)
     with pytest.raises(InvalidOperand, match="nothing can be tuned"):
         tw.tune(a[:0], a)
+
+
+@pytest.mark.parametrize(("status", "refused"), [(0, False), (1, True), (2, True)])
+def test_nothing_is_measured_while_a_graph_is_captured(monkeypatch, status, refused):
+    from contextlib import nullcontext
+
+    from tilewright import tuning
+    from tilewright.jit import device as device_module
+
+    asked = []
+
+    class Driver:
+        @staticmethod
+        def cuStreamIsCapturing(stream):
+            asked.append(stream)
+            return 0, status
+
+    monkeypatch.setattr(device_module, "driver", Driver)
+    monkeypatch.setattr(device_module, "bound_to", lambda ordinal: nullcontext())
+    with pytest.raises(DeviceError, match="Tune before the capture") if refused else nullcontext():
+        tuning._refuse_capture(7, 0)
+    assert asked == [7]
 
 
 def test_tune_reads_the_operands_as_matmul_does(world, tuned_folder):

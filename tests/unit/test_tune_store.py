@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import multiprocessing
 import os
+import resource
 import time
 import warnings
 from pathlib import Path
@@ -234,6 +235,35 @@ def test_a_full_disk_leaves_the_old_file_and_no_temporary_one(store, monkeypatch
     assert set(store.table) == {entry().key, entry(m=512).key}
     assert store.add([]), "room again: what was only in memory is written now"
     assert set(again(store).table) == {entry().key, entry(m=512).key}
+
+
+def add_with_no_room(folder: Path, told) -> None:
+    store = Store("H200", "cuda13", folder)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        stored = store.add([entry(n=16 * i) for i in range(1, 100)])
+    told.put((stored, len(store.table), [str(warning.message) for warning in said]))
+
+
+def test_a_disk_that_takes_no_more_bytes_leaves_the_old_file_and_no_temporary_one(store, tmp_path):
+    """No fake: the kernel refuses to let the file grow."""
+    store.add([entry()])
+    before = store.path.read_bytes()
+    fork = multiprocessing.get_context("fork")
+    told = fork.Queue()
+    process = fork.Process(target=add_with_no_room, args=(tmp_path, told))
+    process.start()
+    stored, known, said = told.get(timeout=30)
+    process.join(30)
+    assert not stored
+    assert known == len({entry(n=16 * i).key for i in range(1, 100)} | {entry().key})
+    assert len(said) == 1
+    assert "cannot be written" in said[0]
+    assert store.path.read_bytes() == before
+    assert sorted(path.name for path in store.path.parent.iterdir()) == [
+        "H200-cuda13.json", "H200-cuda13.lock",
+    ]  # fmt: skip
 
 
 def test_where_the_files_lie(monkeypatch, tmp_path):

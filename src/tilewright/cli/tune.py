@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..arch import DEFAULT_GPU, Gpu, find_gpu
+from ..arch import DEFAULT_GPU, GPUS, Gpu, find_gpu
 from ..errors import CacheError, InvalidOperand, TilewrightError
 from .climb import why_no_gpu
 from .console import Progress, console, note
@@ -178,9 +178,13 @@ def _print_space(problem: GemmProblem, gpu: Gpu, rungs: tuple[Rung, ...], keep: 
 
 def _print_stores() -> None:
     from ..tuning.entries import decode_named
-    from ..tuning.store import stored_files
+    from ..tuning.store import default_folder, stored_files
+    from ..tuning.tables import shipped
 
-    for path in stored_files():
+    files = stored_files()
+    if not files:
+        print(f"nothing has been tuned here: there is no store in {default_folder()}")
+    for path in files:
         try:
             table, gpu, driver = decode_named(path.read_bytes())
         except (OSError, CacheError) as error:
@@ -191,6 +195,9 @@ def _print_stores() -> None:
             best = entry.best
             state = "" if entry.finished else ", stopped early"
             print(f"  {key}: {best}, {best.ms * 1e3:.4g} us, of {len(entry.timed)}{state}")
+    for name in GPUS:
+        if table := shipped(name):
+            print(f"shipped with the package: {len(table)} problems tuned on {name}")
 
 
 def _take_over(path: Path, replace: bool) -> None:
@@ -210,6 +217,8 @@ def _take_over(path: Path, replace: bool) -> None:
     if not store.add(table.values(), replace):
         raise CacheError(f"{store.path} cannot be written; nothing was taken over.")
     changed = sum(before.get(key) != entry for key, entry in store.table.items())
+    if here is not None and here.name != gpu:
+        note(f"they are of {gpu}; plans for the {here.name} of this machine do not ask them")
     print(f"{changed} of {len(table)} results taken over from {path} into {store.path}")
 
 

@@ -182,7 +182,13 @@ class _Run:
         m, n, k = self.problem.m, self.problem.n, self.problem.k
         name = f"{self.problem.dtype} {self.problem.layout} {m} x {n} x {k}"
         say(f"{name}: operands and reference")
-        self.measurer = measurer = GpuMeasurer(self.problem, self.ordinal, self.pattern)
+        try:
+            self.measurer = measurer = GpuMeasurer(self.problem, self.ordinal, self.pattern)
+        except DeviceError as error:  # such as too little memory: the next problem may be smaller
+            if context_is_lost(self.ordinal):
+                raise
+            self.failed.append(Failure("all", "operands and reference", "launch", first_line(str(error), "")))
+            return
         ready = []
         for done, (candidate, future) in enumerate(zip(self.space.kept, self.futures, strict=True)):
             say(f"{name}: {done} of {len(self.futures)} compiled and verified")
