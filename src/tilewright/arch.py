@@ -63,8 +63,13 @@ class Gpu:
         return self.sm_count * self.arch.fp32_lanes_per_sm * 2 * self.boost_mhz * 1e-6
 
     def peak_tflops(self, dtype: str) -> float:
-        """Dense peak of what multiplies `dtype`: FFMA for "f32", tensor cores for 16 bits. 0 where it is not known."""
-        return self.ffma_tflops if dtype == "f32" else self.bf16_tflops
+        """Dense peak of what multiplies `dtype` (or a precision): FFMA for "f32", tensor cores for 16 bits.
+
+        "tf32" has half the rate of 16 bits, "fp32x3" a sixth (six products for one). 0 where it is not known.
+        """
+        if dtype == "f32":
+            return self.ffma_tflops
+        return self.bf16_tflops / {"tf32": 2, "fp32x3": 6}.get(dtype, 1)
 
 
 _KIB = 1024

@@ -137,6 +137,11 @@ class AttentionProblem:
         )  # fmt: skip
 
     @property
+    def kind(self) -> str:
+        """As GemmProblem.kind: what is multiplied how."""
+        return self.dtype
+
+    @property
     def group(self) -> int:
         """Query heads that share one head of keys and values."""
         return self.heads_q // self.heads_kv

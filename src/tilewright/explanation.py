@@ -85,7 +85,7 @@ class Explanation:
         )
 
     def _bound(self) -> str:
-        bound, gpu, dtype = self.roofline, self.gpu, self.problem.dtype
+        bound, gpu, dtype = self.roofline, self.gpu, self.problem.kind
         unit = "FFMA" if dtype == "f32" else "tensor-core"
         peak = gpu.peak_tflops(dtype)
         told = f"{peak:.1f} TFLOP/s {unit} peak" if peak else f"{unit} peak not known"
@@ -116,6 +116,14 @@ def _refused_rows(plan: Plan) -> list[tuple[str, str]]:
     return rows or [("refused", "none")]
 
 
+PRECISION_COSTS = {
+    "ieee": "",
+    "tf32": " rounded to tf32 (11 bits: errors near 2^-12 of each operand)",
+    "fp32x3": " as accurately as fp32, by six products of three bf16 parts an operand",
+}
+"""What a precision means, as `describe` says it."""
+
+
 def describe(problem: GemmProblem) -> str:
     """One line: sizes, dtype, and how each operand lies in memory."""
     batch = f"{problem.batch} x " if problem.batch != 1 else ""
@@ -123,6 +131,7 @@ def describe(problem: GemmProblem) -> str:
     a, b = problem.a.unit(problem.m, problem.k), problem.b.unit(problem.k, problem.n)
     plus_c = " + beta C" if problem.use_c else ""
     made = f" to {problem.out_dtype}" if problem.out_dtype != problem.dtype else ""
+    made += PRECISION_COSTS[problem.precision]
     return (
         f"{batch}[{problem.m} x {problem.k}] @ [{problem.k} x {problem.n}]{plus_c} in {problem.dtype}{made}; "
         f"A {lies[a]}, B {lies[b]}; {problem.flops:.4g} FLOP"
@@ -178,7 +187,7 @@ def edge_reason(rung: Rung, problem: GemmProblem, config: GemmConfig) -> str:
 def roofline(problem: GemmProblem, gpu: Gpu) -> Roofline:
     """The bound from the peak for the operands' dtype, where it is known, and the bandwidth of device memory."""
     memory = gpu.dram_gb_s * problem.intensity * 1e-3
-    peak = gpu.peak_tflops(problem.dtype) or memory
+    peak = gpu.peak_tflops(problem.kind) or memory
     return Roofline(problem.intensity, min(memory, peak), "memory" if memory <= peak else "arithmetic")
 
 

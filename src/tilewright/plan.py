@@ -79,11 +79,16 @@ def _plan(
     problem: GemmProblem, gpu: Gpu, rung_name: str | None, config: GemmConfig | None, demands: Demands, tuned: int
 ) -> Plan:
     """`tuned` counts the changes of tuning results in this process."""
-    known = rungs_for(problem.dtype)
+    known = rungs_for(problem.dtype, problem.precision)
     if not known:
         have = sorted({dtype for rung in GEMM_RUNGS for dtype in rung.dtypes})
         raise ConfigRejected(
             f"no rung multiplies {problem.dtype} yet; there are rungs for {', '.join(have)}. Convert the operands."
+        )
+    if demands.batch_invariant and problem.precision == "fp32x3":
+        raise ConfigRejected(
+            "batch_invariant=True cannot be had with precision='fp32x3': which tiny results are done again in fp32 "
+            "depends on the magnitudes of their whole tile. Leave one of the two away."
         )
     if rung_name is not None or config is not None:
         rung = find_rung(rung_name) if rung_name is not None else known[-1]
@@ -92,7 +97,7 @@ def _plan(
         if config is not None:
             return Plan(rung, config, "the caller", "the config was named in the call")
         return Plan(rung, rung.default, "the rung's default", f"{rung} was named in the call")
-    if problem.m and problem.n and problem.k and problem.batch:
+    if problem.precision == "ieee" and problem.m and problem.n and problem.k and problem.batch:
         sources = [source for source in sources_for(gpu) if not demands.deterministic or source[0] == SHIPPED]
         ignored: list[str] = []
         found = choose(problem, gpu, sources, demands.batch_invariant, ignored)
@@ -109,12 +114,12 @@ def _choose(problem: GemmProblem, gpu: Gpu, known: tuple[Rung, ...], batch_invar
     top = known[-1]
     refused: list[tuple[str, str, str]] = []
     fits: list[Choice] = []
-    for choice in CHOICES.get(problem.dtype, ()):
+    for choice in CHOICES.get(problem.kind, ()):
         if reason := top.why_not(problem, choice.config, gpu.arch):
             refused.append((top.id, str(choice.config), reason))
         else:
             fits.append(choice)
-    if fits and problem.dtype == "f32":
+    if fits and problem.dtype == "f32":  # of every precision
         best = min(fits, key=lambda choice: fp32_cost(problem, choice, gpu))  # the first of equals: the table's order
         return Plan(top, best.config, best.source, _why(problem, best, gpu, len(fits)), tuple(refused))
     if batch_invariant:
@@ -169,8 +174,8 @@ def _why(problem: GemmProblem, choice: Choice, gpu: Gpu, considered: int) -> str
     spread = tiles / (busiest * gpu.sm_count) if tiles else 1.0
     return (
         f"least modelled work of the busiest SM among {considered} configs: {tiles} tiles on {gpu.sm_count} SMs, at "
-        f"most {busiest} an SM (SMs {spread:.0%} filled, tiles {used:.0%} used), {choice.efficiency:.2f} of the FFMA "
-        "peak when full"
+        f"most {busiest} an SM (SMs {spread:.0%} filled, tiles {used:.0%} used), {choice.efficiency:.2f} of the "
+        f"{'FFMA' if problem.kind == 'f32' else 'tensor-core'} peak when full"
     )
 
 
@@ -178,8 +183,8 @@ def explain(
     a: Any, b: Any, *, c: Any = None, alpha: float = 1.0, beta: float | None = None, out: Any = None,
     out_dtype: Any = None, bias: Any = None, activation: str | None = None, residual: Any = None, row_scale: Any = None,
     col_scale: Any = None, epilogue: Callable[..., Any] | None = None, deterministic: bool = False,
-    batch_invariant: bool = False, rung: str | None = None, config: GemmConfig | None = None, gpu: str | None = None,
-    compile: bool = False, **operands: Any,
+    batch_invariant: bool = False, precision: str = "ieee", rung: str | None = None,
+    config: GemmConfig | None = None, gpu: str | None = None, compile: bool = False, **operands: Any,
 ) -> Explanation:  # fmt: skip
     """What `matmul` would run for the same arguments, and why; nothing is launched. Print the result.
 
@@ -192,5 +197,5 @@ def explain(
     from .ops.epilogue.fusion import request
 
     asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
-    options = Options(out_dtype, deterministic, batch_invariant, rung, config)
+    options = Options(out_dtype, deterministic, batch_invariant, rung, config, precision)
     return explain_call(read_call(a, b, c, alpha, beta, out, options, asked), gpu, compile)

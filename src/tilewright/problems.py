@@ -10,6 +10,9 @@ from .errors import InvalidOperand
 LARGEST_EXTENT = 2**31 - 2**16
 """Kernels count in 32 bits, and their last tiles reach past the end."""
 
+PRECISIONS = ("ieee", "tf32", "fp32x3")
+"""How float32 operands are multiplied: fp32 arithmetic; rounded to tf32; as parts, as accurately as fp32."""
+
 ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
 
 
@@ -99,6 +102,8 @@ class GemmProblem:
     dtype: str = "f32"
     out_dtype: str = "f32"
     epilogue: Epilogue | None = None
+    precision: str = "ieee"
+    """One of PRECISIONS; of 16-bit operands always "ieee"."""
 
     def __post_init__(self) -> None:
         for name, value in (("m", self.m), ("n", self.n), ("k", self.k), ("batch", self.batch)):
@@ -107,11 +112,18 @@ class GemmProblem:
         for name in (self.dtype, self.out_dtype):
             if name not in ITEM_BYTES:
                 raise InvalidOperand(f"dtype {name!r} is not supported. Supported: {', '.join(ITEM_BYTES)}.")
+        if self.precision not in PRECISIONS:
+            raise InvalidOperand(f"precision {self.precision!r} is not known. Known: {', '.join(PRECISIONS)}.")
+        if self.precision != "ieee" and self.dtype != "f32":
+            raise InvalidOperand(
+                f"precision {self.precision!r} is a way to multiply float32 operands; these are {self.dtype}, whose "
+                "products are exact. Leave precision away."
+            )
 
     @staticmethod
     def dense(
         m: int, n: int, k: int, *, layout: str = "nn", use_c: bool = False, batch: int = 1, dtype: str = "f32",
-        out_dtype: str | None = None,
+        out_dtype: str | None = None, precision: str = "ieee",
     ) -> GemmProblem:  # fmt: skip
         """Dense, aligned operands. `layout`: one letter for A, one for B; "n" row-major, "t" transposed in memory."""
         if len(layout) != 2 or set(layout.lower()) - {"n", "t"}:
@@ -121,7 +133,13 @@ class GemmProblem:
         return GemmProblem(
             m, n, k, of[layout[0].lower()](m, k, batch), of[layout[1].lower()](k, n, batch), out,
             out if use_c else None, batch, dtype, out_dtype or dtype,
+            precision=precision,
         )  # fmt: skip
+
+    @property
+    def kind(self) -> str:
+        """What is multiplied how: the operands' dtype, or the precision where another than theirs is asked for."""
+        return self.dtype if self.precision == "ieee" else self.precision
 
     @property
     def use_c(self) -> bool:

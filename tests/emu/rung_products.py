@@ -14,7 +14,7 @@ import numpy as np
 from tilewright.emu import Emulator, EmuResult
 from tilewright.jit import CompiledKernel
 from tilewright.lab.check import CheckResult, check, reference
-from tilewright.lab.numbers import POISON, STORED, from_stored, rounded, to_stored
+from tilewright.lab.numbers import POISON, STORED, from_stored, rounded, to_stored, to_tf32
 from tilewright.ladder import GemmConfig
 from tilewright.ladder.rung import Addresses, Rung
 from tilewright.problems import ITEM_BYTES, GemmProblem, Matrix
@@ -41,6 +41,7 @@ class Case:
     c: str = "n"
     batch: int = 1
     shared_b: bool = False
+    precision: str = "ieee"
 
     def __str__(self) -> str:
         text = f"{self.m}x{self.n}x{self.k}-{self.layouts}{self.out}-{self.dtype}-{self.out_dtype}"
@@ -131,10 +132,20 @@ class Bench:
         self.out = Placed(case.out, case.batch * parts, case.m, case.n, case.out_dtype, BAND)
         self.operands = [a, b, c]
         self.values = [placed.fill(rng) if placed is not None else None for placed in self.operands]
+        if case.precision == "tf32":  # numbers that tf32 holds: the products are exact then
+            for i in range(2):
+                self.put(i, to_tf32(self.values[i]))
         self.problem = GemmProblem(
             case.m, case.n, case.k, a.matrix, b.matrix, self.out.matrix, c.matrix if c and case.beta else None,
-            case.batch, case.dtype, case.out_dtype,
+            case.batch, case.dtype, case.out_dtype, precision=case.precision,
         )  # fmt: skip
+
+    def put(self, index: int, values: np.ndarray) -> None:
+        """Give operand `index` (0: a, 1: b, 2: c) other values, float32 [batch, rows, cols]."""
+        placed = self.operands[index]
+        if placed.bits.size:
+            placed.view[...] = to_stored(values, placed.dtype)
+        self.values[index] = from_stored(np.ascontiguousarray(placed.view), placed.dtype)
 
     def expected_bits(self) -> np.ndarray:
         """The result as stored if it is rounded once from float64's."""
@@ -162,5 +173,6 @@ class Bench:
         if self.parts > 1:
             out = out.reshape(self.parts, case.batch, case.m, case.n).sum(axis=0)
         return check(
-            out, a, b, c=c, alpha=case.alpha, beta=case.beta or 0.0, dtype=case.dtype, out_dtype=case.out_dtype
-        )
+            out, a, b, c=c, alpha=case.alpha, beta=case.beta or 0.0, out_dtype=case.out_dtype,
+            dtype="tf32" if case.precision == "tf32" else case.dtype,
+        )  # fmt: skip

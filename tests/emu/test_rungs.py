@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ladder import GEMM_RUNGS, GemmConfig, find_rung
+from tilewright.ladder import GemmConfig, find_rung, rungs_for
 
-RUNGS = [rung.id for rung in GEMM_RUNGS if "f32" in rung.dtypes]
+RUNGS = [rung.id for rung in rungs_for("f32")]
 
 # f05 to f12 at a tile that small problems do not drown in; the default's own tile is run by the aligned test.
 SMALL = {

@@ -13,6 +13,7 @@ from tilewright.ladder import GemmConfig
 from tilewright.ladder.rung import Rung
 
 SMALL = GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=3, group_m=8, min_blocks=4)
+SMALL32 = GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=2, group_m=2)
 
 
 def values(*shape: int, dtype: str = "float16", seed: int = 0) -> np.ndarray:
@@ -45,6 +46,15 @@ def test_every_layout_scale_and_batch_passes():
         both = np.zeros((21, 33), np.float16)
         with pytest.raises(InvalidOperand, match="needs c after the product"):
             tw.matmul(a[0, 0], b[0], c=both, out=both, verify=True)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp32x3"])
+def test_each_precision_passes_by_its_own_bound(precision):
+    """The rounding of operands to tf32 is no mistake where it was asked for."""
+    a, b = values(40, 70, dtype="float32"), values(70, 33, dtype="float32")
+    with tw.emulator():
+        product = tw.matmul(a, b, precision=precision, config=SMALL32, verify=True)
+        assert (np.abs(product - a.astype(np.float64) @ b).max() > 1e-4) == (precision == "tf32")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

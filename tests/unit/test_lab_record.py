@@ -22,7 +22,7 @@ from tilewright.lab.record import (
     write_text,
 )
 from tilewright.lab.suite import find_suite, main, read_suite, run_suite, select_rungs, steps_of
-from tilewright.ladder import GEMM_RUNGS
+from tilewright.ladder import find_rung, rungs_for
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -134,8 +134,16 @@ def test_the_suites_of_the_repository_can_be_read_and_planned(name, monkeypatch)
             assert step.rung.why_not(step.problem, step.config, GPUS["H200"].arch) is None
 
 
+def test_rungs_of_another_precision_are_chosen_with_it_and_refused_without():
+    assert [rung.id for rung in select_rungs(None, "f32", "fp32x3")] == ["t02_fp32x3"]
+    with pytest.raises(ConfigRejected, match="with precision 'ieee'; it multiplies f32 with precision 'tf32'"):
+        select_rungs("t01", "f32")
+    with pytest.raises(ConfigRejected, match="no ladder for dtype 'bf16' and precision 'tf32'"):
+        select_rungs(None, "bf16", "tf32")
+
+
 def test_rungs_are_chosen_by_number_name_and_range():
-    ids = [rung.id for rung in GEMM_RUNGS if "f32" in rung.dtypes]
+    ids = [rung.id for rung in rungs_for("f32")]
     assert [r.id for r in select_rungs(None, "f32")] == ids
     assert [r.id for r in select_rungs("f05..f07", "f32")] == ids[4:7]
     assert [r.id for r in select_rungs("f12, f01_naive,f01..f02", "f32")] == [ids[11], ids[0], ids[1]]
@@ -206,7 +214,6 @@ def test_a_profile_of_any_other_number_of_kernels_is_refused(rows):
 
 
 def test_a_missing_profiler_is_named(monkeypatch):
-    from tilewright.ladder import find_rung
     from tilewright.problems import GemmProblem
 
     monkeypatch.setenv("PATH", "/nonexistent")

@@ -148,7 +148,7 @@ def test_ids_are_unique():
 def test_a_rung_whose_grids_may_overlap_waits_before_it_touches_global_memory(rung):
     """And no other one waits: its launch must not ask for overlap."""
     dtype = rung.dtypes[0]
-    problem = GemmProblem.dense(512, 512, 512, dtype=dtype, out_dtype=dtype, use_c=True)
+    problem = GemmProblem.dense(512, 512, 512, dtype=dtype, out_dtype=dtype, use_c=True, precision=rung.precision)
     lines = rung.compile(problem, rung.default, SM_90A).ptx.splitlines()
     waits = [number for number, line in enumerate(lines) if "griddepcontrol.wait" in line]
     touches = [

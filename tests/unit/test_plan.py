@@ -13,7 +13,7 @@ from tilewright.arch import ARCHS, GPUS
 from tilewright.choices import FP32_CHOICES
 from tilewright.errors import ConfigRejected, InvalidOperand
 from tilewright.explanation import edge_reason, explain_problem, roofline
-from tilewright.ladder import GEMM_RUNGS, GemmConfig, find_rung
+from tilewright.ladder import GemmConfig, find_rung, rungs_for
 from tilewright.plan import plan_for
 from tilewright.problems import GemmProblem, Matrix
 
@@ -61,7 +61,7 @@ def test_an_architecture_stands_for_its_first_gpu():
     assert plan_for(problem, ARCHS["sm_80"]) == plan_for(problem, GPUS["A100"])
 
 
-@pytest.mark.parametrize("rung", [rung.id for rung in GEMM_RUNGS if "f32" in rung.dtypes])
+@pytest.mark.parametrize("rung", [rung.id for rung in rungs_for("f32")])
 def test_a_named_rung_runs_its_default(rung):
     plan = plan_for(GemmProblem.dense(100, 100, 100), H200, rung)
     assert (plan.rung.id, plan.config, plan.source) == (rung, find_rung(rung).default, "the rung's default")

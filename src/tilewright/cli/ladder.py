@@ -25,6 +25,7 @@ LONG_S = 60.0
 
 Layout = Annotated[str, typer.Option(help="A then B: n row-major, t transposed in memory.")]
 Dtype = Annotated[str, typer.Option(help="Type of the operands.")]
+Precision = Annotated[str, typer.Option(help="Of f32 operands: ieee, tf32 or fp32x3 (docs/precision.md).")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the records to this file.", metavar="FILE")]
 
 
@@ -41,6 +42,7 @@ def gemm(
     n: Annotated[int | None, typer.Option(help="Columns of the result.")] = None,
     k: Annotated[int | None, typer.Option(help="Length of the sums.")] = None,
     dtype: Dtype = "f32",
+    precision: Precision = "ieee",
     layout: Layout = "nn",
     rungs: Annotated[str | None, typer.Option(help="Such as f05..f09 or f01,f12. Default: all.")] = None,
     gpu: Annotated[str, typer.Option(help="Without a GPU: the one whose limits apply.")] = DEFAULT_GPU,
@@ -55,28 +57,29 @@ def gemm(
     from ..lab.suite import select_rungs
 
     others = select_peers(peers)
-    chosen, named = select_rungs(rungs, dtype), find_gpu(gpu)
+    named = find_gpu(gpu)
     no_gpu = "asked for" if emulator else why_no_gpu()
     default = size if size is not None else (EMULATOR_SIZE if no_gpu else GPU_SIZE)
     sizes = [default if extent is None else extent for extent in (m, n, k)]
-    problem = dense_problem(sizes, layout, dtype)
-    steps = [Step(rung, rung.default, problem) for rung in chosen]
+    problem = dense_problem(sizes, layout, dtype, precision)
+    steps = [Step(rung, rung.default, problem) for rung in select_rungs(rungs, dtype, precision)]
     begin(no_gpu, emulator, json_file)
     keep(climb_emulator(steps, named) if no_gpu else climb_gpu(steps, seconds, others), json_file)
 
 
-def dense_problem(sizes: list[int], layout: str, dtype: str) -> GemmProblem:
+def dense_problem(sizes: list[int], layout: str, dtype: str, precision: str = "ieee") -> GemmProblem:
     from ..problems import GemmProblem
 
     m, n, k = sizes
     for name, extent in (("m", m), ("n", n), ("k", k)):
         if extent < 1:
             raise InvalidOperand(f"{name}={extent}: sizes must be at least 1.")
-    return GemmProblem.dense(m, n, k, layout=layout, dtype=dtype)
+    return GemmProblem.dense(m, n, k, layout=layout, dtype=dtype, precision=precision)
 
 
 def _title(problem: GemmProblem) -> str:
-    return f"{problem.dtype} {problem.layout.upper()} {problem.m} x {problem.n} x {problem.k}"
+    kind = problem.dtype if problem.precision == "ieee" else f"{problem.dtype} as {problem.precision}"
+    return f"{kind} {problem.layout.upper()} {problem.m} x {problem.n} x {problem.k}"
 
 
 def climb_gpu(steps: list[Step], seconds: float, peers: tuple[Peer, ...]) -> list[dict[str, Any]]:
@@ -111,7 +114,7 @@ def climb_emulator(steps: list[Step], gpu: Gpu) -> list[dict[str, Any]]:
         note(
             f"This takes about {max(estimate / 60, 1):.0f} minutes on the emulator; Ctrl-C stops it, --size is smaller."
         )
-    executed = EXECUTED if problem.dtype == "f32" else EXECUTED_TENSOR
+    executed = EXECUTED if problem.kind == "f32" else EXECUTED_TENSOR
     return show_emulated(_title(problem), steps, gpu, executed, "emulator-ladder")
 
 
@@ -121,6 +124,7 @@ def explain(
     k: Annotated[int, typer.Option(help="Length of the sums.")],
     layout: Layout = "nn",
     dtype: Dtype = "f32",
+    precision: Precision = "ieee",
     rung: Annotated[str | None, typer.Option(help="A rung to run instead of the plan's choice.")] = None,
     gpu: Annotated[str, typer.Option(help="The GPU to plan for.")] = DEFAULT_GPU,
     compiled: Annotated[bool, typer.Option("--compile", help="Compile it too: registers and spills.")] = False,
@@ -130,5 +134,5 @@ def explain(
     from ..ladder import find_rung
 
     chosen = find_rung(rung).id if rung is not None else None
-    problem = dense_problem([m, n, k], layout, dtype)
+    problem = dense_problem([m, n, k], layout, dtype, precision)
     print(explain_problem(problem, find_gpu(gpu), "named with --gpu", chosen, compile=compiled))

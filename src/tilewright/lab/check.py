@@ -61,7 +61,8 @@ def check(
         |out - ref| <= 2 max|library - ref| + s u max|ref| + h
     `library` is another product of the same operands in fp32, by default NumPy's. s = sqrt(k), u the unit roundoff of
     fp32: what k roundings of partial sums add up to at random; a kernel sums in one chain, NumPy's BLAS in blocks. For
-    16-bit operands s has k/8 more: tensor cores cut where fp32 rounds, once in 16 products, and the cuts add up. h is
+    operands of 16 bits or "tf32" (float32 values that tf32 holds) s has k/8 more: tensor cores cut where fp32 rounds,
+    once in 16 products or 8, and the cuts add up. h is
     half the distance of numbers of `out_dtype` at the result, 0 for fp32. `expected`: the float64 reference if it is at
     hand. The result's `bound` is the largest of the elements' bounds, or that of the element farthest beyond its own.
     """

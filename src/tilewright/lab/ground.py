@@ -18,7 +18,7 @@ from ..ops.device_array import DeviceArray
 from ..problems import GemmProblem
 from .bench import time_pairs
 from .check import CheckResult, Guarded
-from .ladder import Operands, Step, judged, prepare, random_operands, raw_bytes
+from .ladder import Operands, Step, judged, prepare, random_operands, raw_bytes, values_of
 from .reference import Reference
 from .roofline import peak_tflops
 
@@ -42,13 +42,17 @@ def sets_for(problem: GemmProblem, l2: int) -> int:
 
 def make_buffers(problem: GemmProblem, executor: GpuExecutor, seed: int) -> Buffers:
     """A set of its own random operands, lying as the problem says; those of seed 0 are what `prepare` gives."""
+    return buffers_of(problem, executor, *random_operands(problem, seed))
+
+
+def buffers_of(problem: GemmProblem, executor: GpuExecutor, a: np.ndarray, b: np.ndarray) -> Buffers:
+    """These operands on the GPU, lying as they do, and room for their product."""
 
     def on_gpu(side: np.ndarray) -> DeviceArray:
         array = DeviceArray(executor, side.shape if side.flags.c_contiguous else side.shape[::-1], problem.dtype)
         executor.write(array.address, raw_bytes(side, problem.dtype))
         return array
 
-    a, b = random_operands(problem, seed)
     return Buffers(on_gpu(a), on_gpu(b), DeviceArray(executor, (problem.m, problem.n), problem.out_dtype))
 
 
@@ -111,9 +115,9 @@ class Ground:
         Raises WrongResult.
         """
         problem, library, sets = self.problem, self.library, self.sets
-        if library is None or problem.dtype not in library.dtypes:
+        if library is None or (prepared := library.for_values(values_of(problem))) is None:
             return None
-        launches = [library.prepare(s.a, s.b, s.out, problem.layout) for s in sets]
+        launches = [prepared(s.a, s.b, s.out, problem.layout) for s in sets]
         verify_reference(library.name, launches[0], sets[0].out.address, self.executor, problem, self.given)
         return launches
 
@@ -123,7 +127,7 @@ class Ground:
         """The part of a record's result that holds times: of one launch a set, in pairs with `against`, else cuBLAS."""
         opponents = self.references if against is None else against
         timing, conditions = time_pairs(self.where.ordinal, launches, opponents, seconds=seconds)
-        tflops, peak = self.problem.flops / timing.ms * 1e-9, peak_tflops(self.where.gpu, self.problem.dtype)
+        tflops, peak = self.problem.flops / timing.ms * 1e-9, peak_tflops(self.where.gpu, self.problem.kind)
         return timing.to_dict() | {
             "tflops": tflops,
             "share_of_peak": tflops / peak if peak else None,

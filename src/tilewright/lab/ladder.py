@@ -89,13 +89,18 @@ class Operands:
     library: np.ndarray
 
 
+def values_of(problem: GemmProblem) -> str:
+    """The type whose values are multiplied: tf32 where operands are rounded to it first, else theirs."""
+    return "tf32" if problem.precision == "tf32" else problem.dtype
+
+
 def random_operands(problem: GemmProblem, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Random normal A and B, lying in memory as the problem says (n or t): float32 that the problem's type can hold."""
-    rng = np.random.default_rng(seed)
+    """Random normal A and B, lying in memory as the problem says (n or t): float32 that values_of(problem) can hold."""
+    rng, kind = np.random.default_rng(seed), values_of(problem)
     a, b = (
-        rounded(rng.standard_normal((cols, rows), dtype=np.float32), problem.dtype).T
+        rounded(rng.standard_normal((cols, rows), dtype=np.float32), kind).T
         if letter == "t"
-        else rounded(rng.standard_normal((rows, cols), dtype=np.float32), problem.dtype)
+        else rounded(rng.standard_normal((rows, cols), dtype=np.float32), kind)
         for letter, (rows, cols) in zip(problem.layout, ((problem.m, problem.k), (problem.k, problem.n)), strict=True)
     )
     return a, b
@@ -121,7 +126,7 @@ def judged(stored: np.ndarray, problem: GemmProblem, given: Operands) -> CheckRe
         given.b,
         expected=given.expected,
         library=given.library,
-        dtype=problem.dtype,
+        dtype=values_of(problem),
         out_dtype=problem.out_dtype,
     )
 
@@ -167,7 +172,7 @@ def as_record(suite: str, step: Step, result: dict[str, Any], origin: dict[str, 
     case = {
         "rung": step.rung.id, "config": asdict(step.config), "config_text": str(step.config), "m": problem.m,
         "n": problem.n, "k": problem.k, "dtype": problem.dtype, "out_dtype": problem.out_dtype,
-        "layout": problem.layout,
+        "precision": problem.precision, "layout": problem.layout,
     }  # fmt: skip
     return {"suite": suite, "case": case, "result": result, "provenance": origin}
 
@@ -223,14 +228,14 @@ def executed(counters: Any, problem: GemmProblem | AttentionProblem, gpu: Gpu) -
     """The figures of a ladder's table, from the emulator's counters (emu.Counters).
 
     FLOP per byte counts the problem's operations against the sectors that all requests to global memory asked for;
-    the bound is the roofline's at that intensity, as if no cache helped, in shares of the peak of the problem's type.
+    the bound is the roofline's at that intensity, as if no cache helped, in shares of the peak of what multiplies.
     """
     classes = counters.by_class
     tensor, fp32, integer = (classes.get(name, 0) for name in ("tensor", "fp32", "int"))
     memory = sum(count for name, count in classes.items() if name.startswith("memory") or name == "async_copy")
     sectors = counters.global_load_sectors + counters.global_store_sectors + counters.async_copy_sectors
     intensity = problem.flops / (32 * sectors) if sectors else 0.0
-    peak = peak_tflops(gpu, problem.dtype)
+    peak = peak_tflops(gpu, problem.kind)
     roof = bound(intensity, gpu, peak)
     loads = counters.global_load_requests + counters.async_copy_requests
     return {

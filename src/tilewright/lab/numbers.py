@@ -33,7 +33,9 @@ def from_stored(stored: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 values rounded to `dtype`, as float32."""
+    """float32 values rounded to `dtype` (or to "tf32"), as float32."""
+    if dtype == "tf32":
+        return to_tf32(values)
     return from_stored(to_stored(values, dtype), dtype)
 
 
@@ -44,3 +46,10 @@ def half_spacing(values: np.ndarray, dtype: str) -> np.ndarray:
     digits, least = {"f16": (11, -13), "bf16": (8, -125)}[dtype]  # bits of a significand; exponent of the least normal
     exponent = np.where(values == 0, least, np.maximum(np.frexp(values)[1], least))
     return np.ldexp(1.0, exponent - digits - 1)
+
+
+def to_tf32(values: np.ndarray) -> np.ndarray:
+    """float32 values rounded to 10 bits behind the point, ties away from zero, as t01 takes them. NaN stays NaN."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    kept = (bits + np.uint32(0x1000)) & ~np.uint32(0x1FFF)
+    return np.where(np.isfinite(values), kept, bits).view(np.float32)

@@ -107,9 +107,9 @@ def validate(records: Any, where: str) -> None:
 
 
 def who(record: dict[str, Any]) -> str:
-    """What a record is about: a rung, a peer, a call, what an epilogue stands beside, or a state of the cache."""
+    """What a record is about: a rung, a peer, a call, what an epilogue stands beside, a cache's state, or values."""
     case = record["case"]
-    return str(next(case[name] for name in ("rung", "peer", "call", "against", "cache") if name in case))
+    return str(next(case[name] for name in ("rung", "peer", "call", "against", "cache", "values") if name in case))
 
 
 def went_wrong(record: dict[str, Any]) -> bool:

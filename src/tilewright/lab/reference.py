@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module, metadata
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..ops.device_array import DeviceArray
 
 Launch = Callable[[int], None]
 """Starts one product on a stream (a CUstream as an integer)."""
+Prepare = Callable[[DeviceArray, DeviceArray, DeviceArray, str], Launch]
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,15 @@ class Reference:
     version: str
     dtypes: tuple[str, ...]
     """What it can multiply here."""
-    prepare: Callable[[DeviceArray, DeviceArray, DeviceArray, str], Launch]
+    prepare: Prepare
+    prepare_tf32: Prepare | None = None
+    """The same with float32 operands rounded to tf32, where that can be asked for."""
+
+    def for_values(self, kind: str) -> Prepare | None:
+        """What multiplies operands of a type, "tf32" for float32 ones rounded to it; None where nothing does."""
+        if kind == "tf32":
+            return self.prepare_tf32
+        return self.prepare if kind in self.dtypes else None
 
 
 def find_reference(ordinal: int) -> tuple[Reference | None, str]:
@@ -51,22 +61,25 @@ def torch_stream(torch: Any, stream: int, ordinal: int) -> Any:
 
 def _torch(torch: Any, ordinal: int) -> Reference:
     torch.zeros(1, device=f"cuda:{ordinal}")
-    torch.backends.cuda.matmul.allow_tf32 = False
     # Partial sums of a split k stay in fp32, as everybody's here: rounded to 16 bits they fail the check.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
-    def prepare(a: DeviceArray, b: DeviceArray, out: DeviceArray, layout: str) -> Launch:
+    def prepare(a: DeviceArray, b: DeviceArray, out: DeviceArray, layout: str, tf32: bool = False) -> Launch:
         views = [torch.from_dlpack(x) for x in (a, b, out)]
         left, right = (view.t() if letter == "t" else view for view, letter in zip(views[:2], layout, strict=True))
 
         def launch(stream: int) -> None:
+            torch.backends.cuda.matmul.allow_tf32 = tf32  # a switch of the whole process: set before each product
             with torch.cuda.stream(torch_stream(torch, stream, ordinal)):
                 torch.mm(left, right, out=views[2])
 
         return launch
 
-    return Reference("cuBLAS through torch", f"torch {torch.__version__}", ("f32", "f16", "bf16"), prepare)
+    version = f"torch {torch.__version__}"
+    return Reference(
+        "cuBLAS through torch", version, ("f32", "f16", "bf16"), prepare, partial(prepare, tf32=True)
+    )  # fmt: skip
 
 
 def _cupy(cupy: Any, ordinal: int) -> Reference:

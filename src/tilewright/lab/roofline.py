@@ -18,7 +18,7 @@ class Bound:
 
 
 def peak_tflops(gpu: Gpu, dtype: str) -> float:
-    """Dense peak of the unit that multiplies `dtype`: fused multiply-adds for f32, tensor cores for 16 bits."""
+    """Dense peak of what multiplies `dtype`, or what GemmProblem.kind says (arch.Gpu.peak_tflops)."""
     return gpu.peak_tflops(dtype)
 
 
@@ -31,7 +31,7 @@ def bound(intensity: float, gpu: Gpu, peak_tflops: float | None = None) -> Bound
 
 def compulsory(problem: GemmProblem, gpu: Gpu) -> Bound:
     """With every operand moved once: the bound of the problem, whatever the kernel."""
-    return bound(problem.intensity, gpu, peak_tflops(gpu, problem.dtype))
+    return bound(problem.intensity, gpu, peak_tflops(gpu, problem.kind))
 
 
 def tiled_bytes(problem: GemmProblem, tile_m: int, tile_n: int) -> int:

@@ -22,17 +22,21 @@ from .peers import select_peers
 from .record import went_wrong, who, write_json
 
 KINDS = (
-    "times", "counters", "stalls", "host", "products", "cold", "epilogue", "attention", "attention-stalls", "peers",
-    "duels", "heldout",
+    "times", "counters", "stalls", "host", "products", "cold", "accuracy", "epilogue", "attention", "attention-stalls",
+    "peers", "duels", "heldout",
 )  # fmt: skip
 
 
-def select_rungs(text: str | None, dtype: str) -> tuple[Rung, ...]:
-    """Rungs of a dtype by "f05..f09", "f01,f12", or both; all for None. Raises ConfigRejected with the known ids."""
-    known = rungs_for(dtype)
+def select_rungs(text: str | None, dtype: str, precision: str = "ieee") -> tuple[Rung, ...]:
+    """Rungs of a dtype and precision by "f05..f09", "f01,f12", or both; all for None.
+
+    Raises ConfigRejected with the known ids.
+    """
+    known = rungs_for(dtype, precision)
     if not known:
         dtypes = sorted({d for rung in GEMM_RUNGS for d in rung.dtypes})
-        raise ConfigRejected(f"there is no ladder for dtype {dtype!r}. There is one for: {', '.join(dtypes)}.")
+        told = "" if precision == "ieee" else f" and precision {precision!r}"
+        raise ConfigRejected(f"there is no ladder for dtype {dtype!r}{told}. There is one for: {', '.join(dtypes)}.")
     if text is None:
         return known
     chosen: list[Rung] = []
@@ -42,7 +46,10 @@ def select_rungs(text: str | None, dtype: str) -> tuple[Rung, ...]:
         high = find_rung(last) if dots else low
         for rung in (low, high):
             if rung not in known:
-                raise ConfigRejected(f"{rung} does not multiply {dtype}; it multiplies {', '.join(rung.dtypes)}.")
+                raise ConfigRejected(
+                    f"{rung} does not multiply {dtype} with precision {precision!r}; it multiplies "
+                    f"{', '.join(rung.dtypes)} with precision {rung.precision!r}."
+                )
         span = known[known.index(low) : known.index(high) + 1]
         if not span:
             raise ConfigRejected(f"the range {part!r} is empty: {low} stands above {high}.")
@@ -84,13 +91,17 @@ def steps_of(suite: dict[str, Any], gpu: Any) -> list[Step]:
 
     steps = []
     for case in suite["cases"]:
-        dtype = case.get("dtype", "f32")
-        problem = GemmProblem.dense(case["m"], case["n"], case["k"], layout=case.get("layout", "nn"), dtype=dtype)
+        dtype, precision = case.get("dtype", "f32"), case.get("precision", "ieee")
+        problem = GemmProblem.dense(
+            case["m"], case["n"], case["k"], layout=case.get("layout", "nn"), dtype=dtype, precision=precision
+        )
         if case.get("planned"):
             plan = plan_for(problem, gpu)
             steps.append(Step(plan.rung, plan.config, problem))
         else:
-            steps.extend(Step(rung, rung.default, problem) for rung in select_rungs(case.get("rungs"), dtype))
+            steps.extend(
+                Step(rung, rung.default, problem) for rung in select_rungs(case.get("rungs"), dtype, precision)
+            )
     return steps
 
 
@@ -127,6 +138,10 @@ def run_suite(
         from .heldout import heldout_records
 
         records = heldout_records(suite["name"], suite["cases"], seconds=seconds, say=say)
+    elif suite["kind"] == "accuracy":
+        from .accuracy import accuracy_records
+
+        records = accuracy_records(suite["name"], suite["cases"], say=say)
     elif suite["kind"] == "products":
         from .products import product_records
 

@@ -10,6 +10,7 @@ from ..errors import ConfigRejected
 from ..problems import GemmProblem
 from .rung import GemmConfig, Rung
 from .tensor import TENSOR_RUNGS
+from .tensor32 import TENSOR32_RUNGS
 
 Check = Callable[[GemmConfig, GemmProblem], "str | None"]
 
@@ -258,12 +259,12 @@ FP32_RUNGS: tuple[Rung, ...] = (
 )  # fmt: skip
 
 
-GEMM_RUNGS: tuple[Rung, ...] = (*FP32_RUNGS, *TENSOR_RUNGS)
+GEMM_RUNGS: tuple[Rung, ...] = (*FP32_RUNGS, *TENSOR_RUNGS, *TENSOR32_RUNGS)
 
 
-def rungs_for(dtype: str) -> tuple[Rung, ...]:
-    """The rungs that multiply `dtype`, in climbing order."""
-    return tuple(rung for rung in GEMM_RUNGS if dtype in rung.dtypes)
+def rungs_for(dtype: str, precision: str = "ieee") -> tuple[Rung, ...]:
+    """The rungs that multiply `dtype` with a precision, in climbing order."""
+    return tuple(rung for rung in GEMM_RUNGS if dtype in rung.dtypes and rung.precision == precision)
 
 
 def find_rung(name: str) -> Rung:

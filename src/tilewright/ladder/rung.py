@@ -182,6 +182,8 @@ class Rung:
     """Whether its kernel waits for earlier grids itself (jit.launch.Launch.overlaps)."""
     out_dtypes: tuple[str, ...] = ("f32",)
     """Types that the result and C can have."""
+    precision: str = "ieee"
+    """How it multiplies float32 operands (problems.PRECISIONS)."""
     own_constants: Callable[[GemmConfig, GemmProblem], dict[str, Constant]] = _none
     """What this rung's kernel is compiled for beside what all are."""
     grid: Callable[[GemmConfig, GemmProblem], tuple[int, int, int]] = walked
@@ -196,6 +198,8 @@ class Rung:
         """None when the config can run the problem on the architecture; else the reason, with the numbers."""
         if problem.dtype not in self.dtypes:
             return f"{self.id} multiplies {', '.join(self.dtypes)}; the operands are {problem.dtype}"
+        if problem.precision != self.precision:
+            return f"{self.id} multiplies with precision {self.precision!r}; asked for is {problem.precision!r}"
         if problem.out_dtype not in self.out_dtypes:
             return f"{self.id} makes results in {', '.join(self.out_dtypes)}; asked for is {problem.out_dtype}"
         if arch.compute_capability < self.least_capability:

@@ -68,22 +68,22 @@ def _staging(config: GemmConfig, problem: GemmProblem) -> int:
 # --- what a config must satisfy --------------------------------------------------------------------------------------
 
 
-def _first(reasons: Iterator[str | None]) -> str | None:
+def first_reason(reasons: Iterator[str | None]) -> str | None:
     return next((reason for reason in reasons if reason), None)
 
 
-def _power_of_two(what: str, value: int, least: int) -> str | None:
+def power_of_two(what: str, value: int, least: int) -> str | None:
     fits = value >= least and value & (value - 1) == 0
     return None if fits else f"{what} must be a power of two and at least {least}; it is {value}"
 
 
 def _tile_reasons(config: GemmConfig, problem: GemmProblem) -> Iterator[str | None]:
     """What the copies need (Copy16 in tile/copy16.cuh): steps from an address that are sums of distinct bits."""
-    yield _power_of_two("tile_m", config.tile_m, 16)
-    yield _power_of_two("tile_n", config.tile_n, 16)
-    yield _power_of_two("tile_k", config.tile_k, 16)
-    yield _power_of_two("warp_m", config.warp_m, 8)
-    yield _power_of_two("warp_n", config.warp_n, 8)
+    yield power_of_two("tile_m", config.tile_m, 16)
+    yield power_of_two("tile_n", config.tile_n, 16)
+    yield power_of_two("tile_k", config.tile_k, 16)
+    yield power_of_two("warp_m", config.warp_m, 8)
+    yield power_of_two("warp_n", config.warp_n, 8)
     for name, tile, warp in (("m", config.tile_m, config.warp_m), ("n", config.tile_n, config.warp_n)):
         if warp > tile:
             yield f"warp_{name}={warp} is larger than tile_{name}={tile}"
@@ -114,7 +114,7 @@ def _plain_grid(config: GemmConfig) -> str | None:
 def _wmma(stages: int = 1, most: int = 0, sets: int = 1) -> Callable[[GemmConfig, GemmProblem], str | None]:
     def check(config: GemmConfig, problem: GemmProblem) -> str | None:
         shape = (config.warp_m // max(config.subtiles_m, 1), config.warp_n // max(config.subtiles_n, 1))
-        return _first(
+        return first_reason(
             iter((
                 *_tile_reasons(config, problem),
                 None if shape in SHAPES else f"a product of {shape[0]} x {shape[1]} is none of wmma's: {SHAPES}",
@@ -130,7 +130,7 @@ def _wmma(stages: int = 1, most: int = 0, sets: int = 1) -> Callable[[GemmConfig
 def _check_simt(config: GemmConfig, problem: GemmProblem) -> str | None:
     lanes_m = config.warp_m // (config.subtiles_m * config.thread_m)
     lanes_n = config.warp_n // (config.subtiles_n * config.thread_n)
-    return _first(
+    return first_reason(
         iter((
             *_tile_reasons(config, problem),
             None if lanes_m * lanes_n == 32 and lanes_m > 1 else f"a subtile takes {lanes_m} x {lanes_n} lanes, not 32",
@@ -149,14 +149,14 @@ def _check_naive(config: GemmConfig, problem: GemmProblem) -> str | None:
 
 def _mma_reasons(config: GemmConfig, problem: GemmProblem, stages: tuple[int, int]) -> Iterator[str | None]:
     yield from _tile_reasons(config, problem)
-    yield _power_of_two("warp_m", config.warp_m, 16)
-    yield _power_of_two("warp_n", config.warp_n, 16)
+    yield power_of_two("warp_m", config.warp_m, 16)
+    yield power_of_two("warp_n", config.warp_n, 16)
     yield _stages(config, *stages)
 
 
 def _mma(stages: int) -> Callable[[GemmConfig, GemmProblem], str | None]:
     def check(config: GemmConfig, problem: GemmProblem) -> str | None:
-        return _first(iter((*_mma_reasons(config, problem, (stages, stages)), _plain_grid(config))))
+        return first_reason(iter((*_mma_reasons(config, problem, (stages, stages)), _plain_grid(config))))
 
     return check
 
@@ -164,12 +164,12 @@ def _mma(stages: int) -> Callable[[GemmConfig, GemmProblem], str | None]:
 def _check_multistage(config: GemmConfig, problem: GemmProblem) -> str | None:
     def reasons() -> Iterator[str | None]:
         yield from _mma_reasons(config, problem, (3, 5))
-        yield _power_of_two("slices_k", config.slices_k, 1)
+        yield power_of_two("slices_k", config.slices_k, 1)
         steps, slices = config.tile_k // 16, config.slices_k
         if steps % (2 * slices):
             yield f"tile_k={config.tile_k} is {steps} steps of 16; {slices} slices need a multiple of {2 * slices}"
 
-    return _first(reasons())
+    return first_reason(reasons())
 
 
 # --- configs: from sweeps on an H200 at 4096 x 4096 x 4096 (benchmarks/results) ---------------------------------------

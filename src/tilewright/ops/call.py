@@ -27,6 +27,7 @@ class Options(NamedTuple):
     batch_invariant: bool = False
     rung: str | None = None
     config: GemmConfig | None = None
+    precision: str = "ieee"
 
     @property
     def demands(self) -> Demands:
@@ -116,6 +117,8 @@ def read_call(
     views = fusion.views if fusion is not None else ()
     is_out = _check_overlaps(out_given, [a_view, b_view], c_view, views, shapes)
     product = lay_out(shapes, a_view, b_view, c_view, out_view, views)
+    if options.precision != "ieee":
+        product = replace(product, problem=replace(product.problem, precision=options.precision))
     if fusion is not None:
         operands = tuple(
             FusedOperand(view.name, view.dtype, lies, same)

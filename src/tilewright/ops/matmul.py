@@ -29,6 +29,7 @@ def matmul(
     deterministic: bool = False,
     batch_invariant: bool = False,
     verify: bool = False,
+    precision: str = "ieee",
     rung: str | None = None,
     config: GemmConfig | None = None,
     **operands: Any,
@@ -65,6 +66,9 @@ def matmul(
         beta C x in fp64, row by row, against a bound on what rounding can do (WrongResult beyond it). Catches rows that
         are off by more than a part of their norm, from some per cent at k = 512 to a sixth at k = 4096; not the last
         bits of an element. Costs a read of each operand and of the result, two launches and a wait; out must not be c.
+    precision: how float32 operands are multiplied. "ieee": fp32's own multiply-adds. "tf32": operands rounded to 11
+        bits, on tensor cores. "fp32x3": on tensor cores with fp32's accuracy, by parts; infinities, NaN, and what is
+        too small for parts come out as fp32 has them (docs/precision.md).
     rung, config: which kernel; by default the plan chooses (see `tilewright.explain`).
 
     The result is `out`, or a new array of a's kind on a's device. Inside `with tilewright.emulator()` host arrays run
@@ -77,7 +81,7 @@ def matmul(
     config), DeviceError (no GPU for host arrays, the driver's word, or a product that a running CUDA-graph capture
     meets first), CompileError, WrongResult (verify).
     """
-    options = (out_dtype, deterministic, batch_invariant, rung, config)
+    options = (out_dtype, deterministic, batch_invariant, rung, config, precision)
     asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
     result = MISS if verify else warm_matmul(a, b, c, alpha, beta, out, options, asked)
     if result is not MISS:

@@ -27,8 +27,10 @@ ROWS = 32
 """Rows of a block of 256 threads (cuda/tile/row_sums.cuh)."""
 _ROUNDING = {"f32": (2.0**-24, 1e-37, 3.4e38), "f16": (2.0**-11, 2.0**-25, 65504.0), "bf16": (2.0**-8, 1e-37, 3.38e38)}
 """Of a result's dtype: half the distance of neighbours, relative; the same near 0, absolute; the largest number."""
-_STEP = {"f32": 2.0**-24, "f16": 2.0**-23, "bf16": 2.0**-23}
-"""What one step of a sum loses at most, by the operands' dtype: tensor cores cut where FFMA rounds."""
+_STEP = {"f32": 2.0**-24, "f16": 2.0**-23, "bf16": 2.0**-23, "tf32": 2.0**-23, "fp32x3": 2.0**-24}
+"""What one step of a sum loses at most, by what is multiplied how: tensor cores cut where FFMA rounds."""
+_OPERANDS = {"tf32": 2.0**-10 + 2.0**-22}
+"""What rounding both operands before they are multiplied adds to a product, as a part of it."""
 
 
 def _operand(problem: GemmProblem, columns: int) -> dict[str, Constant]:
@@ -38,7 +40,10 @@ def _operand(problem: GemmProblem, columns: int) -> dict[str, Constant]:
 
 def _bounds(problem: GemmProblem) -> dict[str, Constant]:
     rounding, least, largest = _ROUNDING[problem.out_dtype]
-    return {"rounding": rounding, "step": _STEP[problem.dtype], "least": least, "largest": largest}
+    operands = _OPERANDS.get(problem.kind, 0.0)
+    return {
+        "rounding": rounding, "step": _STEP[problem.kind], "operands": operands, "least": least, "largest": largest,
+    }  # fmt: skip
 
 
 def _threads(problem: GemmProblem) -> int:

@@ -8,31 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TilewrightError
-from ..lab.record import find_records, went_wrong, who
-
-Record = dict[str, Any]
-Column = tuple[str, Callable[[Record], str]]
-DASH = "-"
-
-
-def number(value: float | int | None, form: str = ".2f") -> str:
-    return DASH if value is None else format(value, form)
-
-
-def percent(value: float | None, digits: int = 1) -> str:
-    return DASH if value is None else f"{100 * value:.{digits}f}%"
-
-
-def _result(name: str, form: str = "") -> Callable[[Record], str]:
-    return lambda record: number(record["result"].get(name), form)
-
-
-def _share(name: str, digits: int = 1) -> Callable[[Record], str]:
-    return lambda record: percent(record["result"].get(name), digits)
-
-
-def _rung(record: Record) -> str:
-    return who(record)
+from ..lab.record import find_records, went_wrong
+from . import precision
+from .cells import DASH, Column, Record, number, percent
+from .cells import config as _config
+from .cells import milliseconds as _milliseconds
+from .cells import result as _result
+from .cells import rung as _rung
+from .cells import share as _share
+from .cells import spread as _spread
 
 
 def _verdict(record: Record) -> str:
@@ -46,25 +30,6 @@ def _instructions(kind: str) -> Callable[[Record], str]:
 def _bound(record: Record) -> str:
     share = record["result"].get("bound_share_of_peak")
     return percent(share, 1 if share is not None and share < 0.1 else 0)
-
-
-def _config(record: Record) -> str:
-    return str(record["case"]["config_text"])
-
-
-def _milliseconds(record: Record) -> str:
-    """At least three digits that count, in at most seven places up to hours."""
-    value = record["result"].get("ms")
-    if value is None:
-        return DASH
-    return format(value, ".1f" if value >= 1000 else ".3f" if value >= 1 else ".5f")
-
-
-def _spread(record: Record) -> str:
-    result = record["result"]
-    if result.get("ratio") is None:
-        return DASH
-    return f"{result['ratio_p10']:.3f}..{result['ratio_p90']:.3f}"
 
 
 COMPILER: tuple[Column, ...] = (
@@ -336,6 +301,10 @@ PAGES: dict[str, tuple[Column, ...]] = {
     "bf16-duels-swizzled": DUELS_PAGE,
     "tune-heldout": HELDOUT_PAGE,
     "bf16-program-sweep": PROGRAMS_PAGE,
+    "precision": precision.TIMES,
+    "precision-accuracy": precision.ACCURACY,
+    "precision-ranges": precision.RANGES,
+    "precision-steps": precision.STEPS,
 }
 """Which columns a suite's records have in README and docs."""
 

@@ -17,6 +17,10 @@ __device__ inline TileSource<float> source_a_transposed(const GemmArgs& args) {
 __device__ inline TileSource<float> source_b(const GemmArgs& args) {
   return {static_cast<const float*>(args.b) + blockIdx.y * args.b_batch, args.b_row, args.b_col, args.k, args.n};
 }
+/// Shared memory as [n][k]: a line of the tile is a column of B.
+__device__ inline TileSource<float> source_b_transposed(const GemmArgs& args) {
+  return {static_cast<const float*>(args.b) + blockIdx.y * args.b_batch, args.b_col, args.b_row, args.n, args.k};
+}
 
 // The copies. `wide` asks for 128-bit accesses, which only the aligned path takes.
 template <class Cfg, int pitch, bool wide>

@@ -30,12 +30,13 @@ struct FragmentReader {
                                            : Tile::offset(warp_start + along, k_start + line));
   }
 
-  /// Pieces 0 .. pieces - 1 of 16 along m or n, at k = 16 * step, from the buffer `buffer_bytes` behind buffer 0.
+  /// `pieces` pieces of 16 along m or n from piece `first` on, at k = 16 * step, from the buffer `buffer_bytes` behind
+  /// buffer 0.
   template <int pieces>
-  __device__ void load(unsigned (&to)[pieces][4], unsigned buffer_bytes, int step) const {
+  __device__ void load(unsigned (&to)[pieces][4], unsigned buffer_bytes, int step, int first = 0) const {
 #pragma unroll
     for (int i = 0; i < pieces; ++i)
-      ldmatrix_x4<!Tile::k_inner>(to[i], Tile::step(at + buffer_bytes, Tile::offset(16 * i, 16 * step)));
+      ldmatrix_x4<!Tile::k_inner>(to[i], Tile::step(at + buffer_bytes, Tile::offset(16 * (first + i), 16 * step)));
   }
 };
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...errors import ConfigRejected, MissingDependency
 from ..ground import Ground
+from ..ladder import values_of
 from .candidate import Candidate, Entry, Peer
 
 
@@ -11,9 +12,9 @@ def _enter(ground: Ground) -> Entry:
     library, problem = ground.library, ground.problem
     if library is None:
         raise MissingDependency("no library here brings cuBLAS. Install one with: pip install 'tilewright[bench]'")
-    if problem.dtype not in library.dtypes:
-        raise ConfigRejected(f"{library.name} multiplies {', '.join(library.dtypes)} here, not {problem.dtype}.")
-    own = Candidate("its own choice", lambda s: library.prepare(s.a, s.b, s.out, problem.layout))
+    if (prepared := library.for_values(values_of(problem))) is None:
+        raise ConfigRejected(f"{library.name} multiplies {', '.join(library.dtypes)} here, not {values_of(problem)}.")
+    own = Candidate("its own choice", lambda s: prepared(s.a, s.b, s.out, problem.layout))
     return Entry(library.version, (own,))
 
 

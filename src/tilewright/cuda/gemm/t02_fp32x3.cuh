@@ -1,0 +1,117 @@
+// t02: products as accurate as fp32's on tensor cores. Every element is three bf16 numbers, a = a0 + a1 + a2, each 2^-8
+// of the one before; of the nine products the six largest are made, the others are below fp32's rounding:
+//
+//     a b  ~  a0 b0  +  a0 b1 + a1 b0  +  a0 b2 + a1 b1 + a2 b0
+//
+// Tensor cores cut sums where fp32 rounds them, and a long chain of cuts drifts towards zero. So every step of 16 along
+// k is a sum of its own, smallest products first, which a rounded fp32 addition takes to the accumulators. These in
+// turn start anew every 512 of k, their sums kept in shared memory: errors grow with the length of a chain.
+// Products that parts cannot give are done again at the end (tile/mend.cuh).
+#include "gemm/tensor32.cuh"
+
+/// Each thread's accumulators in shared memory, four at a time, neighbours side by side.
+template <class Cfg>
+struct SharedSums {
+  static constexpr int runs = MmaTiling<Cfg>::rows * 2 * MmaTiling<Cfg>::cols;
+  unsigned at;
+
+  __device__ explicit SharedSums(unsigned address) : at(address + threadIdx.x * 16) {}
+
+  __device__ void load(float (&to)[4], int run) const { load_shared_128(to, at + run * Cfg::threads * 16); }
+
+  /// Adds the accumulators to the sums, or starts these with them; the accumulators are 0 then.
+  __device__ void take(Accumulators<Cfg>& acc, bool first) {
+    float(*value)[4] = &acc.value[0][0];
+#pragma unroll
+    for (int run = 0; run < runs; ++run) {
+      float sum[4] = {};
+      if (!first) load(sum, run);
+      asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at + run * Cfg::threads * 16),
+                   "f"(sum[0] + value[run][0]), "f"(sum[1] + value[run][1]), "f"(sum[2] + value[run][2]),
+                   "f"(sum[3] + value[run][3])
+                   : "memory");
+#pragma unroll
+      for (int i = 0; i < 4; ++i) value[run][i] = 0;
+    }
+  }
+
+  /// Adds the sums to the accumulators.
+  __device__ void give(Accumulators<Cfg>& acc) const {
+    float(*value)[4] = &acc.value[0][0];
+#pragma unroll
+    for (int run = 0; run < runs; ++run) {
+      float sum[4];
+      load(sum, run);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) value[run][i] += sum[i];
+    }
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
+  using A = Operand<Cfg, Bf16x3, true>;
+  using B = Operand<Cfg, Bf16x3, false>;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const unsigned a_tiles = shared_address(shared), b_tiles = a_tiles + 2 * A::bytes;
+  const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n, Cfg::group_m>(blockIdx.x, args.m, args.n);
+  auto copy_a = A::copy(args, a_tiles, origin.row);
+  auto copy_b = B::copy(args, b_tiles, origin.col);
+  using Tiling = MmaTiling<Cfg>;
+  const Tiling at;
+  const typename A::Reader a(a_tiles, at.row0);
+  const typename B::Reader b(b_tiles, at.col0);
+  Accumulators<Cfg> acc;
+  constexpr int cols = 2 * Tiling::cols, group = 1;
+  const auto multiply = [&](unsigned a_buffer, unsigned b_buffer, int step, auto between) {
+    unsigned right[3][Tiling::cols][4], left[2][3][group][4];  // of these rows of pieces and of the next
+#pragma unroll
+    for (int p = 2; p >= 0; --p) {
+      a.load(left[0][p], a_buffer + p * A::Tile::bytes, step);
+      b.load(right[p], b_buffer + p * B::Tile::bytes, step);
+    }
+#pragma unroll
+    for (int first = 0; first < Tiling::rows; first += group) {
+      const int now = first / group % 2;
+      float sum[group][cols][4];
+#pragma unroll
+      for (int product = 0; product < 6; ++product) {
+        constexpr int of_a[6] = {2, 0, 1, 1, 0, 0}, of_b[6] = {0, 2, 1, 0, 1, 0};
+#pragma unroll
+        for (int i = 0; i < group; ++i)
+#pragma unroll
+          for (int j = 0; j < cols; ++j) {
+            const unsigned(&l)[4] = left[now][of_a[product]][i];
+            const unsigned(&r)[4] = right[of_b[product]][j / 2];
+            if (product == 0)
+              mma_m16n8k16_bf16_start(sum[i][j], l, r[j % 2 * 2], r[j % 2 * 2 + 1]);
+            else
+              mma_m16n8k16<bf16>(sum[i][j], l, r[j % 2 * 2], r[j % 2 * 2 + 1]);
+          }
+        if (product < 3 && first + group < Tiling::rows)
+          a.load(left[1 - now][product], a_buffer + product * A::Tile::bytes, step, first + group);
+        between(6 * (first / group) + product);
+      }
+#pragma unroll
+      for (int i = 0; i < group; ++i)
+#pragma unroll
+        for (int j = 0; j < cols; ++j)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) acc.value[first + i][j][e] += sum[i][j][e];
+    }
+  };
+  SharedSums<Cfg> far(b_tiles + 2 * B::bytes);
+  const auto behind = [&](int tiles) {
+    constexpr int chain = 512 / Cfg::tile_k;
+    if constexpr (Cfg::chains)
+      if (tiles % chain == 0) far.take(acc, tiles == chain);
+  };
+  multiply_all<Cfg, Bf16x3, 6 * Tiling::rows / group>(args, copy_a, copy_b, multiply, behind);
+  if constexpr (Cfg::chains) far.give(acc);
+  // The tiles are read: the barrier behind the last one was the last, and their place is free.
+  const int row = origin.row + at.row0, col = origin.col + at.col0;
+  const float trusted = least_trusted<Cfg>(
+      args, acc, row, col, copy_a.format.largest(), copy_b.format.largest(), A::panel(args, origin.row),
+      B::panel(args, origin.col), reinterpret_cast<float*>(shared));
+  mend(args, acc, row, col, trusted);
+  acc.store(args, row, col);
+}

@@ -1,0 +1,81 @@
+#pragma once
+// What t01 and t02 share: fp32 operands on tensor cores. A tile goes global -> registers -> shared memory as the format
+// wants it, while the tile before it is multiplied:
+//
+//     tile t, first half of its steps     B of tile t + 1 is fetched; A of tile t + 1, fetched before, is put
+//     tile t, second half                 A of tile t + 2 is fetched; B of tile t + 1 is put
+//     end of tile t                       barrier: tile t + 1 is there for all, and all have read tile t
+//
+// so that a load has half a tile's products to arrive behind, and registers hold half a tile. Behind the last tile the
+// last one is fetched and put again, into the buffer that nobody reads: cheaper than a branch in each step.
+
+#include "ptx/grid_dependency.cuh"
+#include "tile/copy32.cuh"
+#include "tile/format32.cuh"
+#include "tile/mend.cuh"
+
+/// One operand of a block: its tiles, what copies them, what reads them.
+template <class Cfg, class Format, bool is_a>
+struct Operand {
+  static constexpr bool k_inner = is_a ? Cfg::a_unit != unit_row : Cfg::b_unit == unit_row;
+  static constexpr int extent = is_a ? Cfg::tile_m : Cfg::tile_n;
+  static constexpr bool wide = is_a ? Cfg::a_wide : Cfg::b_wide;
+  using Tile = typename Format::template Tile<extent, Cfg::tile_k, k_inner>;
+  using Copy = Copy32<Tile, Format, Cfg::threads, wide, Cfg::edge>;
+  using Reader = typename Format::template Reader<Tile, is_a>;
+  static constexpr unsigned bytes = Format::planes * Tile::bytes;  // of one buffer
+
+  static __device__ TileSource<float> source(const GemmArgs& args) {
+    if constexpr (is_a) return k_inner ? source_a(args) : source_a_transposed(args);
+    return k_inner ? source_b_transposed(args) : source_b(args);
+  }
+  /// The copy of the tiles that start at row or column `start` of the result.
+  static __device__ Copy copy(const GemmArgs& args, unsigned tiles, int start) {
+    return Copy(tiles, source(args), k_inner ? start : 0, k_inner ? 0 : start);
+  }
+  /// All that the copy will have read.
+  static __device__ Panel panel(const GemmArgs& args, int start) {
+    const int lines = min(extent, (is_a ? args.m : args.n) - start);
+    return {source(args), k_inner ? start : 0, k_inner ? lines : args.k, k_inner ? 0 : start, k_inner ? args.k : lines};
+  }
+};
+
+/// All products of a block's tiles. `multiply(a_buffer, b_buffer, step, between)` multiplies one step of Format::step_k
+/// from the buffers so many bytes behind the first, and calls between(0), .. between(places - 1) on its way: each puts
+/// a part of the next tile, so that making the format runs behind the tensor cores' products. Behind each tile but the
+/// last behind(tiles done) is called.
+template <class Cfg, class Format, int places, class Multiply, class Behind>
+__device__ inline void multiply_all(const GemmArgs& args, typename Operand<Cfg, Format, true>::Copy& copy_a,
+                                    typename Operand<Cfg, Format, false>::Copy& copy_b, Multiply multiply,
+                                    Behind behind) {
+  using A = Operand<Cfg, Format, true>;
+  using B = Operand<Cfg, Format, false>;
+  constexpr int steps = Cfg::tile_k / Format::step_k, half = steps / 2;
+  static_assert(steps % 2 == 0, "two halves");
+  const int tiles = (args.k + Cfg::tile_k - 1) / Cfg::tile_k;
+  wait_for_earlier_grids();
+  let_later_grids_start();
+  if (tiles == 0) return;
+  copy_a.fetch(tiles > 1);
+  copy_b.fetch(tiles > 1);
+  copy_a.put_part(0, 0, 1);
+  copy_b.put_part(0, 0, 1);
+  copy_a.fetch(tiles > 2);
+  __syncthreads();
+  for (int tile = 0; tile < tiles; ++tile) {
+    const unsigned read = tile % 2, write = 1 - read;
+#pragma unroll
+    for (int s = 0; s < steps; ++s) {
+      if (s == 0) copy_b.fetch(tile + 2 < tiles);
+      if (s == half) copy_a.fetch(tile + 3 < tiles);
+      multiply(read * A::bytes, read * B::bytes, s, [&](int place) {
+        if (s < half)
+          copy_a.put_part(write * A::bytes, s * places + place, half * places);
+        else
+          copy_b.put_part(write * B::bytes, (s - half) * places + place, half * places);
+      });
+    }
+    __syncthreads();
+    if (tile + 1 < tiles) behind(tile + 1);
+  }
+}

@@ -1,0 +1,98 @@
+"""Rungs that multiply fp32 operands on tensor cores: another precision than fp32's own, so no part of its ladder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+
+from ..jit.source import Constant
+from ..problems import GemmProblem
+from .rung import GemmConfig, Rung
+from .tensor import first_reason, power_of_two, wide
+
+
+def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+    return {
+        "in_type": "float",
+        "out_type": "float",
+        "a_wide": wide(problem.a, problem.m, problem.k, problem.dtype),
+        "b_wide": wide(problem.b, problem.k, problem.n, problem.dtype),
+        "split_k": 1,
+        "slices_k": 1,
+    }
+
+
+_CHAIN = 512
+"""Elements of k after which t02's accumulators start anew; their sums lie behind the buffers."""
+
+
+def _fp32x3_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+    return _constants(config, problem) | {"chains": problem.k > _CHAIN}
+
+
+def _fp32x3_shared(config: GemmConfig, problem: GemmProblem) -> int:
+    return _buffers(6)(config, problem) + (4 * config.tile_m * config.tile_n if problem.k > _CHAIN else 0)
+
+
+def _buffers(element_bytes: int) -> Callable[[GemmConfig, GemmProblem], int]:
+    """Two buffers of both operands' tiles."""
+    return lambda config, problem: 2 * element_bytes * config.tile_k * (config.tile_m + config.tile_n)
+
+
+def _check(step_k: int) -> Callable[[GemmConfig, GemmProblem], str | None]:
+    """What Copy32 and the readers need; `step_k`: of one tensor-core instruction."""
+
+    def reasons(config: GemmConfig, problem: GemmProblem) -> Iterator[str | None]:
+        yield power_of_two("tile_m", config.tile_m, 32)
+        yield power_of_two("tile_n", config.tile_n, 32)
+        yield power_of_two("tile_k", config.tile_k, 2 * step_k)
+        yield power_of_two("warp_m", config.warp_m, 16)
+        yield power_of_two("warp_n", config.warp_n, 16)
+        for name, tile, warp in (("m", config.tile_m, config.warp_m), ("n", config.tile_n, config.warp_n)):
+            if warp > tile:
+                yield f"warp_{name}={warp} is larger than tile_{name}={tile}"
+        if config.warp_n > 64:
+            yield f"warp_n={config.warp_n}; a lane's results of 16 rows are at most 64 columns"
+        for name, value, only in (("stages", config.stages, 2), ("split_k", config.split_k, 1),
+                                  ("slices_k", config.slices_k, 1)):  # fmt: skip
+            if value != only:
+                yield f"{name}={value}; it has no such choice, {only} is its value"
+        for name, extent, k_inner in (
+            ("A", config.tile_m, problem.a.unit(problem.m, problem.k) != "row"),
+            ("B", config.tile_n, problem.b.unit(problem.k, problem.n) == "row"),
+        ):
+            vectors = (config.tile_k if k_inner else extent) // 4
+            if config.threads % vectors:
+                yield f"{config.threads} threads do not divide a line of {vectors} vectors of {name}'s tile"
+
+    return lambda config, problem: first_reason(reasons(config, problem))
+
+
+def _space(depths: tuple[int, ...]) -> Callable[[], tuple[GemmConfig, ...]]:
+    shapes = (
+        # tile_m, tile_n, warp_m, warp_n, min_blocks
+        (128, 128, 64, 32, 1), (128, 128, 64, 64, 2), (128, 128, 32, 64, 1), (128, 256, 64, 64, 1),
+        (256, 128, 64, 64, 1), (64, 128, 64, 32, 2), (64, 128, 32, 64, 2), (128, 64, 64, 32, 2), (64, 64, 32, 32, 3),
+        (64, 32, 32, 16, 4), (32, 64, 16, 32, 4), (32, 32, 16, 16, 4),
+    )  # fmt: skip
+    return lambda: tuple(
+        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=2, group_m=8, min_blocks=blocks)
+        for (tile_m, tile_n, warp_m, warp_n, blocks), tile_k in product(shapes, depths)
+    )
+
+
+_TF32 = GemmConfig(128, 128, 32, warp_m=64, warp_n=64, stages=2, group_m=8, min_blocks=2)
+_FP32X3 = GemmConfig(128, 128, 32, warp_m=64, warp_n=32, stages=2, group_m=8)
+
+TENSOR32_RUNGS: tuple[Rung, ...] = (
+    Rung(
+        "t01_tf32", "operands rounded to tf32 on their way to shared memory: 11 bits, tensor cores at half bf16's rate",
+        "gemm/t01_tf32.cuh", ("f32",), _TF32, _space((16, 32, 64)), _buffers(4), _check(8), vector_bytes=16,
+        dynamic_shared=True, overlaps=True, own_constants=_constants, precision="tf32",
+    ),
+    Rung(
+        "t02_fp32x3", "every operand as three bf16 numbers, six products of them: fp32's accuracy on tensor cores",
+        "gemm/t02_fp32x3.cuh", ("f32",), _FP32X3, _space((32, 64)), _fp32x3_shared, _check(16), vector_bytes=16,
+        dynamic_shared=True, overlaps=True, own_constants=_fp32x3_constants, precision="fp32x3",
+    ),
+)  # fmt: skip

@@ -1,0 +1,54 @@
+"""Columns of the precisions' records: errors, hard ranges, times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .cells import DASH, Column, Record, config, milliseconds, number, result, rung, share, spread
+
+
+def _error(of: str, name: str, form: str = ".2e") -> Callable[[Record], str]:
+    return lambda record: number(record["result"]["errors"].get(of, {}).get(name), form)
+
+
+def _kinds(record: Record) -> str:
+    found = record["result"]["errors"]["fp32x3"].get("kinds")
+    return DASH if found is None else "yes" if found else "NO"
+
+
+def _size(record: Record) -> str:
+    return "{m} x {n} x {k}".format(**record["case"])
+
+
+def _layout(record: Record) -> str:
+    return str(record["case"]["layout"]).upper()
+
+
+ACCURACY: tuple[Column, ...] = (
+    ("m x n x k", _size),
+    ("fp32x3 rms", _error("fp32x3", "rms")),
+    ("cuBLAS fp32 rms", _error("cuBLAS fp32", "rms")),
+    ("fp32x3 max", _error("fp32x3", "max")),
+    ("cuBLAS fp32 max", _error("cuBLAS fp32", "max")),
+    ("tf32 rms", _error("tf32", "rms")),
+    ("cuBLAS tf32 rms", _error("cuBLAS tf32", "rms")),
+)
+RANGES: tuple[Column, ...] = (
+    ("operands", lambda record: str(record["case"]["values"])),
+    ("fp32x3", _error("fp32x3", "share", ".2f")),
+    ("cuBLAS fp32", _error("cuBLAS fp32", "share", ".2f")),
+    ("infinite, NaN and finite where float64 is", _kinds),
+)
+_FIGURES: tuple[Column, ...] = (
+    ("config", config),
+    ("layout", _layout),
+    ("TFLOP/s", result("tflops", ".1f")),
+    ("of cuBLAS in its precision", share("ratio")),
+)
+_COMPILED: tuple[Column, ...] = (("registers", result("registers", "d")), ("spill B", result("spill_bytes", "d")))
+TIMES: tuple[Column, ...] = (
+    ("rung", rung), ("ms", milliseconds), *_FIGURES, ("p10..p90", spread), *_COMPILED,
+)  # fmt: skip
+STEPS: tuple[Column, ...] = (
+    ("rung", rung), ("kernel", lambda record: str(record["case"]["step"])), *_FIGURES, *_COMPILED,
+)  # fmt: skip

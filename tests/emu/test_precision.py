@@ -1,0 +1,84 @@
+"""matmul(precision=...) on the emulator: what runs, what it gives, what is refused and what explain says of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.arch import GPUS
+from tilewright.errors import ConfigRejected, InvalidOperand
+from tilewright.ladder import GemmConfig
+from tilewright.plan import Demands, plan_for
+from tilewright.problems import GemmProblem
+
+RNG = np.random.default_rng(21)
+A, B = RNG.standard_normal((2, 40, 70), np.float32), RNG.standard_normal((70, 33), np.float32)
+EXACT = A.astype(np.float64) @ B.astype(np.float64)
+SMALL = GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=2, group_m=2)
+
+
+def error(out: np.ndarray) -> float:
+    return float(np.abs(out - EXACT).max())
+
+
+def test_each_precision_gives_its_accuracy():
+    with tw.emulator():
+        plain = error(tw.matmul(A, B))
+        parts = error(tw.matmul(A, B, precision="fp32x3", config=SMALL))
+        rounded = error(tw.matmul(A, B, precision="tf32", config=SMALL))
+    assert parts <= 1.5 * plain
+    assert 100 * plain < rounded < 0.05
+
+
+def test_c_bias_and_activation_go_with_a_precision():
+    c, bias = RNG.standard_normal((40, 33), np.float32), RNG.standard_normal(33, np.float32)
+    with tw.emulator():
+        out = tw.matmul(
+            A, B, c=c, alpha=0.5, beta=2.0, bias=bias, activation="relu", precision="fp32x3", config=SMALL
+        )  # fmt: skip
+    np.testing.assert_allclose(out, np.maximum(0.5 * EXACT + 2.0 * c + bias, 0), atol=2e-5)
+
+
+@pytest.mark.parametrize(("precision", "rung"), [("tf32", "t01_tf32"), ("fp32x3", "t02_fp32x3")])
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.arch.name)
+def test_the_plan_takes_the_precisions_rung_on_every_gpu_and_size(gpu, precision, rung):
+    tiles = set()
+    for size in (1, 64, 700, 4096):
+        plan = plan_for(GemmProblem.dense(size, size, size, precision=precision), gpu)
+        assert plan.rung.id == rung
+        tiles.add((plan.config.tile_m, plan.config.tile_n))
+    assert len(tiles) > 1
+
+
+def test_16_bit_operands_and_unknown_names_are_refused():
+    half = A.astype(np.float16)
+    with tw.emulator():
+        with pytest.raises(InvalidOperand, match="a way to multiply float32 operands; these are f16"):
+            tw.matmul(half, B.astype(np.float16), precision="tf32")
+        with pytest.raises(InvalidOperand, match="precision 'fp64' is not known"):
+            tw.matmul(A, B, precision="fp64")
+
+
+def test_a_rung_of_another_precision_is_refused():
+    with tw.emulator():
+        with pytest.raises(ConfigRejected, match="precision 'fp32x3'; asked for is 'ieee'"):
+            tw.matmul(A, B, rung="t02")
+        with pytest.raises(ConfigRejected, match="asked for is 'tf32'"):
+            tw.matmul(A, B, rung="f12", precision="tf32")
+
+
+def test_parts_and_batch_invariance_exclude_one_another():
+    problem = GemmProblem.dense(64, 64, 64, precision="fp32x3")
+    with pytest.raises(ConfigRejected, match="batch_invariant=True cannot be had with precision='fp32x3'"):
+        plan_for(problem, GPUS["H200"], demands=Demands(batch_invariant=True))
+
+
+def test_explain_says_the_precision_and_what_it_costs():
+    text = " ".join(str(tw.explain(A[0], B, precision="fp32x3", gpu="H200")).split())
+    assert "six products of three bf16 parts" in text
+    assert "t02_fp32x3" in text
+    big = np.zeros((4096, 4096), np.float32)
+    bounds = [tw.explain(big, big, precision=p, gpu="H200").roofline.bound_tflops for p in ("fp32x3", "tf32")]
+    assert bounds[1] == pytest.approx(3 * bounds[0])
+    assert "rounded to tf32" in " ".join(str(tw.explain(A[0], B, precision="tf32", gpu="H200")).split())

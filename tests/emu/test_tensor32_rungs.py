@@ -1,0 +1,196 @@
+"""t01 (tf32) and t02 (fp32x3) on the emulator: right at every shape and layout, in fp32's accuracy, in hard ranges."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from rung_products import Bench, Case
+
+from tilewright.arch import ARCHS
+from tilewright.lab.accuracy import VALUES, Exact, make_operands
+from tilewright.ladder import GemmConfig, find_rung, rungs_for
+from tilewright.problems import GemmProblem
+
+T01, T02 = find_rung("t01_tf32"), find_rung("t02_fp32x3")
+SMALL = {
+    T01.id: GemmConfig(32, 32, 16, warp_m=16, warp_n=32, stages=2, group_m=2),
+    T02.id: GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=2, group_m=2),
+}
+
+
+def fp32(*sizes, **changes) -> Case:
+    return Case(*sizes, dtype="f32", **changes)
+
+
+CASES = [
+    # whole tiles: every layout, four tiles along k and one
+    fp32(64, 32, 128, layouts="nn"),
+    fp32(32, 64, 32, layouts="tt", alpha=1.5, beta=-0.5),
+    fp32(64, 64, 64, layouts="nt", out="o", batch=2, shared_b=True),
+    # ragged: lines that 16-byte loads can read, then lines that they cannot; thin; every other element
+    fp32(40, 36, 44, layouts="tn", out="t", beta=1.0),
+    fp32(45, 70, 37, layouts="nn", out="q", alpha=-1.0, beta=2.0, c="q"),
+    fp32(1, 33, 50, layouts="ss", out="s", batch=2),
+    # chains of 512 along k
+    fp32(20, 32, 1100, layouts="nt"),
+]
+
+
+def bench_of(rung, case: Case) -> Bench:
+    return Bench(dataclasses.replace(case, precision=rung.precision))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("rung", [T01, T02], ids=str)
+def test_a_product_is_right_and_stays_inside(rung, case):
+    bench_of(rung, case).run(rung, SMALL[rung.id]).assert_right()
+
+
+@pytest.mark.parametrize("rung", [T01, T02], ids=str)
+def test_k_of_zero_gives_beta_times_c(rung):
+    bench = bench_of(rung, fp32(33, 24, 0, beta=2.0))
+    bench.run(rung, SMALL[rung.id]).assert_right()
+    np.testing.assert_array_equal(bench.out.view, bench.expected_bits())
+
+
+@pytest.mark.parametrize("rung", [T01, T02], ids=str)
+def test_shared_memory_is_read_and_written_without_conflicts(rung):
+    """At the tiles of the default config, whose warps are as wide as these."""
+    config = dataclasses.replace(rung.default, tile_m=64, tile_n=64, warp_m=32, warp_n=32)
+    for layouts in ("nn", "tt"):
+        counters = bench_of(rung, fp32(64, 64, 64, layouts=layouts)).run(rung, config).result.counters
+        assert counters.shared_store_wavefronts == counters.shared_store_ideal
+        # what the block's warps tell each other of their ranges is read at one address by all lanes
+        assert counters.shared_load_wavefronts - counters.shared_load_ideal <= 16
+
+
+# --- t01 -------------------------------------------------------------------------------------------------------------
+
+
+def test_t01_rounds_operands_to_tf32_to_nearest():
+    """Bits behind the tenth: a half rounds away from zero. Products with 1 show what the operand became."""
+    bench = bench_of(T01, fp32(32, 32, 16))
+    values = np.float32(
+        [1 + 2**-11, 1 + 2**-11 - 2**-23, -1 - 2**-11, 1 + 3 * 2**-11, 2.0**-140, np.inf, -np.inf, 3e38]
+    )
+    a = np.zeros((1, 32, 16), np.float32)
+    a[0, :8, 0] = values
+    bench.put(0, a)
+    b = np.zeros((1, 16, 32), np.float32)
+    b[0, 0, :] = 1
+    b[0, 1:, :] = 0
+    bench.put(1, b)
+    bench.run(T01, SMALL[T01.id])
+    want = [1 + 2**-10, 1, -1 - 2**-10, 1 + 2**-9, 0, np.inf, -np.inf, 3e38]
+    got = bench.out.view[0, :8, 0]
+    np.testing.assert_allclose(got, np.float32(want), rtol=2**-11)
+    np.testing.assert_array_equal(got[:4], np.float32(want[:4]))
+
+
+# --- t02: accuracy and hard ranges -----------------------------------------------------------------------------------
+
+
+def run_t02(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a @ b by t02. a [32, k], b [k, 32]."""
+    bench = bench_of(T02, fp32(32, 32, a.shape[1]))
+    bench.put(0, a[None].astype(np.float32))
+    bench.put(1, b[None].astype(np.float32))
+    product = bench.run(T02, SMALL[T02.id])
+    assert product.unwritten == 0
+    assert product.intact_around
+    return bench.out.view[0].copy()
+
+
+def normal(seed: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((32, k), np.float32), rng.standard_normal((k, 32), np.float32)
+
+
+def chained(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """fp32's product summed in one chain of fused multiply-adds, as f01 sums."""
+    sums = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    with np.errstate(all="ignore"):
+        for k in range(a.shape[1]):
+            sums = (sums + np.outer(a[:, k].astype(np.float64), b[k].astype(np.float64))).astype(np.float32)
+    return sums
+
+
+@pytest.mark.parametrize("k", [64, 512])
+def test_t02_errs_no_more_than_a_chain_of_fp32_roundings(k):
+    a, b = normal(k, k)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    ours, chain = (np.abs(x - exact) for x in (run_t02(a, b), chained(a, b)))
+    assert np.sqrt((ours**2).mean()) <= np.sqrt((chain**2).mean())
+    assert ours.max() <= chain.max()
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_t02_keeps_fp32s_accuracy_in_hard_ranges(name):
+    """Against the sum of magnitudes: fp32 itself is allowed k roundings, and errs a few. Infinities and NaN as fp32."""
+    a, b = make_operands(name, 32, 32, 64, seed=7)
+    errors = Exact.of(a, b).errors(run_t02(a, b))
+    assert errors.kinds
+    assert errors.share < 8
+
+
+def test_t02_takes_infinities_and_nan_as_a_chain_in_fp32_does():
+    """The parts of an infinity would be infinity and NaN."""
+    a, b = make_operands("infinities and NaN", 32, 32, 64, seed=11)
+    want, out = chained(a, b), run_t02(a, b)
+    hard = ~np.isfinite(want)
+    for kind in (np.isnan, np.isposinf, np.isneginf):
+        assert kind(want).any()
+    np.testing.assert_array_equal(out[hard], want[hard])
+    assert np.isfinite(out[~hard]).all()
+
+
+def test_t02_gives_zero_for_zeros_and_the_largest_number_for_itself():
+    a, b = normal(13, 32)
+    a[:] = 0
+    assert (run_t02(a, b) == 0).all()
+    largest = np.finfo(np.float32).max
+    a[4, 4], b[4] = largest, 1
+    np.testing.assert_array_equal(run_t02(a, b)[4], np.full(32, largest))
+
+
+# --- as data ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_rungs_of_other_precisions_are_found_and_are_no_part_of_the_fp32_ladder():
+    assert rungs_for("f32", "tf32") == (T01,)
+    assert rungs_for("f32", "fp32x3") == (T02,)
+    assert not {T01, T02} & set(rungs_for("f32"))
+    assert find_rung("t02") is T02
+
+
+def test_a_rung_of_one_precision_refuses_another():
+    plain = GemmProblem.dense(512, 512, 512)
+    arch = ARCHS["sm_90a"]
+    assert "asked for is 'ieee'" in T02.why_not(plain, T02.default, arch)
+    other = dataclasses.replace(plain, precision="tf32")
+    assert T01.why_not(other, T01.default, arch) is None
+    assert "'fp32x3'" in T02.why_not(other, T02.default, arch)
+    assert "'ieee'" in find_rung("f12").why_not(other, find_rung("f12").default, arch)
+
+
+@pytest.mark.parametrize("rung", [T01, T02], ids=str)
+def test_spaces_hold_their_default_and_configs_that_fit(rung):
+    problem = GemmProblem.dense(512, 512, 512, precision=rung.precision)
+    space = rung.space()
+    assert rung.default in space
+    assert len(set(space)) == len(space)
+    assert [rung.why_not(problem, config, ARCHS["sm_90a"]) for config in space].count(None) > len(space) // 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"stages": 3}, "stages=3"), ({"tile_k": 16}, "tile_k must be a power of two and at least 32"),
+        ({"warp_n": 128}, "at most 64"), ({"tile_m": 16, "warp_m": 16}, "at least 32"), ({"split_k": 2}, "split_k=2"),
+    ],
+)  # fmt: skip
+def test_configs_that_the_kernel_cannot_run_are_refused_with_numbers(changes, reason):
+    problem = GemmProblem.dense(512, 512, 512, precision="fp32x3")
+    assert reason in T02.why_not(problem, dataclasses.replace(T02.default, **changes), ARCHS["sm_90a"])

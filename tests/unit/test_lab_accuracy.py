@@ -1,0 +1,67 @@
+"""How errors of products are taken: nothing that is not finite passes, and no element is left out of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.errors import TilewrightError
+from tilewright.lab.accuracy import LARGEST, VALUES, Errors, Exact, make_operands, verdict
+
+
+def product(name: str = "normal", k: int = 32) -> tuple[Exact, np.ndarray]:
+    a, b = make_operands(name, 8, 6, k)
+    with np.errstate(all="ignore"):
+        return Exact.of(a, b), (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_rounded_float64_product_errs_at_most_one_rounding_and_is_of_the_right_kind(name):
+    exact, out = product(name)
+    errors = exact.errors(out)
+    assert errors.kinds
+    assert errors.share <= 1
+    assert errors.rms <= errors.max
+
+
+def test_an_error_is_found_and_measured():
+    exact, out = product()
+    out[3, 4] += 1e-3
+    errors = exact.errors(out)
+    assert errors.max == pytest.approx(1e-3, rel=1e-2)
+    assert errors.rms == pytest.approx(1e-3 / np.sqrt(48), rel=1e-2)
+    assert errors.share == pytest.approx(1e-3 / exact.size[3, 4] * 2**24, rel=1e-2)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_and_should_be_is_the_largest_error(bad):
+    exact, out = product()
+    out[0, 0] = bad
+    assert exact.errors(out) == Errors(LARGEST, LARGEST, LARGEST, False)
+
+
+def test_kinds_are_compared_where_they_are_decided():
+    exact, out = product("infinities and NaN")
+    where = [np.argwhere(test(out))[0] for test in (np.isnan, np.isposinf, np.isneginf)]
+    for (row, col), other in zip(where, (1.0, -np.inf, np.nan), strict=True):
+        changed = out.copy()
+        changed[row, col] = other
+        assert not exact.errors(changed).kinds
+    # a sum that may overflow on its way, but ends in range: either is right
+    a, b = np.float32([[3e38, 3e38, -3e38]]), np.ones((3, 1), np.float32)
+    for either in (3e38, np.inf):
+        assert Exact.of(a, b).errors(np.float32([[either]])).kinds
+
+
+def test_the_verdict_takes_cublas_as_its_measure():
+    good, poor, odd = Errors(0, 0, 4.0, True), Errors(0, 0, 30.0, True), Errors(0, 0, 1.0, False)
+    assert verdict({"fp32x3": good, "cuBLAS fp32": good}, 4) == ""
+    assert verdict({"fp32x3": Errors(0, 0, 12.0, True), "cuBLAS fp32": good}, 4).startswith("fp32x3 is off by 12")
+    assert "4 are allowed" not in verdict({"fp32x3": poor, "cuBLAS fp32": poor}, 4)
+    assert "finite" in verdict({"fp32x3": odd, "cuBLAS fp32": good}, 4)
+    assert verdict({"fp32x3": Errors(0, 0, float("nan"), True), "cuBLAS fp32": good}, 4)
+
+
+def test_unknown_values_are_refused_with_the_names():
+    with pytest.raises(TilewrightError, match="There are: normal, "):
+        make_operands("odd", 8, 8, 8)
