@@ -1,4 +1,4 @@
-"""tilewright: GEMM kernels for NVIDIA GPUs, from a naive loop to the fastest there is, rung by rung."""
+"""tilewright: GEMM and attention kernels for NVIDIA GPUs, from a naive loop to the fastest there is, rung by rung."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import errors
+    from . import epilogue, errors
     from .attention_explanation import explain_attention
     from .emu import emulate, emulator
     from .ops.attention import attention, attention_varlen
@@ -34,6 +34,7 @@ __all__ = [
     "attention_varlen",
     "emulate",
     "emulator",
+    "epilogue",
     "errors",
     "explain",
     "explain_attention",
@@ -43,7 +44,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("errors", "torch"):
+    if name in ("epilogue", "errors", "torch"):
         return import_module(f".{name}", __name__)
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

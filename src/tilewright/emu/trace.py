@@ -71,7 +71,7 @@ class Counters:
     """Floating-point operations by pipe; a fused multiply-add is two."""
     barriers: int = 0
     """Barriers executed, counted by warp."""
-    per_instruction: list[InstructionRow] = field(default_factory=list)
+    per_instruction: list[InstructionRow] = field(default_factory=list, repr=False)  # thousands: not in a repr
 
     @property
     def sectors_per_request(self) -> dict[str, float | None]:
