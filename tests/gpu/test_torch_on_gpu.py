@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import tilewright.torch as tt  # noqa: E402
+from tilewright.epilogue import silu  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -119,3 +120,56 @@ def test_autocast_casts_as_torchs_linear_does():
     layer, x = tt.Linear(64, 32, device="cuda"), values(8, 64)
     with torch.autocast("cuda", torch.bfloat16):
         assert layer(x).dtype == torch.bfloat16
+
+
+# --- with something fused ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("a", "b"), [((65, 70), (70, 33)), ((2, 64, 72), (72, 40))])
+def test_results_and_gradients_through_an_epilogue_are_right_against_float64(dtype, a, b):
+    m, n = a[-2], b[-1]
+    mine = [values(*shape, dtype=dtype, grad=True) for shape in (a, b, (n,), (*a[:-1], n), (m, 1))]
+    exact = [tensor.detach().double().requires_grad_() for tensor in mine]
+
+    def fused(a, b, bias, r, scale):
+        return tt.matmul(a, b, alpha=0.125, epilogue=lambda acc, bias, r, scale: silu(acc + bias) * scale + r,
+                         bias=bias, r=r, scale=scale)  # fmt: skip
+
+    def by_torch(a, b, bias, r, scale):
+        return torch.nn.functional.silu(0.125 * (a @ b) + bias) * scale + r
+
+    result, expected = fused(*mine), by_torch(*exact)
+    close(result.detach(), expected.detach(), 1.0)
+    seed = torch.randn_like(result)
+    result.backward(seed)
+    expected.backward(seed.double())
+    for one, other in zip(mine, exact, strict=True):
+        close(one.grad, other.grad, 130**0.5)
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "silu"])
+def test_a_fused_layer_is_right_compiled_and_not_and_trains(activation):
+    torch.manual_seed(0)
+    layer = tt.Linear(64, 48, activation=activation).cuda()
+    x = values(5, 64, grad=True)
+    function = tt.linear.__globals__["ACTIVATIONS"].get(activation, lambda x: x)
+    weight, bias = (tensor.detach().double() for tensor in (layer.weight, layer.bias))
+    expected = function(torch.nn.functional.linear(x.detach().double(), weight, bias))
+    compiled = torch.compile(layer, fullgraph=True)
+    for call in (layer, compiled):
+        close(call(x).detach(), expected, 8.0)
+        with torch.no_grad():
+            close(call(x), expected, 8.0)
+    (mine,) = torch.autograd.grad(layer(x).sum(), x)
+    (theirs,) = torch.autograd.grad(compiled(x).sum(), x)
+    torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_the_fused_operator_passes_torchs_own_checks():
+    from tilewright.torch.matmul import _standard_text
+
+    a, b, bias, r = (values(*shape, grad=True) for shape in ((33, 48), (48, 24), (24,), (33, 24)))
+    text = _standard_text(("bias", "residual"), "silu")
+    operator = torch.ops.tilewright.fused_matmul.default
+    torch.library.opcheck(operator, (a, b, None, 1.0, 0.0, None, text, [bias, r]))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from ..errors import InvalidOperand
@@ -16,19 +19,24 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": functional.gelu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "silu": functional.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
 }
+"""What tilewright fuses, as torch computes it."""
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, activation: str | None = None
-) -> torch.Tensor:
-    """activation(x @ weight.T + bias), with gradients.
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, activation: str | None = None,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """activation(x @ weight.T + bias) + residual, in one kernel, with gradients.
 
     x [..., in_features]; weight [out_features, in_features]; bias [out_features]; activation: None, "relu", "gelu",
-    "gelu_tanh" or "silu". Bias is added inside the kernel, in float32. Under torch.autocast operands are cast as
-    torch.nn.functional.linear would. CPU tensors and other dtypes take torch's own, said once by a warning.
-    Raises InvalidOperand for an unknown activation, and as tilewright.matmul does.
+    "gelu_tanh", "silu", "sigmoid" or "tanh"; residual broadcasts to the result. Bias, activation and residual are
+    computed inside the kernel, in float32, before the result is rounded. Under torch.autocast operands are cast as
+    torch.nn.functional.linear would. CPU tensors and other dtypes take torch's own, said once by a warning. Raises
+    InvalidOperand for an unknown activation, and as tilewright.matmul does.
     """
     if activation is not None and activation not in ACTIVATIONS:
         raise InvalidOperand(f"activation {activation!r} is not known. There are: {', '.join(ACTIVATIONS)}.")
@@ -36,35 +44,86 @@ def linear(
         dtype = torch.get_autocast_dtype("cuda")
         x, weight = x.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
-    if not x.is_cuda or x.dtype not in _DTYPES:
-        if not torch.compiler.is_compiling():
-            warnings.warn(
-                f"tilewright has no kernel for {x.dtype} on {x.device.type}; torch's own linear runs instead.",
-                stacklevel=2,
-            )
-        result = functional.linear(x, weight, bias)
-    else:
-        result = matmul(x, weight.t(), c=bias)
-    return result if activation is None else ACTIVATIONS[activation](result)
+    if x.is_cuda and x.dtype in _DTYPES:
+        return matmul(x, weight.t(), bias=bias, activation=activation, residual=residual)
+    if not torch.compiler.is_compiling():
+        warnings.warn(
+            f"tilewright has no kernel for {x.dtype} on {x.device.type}; torch's own linear runs instead.",
+            stacklevel=2,
+        )
+    result = functional.linear(x, weight, bias)
+    if activation is not None:
+        result = ACTIVATIONS[activation](result)
+    return result if residual is None else result + residual
 
 
-class Linear(torch.nn.Linear):
-    """torch.nn.Linear, multiplied by tilewright: the same parameters, state dict and representation."""
+class Linear(nn.Linear):
+    """torch.nn.Linear, multiplied by tilewright: the same parameters, state dict and representation.
+
+    `activation`, None or a name that `linear` knows, is computed in the same kernel.
+    """
+
+    activation: str | None = None
+
+    def __init__(self, *args: Any, activation: str | None = None, **kwargs: Any) -> None:
+        """As torch.nn.Linear. Raises InvalidOperand for an unknown activation."""
+        super().__init__(*args, **kwargs)
+        if activation is not None and activation not in ACTIVATIONS:
+            raise InvalidOperand(f"activation {activation!r} is not known. There are: {', '.join(ACTIVATIONS)}.")
+        self.activation = activation
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """input [..., in_features] -> [..., out_features]."""
-        return linear(input, self.weight, self.bias)
+        return linear(input, self.weight, self.bias, self.activation)
+
+    def extra_repr(self) -> str:
+        told = super().extra_repr()
+        return told if self.activation is None else f"{told}, activation={self.activation}"
 
 
-def replace_linears(model: torch.nn.Module, where: Callable[[str, torch.nn.Linear], bool] | None = None) -> int:
+def replace_linears(
+    model: nn.Module, where: Callable[[str, nn.Linear], bool] | None = None, *, fuse: bool = False
+) -> int:
     """Make every torch.nn.Linear of `model`, itself included, a `Linear`, in place; returns how many there were.
 
     `where(name, module)` chooses. Parameters, tied weights, hooks, buffers, training mode and device stay what they
     are: only a module's class changes. Subclasses of nn.Linear are left alone, since they may compute something else.
+
+    fuse: where an nn.Sequential has ReLU, GELU, SiLU, Sigmoid or Tanh behind such a layer, the layer computes it too
+    and an nn.Identity takes its place. Left alone are layers that the model holds more than once, and layers and
+    activations with hooks, which would see other values. What forward methods call themselves is not looked into.
     """
     count = 0
     for name, module in model.named_modules():
-        if type(module) is torch.nn.Linear and (where is None or where(name, module)):
+        if type(module) is nn.Linear and (where is None or where(name, module)):
             module.__class__ = Linear
             count += 1
+    if fuse:
+        times = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
+        for module in model.modules():
+            if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+                _fuse_into(module, times)
     return count
+
+
+def _fuse_into(layers: nn.Sequential, times: Counter[int]) -> None:
+    """Give each Linear the activation behind it."""
+    for place in range(len(layers) - 1):
+        first, second = layers[place], layers[place + 1]
+        name = _name_of(second)
+        if type(first) is not Linear or first.activation is not None or name is None:
+            continue
+        if times[id(first)] == 1 and not _has_hooks(first) and not _has_hooks(second):
+            first.activation = name
+            layers[place + 1] = nn.Identity()
+
+
+def _name_of(module: nn.Module) -> str | None:
+    if type(module) is nn.GELU:
+        return "gelu_tanh" if module.approximate == "tanh" else "gelu"
+    names: dict[type, str] = {nn.ReLU: "relu", nn.SiLU: "silu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh"}
+    return names.get(type(module))
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return any(held for name, held in vars(module).items() if name.endswith("_hooks") and "state_dict" not in name)

@@ -1,109 +1,97 @@
-"""The product as a torch operator: a fake kernel for tracing, gradients, and torch's own product on the CPU."""
+"""tt.matmul: tilewright.matmul with gradients, kept by torch.compile as one operator."""
 
 from __future__ import annotations
 
+import numbers
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from ..errors import InvalidEpilogue, InvalidOperand
+from ..ops.epilogue.expression import record, record_standard
+from ..ops.epilogue.functions import ACTIVATIONS
+from ..ops.epilogue.fusion import request
+from ..ops.epilogue.recorded import parse
 from ..ops.matmul import matmul as run
+from . import fused, product
 
 
-@torch.library.custom_op("tilewright::matmul", mutates_args=(), device_types="cuda")
-def matmul_op(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float, out_dtype: torch.dtype | None
-) -> torch.Tensor:
-    """alpha * (a @ b) + beta * c by tilewright.matmul, in the current stream. C is None exactly when beta is 0."""
-    return run(a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype)
+@torch.compiler.assume_constant_result
+def _text_of(function: Any, given: tuple[tuple[str, float | int | bool | None], ...]) -> str:
+    """The recorded expression; torch.compile calls this while it compiles."""
+    return record(function, dict(given)).text
 
 
-@matmul_op.register_kernel("cpu")
-def _on_cpu(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float, out_dtype: torch.dtype | None
-) -> torch.Tensor:
-    """torch's own product: there is no tilewright kernel for CPUs."""
-    product = alpha * torch.matmul(a.float(), b.float())
-    if c is not None:
-        product = product + beta * c.float()
-    return product.to(out_dtype or a.dtype).contiguous()
+@torch.compiler.assume_constant_result
+def _standard_text(names: tuple[str, ...], activation: str | None) -> str:
+    return record_standard(frozenset(names), activation).text
 
 
-def _shape(a: torch.Tensor, b: torch.Tensor) -> list[Any]:
-    """numpy.matmul's rules. Extents may be symbolic."""
-    rows = list(a.shape[-2:-1]) if a.dim() > 1 else []
-    cols = list(b.shape[-1:]) if b.dim() > 1 else []
-    inner = b.shape[-2] if b.dim() > 1 else b.shape[0]
-    torch._check(a.shape[-1] == inner, lambda: f"a {tuple(a.shape)} and b {tuple(b.shape)} do not fit")
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    return [*batch, *rows, *cols]
-
-
-@matmul_op.register_fake
-def _fake(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float, out_dtype: torch.dtype | None
-) -> torch.Tensor:
-    return a.new_empty(_shape(a, b), dtype=out_dtype or a.dtype)
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    a, b, c, alpha, beta, _ = inputs
-    ctx.save_for_backward(a if ctx.needs_input_grad[1] else None, b if ctx.needs_input_grad[0] else None)
-    ctx.shapes = (a.shape, b.shape, None if c is None else c.shape)
-    ctx.dtype, ctx.c_dtype = a.dtype, None if c is None else c.dtype
-    ctx.alpha, ctx.beta = alpha, beta
-
-
-def _matrices(a: tuple[int, ...], b: tuple[int, ...], grad: torch.Tensor) -> torch.Tensor:
-    """The result's gradient with the axes that one-dimensional operands dropped."""
-    if len(a) == 1:
-        grad = grad.unsqueeze(-2 if len(b) > 1 else -1)
-    if len(b) == 1:
-        grad = grad.unsqueeze(-1)
-    return grad
-
-
-def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-    """dA = alpha dY B^T, dB = alpha A^T dY, dC = beta dY, each summed over the axes that were broadcast."""
-    a, b = ctx.saved_tensors
-    a_shape, b_shape, c_shape = ctx.shapes
-    grad_a = grad_b = grad_c = None
-    wide = _matrices(a_shape, b_shape, grad).to(ctx.dtype)
-    if ctx.needs_input_grad[0]:
-        turned = (b if len(b_shape) > 1 else b.unsqueeze(-1)).mT
-        grad_a = matmul(wide, turned, alpha=ctx.alpha)
-        grad_a = (grad_a if len(a_shape) > 1 else grad_a.squeeze(-2)).sum_to_size(a_shape)
-    if ctx.needs_input_grad[1]:
-        turned = (a if len(a_shape) > 1 else a.unsqueeze(0)).mT
-        if len(b_shape) == 2 and turned.dim() > 2:
-            # one B for all batches: one product over all their rows, summed inside the kernel
-            grad_b = matmul(a.reshape(-1, a_shape[-1]).mT, wide.reshape(-1, wide.shape[-1]), alpha=ctx.alpha)
-        else:
-            grad_b = matmul(turned, wide, alpha=ctx.alpha)
-        grad_b = (grad_b if len(b_shape) > 1 else grad_b.squeeze(-1)).sum_to_size(b_shape)
-    if c_shape is not None and ctx.needs_input_grad[2]:
-        grad_c = (ctx.beta * grad.float()).sum_to_size(c_shape).to(ctx.c_dtype)
-    return grad_a, grad_b, grad_c, None, None, None
-
-
-matmul_op.register_autograd(_backward, setup_context=_setup_context)
+@torch.compiler.assume_constant_result
+def _operands_of(text: str) -> tuple[str, ...]:
+    return parse(text).operands
 
 
 def matmul(
     a: torch.Tensor, b: torch.Tensor, *, c: torch.Tensor | None = None, alpha: float = 1.0, beta: float | None = None,
-    out_dtype: torch.dtype | None = None,
+    out_dtype: torch.dtype | None = None, bias: torch.Tensor | None = None, activation: str | None = None,
+    residual: torch.Tensor | None = None, row_scale: torch.Tensor | None = None, col_scale: torch.Tensor | None = None,
+    epilogue: Callable[..., Any] | None = None, **operands: Any,
 ) -> torch.Tensor:  # fmt: skip
-    """alpha * (a @ b) + beta * c with gradients; torch.compile keeps it as one operator.
+    """alpha * (a @ b) + beta * c with what is fused behind it, and gradients; torch.compile keeps it as one operator.
 
     a [..., m, k], b [..., k, n]: float32, float16 or bfloat16 CUDA tensors of one dtype, any strides; batch axes
-    broadcast. c broadcasts to the result and has its dtype. On CPU tensors torch's own product runs.
-    Raises as tilewright.matmul does.
+    broadcast. c broadcasts to the result and has its dtype. bias, activation, residual, row_scale, col_scale, epilogue
+    and its operands: as tilewright.matmul has them. On CPU tensors torch's own operations run.
+
+    Gradients reach a, b, c and every tensor among the operands. With an epilogue the backward pass makes the sum again,
+    by a product in float32, where the expression's derivative needs it; at a tie of maximum or minimum each side gets
+    half. Raises as tilewright.matmul does.
     """
     beta = (0.0 if c is None else 1.0) if beta is None else beta
     if beta == 0:
         c = None
-    needs_graph = torch.is_grad_enabled() and (
-        a.requires_grad or b.requires_grad or (c is not None and c.requires_grad)
-    )
+    tensors = [x for x in (a, b, c, bias, residual, row_scale, col_scale, *operands.values()) if torch.is_tensor(x)]
+    needs_graph = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if torch.compiler.is_compiling() or needs_graph or type(a) is not torch.Tensor or not a.is_cuda:
-        return torch.ops.tilewright.matmul(a, b, c, alpha, beta, out_dtype)
-    return run(a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype)  # a third of an operator's host time
+        asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
+        if asked is None:
+            return torch.ops.tilewright.matmul(a, b, c, alpha, beta, out_dtype)
+        return _fused(a, b, c, alpha, beta, out_dtype, epilogue, activation, dict(asked.operands))
+    return run(  # a third of an operator's host time
+        a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, bias=bias, activation=activation, residual=residual,
+        row_scale=row_scale, col_scale=col_scale, epilogue=epilogue, **operands,
+    )  # fmt: skip
+
+
+def _fused(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float,
+    out_dtype: torch.dtype | None, epilogue: Any, activation: str | None, operands: dict[str, Any],
+) -> torch.Tensor:  # fmt: skip
+    if epilogue is None:
+        if activation is not None and activation not in ACTIVATIONS:
+            raise InvalidEpilogue(f"activation={activation!r} is not known. Known: {', '.join(ACTIVATIONS)}.")
+        text = _standard_text(tuple(operands), activation)
+    else:
+        given = tuple((name, x if isinstance(x, numbers.Real) else None) for name, x in operands.items())
+        text = _text_of(epilogue, given)
+    scale: Any = operands.get("row_scale")
+    if torch.is_tensor(scale) and b.dim() > 1 and scale.dim() > 0:
+        rows = a.shape[-2] if a.dim() > 1 else 1
+        if scale.dim() == 1 or scale.shape[-1] != 1 or scale.shape[-2] not in (1, rows):
+            operands["row_scale"] = scale.unsqueeze(-1)  # one number a row
+    if not torch.compiler.is_compiling():  # else the operator's fake kernel looks
+        _check(operands, product.product_shape(a, b), epilogue is not None)
+    tensors = [operands[name] for name in _operands_of(text)]
+    return torch.ops.tilewright.fused_matmul(a, b, c, alpha, beta, out_dtype, text, tensors)
+
+
+def _check(operands: dict[str, Any], shape: list[Any], may_be_numbers: bool) -> None:
+    """Raises InvalidOperand."""
+    for name, operand in operands.items():
+        if torch.is_tensor(operand) and operand.is_floating_point():
+            fused.check_over_result(name, operand, shape)
+        elif not (may_be_numbers and isinstance(operand, numbers.Real)):
+            kind = operand.dtype if torch.is_tensor(operand) else type(operand).__name__
+            raise InvalidOperand(f"{name} is a {kind}, not a tensor of floats.")

@@ -1,8 +1,9 @@
-"""A traced graph as C++: one statement a live operation, in the order of the trace, and as a line for people."""
+"""A traced graph as C++, one statement a live operation in the order of the trace, and as a line for people."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from .trace import BOOL, FLOAT, INT, Graph, Node, Traced
 
@@ -47,6 +48,18 @@ def _division(graph: Graph, node: Node, left: str, right: str) -> str:
     return f"fused_divide({left}, {right})"
 
 
+def live_nodes(graph: Graph, result: Traced) -> list[int]:
+    """The numbers of the operations that the result depends on, itself the last."""
+    live: set[int] = set()
+    pending = [result.number]
+    while pending:
+        number = pending.pop()
+        if number not in live:
+            live.add(number)
+            pending.extend(graph.nodes[number].args)
+    return sorted(live)
+
+
 def statements(
     graph: Graph, result: Traced, inputs: tuple[str, ...], *, element: str = "value[i]",
     index: str = "in{0} + i * args.operand[{0}].col", integer: str = "long long",
@@ -56,16 +69,9 @@ def statements(
     `element`, `index`, `integer`: what the value and input j, an index, are called, and the type of integers.
     """
     types = _CPP_TYPES | {INT: integer}
-    live: set[int] = set()
-    pending = [result.number]
-    while pending:
-        number = pending.pop()
-        if number not in live:
-            live.add(number)
-            pending.extend(graph.nodes[number].args)
     names: dict[int, str] = {}
     lines = []
-    for number in sorted(live):
+    for number in live_nodes(graph, result):
         node = graph.nodes[number]
         args = [names[arg] for arg in node.args]
         if node.op == "constant":
@@ -117,3 +123,20 @@ def _bare(text: str) -> str:
         if depth == 0 and (letter != ")" or place < len(text) - 1):
             return text
     return text[1:-1]
+
+
+@dataclass(frozen=True)
+class Expression:
+    """What a function computes, whatever its operands' shapes and dtypes."""
+
+    description: str
+    code: str
+    """C++ statements (problems.Epilogue.code)."""
+    inputs: tuple[str, ...]
+    """The operands and indices that the result depends on, in the order of `code`."""
+
+
+def finish(graph: Graph, result: Traced) -> Expression:
+    live = live_nodes(graph, result)
+    inputs = tuple(graph.nodes[n].value for n in live if graph.nodes[n].op == "input")
+    return Expression(describe(graph, result), statements(graph, result, inputs), inputs)

@@ -5,48 +5,26 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ...errors import InvalidEpilogue
-from .codegen import describe, statements
+from .codegen import Expression, finish
 from .functions import ACTIVATIONS
+from .recorded import Recorded, write
 from .trace import FLOAT, INT, Graph, Node, Traced, as_float, as_traced
 
 INDICES = ("row", "col", "batch")
 """Parameters that are indices of the result when no operand has their name."""
 _MATMULS_OWN = frozenset(
     ("a", "b", "c", "alpha", "beta", "out", "out_dtype", "activation", "epilogue", "deterministic", "batch_invariant",
-     "verify", "rung", "config", "gpu", "compile")
+     "verify", "rung", "config", "precision", "gpu", "compile")
 )  # fmt: skip
 """Keywords of matmul and explain that never reach an epilogue."""
 
 Number = float | int | bool
-
-
-@dataclass(frozen=True)
-class Expression:
-    """What a function computes, whatever its operands' shapes and dtypes."""
-
-    description: str
-    code: str
-    """C++ statements (problems.Epilogue.code)."""
-    inputs: tuple[str, ...]
-    """The operands and indices that the result depends on, in the order of `code`."""
-
-
-def _finish(graph: Graph, result: Traced) -> Expression:
-    live, pending = set(), [result.number]
-    while pending:
-        number = pending.pop()
-        if number not in live:
-            live.add(number)
-            pending.extend(graph.nodes[number].args)
-    inputs = tuple(graph.nodes[n].value for n in sorted(live) if graph.nodes[n].op == "input")
-    return Expression(describe(graph, result), statements(graph, result, inputs), inputs)
 
 
 # --- any function -----------------------------------------------------------------------------------------------------
@@ -57,6 +35,11 @@ def trace(function: Callable[..., Any], given: Mapping[str, Number | None]) -> E
 
     Raises InvalidEpilogue where its parameters and the operands do not match, and for what cannot be traced.
     """
+    return finish(*trace_graph(function, given))
+
+
+def trace_graph(function: Callable[..., Any], given: Mapping[str, Number | None]) -> tuple[Graph, Traced]:
+    """The operations that `trace` notes, and the result among them."""
     parameters = _parameters(function)
     first, rest = parameters[0], parameters[1:]
     names = [parameter.name for parameter in rest]
@@ -83,7 +66,7 @@ def trace(function: Callable[..., Any], given: Mapping[str, Number | None]) -> E
             f"epilogue: {_title(function)} returned {'None' if result is None else 'a ' + type(result).__name__}; it "
             "returns one value, the result's element."
         )
-    return _finish(graph, as_float(as_traced(graph, result, "the result"), "the result"))
+    return graph, as_float(as_traced(graph, result, "the result"), "the result")
 
 
 def _title(function: Callable[..., Any]) -> str:
@@ -137,7 +120,12 @@ def _argument(
 
 @lru_cache(maxsize=256)
 def standard(names: frozenset[str], activation: str | None) -> Expression:
-    """activation(sum * row_scale * col_scale + bias) + residual, of what is named. Raises InvalidEpilogue."""
+    """activation(sum * row_scale * col_scale + bias) + residual, of what is named."""
+    return finish(*standard_graph(names, activation))
+
+
+def standard_graph(names: frozenset[str], activation: str | None) -> tuple[Graph, Traced]:
+    """The operations of `standard`, and the result among them."""
     graph = Graph()
     value: Any = graph.add(Node("sum", FLOAT))
 
@@ -153,7 +141,21 @@ def standard(names: frozenset[str], activation: str | None) -> Expression:
         value = ACTIVATIONS[activation](value)
     if "residual" in names:
         value = value + read("residual")
-    return _finish(graph, value)
+    return graph, value
+
+
+# --- what is written down ---------------------------------------------------------------------------------------------
+
+
+def record(function: Callable[..., Any], given: Mapping[str, Number | None]) -> Recorded:
+    """As `trace`; what is recorded already stays as it is."""
+    return function if isinstance(function, Recorded) else write(*trace_graph(function, given))
+
+
+@lru_cache(maxsize=256)
+def record_standard(names: frozenset[str], activation: str | None) -> Recorded:
+    """As `standard`."""
+    return write(*standard_graph(names, activation))
 
 
 # --- what is traced once ----------------------------------------------------------------------------------------------
@@ -176,6 +178,8 @@ def function_key(function: Any) -> Any:
     None where something could change unseen (an object, a list): the function is then traced at every call. Two calls
     with equal keys have equal expressions.
     """
+    if type(function) is Recorded:
+        return function.text
     try:
         return _function_key(function, 0)
     except (_Unkeyable, ValueError):  # ValueError: an empty closure cell
@@ -228,6 +232,10 @@ def _frozen(value: Any, depth: int, code: types.CodeType) -> Any:
 
 def expression_of(function: Any, given: Mapping[str, Number | None]) -> Expression:
     """`trace`, once for each key."""
+    if isinstance(function, Recorded):
+        if set(function.operands) - given.keys():
+            raise InvalidEpilogue(f"epilogue: {function.expression.description} needs {', '.join(function.operands)}.")
+        return function.expression
     key = function_key(function)
     if key is None:
         return trace(function, given)

@@ -14,7 +14,8 @@ from ...problems import INDEX
 from ..dlpack import dense_strides
 from ..operands import Operand, as_operand
 from ..shapes import Shapes, broadcast, with_matrix_axes
-from .expression import INDICES, Expression, expression_of, standard
+from .codegen import Expression
+from .expression import INDICES, expression_of, standard
 from .functions import ACTIVATIONS
 
 

@@ -1,0 +1,51 @@
+"""Traced expressions as text: what an operator of another library can be handed, can compare, and can keep."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from .codegen import Expression, finish, live_nodes
+from .trace import FLOAT, Graph, Node, Traced
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """An expression that is traced already: matmul takes it as `epilogue`, with arrays for `operands`."""
+
+    text: str
+    """All of it, as JSON: operations in the order of the trace as [op, kind, args, value], the result last."""
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        return tuple(Node(op, kind, tuple(args), value) for op, kind, args, value in json.loads(self.text))
+
+    @cached_property
+    def operands(self) -> tuple[str, ...]:
+        """The arrays that the result depends on, in order; indices are not among them."""
+        return tuple(node.value for node in self.nodes if node.op == "input" and node.kind == FLOAT)
+
+    @cached_property
+    def expression(self) -> Expression:
+        graph = Graph()
+        for node in self.nodes:
+            graph.add(node)
+        return finish(graph, Traced(graph, len(self.nodes) - 1))
+
+
+def write(graph: Graph, result: Traced) -> Recorded:
+    """What the result depends on, and nothing else."""
+    live = live_nodes(graph, result)
+    place = {number: index for index, number in enumerate(live)}
+    rows = []
+    for number in live:
+        op, kind, args, value = graph.nodes[number]
+        rows.append([op, kind, [place[arg] for arg in args], value])
+    return parse(json.dumps(rows))
+
+
+@lru_cache(maxsize=1024)
+def parse(text: str) -> Recorded:
+    """The expression that `text` says; one object a text."""
+    return Recorded(text)

@@ -1,0 +1,38 @@
+"""docs/epilogues.md: its examples run as they stand, in order, on the emulator."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+
+import tilewright as tw
+from tilewright.ladder import find_rung
+from tilewright.ops import launches
+from tilewright.plan import Plan
+
+PAGE = Path(__file__).parents[2] / "docs" / "epilogues.md"
+
+
+def test_the_pages_examples_run_and_are_right(monkeypatch):
+    plan = Plan(find_rung("f02"), find_rung("f02").default, "a test", "compiles in a moment")
+    monkeypatch.setattr(launches, "plan_for", lambda *given, **options: plan)
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 4
+    scope: dict = {}
+    with tw.emulator():
+        for number, block in enumerate(blocks):
+            exec(compile(block, f"{PAGE.name}, example {number + 1}", "exec"), scope)  # as a reader would paste it
+            if number == 0:
+                acc, r = scope["a"].astype(np.float64) @ scope["b"] + scope["bias"], scope["r"].copy()
+                np.testing.assert_allclose(scope["y"], acc / (1 + np.exp(-acc)) * r, rtol=1e-5, atol=1e-5)
+            if number == 1:
+                assert scope["y"].shape == (3, 48, 40)
+                replaced = acc / 2 * (1 + np.vectorize(math.erf)(acc / math.sqrt(2))) + r
+                np.testing.assert_allclose(scope["r"], replaced, rtol=1e-5, atol=1e-5)
+            if number == 2:
+                assert np.abs(scope["y"]).max() <= 15
+                assert (np.triu(scope["masked"], 1) == 0).all()
+                assert (np.diag(scope["masked"]) > 0).all()
