@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .ops.attention import attention, attention_varlen
     from .ops.matmul import matmul
     from .plan import explain
-    from .tuning import tune
+    from .tuning import tune, tune_attention
 
 # Heavy modules load when first needed: `import tilewright` alone stays under 0.2 s.
 _LAZY = {
@@ -26,6 +26,7 @@ _LAZY = {
     "emulate": ".emu",
     "emulator": ".emu",
     "tune": ".tuning",
+    "tune_attention": ".tuning",
 }
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "explain_attention",
     "matmul",
     "tune",
+    "tune_attention",
 ]
 
 

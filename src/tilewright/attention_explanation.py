@@ -9,7 +9,7 @@ from typing import Any
 from .arch import Gpu
 from .attention_plan import AttentionPlan, plan_attention
 from .attention_problem import AttentionProblem
-from .explanation import Explanation, Roofline
+from .explanation import Explanation, Roofline, refused_rows
 from .explanation import _gpu_of as gpu_of
 from .jit.compile import Resources
 from .ladder import AttentionAddresses, AttentionConfig
@@ -47,6 +47,7 @@ class AttentionExplanation:
                 ("runs", f"{self.plan.rung.id}, config {self.plan.config}"),
                 ("why", self.plan.why),
                 ("source", self.plan.source),
+                *(("next", f"{rung}, config {config}: {words}") for rung, config, words in self.plan.runners_up),
             ]
             rows += [("copies", f"{name}: {why}") for name, why in self.copied] or [
                 ("copies", "none: every operand is read and written where it lies")
@@ -58,7 +59,9 @@ class AttentionExplanation:
             if self.resources is not None:
                 rows.append(("compiled", Explanation._compiled(self.resources)))
             rows.append(("bound", self._bound(self.roofline)))
-            rows += [("refused", f"{rung}: {reason}") for rung, _, reason in self.plan.refused] or [("refused", "none")]
+            if self.plan.ignored:
+                rows.append(("ignored", self.plan.ignored))
+            rows += refused_rows(self.plan.refused)
         return "\n".join(
             textwrap.fill(text, _WIDTH, initial_indent=f"{label:<9}", subsequent_indent=" " * 9) for label, text in rows
         )

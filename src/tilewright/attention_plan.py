@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from .arch import GPUS, Arch, Gpu
@@ -10,6 +10,7 @@ from .attention_problem import AttentionProblem
 from .errors import ConfigRejected
 from .ladder import ATTENTION_RUNGS, AttentionConfig, AttentionRung, find_attention_rung
 from .ladder.rung import ceil_div
+from .tuning.tables import generation, sources_for
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,10 @@ class AttentionPlan:
     source: str
     why: str
     refused: tuple[tuple[str, str, str], ...] = ()
+    runners_up: tuple[tuple[str, str, str], ...] = ()
+    """(rung, config, how it compares) of the next best that were measured or estimated."""
+    ignored: str = ""
+    """Tuning results that this version cannot use, in a line; "" where all were of use."""
 
 
 def plan_attention(
@@ -34,11 +39,14 @@ def plan_attention(
     if config is not None and not isinstance(config, AttentionConfig):
         raise ConfigRejected(f"config is {config!r}; pass a tilewright.ladder.AttentionConfig, or none.")
     gpu = on if isinstance(on, Gpu) else next(gpu for gpu in GPUS.values() if gpu.arch == on)
-    return _plan(problem, gpu, rung, config)
+    return _plan(problem, gpu, rung, config, generation())
 
 
 @lru_cache(maxsize=4096)
-def _plan(problem: AttentionProblem, gpu: Gpu, name: str | None, config: AttentionConfig | None) -> AttentionPlan:
+def _plan(
+    problem: AttentionProblem, gpu: Gpu, name: str | None, config: AttentionConfig | None, tuned: int
+) -> AttentionPlan:
+    """`tuned` counts the changes of tuning results in this process."""
     rung = find_attention_rung(name) if name is not None else ATTENTION_RUNGS[-1]
     if config is not None:
         if reason := rung.why_not(problem, config, gpu.arch):
@@ -48,7 +56,15 @@ def _plan(problem: AttentionProblem, gpu: Gpu, name: str | None, config: Attenti
         return AttentionPlan(
             rung, rung.default(problem, gpu.arch), "the rung's default", f"{rung} was named in the call"
         )
-    return _choose(problem, gpu, rung)
+    from .tuning.attention_choice import choose_attention  # whose measurer asks for plans
+
+    ignored: list[str] = []
+    found = choose_attention(problem, gpu, sources_for(gpu), ignored)
+    if found is not None:
+        return AttentionPlan(
+            found.rung, found.config, found.source, found.why, found.refused, found.runners_up, "; ".join(ignored)
+        )
+    return replace(_choose(problem, gpu, rung), ignored="; ".join(ignored))
 
 
 def _choose(problem: AttentionProblem, gpu: Gpu, top: AttentionRung) -> AttentionPlan:

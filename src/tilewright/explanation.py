@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .arch import DEFAULT_GPU, Gpu, find_gpu
@@ -79,7 +80,7 @@ class Explanation:
             rows.append(("bound", self._bound()))
             if self.plan.ignored:
                 rows.append(("ignored", self.plan.ignored))
-            rows += _refused_rows(self.plan)
+            rows += refused_rows(self.plan.refused)
         return "\n".join(
             textwrap.fill(text, _WIDTH, initial_indent=f"{label:<9}", subsequent_indent=" " * 9) for label, text in rows
         )
@@ -108,9 +109,9 @@ class Explanation:
         )
 
 
-def _refused_rows(plan: Plan) -> list[tuple[str, str]]:
+def refused_rows(refused: Sequence[tuple[str, str, str]]) -> list[tuple[str, str]]:
     """What cannot run the problem; a table of results may know more of that than anyone reads."""
-    rows = [("refused", f"{rung}: {reason}") for rung, _, reason in plan.refused]
+    rows = [("refused", f"{rung}: {reason}") for rung, _, reason in refused]
     if len(rows) > _REFUSED + 1:
         rows[_REFUSED:] = [("refused", f"and {len(rows) - _REFUSED} more; the plan's `refused` has them all")]
     return rows or [("refused", "none")]

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.attention_plan import plan_attention
+from tilewright.attention_problem import AttentionProblem
 from tilewright.errors import DeviceError
 from tilewright.jit.device import device
 from tilewright.ladder import find_rung, rungs_for
 from tilewright.plan import plan_for
 from tilewright.problems import GemmProblem, Matrix, row_major
 from tilewright.tuning import tables
+from tilewright.tuning.attention_run import tune_attention_problems
 from tilewright.tuning.measure import GpuMeasurer, program_of
 from tilewright.tuning.run import tune_problems
 from tilewright.tuning.space import Candidate, explore
@@ -81,6 +84,23 @@ def test_tune_on_arrays_stores_the_result_and_matmul_runs_it(folder):
     right = a.astype(np.float64) @ b.astype(np.float64)
     assert np.abs(tw.matmul(a, b).astype(np.float64) - right).max() < 0.05 * np.abs(right).max()
     assert tw.tune(a, b, rungs=["h11"]).space is None, "known already"
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [
+        AttentionProblem.dense(2, 4, 512, 512, 128),
+        AttentionProblem.dense(1, 8, 333, 1000, 64, heads_kv=2, is_causal=True),
+        AttentionProblem.dense(4, 2, 1, 2048, 128, dtype="f16"),
+    ],
+    ids=["whole", "ragged, causal, groups", "one query"],
+)
+def test_attention_is_tuned_with_no_failure_and_the_plan_follows(folder, attention):
+    (tuned,) = tune_attention_problems([attention], kept=8, seconds=2)
+    assert not tuned.entry.failed
+    assert len(tuned.entry.timed) == 8
+    plan = plan_attention(attention, device(0).gpu)
+    assert (plan.source, plan.config) == ("tuned here", tuned.entry.best.config)
 
 
 def test_tune_inside_a_capture_is_refused():

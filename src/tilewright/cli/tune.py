@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,22 +17,32 @@ from .console import Progress, console, note
 from .ladder import dense_problem
 
 if TYPE_CHECKING:
+    from ..attention_problem import AttentionProblem
     from ..ladder import Rung
     from ..problems import GemmProblem
+    from ..tuning.run import Tuned
+    from ..tuning.space import Space
     from ..tuning.store import Store
 
 EXAMPLES = (
     "Examples:\n\n  tilewright tune --shapes 4096x4096x4096,1000x1000x1000 --dtype bf16 --layout nn,nt\n\n"
     "  tilewright tune --shapes 128x28672x4096 --dtype bf16 --dry-run\n\n"
+    "  tilewright tune --attention 4x32/8x4096x128,1x16x16384x64 --causal\n\n"
     "  tilewright tune --export mine.json      tilewright tune --merge theirs.json"
 )
 
 
 def tune(
     shapes: Annotated[str, typer.Option(help="m x n x k, several with commas: 4096x4096x4096,1x8192x8192.")] = "",
-    dtype: Annotated[str, typer.Option(help="Types of the operands, with commas.")] = "f32",
+    attention: Annotated[
+        str, typer.Option(help="batch x heads x length x d_head, with commas; 32/8 heads: 32 of queries, 8 of keys.")
+    ] = "",
+    causal: Annotated[bool, typer.Option("--causal", help="Attention in which a query sees no later key.")] = False,
+    dtype: Annotated[
+        str | None, typer.Option(help="Types of the operands, with commas. Default: f32, for attention bf16.")
+    ] = None,
     layout: Annotated[str, typer.Option(help="A then B: n row-major, t transposed; several with commas.")] = "nn",
-    rungs: Annotated[str | None, typer.Option(help="Such as h09..h11 or f12. Default: all of the type.")] = None,
+    rungs: Annotated[str | None, typer.Option(help="Such as h09..h11, f12, or a16,a17. Default: all.")] = None,
     seconds: Annotated[float, typer.Option(help="Measuring a problem: at most about this long.", min=0.01)] = 60.0,
     jobs: Annotated[int | None, typer.Option(help="Compiling processes. Default: one a core but one.", min=1)] = None,
     keep: Annotated[int, typer.Option(help="Candidates compiled and measured for a problem.", min=1)] = 24,
@@ -53,12 +65,20 @@ def tune(
         Path | None, typer.Option("--merge", help="Take over a file's results where they are newer.", metavar="FILE")
     ] = None,
 ) -> None:
-    """Measure which kernel is fastest for each shape on this GPU, and keep the results for matmul."""
+    """Measure which kernel is fastest for each shape on this GPU, and keep the results for matmul and attention."""
     named = find_gpu(gpu)
-    problems = _problems(shapes, dtype, layout)
+    if shapes and attention:
+        raise InvalidOperand("--shapes and --attention: tune one after the other, since --rungs and --dtype differ.")
+    kind: _Products | _Attention
+    problems: list[Any]
+    if attention:
+        kind, problems = _Attention(rungs, keep), _attention_problems(attention, dtype or "bf16", causal)
+    else:
+        kind, problems = _Products(rungs, keep), _problems(shapes, dtype or "f32", layout)
     if not (problems or listed or export or import_file or merge_file):
         raise InvalidOperand(
-            "nothing to tune: give --shapes, such as 4096x4096x4096; or --list, --export, --import, --merge."
+            "nothing to tune: give --shapes, such as 4096x4096x4096, or --attention; or --list, --export, --import, "
+            "--merge."
         )
     if export is not None:
         from ..lab.record import check_writable
@@ -70,11 +90,11 @@ def tune(
     failed = 0
     if dry_run:
         for problem in problems:
-            _print_space(problem, _gpu_here() or named, _rungs(rungs, problem.dtype), keep)
+            _print_space(kind.name(problem), kind.explore(problem, _gpu_here() or named), (_gpu_here() or named).name)
     elif problems:
         if reason := why_no_gpu():
             raise TilewrightError(f"{reason}: tuning measures. --dry-run prints what would be tried.")
-        failed = _tune(problems, rungs, seconds, jobs, keep, again)
+        failed = _tune(kind, problems, seconds, jobs, again)
     if listed:
         _print_stores()
     if export is not None:
@@ -96,10 +116,81 @@ def _problems(shapes: str, dtypes: str, layouts: str) -> list[GemmProblem]:
     return found
 
 
-def _rungs(text: str | None, dtype: str) -> tuple[Rung, ...]:
-    from ..lab.suite import select_rungs
+def _attention_problems(shapes: str, dtypes: str, causal: bool) -> list[AttentionProblem]:
+    from ..attention_problem import AttentionProblem
+    from ..ladder.attention_rung import D_HEADS
 
-    return select_rungs(text, dtype)
+    found = []
+    for shape in filter(None, (part.strip() for part in shapes.split(","))):
+        match = re.fullmatch(r"(\d+)x(\d+)(?:/(\d+))?x(\d+)x(\d+)", shape.lower(), re.ASCII)
+        if match is None:
+            raise InvalidOperand(
+                f"--attention: {shape!r} is no batch x heads x length x d_head. Write 4x16x4096x128, or "
+                "4x32/8x4096x128 for 32 heads on 8 of keys."
+            )
+        batch, heads, keys, length, d_head = (int(number) if number else None for number in match.groups())
+        assert batch is not None
+        assert heads is not None
+        assert length is not None
+        assert d_head is not None
+        if keys == 0 or 0 in (batch, heads, length) or d_head not in D_HEADS:
+            known = ", ".join(map(str, D_HEADS))
+            raise InvalidOperand(f"--attention: {shape!r}: sizes must be at least 1, and d_head one of {known}.")
+        found += [
+            AttentionProblem.dense(
+                batch, heads, length, length, d_head, heads_kv=keys, dtype=d.strip(), is_causal=causal
+            )
+            for d in dtypes.split(",")
+        ]  # fmt: skip
+    return found
+
+
+class _Products:
+    """What tuning products and their spaces needs; _Attention offers the same."""
+
+    def __init__(self, rungs: str | None, keep: int) -> None:
+        self.rungs, self.keep = rungs, keep
+
+    def chosen(self, dtype: str) -> tuple[Rung, ...]:
+        from ..lab.suite import select_rungs
+
+        return select_rungs(self.rungs, dtype)
+
+    def name(self, problem: Any) -> str:
+        return f"{problem.dtype} {problem.layout} {problem.m} x {problem.n} x {problem.k}"
+
+    def explore(self, problem: Any, gpu: Gpu) -> Space[Any]:
+        from ..tuning.space import explore
+
+        return explore(problem, gpu, self.chosen(problem.dtype), self.keep)
+
+    def tune(self, problems: list[Any], **options: Any) -> Iterator[Tuned]:
+        from ..tuning.run import tune_problems
+
+        chosen = self.chosen(problems[0].dtype) if self.rungs else None
+        return tune_problems(problems, rungs=chosen, kept=self.keep, **options)
+
+
+class _Attention:
+    def __init__(self, rungs: str | None, keep: int) -> None:
+        from ..lab.attention import select_attention_rungs
+
+        self.rungs, self.keep = select_attention_rungs(rungs), keep
+
+    def name(self, problem: Any) -> str:
+        from ..tuning.attention_run import name_of
+
+        return name_of(problem)
+
+    def explore(self, problem: Any, gpu: Gpu) -> Space[Any]:
+        from ..tuning.attention_space import explore_attention
+
+        return explore_attention(problem, gpu, self.rungs, self.keep)
+
+    def tune(self, problems: list[Any], **options: Any) -> Iterator[Tuned]:
+        from ..tuning.attention_run import tune_attention_problems
+
+        return tune_attention_problems(problems, rungs=self.rungs, kept=self.keep, **options)
 
 
 def _gpu_here() -> Gpu | None:
@@ -117,24 +208,16 @@ def _store(named: Gpu) -> Store:
     return store_of(_gpu_here() or named)
 
 
-def _tune(
-    problems: list[GemmProblem], rungs: str | None, seconds: float, jobs: int | None, keep: int, again: bool
-) -> int:
+def _tune(kind: _Products | _Attention, problems: list[Any], seconds: float, jobs: int | None, again: bool) -> int:
     """Tune and print; the number of problems for which nothing could be measured."""
-    from ..tuning.run import tune_problems
-
     failed = 0
-    by_dtype: dict[str, list[GemmProblem]] = {}
+    by_dtype: dict[str, list[Any]] = {}
     for problem in problems:
         by_dtype.setdefault(problem.dtype, []).append(problem)
     with Progress(len(problems)) as progress:
         done = 0
-        for dtype, same in by_dtype.items():
-            chosen = _rungs(rungs, dtype) if rungs else None
-            results = tune_problems(
-                same, rungs=chosen, seconds=seconds, jobs=jobs, again=again, kept=keep,
-                say=partial(_show, progress, done),
-            )  # fmt: skip
+        for same in by_dtype.values():
+            results = kind.tune(same, seconds=seconds, jobs=jobs, again=again, say=partial(_show, progress, done))
             for tuned in results:
                 known = "  (known already; --again measures)" if tuned.space is None else ""
                 progress.print(f"{tuned}{known}")
@@ -151,15 +234,12 @@ def _show(progress: Progress, before: int, number: int, text: str) -> None:
     progress.show(before + number, text)
 
 
-def _print_space(problem: GemmProblem, gpu: Gpu, rungs: tuple[Rung, ...], keep: int) -> None:
+def _print_space(name: str, space: Space[Any], gpu: str) -> None:
     from rich.table import Table
 
-    from ..tuning.space import explore
-
-    space = explore(problem, gpu, rungs, keep)
     table = Table(
-        title=f"{problem.dtype} {problem.layout} {problem.m} x {problem.n} x {problem.k} on {gpu.name}: the model's "
-        "order, nothing measured", box=None, padding=(0, 1), pad_edge=False, title_justify="left",
+        title=f"{name} on {gpu}: the model's order, nothing measured", box=None, padding=(0, 1), pad_edge=False,
+        title_justify="left",
     )  # fmt: skip
     for column in ("#", "rung", "config"):
         table.add_column(column)

@@ -136,8 +136,8 @@ def compile_source(
 
 
 def compile_rung(
-    include: str, constants: Mapping[str, Constant], entry: str, arch: str, libraries: Sequence[Library] = (),
-    generated: Mapping[str, str] | None = None,
+    include: str | Sequence[str], constants: Mapping[str, Constant], entry: str, arch: str,
+    libraries: Sequence[Library] = (), generated: Mapping[str, str] | None = None,
 ) -> CompiledKernel:  # fmt: skip
-    """Compile a rung's file with its constants and generated includes (see source.render)."""
+    """Compile a rung's file or files with its constants and generated includes (see source.render)."""
     return compile_unit(render(include, constants, entry, generated or {}), arch, libraries=libraries)

@@ -19,7 +19,7 @@ from ..plan import Plan
 from ..problems import GemmProblem
 from ..tuning.choice import choose
 from ..tuning.classes import class_of
-from ..tuning.entries import Entry, Table, worded
+from ..tuning.entries import AnyEntry, GemmEntry, Table, worded
 from .ladder import Progress, silent
 from .record import provenance
 
@@ -30,13 +30,13 @@ def problem_of(case: Mapping[str, Any]) -> GemmProblem:
     return GemmProblem.dense(case["m"], case["n"], case["k"], layout=case["layout"], dtype=case["dtype"])
 
 
-def without(table: Mapping[str, Entry], cases: Sequence[Mapping[str, Any]]) -> Table:
+def without(table: Mapping[str, AnyEntry], cases: Sequence[Mapping[str, Any]]) -> Table:
     """The table less every class that one of the cases belongs to."""
     held = {str(class_of(problem_of(case))) for case in cases}
     return {key: entry for key, entry in table.items() if key not in held}
 
 
-def loss_record(suite: str, case: Mapping[str, Any], entry: Entry, known: Table, gpu: Gpu) -> dict[str, Any]:
+def loss_record(suite: str, case: Mapping[str, Any], entry: GemmEntry, known: Table, gpu: Gpu) -> dict[str, Any]:
     """The record of one shape. Raises TilewrightError when the heuristic's choice is not among what was measured."""
     choice = choose(problem_of(case), gpu, [(TABLE, known)])
     if choice is None:

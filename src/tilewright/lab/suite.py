@@ -23,7 +23,7 @@ from .record import went_wrong, who, write_json
 
 KINDS = (
     "times", "counters", "stalls", "host", "products", "cold", "accuracy", "epilogue", "attention", "attention-stalls",
-    "peers", "duels", "heldout",
+    "peers", "duels", "heldout", "tuning-time",
 )  # fmt: skip
 
 
@@ -134,6 +134,10 @@ def run_suite(
         from .cold import cold_records
 
         records = cold_records(suite["name"], suite["cases"], say)
+    elif suite["kind"] == "tuning-time":
+        from .tuning_time import tuning_time_records
+
+        records = tuning_time_records(suite["name"], suite["cases"], say)
     elif suite["kind"] == "heldout":
         from .heldout import heldout_records
 

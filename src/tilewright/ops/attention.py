@@ -293,7 +293,8 @@ def _run_in_place(
         return result_operand(held[-1], call.q).address
 
     prepared = None
-    known = (problem, ordinal, rung, config, bool(call.copied))
+    plan = plan_attention(problem, gpu, rung, config) if problem is not None else None
+    known = (plan, problem, ordinal, bool(call.copied))
     if known not in _run_before and is_capturing(call.q.stream or 0, ordinal):
         raise DeviceError(
             f"a CUDA-graph capture is running, and this attention (q {call.q.shape}, k {call.k.shape}, {call.q.dtype}) "

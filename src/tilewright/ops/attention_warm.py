@@ -108,3 +108,8 @@ def remember(torch: Any, given: tuple[Any, ...], options: tuple[Any, ...], call:
         _calls.clear()
     _torch, _tensor_types = torch, (torch.Tensor, torch.nn.Parameter)
     _calls[key] = call, call.params[_HEAD.size : -_TAIL.size]
+
+
+def forget() -> None:
+    """Let every call take the full path once more: another kernel may be its choice now."""
+    _calls.clear()

@@ -265,6 +265,13 @@ DUELS_PAGE: tuple[Column, ...] = (
     ("ratio", _result("ratio", ".3f")),
     ("p10..p90", _spread),
 )
+TUNING_TIME_PAGE: tuple[Column, ...] = (
+    ("type", lambda record: str(record["case"]["dtype"])),
+    ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
+    ("candidates", _result("candidates", "d")),
+    ("cores", _result("cores", "d")),
+    ("s from cold", _result("seconds", ".1f")),
+)
 HELDOUT_PAGE: tuple[Column, ...] = (
     ("type", lambda record: str(record["case"]["dtype"])),
     ("shapes held out", _result("shapes", "d")),
@@ -300,6 +307,7 @@ PAGES: dict[str, tuple[Column, ...]] = {
     "bf16-duels": DUELS_PAGE,
     "bf16-duels-swizzled": DUELS_PAGE,
     "tune-heldout": HELDOUT_PAGE,
+    "tune-cold": TUNING_TIME_PAGE,
     "bf16-program-sweep": PROGRAMS_PAGE,
     "precision": precision.TIMES,
     "precision-accuracy": precision.ACCURACY,

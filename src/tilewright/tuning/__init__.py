@@ -6,6 +6,7 @@ verify.py   is a candidate right?          measure.py   running it on a GPU
 search.py   successive halving             run.py       one problem after the other
 store.py    results on disk (entries.py: as JSON; classes.py: which problems share one)
 choice.py   what a plan makes of results   tables.py    which tables it asks
+race.py     candidates timed side by side  attention_*.py   the same steps for attention
 """
 
 from __future__ import annotations
@@ -65,6 +66,49 @@ def tune(
     return tuned
 
 
+def tune_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    is_causal: bool = False,
+    window: tuple[int, int] | None = None,
+    layout: str = "bhsd",
+    rungs: Sequence[str] | None = None,
+    seconds: float = 60.0,
+    jobs: int | None = None,
+    again: bool = False,
+) -> Tuned:
+    """Measure which kernel is fastest for attention of q, k and v; `attention` and its like use it from then on.
+
+    q, k, v, is_causal, window, layout: as for `tilewright.attention`; only shapes, dtype and GPU of the arrays count,
+    which are taken to be dense. Calls that also change scores, give the LSE or are packed use the result where they
+    can. rungs, seconds, jobs, again, and what is returned: as for `tune`.
+
+    Raises InvalidOperand as attention does and for an empty result, DeviceError without a GPU, on the emulator, or
+    while a CUDA graph is captured.
+    """
+    from ..jit.launch import current_executor
+    from ..ladder import find_attention_rung
+    from ..ops.attention_call import read_attention
+    from .attention_run import tune_attention_problems
+
+    call = read_attention(q, k, v, is_causal=is_causal, window=window, layout=layout)
+    if current_executor() is not None and call.q.device is None:
+        raise DeviceError("tuning needs a GPU: the emulator knows what a kernel does, but no times.")
+    problem = call.problem
+    if problem is None or problem.seq_k == 0:
+        raise InvalidOperand(f"q {call.q.shape}, k {call.k.shape}: nothing is multiplied, so nothing can be tuned.")
+    ordinal = call.q.device or 0
+    if call.q.device is not None:
+        _refuse_capture(call.q.stream or 0, ordinal)
+    chosen = [find_attention_rung(name) for name in rungs] if rungs else None
+    (tuned,) = tune_attention_problems(
+        [problem], ordinal=ordinal, rungs=chosen, seconds=seconds, jobs=jobs, again=again
+    )  # fmt: skip
+    return tuned
+
+
 def _refuse_capture(stream: int, ordinal: int) -> None:
     from ..jit.device import bound_to, check, driver
 
@@ -77,4 +121,4 @@ def _refuse_capture(stream: int, ordinal: int) -> None:
         )
 
 
-__all__ = ["tune"]
+__all__ = ["tune", "tune_attention"]

@@ -89,7 +89,9 @@ class Builder:
         for worker in self._workers:
             worker.stop()
 
-    def submit(self, include: str, constants: Mapping[str, Constant], entry: str, arch: str) -> Future[Built]:
+    def submit(
+        self, include: str | tuple[str, ...], constants: Mapping[str, Constant], entry: str, arch: str
+    ) -> Future[Built]:
         """Compile a rung's file (see jit.compile.compile_rung) in the order of asking."""
         key = (include, tuple(constants.items()), entry, arch)
         if key not in self._asked:

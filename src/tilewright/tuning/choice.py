@@ -7,7 +7,7 @@ nearer the more. The least estimate wins. A pure function of problem, GPU and ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, isfinite, log, log2
 
@@ -17,7 +17,7 @@ from ..ladder import GEMM_RUNGS, rungs_for
 from ..ladder.rung import GemmConfig, Rung
 from ..problems import GemmProblem
 from .classes import ProblemClass, class_of, distance
-from .entries import Entry, worded
+from .entries import AnyEntry, GemmEntry, worded
 from .model import as_packed, predict
 from .space import splits, ways_to_pack
 
@@ -47,7 +47,8 @@ class TunedChoice:
     """(rung, config, reason) of what the table knows and the problem or GPU does not allow."""
 
 
-Source = tuple[str, Mapping[str, Entry]]
+_ALL_RUNGS = tuple(rung.id for rung in GEMM_RUNGS)
+Source = tuple[str, Mapping[str, AnyEntry]]
 """What to call a table ("tuned here", "shipped"), and the table."""
 
 
@@ -65,13 +66,15 @@ def choose(
         if entry is None:
             continue
         if ignored is not None:
-            ignored.extend(_unknown(name, [entry]))
+            ignored.extend(unknown(name, [entry], _ALL_RUNGS))
         if (choice := _exact(problem, gpu, name, entry, one_chain)) is not None:
             return choice
     for name, table in sources:
         near = neighbours(class_of(problem), table)
         if ignored is not None:
-            ignored.extend(line for line in _unknown(name, [entry for _, entry in near]) if line not in ignored)
+            ignored.extend(
+                line for line in unknown(name, [entry for _, entry in near], _ALL_RUNGS) if line not in ignored
+            )
         if near and (choice := _estimated(problem, gpu, name, near, one_chain)) is not None:
             return choice
     return None
@@ -93,9 +96,9 @@ def _own_classes(problem: GemmProblem) -> list[str]:
     return [str(kind) for kind in dict.fromkeys(kinds + twins)]
 
 
-def _unknown(name: str, entries: Sequence[Entry]) -> list[str]:
+def unknown(name: str, entries: Sequence[AnyEntry], rungs: Iterable[str]) -> list[str]:
     """One line for the results whose rung or config this version does not know; none where there are none."""
-    rungs = {rung.id for rung in GEMM_RUNGS}
+    rungs = set(rungs)
     gone = [timed.rung for entry in entries for timed in entry.timed if timed.rung not in rungs]
     count = len(gone) + sum(entry.unknown for entry in entries)
     if not count:
@@ -113,7 +116,7 @@ def _in_one_chain(config: GemmConfig) -> bool:
     return config.split_k == 1 and config.slices_k == 1
 
 
-def _exact(problem: GemmProblem, gpu: Gpu, name: str, entry: Entry, one_chain: bool) -> TunedChoice | None:
+def _exact(problem: GemmProblem, gpu: Gpu, name: str, entry: GemmEntry, one_chain: bool) -> TunedChoice | None:
     rungs = _rungs(problem.dtype, one_chain)
     able, refused = [], []
     for t in entry.timed:
@@ -131,26 +134,29 @@ def _exact(problem: GemmProblem, gpu: Gpu, name: str, entry: Entry, one_chain: b
     what = _shape(entry)
     return TunedChoice(
         rungs[best.rung], best.config, best.packs, name,
-        f"fastest of {len(able)} kernels measured at {what}, the class of this problem: {_time(best.ms)}",
+        f"fastest of {len(able)} kernels measured at {what}, the class of this problem: {time_words(best.ms)}",
         tuple(
-            (t.rung, worded(t.config, t.packs), f"{_time(t.ms)}, {t.ms / best.ms:.2f} of the fastest's") for t in rest
+            (t.rung, worded(t.config, t.packs), f"{time_words(t.ms)}, {t.ms / best.ms:.2f} of the fastest's")
+            for t in rest
         ),
         tuple(refused),
     )  # fmt: skip
 
 
-def _shape(entry: Entry) -> str:
+def _shape(entry: GemmEntry) -> str:
     m, n, k, batch = entry.shape
     return f"{m} x {n} x {k}" + (f" x{batch}" if batch != 1 else "")
 
 
-def _time(ms: float) -> str:
+def time_words(ms: float) -> str:
+    """A time in ms, to three digits."""
     return f"{ms * 1e3:.3g} us" if ms < 1 else f"{ms:.3g} ms"
 
 
-def neighbours(wanted: ProblemClass, table: Mapping[str, Entry]) -> list[tuple[float, Entry]]:
+def neighbours(wanted: ProblemClass, table: Mapping[str, AnyEntry]) -> list[tuple[float, GemmEntry]]:
     """(distance, entry) of the nearest classes, the nearest first."""
-    found = [(distance(wanted, entry.klass), key, entry) for key, entry in table.items()]
+    products = ((key, entry) for key, entry in table.items() if isinstance(entry.klass, ProblemClass))
+    found = [(distance(wanted, entry.klass), key, entry) for key, entry in products]
     near = sorted((d, key, entry) for d, key, entry in found if d <= FARTHEST)
     return [(d, entry) for d, _, entry in near[:NEIGHBOURS]]
 
@@ -166,7 +172,7 @@ class _Word:
 
 
 def estimates(
-    problem: GemmProblem, gpu: Gpu, near: Sequence[tuple[float, Entry]], one_chain: bool = False
+    problem: GemmProblem, gpu: Gpu, near: Sequence[tuple[float, GemmEntry]], one_chain: bool = False
 ) -> list[tuple[float, str, GemmConfig, tuple[str, ...]]]:
     """(estimated ms, rung, config, packs) of what ran on a neighbour and can run here, the least first.
 
@@ -197,7 +203,7 @@ def estimates(
 
 
 def _words_of(
-    near: Sequence[tuple[float, Entry]], rungs: Mapping[str, Rung], gpu: Gpu
+    near: Sequence[tuple[float, GemmEntry]], rungs: Mapping[str, Rung], gpu: Gpu
 ) -> tuple[dict[tuple[str, GemmConfig], list[_Word]], float, float]:
     """(words by rung and config with k whole, what an unknown config is taken to miss by, the weight of all)."""
     said: dict[tuple[str, GemmConfig], list[_Word]] = {}
@@ -226,7 +232,7 @@ def _words_of(
 
 
 def _estimated(
-    problem: GemmProblem, gpu: Gpu, name: str, near: Sequence[tuple[float, Entry]], one_chain: bool
+    problem: GemmProblem, gpu: Gpu, name: str, near: Sequence[tuple[float, GemmEntry]], one_chain: bool
 ) -> TunedChoice | None:
     ordered = estimates(problem, gpu, near, one_chain)
     if not ordered:
@@ -245,7 +251,7 @@ def _estimated(
 
 
 def _refused(
-    problem: GemmProblem, gpu: Gpu, near: Sequence[tuple[float, Entry]], one_chain: bool
+    problem: GemmProblem, gpu: Gpu, near: Sequence[tuple[float, GemmEntry]], one_chain: bool
 ) -> tuple[tuple[str, str, str], ...]:
     """What ran on a neighbour as it lies, and cannot here."""
     rungs = _rungs(problem.dtype, one_chain)

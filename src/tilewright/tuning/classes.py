@@ -22,6 +22,17 @@ def _is_whole(extent: int, most: int) -> bool:
     return extent % tile == 0
 
 
+def checked(values: dict[str, Any], kind: type) -> dict[str, Any]:
+    """The values of the fields of `kind`, a dataclass of int, str and bool. Raises KeyError or TypeError."""
+    for f in fields(kind):
+        if f.name not in values:
+            raise KeyError(f.name)
+        wanted = {"int": int, "str": str, "bool": bool}[str(f.type)]
+        if type(values[f.name]) is not wanted:
+            raise TypeError(f"{f.name} is {values[f.name]!r}, not {f.type}")
+    return {f.name: values[f.name] for f in fields(kind)}
+
+
 @dataclass(frozen=True)
 class ProblemClass:
     """Extents are buckets. Two classes that differ in any field share no entry of a store."""
@@ -55,13 +66,7 @@ class ProblemClass:
     @staticmethod
     def from_dict(values: dict[str, Any]) -> ProblemClass:
         """Raises KeyError, TypeError or ValueError for what is no class."""
-        known = {"fused": False} | {f.name: values[f.name] for f in fields(ProblemClass) if f.name in values}
-        for f in fields(ProblemClass):
-            if f.name not in known:
-                raise KeyError(f.name)
-            wanted = {"int": int, "str": str, "bool": bool}[str(f.type)]
-            if type(known[f.name]) is not wanted:
-                raise TypeError(f"{f.name} is {known[f.name]!r}, not {f.type}")
+        known = checked({"fused": False} | values, ProblemClass)
         klass = ProblemClass(**known)
         if not _CLASS.fullmatch(str(klass)):
             raise ValueError(f"{str(klass)!r} is no class of problems")

@@ -4,7 +4,9 @@
      "configs": {"1f0c...": {"rung": ..., "packs": ..., the config's fields that are not default}},
      "entries": [{"class": {...}, "shape": [m, n, k, batch], "ms": {"1f0c...": 0.0123, ...}, "failed": [...], ...}]}
 
-Configs stand once and are named by their content, so that tables merge without renaming.
+Configs stand once and are named by their content, so that tables merge without renaming. Attention's stand in the same
+table, their configs as text, {"rung": ..., "attention": "(128, 128, 64, 4): load_2_2_2_fragments"}; the shape of its
+problems is [batch, heads_q, heads_kv, seq_q, seq_k].
 """
 
 from __future__ import annotations
@@ -15,11 +17,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from math import isfinite
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from ..errors import CacheError
+from ..errors import CacheError, ConfigRejected
+from ..ladder.attention_rung import AttentionConfig
 from ..ladder.rung import GemmConfig, no_block
+from .attention_classes import AttentionClass
 from .classes import ProblemClass
+
+K = TypeVar("K", ProblemClass, AttentionClass)
+C = TypeVar("C", GemmConfig, AttentionConfig)
 
 SCHEMA = 1
 MOST = 1 << 16
@@ -37,17 +44,17 @@ class Failure:
     reason: str
 
 
-def worded(config: GemmConfig, packs: tuple[str, ...]) -> str:
+def worded(config: GemmConfig | AttentionConfig, packs: tuple[str, ...]) -> str:
     """A config and what is packed before it, in words."""
     return str(config) + (f", {' and '.join(packs)} packed first" if packs else "")
 
 
 @dataclass(frozen=True)
-class Timed:
+class Timed(Generic[C]):
     """A candidate's time on the device in ms, as a median of interleaved runs that all candidates shared."""
 
     rung: str
-    config: GemmConfig
+    config: C
     ms: float
     packs: tuple[str, ...] = ()
     """Operands copied to aligned lines first (plan.Plan.packs); the time holds that, and summing where k is split."""
@@ -57,12 +64,13 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Generic[K, C]):
     """What tuning one problem found. `timed` is sorted, the best first."""
 
-    klass: ProblemClass
-    shape: tuple[int, int, int, int]
-    timed: tuple[Timed, ...]
+    klass: K
+    shape: tuple[int, ...]
+    """m, n, k, batch; of attention batch, heads_q, heads_kv, seq_q, seq_k."""
+    timed: tuple[Timed[C], ...]
     failed: tuple[Failure, ...] = ()
     kernels: str = ""
     """Hash of the device code that was measured (kernel_set)."""
@@ -80,15 +88,18 @@ class Entry:
         return str(self.klass)
 
     @property
-    def best(self) -> Timed:
+    def best(self) -> Timed[C]:
         return self.timed[0]
 
 
-Table = dict[str, Entry]
+GemmEntry = Entry[ProblemClass, GemmConfig]
+AttentionEntry = Entry[AttentionClass, AttentionConfig]
+AnyEntry = Entry[Any, Any]
+Table = dict[str, AnyEntry]
 """Entries by the key of their class."""
 
 
-def newer(one: Entry, other: Entry) -> Entry:
+def newer(one: AnyEntry, other: AnyEntry) -> AnyEntry:
     """Which of two results for a class stands: a finished one of the same kernels, else the later one.
 
     Equal dates are decided by content, so that the order of merging does not matter.
@@ -103,12 +114,14 @@ def config_to_dict(config: GemmConfig) -> dict[str, Any]:
     return {f.name: getattr(config, f.name) for f in fields(config) if getattr(config, f.name) != _DEFAULTS[f.name]}
 
 
-def _named(timed: Timed) -> dict[str, Any]:
+def _named(timed: Timed[Any]) -> dict[str, Any]:
+    if isinstance(timed.config, AttentionConfig):
+        return {"rung": timed.rung, "attention": str(timed.config)}
     packs = {"packs": "".join(timed.packs)} if timed.packs else {}
     return {"rung": timed.rung, **packs, **config_to_dict(timed.config)}
 
 
-def _id(timed: Timed) -> str:
+def _id(timed: Timed[Any]) -> str:
     """A short name of what was timed, from its content."""
     return _hash(json.dumps(_named(timed), sort_keys=True))
 
@@ -118,7 +131,7 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def encode(table: Mapping[str, Entry], gpu: str, driver: str) -> bytes:
+def encode(table: Mapping[str, AnyEntry], gpu: str, driver: str) -> bytes:
     """A table as JSON, one entry a line, always the same for the same entries."""
     configs = {_id(timed): _named(timed) for entry in table.values() for timed in entry.timed}
     entries = [
@@ -168,7 +181,20 @@ def decode_named(data: bytes) -> tuple[Table, str, str]:
     return {entry.key: entry for entry in entries if entry.timed}, gpu, driver
 
 
-def _config(values: dict[str, Any]) -> tuple[str, GemmConfig, tuple[str, ...]] | None:
+_Known = tuple[str, GemmConfig | AttentionConfig, tuple[str, ...]]
+
+
+def _config(values: dict[str, Any]) -> _Known | None:
+    if not isinstance(values["rung"], str):
+        raise ValueError(f"rung={values['rung']!r} is no name")
+    if "attention" in values:
+        try:
+            tiles = AttentionConfig.parse(str(values["attention"]))
+        except ConfigRejected:  # another version's grammar
+            return None
+        if reason := tiles.why_not():
+            raise ValueError(f"no config: {reason}")
+        return values["rung"], tiles, ()
     given = {name: value for name, value in values.items() if name not in ("rung", "packs")}
     if not set(given) <= set(_DEFAULTS):
         return None
@@ -176,29 +202,32 @@ def _config(values: dict[str, Any]) -> tuple[str, GemmConfig, tuple[str, ...]] |
         if not (isinstance(value, str) if name == "cache" else type(value) is int and abs(value) <= MOST):
             raise ValueError(f"{name}={value!r} is no value of a config")
     packs = values.get("packs", "")
-    if packs not in ("", "a", "b", "ab") or not isinstance(values["rung"], str):
-        raise ValueError(f"rung={values['rung']!r} with packs={packs!r} is no kernel")
+    if packs not in ("", "a", "b", "ab"):
+        raise ValueError(f"packs={packs!r} names no operands")
     config = GemmConfig(**given)
     if reason := no_block(config):
         raise ValueError(f"no config: {reason}")
     return values["rung"], config, tuple(packs)
 
 
-def _entry(values: dict[str, Any], configs: dict[str, tuple[str, GemmConfig, tuple[str, ...]] | None]) -> Entry:
-    timed = []
+def _entry(values: dict[str, Any], configs: dict[str, _Known | None]) -> AnyEntry:
+    is_attention = "d_head" in values["class"]
+    klass: Any = (AttentionClass if is_attention else ProblemClass).from_dict(values["class"])
+    timed: list[Timed[Any]] = []
     for key, ms in values["ms"].items():
         known = configs[key]
         if not isinstance(ms, (int, float)) or not isfinite(ms) or ms <= 0:
             raise ValueError(f"{ms!r} is no time")
         if known is not None:
             rung, config, packs = known
+            if isinstance(config, AttentionConfig) != is_attention:
+                raise TypeError(f"{config} is no config for {klass}")
             timed.append(Timed(rung, config, float(ms), packs))
-    m, n, k, batch = values["shape"]
-    if not all(type(extent) is int and 1 <= extent < 2**31 for extent in (m, n, k, batch)):
+    shape = tuple(values["shape"])
+    if len(shape) != (5 if is_attention else 4) or not all(type(e) is int and 1 <= e < 2**31 for e in shape):
         raise ValueError(f"{values['shape']!r} is no shape")
     return Entry(
-        ProblemClass.from_dict(values["class"]), (m, n, k, batch),
-        tuple(sorted(timed, key=lambda t: t.ms)),
+        klass, shape, tuple(sorted(timed, key=lambda t: t.ms)),
         tuple(Failure(*map(str, failure)) for failure in values["failed"]), str(values["kernels"]),
         str(values["when"]), bool(values["finished"]), float(values["seconds"]), len(values["ms"]) - len(timed),
     )  # fmt: skip

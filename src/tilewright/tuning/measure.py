@@ -9,16 +9,16 @@ from functools import partial
 
 import numpy as np
 
-from ..errors import DeviceError, WrongResult
+from ..errors import WrongResult
 from ..jit import CompiledKernel, Launch
-from ..jit.device import Prepared, bound_to, check, driver, executor_for
-from ..jit.timing import SHORT_MS, Stopwatch
+from ..jit.device import Prepared, executor_for
 from ..jit.timing import Launch as Start
 from ..ladder import find_rung
 from ..ladder.rung import Addresses
 from ..plan import Plan
 from ..problems import ITEM_BYTES, GemmProblem, Matrix
 from ..program import Program, program_for
+from .race import Memory, Race, rounded_up, sets_for
 from .space import Candidate
 from .verify import (
     RESULT_BYTES,
@@ -35,8 +35,6 @@ GUARD = 1024
 """Bytes before and behind every output that must stay as they were filled."""
 FILL = 0xFF
 """Of outputs and guards: a NaN in every type."""
-MOST_SETS = 256
-LEAST_REPLAYS = 20
 _REFERENCE = {"f32": "f02", "bf16": "h01", "f16": "h01"}
 """A plain rung on the FP32 lanes: none of the machinery that candidates share."""
 _ROWS, _COLUMNS = 16, 64
@@ -47,10 +45,6 @@ def footprint(matrix: Matrix, rows: int, cols: int, batch: int, item: int) -> in
     """Bytes from an operand's first element to behind its last."""
     last = (rows - 1) * matrix.row_stride + (cols - 1) * matrix.col_stride + (batch - 1) * matrix.batch_stride
     return (last + 1) * item
-
-
-def _up(value: int, unit: int = 512) -> int:
-    return -(-value // unit) * unit
 
 
 class GpuMeasurer:
@@ -65,63 +59,38 @@ class GpuMeasurer:
         self.ordinal, self.gpu = ordinal, self.executor.gpu
         item = ITEM_BYTES[problem.dtype]
         self.out_bytes = problem.batch * problem.m * problem.n * ITEM_BYTES[problem.out_dtype]
-        a_bytes = _up(footprint(problem.a, problem.m, problem.k, problem.batch, item) + 16)
-        b_bytes = _up(footprint(problem.b, problem.k, problem.n, problem.batch, item) + 16)
-        out_bytes = _up(self.out_bytes + 2 * GUARD)
+        a_bytes = rounded_up(footprint(problem.a, problem.m, problem.k, problem.batch, item) + 16)
+        b_bytes = rounded_up(footprint(problem.b, problem.k, problem.n, problem.batch, item) + 16)
+        out_bytes = rounded_up(self.out_bytes + 2 * GUARD)
         one = a_bytes + b_bytes + out_bytes
-        self.count = min(max(1, 3 * self.gpu.l2 // one + 1), MOST_SETS)
+        self.count = sets_for(one, self.gpu.l2)
         # operands that must not be better aligned than the problem's
         a_shift, b_shift = problem.a.alignment % 16, problem.b.alignment % 16
         self._stack = ExitStack()
+        self._memory = Memory(ordinal, self._stack)
         try:
-            operands = self._filled(self.count * (a_bytes + b_bytes))
-            outs = self._allocate(self.count * out_bytes)
-            self.expected = self._allocate(4 * problem.batch * problem.m * problem.n)
-            self.result = self._allocate(RESULT_BYTES)
+            operands = self._memory.filled(self.count * (a_bytes + b_bytes), pattern)
+            outs = self._memory.allocate(self.count * out_bytes)
+            self.expected = self._memory.allocate(4 * problem.batch * problem.m * problem.n)
+            self.result = self._memory.allocate(RESULT_BYTES)
             self.sets = []
             for i in range(self.count):
                 first = operands + i * (a_bytes + b_bytes)
                 self.sets.append(Addresses(first + a_shift, first + a_bytes + b_shift, outs + i * out_bytes + GUARD))
             self.operands = operands
-            self.watch = Stopwatch(ordinal)
-            self._stack.callback(self.watch.close)
+            self._race = Race(ordinal, self._stack)
             self.compare = compare_kernel(problem.out_dtype, self.gpu.arch.name)
             self.largest = self._make_reference()
         except BaseException:
             self._stack.close()
             raise
         self._work = self._work_bytes = 0
-        self._starts: dict[int, list[Start]] = {}
-        self._each: dict[int, int] = {}
 
     def __enter__(self) -> GpuMeasurer:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-
-    # --- memory ------------------------------------------------------------------------------------------------------
-
-    def _allocate(self, nbytes: int) -> int:
-        address = self.executor.allocate(nbytes)
-        self._stack.callback(self.executor.release, address)
-        return address
-
-    def _filled(self, nbytes: int) -> int:
-        """Device memory that repeats the pattern: copied once, then doubled on the device."""
-        address, raw = self._allocate(nbytes), self.pattern.stored.view(np.uint8)
-        done = min(nbytes, raw.nbytes)
-        self.executor.write(address, raw[:done])
-        with bound_to(self.ordinal):
-            while done < nbytes:
-                more = min(done, nbytes - done)
-                check(driver().cuMemcpyDtoD(address + done, address, more), "copying operands")
-                done += more
-        return address
-
-    def _fill(self, address: int, value: int, nbytes: int) -> None:
-        with bound_to(self.ordinal):
-            check(driver().cuMemsetD8(address, value, nbytes), "filling an output")
 
     # --- verification ------------------------------------------------------------------------------------------------
 
@@ -133,7 +102,7 @@ class GpuMeasurer:
         problem, rung = self.problem, find_rung(_REFERENCE[self.problem.dtype])
         plain = replace(problem, out_dtype="f32")
         kernel = rung.compile(plain, rung.default, self.gpu.arch)
-        self._fill(self.expected, FILL, 4 * problem.batch * problem.m * problem.n)
+        self._memory.fill(self.expected, FILL, 4 * problem.batch * problem.m * problem.n)
         self.executor.launch(kernel, rung.plan(plain, rung.default, replace(self.sets[0], out=self.expected)))
         self.executor.synchronize()
         rows, cols = sample_places(problem.m, _ROWS, 1), sample_places(problem.n, _COLUMNS, 2)
@@ -166,7 +135,7 @@ class GpuMeasurer:
         program = program_of(self.problem, candidate)
         kernels = [kernel if stage is program.product else stage.compile(self.gpu.arch) for stage in program.stages]
         if program.workspace_bytes > self._work_bytes:
-            self._work, self._work_bytes = self._allocate(program.workspace_bytes), program.workspace_bytes
+            self._work, self._work_bytes = self._memory.allocate(program.workspace_bytes), program.workspace_bytes
         return program, kernels, self._work
 
     def _launches_of(self, program: Program, work: int, addresses: Addresses) -> list[Launch]:
@@ -181,10 +150,10 @@ class GpuMeasurer:
         """
         program, kernels, work = self._stages(candidate, kernel)
         if program.workspace_bytes:
-            self._fill(work, FILL, program.workspace_bytes)
+            self._memory.fill(work, FILL, program.workspace_bytes)
         out = self.sets[0].out
-        self._fill(out - GUARD, FILL, self.out_bytes + 2 * GUARD)
-        self._fill(self.result, 0, RESULT_BYTES)
+        self._memory.fill(out - GUARD, FILL, self.out_bytes + 2 * GUARD)
+        self._memory.fill(self.result, 0, RESULT_BYTES)
         for stage, launch in zip(kernels, self._launches_of(program, work, self.sets[0]), strict=True):
             self.executor.launch(stage, launch)
         elements = self.problem.batch * self.problem.m * self.problem.n
@@ -199,32 +168,19 @@ class GpuMeasurer:
     # --- times -------------------------------------------------------------------------------------------------------
 
     def prepare(self, candidate: Candidate, kernel: CompiledKernel) -> None:
-        """Make ready to be timed: a graph over all sets where one product is short."""
+        """Make ready to be timed."""
         program, kernels, work = self._stages(candidate, kernel)
         launches = [self._launches_of(program, work, addresses) for addresses in self.sets]
-        with bound_to(self.ordinal):
+
+        def starts() -> list[Start]:
             prepared = [Prepared(k, launch, self.ordinal) for k, launch in zip(kernels, launches[0], strict=True)]
-            starts: list[Start] = [partial(_start, prepared, [launch.params for launch in one]) for one in launches]
-            self.watch.measure(starts[:1])
-            each = 1
-            if min(self.watch.measure([starts[0], starts[-1]])) < SHORT_MS:
-                rounds = -(-LEAST_REPLAYS // len(starts))
-                each = rounds * len(starts)
-                starts = [self._stack.enter_context(self.watch.graph_of(starts * rounds))]
-        self._starts[id(candidate)], self._each[id(candidate)] = starts, each
+            return [partial(_start, prepared, [launch.params for launch in one]) for one in launches]
+
+        self._race.enter(candidate, starts)
 
     def one_pass(self, candidates: Sequence[Candidate], number: int) -> list[float]:
-        """Milliseconds of each, side by side; who comes first changes from pass to pass."""
-        order = [(number + i) % len(candidates) for i in range(len(candidates))]
-        if number % 2:
-            order.reverse()
-        wanted = []
-        for i in order:
-            starts = self._starts[id(candidates[i])]
-            wanted.append(starts[number % len(starts)])
-        with bound_to(self.ordinal):
-            times = dict(zip(order, self.watch.measure(wanted), strict=True))
-        return [times[i] / self._each[id(candidates[i])] for i in range(len(candidates))]
+        """Milliseconds of each, side by side."""
+        return self._race.one_pass(candidates, number)
 
 
 def program_of(problem: GemmProblem, candidate: Candidate) -> Program:
@@ -244,12 +200,3 @@ def _words(found: Difference, elements: int, allowed: float) -> str:
         f"{found.wrong} of {elements} elements are wrong or unwritten (largest difference {found.worst:.3g}, "
         f"{allowed:.3g} allowed)"
     )
-
-
-def context_is_lost(ordinal: int) -> bool:
-    """Whether a fault has made the GPU's context unusable for this process."""
-    try:
-        executor_for(ordinal).synchronize()
-        return False
-    except DeviceError:
-        return True

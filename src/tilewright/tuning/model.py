@@ -23,7 +23,7 @@ _SHARED_BYTES = 128
 """Bytes a clock that an SM's shared memory gives."""
 _CONFLICTS = {"h03": 2.0, "h04": 2.0, "h05": 2.0, "h06": 2.0, "h07": 2.0, "h08": 3.0, "h09": 1.5, "h10": 1.5}
 """Wavefronts of a shared load over the fewest possible, where fragments meet bank conflicts (docs/ladder.md)."""
-_MMA_SHARE = {(9, 0): 0.63}
+MMA_SHARE = {(9, 0): 0.63}
 """Of the tensor peak, that mma.sync reaches: 625 of 989 TFLOP/s measured on an H200, nearly all of it elsewhere."""
 
 
@@ -162,7 +162,7 @@ def _step_us(
     # a scheduler hides an instruction's latency with other warps and with independent products of its own
     ahead = beside * warps / gpu.arch.warp_schedulers
     if on_tensor_cores(config):
-        peak = gpu.bf16_tflops * _MMA_SHARE.get(gpu.arch.compute_capability, 0.95)
+        peak = gpu.bf16_tflops * MMA_SHARE.get(gpu.arch.compute_capability, 0.95)
     else:
         peak = gpu.ffma_tflops
     rate = peak * fit.share * 1e6 / gpu.sm_count / 2  # products a microsecond

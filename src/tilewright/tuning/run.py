@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
+from typing import Any, Protocol
 
 from ..arch import Gpu
 from ..errors import ConfigRejected, DeviceError
@@ -20,11 +21,13 @@ from ..ladder import rungs_for
 from ..ladder.rung import Rung
 from ..plan import Plan, plan_for
 from ..problems import GemmProblem, row_major
+from .attention_classes import AttentionClass
 from .build import Builder, Built, default_jobs
-from .classes import class_of
-from .entries import Entry, Failure, Timed
-from .measure import GpuMeasurer, context_is_lost, program_of
-from .search import Ranked, successive_halving
+from .classes import ProblemClass, class_of
+from .entries import AnyEntry, Entry, Failure, Timed
+from .measure import GpuMeasurer, program_of
+from .race import context_is_lost
+from .search import Measurer, Ranked, successive_halving
 from .space import KEPT, Candidate, Space, explore
 from .store import Store
 from .tables import results_changed, store_of
@@ -46,39 +49,74 @@ def silent(done: int, text: str) -> None:
 class Tuned:
     """What tuning a problem gave. `space` is None when the store had the result already."""
 
-    problem: GemmProblem
-    entry: Entry
-    space: Space | None
+    problem: Any
+    """A GemmProblem or an AttentionProblem, as it was measured."""
+    entry: AnyEntry
+    space: Space[Any] | None
     stored: bool
     """Whether the result is in the store's file, for other processes too."""
+    name: str
+    """The problem in a few words."""
 
     def __str__(self) -> str:
-        m, n, k, _ = self.entry.shape
         if not self.entry.timed:
-            return f"{self.problem.dtype} {m} x {n} x {k}: no candidate could be measured"
+            return f"{self.name}: no candidate could be measured"
         best, rest = self.entry.timed[0], self.entry.timed[1:]
         tflops = self.problem.flops / best.ms * 1e-9
         lead = f"; next {rest[0].ms / best.ms:.3f}" if rest else ""
-        return (
-            f"{self.problem.dtype} {self.problem.layout} {m} x {n} x {k}: {best}, "
-            f"{best.ms * 1e3:.4g} us, {tflops:.4g} TFLOP/s{lead}"
-        )
+        return f"{self.name}: {best}, {best.ms * 1e3:.4g} us, {tflops:.4g} TFLOP/s{lead}"
+
+
+def hash_of(includes: Iterable[str]) -> str:
+    """A short hash of files of device code and all that they include."""
+    digest = hashlib.sha256()
+    for include in includes:
+        for name, text in gather(f'#include "{include}"\n', [CUDA_ROOT]):
+            digest.update(f"{name}\0{text}\0".encode())
+    return digest.hexdigest()[:12]
 
 
 @lru_cache(maxsize=8)
 def kernel_set(dtype: str) -> str:
     """Hash of the device code of all rungs that multiply `dtype`: results of other code are measured anew."""
-    digest = hashlib.sha256()
-    for rung in rungs_for(dtype):
-        for name, text in gather(f'#include "{rung.include}"\n', [CUDA_ROOT]):
-            digest.update(f"{name}\0{text}\0".encode())
-    return digest.hexdigest()[:12]
+    return hash_of(rung.include for rung in rungs_for(dtype))
 
 
-def known(problem: GemmProblem, store: Store) -> Entry | None:
-    """The store's finished result for the problem's class and today's kernels."""
-    entry = store.table.get(str(class_of(problem)))
-    return entry if entry is not None and entry.finished and entry.kernels == kernel_set(problem.dtype) else None
+class Measures(Measurer[Any], Protocol):
+    """Runs the candidates of one problem: measure.GpuMeasurer, attention_measure.AttentionMeasurer."""
+
+    def verify(self, candidate: Any, kernel: CompiledKernel) -> str:
+        """ "" when the candidate's result is right, else what is wrong."""
+        ...
+
+    def prepare(self, candidate: Any, kernel: CompiledKernel) -> None:
+        """Make it ready to be timed."""
+        ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+@dataclass(frozen=True)
+class Family:
+    """What tuning must know of a kind of problem. Problems are P, candidates what `explore` keeps."""
+
+    plain: Callable[[Any], Any]
+    """The problem as it is measured: one for all problems of a class."""
+    class_of: Callable[[Any], ProblemClass | AttentionClass]
+    explore: Callable[[Any, Gpu], Space[Any]]
+    job: Callable[[Any, Any], tuple[str | tuple[str, ...], Mapping[str, Constant], str]]
+    """What to compile for a problem and a candidate: file or files, constants, entry."""
+    kernels: Callable[[str], str]
+    """The hash of the device code for a type of operands."""
+    measurer: Callable[[Any, int, Pattern], Measures]
+    shape: Callable[[Any], tuple[int, ...]]
+    name: Callable[[Any], str]
+
+    def known(self, problem: Any, store: Store) -> AnyEntry | None:
+        """The store's finished result for the problem's class and today's kernels."""
+        entry = store.table.get(str(self.class_of(problem)))
+        kernels = self.kernels(problem.dtype)
+        return entry if entry is not None and entry.finished and entry.kernels == kernels else None
 
 
 def choose_rungs(dtype: str, rungs: Sequence[Rung] | None) -> tuple[Rung, ...]:
@@ -105,41 +143,64 @@ def tune_problems(
     under way is stored, and KeyboardInterrupt goes on its way. Raises DeviceError without a GPU, or when a kernel's
     fault has taken the GPU's context along.
     """
+    chosen: dict[str, tuple[Rung, ...]] = {d: choose_rungs(d, rungs) for d in {p.dtype for p in problems}}
+
+    def explored(problem: GemmProblem, gpu: Gpu) -> Space[Candidate]:
+        tried = chosen[problem.dtype]
+        now = planned(problem, gpu)  # so that tuning never ends with less than there was
+        return explore(problem, gpu, tried, kept, [(now.rung, now.config, now.packs)] if now.rung in tried else [])
+
+    family = Family(
+        lambda p: replace(p, out=row_major(p.m, p.n, p.batch), c=None, epilogue=None), class_of, explored, _job,
+        kernel_set, GpuMeasurer, lambda p: (p.m, p.n, p.k, p.batch),
+        lambda p: f"{p.dtype} {p.layout} {p.m} x {p.n} x {p.k}",
+    )  # fmt: skip
+    return tune_family(family, problems, ordinal=ordinal, seconds=seconds, jobs=jobs, again=again, store=store, say=say)
+
+
+def _job(problem: GemmProblem, candidate: Candidate) -> tuple[str, Mapping[str, Constant], str]:
+    """The product's own kernel, operands packed and k split as the candidate says."""
+    constants = candidate.rung.constants(program_of(problem, candidate).product.problem, candidate.config)
+    return candidate.rung.include, constants, candidate.rung.entry
+
+
+def tune_family(
+    family: Family, problems: Sequence[Any], *, ordinal: int, seconds: float, jobs: int | None, again: bool,
+    store: Store | None, say: Say,
+) -> Iterator[Tuned]:  # fmt: skip
+    """See tune_problems: the same for problems of any family."""
     where = device(ordinal)
     store = store or store_of(where.gpu, ordinal)
-    plain = [replace(p, out=row_major(p.m, p.n, p.batch), c=None, epilogue=None) for p in problems]
-    problems = list({str(class_of(problem)): problem for problem in reversed(plain)}.values())[::-1]
-    spaces: dict[int, Space] = {}
+    plain = [family.plain(problem) for problem in problems]
+    problems = list({str(family.class_of(problem)): problem for problem in reversed(plain)}.values())[::-1]
+    spaces: dict[int, Space[Any]] = {}
     futures: dict[int, list[Future[Built]]] = {}
     patterns: dict[str, Pattern] = {}
     with Builder(jobs or default_jobs()) as builder:
 
         def look_ahead(number: int) -> None:
             """Choose a problem's candidates and let them be compiled."""
-            problem, tried = problems[number], choose_rungs(problems[number].dtype, rungs)
-            now = planned(problem, where.gpu)  # so that tuning never ends with less than there was
-            also = [(now.rung, now.config, now.packs)] if now.rung in tried else []
-            spaces[number] = space = explore(problem, where.gpu, tried, kept, also)
+            spaces[number] = space = family.explore(problems[number], where.gpu)
             futures[number] = [
-                builder.submit(c.rung.include, _constants(problem, c), c.rung.entry, where.arch.name)
-                for c in space.kept
+                builder.submit(*family.job(problems[number], candidate), where.arch.name) for candidate in space.kept
             ]
 
-        wanted = [number for number, problem in enumerate(problems) if again or known(problem, store) is None]
+        wanted = [n for n, problem in enumerate(problems) if again or family.known(problem, store) is None]
         ahead = iter(wanted)
         for number in islice(ahead, AHEAD):
             look_ahead(number)
         for number, problem in enumerate(problems):
+            name = family.name(problem)
             if number not in wanted:
-                entry = known(problem, store)
+                entry = family.known(problem, store)
                 assert entry is not None
-                yield Tuned(problem, entry, None, True)
+                yield Tuned(problem, entry, None, True, name)
                 continue
             for later in islice(ahead, 1):
                 look_ahead(later)
             if problem.dtype not in patterns:
                 patterns = {problem.dtype: Pattern(problem.dtype)}
-            run = _Run(problem, spaces[number], futures[number], ordinal, patterns[problem.dtype], seconds)
+            run = _Run(family, problem, spaces[number], futures[number], ordinal, patterns[problem.dtype], seconds)
             try:
                 run.measure(lambda text, done=number: say(done, text))  # type: ignore[misc]
             finally:
@@ -147,43 +208,38 @@ def tune_problems(
                 stored = bool(entry.timed) and store.add([entry])
                 results_changed()
                 run.close()
-            yield Tuned(problem, entry, spaces[number], stored)
-
-
-def _constants(problem: GemmProblem, candidate: Candidate) -> dict[str, Constant]:
-    """What the product's own kernel is compiled for, operands packed and k split as the candidate says."""
-    return candidate.rung.constants(program_of(problem, candidate).product.problem, candidate.config)
+            yield Tuned(problem, entry, spaces[number], stored, name)
 
 
 class _Run:
     """Measuring one problem's candidates as they come from the compiler."""
 
     def __init__(
-        self, problem: GemmProblem, space: Space, futures: Sequence[Future[Built]], ordinal: int, pattern: Pattern,
-        seconds: float,
+        self, family: Family, problem: Any, space: Space[Any], futures: Sequence[Future[Built]], ordinal: int,
+        pattern: Pattern, seconds: float,
     ) -> None:  # fmt: skip
+        self.family = family
         self.problem, self.space, self.futures, self.ordinal = problem, space, futures, ordinal
         self.pattern, self.seconds = pattern, seconds
         self.failed: list[Failure] = []
-        self.ranking: list[Ranked[Candidate]] = []
+        self.ranking: list[Ranked[Any]] = []
         self.finished = False
         self.start = time.monotonic()
-        self.measurer: GpuMeasurer | None = None
+        self.measurer: Measures | None = None
 
     def close(self) -> None:
         """Free the operands, where the GPU still lets us."""
         if self.measurer is not None and not context_is_lost(self.ordinal):
             self.measurer.__exit__()
 
-    def _fail(self, candidate: Candidate, kind: str, reason: str) -> None:
+    def _fail(self, candidate: Any, kind: str, reason: str) -> None:
         self.failed.append(Failure(candidate.rung.id, candidate.text, kind, reason))
 
     def measure(self, say: Callable[[str], None]) -> None:
-        m, n, k = self.problem.m, self.problem.n, self.problem.k
-        name = f"{self.problem.dtype} {self.problem.layout} {m} x {n} x {k}"
+        name = self.family.name(self.problem)
         say(f"{name}: operands and reference")
         try:
-            self.measurer = measurer = GpuMeasurer(self.problem, self.ordinal, self.pattern)
+            self.measurer = measurer = self.family.measurer(self.problem, self.ordinal, self.pattern)
         except DeviceError as error:  # such as too little memory: the next problem may be smaller
             if context_is_lost(self.ordinal):
                 raise
@@ -200,7 +256,7 @@ class _Run:
         if not ready:
             return
 
-        def told(ranking: list[Ranked[Candidate]]) -> None:
+        def told(ranking: list[Ranked[Any]]) -> None:
             self.ranking = ranking
             best = ranking[0]
             tflops = self.problem.flops / best.ms * 1e-9
@@ -210,7 +266,7 @@ class _Run:
         self.ranking = successive_halving(ready, measurer, deadline=deadline, told=told)
         self.finished = True
 
-    def _verified(self, candidate: Candidate, kernel: CompiledKernel) -> bool:
+    def _verified(self, candidate: Any, kernel: CompiledKernel) -> bool:
         assert self.measurer is not None
         try:
             reason = self.measurer.verify(candidate, kernel)
@@ -224,10 +280,9 @@ class _Run:
                 raise
         return False
 
-    def entry(self) -> Entry:
+    def entry(self) -> AnyEntry:
         """What is known by now."""
-        m, n, k, batch = self.problem.m, self.problem.n, self.problem.k, self.problem.batch
-        timed = [
+        timed: list[Timed[Any]] = [
             Timed(r.candidate.rung.id, r.candidate.config, float(f"{r.ms:.5g}"), r.candidate.packs)
             for r in self.ranking
         ]
@@ -236,8 +291,8 @@ class _Run:
             if timed[place].ms < timed[place - 1].ms:
                 timed[place] = replace(timed[place], ms=timed[place - 1].ms)
         return Entry(
-            class_of(self.problem), (m, n, k, batch), tuple(timed), tuple(self.failed),
-            kernel_set(self.problem.dtype),
+            self.family.class_of(self.problem), self.family.shape(self.problem), tuple(timed), tuple(self.failed),
+            self.family.kernels(self.problem.dtype),
             datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"), self.finished,
             round(time.monotonic() - self.start, 2),
         )  # fmt: skip

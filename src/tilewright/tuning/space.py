@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Generic, TypeVar
 
 from ..arch import Gpu
 from ..cost import SPLITS, narrow_operands
@@ -49,11 +50,14 @@ class Candidate:
         return f"{self.rung.id} {self.text}"
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True)
-class Space:
+class Space(Generic[T]):
     """`kept` is in the model's order. `pruned`: how many were put aside, by reason. `considered`: all of them."""
 
-    kept: tuple[Candidate, ...]
+    kept: tuple[T, ...]
     pruned: dict[str, int]
     considered: int
 
@@ -107,7 +111,7 @@ def explore(
     rungs: Sequence[Rung],
     kept: int = KEPT,
     also: Iterable[tuple[Rung, GemmConfig, tuple[str, ...]]] = (),
-) -> Space:
+) -> Space[Candidate]:
     """The candidates worth compiling. `also`: some that are kept whatever the model says, if they can run."""
     pruned: Counter[str] = Counter()
     fits: dict[tuple[str, GemmConfig, tuple[str, ...]], Candidate] = {}

@@ -22,7 +22,7 @@ import platformdirs
 
 from ..errors import CacheError
 from ..jit.cache import ENVIRONMENT_VARIABLE as CACHE_VARIABLE
-from .entries import Entry, Table, decode, encode, newer
+from .entries import AnyEntry, Table, decode, encode, newer
 
 ENVIRONMENT_VARIABLE = "TILEWRIGHT_TUNED"
 FORMAT = "v1"
@@ -82,7 +82,7 @@ class Store:
             self.path.rename(aside)
         self._say_once("corrupt", f"tuning results {self.path} were corrupt ({reason}); set aside as {aside.name}.")
 
-    def add(self, entries: Iterable[Entry], replace: bool = False) -> bool:
+    def add(self, entries: Iterable[AnyEntry], replace: bool = False) -> bool:
         """Take entries over, here and in the file. True when the file holds them; never raises for a file.
 
         What another process wrote meanwhile is kept; of two results for one class the newer stands, or, with
@@ -110,7 +110,7 @@ class Store:
             return False
 
 
-def merge(one: Mapping[str, Entry], other: Mapping[str, Entry]) -> Table:
+def merge(one: Mapping[str, AnyEntry], other: Mapping[str, AnyEntry]) -> Table:
     """Both tables' entries; of two for one class the newer. The same whichever comes first."""
     merged = dict(one)
     for key, entry in other.items():

@@ -68,6 +68,7 @@ def results_changed() -> None:
     """Forget plans and warm calls that rest on older results."""
     global _generation
     _generation += 1
-    from ..ops.warm import forget
+    from ..ops import attention_warm, warm
 
-    forget()
+    warm.forget()
+    attention_warm.forget()

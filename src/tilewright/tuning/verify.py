@@ -59,6 +59,13 @@ def allowed_error(k: int, dtype: str, largest: float) -> float:
     return steps * _UNIT_ROUNDOFF * largest
 
 
+def as_float64(stored: np.ndarray, dtype: str) -> np.ndarray:
+    """The values of numbers as they are stored; bf16's as uint16."""
+    if dtype == "bf16":
+        return (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return stored.astype(np.float64)
+
+
 class Pattern:
     """Random normal numbers of a type, repeated: cheap to make as large as the L2 asks for.
 
@@ -79,10 +86,7 @@ class Pattern:
 
     def values(self, places: np.ndarray) -> np.ndarray:
         """float64 values at element offsets from the start of the repeated pattern."""
-        stored = self.stored[places % self.LENGTH]
-        if self.dtype == "bf16":
-            return (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-        return stored.astype(np.float64)
+        return as_float64(self.stored[places % self.LENGTH], self.dtype)
 
     @property
     def item_bytes(self) -> int:

@@ -1,0 +1,179 @@
+"""What measures candidates on a GPU, run on the emulator: operands, reference, verdicts, starts. Times are made up.
+
+The emulator stands for the GPU's memory and launches; of the driver only what fills and copies memory is played.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import contextmanager, nullcontext
+
+import numpy as np
+import pytest
+
+from tilewright.attention_problem import AttentionProblem
+from tilewright.emu import Emulator
+from tilewright.errors import WrongResult
+from tilewright.ladder import AttentionConfig, GemmConfig, find_attention_rung, find_rung
+from tilewright.problems import GemmProblem
+from tilewright.tuning import attention_measure, measure, race
+from tilewright.tuning.attention_measure import AttentionMeasurer, exact_attention
+from tilewright.tuning.attention_space import AttentionCandidate
+from tilewright.tuning.measure import GpuMeasurer, program_of
+from tilewright.tuning.space import Candidate
+from tilewright.tuning.verify import Pattern
+
+
+class EmulatedGpu(Emulator):
+    """With the parts of a GPU's executor that ops do not need, and an L2 that one set of operands fills."""
+
+    def __init__(self) -> None:
+        super().__init__("H200")
+        self.gpu = dataclasses.replace(self.gpu, l2=1)
+
+    def allocate(self, nbytes: int) -> int:
+        return self.upload(np.zeros(nbytes, np.uint8))
+
+    def write(self, address: int, data: np.ndarray) -> None:
+        self.memory.write(address, data)
+
+    def synchronize(self) -> None:
+        pass
+
+
+@pytest.fixture
+def gpu(monkeypatch) -> EmulatedGpu:
+    emulator = EmulatedGpu()
+
+    class Driver:
+        @staticmethod
+        def cuMemcpyDtoD(to, source, nbytes):
+            emulator.write(to, emulator.download(source, nbytes))
+            return (0,)
+
+        @staticmethod
+        def cuMemsetD8(address, value, nbytes):
+            emulator.write(address, np.full(nbytes, value, np.uint8))
+            return (0,)
+
+    class FakePrepared:
+        def __init__(self, kernel, launch, ordinal) -> None:
+            self.kernel, self.launched = kernel, launch
+
+        def launch(self, params, stream) -> None:
+            emulator.launch(self.kernel, dataclasses.replace(self.launched, params=params))
+
+    class FakeStopwatch:
+        """Every start takes 0.1 ms, a graph as many times that as it holds; each runs once, to see that it can."""
+
+        def __init__(self, ordinal) -> None:
+            self.graphs = {}
+            self.ran = set()
+
+        def close(self) -> None:
+            pass
+
+        def measure(self, starts):
+            for start in starts:
+                if start not in self.ran:
+                    self.ran.add(start)
+                    start(0)
+            return [self.graphs.get(start, 1) * 0.1 for start in starts]
+
+        @contextmanager
+        def graph_of(self, starts):
+            def replay(stream) -> None:
+                assert self.ran.issuperset(starts)
+
+            self.graphs[replay] = len(starts)
+            yield replay
+
+    for module in (race, measure, attention_measure):
+        monkeypatch.setattr(module, "executor_for", lambda ordinal: emulator, raising=False)
+        monkeypatch.setattr(module, "Prepared", FakePrepared, raising=False)
+    monkeypatch.setattr(race, "driver", Driver)
+    monkeypatch.setattr(race, "bound_to", lambda ordinal: nullcontext())
+    monkeypatch.setattr(race, "Stopwatch", FakeStopwatch)
+    return emulator
+
+
+def test_a_product_is_verified_and_timed(gpu):
+    problem = GemmProblem.dense(48, 40, 32, dtype="bf16")
+    rung, config = find_rung("h10"), GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=3)
+    right = Candidate(rung, config, None)  # type: ignore[arg-type]
+    with GpuMeasurer(problem, 0, Pattern("bf16")) as measurer:
+        kernel = program_of(problem, right).product.compile(gpu.arch)
+        assert measurer.verify(right, kernel) == ""
+        measurer.prepare(right, kernel)
+        assert measurer.one_pass([right], 0) == pytest.approx([0.1])
+        halves = dataclasses.replace(problem, dtype="f16", out_dtype="bf16")
+        assert "elements are wrong" in measurer.verify(right, rung.compile(halves, config, gpu.arch))
+
+
+ATTENTION = AttentionProblem.dense(1, 2, 40, 72, 32, heads_kv=1, is_causal=True)
+
+
+def attention_candidate(config: AttentionConfig | None = None) -> AttentionCandidate:
+    rung = find_attention_rung("a17")
+    return AttentionCandidate(rung, config or AttentionConfig(32, 64, 32, 4, 2, 2, 2), None)  # type: ignore[arg-type]
+
+
+def test_attention_is_verified_and_timed(gpu):
+    right = attention_candidate()
+    with AttentionMeasurer(ATTENTION, 0, Pattern("bf16")) as measurer:
+        kernel = right.rung.compile(ATTENTION, right.config, gpu.arch)
+        assert measurer.verify(right, kernel) == ""
+        measurer.prepare(right, kernel)
+        assert measurer.one_pass([right, right], 1) == pytest.approx([0.1, 0.1])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        dataclasses.replace(ATTENTION, is_causal=False),
+        dataclasses.replace(ATTENTION, scale=1.5 * ATTENTION.scale),
+        dataclasses.replace(ATTENTION, seq_k=71),
+        dataclasses.replace(ATTENTION, seq_q=39),
+    ],
+    ids=["a mask forgotten", "another scale", "a key too few", "a row too few"],
+)
+def test_attention_of_another_problem_is_found_wrong(gpu, monkeypatch, wrong):
+    candidate = attention_candidate()
+    with AttentionMeasurer(ATTENTION, 0, Pattern("bf16")) as measurer:
+        kernel = candidate.rung.compile(wrong, candidate.config, gpu.arch)
+        plan = type(candidate.rung).plan
+        monkeypatch.setattr(
+            type(candidate.rung), "plan", lambda self, problem, config, addresses: plan(self, wrong, config, addresses)
+        )
+        assert "are wrong or unwritten" in measurer.verify(candidate, kernel)
+        monkeypatch.setattr(
+            type(candidate.rung),
+            "plan",
+            lambda self, problem, config, at: plan(self, problem, config, dataclasses.replace(at, out=at.out + 64)),
+        )
+        right = candidate.rung.compile(ATTENTION, candidate.config, gpu.arch)
+        assert measurer.verify(candidate, right) == "it wrote outside its output"
+
+
+def test_a_reference_that_is_wrong_verifies_nothing(gpu, monkeypatch):
+    plan = type(find_attention_rung("a02")).plan
+    half = dataclasses.replace(ATTENTION, scale=ATTENTION.scale / 2)
+    monkeypatch.setattr(
+        type(find_attention_rung("a02")), "plan", lambda self, problem, config, where: plan(self, half, config, where)
+    )
+    with pytest.raises(WrongResult, match=r"a02_swizzle is wrong .* no candidate can be verified"):
+        AttentionMeasurer(ATTENTION, 0, Pattern("bf16"))
+
+
+def test_the_bound_is_what_rounding_allows_and_finds_a_tile_left_out():
+    """4096 keys of which a kernel forgets 64: the mean of the rest is near, and must not pass."""
+    problem = AttentionProblem.dense(1, 1, 4096, 4096, 64)
+    random = np.random.default_rng(0)
+    q, k, v = (random.standard_normal((count, 64)) for count in (16, 4096, 4096))
+    right, allowed = exact_attention(problem, q, k, v, 0)
+    weights = np.exp(problem.scale * (q @ k.T))
+    rounded = weights / weights.sum(-1, keepdims=True) * (1 + random.uniform(-1, 1, weights.shape) * 2.0**-8)
+    assert (np.abs(rounded @ v - right) < allowed).all()
+    weights[:, 128:192] = 0
+    forgotten = weights / weights.sum(-1, keepdims=True) @ v
+    assert (np.abs(forgotten - right) > allowed).mean() > 0.3
