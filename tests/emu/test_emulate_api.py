@@ -253,3 +253,26 @@ def test_two_runs_give_the_same_bits():
     }"""
     results = [emu.emulate(source, "k", 100, 96, ["f32[1]=zeros"]).arrays[0] for _ in range(2)]
     assert results[0] == results[1]
+
+
+def test_sizes_may_be_numpy_integers_and_nothing_that_is_no_whole_number():
+    array = np.zeros(64, np.float32)
+    text = 'extern "C" __global__ void k(float *x) { x[blockIdx.x * 32 + threadIdx.x] = 1; }'
+    assert emu.emulate(text, "k", np.int64(2), np.array([32, 1]), [array]).arrays[0].all()
+    for wrong in (1.5, None, "4", (1, 2.0)):
+        with pytest.raises(InvalidOperand, match="whole numbers"):
+            emu.emulate(text, "k", wrong, 32, [array])
+
+
+def test_a_number_takes_the_type_of_its_parameter_or_is_refused():
+    text = 'extern "C" __global__ void k(double *x, float f, int i, double d) { x[0] = f; x[1] = i; x[2] = d; }'
+    assert emu.emulate(text, "k", 1, 1, ["f64[3]=nan", 4, True, 7]).arrays[0].tolist() == [4, 1, 7]
+    for f, i in ((2.5, 4.0), (2.5, "f32=4"), ("i32=4", 4), (2.5, np.float32(4))):
+        with pytest.raises(InvalidOperand, match=r"is (a float|an integer); the kernel's parameter"):
+            emu.emulate(text, "k", 1, 1, ["f64[3]=nan", f, i, 0.0])
+
+
+def test_a_file_finds_what_lies_beside_it(tmp_path):
+    (tmp_path / "two.h").write_text("#define TWO 2\n")
+    (tmp_path / "k.cu").write_text('#include "two.h"\ntemplate <int N> __global__ void k(int *x) { *x = TWO * N; }\n')
+    assert emu.emulate(tmp_path / "k.cu", "k<21>", 1, 1, ["i32[1]=zeros"]).arrays[0].tolist() == [42]

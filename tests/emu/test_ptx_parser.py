@@ -6,7 +6,7 @@ import pytest
 
 from tilewright.emu.program import decode
 from tilewright.emu.ptx import Immediate, Location, Memory, Negated, Pair, Register, Special, Symbol, Vector, parse
-from tilewright.errors import PtxError, UnknownInstruction
+from tilewright.errors import PtxError
 
 HEADER = ".version 8.3\n.target sm_90a\n.address_size 64\n"
 
@@ -144,15 +144,21 @@ def test_labels_jump_tables_directives_and_comments():
     assert entry.directives == {"maxntid": "256, 1, 1", "minnctapersm": "2"}
 
 
-def test_functions_are_passed_over_and_calls_refused_by_name():
+def test_functions_are_kept_with_what_they_take_and_give_and_declarations_are_not():
     module = parse(
-        HEADER + ".func (.param .b32 r) helper(\n.param .b32 x\n)\n{\n.reg .b32 %r<2>;\n{ ret; }\n}\n"
+        HEADER + ".func (.param .align 8 .b8 r[16]) helper(\n.param .b32 x\n,.param .b64 y)\n{\n.reg .b32 %r<2>;\n"
+        "{ L: bra L; }\n L: ret;\n}\n"
         ".extern .func (.param .b32 r) vprintf\n(\n.param .b64 a\n)\n;\n"
+        ".extern .func stop ( .param .b32 s ) .noreturn\n;\n"
         ".visible .entry k()\n{\n{ // callseq 0, 0\n.param .b32 p0;\ncall.uni (p0), helper, (p0);\n}\nret;\n}\n"
     )
     assert list(module.entries) == ["k"]
-    with pytest.raises(UnknownInstruction, match=r"call\.uni.*__forceinline__"):
-        decode(module, "k")
+    helper = module.functions.pop("helper")
+    assert not module.functions
+    assert [(p.size, p.align, p.kind) for p in helper.returns] == [(16, 8, "")]
+    assert [(p.name, p.size) for p in helper.parameters] == [("x", 4), ("y", 8)]
+    assert [operand.name in helper.labels for operand in helper.instructions[0].operands] == [True]
+    assert sorted(helper.labels.values()) == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ EXAMPLE = (
 
 def emulate(
     file: Annotated[Path, typer.Argument(help="CUDA C++ or PTX.", exists=True, dir_okay=False)],
-    entry: Annotated[str, typer.Option(help='The kernel\'s name, declared extern "C".')],
+    entry: Annotated[str, typer.Option(help="The kernel's name: scale, or 'scale<float, 4>'.")],
     grid: Annotated[str, typer.Option(help="Blocks: x or x,y or x,y,z.")] = "1",
     block: Annotated[str, typer.Option(help="Threads a block: x or x,y or x,y,z.")] = "32",
     arg: Annotated[
@@ -68,6 +68,8 @@ def emulate(
         if json_file is not None:
             write_json(json_file, {"fault": fault.hazard.to_dict()})
         raise typer.Exit(1)
+    if result.printed:
+        print(result.printed, end="" if result.printed.endswith("\n") else "\n")
     print_counters(result.counters)
     if save_args is not None:
         places = [number for number, text in enumerate(arguments) if "[" in text.partition("=")[0]]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..errors import ConfigRejected, InvalidOperand
 from .arguments import parse_argument, scalar_bytes
 from .hazards import Hazard, Reporter, Sources
 from .isa.float32 import underflow
+from .link import function_address
 from .machine import Machine
 from .memory import GlobalMemory
 from .program import Program, decode
@@ -37,6 +39,8 @@ class EmuResult:
     counters: Counters
     hazards: list[Hazard]
     seconds: float
+    printed: str = ""
+    """What printf wrote."""
 
 
 @lru_cache(maxsize=64)
@@ -90,8 +94,9 @@ def _place_variables(program: Program, memory: GlobalMemory) -> dict[str, int]:
         places[variable.name] = memory.add(data, variable.name, read_only=variable.space == "const")
     for variable in variables:
         for offset, symbol, addend in variable.relocations:
-            if symbol in places:
-                pointer = np.array([places[symbol] + addend], np.uint64).view(np.uint8)
+            address = places.get(symbol, function_address(program.module, symbol))
+            if address is not None:
+                pointer = np.array([address + addend], np.uint64).view(np.uint8)
                 memory.write(places[variable.name] + offset, pointer)
     return places
 
@@ -154,7 +159,10 @@ def run(
         for address in symbols.values():
             memory.release(address)
     return EmuResult(
-        trace.counters(program, count * threads, reporter.sources), reporter.hazards, time.perf_counter() - started
+        trace.counters(program, count * threads, reporter.sources),
+        reporter.hazards,
+        time.perf_counter() - started,
+        "".join(reporter.printed),
     )
 
 
@@ -166,10 +174,14 @@ class EmulateResult:
     counters: Counters
     hazards: list[Hazard]
     seconds: float
+    printed: str = ""
 
 
 def _triple(value: int | Sequence[int], what: str) -> Triple:
-    sizes = (value,) if isinstance(value, int) else tuple(int(v) for v in value)
+    try:
+        sizes = tuple(index(v) for v in value) if isinstance(value, Sequence | np.ndarray) else (index(value),)
+    except TypeError as error:
+        raise InvalidOperand(f"{what} {value!r} is not one to three whole numbers") from error
     if not 1 <= len(sizes) <= 3:
         raise InvalidOperand(f"{what} {value!r} has {len(sizes)} sizes; give one to three")
     x, y, z = (*sizes, 1, 1)[:3]
@@ -192,19 +204,20 @@ def emulate(
 ) -> EmulateResult:
     """Run one kernel on NumPy arrays.
 
-    source_or_ptx: CUDA C++ or PTX text, or the path of a file of either. entry: the kernel's name in the PTX.
-    grid, block: one to three sizes. args, one a kernel parameter: NumPy arrays (device buffers; the caller's stay as
-    they are), numbers, or strings such as "f32[1024]=random", "f32[4,8]=nan" and "i32=1024" (see emu/arguments.py).
+    source_or_ptx: CUDA C++ or PTX text, or the path of a file of either. entry: the kernel's name, as C++ knows it
+    (`scale<float>`) or as the PTX does. grid, block: one to three sizes. args, one a kernel parameter: NumPy arrays
+    (device buffers; the caller's stay as they are), numbers, or strings such as "f32[1024]=random", "f32[4,8]=nan" and
+    "i32=1024" (see emu/arguments.py).
     A string's bf16 buffers come back as uint16. include: folders for quoted includes. seed: of "random".
 
     Raises CompileError, PtxError, UnknownInstruction, InvalidOperand, ConfigRejected, and EmulatorFault unless
     hazards="collect".
     """
-    text, name = str(source_or_ptx), "kernel.cu"
+    text, name, beside = str(source_or_ptx), "kernel.cu", []
     if isinstance(source_or_ptx, Path) or not ("{" in text or "\n" in text):  # a source has at least one brace
         path = Path(source_or_ptx)
         try:
-            text, name = path.read_text(encoding="utf-8"), str(path)
+            text, name, beside = path.read_text(encoding="utf-8"), str(path), [path.parent]
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidOperand(f"{path} could not be read as a source ({error})") from error
     sources: dict[str, str] = {}
@@ -213,8 +226,9 @@ def emulate(
     else:
         from ..jit import compile_source
 
-        kernel = compile_source(text, entry=entry, arch=find_gpu(gpu).arch.name, name=name, include=include)
-        ptx = kernel.ptx
+        folders = [*beside, *include]
+        kernel = compile_source(text, entry=entry, arch=find_gpu(gpu).arch.name, name=name, include=folders)
+        ptx, entry = kernel.ptx, kernel.entry
         sources = {**dict(kernel.source.headers), name: text}
     program = _decoded(ptx, entry)
     random = np.random.default_rng(seed)
@@ -233,7 +247,7 @@ def emulate(
             buffers.append((address, argument.array))
             data = address.to_bytes(8, "little")
         else:
-            data = scalar_bytes(argument, parameter.size, number)
+            data = scalar_bytes(argument, parameter.size, number, parameter.kind)
         params[parameter.offset : parameter.offset + parameter.size] = data
     result = run(
         ptx,
@@ -249,4 +263,4 @@ def emulate(
         sources=sources,
     )
     arrays = [memory.read(address, a.nbytes).view(a.dtype).reshape(a.shape) for address, a in buffers]
-    return EmulateResult(arrays, result.counters, result.hazards, result.seconds)
+    return EmulateResult(arrays, result.counters, result.hazards, result.seconds, result.printed)

@@ -129,9 +129,21 @@ def parse_argument(value: Any, seed: int | np.random.Generator = 0) -> Argument:
     )
 
 
-def scalar_bytes(argument: Argument, nbytes: int, number: int) -> bytes:
-    """A scalar as the `nbytes` that parameter `number` takes. Raises InvalidOperand when it does not fit."""
+def scalar_bytes(argument: Argument, nbytes: int, number: int, kind: str = "") -> bytes:
+    """A scalar as the `nbytes` that parameter `number` takes, of the PTX type `kind`.
+
+    A Python int becomes a float where the parameter is one. Raises InvalidOperand when it does not fit, and for a
+    float where the parameter is an integer or the other way round.
+    """
     scalar = argument.scalar
+    if kind in ("f32", "f64") and isinstance(scalar, int):
+        scalar = float(scalar)
+    floating = isinstance(scalar, float) or (isinstance(scalar, np.generic) and scalar.dtype.kind == "f")
+    if kind and (kind[0] == "f") != floating:
+        wants, given = ("a float", "an integer") if kind[0] == "f" else ("an integer", "a float")
+        raise InvalidOperand(
+            f"argument {number} ({argument.text}) is {given}; the kernel's parameter .{kind} is {wants}"
+        )
     if isinstance(scalar, np.generic):
         have = scalar.dtype.itemsize
         if have != nbytes:

@@ -21,6 +21,7 @@ KINDS = {
     "warp_divergence": "All 32 lanes of a warp have to run the instruction together: move it out of the condition.",
     "deadlock": "Look at what each warp waits for; some of it never comes.",
     "write_to_read_only": "The buffer was given as read-only.",
+    "stack_overflow": "Give the recursion an end that every thread reaches, or write it as a loop.",
     "illegal": "The kernel stopped itself: look at the condition that led there.",
 }
 """Every kind of hazard, with what to try."""
@@ -128,6 +129,8 @@ class Reporter:
         self.mode = mode
         self.sources = sources
         self.hazards: list[Hazard] = []
+        self.printed: list[str] = []
+        """What each thread's printf gave, in the order of execution."""
         self._seen: set[tuple[str, int]] = set()
 
     def report(

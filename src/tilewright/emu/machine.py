@@ -13,10 +13,12 @@ import numpy as np
 
 from ..errors import PtxError
 from .access import GlobalPort, LocalMemory, SharedMemory
+from .calls import CallStack
 from .clocks import make_shadow
 from .copies import AsyncCopies
 from .hazards import Reporter
 from .isa.registry import NUMPY, Compute, Step
+from .link import function_address
 from .memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, GlobalMemory
 from .program import Program
 from .ptx import Immediate, Instruction, Memory, Negated, Operand, Register, Special, Symbol
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 FEW_LANES = 4096
 """Batches up to this size bind runs of equal instructions together, lest the cost of NumPy calls prevail."""
 GROUP_ELEMENTS = 8192
+HEAP_BYTES = 8 << 20
+"""What kernels may have of malloc at once: a GPU's default."""
 Triple = tuple[int, int, int]
 _STORAGE = {0: np.bool_, 1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
@@ -88,7 +92,13 @@ class Machine:
         self.shared = SharedMemory(self, total, 1 if program.sub_word_shared else 4)
         self.local = LocalMemory(self, program.local_bytes)
         self.port = GlobalPort(self)
+        self.carry = np.zeros(self.lanes, bool)
+        """The flag of add.cc and its like."""
         self.copies = AsyncCopies(self)
+        self.calls = CallStack(self)
+        self.heap: set[int] = set()
+        """What malloc has given and free has not taken back."""
+        self.heap_bytes = HEAP_BYTES
         self.shadow: Shadow = make_shadow(self)
         self.scheduler = Scheduler(self)
         self.steps: list[list[Step]] = []
@@ -191,6 +201,7 @@ class Machine:
         self.copies.reset()
         self.shadow.reset()
         self.clock[0] = 0
+        self.calls.reset()
         self.scheduler.start(born)
         self.scheduler.run()
 
@@ -263,6 +274,8 @@ class Machine:
                 else values
             )
         if isinstance(operand, Symbol):
+            if self._moves(operand):
+                return self.calls.address(operand.name, operand.offset).view(dtype)[:: 8 // dtype.itemsize]
             return np.array(
                 [self.address(instruction, operand) % (1 << 8 * dtype.itemsize)], f"u{dtype.itemsize}"
             ).view(dtype)
@@ -288,6 +301,9 @@ class Machine:
         ):
             if symbol.name in table:
                 return table[symbol.name] + base + symbol.offset
+        code = function_address(self.program.module, symbol.name)
+        if code is not None:
+            return code
         raise self.refusal(instruction, f"names {symbol.name!r}, which is not declared")
 
     def pointer(self, instruction: Instruction, operand: Operand) -> tuple[np.ndarray, int]:
@@ -298,7 +314,13 @@ class Machine:
             return self.source(instruction, operand.base, f"u{8 * operand.base.width}"), operand.offset
         if isinstance(operand.base, Immediate):
             return np.array([operand.base.bits], np.uint64), operand.offset
+        if self._moves(operand.base):
+            return self.calls.address(operand.base.name, operand.base.offset), operand.offset
         return np.array([self.address(instruction, operand.base)], np.uint64), operand.offset
+
+    def _moves(self, symbol: Symbol) -> bool:
+        """Whether it is a local variable of a function, whose address depends on the calls a lane is in."""
+        return any(symbol.name in routine.local for routine in self.program.routines[:-1])
 
     def condition(self, instruction: Instruction, operand: Operand) -> Callable[[], np.ndarray]:
         """A predicate operand, perhaps negated or constant: call it for the bool values."""

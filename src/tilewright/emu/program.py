@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 
 from ..errors import PtxError, UnknownInstruction
 from .isa import registry
+from .link import Linked, Routine, link, place, symbols
 from .ptx import (
     Entry,
     Immediate,
@@ -20,7 +21,6 @@ from .ptx import (
     Pair,
     Register,
     Symbol,
-    Variable,
     Vector,
 )
 
@@ -58,6 +58,13 @@ class Program:
     local: dict[str, int] = field(default_factory=dict)
     static_shared: int = 0
     local_bytes: int = 0
+    routines: list[Routine] = field(default_factory=list)
+    """Functions that are called, and the kernel last."""
+    arguments: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Argument, parameter or result of a call -> (offset, bytes) in a lane's area of `area_bytes`."""
+    area_bytes: int = 0
+    live: dict[int, list[Register]] = field(default_factory=dict)
+    """Block after a call -> the registers that live there."""
     sub_word_shared: bool = False
     """Whether some access may move 1 or 2 bytes of shared memory: hazards are then tracked by byte, else by word."""
 
@@ -65,6 +72,15 @@ class Program:
     def instructions(self) -> list[Instruction]:
         """The instructions of the entry."""
         return self.entry.instructions
+
+    @property
+    def first_block(self) -> int:
+        """Where a thread begins."""
+        return self.block_at[self.routines[-1].start]
+
+    def routine_at(self, index: int) -> Routine:
+        """The function, or the kernel, that an instruction belongs to."""
+        return next(r for r in self.routines if r.start <= index < r.end)
 
 
 def registers_of(operand: Operand) -> Iterator[Register]:
@@ -138,8 +154,8 @@ def _successors(entry: Entry, blocks: list[Block], block_at: dict[int, int]) -> 
 
 def _pack(
     entry: Entry, handlers: list[registry.Handler], blocks: list[Block], successors: list[list[int]]
-) -> tuple[dict[Register, int], dict[int, int]]:
-    """Give registers rows, by linear scan over live intervals.
+) -> tuple[dict[Register, int], dict[int, int], dict[int, list[Register]]]:
+    """Give registers rows, by linear scan over live intervals; also which live after each call.
 
     A lane writes only its own column, so lanes at different places of the program cannot disturb each other's values.
     """
@@ -189,6 +205,11 @@ def _pack(
                 low = bits & -bits
                 touch(order[low.bit_length() - 1], position)
                 bits ^= low
+    after_calls = {
+        block.index + 1: [r for k, r in enumerate(order) if live_out[block.index] >> k & 1]
+        for block in blocks
+        if entry.instructions[block.end - 1].opcode.startswith("call")
+    }
     rows: dict[Register, int] = {}
     counts: dict[int, int] = {}
     free: dict[int, list[int]] = {}
@@ -202,16 +223,7 @@ def _pack(
         counts[width] = max(counts.get(width, 0), row + 1)
         rows[order[k]] = row
         heappush(living, (last[k], row))
-    return rows, counts
-
-
-def _place(variables: list[Variable]) -> tuple[dict[str, int], int]:
-    places, offset = {}, 0
-    for variable in variables:
-        offset = -(-offset // variable.align) * variable.align
-        places[variable.name] = offset
-        offset += variable.size
-    return places, offset
+    return rows, counts, after_calls
 
 
 def decode(module: Module, entry_name: str) -> Program:
@@ -224,17 +236,15 @@ def decode(module: Module, entry_name: str) -> Program:
         )
     if not entry.instructions:
         raise PtxError(f"entry {entry_name!r} has no instructions")
-    handlers = []
+    linked: Linked = link(module, entry)
+    entry, handlers = linked.entry, []
     for instruction in entry.instructions:
         found = registry.find(instruction.opcode)
         if found is None:
             where = f"{instruction.location}, " if instruction.location else ""
-            hint = ""
-            if instruction.opcode.startswith("call"):
-                hint = " Mark a function of your own __forceinline__; take out printf and assert."
             raise UnknownInstruction(
                 f"{where}PTX line {instruction.ptx_line}: {instruction.text!r}: the emulator has no form "
-                f"{instruction.opcode!r}; nothing is skipped.{hint}"
+                f"{instruction.opcode!r}; nothing is skipped."
             )
         handler, fields = found
         instruction.fields = fields
@@ -245,15 +255,14 @@ def decode(module: Module, entry_name: str) -> Program:
                  if isinstance(op, Symbol)}:  # fmt: skip
         if name not in entry.labels:
             raise PtxError(f"entry {entry_name!r} branches to the label {name!r}, which is nowhere")
-    rows, counts = _pack(entry, handlers, blocks, _successors(entry, blocks, block_at))
-    named = {op.name for i in entry.instructions for op in _symbols(i.operands)}
+    rows, counts, live = _pack(entry, handlers, blocks, _successors(entry, blocks, block_at))
+    named = {op.name for i in entry.instructions for op in symbols(i.operands)}
     shared = [v for v in module.variables if v.space == "shared" and v.name in named]
     shared += [v for v in entry.variables if v.space == "shared"]
-    static, size = _place([v for v in shared if not v.extern])
+    static, size = place([v for v in shared if not v.extern])
     for variable in shared:
         if variable.extern:
             static[variable.name] = -(-size // variable.align) * variable.align
-    local, local_bytes = _place([v for v in entry.variables if v.space == "local"])
     return Program(
         module=module,
         entry=entry,
@@ -263,21 +272,15 @@ def decode(module: Module, entry_name: str) -> Program:
         rows=rows,
         row_counts=counts,
         shared=static,
-        local=local,
+        local={name: at for routine in linked.routines for name, at in routine.local.items()},
         static_shared=size,
-        local_bytes=local_bytes,
+        local_bytes=linked.local_bytes,
+        routines=linked.routines,
+        arguments=linked.arguments,
+        area_bytes=linked.area_bytes,
+        live=live,
         sub_word_shared=any(_SUB_WORD.match(i.opcode) for i in entry.instructions),
     )
-
-
-def _symbols(operands: tuple[Operand, ...]) -> Iterator[Symbol]:
-    for operand in operands:
-        if isinstance(operand, Symbol):
-            yield operand
-        elif isinstance(operand, Memory) and isinstance(operand.base, Symbol):
-            yield operand.base
-        elif isinstance(operand, Vector):
-            yield from _symbols(operand.items)
 
 
 def constant(operand: Operand) -> int | None:

@@ -141,11 +141,16 @@ class Parameter:
     size: int
     align: int
     offset: int
+    kind: str = ""
+    """Its type; "" for a struct."""
 
 
 @dataclass
 class Entry:
-    """A kernel: its parameters, variables of its own, instructions, labels (name -> instruction index), jump tables."""
+    """A kernel or a function: parameters, variables of its own, instructions, labels (name -> index), jump tables.
+
+    Labels and variables of a nested scope are told apart by a suffix, `name@scope`.
+    """
 
     name: str
     parameters: list[Parameter] = field(default_factory=list)
@@ -154,6 +159,8 @@ class Entry:
     labels: dict[str, int] = field(default_factory=dict)
     tables: dict[str, list[str]] = field(default_factory=dict)
     directives: dict[str, str] = field(default_factory=dict)
+    returns: list[Parameter] = field(default_factory=list)
+    """What a function gives back; a kernel gives nothing."""
 
     @property
     def parameter_bytes(self) -> int:
@@ -169,7 +176,8 @@ class Module:
     target: str = ""
     variables: list[Variable] = field(default_factory=list)
     entries: dict[str, Entry] = field(default_factory=dict)
-    functions: list[str] = field(default_factory=list)
+    functions: dict[str, Entry] = field(default_factory=dict)
+    """Functions with a body."""
 
 
 _NAME = r"[A-Za-z_$%][\w$]*"
@@ -188,7 +196,7 @@ _VARIABLE = re.compile(
     re.DOTALL,
 )
 _ENTRY = re.compile(rf"{_LINKAGE}\.entry\s+({_NAME})\s*")
-_FUNC = re.compile(rf"{_LINKAGE}\.func\b")
+_FUNC = re.compile(rf"{_LINKAGE}\.func\b\s*(\([^)]*\))?\s*({_NAME})\s*(\([^)]*\))?")
 _PARAMETER = re.compile(
     r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+"
     r"(?:\.ptr\s+(?:\.(?:global|const|shared|local)\s+)?(?:\.align\s+\d+\s+)?)?"
@@ -197,6 +205,7 @@ _PARAMETER = re.compile(
 _TUNING = re.compile(r"\.(maxntid|reqntid|minnctapersm|maxnctapersm|maxnreg|noreturn|explicitcluster|reqnctapercluster|"
                      r"maxclusterrank|blocksareclusters|pragma)\b([^\n{;]*);?")  # fmt: skip
 _SECTION = re.compile(r"\.section\s+[^\n{]*\s*\{[^}]*\}")
+_PROTOTYPE = re.compile(r"\.callprototype\b[^;]*;")
 _TARGETS = re.compile(r"\.branchtargets\s+([^;]*);")
 _STATEMENT = re.compile(rf"(?:@(!?)({_NAME})\s+)?([A-Za-z][\w.:]*)\s*([^;]*);", re.DOTALL)
 _LITERAL = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?$")
@@ -211,7 +220,9 @@ class _Parser:
         self.newlines = [m.start() for m in re.finditer("\n", text)]
         self.files = {int(number): name for number, name in _FILE.findall(text)}
         self.places: dict[tuple[str, ...], Location] = {}  # (file, line, column) -> its last .loc
-        self.scopes: list[dict[str, Register]] = []
+        self.scopes: list[dict[str, Register | Symbol]] = []
+        self.chain: list[int] = []  # numbers of the open scopes
+        self.opened = 0
 
     def line(self, position: int) -> int:
         return bisect_right(self.newlines, position - 1) + 1
@@ -239,7 +250,7 @@ class _Parser:
                 position = self.skip(self.entry(match[1], match.end()))
                 continue
             elif match := _FUNC.match(text, position):
-                position = self.skip(self.function(match.end()))
+                position = self.skip(self.function(match))
                 continue
             elif match := _FILE.match(text, position) or _SECTION.match(text, position) or _LOC.match(text, position):
                 pass
@@ -252,64 +263,77 @@ class _Parser:
             position = self.skip(match.end())
         return self.module
 
-    def function(self, position: int) -> int:
-        """Past a .func: its body is read only where a call would need it, and calls are refused by the decoder."""
-        brace, semicolon = self.text.find("{", position), self.text.find(";", position)
-        header = self.text[position : brace if brace >= 0 else len(self.text)]
-        names = re.findall(rf"({_NAME})\s*\(", header)
-        self.module.functions += names[-1:]
-        if 0 <= semicolon < brace or brace < 0:  # a declaration
-            return semicolon + 1
-        depth = 0
-        for match in re.compile(r"[{}]").finditer(self.text, brace):
-            depth += 1 if match[0] == "{" else -1
-            if depth == 0:
-                return match.end()
-        raise self.fail(position, "a function body without its closing brace")
+    def function(self, match: re.Match[str]) -> int:
+        """A .func: a body is kept for the calls to it, a declaration is passed over."""
+        returned, name, given = match.groups()
+        function = Entry(name)
+        function.returns = self.parameters(returned, match.start())
+        function.parameters = self.parameters(given, match.start())
+        position = self.directives(function, match.end())
+        if self.text[position : position + 1] == ";":
+            return position + 1
+        self.module.functions[name] = function
+        return self.body(function, position)
 
     def entry(self, name: str, position: int) -> int:
         text, entry = self.text, Entry(name)
         if text[position : position + 1] == "(":
             close = text.index(")", position)
-            offset = 0
-            for item in filter(str.strip, _SPACE.sub(" ", text[position + 1 : close]).split(",")):
-                match = _PARAMETER.match(item.strip())
-                if not match:
-                    raise self.fail(position, f"a parameter {item.strip()!r} that is not understood")
-                size = TYPE_BYTES[match[2]]
-                align = int(match[1] or size)
-                size *= int(match[4] or 1)
-                offset = -(-offset // align) * align
-                entry.parameters.append(Parameter(match[3], size, align, offset))
-                offset += size
+            entry.parameters = self.parameters(text[position : close + 1], position)
             position = close + 1
-        position = self.skip(position)
-        while match := _TUNING.match(text, position):
-            entry.directives[match[1]] = match[2].strip()
-            position = self.skip(match.end())
-        if text[position : position + 1] != "{":
-            raise self.fail(position, f"expected the body of entry {name}")
         self.module.entries[name] = entry
-        return self.body(entry, position + 1)
+        return self.body(entry, self.directives(entry, position))
+
+    def parameters(self, text: str | None, position: int) -> list[Parameter]:
+        """`(.param .u64 a, ...)`, laid out one after another."""
+        out: list[Parameter] = []
+        offset = 0
+        for item in filter(str.strip, _SPACE.sub(" ", (text or "()")[1:-1]).split(",")):
+            match = _PARAMETER.match(item.strip())
+            if not match:
+                raise self.fail(position, f"a parameter {item.strip()!r} that is not understood")
+            size = TYPE_BYTES[match[2]]
+            align = int(match[1] or size)
+            kind = "" if match[4] else match[2]
+            size *= int(match[4] or 1)
+            offset = -(-offset // align) * align
+            out.append(Parameter(match[3], size, align, offset, kind))
+            offset += size
+        return out
+
+    def directives(self, entry: Entry, position: int) -> int:
+        position = self.skip(position)
+        while match := _TUNING.match(self.text, position):
+            entry.directives[match[1]] = match[2].strip()
+            position = self.skip(match.end(1) if match[1] == "noreturn" else match.end())
+        return position
 
     def body(self, entry: Entry, position: int) -> int:
         text = self.text
-        self.scopes = [{}]
+        if text[position : position + 1] != "{":
+            raise self.fail(position, f"expected the body of {entry.name}")
+        self.scopes, self.chain = [], []
+        branches: list[tuple[Instruction, tuple[int, ...]]] = []
+        places: dict[tuple[int, str], str] = {}  # (scope, label) -> its name in the entry
         location: Location | None = None
         table = ""
         while True:
             position = self.skip(position)
             if position >= len(text):
-                raise self.fail(position - 1, f"entry {entry.name} has no closing brace")
+                raise self.fail(position - 1, f"{entry.name} has no closing brace")
             head = text[position]
             if head == "{":
+                self.opened += 1
                 self.scopes.append({})
+                self.chain.append(self.opened)
                 position += 1
                 continue
             if head == "}":
                 self.scopes.pop()
+                self.chain.pop()
                 position += 1
                 if not self.scopes:
+                    self.resolve(entry, branches, places)
                     return position
                 continue
             if head == ".":
@@ -320,19 +344,45 @@ class _Parser:
                 elif match := _TARGETS.match(text, position):
                     entry.tables[table] = [label.strip() for label in match[1].split(",")]
                 elif match := _VARIABLE.match(text, position):
-                    entry.variables.append(self.variable(match))
+                    variable = self.variable(match)
+                    if len(self.scopes) > 1:
+                        self.scopes[-1][variable.name] = Symbol(f"{variable.name}@{self.chain[-1]}")
+                        variable.name = f"{variable.name}@{self.chain[-1]}"
+                    entry.variables.append(variable)
                 elif not (
-                    match := re.compile(r"\.pragma\s[^;]*;").match(text, position) or _FILE.match(text, position)
+                    match := re.compile(r"\.pragma\s[^;]*;").match(text, position)
+                    or _FILE.match(text, position)
+                    or _PROTOTYPE.match(text, position)
                 ):
                     raise self.fail(position, "a directive that is not understood")
             elif match := _LABEL.match(text, position):
                 table = match[1]
-                entry.labels[match[1]] = len(entry.instructions)
+                name = table if len(self.chain) == 1 else f"{table}@{self.chain[-1]}"
+                places[self.chain[-1], table] = name
+                entry.labels[name] = len(entry.instructions)
             elif match := _STATEMENT.match(text, position):
                 self.statement(entry, match, position, location)
+                if match[3].startswith("br"):
+                    branches.append((entry.instructions[-1], tuple(self.chain)))
             else:
                 raise self.fail(position, "not understood")
             position = match.end()
+
+    @staticmethod
+    def resolve(
+        entry: Entry, branches: list[tuple[Instruction, tuple[int, ...]]], places: dict[tuple[int, str], str]
+    ) -> None:
+        """Labels that branches name are those of the innermost scope around the branch that has them."""
+
+        def label(operand: Operand, chain: tuple[int, ...]) -> Operand:
+            if not isinstance(operand, Symbol):
+                return operand
+            names = (places.get((scope, operand.name)) for scope in reversed(chain))
+            return Symbol(next(filter(None, names), operand.name))
+
+        for instruction, chain in branches:
+            if instruction.opcode.startswith("bra"):
+                instruction.operands = tuple(label(operand, chain) for operand in instruction.operands)
 
     def location(self, match: re.Match[str]) -> Location | None:
         if match[2] == "0":  # code with no line of its own keeps none
@@ -415,7 +465,7 @@ class _Parser:
             return Immediate(32)
         return None
 
-    def lookup(self, name: str) -> Register | None:
+    def lookup(self, name: str) -> Register | Symbol | None:
         for scope in reversed(self.scopes):
             if name in scope:
                 return scope[name]
@@ -446,7 +496,7 @@ class _Parser:
             return Vector(tuple(self.operand(item, position) for item in text[1:-1].split(",") if item.strip()))
         if head == "!":
             register = self.lookup(text[1:].strip())
-            if register is None:
+            if not isinstance(register, Register):
                 raise self.fail(position, f"an operand {text!r} that names no register")
             return Negated(register)
         if "|" in text:
@@ -464,9 +514,10 @@ class _Parser:
         negated, guard_name, opcode, rest = match.groups()
         guard = None
         if guard_name:
-            guard = self.lookup(guard_name)
-            if guard is None or guard.kind != "pred":
+            found = self.lookup(guard_name)
+            if not isinstance(found, Register) or found.kind != "pred":
                 raise self.fail(position, f"the guard {guard_name!r} is no predicate register")
+            guard = found
         rest = _SPACE.sub(" ", rest).strip()
         operands = tuple(self.operand(item, position) for item in _OPERAND_SPLIT.split(rest)) if rest else ()
         text = " ".join(match[0].split())

@@ -59,7 +59,7 @@ class Scheduler:
     def start(self, born: np.ndarray) -> None:
         """A new batch: the lanes `born` stand at the first block."""
         self.born = born
-        self.uniform, self.current = True, 0
+        self.uniform, self.current = True, self.machine.program.first_block
         self.key[:] = NOWHERE
         self.barrier[:] = -1
         self.joining[:] = -1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -49,6 +50,7 @@ def cache_key(
     parts = [source.text, source.name, source.entry, arch, version, *options]
     parts += [part for header in source.headers for part in header]
     parts += [library.identity for library in libraries]
+    parts += [source.expression] if source.expression else []
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -85,18 +87,21 @@ def compile_unit(
         from_cache = files is not None and {"kernel.cubin", "kernel.ptx", "kernel.log"} <= files.keys()
         if files is None or not from_cache:
             folders = [f"--include-path={folder}" for library in libraries for folder in library.folders]
-            cubin, ptx, log = nvrtc.build(source, arch, (*all_options, *folders))
+            cubin, ptx, log, entry = nvrtc.build(source, arch, (*all_options, *folders))
             files = {"kernel.cubin": cubin, "kernel.ptx": ptx.encode(), "kernel.log": log.encode()}
-            nvrtc.parse_resources(log, source.entry)  # an entry without a report must not be stored
+            if source.expression:
+                files["kernel.entry"] = entry.encode()
+            nvrtc.parse_resources(log, entry)  # an entry without a report must not be stored
             cache.store(key, files)
         log = files["kernel.log"].decode()
+        entry = files["kernel.entry"].decode() if "kernel.entry" in files else source.entry
         kernel = CompiledKernel(
-            entry=source.entry,
+            entry=entry,
             arch=arch,
             cubin=files["kernel.cubin"],
             ptx=files["kernel.ptx"].decode(),
             log=log,
-            resources=nvrtc.parse_resources(log, source.entry),
+            resources=nvrtc.parse_resources(log, entry),
             source=source,
             key=key,
             seconds=time.perf_counter() - start,
@@ -115,24 +120,42 @@ def compile_source(
     include: Sequence[str | Path] = (),
     options: Sequence[str] = (),
 ) -> CompiledKernel:
-    """Compile a person's own CUDA C++. `entry` is the kernel's name in the PTX (write it `extern "C"`).
+    """Compile a person's own CUDA C++, as a file of it would be by nvcc.
 
-    `include` names folders for quoted includes, before which the package's own device code is searched last.
+    `entry` is the kernel as C++ names it (`scale`, `ns::scale`, `scale<float, 4>`), or its name in the PTX; the
+    result's `entry` is the latter. `include` names folders for quoted includes, before which the package's own device
+    code is searched last. CUDA's headers come from installed wheels, for the C library's there are stand-ins
+    (jit/wheels.py).
     Raises CompileError with the compiler's log, or when the source has no such entry.
     """
     from .source import CUDA_ROOT
+    from .wheels import IMPLICIT, advice, needs_toolkit, standard_headers, toolkit
 
     folders = [*(Path(folder) for folder in include), CUDA_ROOT]
-    source = Source(text, name, entry, gather(text, folders))
+    headers = gather(text, folders, leave=True)
+    libraries = toolkit() if needs_toolkit(text, headers) else ()
+    expression = "" if entry.startswith("_Z") else entry
+    source = Source(text, name, entry, (*standard_headers(), *headers), expression)
     try:
-        return compile_unit(source, arch, options)
+        return compile_unit(source, arch, (f"--pre-include={IMPLICIT}", "--device-int128", *options), libraries)
     except CompileError as error:
-        if "reported no registers" in str(error):
+        refused = str(error)
+        errors = [line for line in error.log.splitlines() if ": error:" in line]
+        unnamed = bool(errors) and all("__nv_name_map" in line and "overloaded" not in line for line in errors)
+        if unnamed or "reported no registers" in refused or "has no kernel named" in refused:
             raise CompileError(
-                f'{name} has no kernel named {entry!r} in its PTX. Declare it: extern "C" __global__ void {entry}(...)',
-                error.log,
-            ) from error
+                f"{name} has no kernel {entry!r}{_others(text)}. Give its name as C++ knows it, a template's with its "
+                f"arguments (scale<float, 4>).", error.log
+            ) from error  # fmt: skip
+        if hint := advice(error.log, text, nvrtc.version()):
+            raise CompileError(f"{refused}\n{hint}", error.log) from error
         raise
+
+
+def _others(text: str) -> str:
+    plain = re.sub(r"__launch_bounds__\s*\([^)]*\)", "", text)
+    names = re.findall(r"__global__[^;{(]*?\b(\w+)\s*\(", plain)
+    return f"; it has {', '.join(dict.fromkeys(names))}" if names else ", nor any other"
 
 
 def compile_rung(

@@ -63,25 +63,33 @@ def _text(program: Any, size: Any, get: Any) -> str:
     return _bytes(program, size, get).rstrip(b"\0").decode(errors="replace")
 
 
-def build(source: Source, arch: str, options: Sequence[str]) -> tuple[bytes, str, str]:
-    """(cubin, PTX, log) of a source. Raises CompileError with the compiler's log."""
+def build(source: Source, arch: str, options: Sequence[str]) -> tuple[bytes, str, str, str]:
+    """(cubin, PTX, log, entry) of a source. Raises CompileError with the compiler's log."""
     nvrtc = bindings()
     names = [name.encode() for name, _ in source.headers]
     texts = [text.encode() for _, text in source.headers]
     status, program = nvrtc.nvrtcCreateProgram(source.text.encode(), source.name.encode(), len(names), texts, names)
     if int(status):
         raise CompileError(f"NVRTC could not create a program for {source.name}: {status!r}")
+    expression, entry = source.expression.encode(), source.entry
     try:
+        if expression:
+            nvrtc.nvrtcAddNameExpression(program, expression)
         arguments = [f"--gpu-architecture={arch}".encode(), *(option.encode() for option in options)]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(arguments), arguments)
         log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).strip()
         if int(status):
             raise CompileError(f"{source.name} does not compile for {arch} ({status.name}):\n{log}", log)
+        if expression:
+            status, lowered = nvrtc.nvrtcGetLoweredName(program, expression)
+            if int(status):
+                raise CompileError(f"{source.name} has no kernel named {source.expression!r} ({status.name})", log)
+            entry = lowered.decode()
         cubin = _bytes(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
         ptx = _text(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return cubin, ptx, log
+    return cubin, ptx, log, entry
 
 
 def parse_resources(log: str, entry: str) -> Resources:

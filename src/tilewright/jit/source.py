@@ -32,6 +32,9 @@ class Source:
     name: str
     entry: str
     headers: tuple[tuple[str, str], ...] = ()
+    expression: str = ""
+    """The kernel as C++ names it (`scale`, `ns::scale<float>`): the compiler then says its name in the PTX. Without one
+    the entry is that name."""
 
 
 @dataclass(frozen=True)
@@ -51,32 +54,37 @@ def _read(path: Path) -> str:
 
 
 def gather(
-    text: str, folders: Sequence[Path], generated: Mapping[str, str] = MappingProxyType({})
+    text: str,
+    folders: Sequence[Path],
+    generated: Mapping[str, str] = MappingProxyType({}),
+    leave: bool = False,
 ) -> tuple[tuple[str, str], ...]:
-    """(name, text) of every quoted include reachable from `text`, searched in `folders`, in order of first use.
+    """(name, text) of every quoted include reachable from `text`, in order of first use.
 
-    A name is always relative to one of the folders, never to the including file: one spelling, one file. `generated`
-    texts take the place of files by these names. Raises CompileError for a file that is nowhere.
+    A name is looked for in `folders`, then beside the file that includes it: one spelling, one file. `generated` texts
+    take the place of files by these names. A file that is nowhere raises CompileError, or is left to the compiler's own
+    search (`leave`).
     """
     found: dict[str, str] = {}
-    pending = _INCLUDE.findall(text)
+    pending: list[tuple[str, Path | None]] = [(name, None) for name in _INCLUDE.findall(text)]
     while pending:
-        name = pending.pop(0)
+        name, beside = pending.pop(0)
         if name in found:
             continue
         if name in generated:
             found[name] = generated[name]
-            pending.extend(_INCLUDE.findall(found[name]))
+            pending += [(inner, None) for inner in _INCLUDE.findall(found[name])]
             continue
-        for folder in folders:
+        for folder in (*folders, beside) if beside else folders:
             path = folder / name
             if path.is_file():
                 found[name] = _read(path)
-                pending.extend(_INCLUDE.findall(found[name]))
+                pending += [(inner, path.parent) for inner in _INCLUDE.findall(found[name])]
                 break
         else:
-            places = ", ".join(str(folder) for folder in folders)
-            raise CompileError(f'#include "{name}" was not found in {places}. Name its folder with include=.')
+            if not leave:
+                places = ", ".join(str(folder) for folder in folders)
+                raise CompileError(f'#include "{name}" was not found in {places}. Name its folder with include=.')
     return tuple(found.items())
 
 

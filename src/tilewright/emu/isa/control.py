@@ -6,6 +6,7 @@ import numpy as np
 
 from ..machine import Machine
 from ..ptx import Instruction, Symbol
+from .call import come_back
 from .registry import Step, executes
 
 
@@ -52,7 +53,10 @@ def branch_indexed(machine: Machine, instruction: Instruction) -> Step:
 
 @executes("{ret|exit}{.uni|}", kind="control", ends_block=True, destination="none")
 def leave(machine: Machine, instruction: Instruction) -> Step:
-    """The end of a thread: a kernel has no caller to return to."""
+    """The end of a thread, or `ret` in a function: back to its caller."""
+    program = machine.program
+    if instruction.opcode.startswith("ret") and program.routine_at(instruction.index) is not program.routines[-1]:
+        return come_back(machine, instruction)
     scheduler, otherwise = machine.scheduler, machine.following(instruction)
     if instruction.guard is None:
         return lambda: scheduler.leave(None, otherwise)

@@ -26,6 +26,23 @@ executes("rcp.rn.f64", kind="fp64", flops=("dspecial", 1))(
 )
 
 
+@executes("{op:rcp|rsqrt}.approx.ftz.f64", kind="fp64", flops=("dspecial", 1))
+@elementwise(types=("f64", "f64"))
+def coarse(machine: Machine, fields: dict[str, str]) -> Compute:
+    """The seed of a division or root: of the upper 32 bits, and with the lower 32 bits of the result zero."""
+    upper = np.uint64(0xFFFFFFFF00000000)
+    tiny = np.finfo(np.float64).tiny
+
+    def compute(out: np.ndarray, a: np.ndarray) -> None:
+        x = (np.ascontiguousarray(a).view(np.uint64) & upper).view(np.float64)
+        x = np.where(np.abs(x) < tiny, np.copysign(0.0, x), x)
+        result = 1.0 / (x if fields["op"] == "rcp" else np.sqrt(x))
+        result = np.where(np.abs(result) < tiny, np.copysign(0.0, result), result)
+        np.copyto(out, (result.view(np.uint64) & upper).view(np.float64))
+
+    return compute
+
+
 @executes("{op:neg|abs}.f64", kind="fp64")
 @elementwise(types=("f64", "f64"))
 def sign(machine: Machine, fields: dict[str, str]) -> Compute:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..machine import WINDOWS, Machine
-from ..ptx import Instruction, Vector
+from ..ptx import Instruction, Memory, Operand, Symbol, Vector
 from .registry import NUMPY, Step, executes
 
 TYPES = "b8|u8|s8|b16|u16|s16|b32|u32|s32|f32|b64|u64|s64|f64|b128"
@@ -77,7 +77,7 @@ def _expect_operands(machine: Machine, instruction: Instruction) -> None:
     machine.expect(instruction, len(instruction.operands) == count, f"needs {count} operands")
 
 
-def _vector(instruction: Instruction) -> int:
+def vector_of(instruction: Instruction) -> int:
     text = instruction.fields.get("vec", "")
     return int(text[2:]) if text else 1
 
@@ -93,7 +93,7 @@ def load(machine: Machine, instruction: Instruction) -> Step:
     """A load from global, shared or local memory, or through a generic address."""
     space = _window(instruction.fields["space"])
     _expect_operands(machine, instruction)
-    spread = Spread(machine, instruction, _vector(instruction), 0)
+    spread = Spread(machine, instruction, vector_of(instruction), 0)
     put, elements, nbytes = spread.scatter(instruction), spread.elements, spread.bytes
     base, offset = machine.pointer(instruction, instruction.operands[1])
     sites = {name: machine.trace.site(instruction.index, f"{name}_load") for name in reachable(space)}
@@ -128,7 +128,7 @@ def store(machine: Machine, instruction: Instruction) -> Step:
     """A store to global, shared or local memory, or through a generic address."""
     space = _window(instruction.fields["space"])
     _expect_operands(machine, instruction)
-    spread = Spread(machine, instruction, _vector(instruction), 1)
+    spread = Spread(machine, instruction, vector_of(instruction), 1)
     take, nbytes = spread.gather(instruction), spread.bytes
     base, offset = machine.pointer(instruction, instruction.operands[0])
     sites = {name: machine.trace.site(instruction.index, f"{name}_store") for name in reachable(space)}
@@ -207,11 +207,35 @@ def by_space(
     return generic
 
 
-@executes(f"ld.{{space:param|param::entry}}{{vec:.v2|.v4|}}.{{type:{TYPES}}}", kind="move")
+def argument_bytes(machine: Machine, instruction: Instruction, operand: Operand, nbytes: int) -> np.ndarray | None:
+    """The bytes of each lane that `[argument + offset]` names, uint8 [lanes, nbytes]; None if it is no argument."""
+    if not isinstance(operand, Memory) or not isinstance(operand.base, Symbol):
+        return None
+    found = machine.program.arguments.get(operand.base.name)
+    if found is None:
+        return None
+    start, size = found
+    offset = operand.offset + operand.base.offset
+    machine.expect(instruction, 0 <= offset <= size - nbytes, f"is outside the {size} bytes of {operand.base.name}")
+    return machine.calls.area[:, start + offset : start + offset + nbytes]
+
+
+@executes(f"ld.{{space:param|param::entry|param::func}}{{vec:.v2|.v4|}}.{{type:{TYPES}}}", kind="move")
 def load_parameter(machine: Machine, instruction: Instruction) -> Step:
-    """A kernel parameter: at a known offset, or through an address computed in the parameter window."""
-    spread = Spread(machine, instruction, _vector(instruction), 0)
+    """A parameter of the kernel, by name or by an address in the parameter window; or of a function, or its result."""
+    spread = Spread(machine, instruction, vector_of(instruction), 0)
     put, nbytes = spread.scatter(instruction), spread.bytes
+    place = argument_bytes(machine, instruction, instruction.operands[1], nbytes)
+    if place is not None:
+        into = spread.elements.view(np.uint8).reshape(machine.lanes, nbytes)
+
+        def passed() -> None:
+            lanes = machine.lane_list()
+            count = machine.lanes if lanes is None else len(lanes)
+            into[:count] = place if lanes is None else place[lanes]
+            put(count, lanes)
+
+        return passed
     base, offset = machine.pointer(instruction, instruction.operands[1])
     data, low = machine.param_data, WINDOWS["param"]
     raw = spread.elements.view(np.uint8).reshape(machine.lanes, nbytes)
@@ -239,7 +263,7 @@ def load_parameter(machine: Machine, instruction: Instruction) -> Step:
 @executes(f"ld.const{{vec:.v2|.v4|}}.{{type:{TYPES}}}", kind="memory_const")
 def load_constant(machine: Machine, instruction: Instruction) -> Step:
     """A load from constant memory, which lies among the global buffers and is read-only."""
-    spread = Spread(machine, instruction, _vector(instruction), 0)
+    spread = Spread(machine, instruction, vector_of(instruction), 0)
     put, elements, nbytes = spread.scatter(instruction), spread.elements, spread.bytes
     base, offset = machine.pointer(instruction, instruction.operands[1])
     site = machine.trace.site(instruction.index, "const_load")

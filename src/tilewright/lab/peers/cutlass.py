@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from functools import lru_cache
 from importlib import metadata
-from pathlib import Path
 
 from ...errors import ConfigRejected, MissingDependency
 from ...jit.source import Constant, Library
+from ...jit.wheels import library
 from ...ladder.rung import GemmConfig, Rung, ceil_div
 from ...ladder.tensor import CPP_TYPES
 from ...problems import ITEM_BYTES, GemmProblem, Matrix
@@ -69,30 +68,12 @@ def libraries() -> tuple[Library, ...]:
         ("nvidia-cuda-crt", ("nvidia/cu13/include",)),  # what the runtime's headers include, beside them
     ):
         try:
-            found.append(_library(name, inner))
+            found.append(library(name, inner))
         except (metadata.PackageNotFoundError, FileNotFoundError) as error:
             missing.append(f"{name} ({error})")
     if missing:
         raise MissingDependency(f"CUTLASS's headers are not all there: {', '.join(missing)}. Install them: {GET}")
     return tuple(found)
-
-
-def _library(name: str, inner: tuple[str, ...]) -> Library:
-    """The wheel's include folders; its identity hashes what its RECORD says of every file in them."""
-    package = metadata.distribution(name)
-    digest, folders = hashlib.sha256(), []
-    for folder in inner:
-        lines = sorted(
-            f"{file.as_posix()} {file.hash.value if file.hash else file.size}"
-            for file in package.files or ()
-            if file.as_posix().startswith(folder + "/")
-        )
-        path = Path(str(package.locate_file(folder)))
-        if not lines or not path.is_dir():
-            raise FileNotFoundError(f"{package.version} holds no {folder}")
-        digest.update("\n".join(lines).encode())
-        folders.append(path)
-    return Library(tuple(folders), f"{name} {package.version} {digest.hexdigest()}")
 
 
 def version() -> str:

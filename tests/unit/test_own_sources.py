@@ -1,0 +1,104 @@
+"""People's own CUDA files: names as C++ knows them, headers included out of habit, and what is said without them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.errors import CompileError
+from tilewright.jit import compile_source
+from tilewright.jit.wheels import STANDARD, advice
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+
+
+NAMES = """
+__global__ void scale(float *x) { x[threadIdx.x] *= 2; }
+namespace ours { __global__ void scale(float *x) { x[threadIdx.x] *= 3; } }
+template <class T, int N> __global__ __launch_bounds__(64) void fill(T *x) { x[threadIdx.x] = N; }
+extern "C" __global__ void plain(float *x) { *x = 1; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "in_ptx"),
+    [
+        ("scale", "_Z5scalePf"),
+        ("ours::scale", "_ZN4ours5scaleEPf"),
+        ("fill<double, 7>", "_Z4fillIdLi7EEvPT_"),
+        ("plain", "plain"),
+        ("_Z5scalePf", "_Z5scalePf"),
+    ],
+)
+def test_a_kernel_is_found_by_its_name_in_cpp_also_from_the_cache(entry, in_ptx):
+    for _ in range(2):
+        kernel = compile_source(NAMES, entry=entry)
+        assert kernel.entry == in_ptx
+        assert f".entry {in_ptx}(" in kernel.ptx
+        assert kernel.resources.registers > 0
+
+
+def test_a_kernel_that_is_not_there_is_answered_with_those_that_are():
+    with pytest.raises(CompileError, match="no kernel 'skale'; it has scale, fill, plain"):
+        compile_source(NAMES, entry="skale")
+    with pytest.raises(CompileError, match=r"Several kernels have this name"):
+        compile_source("__global__ void k(int *x) {} __global__ void k(float *x) {}", entry="k")
+
+
+def test_an_error_of_the_source_is_not_mistaken_for_a_wrong_name():
+    with pytest.raises(CompileError, match='"zzz" is undefined'):
+        compile_source("__global__ void k(int *x) { *x = zzz; }", entry="k")
+
+
+def test_habitual_headers_macros_and_128_bit_integers_are_there():
+    includes = "".join(f"#include <{name}>\n" for name in STANDARD)
+    body = """__global__ void k(float *f, uint8_t *b, int64_t *l) {
+        assert(threadIdx.x < 32); f[0] = -INFINITY; f[1] = NAN; f[2] = M_PI; f[3] = FLT_MAX; f[4] = sqrtf(f[5]);
+        *b = UINT8_MAX; *l = (int64_t)(((unsigned __int128)*l * *l) >> 64) + INT_MAX + INT64_MIN + LLONG_MAX;
+    }"""
+    compile_source(includes + body, entry="k")
+    compile_source("__global__ void k(float *f) { *f = INFINITY + NAN + M_PI + INT_MAX; }", entry="k")
+    own = "typedef unsigned long long uint64_t;\n#define M_PI 3.14159265358979\n"
+    compile_source(own + "__global__ void k(double *f) { *f = M_PI + (uint64_t)f; }", entry="k")
+
+
+def test_a_quoted_include_is_also_found_beside_the_file_that_includes_it(tmp_path):
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "outer.h").write_text('#include "leaf.h"\n')
+    (tmp_path / "inner" / "leaf.h").write_text("#define LEAF 5\n")
+    kernel = compile_source('#include "inner/outer.h"\n__global__ void k(int *x) { *x = LEAF; }', entry="k",
+                            include=[tmp_path])  # fmt: skip
+    assert ", 5;" in kernel.ptx
+
+
+@pytest.mark.parametrize("spelling", ["<cuda_fp16.h>", '"cuda_fp16.h"'])
+def test_headers_of_the_toolkit_come_from_their_wheels(spelling):
+    pytest.importorskip("nvidia", reason="needs the wheel nvidia-cuda-runtime")
+    kernel = compile_source(f"#include {spelling}\n__global__ void k(__half *x) {{ *x = __hadd(*x, *x); }}", entry="k")
+    assert "add.f16" in kernel.ptx or "fma.rn.f16" in kernel.ptx
+
+
+@pytest.mark.parametrize("spelling", ["<cuda_fp16.h>", '"cuda_fp16.h"'])
+def test_without_the_wheels_the_error_names_them(spelling, monkeypatch):
+    monkeypatch.setattr("tilewright.jit.wheels.toolkit", lambda: ())
+    with pytest.raises(CompileError, match=r"pip install 'nvidia-cuda-runtime==\d+\.\d+\.\*' 'nvidia-cuda-crt"):
+        compile_source(f"#include {spelling}\n__global__ void k(__half *x) {{ }}", entry="k")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("#include <vector>\n", "host's C"),
+        ('#include "ours.h"\n', "Name the folder of ours.h"),
+        ("int main() { cudaDeviceSynchronize(); }", "host code"),
+    ],
+)
+def test_what_run_time_compilation_cannot_read_is_explained(text, says):
+    with pytest.raises(CompileError, match=says):
+        compile_source(text + "__global__ void k(int *x) { *x = 1; }", entry="k")
+
+
+def test_other_errors_get_no_advice():
+    assert advice('k.cu(1): error: expected a ";"', "__global__ void k() {}", "13.0") == ""
