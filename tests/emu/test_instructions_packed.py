@@ -111,6 +111,17 @@ def test_extremes_order_zeros_and_treat_nan_as_asked(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_extremes_of_magnitudes_have_the_product_of_the_signs(kind):
+    one, two = (0x3C00, 0x4000) if kind == "f16" else (0x3F80, 0x4000)
+    a = np.array([one, one | 0x8000, two | 0x8000, 0x7FFF], np.uint16)
+    b = np.array([two, two | 0x8000, one, one | 0x8000], np.uint16)
+    most = packed("max.xorsign.abs.{} %d, %a, %b;", kind, [a, b])
+    assert (most & 0x7FFF).tolist() == [two, two, two, one]
+    assert (most[:3] & 0x8000).tolist() == [0, 0, 0x8000]
+    assert (packed("min.xorsign.abs.{} %d, %a, %b;", kind, [a, b])[:3] & 0x7FFF).tolist() == [one] * 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_two_fp32_values_become_a_pair_the_first_on_top(kind):
     rng = np.random.default_rng(4)
     high, low = (rng.standard_normal(64).astype(np.float32) for _ in range(2))

@@ -31,6 +31,15 @@ def test_each_precision_gives_its_accuracy():
     assert 100 * plain < rounded < 0.05
 
 
+def test_gpus_of_compute_capability_8_0_get_the_same_accuracy():
+    """They lack the instructions by which others round to tf32 and watch magnitudes."""
+    with tw.emulator(gpu="A100"):
+        assert error(tw.matmul(A, B, precision="fp32x3", config=SMALL)) < 1e-5
+        assert error(tw.matmul(A, B, precision="tf32", config=SMALL)) < 0.05
+        np.testing.assert_array_equal(tw.matmul(1e-30 * A, 1e-10 * B, precision="fp32x3", config=SMALL)[0, 0, 0],
+                                      tw.matmul(1e-30 * A, 1e-10 * B, rung="f01")[0, 0, 0])  # fmt: skip
+
+
 def test_c_bias_and_activation_go_with_a_precision():
     c, bias = RNG.standard_normal((40, 33), np.float32), RNG.standard_normal(33, np.float32)
     with tw.emulator():

@@ -437,3 +437,39 @@ def test_wmma_with_fp16_accumulators():
     given = np.concatenate([x.astype(np.float16) for x in (a, b, c)])
     done = emu.emulate(around(body, 0, 0), "k", 1, 32, [given, np.zeros((16, 16), np.float16)])
     np.testing.assert_array_equal(done.arrays[1], (a @ b + c).astype(np.float16))
+
+
+def test_lanes_that_part_and_meet_again_many_times_make_their_products_together():
+    """The turn that lanes further on get for fairness' sake is for those who are starved."""
+    ptx = """.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 out) {
+    .reg .pred %p<3>; .reg .b32 %r<5>; .reg .f32 %f<6>; .reg .b64 %rd<3>;
+    ld.param.u64 %rd0, [out];
+    mov.u32 %r0, %tid.x;
+    mov.u32 %r1, 0;
+    mov.f32 %f0, 0f00000000; mov.f32 %f1, %f0; mov.f32 %f2, %f0; mov.f32 %f3, %f0;
+    setp.lt.u32 %p0, %r0, 5;
+$AGAIN:
+    @%p0 bra $FEW;
+    mov.b32 %r2, 0x3f800000;
+    bra.uni $MEET;
+$FEW:
+    mov.b32 %r2, 0x40000000;
+$MEET:
+    mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32
+        {%f0, %f1, %f2, %f3}, {%r2, %r2, %r2, %r2}, {%r2, %r2}, {%f0, %f1, %f2, %f3};
+    add.u32 %r1, %r1, 1;
+    setp.lt.u32 %p1, %r1, 500;
+    @%p1 bra $AGAIN;
+    mul.wide.u32 %rd1, %r0, 4;
+    add.u64 %rd2, %rd0, %rd1;
+    st.global.f32 [%rd2], %f0;
+    ret;
+}
+"""
+    out = emu.emulate(ptx, "k", 1, 32, [np.full(32, np.nan, np.float32)]).arrays[0]
+    # row 0 and column 0 hold a 2 each k: 4 + 4 + 4 + 4 and so on; far from them all are 1
+    assert out[0] == 500 * 2 * (4 * 4)
+    assert out[31] == 500 * 8

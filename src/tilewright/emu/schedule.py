@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NOWHERE = np.iinfo(np.int32).max
 FAIR_EVERY = 256
-"""Every so many picks among diverged lanes one goes to the next block in turn instead of the lowest."""
+"""Every so many picks since all lanes were together one goes to the next block in turn instead of the lowest."""
 
 Release = Callable[[np.ndarray], None]
 
@@ -128,6 +128,7 @@ class Scheduler:
             return -1
         if self.active == self.live_count:
             self.uniform, self.current = True, here
+            self._picks = 0  # nobody was starved
             machine.set_mask(None if self.live_count == machine.lanes else self.live)
         else:
             machine.set_mask(mask)

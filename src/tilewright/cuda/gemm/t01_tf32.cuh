@@ -27,6 +27,6 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
       between(i);
     }
   };
-  multiply_all<Cfg, Tf32, Tiling::rows>(args, copy_a, copy_b, multiply, [](int) {});
+  multiply_all<Cfg, Tf32, Tiling::rows, 0>(args, copy_a, copy_b, multiply, [](bool) {});
   acc.store(args, origin.row + at.row0, origin.col + at.col0);
 }

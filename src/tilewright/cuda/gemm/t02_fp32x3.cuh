@@ -100,12 +100,9 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
     }
   };
   SharedSums<Cfg> far(b_tiles + 2 * B::bytes);
-  const auto behind = [&](int tiles) {
-    constexpr int chain = 512 / Cfg::tile_k;
-    if constexpr (Cfg::chains)
-      if (tiles % chain == 0) far.take(acc, tiles == chain);
-  };
-  multiply_all<Cfg, Bf16x3, 6 * Tiling::rows / group>(args, copy_a, copy_b, multiply, behind);
+  constexpr int chain = Cfg::chains ? 512 / Cfg::tile_k : 0;
+  multiply_all<Cfg, Bf16x3, 6 * Tiling::rows / group, chain>(
+      args, copy_a, copy_b, multiply, [&](bool first) { far.take(acc, first); });
   if constexpr (Cfg::chains) far.give(acc);
   // The tiles are read: the barrier behind the last one was the last, and their place is free.
   const int row = origin.row + at.row0, col = origin.col + at.col0;

@@ -6,8 +6,9 @@
 //     tile t, second half                 A of tile t + 2 is fetched; B of tile t + 1 is put
 //     end of tile t                       barrier: tile t + 1 is there for all, and all have read tile t
 //
-// so that a load has half a tile's products to arrive behind, and registers hold half a tile. Behind the last tile the
-// last one is fetched and put again, into the buffer that nobody reads: cheaper than a branch in each step.
+// part by part, a part fetched where one is put: a load has half a tile's products to arrive behind, and registers hold
+// half a tile. Behind the last tile the last one is fetched and put again, into the buffer that nobody reads: cheaper
+// than a branch in each step.
 
 #include "ptx/grid_dependency.cuh"
 #include "tile/copy32.cuh"
@@ -42,9 +43,9 @@ struct Operand {
 
 /// All products of a block's tiles. `multiply(a_buffer, b_buffer, step, between)` multiplies one step of Format::step_k
 /// from the buffers so many bytes behind the first, and calls between(0), .. between(places - 1) on its way: each puts
-/// a part of the next tile, so that making the format runs behind the tensor cores' products. Behind each tile but the
-/// last behind(tiles done) is called.
-template <class Cfg, class Format, int places, class Multiply, class Behind>
+/// a part of the next tile, so that making the format runs behind the tensor cores' products. Behind each `chain` tiles,
+/// but not behind the last tile, behind(first time) is called.
+template <class Cfg, class Format, int places, int chain, class Multiply, class Behind>
 __device__ inline void multiply_all(const GemmArgs& args, typename Operand<Cfg, Format, true>::Copy& copy_a,
                                     typename Operand<Cfg, Format, false>::Copy& copy_b, Multiply multiply,
                                     Behind behind) {
@@ -56,26 +57,37 @@ __device__ inline void multiply_all(const GemmArgs& args, typename Operand<Cfg, 
   wait_for_earlier_grids();
   let_later_grids_start();
   if (tiles == 0) return;
-  copy_a.fetch(tiles > 1);
-  copy_b.fetch(tiles > 1);
+  copy_a.fetch_part(0, 1);
+  copy_b.fetch_part(0, 1);
+  if (tiles > 1) copy_a.advance(), copy_b.advance();
   copy_a.put_part(0, 0, 1);
   copy_b.put_part(0, 0, 1);
-  copy_a.fetch(tiles > 2);
+  copy_a.fetch_part(0, 1);
+  if (tiles > 2) copy_a.advance();
   __syncthreads();
-  for (int tile = 0; tile < tiles; ++tile) {
-    const unsigned read = tile % 2, write = 1 - read;
+  for (int tile = 0; tile < tiles;) {
+    const int stop = chain ? min(tile + chain, tiles) : tiles;
+    const bool first = tile == 0;
+    for (; tile < stop; ++tile) {
+      const unsigned read = tile % 2, write = 1 - read;
 #pragma unroll
-    for (int s = 0; s < steps; ++s) {
-      if (s == 0) copy_b.fetch(tile + 2 < tiles);
-      if (s == half) copy_a.fetch(tile + 3 < tiles);
-      multiply(read * A::bytes, read * B::bytes, s, [&](int place) {
-        if (s < half)
-          copy_a.put_part(write * A::bytes, s * places + place, half * places);
-        else
-          copy_b.put_part(write * B::bytes, (s - half) * places + place, half * places);
-      });
+      for (int s = 0; s < steps; ++s) {
+        multiply(read * A::bytes, read * B::bytes, s, [&](int place) {
+          constexpr int parts = half * places;
+          const int part = s % half * places + place;
+          if (s < half) {
+            copy_a.put_part(write * A::bytes, part, parts);
+            copy_b.fetch_part(part, parts);
+          } else {
+            copy_b.put_part(write * B::bytes, part, parts);
+            copy_a.fetch_part(part, parts);
+          }
+        });
+        if (s == half - 1 && tile + 2 < tiles) copy_b.advance();
+      }
+      if (tile + 3 < tiles) copy_a.advance();
+      __syncthreads();
     }
-    __syncthreads();
-    if (tile + 1 < tiles) behind(tile + 1);
+    if (chain && tile < tiles) behind(first);
   }
 }

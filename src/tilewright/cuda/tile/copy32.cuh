@@ -38,11 +38,11 @@ struct Copy32 {
   static __device__ int column() { return threadIdx.x % vectors * 4; }
   static __device__ bool in_tile(int pass) { return !ragged || line(pass) < Tile::lines; }
 
-  /// The next tile into registers; `more`: then on along k, else the same tile comes again.
-  __device__ void fetch(bool more) {
+  /// One of `parts` equal parts of the tile into registers.
+  __device__ void fetch_part(int part, int parts) {
 #pragma unroll
     for (int p = 0; p < passes; ++p) {
-      if (!in_tile(p)) continue;
+      if (p * parts / passes != part || !in_tile(p)) continue;
       const int left = line0 + line(p) < source.outer_limit ? source.inner_limit - inner0 - column() : 0;
       if (!edge || (wide && left >= 4)) {
         const float4 v = *reinterpret_cast<const float4*>(from + p * lines_a_pass * source.outer_stride);
@@ -54,7 +54,10 @@ struct Copy32 {
         for (int i = 0; i < 4; ++i) held[p][i] = i < left ? at[i * source.inner_stride] : 0.f;
       }
     }
-    if (!more) return;
+  }
+
+  /// On along k.
+  __device__ void advance() {
     if constexpr (Tile::k_inner) {
       constexpr int tile_k = Tile::inner / Format::units;
       inner0 += tile_k;

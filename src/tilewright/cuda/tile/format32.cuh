@@ -54,8 +54,8 @@ struct Tf32 {
   }
 };
 
-/// x = p0 + p1 + p2. p0 is x cut to bf16, so that no finite x becomes infinite; what is left is rounded to p1, and what
-/// is left then is p2: exactly, down to |x| = 2^-109, below which bf16 has no numbers for the last bits.
+/// x = p0 + p1 + p2, each what the one before leaves rounded to bf16: exactly, down to |x| = 2^-109, below which bf16 has
+/// no numbers for the last bits, and up to (2 - 2^-8) 2^127, from where on p0 is infinite.
 struct Bf16x3 {
   static constexpr int planes = 3, units = 1, step_k = 16;
   template <int extent, int tile_k, bool k_inner>
@@ -78,17 +78,15 @@ struct Bf16x3 {
     for (int i = 0; i < 2; ++i) most[i] = most_bf16x2(most[i], part[0][i]);
   }
 
-  /// The largest magnitude that this thread has put, cut to bf16.
+  /// The largest magnitude that this thread has put, rounded to bf16.
   __device__ float largest() const {
     const unsigned both = most_bf16x2(most[0], most[1]);
-    return fmaxf(half_of<bf16>(both, 0), half_of<bf16>(both, 1));
+    return fmaxf(fabsf(half_of<bf16>(both, 0)), fabsf(half_of<bf16>(both, 1)));
   }
 
   static __device__ void split(float x, float y, unsigned& p0, unsigned& p1, unsigned& p2) {
-    constexpr unsigned upper = 0xffff0000;
-    const unsigned x_bits = __float_as_uint(x), y_bits = __float_as_uint(y);
-    p0 = __byte_perm(x_bits, y_bits, 0x7632);
-    const float x1 = x - __uint_as_float(x_bits & upper), y1 = y - __uint_as_float(y_bits & upper);
+    p0 = pack<bf16>(x, y);
+    const float x1 = x - half_of<bf16>(p0, 0), y1 = y - half_of<bf16>(p0, 1);
     p1 = pack<bf16>(x1, y1);
     p2 = pack<bf16>(x1 - half_of<bf16>(p1, 0), y1 - half_of<bf16>(p1, 1));
   }

@@ -134,12 +134,21 @@ _register("fma.rn{ftz:.ftz|}{sat:.sat|}{relu:.relu|}.{type:" + _KINDS + "}", 3, 
 
 
 def _extreme(fields: dict[str, str]) -> Callable[..., np.ndarray]:
+    """The smaller or the larger; with .xorsign.abs of the magnitudes, under the product of the signs."""
     kind = fields["type"]
     function = least_or_greatest(fields["op"], bool(fields["nan"]), np.dtype(np.uint64), 0x7FFFFFFFFFFFFFFF)
-    return lambda a, b: narrow(function(*(_flush16(widen(v, kind), fields) for v in (a, b))), kind)
+
+    def apply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        x, y = (_flush16(widen(v, kind), fields) for v in (a, b))
+        if not fields["abs"]:
+            return narrow(function(x, y), kind)
+        result = function(np.abs(x), np.abs(y))
+        return narrow(np.where(np.signbit(x) != np.signbit(y), -result, result), kind)
+
+    return apply
 
 
-_register("{op:min|max}{ftz:.ftz|}{nan:.NaN|}.{type:" + _KINDS + "}", 2, None, _extreme)
+_register("{op:min|max}{ftz:.ftz|}{nan:.NaN|}{abs:.xorsign.abs|}.{type:" + _KINDS + "}", 2, None, _extreme)
 
 
 def _sign(fields: dict[str, str]) -> Callable[..., np.ndarray]:
