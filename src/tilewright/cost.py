@@ -54,11 +54,7 @@ def narrow_operands(problem: GemmProblem, rung: Rung) -> tuple[str, ...]:
     """The operands ("a", "b") whose lines the rung's accesses cannot read as they lie."""
     item = ITEM_BYTES[problem.dtype]
     sides = (("a", problem.a, problem.m, problem.k), ("b", problem.b, problem.k, problem.n))
-    return tuple(
-        name
-        for name, matrix, rows, cols in sides
-        if matrix.unit(rows, cols) == "none" or matrix.vector_bytes(rows, cols, item) < rung.vector_bytes
-    )
+    return tuple(name for name, matrix, rows, cols in sides if not matrix.readable(rows, cols, item, rung.vector_bytes))
 
 
 def _pass_us(moved: float, gpu: Gpu) -> float:
@@ -99,12 +95,16 @@ def product_us(problem: GemmProblem, rung: Rung, choice: Choice, config: GemmCon
     return LAUNCH_US + (rounds - 1) * REFILL_US + max(arithmetic, copies, memory)
 
 
-def packing_us(problem: GemmProblem, names: tuple[str, ...], gpu: Gpu) -> float:
-    """Reading and writing each operand once."""
+def packing_us(problem: GemmProblem, config: GemmConfig, names: tuple[str, ...], gpu: Gpu) -> float:
+    """Reading each operand once, and writing it as whole tiles."""
     item, total = ITEM_BYTES[problem.dtype], 0.0
     for name in names:
-        matrix, size = (problem.a, problem.m * problem.k) if name == "a" else (problem.b, problem.k * problem.n)
-        total += PACK_US + _pass_us(2 * size * item * (problem.batch if matrix.batch_stride else 1), gpu)
+        matrix, rows, cols, tile_rows, tile_cols = (
+            (problem.a, problem.m, problem.k, config.tile_m, config.tile_k) if name == "a"
+            else (problem.b, problem.k, problem.n, config.tile_k, config.tile_n)
+        )  # fmt: skip
+        moved = rows * cols + ceil_div(rows, tile_rows) * tile_rows * ceil_div(cols, tile_cols) * tile_cols
+        total += PACK_US + _pass_us(moved * item * (problem.batch if matrix.batch_stride else 1), gpu)
     return total
 
 
@@ -129,7 +129,7 @@ def candidates(problem: GemmProblem, rung: Rung, choices: list[Choice], gpu: Gpu
             config = replace(choice.config, split_k=parts) if parts > 1 else choice.config
             for packs in sorted(ways):
                 us = (
-                    packing_us(problem, packs, gpu)
+                    packing_us(problem, config, packs, gpu)
                     + product_us(problem, rung, choice, config, len(narrow) - len(packs), gpu)
                     + summing_us(problem, parts, gpu)
                 )

@@ -30,8 +30,11 @@ class Matrix:
     def unit(self, rows: int, cols: int) -> str:
         """Which index walks memory one element at a time: "col" (a row lies contiguous), "row", or "none".
 
-        An extent of 1 has a stride that no access uses, so it suits either; "col" is preferred.
+        An extent of 1 has a stride that no access uses, so it suits either: a single column whose elements are
+        neighbours counts as a line of them; else "col" is preferred.
         """
+        if cols <= 1 and rows > 1 and self.row_stride == 1:
+            return "row"
         if self.col_stride == 1 or cols <= 1:
             return "col"
         if self.row_stride == 1 or rows <= 1:
@@ -46,6 +49,10 @@ class Matrix:
         if lines > 1:
             width = gcd(width, pitch * item_bytes)
         return gcd(width, self.batch_stride * item_bytes)
+
+    def readable(self, rows: int, cols: int, item_bytes: int, access_bytes: int) -> bool:
+        """Whether accesses so wide can read its lines: they lie contiguous, and each starts at a multiple of that."""
+        return self.unit(rows, cols) != "none" and self.vector_bytes(rows, cols, item_bytes) >= access_bytes
 
 
 def row_major(rows: int, cols: int, batch: int = 1) -> Matrix:

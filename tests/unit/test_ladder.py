@@ -168,7 +168,30 @@ def test_older_gpus_know_no_overlap():
 
 
 @pytest.mark.parametrize("rung", [rung.id for rung in rungs_for("f32")])
-def test_a_rung_whose_blocks_do_not_share_k_refuses_parts(rung):
-    config = dataclasses.replace(find_rung(rung).default, split_k=2)
-    reason = find_rung(rung).why_not(GemmProblem.dense(256, 256, 256), config, ARCHS["sm_90a"])
-    assert "its blocks do not share k" in reason
+def test_a_rung_refuses_levels_that_its_kernel_does_not_have(rung):
+    """Such a kernel would make a part of the result only, and say nothing."""
+    rung = find_rung(rung)
+    for level, value in (("split_k", 2), ("slices_k", 2), ("fragment_sets", 2)):
+        config = dataclasses.replace(rung.default, **{level: value})
+        reason = rung.why_not(GemmProblem.dense(256, 256, 256), config, ARCHS["sm_90a"])
+        assert f"{level} is {value}, and it has no such level" in reason
+    naive = find_rung("f01")
+    for config in (GemmConfig(16, 16, 16), GemmConfig(16, 16, 0, 2, 2), GemmConfig(32, 32, 0, 1, 1, 16, 32)):
+        assert "has no such level" in naive.why_not(GemmProblem.dense(256, 256, 256), config, ARCHS["sm_90a"])
+
+
+@pytest.mark.parametrize("rung", [rung.id for rung in GEMM_RUNGS])
+def test_a_rung_takes_the_levels_of_its_own_space(rung):
+    rung = find_rung(rung)
+    problem = GemmProblem.dense(256, 256, 256, dtype=rung.dtypes[0], precision=rung.precision)
+    for config in (rung.default, *rung.space()):
+        assert "no such level" not in (rung.why_not(problem, config, ARCHS["sm_90a"]) or "")
+
+
+def test_parts_of_k_beyond_a_grid_and_fractions_of_a_tile_are_refused():
+    h11, problem = find_rung("h11"), GemmProblem.dense(64, 64, 64, dtype="bf16")
+    many = dataclasses.replace(h11.default, split_k=70000)
+    assert "70000 parts of k; a grid holds 65535" in h11.why_not(problem, many, ARCHS["sm_90a"])
+    assert "tile_m is 16.0" in find_rung("f01").why_not(
+        GemmProblem.dense(64, 64, 64), GemmConfig(16.0, 16), ARCHS["sm_90a"]
+    )

@@ -11,7 +11,7 @@ import tilewright as tw
 from tilewright import plan as plan_module
 from tilewright.arch import GPUS
 from tilewright.choices import H11_CHOICES
-from tilewright.cost import SPLITS
+from tilewright.cost import SPLITS, packing_us
 from tilewright.ladder import find_rung
 from tilewright.plan import Demands, plan_for
 from tilewright.problems import GemmProblem, Matrix
@@ -94,6 +94,13 @@ def test_lines_that_wide_accesses_cannot_read_are_packed_where_it_pays():
 def test_an_empty_k_packs_nothing():
     problem = dataclasses.replace(odd(2048, 2048, 1), k=0)
     assert plan_for(problem, H200).packs == ()
+
+
+def test_packing_counts_the_zeros_that_fill_whole_tiles():
+    """A single column is written as a tile deep."""
+    config = H11.default
+    column, tile = (packing_us(dense(10**7, 64, k), config, ("a",), H200) for k in (1, config.tile_k))
+    assert 0.5 < column / tile < 0.6
 
 
 def test_the_same_problem_gets_the_same_plan():

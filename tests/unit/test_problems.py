@@ -15,6 +15,8 @@ def test_units_of_dense_strided_and_single_line_matrices():
     assert col_major(3, 5).unit(3, 5) == "row"
     assert Matrix(10, 2).unit(3, 5) == "none"
     assert Matrix(10, 7).unit(3, 1) == "col", "a stride that no access uses suits"
+    assert Matrix(1, 0).unit(3, 1) == row_major(3, 1).unit(3, 1) == "row", "neighbours in a column are a line"
+    assert Matrix(1, 1).unit(1, 1) == "col"
     assert Matrix(9, 7).unit(1, 5) == "row"
     assert Matrix(0, 1).unit(3, 5) == "col", "one row repeated"
 
@@ -40,6 +42,14 @@ def test_vector_width_of_aligned_and_offset_matrices():
     assert Matrix(64, 1, alignment=4).vector_bytes(4, 64, 4) == 4
     assert Matrix(64, 1, batch_stride=2).vector_bytes(4, 64, 4) == 8
     assert Matrix(1, 64).vector_bytes(64, 4, 4) == 16
+
+
+def test_accesses_can_read_contiguous_lines_that_start_where_they_may():
+    assert row_major(4, 64).readable(4, 64, 2, 16)
+    assert Matrix(1, 0).readable(64, 1, 2, 16), "a vector"
+    assert Matrix(65, 1).readable(4, 64, 4, 4)
+    assert not Matrix(65, 1).readable(4, 64, 4, 16)
+    assert not Matrix(64, 2).readable(4, 64, 4, 4), "no two elements are neighbours"
 
 
 def test_flops_bytes_and_intensity():

@@ -113,12 +113,6 @@ def _check_warps(config: GemmConfig, problem: GemmProblem) -> str | None:
     )  # fmt: skip
 
 
-def _check_no_subtiles(config: GemmConfig, problem: GemmProblem) -> str | None:
-    if config.subtiles_m * config.subtiles_n != 1:
-        return "subtiles are the next rung's"
-    return _check_warps(config, problem)
-
-
 def _check_transposed(config: GemmConfig, problem: GemmProblem) -> str | None:
     return _divides("thread_m by 4", config.thread_m, 4) or _check_warps(config, problem)
 
@@ -229,7 +223,7 @@ FP32_RUNGS: tuple[Rung, ...] = (
     ),
     Rung(
         "f07_warptile", "block, warp and thread tiles: a warp reads compact pieces that shared memory broadcasts",
-        "gemm/f07_warptile.cuh", ("f32",), _WARPS, _one(_WARPS), _plain_tiles, _check_no_subtiles, vector_bytes=16,
+        "gemm/f07_warptile.cuh", ("f32",), _WARPS, _one(_WARPS), _plain_tiles, _check_warps, vector_bytes=16,
     ),
     Rung(
         "f08_warptile_sub", "warp subtiles: loads of neighbouring lanes are neighbours, products independent chains",

@@ -77,10 +77,9 @@ class GemmConfig:
 
 def no_block(config: GemmConfig) -> str | None:
     """Why a config describes no block of threads at all, whatever the rung; None when it does."""
-    numbers = {f.name: value for f in fields(config) if f.name != "cache" and (value := getattr(config, f.name)) < 1}
-    for name, value in numbers.items():
-        if value < 0 or name not in ("tile_k", "warp_m", "warp_n"):
-            return f"{name} is {value}"
+    for name, value in ((f.name, getattr(config, f.name)) for f in fields(config) if f.name != "cache"):
+        if not isinstance(value, int) or value < (0 if name in ("tile_k", "warp_m", "warp_n") else 1):
+            return f"{name} is {value!r}"
     if (config.warp_m == 0) != (config.warp_n == 0):
         return f"a warp's tile of {config.warp_m} x {config.warp_n} is none"
     if config.threads < 1:
@@ -90,6 +89,10 @@ def no_block(config: GemmConfig) -> str | None:
 
 _OWN_CONSTANTS = ("cache", "fragment_sets", "split_k", "slices_k")
 """Fields of a config that only the rungs which use them compile in (Rung.own_constants)."""
+
+
+_OF_EVERY_RUNG = ("tile_m", "tile_n", "group_m", "min_blocks")
+"""Fields that any rung takes at any value; others only where its own configs have that level (Rung.why_not)."""
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -182,6 +185,8 @@ class Rung:
     """Whether its kernel waits for earlier grids itself (jit.launch.Launch.overlaps)."""
     out_dtypes: tuple[str, ...] = ("f32",)
     """Types that the result and C can have."""
+    levels: tuple[str, ...] = ()
+    """Fields of a config that its kernel knows beside those that its default sets."""
     precision: str = "ieee"
     """How it multiplies float32 operands (problems.PRECISIONS)."""
     own_constants: Callable[[GemmConfig, GemmProblem], dict[str, Constant]] = _none
@@ -205,9 +210,7 @@ class Rung:
         if arch.compute_capability < self.least_capability:
             need, have = ("{}.{}".format(*cc) for cc in (self.least_capability, arch.compute_capability))
             return f"{self.id} needs compute capability {need}; {arch} has {have}"
-        if config.split_k > 1 and "split_k" not in self.own_constants(config, problem):
-            return f"{self.id} cannot take {config}: its blocks do not share k; split_k is of h11 alone"
-        if reason := no_block(config) or self.check(config, problem):
+        if reason := no_block(config) or self._lacks(config) or self.check(config, problem):
             return f"{self.id} cannot take {config}: {reason}"
         if config.threads > arch.threads_per_block:
             return f"{config} needs {config.threads} threads a block; {arch} allows {arch.threads_per_block}"
@@ -218,6 +221,18 @@ class Rung:
         tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n)
         if tiles >= 2**31:
             return f"{config} makes {tiles} tiles; a grid holds 2147483647"
+        if config.split_k >= 2**16:
+            return f"{config} makes {config.split_k} parts of k; a grid holds 65535"
+        return None
+
+    def _lacks(self, config: GemmConfig) -> str | None:
+        """A level that the config has and this rung's kernel does not: it would make a part of the result only."""
+        for f in fields(config):
+            if getattr(config, f.name) == f.default or f.name in (*_OF_EVERY_RUNG, *self.levels):
+                continue
+            same_level = ("subtiles_m", "subtiles_n") if f.name.startswith("subtiles") else (f.name,)
+            if all(getattr(self.default, name) == getattr(GemmConfig, name) for name in same_level):
+                return f"{f.name} is {getattr(config, f.name)!r}, and it has no such level"
         return None
 
     def edge(self, problem: GemmProblem, config: GemmConfig) -> bool:
@@ -226,14 +241,11 @@ class Rung:
             return True
         if self.vector_bytes <= ITEM_BYTES[problem.dtype]:
             return False
-        item = ITEM_BYTES[problem.dtype]
-        if problem.a.unit(problem.m, problem.k) == "none" or problem.b.unit(problem.k, problem.n) == "none":
-            return True
-        widths = [
-            problem.a.vector_bytes(problem.m, problem.k, item),
-            problem.b.vector_bytes(problem.k, problem.n, item),
-        ]
-        return min(widths) < self.vector_bytes
+        item, width = ITEM_BYTES[problem.dtype], self.vector_bytes
+        return not (
+            problem.a.readable(problem.m, problem.k, item, width)
+            and problem.b.readable(problem.k, problem.n, item, width)
+        )
 
     def constants(self, problem: GemmProblem, config: GemmConfig) -> dict[str, Constant]:
         """What the kernel is compiled for: the config, and what of the problem selects a path."""

@@ -21,7 +21,7 @@ _STAGING = 1024
 
 def wide(matrix: Matrix, rows: int, cols: int, dtype: str) -> bool:
     """Whether 16-byte accesses suit the matrix: its lines contiguous and each at a multiple of 16 bytes."""
-    return matrix.unit(rows, cols) != "none" and matrix.vector_bytes(rows, cols, ITEM_BYTES[dtype]) == 16
+    return matrix.readable(rows, cols, ITEM_BYTES[dtype], 16)
 
 
 def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
@@ -103,14 +103,6 @@ def _stages(config: GemmConfig, least: int, most: int) -> str | None:
     return f"it needs {wanted}; the config has {config.stages}"
 
 
-def _plain_grid(config: GemmConfig) -> str | None:
-    """The rungs below h11 know one way to spread the work."""
-    for name, plain in (("split_k", 1), ("slices_k", 1)):
-        if getattr(config, name) != plain:
-            return f"{name}={getattr(config, name)}; it has no such level, {plain} is its value"
-    return None
-
-
 def _wmma(stages: int = 1, most: int = 0, sets: int = 1) -> Callable[[GemmConfig, GemmProblem], str | None]:
     def check(config: GemmConfig, problem: GemmProblem) -> str | None:
         shape = (config.warp_m // max(config.subtiles_m, 1), config.warp_n // max(config.subtiles_n, 1))
@@ -120,7 +112,6 @@ def _wmma(stages: int = 1, most: int = 0, sets: int = 1) -> Callable[[GemmConfig
                 None if shape in SHAPES else f"a product of {shape[0]} x {shape[1]} is none of wmma's: {SHAPES}",
                 _stages(config, stages, most or stages),
                 None if 1 <= config.fragment_sets <= sets else f"fragment_sets={config.fragment_sets}; 1 to {sets} fit",
-                _plain_grid(config),
             ))
         )  # fmt: skip
 
@@ -136,7 +127,6 @@ def _check_simt(config: GemmConfig, problem: GemmProblem) -> str | None:
             None if lanes_m * lanes_n == 32 and lanes_m > 1 else f"a subtile takes {lanes_m} x {lanes_n} lanes, not 32",
             None if config.thread_m % 4 == 0 == config.thread_n % 4 else "thread_m and thread_n must be multiples of 4",
             _stages(config, 1, 1),
-            _plain_grid(config),
         ))
     )  # fmt: skip
 
@@ -156,7 +146,7 @@ def _mma_reasons(config: GemmConfig, problem: GemmProblem, stages: tuple[int, in
 
 def _mma(stages: int) -> Callable[[GemmConfig, GemmProblem], str | None]:
     def check(config: GemmConfig, problem: GemmProblem) -> str | None:
-        return first_reason(iter((*_mma_reasons(config, problem, (stages, stages)), _plain_grid(config))))
+        return first_reason(_mma_reasons(config, problem, (stages, stages)))
 
     return check
 
@@ -249,10 +239,11 @@ _HALVES = ("bf16", "f16")
 def _rung(id: str, teaches: str, default: GemmConfig, space: Callable[[], tuple[GemmConfig, ...]],
           shared_bytes: Callable[[GemmConfig, GemmProblem], int],
           check: Callable[[GemmConfig, GemmProblem], str | None], dynamic_shared: bool = True,
-          overlaps: bool = False) -> Rung:  # fmt: skip
+          overlaps: bool = False, levels: tuple[str, ...] = ()) -> Rung:  # fmt: skip
     return Rung(
         id, teaches, f"gemm/{id}.cuh", _HALVES, default, space, shared_bytes, check, vector_bytes=16,
         dynamic_shared=dynamic_shared, overlaps=overlaps, out_dtypes=tuple(CPP_TYPES), own_constants=_constants,
+        levels=levels,
     )  # fmt: skip
 
 
@@ -284,6 +275,7 @@ TENSOR_RUNGS: tuple[Rung, ...] = (
     _rung(
         "h07_wmma_three_stage", "copy, fragments and products of three tiles overlap; one fragment set, refilled",
         _wmma_config(16, (16, 16), 3), _wmma_space(3, (1, 2)), _tiles_or_staging, _wmma(3, sets=2),
+        levels=("fragment_sets",),
     ),
     _rung(
         "h08_mma", "ldmatrix and mma.sync: a known layout, results straight from the accumulators; 8-way conflicts",
@@ -300,5 +292,6 @@ TENSOR_RUNGS: tuple[Rung, ...] = (
     _rung(
         "h11_mma_multistage", "a ring of 3 to 5 tiles, fragments a step ahead, no bank conflicts, L2 raster, split k",
         _MULTISTAGE, _multistage_space, _ring, _check_multistage, overlaps=True,
+        levels=("split_k", "slices_k"),
     ),
 )  # fmt: skip

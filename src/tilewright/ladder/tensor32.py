@@ -53,10 +53,8 @@ def _check(step_k: int) -> Callable[[GemmConfig, GemmProblem], str | None]:
                 yield f"warp_{name}={warp} is larger than tile_{name}={tile}"
         if config.warp_n > 64:
             yield f"warp_n={config.warp_n}; a lane's results of 16 rows are at most 64 columns"
-        for name, value, only in (("stages", config.stages, 2), ("split_k", config.split_k, 1),
-                                  ("slices_k", config.slices_k, 1)):  # fmt: skip
-            if value != only:
-                yield f"{name}={value}; it has no such choice, {only} is its value"
+        if config.stages != 2:
+            yield f"stages={config.stages}; it has no such choice, 2 is its value"
         for name, extent, k_inner in (
             ("A", config.tile_m, problem.a.unit(problem.m, problem.k) != "row"),
             ("B", config.tile_n, problem.b.unit(problem.k, problem.n) == "row"),

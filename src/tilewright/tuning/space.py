@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Generic, TypeVar
 
 from ..arch import Gpu
 from ..cost import SPLITS, narrow_operands
-from ..ladder import find_rung
 from ..ladder.rung import GemmConfig, Rung, ceil_div
 from ..problems import ITEM_BYTES, GemmProblem
 from .entries import worded
@@ -78,19 +76,10 @@ def other_groups(candidate: Candidate, problem: GemmProblem) -> Iterator[GemmCon
             yield replace(config, group_m=group)
 
 
-@lru_cache(maxsize=64)
-def _may_split(rung_id: str) -> bool:
-    """Whether the rung's kernel can leave partial sums."""
-    rung = find_rung(rung_id)
-    problem = GemmProblem.dense(4096, 4096, 4096, dtype=rung.dtypes[0])
-    halves = replace(rung.default, split_k=2)
-    return "split_k" in rung.own_constants(halves, problem) and rung.check(halves, problem) is None
-
-
 def splits(rung: Rung, config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Iterator[int]:
     """In how many parts k may be worth walking: 1, and more where the tiles alone leave SMs idle."""
     yield 1
-    if config.slices_k > 1 or not _may_split(rung.id):
+    if config.slices_k > 1 or "split_k" not in rung.levels:
         return
     tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n) * problem.batch
     for parts in SPLITS[1:]:
