@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from . import epilogue, errors
+    from . import torch as torch
     from .attention_explanation import explain_attention
     from .emu import emulate, emulator
     from .ops.attention import attention, attention_varlen
@@ -45,14 +46,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("epilogue", "errors", "torch"):
-        return import_module(f".{name}", __name__)
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_LAZY[name], __name__), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # type checkers then know a misspelt name
+
+    def __getattr__(name: str) -> Any:
+        if name in ("epilogue", "errors", "torch"):
+            return import_module(f".{name}", __name__)
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_LAZY[name], __name__), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

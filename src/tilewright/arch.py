@@ -116,7 +116,7 @@ def find_gpu(name: str) -> Gpu:
         return "".join(c for c in text.lower() if c.isalnum()).removeprefix("nvidia").removeprefix("geforce")
 
     for gpu in GPUS.values():
-        if plain(gpu.name) == plain(name):
+        if isinstance(name, str) and plain(gpu.name) == plain(name):
             return gpu
     raise InvalidOperand(f"GPU {name!r} is not known. Known: {', '.join(GPUS)}.")
 

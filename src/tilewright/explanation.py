@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .arch import DEFAULT_GPU, Gpu, find_gpu
 from .jit.compile import Resources
 from .jit.launch import current_executor
 from .ladder.rung import Addresses, GemmConfig, Rung, vector_out
 from .ops.call import Call, Operands
+from .ops.shapes import GRID_BATCH
 from .plan import NONE, Demands, Plan, plan_for
 from .problems import INDEX, ITEM_BYTES, GemmProblem, Matrix
 from .program import program_for
@@ -96,9 +97,12 @@ class Explanation:
         )
 
     def _launch(self) -> str:
-        grid = " x ".join(str(extent) for extent in self.grid[: 2 if self.grid[1] > 1 else 1])
+        axes = max((number for number, extent in enumerate(self.grid, 1) if extent > 1), default=1)
+        blocks = " x ".join(str(extent) for extent in self.grid[:axes])
+        blocks += " block" if self.grid == (1, 1, 1) else " blocks"
         times = "1 launch" if self.launches == 1 else f"{self.launches} launches, the largest"
-        return f"{times} of {grid} blocks of {self.block[0]} threads, {self.shared_bytes} B of shared memory a block"
+        whose = "the product: " if len(self.stages) > 1 else ""
+        return f"{whose}{times} of {blocks} of {self.block[0]} threads, {self.shared_bytes} B of shared memory a block"
 
     @staticmethod
     def _compiled(resources: Resources) -> str:
@@ -201,7 +205,7 @@ def explain_problem(
     if launches == 0 or problem.m * problem.n * problem.batch == 0:
         return Explanation(problem, gpu, gpu_source, None, "", "", (0, 1, 1), (0, 1, 1), 0, 0, bound)
     plan = plan_for(problem, gpu, rung, config, demands=demands)
-    program = program_for(problem, plan)
+    program = program_for(replace(problem, batch=min(problem.batch, GRID_BATCH)), plan)
     product = program.product.problem
     operands = len(product.epilogue.operands) if product.epilogue else 0
     launch = plan.rung.plan(product, plan.config, Addresses(0, 0, 0, fused=(0,) * operands))

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from .explanation import Explanation
 
 
+_REASONS = 3
+"""How many an error tells."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """The rung and config that run a problem. `refused`: (rung, config, reason) of what was considered and cannot."""
@@ -70,6 +74,8 @@ def plan_for(
     """
     if config is not None and not isinstance(config, GemmConfig):
         raise ConfigRejected(f"config is {config!r}; pass a tilewright.ladder.GemmConfig, or none.")
+    if rung is not None and not isinstance(rung, str):
+        raise ConfigRejected(f"rung is {rung!r}; name one, such as {GEMM_RUNGS[-1].id!r}, or none.")
     gpu = on if isinstance(on, Gpu) else next(gpu for gpu in GPUS.values() if gpu.arch == on)
     return _plan(problem, gpu, rung, config, demands, generation())
 
@@ -132,8 +138,9 @@ def _choose(problem: GemmProblem, gpu: Gpu, known: tuple[Rung, ...], batch_invar
         else:
             why = f"the highest rung for {problem.dtype} whose default config can run this problem"
             return Plan(rung, rung.default, "the rung's default", why, tuple(refused))
-    reasons = "; ".join(reason for _, _, reason in refused)
-    raise ConfigRejected(f"no rung can run this {problem.dtype} problem on {gpu.arch}: {reasons}.")
+    reasons = "; ".join(reason for _, _, reason in refused[:_REASONS])
+    more = f"; and so {len(refused) - _REASONS} more" if len(refused) > _REASONS else ""
+    raise ConfigRejected(f"no rung can run this {problem.kind} problem on {gpu.arch}: {reasons}{more}.")
 
 
 def _modelled(

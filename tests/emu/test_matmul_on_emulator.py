@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextvars
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tilewright.errors import EmulatorFault, InvalidOperand
 from tilewright.lab.check import Guarded, check
+from tilewright.ladder import GemmConfig
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -111,6 +116,44 @@ def test_an_operand_offset_by_one_element_takes_the_edge_path_as_on_a_gpu():
             right(tw.matmul(a, b, rung="f06"), a, b)
         requests.append(emulator.last.counters.global_load_requests)
     assert requests[1] > 2 * requests[0], "single elements take more requests than vectors"
+
+
+def test_a_vector_is_read_by_wide_accesses_as_a_row_is():
+    a, x = normal(64, 256).astype(np.float16), normal(256).astype(np.float16)
+    config = GemmConfig(32, 32, 64, warp_m=16, warp_n=16, stages=3)
+    for left, right_hand in ((a, x), (x, a.T), (a, x[:, None])):
+        with tw.emulator() as emulator:
+            out = tw.matmul(left, right_hand, config=config)
+        np.testing.assert_allclose(out.reshape(64), a.astype(np.float64) @ x, rtol=2e-2, atol=2e-2)
+        counters = emulator.last.counters
+        assert counters.async_copy_requests > 0
+        assert counters.global_load_requests == 0, "all of it by 16-byte copies"
+
+
+def test_threads_may_share_an_emulator(monkeypatch):
+    """An upload that makes room waits for a launch that is under way: else what that writes would be lost."""
+    from tilewright.emu import session
+
+    under_way, run = [], session.run
+
+    def slow(*arguments, **options):
+        under_way.append(1)
+        time.sleep(0.05)
+        result = run(*arguments, **options)
+        under_way.pop()
+        assert not under_way
+        return result
+
+    monkeypatch.setattr(session, "run", slow)
+    rows = [33, 200, 97]
+    operands = [(normal(m, 70), normal(70, 40 + m)) for m in rows]
+    with tw.emulator(gpu="H200") as emulator:
+        contexts = [contextvars.copy_context() for _ in rows]
+        with ThreadPoolExecutor(len(rows)) as pool:
+            made = list(pool.map(lambda of: of[0].run(tw.matmul, *of[1]), zip(contexts, operands, strict=True)))
+    assert len(emulator.results) == len(rows)
+    for out, (a, b) in zip(made, operands, strict=True):
+        right(out, a, b)
 
 
 def test_a_not_a_number_in_an_operand_reaches_its_row_alone():

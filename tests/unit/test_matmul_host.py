@@ -264,16 +264,30 @@ def test_scalars_that_float32_cannot_hold_are_named():
     refuse(["alpha='two'"], random(3, 4), random(4, 5), alpha="two")
 
 
+def test_a_scalar_that_wants_a_gradient_is_refused_since_none_would_reach_it():
+    class Scale(float):
+        requires_grad = True
+
+    refuse(["alpha requires a gradient", "alpha.item()"], random(3, 4), random(4, 5), alpha=Scale(2))
+    refuse(["beta requires a gradient"], random(3, 4), random(4, 5), c=random(5), beta=Scale(2))
+
+
 def test_mixed_dtypes_are_refused():
     refuse(["a is float32 and b is float16"], random(3, 4), random(4, 5).astype(np.float16))
     refuse(["out is float16"], random(3, 4), random(4, 5), out=np.zeros((3, 5), np.float16))
     refuse(["out", "float64", "float32, float16, bfloat16"], random(3, 4), random(4, 5), out=np.zeros((3, 5)))
     refuse(["out", "backwards", "another out"], random(3, 4), random(4, 5), out=random(3, 5)[::-1])
     refuse(["c", "float64"], random(3, 4), random(4, 5), c=np.zeros(5))
+    refuse(["c is float16 and the result float32. Convert c."], random(3, 4), random(4, 5), c=np.zeros(5, np.float16))
+    halves = random(3, 4).astype(np.float16), random(4, 5).astype(np.float16)
+    refuse(["ask for out_dtype='f32'"], *halves, c=random(5))
+    refuse(["result float16. Convert c."], *halves, c=random(5), out=np.zeros((3, 5), np.float16))
+    refuse(["out is a masked array", "another out"], random(3, 4), random(4, 5), out=np.ma.zeros((3, 5), np.float32))
 
 
 def test_unknown_rungs_and_configs_that_do_not_fit_are_refused():
     refuse(["f99", "f12_multistage"], random(3, 4), random(4, 5), rung="f99", kind=ConfigRejected)
+    refuse(["rung is ['f12']", "name one"], random(3, 4), random(4, 5), rung=["f12"], kind=ConfigRejected)
     from tilewright.ladder import GemmConfig
 
     config = GemmConfig(64, 64)

@@ -205,6 +205,7 @@ def test_cuda_array_interface_gives_device_strides_and_stream(gpu_two):
         ({"typestr": ">f4"}, ">f4"),
         ({"strides": (10, 4)}, "no multiples"),
         ({"strides": (-16, 4)}, "backwards"),
+        ({"data": (0, False)}, "its address is 0"),
     ],
 )
 def test_cuda_array_interface_is_refused_with_the_reason(gpu_two, changes, words):

@@ -134,6 +134,23 @@ def test_explain_agrees_with_what_matmul_launches():
     assert gpu.launches[0].block == told.block
 
 
+def test_explain_tells_the_whole_grid_of_parts_and_of_batches_that_one_grid_cannot_hold():
+    thin = tw.explain(zeros(16, 4096).astype(np.float16), zeros(4096, 512).astype(np.float16), gpu="H200")
+    parts = thin.plan.config.split_k
+    assert parts > 1
+    assert f"the product: 1 launch of {thin.grid[0]} x 1 x {parts} blocks of" in str(thin)
+    many = tw.explain(zeros(70000, 3, 5), zeros(70000, 5, 3), gpu="H200")
+    assert "2 launches, the largest of 1 x 65535 blocks of" in str(many)
+    assert "1 launch of 1 block of" in str(tw.explain(zeros(3, 5), zeros(5, 3), gpu="H200"))
+
+
+def test_what_no_grid_can_hold_is_refused_in_a_few_words():
+    huge = np.broadcast_to(np.float32(0), (2**30, 2**30))
+    with pytest.raises(ConfigRejected, match=r"a grid holds 2147483647.* more\.$") as caught:
+        tw.explain(huge, huge, gpu="H200")
+    assert len(str(caught.value)) < 500
+
+
 def test_explain_of_an_empty_result_says_that_nothing_runs():
     told = tw.explain(zeros(0, 8), zeros(8, 8))
     assert told.plan is None

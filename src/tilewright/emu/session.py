@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 class Emulator:
     """Runs launches on the emulator. `results` holds one EmuResult a launch, in order.
 
-    progress(done, all) is called with numbers of blocks while a launch runs.
+    progress(done, all) is called with numbers of blocks while a launch runs. Threads may share one: its launches then
+    run one after another.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class Emulator:
         self.hazards = hazards
         self.progress = progress
         self.memory = GlobalMemory()
+        self._memory_in_use = threading.Lock()  # an upload may move all of it
         self.results: list[EmuResult] = []
 
     @property
@@ -42,22 +45,25 @@ class Emulator:
 
     def upload(self, data: np.ndarray, name: str = "") -> int:
         """Copy raw bytes (uint8, one dimension) to the emulator; their address. Reports call them `name`."""
-        return self.memory.add(data, name)
+        with self._memory_in_use:
+            return self.memory.add(data, name)
 
     def download(self, address: int, nbytes: int) -> np.ndarray:
         """The bytes at `address`, copied back: uint8."""
-        return self.memory.read(address, nbytes)
+        with self._memory_in_use:
+            return self.memory.read(address, nbytes)
 
     def release(self, address: int) -> None:
         """Give an upload back; a kernel that still uses it is out of bounds."""
-        self.memory.release(address)
+        with self._memory_in_use:
+            self.memory.release(address)
 
     def launch(self, kernel: CompiledKernel, launch: Launch) -> None:
         """Run a kernel to its end; its result is then `last`."""
         sources = dict(kernel.source.headers)
         sources[kernel.source.name] = kernel.source.text
-        self.results.append(
-            run(
+        with self._memory_in_use:
+            result = run(
                 kernel.ptx,
                 kernel.entry,
                 grid=launch.grid,
@@ -70,7 +76,7 @@ class Emulator:
                 progress=self.progress,
                 sources=sources,
             )
-        )
+            self.results.append(result)
 
 
 @contextlib.contextmanager
@@ -79,9 +85,10 @@ def emulator(
 ) -> Iterator[Emulator]:
     """Run every op inside on the emulator, as on the GPU named.
 
-    NumPy arrays in, NumPy arrays out. Raises InvalidOperand for an unknown GPU; a kernel that does what a GPU punishes
-    raises EmulatorFault, unless `hazards` is "collect". progress(done, all) is called with numbers of blocks while a
-    launch runs.
+    NumPy arrays in, NumPy arrays out. It is in force for this thread (and what copies its context), not for threads
+    started inside, which may enter emulators of their own. Raises InvalidOperand for an unknown GPU; a kernel that
+    does what a GPU punishes raises EmulatorFault, unless `hazards` is "collect". progress(done, all) is called with
+    numbers of blocks while a launch runs.
     """
     executor = Emulator(gpu, hazards, progress)
     with use_executor(executor):

@@ -59,6 +59,8 @@ class Call:
 
 def scalar(value: Any, name: str) -> float:
     """`value` rounded to float32, as kernels take it. Raises InvalidOperand for what is no real number in range."""
+    if getattr(value, "requires_grad", False):
+        raise InvalidOperand(f"{name} requires a gradient, and none would reach it. Pass {name}={name}.item().")
     try:
         return struct.unpack("<f", struct.pack("<f", value))[0]
     except (struct.error, TypeError, ValueError, OverflowError, RuntimeError) as error:
@@ -109,9 +111,9 @@ def read_call(
                              f"exactly {shapes.result}.")  # fmt: skip
     if c_view is not None and c_view.dtype != out_view.dtype:
         names = DTYPE_NAMES[c_view.dtype], DTYPE_NAMES[out_view.dtype]
-        raise InvalidOperand(
-            f"c is {names[0]} and the result {names[1]}. Convert c, or ask for out_dtype={c_view.dtype!r}."
-        )
+        can_be = out_given is None and c_view.dtype in result_dtypes(a_view.dtype)
+        way_out = f"Convert c, or ask for out_dtype={c_view.dtype!r}." if can_be else "Convert c."
+        raise InvalidOperand(f"c is {names[0]} and the result {names[1]}. {way_out}")
     if verify:
         _check_verifiable(c_view, out_view, fusion)
     views = fusion.views if fusion is not None else ()

@@ -117,6 +117,8 @@ def _operand(
     steps = tuple(0 if empty or extent == 1 else int(step) for extent, step in zip(shape, strides, strict=True))
     if any(step < 0 for step in steps):
         raise InvalidOperand(f"{name} (shape {shape}, strides {steps} elements) runs backwards. {_advice(name, copy)}")
+    if not empty and not address:
+        raise InvalidOperand(f"{name} (shape {shape}) has no memory: its address is 0. Fake tensors cannot be read.")
     if not empty and address % ITEM_BYTES[dtype]:
         raise InvalidOperand(
             f"{name} (shape {shape}) starts at address {address:#x}, no multiple of its item's "
@@ -140,7 +142,8 @@ def _element_strides(name: str, shape: Sequence[int], byte_strides: Sequence[int
 
 def _from_numpy(array: np.ndarray, name: str) -> Operand:
     if isinstance(array, np.ma.MaskedArray):
-        raise InvalidOperand(f"{name} is a masked array, and the mask would be ignored. Fill it: {name}.filled(0).")
+        advice = "Pass another out, or none." if name == "out" else f"Fill it: {name}.filled(0)."
+        raise InvalidOperand(f"{name} is a masked array, and the mask would be ignored. {advice}")
     dtype = SHORT_NAMES.get(array.dtype.name, "") if array.dtype.isnative else ""
     if not dtype:
         # dtype.name hides the byte order, str() shows it
@@ -166,7 +169,7 @@ def _from_torch(tensor: Any, name: str, torch: Any) -> Operand:
         raise _refuse_dtype(name, str(tensor.dtype).removeprefix("torch."), shape, f"{name}.float()")
     if tensor.requires_grad and torch.is_grad_enabled():
         raise InvalidOperand(
-            f"{name} (shape {shape}) requires a gradient, and tilewright does not differentiate yet. Pass "
+            f"{name} (shape {shape}) requires a gradient, which only tilewright.torch.matmul has. Call that, or pass "
             f"{name}.detach(), or call under torch.no_grad()."
         )
     if tensor.is_neg():

@@ -115,7 +115,7 @@ def warm_matmul(
 ) -> Any:  # fmt: skip
     """The result, or MISS. `options`: as call.Options, in its order; `asked`: what is to be fused."""
     kinds = _tensor_types
-    if type(a) not in kinds or type(b) not in kinds:
+    if type(a) not in kinds or type(b) not in kinds or type(alpha) in kinds or type(beta) in kinds:
         return MISS
     try:
         scalars = _SCALARS.pack(alpha, (c is not None) if beta is None else beta)
