@@ -166,7 +166,7 @@ def test_a_thin_product_is_split_by_the_plan_and_right(monkeypatch):
 def test_batch_invariant_rows_have_the_same_bits_whatever_m_is(dtype):
     a, b = values(70, 300).astype(dtype), values(300, 40).astype(dtype)
     with tw.emulator():
-        rows = [tw.matmul(a[:m], b, batch_invariant=True)[:1] for m in (1, 2, 17, 70)]
+        rows = [tw.matmul(a[:m], b, batch_invariant=True)[:1] for m in (1, 17)]
         out = tw.matmul(a, b, batch_invariant=True)
         right(out, a, b, "f32" if dtype is np.float32 else "f16")
     for row in rows:

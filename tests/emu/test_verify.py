@@ -38,11 +38,10 @@ def test_every_layout_scale_and_batch_passes():
     c = values(33)
     out = np.full((2, 2, 33, 21), np.nan, np.float32).swapaxes(-1, -2)
     with tw.emulator():
-        tw.matmul(a, b, verify=True)
         tw.matmul(a, b, c=c, alpha=-3.0, beta=0.5, verify=True)
         tw.matmul(a, b, alpha=1e-3, out=out, verify=True)
         tw.matmul(values(2, 4, 5, 50)[:, ::2], values(3, 1, 1, 50, 9), verify=True)  # several launches
-        tw.matmul(np.full((2, 900), 0.1, np.float32), np.full((900, 3), 0.1, np.float32), verify=True)
+        tw.matmul(np.full((2, 300), 0.1, np.float32), np.full((300, 3), 0.1, np.float32), verify=True)
         both = np.zeros((21, 33), np.float16)
         with pytest.raises(InvalidOperand, match="needs c after the product"):
             tw.matmul(a[0, 0], b[0], c=both, out=both, verify=True)
@@ -92,10 +91,8 @@ def test_a_wrong_kernel_is_caught(monkeypatch, mistake, change, dtype):
     a, b = values(64, 128, dtype=dtype), values(128, 96, dtype=dtype)
     config = SMALL if dtype == "float16" else None
     wrong_kernel(monkeypatch, change)
-    with tw.emulator():
-        tw.matmul(a, b, config=config, rung=None if config else "f04")
-        with pytest.raises(WrongResult, match=r"row \d+ of product 0 is off by .* Do not use it"):
-            tw.matmul(a, b, config=config, rung=None if config else "f04", verify=True)
+    with tw.emulator(), pytest.raises(WrongResult, match=r"row \d+ of product 0 is off by .* Do not use it"):
+        tw.matmul(a, b, config=config, rung=None if config else "f04", verify=True)
 
 
 def test_a_wrong_sum_of_parts_and_a_wrong_alpha_are_caught(monkeypatch):
