@@ -272,6 +272,14 @@ def test_a_scalar_that_wants_a_gradient_is_refused_since_none_would_reach_it():
     refuse(["beta requires a gradient"], random(3, 4), random(4, 5), c=random(5), beta=Scale(2))
 
 
+def test_under_no_grad_a_scalar_that_could_have_a_gradient_is_a_number():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    a, b, scale = torch.ones(3, 4), torch.ones(4, 5), torch.tensor(2.0, requires_grad=True)
+    with fake_gpu(), torch.no_grad():
+        assert (tw.matmul(a, b, alpha=scale) == 8).all()
+    refuse(["alpha requires a gradient"], a, b, alpha=scale)
+
+
 def test_mixed_dtypes_are_refused():
     refuse(["a is float32 and b is float16"], random(3, 4), random(4, 5).astype(np.float16))
     refuse(["out is float16"], random(3, 4), random(4, 5), out=np.zeros((3, 5), np.float16))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -59,7 +60,8 @@ class Call:
 
 def scalar(value: Any, name: str) -> float:
     """`value` rounded to float32, as kernels take it. Raises InvalidOperand for what is no real number in range."""
-    if getattr(value, "requires_grad", False):
+    torch = sys.modules.get("torch")
+    if getattr(value, "requires_grad", False) and (torch is None or torch.is_grad_enabled()):
         raise InvalidOperand(f"{name} requires a gradient, and none would reach it. Pass {name}={name}.item().")
     try:
         return struct.unpack("<f", struct.pack("<f", value))[0]
