@@ -19,6 +19,8 @@ _BASE = 1 << 40
 class FakeExecutor:
     """Buffers are NumPy arrays 1 MiB apart. Every access is checked to lie within one."""
 
+    runs_ptx = False
+
     def __init__(self) -> None:
         self.gpu = GPUS["H200"]
         self.arch = self.gpu.arch

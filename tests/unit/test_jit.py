@@ -190,6 +190,30 @@ def test_an_entry_that_is_not_there_is_named_with_how_to_declare_it(fresh):
     assert compile_module.kernel_cache().keys() == [], "nothing half-known is stored"
 
 
+class RunsPtx:
+    runs_ptx = True
+
+
+def test_an_executor_that_runs_ptx_gets_the_same_ptx_and_machine_code_only_when_asked(fresh, monkeypatch):
+    targets, build = [], nvrtc.build
+    monkeypatch.setattr(nvrtc, "build", lambda *arguments: targets.append(arguments[1]) or build(*arguments))
+    with use_executor(RunsPtx()):
+        kernel = compile_source(FILL, entry="fill")
+        assert compile_source(FILL, entry="fill") is kernel
+    assert (targets, kernel.arch) == (["compute_90a"], "sm_90a")
+    whole = compile_source(FILL, entry="fill")
+    assert targets == ["compute_90a", "sm_90a"]
+    assert whole.ptx == kernel.ptx
+    assert kernel.cubin == whole.cubin
+    assert kernel.resources == whole.resources
+    assert len(targets) == 2, "the machine's code is the one that was made"
+
+
+def test_an_executor_that_runs_ptx_is_told_of_an_entry_that_is_not_there(fresh):
+    with use_executor(RunsPtx()), pytest.raises(CompileError, match="no kernel 'filll'"):
+        compile_source(FILL, entry="filll")
+
+
 def test_a_persons_own_header_is_found_and_is_part_of_the_key(fresh, tmp_path):
     (tmp_path / "value.cuh").write_text("constexpr float value = 3.0f;")
     text = '#include "value.cuh"\n' + FILL.replace("1.0f", "value")

@@ -25,6 +25,8 @@ class Emulator:
     run one after another.
     """
 
+    runs_ptx = True
+
     def __init__(
         self, gpu: str = DEFAULT_GPU, hazards: str = "raise", progress: Callable[[int, int], None] | None = None
     ) -> None:

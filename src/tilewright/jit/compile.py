@@ -7,14 +7,15 @@ import json
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from ..errors import CompileError
 from . import nvrtc
 from .cache import KernelCache, default_folder
+from .launch import current_executor
 from .nvrtc import Resources
 from .source import Constant, Library, Source, gather, render
 
@@ -24,20 +25,41 @@ BASE_OPTIONS = ("--std=c++17", "-default-device", "-lineinfo", "--no-cache", "--
 
 
 @dataclass(frozen=True)
+class Machine:
+    """What ptxas makes of the PTX."""
+
+    cubin: bytes
+    log: str
+    resources: Resources
+
+
+@dataclass(frozen=True)
 class CompiledKernel:
-    """One entry, compiled for one architecture."""
+    """One entry, compiled for one architecture; on the emulator to PTX only, until the machine's code is asked for."""
 
     entry: str
     arch: str
-    cubin: bytes = field(repr=False)
     ptx: str = field(repr=False)
-    log: str = field(repr=False)
-    resources: Resources
     source: Source = field(repr=False)
     key: str
     seconds: float
     """What getting it took: compiling, or loading from the cache."""
     from_cache: bool
+    machine: Callable[[], Machine] = field(repr=False, compare=False)
+    """Gets what the properties below give."""
+
+    @property
+    def cubin(self) -> bytes:
+        return self.machine().cubin
+
+    @property
+    def log(self) -> str:
+        """The compiler's, with ptxas's report."""
+        return self.machine().log
+
+    @property
+    def resources(self) -> Resources:
+        return self.machine().resources
 
 
 def cache_key(
@@ -72,9 +94,24 @@ def kernel_cache() -> KernelCache:
 def compile_unit(
     source: Source, arch: str, options: Sequence[str] = (), libraries: Sequence[Library] = ()
 ) -> CompiledKernel:
-    """Compile `source` for `arch`, or take it from the cache. Raises CompileError with the compiler's log."""
+    """Compile `source` for `arch`, or take it from the cache. Raises CompileError with the compiler's log.
+
+    Where the executor in force runs PTX, machine code is not made, which takes half of a compilation or more.
+    """
+    executor = current_executor()
+    if executor is not None and executor.runs_ptx:
+        kernel = _compile(source, arch, arch.replace("sm_", "compute_", 1), options, libraries)
+        if f".entry {kernel.entry}(" in kernel.ptx:
+            return kernel
+    return _compile(source, arch, arch, options, libraries)
+
+
+def _compile(
+    source: Source, arch: str, target: str, options: Sequence[str], libraries: Sequence[Library]
+) -> CompiledKernel:
+    """`target`: the architecture, for all of a kernel, or its virtual one ("compute_90a"), for PTX only."""
     all_options = (*BASE_OPTIONS, *options)
-    key = cache_key(source, arch, all_options, nvrtc.version(), libraries)
+    key = cache_key(source, target, all_options, nvrtc.version(), libraries)
     cache = kernel_cache()
     place = (str(cache.folder), key)
     with _guard:
@@ -83,32 +120,47 @@ def compile_unit(
         if place in _in_memory:
             return _in_memory[place]
         start = time.perf_counter()
+        whole = target == arch
         files = cache.load(key)
-        from_cache = files is not None and {"kernel.cubin", "kernel.ptx", "kernel.log"} <= files.keys()
+        needed = {"kernel.ptx", "kernel.log", *(["kernel.cubin"] if whole else [])}
+        from_cache = files is not None and needed <= files.keys()
         if files is None or not from_cache:
             folders = [f"--include-path={folder}" for library in libraries for folder in library.folders]
-            cubin, ptx, log, entry = nvrtc.build(source, arch, (*all_options, *folders))
-            files = {"kernel.cubin": cubin, "kernel.ptx": ptx.encode(), "kernel.log": log.encode()}
+            cubin, ptx, log, entry = nvrtc.build(source, target, (*all_options, *folders))
+            files = {"kernel.ptx": ptx.encode(), "kernel.log": log.encode()}
             if source.expression:
                 files["kernel.entry"] = entry.encode()
-            nvrtc.parse_resources(log, entry)  # an entry without a report must not be stored
+            if whole:
+                files["kernel.cubin"] = cubin
+                nvrtc.parse_resources(log, entry)  # an entry without a report must not be stored
             cache.store(key, files)
-        log = files["kernel.log"].decode()
         entry = files["kernel.entry"].decode() if "kernel.entry" in files else source.entry
+        if whole:
+            log = files["kernel.log"].decode()
+            made = Machine(files["kernel.cubin"], log, nvrtc.parse_resources(log, entry))
+            machine: Callable[[], Machine] = partial(_given, made)
+        else:
+            machine = partial(_later, source, arch, options, libraries)
         kernel = CompiledKernel(
             entry=entry,
             arch=arch,
-            cubin=files["kernel.cubin"],
             ptx=files["kernel.ptx"].decode(),
-            log=log,
-            resources=nvrtc.parse_resources(log, entry),
             source=source,
             key=key,
             seconds=time.perf_counter() - start,
             from_cache=from_cache,
+            machine=machine,
         )
         _in_memory[place] = kernel
         return kernel
+
+
+def _given(machine: Machine) -> Machine:
+    return machine
+
+
+def _later(source: Source, arch: str, options: Sequence[str], libraries: Sequence[Library]) -> Machine:
+    return _compile(source, arch, arch, options, libraries).machine()
 
 
 def compile_source(

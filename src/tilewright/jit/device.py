@@ -198,6 +198,8 @@ class Prepared:
 class GpuExecutor:
     """Runs kernels on one GPU and one stream (0: the legacy default stream). See jit.launch.Executor."""
 
+    runs_ptx = False
+
     def __init__(self, ordinal: int = 0, stream: int = 0) -> None:
         self.device = device(ordinal)
         self.ordinal, self.stream = ordinal, stream
