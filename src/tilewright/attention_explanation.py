@@ -103,8 +103,8 @@ def describe(problem: AttentionProblem) -> str:
 
 def explain_attention(
     q: Any, k: Any, v: Any, *, cu_seqlens_q: Any = None, cu_seqlens_k: Any = None, max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None, score: Any = None, rung: str | None = None, config: AttentionConfig | None = None,
-    gpu: str | None = None, compile: bool = False, **options: Any,
+    max_seqlen_k: int | None = None, score: Any = None, rung: str | None = None,
+    config: AttentionConfig | str | None = None, gpu: str | None = None, compile: bool = False, **options: Any,
 ) -> AttentionExplanation:  # fmt: skip
     """What `attention` would run for the same arguments, or `attention_varlen` where cu_seqlens are given, and why.
 

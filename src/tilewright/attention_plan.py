@@ -29,15 +29,17 @@ class AttentionPlan:
 
 
 def plan_attention(
-    problem: AttentionProblem, on: Gpu | Arch, rung: str | None = None, config: AttentionConfig | None = None
+    problem: AttentionProblem, on: Gpu | Arch, rung: str | None = None, config: AttentionConfig | str | None = None
 ) -> AttentionPlan:
     """The plan for a problem on a GPU (or on the first listed GPU of an architecture).
 
-    A `config` without a rung is one of the last rung. Raises ConfigRejected, with the numbers, when what is named
-    cannot run the problem, or nothing can.
+    A `config`, or its text, without a rung is one of the last rung. Raises ConfigRejected, with the numbers, when what
+    is named cannot run the problem, or nothing can.
     """
+    if isinstance(config, str):
+        config = AttentionConfig.parse(config)
     if config is not None and not isinstance(config, AttentionConfig):
-        raise ConfigRejected(f"config is {config!r}; pass a tilewright.ladder.AttentionConfig, or none.")
+        raise ConfigRejected(f"config is {config!r}; pass a tilewright.ladder.AttentionConfig, its text, or none.")
     gpu = on if isinstance(on, Gpu) else next(gpu for gpu in GPUS.values() if gpu.arch == on)
     return _plan(problem, gpu, rung, config, generation())
 

@@ -10,6 +10,8 @@ from .errors import InvalidOperand
 from .problems import ITEM_BYTES, LARGEST_EXTENT
 
 DTYPES = ("bf16", "f16")
+MOST_TRACED_ROWS = 2**30
+"""Queries and keys of a head where the caller's function counts them: sums of two indices then fit 32 bits."""
 LAYOUTS = ("bhsd", "bshd")
 
 
@@ -117,6 +119,11 @@ class AttentionProblem:
             raise InvalidOperand(f"scale={self.scale} must be a finite number. The usual one is 1/sqrt(d_head).")
         if not (math.isfinite(self.softcap) and self.softcap >= 0):
             raise InvalidOperand(f"softcap={self.softcap} must be a finite number above 0, or 0 for none.")
+        if self.modify and max(self.seq_q, self.seq_k) > MOST_TRACED_ROWS:
+            raise InvalidOperand(
+                f"a score function takes at most {MOST_TRACED_ROWS} rows a head; here are {self.seq_q} queries and "
+                f"{self.seq_k} keys."
+            )
         if min(self.window) < -1 or max(self.window) > LARGEST_EXTENT:
             raise InvalidOperand(
                 f"window={self.window}: each side is a number of keys from 0 to {LARGEST_EXTENT}, or -1 for no limit."

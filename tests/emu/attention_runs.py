@@ -8,6 +8,7 @@ import numpy as np
 
 from tilewright.attention_problem import AttentionProblem, HeadRows
 from tilewright.emu import Emulator
+from tilewright.jit import use_executor
 from tilewright.lab.attention_check import attention_reference, check_attention
 from tilewright.lab.check import CheckResult, Guarded
 from tilewright.lab.numbers import POISON, from_stored, rounded, to_stored
@@ -32,7 +33,8 @@ def run_attention(
     """Run the rung and judge out, the LSE, and the guard bands around both."""
     emulator = Emulator()
     config = config or rung.default(problem, emulator.arch)
-    kernel = rung.compile(problem, config, emulator.arch)
+    with use_executor(emulator):
+        kernel = rung.compile(problem, config, emulator.arch)
     rng = np.random.default_rng(seed)
     shapes = [(problem.heads_q, problem.seq_q), *[(problem.heads_kv, problem.seq_k)] * 2]
     q, k, v = (

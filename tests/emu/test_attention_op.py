@@ -11,7 +11,7 @@ from tilewright.attention_problem import AttentionProblem
 from tilewright.errors import InvalidEpilogue
 from tilewright.lab.attention_check import attention_reference, check_attention
 from tilewright.lab.check import Guarded
-from tilewright.ladder import AttentionConfig
+from tilewright.ladder import AttentionConfig, attention_rung
 
 SMALL = AttentionConfig(32, 32, 32, 2, 0, 2, 2)
 INF = np.inf
@@ -113,6 +113,29 @@ def test_a_row_whose_bias_hides_every_key_gives_zero_even_where_keys_are_no_numb
     assert not out[0, 0, [3, 19]].any()
     assert np.isneginf(lse[0, 0, [3, 19]]).all()
     judge(out, lse, q, np.nan_to_num(k), v, bias=bias)
+
+
+@pytest.mark.parametrize("least", [-1e30, float(np.finfo(np.float32).min)])
+def test_a_bias_that_hides_by_a_huge_number_leaves_rows_of_it_finite(least):
+    q, k, v = operands(1, 1, 1, 20, 40, 32)
+    bias = np.zeros((20, 40), np.float32)
+    bias[:, 30:] = bias[3] = least
+    with tw.emulator():
+        out, lse = tw.attention(q, k, v, bias=bias, return_lse=True, config=SMALL)
+    np.testing.assert_allclose(out[0, 0, 3], v[0, 0].astype(np.float64).mean(0), atol=1e-3)
+    assert lse[0, 0, 3] == np.float32(least)
+    rest = [x[:, :, [n for n in range(20) if n != 3]] for x in (out, lse, q)]
+    judge(*rest, k, v, bias=np.delete(bias, 3, 0))
+
+
+def test_entries_that_a_grids_last_axis_does_not_hold_are_right(monkeypatch):
+    monkeypatch.setattr(attention_rung, "_GRID_LIMIT", 2)
+    q, k, v = operands(5, 2, 1, 40, 37, 24)  # d_head is padded: copies are made too
+    bias = values(5, 1, 1, 37)
+    with tw.emulator() as emulator:
+        out, lse = tw.attention(q, k, v, bias=bias, is_causal=True, return_lse=True, config=SMALL)
+        assert len(emulator.results) == 5
+    judge(out, lse, q, k, v, bias=bias, is_causal=True)
 
 
 def test_no_keys_at_all_give_zero():
@@ -238,6 +261,9 @@ SCORES = {
     "entries": lambda s, b, h, i, j: s * (b + 1) + tw.epilogue.tanh(s),
     "every other": lambda s, b, h, i, j: tw.epilogue.where((i + j) % 3 == 0, -INF, s),
     "constant": lambda s, b, h, i, j: 1.5,
+    "alibi": lambda s, b, h, i, j: s - 2.0 ** (-4 * (h + 1)) * (i - j),
+    "64 bits": lambda s, b, h, i, j: tw.epilogue.where((i * 1000003 + j * 2**31) % 7 < 3, s, -1.0),
+    "quotients": lambda s, b, h, i, j: s + 0.5 * ((i - 3 * j) // 4) - (i - j) % 3,
 }
 
 
@@ -254,8 +280,9 @@ def test_a_function_of_the_score_is_traced_into_the_kernel(name):
         "entries": lambda s, b, h, i, j: s * (b + 1) + np.tanh(s),
         "every other": lambda s, b, h, i, j: np.where((i + j) % 3 == 0, -INF, s),
         "constant": lambda s, b, h, i, j: np.full(s.shape, 1.5),
+        "64 bits": lambda s, b, h, i, j: np.where((i * 1000003 + j * 2**31) % 7 < 3, s, -1.0),
     }
-    judge(out, lse, q, k, v, bias=bias, is_causal=True, softcap=4.0, score=plain[name])
+    judge(out, lse, q, k, v, bias=bias, is_causal=True, softcap=4.0, score=plain.get(name, SCORES[name]))
 
 
 def test_a_function_that_hides_every_key_of_a_query_gives_zero():
@@ -287,6 +314,11 @@ def test_packed_entries_count_queries_and_keys_from_their_start():
         (lambda s, b, h, i, j: (s, s), "returned a tuple"),
         (lambda s, b, h, i, j: s + np.ones(3), "score:"),
         (3, "must be a function of five values"),
+        (lambda s, b, h, i, j: s + i * j * i * j, "integers grow beyond 64 bits"),
+        (lambda s, b, h, i, j: s + (i >> 1), "bits of an index"),
+        (lambda s, b, h, i, j: s + [0.5, 0.25][h], "cannot choose from a list"),
+        (lambda s, b, h, i, j: s + (0 * h) ** i, "exponent"),
+        (lambda s, b, h, i, j: s + 0.0**i, "no positive number"),
     ],
 )
 def test_functions_that_cannot_be_traced_are_refused(score, words):

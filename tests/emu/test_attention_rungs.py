@@ -11,27 +11,33 @@ from tilewright.ladder import ATTENTION_RUNGS, AttentionConfig, find_attention_r
 RUNGS = [rung.id for rung in ATTENTION_RUNGS]
 
 
-# Compiling takes the time: every rung under the mask, the longer path; without it those that walk in a new way.
+# Lengths 1, 17, 128 and 200 of every rung, with and without the mask, at d_head 128: tests/emu/every_attention_rung.py.
+# That takes over a minute; here every rung walks three tiles of keys, the last of them ragged, under the mask.
 @pytest.mark.parametrize(
-    ("rung", "is_causal"),
-    [*((rung, True) for rung in RUNGS), *((rung, False) for rung in ("a01", "a03", "a10", "a17"))],
+    ("rung", "d_head", "is_causal"),
+    [
+        *((rung, 64, True) for rung in RUNGS),
+        *((rung, 64, False) for rung in ("a01", "a03", "a10", "a17")),
+        *((rung, 128, True) for rung in ("a04", "a08", "a12", "a17")),
+    ],
 )
-def test_a_rung_is_right_at_ragged_lengths_with_its_tuned_config(rung, is_causal):
-    for seq in (1, 17, 200):
-        problem = AttentionProblem.dense(1, 1, seq, seq, 128, is_causal=is_causal, with_lse=True)
+def test_a_rung_is_right_at_ragged_lengths_with_its_tuned_config(rung, d_head, is_causal):
+    for seq in (17, 136):
+        problem = AttentionProblem.dense(1, 1, seq, seq, d_head, is_causal=is_causal, with_lse=True)
         verdict, _ = run_attention(find_attention_rung(rung), problem)
         assert verdict.ok, (seq, verdict.reason)
 
 
 @pytest.mark.parametrize(("rung", "is_causal"), [("a02", False), ("a05", False), ("a16", False), ("a17", True)])
 def test_a_rung_is_right_at_lengths_that_tiles_divide(rung, is_causal):
-    problem = AttentionProblem.dense(1, 2, 128, 128, 128, is_causal=is_causal)
+    problem = AttentionProblem.dense(1, 2, 128, 128, 64, is_causal=is_causal)
     verdict, _ = run_attention(find_attention_rung(rung), problem)
     assert verdict.ok, verdict.reason
 
 
-@pytest.mark.parametrize("d_head", [32, 64, 96, 192, 256])
-@pytest.mark.parametrize("rung", ["a07", "a17"])
+@pytest.mark.parametrize(
+    ("rung", "d_head"), [*(("a17", d) for d in (32, 64, 96, 192, 256)), ("a07", 96), ("a07", 256), ("a09", 192)]
+)
 def test_every_head_size_is_right_in_both_types(rung, d_head):
     config = AttentionConfig(d_head, 64, 32, 4, 2, 2, 2, buffer=True)
     dtype = "f16" if d_head in (64, 192) else "bf16"
@@ -43,16 +49,16 @@ def test_every_head_size_is_right_in_both_types(rung, d_head):
     assert counters.async_copy_wavefronts == counters.async_copy_ideal
 
 
-@pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 77), (77, 1), (33, 65), (90, 40), (64, 100)])
+@pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 1), (1, 77), (77, 1), (33, 65), (90, 40), (64, 100)])
 def test_more_queries_than_keys_and_the_reverse_are_right_and_queries_with_no_key_give_zero(seq_q, seq_k):
     for is_causal in (False, True):
         problem = AttentionProblem.dense(2, 4, seq_q, seq_k, 32, heads_kv=2, is_causal=is_causal, with_lse=True)
         config = AttentionConfig(32, 32, 32, 2, 0, 2, 2)
-        verdict, _ = run_attention(find_attention_rung("a16"), problem, config)
+        verdict, _ = run_attention(find_attention_rung("a17"), problem, config)
         assert verdict.ok, verdict.reason
 
 
-@pytest.mark.parametrize("rung", ["a02", "a11", "a16"])
+@pytest.mark.parametrize("rung", ["a02", "a11", "a17"])
 def test_strided_operands_between_nan_are_right(rung):
     heads, seq_q, seq_k, d = 4, 35, 50, 64
     problem = AttentionProblem(
@@ -68,7 +74,7 @@ def test_strided_operands_between_nan_are_right(rung):
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.4])
-@pytest.mark.parametrize("rung", ["a03", "a16"])
+@pytest.mark.parametrize("rung", ["a03", "a17"])
 def test_a_scale_that_is_not_positive_is_right(rung, scale):
     problem = AttentionProblem.dense(1, 1, 20, 40, 32, scale=scale, with_lse=True)
     verdict, _ = run_attention(find_attention_rung(rung), problem, AttentionConfig(32, 64, 32, 4))

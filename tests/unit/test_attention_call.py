@@ -16,7 +16,7 @@ from tilewright.attention_problem import AttentionProblem, BiasRows
 from tilewright.errors import ConfigRejected, DeviceError, InvalidOperand
 from tilewright.jit import compile_source, device
 from tilewright.lab.attention_check import visible
-from tilewright.ladder import AttentionConfig
+from tilewright.ladder import AttentionAddresses, AttentionConfig
 from tilewright.ladder.copy_rows import _ARGS, StridedRows, plan_copy
 from tilewright.ops.attention_call import padded_head, read_attention, read_attention_varlen
 
@@ -69,8 +69,11 @@ def test_what_is_copied_is_said_with_its_reason():
 
 
 REFUSED = [
-    (lambda: read_attention(Q.astype(np.float32), K, K), "q is float32; attention takes float16 and bfloat16"),
-    (lambda: read_attention(Q, K.astype(np.float32), K), "k is float32"),
+    (
+        lambda: read_attention(Q.astype(np.float32), K, K),
+        "(2, 4, 10, 64)) is float32; attention takes float16 and bfloat16",
+    ),
+    (lambda: read_attention(Q, K.astype(np.float32), K), "k (shape (2, 2, 30, 64)) is float32"),
     (lambda: read_attention(Q[0], K, K), "q has shape (4, 10, 64); it must have the 4 axes [batch, heads, rows"),
     (lambda: read_attention(Q, K, K[:, :, :5]), "k (2, 2, 30, 64) and v (2, 2, 5, 64) must have one shape"),
     (lambda: read_attention(Q, K[..., :32], K[..., :32]), "differ in d_head"),
@@ -79,17 +82,26 @@ REFUSED = [
     (lambda: read_attention(Q, K[:, :0], K[:, :0]), "has 4 heads and k (2, 0, 30, 64) has 0"),
     (lambda: read_attention(zeros(1, 1, 2, 300), *[zeros(1, 1, 2, 300)] * 2), "d_head 300; kernels take 1 to 256"),
     (lambda: read_attention(Q, K, K, layout="sbhd"), "layout='sbhd' is not one of 'bhsd', 'bshd'"),
-    (lambda: read_attention(Q, K, K, window=5), "window=5 must be two numbers"),
+    (lambda: read_attention(Q, K, K, window=5), "window=5 must be two whole numbers"),
     (lambda: read_attention(Q, K, K, window=(-2, 0)), "window=(-2, 0): each side"),
     (lambda: read_attention(Q, K, K, softcap=-1), "softcap=-1.0 must be a finite number above 0"),
     (lambda: read_attention(Q, K, K, softcap=float("nan")), "softcap=nan"),
     (lambda: read_attention(Q, K, K, scale=float("inf")), "scale=inf must be a finite number"),
     (lambda: read_attention(Q, K, K, scale="1"), "scale='1' is no number"),
     (lambda: read_attention(Q, K, K, bias=zeros(29)), "bias (29,) does not broadcast to the scores (2, 4, 10, 30)"),
-    (lambda: read_attention(Q, K, K, bias=np.zeros(30, bool)), "bias (shape (30,)) has dtype bool"),
+    (
+        lambda: read_attention(Q, K, K, bias=np.zeros(30, bool)),
+        "is bool; attention takes float32, or float16 as q is",
+    ),
     (lambda: read_attention(Q, K, K, out=zeros(2, 4, 10, 32)), "out has shape (2, 4, 10, 32); the result has exactly"),
     (lambda: read_attention(Q, K, K, out=Q), "overlaps"),
     (lambda: read_attention([1], K, K), "q is of type list"),
+    (lambda: read_attention(Q.astype(">f2"), K, K), "is >f2; attention takes float16"),
+    (lambda: read_attention(Q, K, K, bias=2.0), "added to every score it changes no weight"),
+    (lambda: read_attention(Q, K, K, window=(2.5, 1)), "window=(2.5, 1) must be two whole numbers"),
+    (lambda: read_attention(Q, K, K, out=zeros(2, 4, 10, 64, dtype=np.float32)), "Pass an out of q's dtype, or none"),
+    (lambda: read_attention(Q[:, :, ::-1], K, K), "runs backwards"),
+    (lambda: read_attention(Q, K, K, out=np.broadcast_to(Q[:, :1], Q.shape)), "is read-only"),
 ]
 
 
@@ -184,10 +196,30 @@ def test_what_the_caller_names_runs_or_is_refused():
         plan_attention(problem, GPUS["H200"], "a03", replace(config, d_head=128))
     with pytest.raises(ConfigRejected, match="Known: a01_base"):
         plan_attention(problem, GPUS["H200"], "a99")
-    with pytest.raises(ConfigRejected, match="AttentionConfig"):
+    assert plan_attention(problem, GPUS["H200"], "a03", str(config)).config == config
+    with pytest.raises(ConfigRejected, match="no attention config"):
         plan_attention(problem, GPUS["H200"], config="(64, 64, 32, 4)")
-    with pytest.raises(ConfigRejected, match="a grid holds 65535"):
-        plan_attention(AttentionProblem.dense(70000, 1, 1, 1, 64), GPUS["H200"])
+    with pytest.raises(ConfigRejected, match="AttentionConfig"):
+        plan_attention(problem, GPUS["H200"], config=(64, 64, 32, 4))
+    with pytest.raises(ConfigRejected, match="heads_q=70000; a grid holds 65535"):
+        plan_attention(AttentionProblem.dense(1, 70000, 1, 1, 64), GPUS["H200"])
+
+
+def test_more_entries_than_a_grids_last_axis_holds_lie_along_its_first():
+    problem = AttentionProblem.dense(70000, 2, 300, 5, 64)
+    plan = plan_attention(problem, GPUS["H200"])
+    grid = plan.rung.plan(problem, plan.config, AttentionAddresses(0, 0, 0, 0)).grid
+    assert grid == (70000, 2, -(-300 // plan.config.b_r))
+
+
+def test_a_side_of_a_window_that_reaches_past_every_key_is_no_limit():
+    for window, kept in (((29, 9), (-1, -1)), ((28, 8), (28, 8)), ((2**31, 10**12), (-1, -1)), ((None, 0), (-1, 0))):
+        assert read_attention(Q, K, K, window=window).problem.window == kept
+
+
+def test_nothing_is_computed_where_there_are_no_heads():
+    assert read_attention(Q[:, :0], K[:, :0], K[:, :0]).problem is None
+    assert read_attention(Q[:, :0], K, K).problem is None
 
 
 def test_the_parameters_of_a_copy_are_the_device_codes():
@@ -201,4 +233,4 @@ def test_the_parameters_of_a_copy_are_the_device_codes():
     )
     launch = plan_copy(1, StridedRows(2, 3, 4, 5), 6, StridedRows(7, 8, 9), 10, 11, 12, 13, 14)
     assert _ARGS.unpack(launch.params) == (1, 6, 2, 3, 4, 5, 7, 8, 9, 1, 12, 13, 14)
-    assert launch.grid == (1, 11, 10)
+    assert launch.grid == (10, 11, 1)

@@ -80,7 +80,7 @@ def test_a_rung_says_why_it_cannot():
     odd = replace(problem, k=HeadRows(2 * 64 * 132, 64 * 132, 132))
     assert "rows of k must start at multiples of 16 bytes" in a16.why_not(odd, sliced, H200)
     assert "rows of q" in a16.why_not(replace(problem, q=replace(problem.q, alignment=8)), sliced, H200)
-    assert "a grid holds 65535" in a16.why_not(AttentionProblem.dense(70000, 1, 1, 1, 128), sliced, H200)
+    assert "a grid holds 65535" in a16.why_not(AttentionProblem.dense(1, 70000, 1, 1, 128), sliced, H200)
     with pytest.raises(ConfigRejected, match="d_head=48"):
         a16.default(AttentionProblem.dense(1, 1, 1, 1, 48), H200)
     with pytest.raises(ConfigRejected, match="a16_static_strides"):

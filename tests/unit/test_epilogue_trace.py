@@ -46,6 +46,12 @@ def test_an_operation_is_kept_once_and_what_the_result_does_not_need_not_at_all(
     assert traced.description == "silu(acc + x) + silu(acc + x)"
 
 
+def test_a_power_of_a_positive_number_is_an_exponential():
+    code = trace(lambda acc: 2**acc, {}).code
+    assert f" * {float(np.float32(math.log(2))).hex()}f" in code
+    assert "exp(" in code
+
+
 def test_constants_are_rounded_to_float32_and_written_exactly():
     code = trace(lambda acc: acc * 0.1 - 3, {}).code
     assert float(np.float32(0.1)).hex() + "f" in code
@@ -112,7 +118,7 @@ def test_the_usual_ones_come_in_the_order_that_is_told():
         (lambda acc: np.sin(acc), "np.sin cannot be traced", ""),
         (lambda acc: acc + X, "ndarray", "as operands"),
         (lambda acc: acc**1.5, "exponent 1.5", "exp(n * log(x))"),
-        (lambda acc: 2**acc, "exponent is a traced value", "exp("),
+        (lambda acc: 0**acc, "base 0 of a traced exponent is no positive number", "Only these have powers"),
         (lambda acc: acc**acc, "exponent is not a number", "exp("),
         (lambda acc: acc + (acc > 0), "truth value", "where"),
         (lambda acc: where(acc, acc, 0), "not a condition", "Compare"),

@@ -123,6 +123,11 @@ _LOG2_E = 1.4426950408889634
 _OPERANDS = ("q", "k", "v", "out")
 
 
+def _many(problem: AttentionProblem) -> bool:
+    """Whether there are more entries than a grid's last axis holds; they then lie along its first."""
+    return problem.batch > _GRID_LIMIT
+
+
 @dataclass(frozen=True)
 class AttentionRung:
     """One rung of the attention ladder."""
@@ -195,9 +200,12 @@ class AttentionRung:
                     f"rows of {name} must start at multiples of 16 bytes; base and strides ({rows.batch_stride}, "
                     f"{rows.head_stride}, {rows.row_stride} elements) allow {rows.vector_bytes}"
                 )
-        for name, value in (("batch", problem.batch), ("heads_q", problem.heads_q)):
-            if value > _GRID_LIMIT:
-                return f"{name}={value}; a grid holds {_GRID_LIMIT}"
+        if problem.heads_q > _GRID_LIMIT:
+            return f"heads_q={problem.heads_q}; a grid holds {_GRID_LIMIT}"
+        if _many(problem) and ceil_div(problem.seq_q, config.b_r) > _GRID_LIMIT:
+            return (
+                f"batch={problem.batch} and seq_q={problem.seq_q} in tiles of {config.b_r}; a grid holds {_GRID_LIMIT}"
+            )
         return None
 
     def _scale_first(self, problem: AttentionProblem) -> bool:
@@ -226,6 +234,7 @@ class AttentionRung:
             "with_lse": problem.with_lse,
             "scale_first": self._scale_first(problem),
             "varlen": varlen,
+            "many": _many(problem),
             "no_keys": problem.seq_k == 0,
             "has_left": problem.window[0] >= 0,
             "has_right": problem.window[1] >= 0 and not problem.is_causal,
@@ -266,5 +275,6 @@ class AttentionRung:
             problem.softcap, problem.scale / problem.softcap if problem.softcap else 0.0,
             addresses.bias, addresses.starts_q, addresses.starts_k,
         )  # fmt: skip
-        grid = (ceil_div(problem.seq_q, config.b_r), problem.heads_q, problem.batch)
-        return Launch(grid, (config.threads, 1, 1), params, config.shared_bytes)
+        tiles = ceil_div(problem.seq_q, config.b_r)
+        across = (problem.batch, tiles) if _many(problem) else (tiles, problem.batch)
+        return Launch((across[0], problem.heads_q, across[1]), (config.threads, 1, 1), params, config.shared_bytes)

@@ -36,4 +36,4 @@ def plan_copy(
         source, target, given.batch_stride, given.head_stride, given.row_stride, given.col_stride,
         wanted.batch_stride, wanted.head_stride, wanted.row_stride, wanted.col_stride, rows, given_cols, wanted_cols,
     )  # fmt: skip
-    return Launch((ceil_div(rows * wanted_cols, _THREADS), heads, batch), (_THREADS, 1, 1), params)
+    return Launch((ceil_div(rows * wanted_cols, _THREADS) * batch, heads, 1), (_THREADS, 1, 1), params)

@@ -47,7 +47,7 @@ def attention(
     return_lse: bool = False,
     out: Any = None,
     rung: str | None = None,
-    config: AttentionConfig | None = None,
+    config: AttentionConfig | str | None = None,
 ) -> Any:
     """softmax(scale q k^T) v for each batch entry and head, by a kernel of the attention ladder.
 
@@ -69,7 +69,8 @@ def attention(
         hides a pair. Indices are 32-bit integers; with entries of different lengths they count from an entry's start.
     return_lse: also give log(sum(exp(scores))), float32 [batch, heads, rows of q].
     out: an array of exactly q's shape to write to; it must not overlap the others.
-    rung, config: which kernel; by default the plan chooses.
+    rung, config: which kernel: a rung's id or number ("a17"), a tilewright.ladder.AttentionConfig or its text,
+        "(128, 128, 64, 4): load_2_2_2_fragments". By default the plan chooses.
 
     A query that sees no key gets 0, and -inf in the LSE. The values of keys that are hidden from some queries of a
     block and seen by others must be finite, as they are multiplied by 0; rows that do not exist are never read.
@@ -110,7 +111,7 @@ def attention_varlen(
     return_lse: bool = False,
     out: Any = None,
     rung: str | None = None,
-    config: AttentionConfig | None = None,
+    config: AttentionConfig | str | None = None,
 ) -> Any:
     """`attention` for a batch of entries of different lengths, packed one behind the other.
 
@@ -141,7 +142,7 @@ def attention_varlen(
 
 def _run(
     call: AttentionCall, given: tuple[Any, ...], options: tuple[Any, ...], return_lse: bool, rung: str | None,
-    config: AttentionConfig | None,
+    config: AttentionConfig | str | None,
 ) -> Any:  # fmt: skip
     executor = executor_for_host(call)
     if executor is not None:
@@ -169,7 +170,7 @@ class Bases:
 
 
 def _launches(
-    call: AttentionCall, gpu: Gpu, rung: str | None, config: AttentionConfig | None, bases: Bases,
+    call: AttentionCall, gpu: Gpu, rung: str | None, config: AttentionConfig | str | None, bases: Bases,
     allocate: Callable[[int], int],
 ) -> Iterator[tuple[CompiledKernel, Launch]]:  # fmt: skip
     """The kernels of a call in order: copies of what kernels cannot read, attention, the result's way back."""
@@ -207,7 +208,7 @@ def _copy(gpu: Gpu, view: Operand, lies: int, copy: int, d_head: int, back: bool
 
 
 def _run_staged(
-    executor: Executor, call: AttentionCall, out: Any, rung: str | None, config: AttentionConfig | None
+    executor: Executor, call: AttentionCall, out: Any, rung: str | None, config: AttentionConfig | str | None
 ) -> tuple[Any, Any]:
     """Copy what the views reach to the executor, run there, copy the results back."""
     held: list[int] = []
@@ -269,7 +270,7 @@ _run_before: set[tuple[Any, ...]] = set()
 
 def _run_in_place(
     call: AttentionCall, given: tuple[Any, ...], options: tuple[Any, ...], rung: str | None,
-    config: AttentionConfig | None,
+    config: AttentionConfig | str | None,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Launch on the arrays' own GPU, in q's current stream, ordered with what the other arrays' streams hold."""
     from ..jit.device import Prepared, bound_to, executor_for

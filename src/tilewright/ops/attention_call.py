@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from ..attention_problem import DTYPES, LAYOUTS, AttentionProblem, BiasRows, HeadRows, head_rows
 from ..errors import InvalidOperand
 from ..ladder.attention_rung import D_HEADS
 from .call import scalar
 from .dlpack import dense_strides
-from .dtypes import DTYPE_NAMES
+from .dtypes import DTYPE_NAMES, SHORT_NAMES
 from .extents import check_out
 from .operands import Operand, as_operand
 from .shapes import broadcast
@@ -72,15 +76,17 @@ def read_attention(
     out_view = views[3] if out is not None else _dense(q_view, shape, layout)
     bias_view = None
     if bias is not None:
-        given = as_operand(bias, "bias", q_view.stream or 0)
-        if given.dtype not in ("f32", q_view.dtype):
+        q_name = DTYPE_NAMES[q_view.dtype]
+        if isinstance(bias, (bool, int, float, np.generic)):
             raise InvalidOperand(
-                f"bias is {DTYPE_NAMES[given.dtype]}; it must be float32, or {DTYPE_NAMES[q_view.dtype]} as q is."
+                f"bias={bias!r} is one number: added to every score it changes no weight. Pass an array that "
+                "broadcasts to [batch, heads, q's rows, k's rows], or none."
             )
+        given = _read(bias, "bias", q_view.stream or 0, ("f32", q_view.dtype), f"float32, or {q_name} as q is")
         _one_device(q_view, given)
         bias_view = _broadcast_bias(given, (*q_view.shape[:3], k_view.shape[2]))
     _check_out_view(out, out_view, [q_view, k_view, v_view, *([bias_view] if bias_view else [])])
-    options = _options(q_view, is_causal, scale, window, softcap, modify, return_lse)
+    options = _options(q_view, k_view, is_causal, scale, window, softcap, modify, return_lse)
     return _finish(q_view, k_view, v_view, out_view, out is not None, bias_view, None, options, shape)
 
 
@@ -108,7 +114,7 @@ def read_attention_varlen(
     longest_k = longest(starts[1], max_seqlen_k, "max_seqlen_k", k_view) if known else k_view.shape[2]
     out_view = views[3] if out is not None else _dense(q_view, (1, *shape), "bshd")
     _check_out_view(out, out_view, [q_view, k_view, v_view])
-    options = _options(q_view, is_causal, scale, window, softcap, modify, return_lse)
+    options = _options(q_view, k_view, is_causal, scale, window, softcap, modify, return_lse)
     options |= {"totals": (shape[0], k_view.shape[2]), "lengths": (starts[0].entries, longest_q, longest_k)}
     return _finish(q_view, k_view, v_view, out_view, out is not None, None, starts, options, shape)
 
@@ -118,18 +124,16 @@ def read_attention_varlen(
 
 def _views(q: Any, k: Any, v: Any, out: Any, axes: tuple[str, ...]) -> list[Operand]:
     """q, k, v and out, if given, held to one another."""
-    first = as_operand(q, "q")
-    given = [first, *(as_operand(x, name, first.stream or 0) for x, name in ((k, "k"), (v, "v")))]
+    able = "float16 and bfloat16, which tensor cores multiply"
+    first = _read(q, "q", 0, DTYPES, able)
+    given = [first, *(_read(x, name, first.stream or 0, DTYPES, able) for x, name in ((k, "k"), (v, "v")))]
     if out is not None:
-        given.append(as_operand(out, "out", first.stream or 0))
+        given.append(_read(out, "out", first.stream or 0, DTYPES, able))
     for operand in given:
-        if operand.dtype not in DTYPES:
-            raise InvalidOperand(
-                f"{operand.name} is {DTYPE_NAMES[operand.dtype]}; attention takes float16 and bfloat16. Convert it."
-            )
         if operand.dtype != first.dtype:
             names = DTYPE_NAMES[first.dtype], DTYPE_NAMES[operand.dtype]
-            raise InvalidOperand(f"q is {names[0]} and {operand.name} is {names[1]}. Convert one to the other's dtype.")
+            advice = "Pass an out of q's dtype, or none." if operand.name == "out" else "Convert one to the other's."
+            raise InvalidOperand(f"q is {names[0]} and {operand.name} is {names[1]}. {advice}")
         if len(operand.shape) != len(axes):
             raise InvalidOperand(
                 f"{operand.name} has shape {operand.shape}; it must have the {len(axes)} axes [{', '.join(axes)}]."
@@ -144,7 +148,7 @@ def _views(q: Any, k: Any, v: Any, out: Any, axes: tuple[str, ...]) -> list[Oper
     if not 1 <= first.shape[d] <= max(D_HEADS):
         raise InvalidOperand(f"q {first.shape} has d_head {first.shape[d]}; kernels take 1 to {max(D_HEADS)}.")
     shared, own = k_view.shape[heads], first.shape[heads]
-    if shared == 0 or own % shared:
+    if own % shared if shared else own:
         raise InvalidOperand(
             f"q {first.shape} has {own} heads and k {k_view.shape} has {shared}: q's must be a multiple of k's, which "
             "are shared evenly."
@@ -152,6 +156,25 @@ def _views(q: Any, k: Any, v: Any, out: Any, axes: tuple[str, ...]) -> list[Oper
     if out is not None and given[3].shape != first.shape:
         raise InvalidOperand(f"out has shape {given[3].shape}; the result has exactly q's, {first.shape}.")
     return given
+
+
+def _read(value: Any, name: str, stream: int, dtypes: Sequence[str], able: str) -> Operand:
+    """The view of an argument of one of `dtypes`; `able` says which these are."""
+    dtype = getattr(value, "dtype", None)
+    found = str(dtype).removeprefix("torch.") if dtype is not None else None
+    operand = as_operand(value, name, stream) if found is None or SHORT_NAMES.get(found) in dtypes else None
+    if operand is not None and operand.dtype in dtypes:
+        return operand
+    if operand is not None:
+        found = DTYPE_NAMES[operand.dtype]
+    if name == "out":
+        advice = "Pass an out of q's dtype, or none."
+    elif str(dtype).startswith("torch."):
+        advice = f"Convert it: {name}.to(torch.bfloat16)."
+    else:
+        advice = f"Convert it: {name}.astype('float16')."
+    shape = tuple(getattr(value, "shape", ()))
+    raise InvalidOperand(f"{name} (shape {shape}) is {found}; attention takes {able}. {advice}")
 
 
 def _one_device(q: Operand, other: Operand) -> None:
@@ -191,21 +214,34 @@ def read_window(window: Any) -> tuple[int, int]:
     if window is None:
         return -1, -1
     try:
-        left, right = (-1 if side is None else int(side) for side in window)
+        left, right = (-1 if side is None else operator.index(side) for side in window)
     except (TypeError, ValueError) as error:
         raise InvalidOperand(
-            f"window={window!r} must be two numbers of keys, (left, right); -1 for no limit."
+            f"window={window!r} must be two whole numbers of keys, (left, right); -1 for no limit."
         ) from error
     return left, right
 
 
+def _narrowed(window: tuple[int, int], q: Operand, k: Operand) -> tuple[int, int]:
+    """A side that reaches past every key limits nothing, and kernels without limits are faster."""
+    left, right = window
+    return -1 if left >= k.shape[2] - 1 else left, -1 if right >= q.shape[2] - 1 else right
+
+
 def _options(
-    q: Operand, is_causal: bool, scale: float | None, window: Any, softcap: float, modify: str, with_lse: bool
+    q: Operand,
+    k: Operand,
+    is_causal: bool,
+    scale: float | None,
+    window: Any,
+    softcap: float,
+    modify: str,
+    with_lse: bool,
 ) -> dict[str, Any]:
     return {
         "is_causal": bool(is_causal),
         "scale": scalar(1 / math.sqrt(q.shape[3]) if scale is None else scale, "scale"),
-        "window": read_window(window),
+        "window": _narrowed(read_window(window), q, k),
         "softcap": scalar(softcap, "softcap"),
         "modify": modify,
         "with_lse": bool(with_lse),

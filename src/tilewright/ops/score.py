@@ -7,12 +7,15 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
+from ..attention_problem import MOST_TRACED_ROWS
 from ..errors import InvalidEpilogue
+from ..problems import LARGEST_EXTENT
 from .epilogue.codegen import statements
 from .epilogue.expression import function_key
-from .epilogue.trace import FLOAT, INT, Graph, Node, as_float, as_traced
+from .epilogue.trace import FLOAT, INT, PASS_OPERANDS, Graph, Node, as_float, as_traced
 
 _INDICES = ("b", "h", "i", "j")
+_BOUNDS = dict.fromkeys(("i", "j"), (0, MOST_TRACED_ROWS - 1)) | {"b": (0, LARGEST_EXTENT), "h": (0, 2**16 - 1)}
 _MOST = 1024
 _traced: dict[Any, str] = {}
 
@@ -49,8 +52,9 @@ def _trace(function: Callable[..., Any]) -> str:
             kind = "None" if result is None else f"a {type(result).__name__}"
             raise InvalidEpilogue(f"epilogue: the function returned {kind}; it returns one value, the new score.")
         changed = as_float(as_traced(graph, result, "the result"), "the result")
+        code = statements(graph, changed, _INDICES, element="value", index="in{0}", bounds=_BOUNDS)
     except InvalidEpilogue as error:
-        raise InvalidEpilogue(str(error).replace("epilogue: ", "score: ", 1)) from error
+        told = str(error).replace("epilogue: ", "score: ", 1)
+        raise InvalidEpilogue(told.replace(PASS_OPERANDS, "An array of what is added comes in as bias.")) from error
     lines = [f"const int in{n} = {name};" for n, name in enumerate(_INDICES)]
-    code = statements(graph, changed, _INDICES, element="value", index="in{0}", integer="int")
     return textwrap.indent("\n".join([*lines, code]), "    ")

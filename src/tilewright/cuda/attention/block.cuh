@@ -34,14 +34,15 @@ struct Place {
   int start_q = 0, start_k = 0;  // Cfg::varlen: the entry's first rows
 
   __device__ Place(const AttentionArgs& args)
-      : batch(blockIdx.z), head(blockIdx.y), seq_q(args.seq_q), seq_k(args.seq_k) {
+      : batch(Cfg::many ? blockIdx.x : blockIdx.z), head(blockIdx.y), seq_q(args.seq_q), seq_k(args.seq_k) {
     if constexpr (Cfg::varlen) {
       // Held within the operands, whatever the caller's numbers are.
       start_q = clamp(args.starts_q[batch], args.seq_q), seq_q = clamp(args.starts_q[batch + 1], args.seq_q) - start_q;
       start_k = clamp(args.starts_k[batch], args.seq_k), seq_k = clamp(args.starts_k[batch + 1], args.seq_k) - start_k;
     }
     // Under a causal mask the last rows see most keys: walked first, they do not end the grid alone.
-    const int tile = Rung::heavy_first && Cfg::is_causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    const int along = Cfg::many ? blockIdx.z : blockIdx.x, tiles = Cfg::many ? gridDim.z : gridDim.x;
+    const int tile = Rung::heavy_first && Cfg::is_causal ? tiles - 1 - along : along;
     row0 = tile * Cfg::b_r;
     kv_head = Rung::static_strides ? head / Cfg::group : head / args.group;
   }
@@ -115,7 +116,7 @@ struct Block {
   SharedV shared_v;
   HeldQ q;
 
-  Softmax<pieces, Rung::fused, Rung::lazy, Scores::may_hide_rows> softmax;
+  Softmax<pieces, Rung::fused && !Scores::rewrites, Rung::lazy, Scores::may_hide_rows> softmax;
   float s[pieces][2 * keys][4];
   Held<pieces, keys> p;
   float out[pieces][2 * depth][4];
@@ -225,7 +226,7 @@ struct Block {
         const int row = place.row0 + warp_row + 8 * i + lane / 4;
         constexpr float ln_2 = 0.6931471805599453f;
         if (lane % 4 == 0 && (!Cfg::edge_q || row < place.seq_q))
-          *place.lse(args, row) = none ? minus_infinity() : (max * args.factor + __log2f(sum)) * ln_2;
+          *place.lse(args, row) = none ? minus_infinity() : fmaf(max, Cfg::scale_first ? 1.f : args.scale, __log2f(sum) * ln_2);
       }
     }
     __syncwarp();

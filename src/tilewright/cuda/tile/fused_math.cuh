@@ -50,3 +50,5 @@ __device__ inline float fused_gelu_tanh(float x) {
 /// Of indices, by b > 0: rounded down, as Python does.
 __device__ inline long long fused_quotient(long long a, long long b) { return a / b - (a % b < 0); }
 __device__ inline long long fused_remainder(long long a, long long b) { return a % b + (a % b < 0 ? b : 0); }
+__device__ inline int fused_quotient(int a, int b) { return a / b - (a % b < 0); }
+__device__ inline int fused_remainder(int a, int b) { return a % b + (a % b < 0 ? b : 0); }

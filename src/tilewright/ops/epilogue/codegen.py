@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ...errors import InvalidEpilogue
 from .trace import BOOL, FLOAT, INT, Graph, Node, Traced
 
 _CPP_TYPES = {FLOAT: "float", INT: "long long", BOOL: "bool"}
@@ -25,12 +27,12 @@ _LONGEST = 160
 """Characters of a description; a part that grows longer is told as "..."."""
 
 
-def literal(node: Node) -> str:
-    """A constant's C++ literal, exact."""
+def literal(node: Node, suffix: str = "ll") -> str:
+    """A constant's C++ literal, exact; `suffix` of an integer's."""
     if node.kind == BOOL:
         return "true" if node.value else "false"
     if node.kind == INT:
-        return f"{node.value}ll" if node.value >= 0 else f"({node.value}ll)"
+        return f"{node.value}{suffix}" if node.value >= 0 else f"({node.value}{suffix})"
     if math.isnan(node.value):
         return "__int_as_float(0x7fffffff)"
     if math.isinf(node.value):
@@ -60,23 +62,60 @@ def live_nodes(graph: Graph, result: Traced) -> list[int]:
     return sorted(live)
 
 
+def _short(graph: Graph, live: Iterable[int], bounds: Mapping[str, tuple[int, int]]) -> set[int]:
+    """The integers among the nodes `live` that 32 bits hold, where `bounds` are the least and largest of each index.
+
+    Raises InvalidEpilogue where 64 may not hold one.
+    """
+    ranges: dict[int, tuple[int, int]] = {}
+    for number in live:
+        node = graph.nodes[number]
+        if node.kind != INT:
+            continue
+        parts = [ranges[arg] for arg in node.args if arg in ranges]
+        if node.op == "constant":
+            ends = [node.value]
+        elif node.op == "input":
+            ends = list(bounds[node.value])
+        elif node.op == "%":
+            ends = [0, parts[1][1] - 1]
+        elif node.op in ("+", "-", "*", "//"):
+            apply = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "//": int.__floordiv__}[node.op]
+            ends = [apply(a, b) for a in parts[0] for b in parts[1]]
+        else:
+            ends = [end for part in parts for end in part]
+        ranges[number] = min(ends), max(ends)
+        if max(-min(ends), max(ends)) >= 2**63:
+            raise InvalidEpilogue(
+                "epilogue: integers grow beyond 64 bits where indices are large. Make floats of them earlier: 1.0 * i."
+            )
+    return {number for number, (low, high) in ranges.items() if low >= -(2**31) and high < 2**31}
+
+
 def statements(
     graph: Graph, result: Traced, inputs: tuple[str, ...], *, element: str = "value[i]",
-    index: str = "in{0} + i * args.operand[{0}].col", integer: str = "long long",
+    index: str = "in{0} + i * args.operand[{0}].col", bounds: Mapping[str, tuple[int, int]] | None = None,
 ) -> str:  # fmt: skip
     """C++ statements for element i: they read value[i] and input j at in{j}, and write value[i].
 
-    `element`, `index`, `integer`: what the value and input j, an index, are called, and the type of integers.
+    `element`, `index`: what the value and input j, an index, are called. `bounds`: the least and largest value of each
+    index; where they are known, integers take 32 bits where these hold them.
     """
-    types = _CPP_TYPES | {INT: integer}
+    live = live_nodes(graph, result)
+    short = _short(graph, live, bounds) if bounds is not None else set()
     names: dict[int, str] = {}
     lines = []
-    for number in live_nodes(graph, result):
+    for number in live:
         node = graph.nodes[number]
         args = [names[arg] for arg in node.args]
         if node.op == "constant":
-            names[number] = literal(node)
+            names[number] = literal(node, "" if number in short else "ll")
             continue
+        if node.kind == INT and not short.issuperset((number, *node.args)):
+            args = [
+                f"static_cast<long long>({text})" if arg in short else text
+                for arg, text in zip(node.args, args, strict=True)
+            ]
         if node.op == "sum":
             text = element
         elif node.op == "input":
@@ -87,7 +126,8 @@ def statements(
         else:
             text = _FORMS[node.op].format(*args)
         names[number] = f"t{number}"
-        lines.append(f"const {types[node.kind]} t{number} = {text};")
+        kind = "int" if number in short else _CPP_TYPES[node.kind]
+        lines.append(f"const {kind} t{number} = {text};")
     lines.append(f"{element} = {names[result.number]};")
     return "\n".join(lines)
 

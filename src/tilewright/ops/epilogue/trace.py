@@ -17,6 +17,10 @@ from ...errors import InvalidEpilogue
 FLOAT, INT, BOOL = "float", "int", "bool"
 """Kinds of values: fp32; 64-bit integers, which indices and their sums are; truth values."""
 
+PASS_OPERANDS = (
+    "Arrays come in as operands: name a parameter of the function and pass it, epilogue=lambda acc, x: ..., x=x."
+)
+
 _HERE = str(Path(__file__).parent)
 _PACKAGE = str(Path(__file__).parents[2])
 
@@ -94,7 +98,7 @@ def as_traced(graph: Graph, value: Any, what: str) -> Traced:
     kind = type(value).__name__
     raise refuse(
         f"{what} got a {kind}, which is neither traced nor a number",
-        "Arrays come in as operands: name a parameter of the function and pass it, epilogue=lambda acc, x: ..., x=x.",
+        PASS_OPERANDS,
     )
 
 
@@ -148,7 +152,7 @@ def logic(op: str, left: Any, right: Any) -> Traced:
     graph = left.graph if isinstance(left, Traced) else right.graph
     a, b = as_traced(graph, left, op), as_traced(graph, right, op)
     if not a.kind == b.kind == BOOL:
-        raise refuse(f"{op} joins truth values", "Compare first: (acc > 0) & (row < 8).")
+        raise refuse(f"{op} joins truth values", "Compare first: (acc > 0) & (row < 8). Bits: (i // 2) % 2.")
     return graph.add(Node(op, BOOL, (a.number, b.number)))
 
 
@@ -241,7 +245,10 @@ class Traced:
         return power(self, other)
 
     def __rpow__(self, other: Any) -> Traced:
-        raise refuse("the exponent is a traced value", "Write tilewright.epilogue.exp(x * log(base)).")
+        base = float(other) if isinstance(other, numbers.Real) else math.nan
+        if not 0 < base < math.inf:
+            raise refuse(f"the base {other!r} of a traced exponent is no positive number", "Only these have powers.")
+        return operation("exp", operation("*", self, math.log(base)))
 
     def __neg__(self) -> Traced:
         if self.kind == INT:
@@ -299,7 +306,13 @@ class Traced:
             "a traced value has no number yet (float(), int(), math.*)", "Use the functions of tilewright.epilogue."
         )
 
-    __float__ = __int__ = __index__ = __complex__ = __round__ = __floor__ = __ceil__ = __trunc__ = _no_number
+    def __index__(self) -> int:
+        raise refuse(
+            "a traced index cannot choose from a list or an array",
+            "Compute the value by arithmetic and where().",
+        )
+
+    __float__ = __int__ = __complex__ = __round__ = __floor__ = __ceil__ = __trunc__ = _no_number
     __divmod__ = __rdivmod__ = __format__ = _no_number
 
     def __hash__(self) -> int:
@@ -309,8 +322,14 @@ class Traced:
 
     def _no_array(self, *_: Any) -> Any:
         raise refuse(
-            "a traced value is one element, not an array", "The expression is applied to each element by itself."
+            "a traced value is one element, not an array, and no index of one",
+            "The expression is applied to each element by itself.",
         )
+
+    def _no_bits(self, *_: Any) -> Any:
+        raise refuse("bits of an index cannot be taken", "Use // and %: (i // 2) % 2 for (i >> 1) & 1.")
+
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __xor__ = __rxor__ = _no_bits
 
     __iter__ = __len__ = __getitem__ = __matmul__ = __rmatmul__ = __array__ = _no_array
 
