@@ -87,9 +87,12 @@ def _choose(problem: AttentionProblem, gpu: Gpu, top: AttentionRung) -> Attentio
         # Too few for every SM: fewer rows a block spread the same work over more of them.
         smaller = min(fits, key=lambda config: config.b_r)
         if smaller.b_r < best.b_r:
+            share = _blocks(problem, smaller)
             why = (
-                f"{best} would make {blocks} blocks for {gpu.sm_count} SMs; with {smaller.b_r} rows a block "
-                f"{_blocks(problem, smaller)} share the work"
+                f"{best} would make {blocks} blocks for {gpu.sm_count} SMs; with {smaller.b_r} rows a block {share} "
+                "share the work"
+                if share > blocks
+                else f"{smaller.b_r} rows a block hold all {problem.seq_q} queries; {best} would idle the rest"
             )
             best = smaller
     return AttentionPlan(top, best, "the rung's defaults", why, tuple(refused))

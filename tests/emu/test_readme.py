@@ -43,6 +43,16 @@ def test_its_python_runs(operands, capsys):
     assert "thread instructions" in shown
 
 
+def test_the_python_of_the_page_on_attention_runs(capsys):
+    page = README.parent / "docs" / "attention.md"
+    (example,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    names: dict = {}
+    exec(example, names)
+    assert names["lse"].shape == (1, 4, 40)
+    assert np.isfinite(names["out"]).all()
+    assert "runs     a17_lazy_rescale" in capsys.readouterr().out
+
+
 def test_pages_it_names_exist():
     for page in re.findall(r"\]\(([^)#]+)\)", README.read_text(encoding="utf-8")):
         assert (README.parent / page).is_file(), page

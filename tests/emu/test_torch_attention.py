@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 
 import tilewright as tw  # noqa: E402
 from tilewright.errors import InvalidOperand  # noqa: E402
+from tilewright.lab.attention_host import attention_calls  # noqa: E402
 
 F = torch.nn.functional
 
@@ -210,3 +211,18 @@ def test_packed_starts_may_be_torchs():
     for first, end in ((0, 5), (5, 12)):
         part = [x[first:end].transpose(0, 1)[None] for x in (q, k, v)]
         close(out[first:end].transpose(0, 1)[None], in_double(F.scaled_dot_product_attention, *part))
+
+
+def test_the_host_suites_calls_are_right_and_are_attentions():
+    case = {"batch": 2, "heads": 2, "seq": 20, "d_head": 32, "dtype": "f16", "causal": True}
+    with tw.emulator(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        verdict, calls = attention_calls(torch, case, device="cpu")
+        results = [call() for call in calls.values()]
+    assert verdict.ok, verdict.reason
+    assert len(results) == 6
+    whole = results[0]
+    for result in (results[1], results[2][0], results[4]):
+        assert torch.equal(result, whole)
+    packed = results[3].reshape(2, 20, 2, 32).transpose(1, 2)
+    torch.testing.assert_close(packed, whole, atol=2e-3, rtol=0)

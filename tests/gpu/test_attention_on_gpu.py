@@ -11,6 +11,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import InvalidOperand
+from tilewright.lab.attention_host import attention_calls
+from tilewright.lab.host import host_microseconds
 from tilewright.ops import attention_warm
 
 pytestmark = pytest.mark.gpu
@@ -222,6 +224,16 @@ def test_the_second_call_takes_the_warm_path_also_on_a_new_thread(torch):
     thread.join()
     for mine in (found, got[0]):
         assert all(torch.equal(x, y) for x, y in zip(mine, want, strict=True))
+
+
+def test_a_warm_call_takes_under_15_microseconds_of_host_time(torch):
+    case = {"batch": 1, "heads": 8, "seq": 64, "d_head": 64}
+    verdict, calls = attention_calls(torch, case)
+    assert verdict.ok, verdict.reason
+    for text, call in calls.items():
+        call()
+        if text.startswith("tw.attention"):
+            assert host_microseconds(call, torch.cuda.synchronize, calls=200) < 15, text
 
 
 # --- torch's operator ------------------------------------------------------------------------------------------------

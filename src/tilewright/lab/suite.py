@@ -23,7 +23,7 @@ from .record import went_wrong, who, write_json
 
 KINDS = (
     "times", "counters", "stalls", "host", "products", "cold", "accuracy", "epilogue", "attention", "attention-stalls",
-    "peers", "duels", "heldout", "tuning-time",
+    "attention-host", "peers", "duels", "heldout", "tuning-time",
 )  # fmt: skip
 
 
@@ -150,6 +150,10 @@ def run_suite(
         from .products import product_records
 
         records = product_records(suite["name"], suite["cases"], seconds=seconds, say=say)
+    elif suite["kind"] == "attention-host":
+        from .attention_host import attention_host_records
+
+        records = attention_host_records(suite["name"], suite["cases"], say)
     elif suite["kind"].startswith("attention"):
         from .attention_gpu import attention_stalls, climb_attention_on_gpu
 

@@ -109,6 +109,7 @@ class AttentionAddresses:
 # cuda/attention/args.cuh declares the same struct; a test holds them equal.
 _ARGS = struct.Struct("<5Q12q3i2f4x4q2i2f3Q")
 _MODIFICATION = """#pragma once
+constexpr bool fused_brief = false;  // scores are fp32, and become exponents
 #include "tile/fused_math.cuh"
 
 struct Modification {{

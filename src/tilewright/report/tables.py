@@ -108,6 +108,11 @@ HOST_PAGE: tuple[Column, ...] = (
     ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
     ("host us a call", _result("host_us", ".1f")),
 )
+ATTENTION_HOST_PAGE: tuple[Column, ...] = (
+    ("call", lambda record: f"`{record['case']['call']}`"),
+    ("batch x heads x length x d_head", lambda record: "{batch} x {heads} x {seq} x {d_head}".format(**record["case"])),
+    ("host us a call", _result("host_us", ".1f")),
+)
 COLD_PAGE: tuple[Column, ...] = (
     ("kernel cache", lambda record: str(record["case"]["cache"])),
     ("dtype", lambda record: str(record["case"]["dtype"])),
@@ -302,6 +307,7 @@ PAGES: dict[str, tuple[Column, ...]] = {
     "attention-ladder": ATTENTION_LADDER_PAGE,
     "attention-causal": ATTENTION_LADDER_PAGE,
     "attention-sizes": ATTENTION_SIZES_PAGE,
+    "attention-host": ATTENTION_HOST_PAGE,
     "attention-stalls": ATTENTION_STALLS_PAGE,
     "bf16-peers": PEERS_PAGE,
     "fp32-peers": PEERS_PAGE,
