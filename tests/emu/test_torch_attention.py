@@ -188,13 +188,34 @@ def test_tensors_on_the_cpu_are_torchs_without_an_emulator():
     torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v))
 
 
-def test_what_torch_refuses_is_refused_in_its_words():
-    q, k, v = tensors(hk=2)
-    with tw.emulator(), pytest.raises(RuntimeError) as ours:
-        tw.torch.scaled_dot_product_attention(q, k, v)
-    with pytest.raises(RuntimeError) as theirs:
-        F.scaled_dot_product_attention(q, k, v)
+REFUSED = {
+    "heads that are not shared": (lambda q, k, v: (q, k[:, :2], v[:, :2]), {}),
+    "heads that do not divide": (lambda q, k, v: (q, k[:, :3], v[:, :3]), {"enable_gqa": True}),
+    "a mask beside is_causal": (lambda q, k, v: (q, k, v, torch.ones(20, 30, dtype=torch.bool)), {"is_causal": True}),
+    "a mask of another shape": (lambda q, k, v: (q, k, v, torch.zeros(20, 29).half()), {}),
+    "keys of another d_head": (lambda q, k, v: (q, k[..., :16], v), {}),
+    "keys of another dtype": (lambda q, k, v: (q, k.bfloat16(), v), {}),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_torch_refuses_is_refused_in_its_words(case):
+    change, options = REFUSED[case]
+    given = change(*tensors(hk=4))
+    with tw.emulator(), pytest.raises((RuntimeError, IndexError)) as ours:
+        tw.torch.scaled_dot_product_attention(*given, **options)
+    with pytest.raises((RuntimeError, IndexError)) as theirs:
+        F.scaled_dot_product_attention(*given, **options)
     assert str(ours.value) == str(theirs.value)
+
+
+def test_a_mask_of_the_most_negative_number_is_torchs_also_where_it_hides_every_key():
+    q, k, v = tensors(hk=4)
+    mask = torch.zeros(20, 30)
+    mask[:, 7:] = mask[3] = torch.finfo(torch.float32).min
+    with tw.emulator():
+        out = tw.torch.scaled_dot_product_attention(q, k, v, mask)
+    close(out, in_double(F.scaled_dot_product_attention, q, k, v, mask))
 
 
 def test_tensors_that_require_gradients_are_refused_by_the_plain_function_only():

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..errors import InvalidOperand
 from ..jit.launch import current_executor
 from ..ladder.attention_rung import D_HEADS
 from ..ops.attention import attention as run
@@ -136,7 +137,7 @@ def attention(
     d_head] where q's rows lie outside its heads. Raises as `tilewright.attention` does.
     """
     if q.dim() != 4:
-        raise ValueError(f"q has shape {tuple(q.shape)}; it must have the 4 axes [batch, heads, rows, d_head].")
+        raise InvalidOperand(f"q has shape {tuple(q.shape)}; it must have the 4 axes [batch, heads, rows, d_head].")
     left, right = read_window(window)
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else float(scale)
     arguments = (q, k, v, bias, is_causal, scale, left, right, float(softcap))
@@ -181,6 +182,20 @@ def _why_torch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, d
     return None
 
 
+def _refused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, enable_gqa: bool) -> bool:
+    """Whether torch refuses these: it then says so in its own words."""
+    own, shared = (x.shape[-3] if x.dim() > 2 else 1 for x in (query, key))
+    if own != shared and (not enable_gqa or shared == 0 or own % shared):
+        return True
+    if len({query.dtype, key.dtype, value.dtype}) > 1 or query.shape[-1] != key.shape[-1]:
+        return True
+    if mask is None:
+        return False
+    scores = (*query.shape[:-1], key.shape[-2])
+    extents = zip(reversed(mask.shape), reversed(scores), strict=False)
+    return is_causal or not 2 <= mask.dim() <= len(scores) or any(m not in (1, s) for m, s in extents)
+
+
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
@@ -193,10 +208,7 @@ def scaled_dot_product_attention(
     does, and a RuntimeWarning says so once for each reason. Gradients: see this module.
     """
     reason = _why_torch(query, key, value, attn_mask, dropout_p)
-    # What torch refuses, it refuses in its own words.
-    heads = [x.shape[-3] if x.dim() > 2 else 1 for x in (query, key)]
-    refused = (is_causal and attn_mask is not None) or (heads[0] != heads[1] and not enable_gqa)
-    if reason is not None or refused:
+    if reason is not None or _refused(query, key, value, attn_mask, is_causal, enable_gqa):
         if reason is not None:
             _say_once(reason)
         return functional.scaled_dot_product_attention(
