@@ -45,7 +45,7 @@ def test_lengths_of_queries_and_keys(sq, sk, is_causal):
     judge(out, lse, q, k, v, is_causal=is_causal)
 
 
-@pytest.mark.parametrize("window", [(0, 0), (3, 0), (5, 2), (-1, 4), (7, -1), (40, 40), (-1, -1), (None, 1)])
+@pytest.mark.parametrize("window", [(0, 0), (5, 2), (-1, 4), (7, -1), (40, 40), (None, 1)])
 @pytest.mark.parametrize(("sq", "sk"), [(40, 33), (20, 70)])
 def test_windows_hide_what_lies_beyond_them(window, sq, sk):
     q, k, v = operands(1, 2, 2, sq, sk, 32)
@@ -82,8 +82,13 @@ def test_scores_are_capped_softly(softcap, rung):
     judge(out, lse, 4 * q, k, v, softcap=softcap, is_causal=True)
 
 
-@pytest.mark.parametrize("shape", [(2, 2, 20, 34), (20, 34), (2, 1, 1, 34), (2, 20, 1), (34,), (1, 1, 1, 1)])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((2, 2, 20, 34), np.float16), ((20, 34), np.float32), ((2, 1, 1, 34), np.float32), ((2, 20, 1), np.float16),
+        ((34,), np.float16), ((1, 1, 1, 1), np.float32),
+    ],
+)  # fmt: skip
 def test_a_bias_of_any_shape_that_broadcasts_is_added(shape, dtype):
     q, k, v = operands(2, 2, 1, 20, 34, 32)
     bias = values(*shape).astype(dtype)
@@ -171,7 +176,7 @@ def test_layouts_are_the_same_function():
     judge(out.swapaxes(1, 2), lse, q, k, v)
 
 
-@pytest.mark.parametrize("d", [1, 7, 40, 80, 100])
+@pytest.mark.parametrize("d", [1, 40, 100])
 def test_head_sizes_between_the_kernels_own_are_padded(d):
     q, k, v = operands(1, 2, 1, 9, 20, d)
     with tw.emulator() as emulator:
