@@ -105,6 +105,31 @@ def test_head_sizes_that_are_padded(torch, d):
     judge(torch, out, lse, q, k, v, is_causal=True)
 
 
+@pytest.mark.parametrize("d", [32, 40])
+def test_more_entries_than_a_grids_last_axis_holds(torch, d):
+    q, k, v = (torch.randn(70000, 2, n, d, device="cuda").half() for n in (3, 5, 5))
+    out, lse = tw.attention(q, k, v, is_causal=True, return_lse=True)
+    judge(torch, out, lse, q, k, v, is_causal=True)
+
+
+def test_a_mask_of_the_most_negative_number_leaves_what_it_hides_wholly_finite(torch):
+    q, k, v = (torch.randn(1, 2, n, 64, device="cuda").half() for n in (130, 200, 200))
+    bias = torch.zeros(130, 200, device="cuda")
+    bias[:, 90:] = bias[7] = torch.finfo(torch.float32).min
+    out, lse = tw.attention(q, k, v, bias=bias, return_lse=True)
+    judge(torch, out, None, q, k, v, bias=bias)
+    assert torch.isfinite(lse).all()
+
+
+def test_a_function_of_the_score(torch):
+    q, k, v = (torch.randn(2, 4, n, 64, device="cuda", dtype=torch.bfloat16) for n in (130, 200, 200))
+    place, key = torch.arange(130, device="cuda")[:, None], torch.arange(200, device="cuda")[None, :]
+    slopes = 2.0 ** -(torch.arange(4, device="cuda")[:, None, None] + 1)
+    for _ in range(2):
+        out = tw.attention(q, k, v, score=lambda s, b, h, i, j: s - 2.0 ** -(h + 1) * abs(i - j))
+        judge(torch, out, None, q, k, v, bias=-slopes * (place - key).abs())
+
+
 @pytest.mark.parametrize("which", range(4))
 def test_operands_at_odd_addresses_are_copied(torch, which):
     shapes = [(2, 3, 100, 64), (2, 3, 90, 64), (2, 3, 90, 64), (2, 3, 100, 64)]
