@@ -34,6 +34,14 @@ ELEMENTS_A_US = 6500.0
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 FIXED_STEPS_OF_K = 32
 """fp32: what filling the pipeline and storing the result costs, as so many more steps along k."""
+HIDING = 0.2
+"""fp32: warps a scheduler that half hide what an instruction waits for,"""
+HIDING_TESTED = 0.15
+"""and how many more for each operand whose copies test every element;"""
+TESTED = 0.24
+"""what these tests add to the arithmetic, an operand."""
+CLEARLY = 1.2
+"""fp32: how many times as fast as one launch several must be by the model to be chosen: more than it misses by."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +58,13 @@ def tiles_of(problem: GemmProblem, config: GemmConfig) -> int:
     return ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n) * problem.batch
 
 
-def narrow_operands(problem: GemmProblem, rung: Rung) -> tuple[str, ...]:
-    """The operands ("a", "b") whose lines the rung's accesses cannot read as they lie."""
-    item = ITEM_BYTES[problem.dtype]
-    sides = (("a", problem.a, problem.m, problem.k), ("b", problem.b, problem.k, problem.n))
-    return tuple(name for name, matrix, rows, cols in sides if not matrix.readable(rows, cols, item, rung.vector_bytes))
+def narrow_operands(problem: GemmProblem, rung: Rung, config: GemmConfig) -> tuple[str, ...]:
+    """The operands ("a", "b") that the rung copies element by element as they lie, and faster once they are packed.
+
+    Of 16 bits those whose lines no 16-byte access reads; of 32 bits those that no tile divides too.
+    """
+    facts = rung.own_constants(config, problem)
+    return tuple(name for name in "ab" if facts.get(f"{name}_edge") and not facts.get(f"{name}_wide"))
 
 
 def _pass_us(moved: float, gpu: Gpu) -> float:
@@ -117,10 +127,10 @@ def summing_us(problem: GemmProblem, parts: int, gpu: Gpu) -> float:
 
 def candidates(problem: GemmProblem, rung: Rung, choices: list[Choice], gpu: Gpu, may_split: bool) -> list[Candidate]:
     """Every choice, with k split as far as the grid leaves SMs idle, with and without packing what needs it."""
-    narrow = narrow_operands(problem, rung)
-    ways = {(), narrow, *((name,) for name in narrow)} if problem.k else {()}
     found = []
     for choice in choices:
+        narrow = narrow_operands(problem, rung, choice.config)
+        ways = {(), narrow, *((name,) for name in narrow)} if problem.k else {()}
         tiles = tiles_of(problem, choice.config)
         most = min(ceil_div(problem.k, choice.config.tile_k), 4 * gpu.sm_count // max(tiles, 1)) if may_split else 1
         for parts in SPLITS:
@@ -130,20 +140,42 @@ def candidates(problem: GemmProblem, rung: Rung, choices: list[Choice], gpu: Gpu
             for packs in sorted(ways):
                 us = (
                     packing_us(problem, config, packs, gpu)
-                    + product_us(problem, rung, choice, config, len(narrow) - len(packs), gpu)
+                    + (
+                        fp32_us(problem, choice, config, len(narrow) - len(packs), gpu)
+                        if problem.dtype == "f32"
+                        else product_us(problem, rung, choice, config, len(narrow) - len(packs), gpu)
+                    )
                     + summing_us(problem, parts, gpu)
                 )
                 found.append(Candidate(choice, config, packs, us))
     return found
 
 
-def fp32_cost(problem: GemmProblem, choice: Choice, gpu: Gpu) -> float:
-    """Model of the busiest SM's work, in products at full rate: its whole tiles.
+def fp32_cost(problem: GemmProblem, choice: Choice, config: GemmConfig, gpu: Gpu) -> float:
+    """Model of the busiest SM's work, in products at full rate: its whole tiles. `config`: k perhaps in parts.
 
     Whole tiles count, so a ragged edge and a last wave that few SMs share both cost what they cost.
     """
-    config = choice.config
-    tiles_of_busiest = max(1, ceil_div(tiles_of(problem, config), gpu.sm_count))
-    beside = min(tiles_of_busiest, config.min_blocks)
-    steps = ceil_div(problem.k, config.tile_k) * config.tile_k + FIXED_STEPS_OF_K / beside
-    return tiles_of_busiest * config.tile_m * config.tile_n * steps / choice.efficiency
+    blocks = _blocks_of_busiest(problem, config, gpu)
+    steps = ceil_div(ceil_div(problem.k, config.tile_k), config.split_k) * config.tile_k
+    fixed = FIXED_STEPS_OF_K / min(blocks, config.min_blocks)
+    return blocks * config.tile_m * config.tile_n * (steps + fixed) / choice.efficiency
+
+
+def _blocks_of_busiest(problem: GemmProblem, config: GemmConfig, gpu: Gpu) -> int:
+    return max(1, ceil_div(tiles_of(problem, config) * config.split_k, gpu.sm_count))
+
+
+def fp32_us(problem: GemmProblem, choice: Choice, config: GemmConfig, tested: int, gpu: Gpu) -> float:
+    """f12 alone, testing every element of `tested` operands: its arithmetic, slower where warps are few, or the bytes.
+
+    Of 362 times on an H200 (fp32-f12-sweep-H200.json and the table that ships, NN and NT) this misses by a factor of
+    1.15 in the root mean square, be it that nothing is tested or both operands are.
+    """
+    hiding = HIDING + HIDING_TESTED * tested
+    a_block = config.threads / 32 / gpu.arch.warp_schedulers  # warps a scheduler
+    full = config.min_blocks * a_block
+    here = min(_blocks_of_busiest(problem, config, gpu) * a_block, full)
+    slower = (1 + TESTED * tested) * (here + hiding) / here * full / (full + hiding)
+    arithmetic = fp32_cost(problem, choice, config, gpu) * slower / (gpu.ffma_tflops * 1e6 / gpu.sm_count / 2)
+    return LAUNCH_US + max(arithmetic, problem.bytes / (gpu.dram_gb_s * 1e3 * OF_BANDWIDTH))

@@ -164,7 +164,8 @@ def edge_reason(rung: Rung, problem: GemmProblem, config: GemmConfig) -> str:
     """ "aligned", or "edge" with what makes the predicated path necessary."""
     if not rung.edge(problem, config):
         return f"aligned: whole tiles, {rung.vector_bytes}-byte global accesses"
-    if problem.a.padded and problem.b.padded:
+    facts = rung.own_constants(config, problem)
+    if (problem.a.padded or problem.b.padded) and not (facts["a_edge"] or facts["b_edge"]):
         return "aligned copies of packed operands, zeros up to whole tiles; only results are predicated"
     for name, size, tile in (
         ("m", problem.m, config.tile_m), ("n", problem.n, config.tile_n), ("k", problem.k, max(config.tile_k, 1)),

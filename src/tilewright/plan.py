@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from .arch import GPUS, Arch, Gpu
 from .choices import CHOICES, Choice
-from .cost import candidates, fp32_cost, narrow_operands, tiles_of
+from .cost import CLEARLY, Candidate, candidates, fp32_cost, narrow_operands, tiles_of
 from .errors import ConfigRejected
 from .ladder import GEMM_RUNGS, GemmConfig, Rung, find_rung, rungs_for
 from .ladder.rung import ceil_div
+from .ladder.tensor import ragged
 from .problems import ITEM_BYTES, GemmProblem
-from .tuning.choice import choose
+from .tuning.choice import Source, choose
 from .tuning.tables import SHIPPED, generation, sources_for
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ def _plan(
         return Plan(rung, rung.default, "the rung's default", f"{rung} was named in the call")
     if problem.precision == "ieee" and problem.m and problem.n and problem.k and problem.batch:
         sources = [source for source in sources_for(gpu) if not demands.deterministic or source[0] == SHIPPED]
+        if problem.dtype == "f32":
+            sources = _of_now(problem, sources, _choose(problem, gpu, known, demands.batch_invariant))
         ignored: list[str] = []
         found = choose(problem, gpu, sources, demands.batch_invariant, ignored)
         told = "; ".join(ignored)
@@ -116,6 +119,19 @@ def _plan(
     return _choose(problem, gpu, known, demands.batch_invariant)
 
 
+def _of_now(problem: GemmProblem, sources: list[Source], modelled: Plan) -> list[Source]:
+    """The tables to ask, where the model would pack operands or split k: the one that ships only if such plans of this
+    dtype have been measured in it. Else it compares kernels that are all slower than one it does not know."""
+    if not modelled.packs and modelled.config.split_k == 1:
+        return sources
+    return [
+        (name, table)
+        for name, table in sources
+        if name != SHIPPED
+        or not all(t.one_launch for entry in table.values() if entry.klass.dtype == problem.dtype for t in entry.timed)
+    ]
+
+
 def _choose(problem: GemmProblem, gpu: Gpu, known: tuple[Rung, ...], batch_invariant: bool) -> Plan:
     top = known[-1]
     refused: list[tuple[str, str, str]] = []
@@ -125,8 +141,8 @@ def _choose(problem: GemmProblem, gpu: Gpu, known: tuple[Rung, ...], batch_invar
             refused.append((top.id, str(choice.config), reason))
         else:
             fits.append(choice)
-    if fits and problem.dtype == "f32":  # of every precision
-        best = min(fits, key=lambda choice: fp32_cost(problem, choice, gpu))  # the first of equals: the table's order
+    if fits and problem.precision != "ieee":
+        best = min(fits, key=lambda choice: fp32_cost(problem, choice, choice.config, gpu))  # the first of equals
         return Plan(top, best.config, best.source, _why(problem, best, gpu, len(fits)), tuple(refused))
     if batch_invariant:
         fits = [choice for choice in fits if choice.config.slices_k == 1]
@@ -148,27 +164,40 @@ def _modelled(
     batch_invariant: bool,
 ) -> Plan:  # fmt: skip
     """The quickest by the model in cost.py; of equals the smallest tile."""
+
+    def order(candidate: Candidate) -> tuple[float, int]:
+        return candidate.us, candidate.config.tile_m * candidate.config.tile_n
+
     known = candidates(problem, top, fits, gpu, may_split=not batch_invariant)
-    best = min(known, key=lambda candidate: (candidate.us, candidate.config.tile_m * candidate.config.tile_n))
-    narrow = narrow_operands(problem, top)
-    why = [f"least modelled time among {len(known)} plans"]
+    best = min(known, key=order)
+    if problem.dtype == "f32":
+        one_launch = min((one for one in known if not one.packs and one.config.split_k == 1), key=order)
+        best = best if best.us * CLEARLY < one_launch.us else one_launch
     tiles, parts = tiles_of(problem, best.config), best.config.split_k
+    why = [f"least modelled time among {len(known)} plans"]
+    if problem.dtype == "f32" and parts == 1:
+        why = [_why(problem, best.choice, gpu, len(fits))]
+    if problem.dtype == "f32" and (parts > 1 or best.packs):
+        why.append("fp32 plans of several launches are modelled, not measured yet")
     if parts > 1:
-        why.append(f"k in {parts} parts, since {tiles} tiles alone leave most of {gpu.sm_count} SMs idle")
+        why.append(f"k in {parts} parts, since {tiles} tiles alone do not keep {gpu.sm_count} SMs busy")
     elif batch_invariant:
         why.append("k is never split, so that a row's bits do not depend on m")
-    for name in narrow:
+    for name in narrow_operands(problem, top, best.config):
         verb = "is packed first" if name in best.packs else "is read element by element, which costs less than packing"
-        why.append(f"{name} {verb}: {_narrow_reason(problem, name)}")
+        why.append(f"{name} {verb}: {_narrow_reason(problem, name, best.config)}")
     return Plan(top, best.config, best.choice.source, "; ".join(why), refused, packs=best.packs)
 
 
-def _narrow_reason(problem: GemmProblem, name: str) -> str:
-    matrix, rows, cols = (
-        (problem.a, problem.m, problem.k) if name == "a" else (problem.b, problem.k, problem.n)
+def _narrow_reason(problem: GemmProblem, name: str, config: GemmConfig) -> str:
+    matrix, rows, cols, tiles = (
+        (problem.a, problem.m, problem.k, (config.tile_m, config.tile_k)) if name == "a"
+        else (problem.b, problem.k, problem.n, (config.tile_k, config.tile_n))
     )  # fmt: skip
     if matrix.unit(rows, cols) == "none":
         return f"no contiguous lines (strides {matrix.row_stride} and {matrix.col_stride} elements)"
+    if problem.dtype == "f32" and ragged(matrix, (rows, cols), tiles):
+        return f"{rows} x {cols} are no whole tiles of {tiles[0]} x {tiles[1]}"
     width = matrix.vector_bytes(rows, cols, ITEM_BYTES[problem.dtype])
     return f"its lines start at multiples of {width} B"
 

@@ -22,6 +22,8 @@ from .problems import ITEM_BYTES, GemmProblem, Matrix
 if TYPE_CHECKING:
     from .plan import Plan
 
+_BITS = {2: "unsigned short", 4: "unsigned"}
+"""Elements of a size, to be copied."""
 SLOT = 256
 """Each part of a workspace starts at a multiple of this many bytes."""
 
@@ -37,7 +39,7 @@ class Helper:
     """Items a thread."""
     constants: Callable[[GemmProblem], dict[str, Constant]]
     items: Callable[[GemmProblem], int]
-    """How many a batch entry has: chunks of eight elements to pack, runs of four to sum."""
+    """How many a batch entry has: chunks of 16 bytes to pack, runs of four elements to sum."""
 
     def __str__(self) -> str:
         return self.entry
@@ -56,7 +58,11 @@ class Helper:
         return Launch((blocks, problem.batch, 1), (self.threads, 1, 1), params, overlaps=True)
 
 
-PACK = Helper("pack", 256, 4, lambda p: {"contiguous": p.a.col_stride == 1}, lambda p: p.n * p.out.row_stride // 8)
+PACK = Helper(
+    "pack", 256, 4,
+    lambda p: {"contiguous": p.a.col_stride == 1, "element": _BITS[ITEM_BYTES[p.dtype]]},
+    lambda p: p.n * p.out.row_stride * ITEM_BYTES[p.dtype] // 16,
+)  # fmt: skip
 SUM_PARTS = Helper(
     "sum_parts", 128, 1,
     lambda p: result_constants(p) | {"out_type": CPP_TYPES[p.out_dtype], "edge": True, "split_k": 1},

@@ -1,6 +1,8 @@
-"""16-bit products through tw.matmul on a GPU: dtypes, packing, split k, workspaces, captures, batch invariance."""
+"""Products through tw.matmul on a GPU: dtypes, packing, split k, workspaces, captures, batch invariance."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,6 +89,36 @@ def test_the_plan_is_right_at_every_layout(torch, layout, shape):
         tw.matmul(a, b, c=c, alpha=1.5, beta=-0.5, out=out)
         right(out, a, b, c=c, alpha=1.5, beta=-0.5)
         assert intact()
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt", "po", "ss", "cn"])
+@pytest.mark.parametrize("shape", [(1023, 999, 1001), (1, 777, 4001), (16, 2048, 8192), (256, 256, 8192)], ids=str)
+def test_the_fp32_plan_is_right_at_every_layout(torch, layout, shape):
+    m, n, k = shape
+    torch.manual_seed(m + k)
+    a, b = place(torch, m, k, layout[0], torch.float32), place(torch, k, n, layout[1], torch.float32)
+    c = place(torch, m, n, "n", torch.float32)
+    assert len(tw.explain(a, b, c=c).stages) > 1
+    for _ in range(2):  # cold, then warm
+        out, intact = guarded(torch, (m, n), torch.float32)
+        tw.matmul(a, b, c=c, alpha=1.5, beta=-0.5, out=out)
+        right(out, a, b, dtype="f32", c=c, alpha=1.5, beta=-0.5)
+        assert intact()
+
+
+FP32_SMALL = GemmConfig(32, 32, 8, 4, 4, 16, 32, stages=3, cache="ca", group_m=8, min_blocks=8)
+
+
+@pytest.mark.parametrize("names", [(), ("a",), ("b",), ("a", "b")], ids=str)
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_fp32_packing_and_splitting_go_together_with_batches(torch, monkeypatch, names, parts):
+    plan = Plan(find_rung("f12"), replace(FP32_SMALL, split_k=parts), "a test", "a test", packs=names)
+    monkeypatch.setattr(launches, "plan_for", lambda *given, **options: plan)
+    monkeypatch.setattr(warm, "_calls", {})
+    a = torch.randn(3, 2, 65, 131, device="cuda")[:, ::2]
+    b = torch.randn(4, 1, 1, 131, 77, device="cuda")
+    for _ in range(2):
+        right(tw.matmul(a, b), a, b, dtype="f32")
 
 
 @pytest.mark.parametrize("names", [(), ("a",), ("b",), ("a", "b")], ids=str)
@@ -226,8 +258,6 @@ def test_verify_has_no_false_alarm_in_many_draws_and_on_hard_values(torch, dtype
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_verify_catches_a_kernel_that_is_wrong_on_the_gpu(torch, dtype, monkeypatch):
-    from dataclasses import replace
-
     from tilewright import program
 
     kind = getattr(torch, dtype)

@@ -291,4 +291,8 @@ def test_every_shipped_result_can_run_on_its_gpu(gpu):
         assert held.finished
         best = held.timed[0]
         assert find_rung(best.rung).why_not(of, best.config, GPUS[gpu].arch) is None
-        assert plan_for(of, GPUS[gpu]).config == best.config
+        plan = plan_for(of, GPUS[gpu])
+        if held.klass.dtype == "f32" and (plan.packs or plan.config.split_k > 1):
+            assert all(timed.one_launch for timed in held.timed), "measured before there were such plans"
+        else:
+            assert plan.config == best.config

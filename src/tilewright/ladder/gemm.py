@@ -7,9 +7,10 @@ from dataclasses import replace
 from itertools import product
 
 from ..errors import ConfigRejected
-from ..problems import GemmProblem
+from ..jit.source import Constant
+from ..problems import GemmProblem, Matrix
 from .rung import GemmConfig, Rung
-from .tensor import TENSOR_RUNGS
+from .tensor import TENSOR_RUNGS, ragged, wide
 from .tensor32 import TENSOR32_RUNGS
 
 Check = Callable[[GemmConfig, GemmProblem], "str | None"]
@@ -36,6 +37,27 @@ def _transposed_tiles(config: GemmConfig, problem: GemmProblem) -> int:
     a_pitch = config.tile_m + (0 if problem.a.unit(problem.m, problem.k) == "row" else 4)
     b_pitch = config.tile_n + (4 if problem.b.unit(problem.k, problem.n) == "row" else 0)
     return 4 * config.stages * config.tile_k * (a_pitch + b_pitch)
+
+
+# --- what f11 and f12 are compiled for beside what all are -----------------------------------------------------------
+
+
+def _async_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+    """Each operand's edge (gemm/operands.cuh): its tiles reach out of it, or its accesses do not suit its lines."""
+
+    def tested(matrix: Matrix, sizes: tuple[int, int], tiles: tuple[int, int], direct: str) -> bool:
+        unit = matrix.unit(*sizes)
+        narrow = unit == "none" or (unit == direct and not wide(matrix, *sizes, problem.dtype))
+        return narrow or ragged(matrix, sizes, tiles)
+
+    return {
+        "a_edge": tested(problem.a, (problem.m, problem.k), (config.tile_m, config.tile_k), "row"),
+        "b_edge": tested(problem.b, (problem.k, problem.n), (config.tile_k, config.tile_n), "col"),
+    }
+
+
+def _multistage_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+    return _async_constants(config, problem) | {"split_k": config.split_k}
 
 
 # --- what a config must satisfy --------------------------------------------------------------------------------------
@@ -185,7 +207,7 @@ def _multistage_space() -> tuple[GemmConfig, ...]:
         (128, 128, 64, 32, 2, 2, 2), (128, 128, 32, 64, 2, 2, 2), (128, 256, 64, 32, 2, 2, 1),
         (256, 128, 64, 32, 2, 2, 1), (128, 64, 64, 32, 2, 2, 4), (64, 128, 32, 64, 2, 2, 4),
         (64, 64, 32, 32, 1, 2, 4), (64, 64, 32, 32, 2, 1, 4), (64, 32, 16, 32, 1, 1, 8), (32, 64, 16, 32, 1, 1, 8),
-        (32, 32, 16, 32, 1, 1, 8),
+        (32, 32, 16, 32, 1, 1, 8), (16, 64, 16, 32, 1, 1, 8),
     )  # fmt: skip
     return tuple(
         GemmConfig(tile_m, tile_n, tile_k, 4, 4, warp_m, warp_n, subtiles_m, subtiles_n, stages, cache, 8, blocks)
@@ -243,12 +265,13 @@ FP32_RUNGS: tuple[Rung, ...] = (
     Rung(
         "f11_cp_async", "cp.async fills the other buffer with no register in between (LDGSTS)",
         "gemm/f11_cp_async.cuh", ("f32",), _CP_ASYNC, _subtile_space(stages=2, group_m=8, caches=("cg", "ca")),
-        _transposed_tiles, _check_stages, vector_bytes=16,
+        _transposed_tiles, _check_stages, vector_bytes=16, own_constants=_async_constants,
     ),
     Rung(
         "f12_multistage", "a ring of stages, fragments loaded ahead across tiles: several copies always under way",
         "gemm/f12_multistage.cuh", ("f32",), _MULTISTAGE, _multistage_space, _transposed_tiles, _check_stages,
-        vector_bytes=16, dynamic_shared=True, overlaps=True,
+        vector_bytes=16, dynamic_shared=True, overlaps=True, own_constants=_multistage_constants,
+        levels=("split_k",),
     ),
 )  # fmt: skip
 

@@ -24,11 +24,14 @@ def wide(matrix: Matrix, rows: int, cols: int, dtype: str) -> bool:
     return matrix.readable(rows, cols, ITEM_BYTES[dtype], 16)
 
 
+def ragged(matrix: Matrix, sizes: tuple[int, int], tiles: tuple[int, int]) -> bool:
+    """Whether copies of whole tiles would read what is not the operand's."""
+    return any(size % tile for size, tile in zip(sizes, tiles, strict=True)) and not matrix.padded
+
+
 def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
     def reaches_out(matrix: Matrix, sizes: tuple[int, int], tiles: tuple[int, int]) -> bool:
-        """Whether copies of whole tiles, 16 bytes an access, would read what is not the operand's."""
-        ragged = any(size % tile for size, tile in zip(sizes, tiles, strict=True)) and not matrix.padded
-        return ragged or not wide(matrix, *sizes, problem.dtype)
+        return ragged(matrix, sizes, tiles) or not wide(matrix, *sizes, problem.dtype)
 
     return {
         "a_edge": reaches_out(problem.a, (problem.m, problem.k), (config.tile_m, config.tile_k)),

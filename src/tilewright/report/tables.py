@@ -303,6 +303,7 @@ PAGES: dict[str, tuple[Column, ...]] = {
     "bf16-steps": STEPS_PAGE,
     "bf16-products": PRODUCTS_PAGE,
     "bf16-cubes": PRODUCTS_PAGE,
+    "fp32-products": PRODUCTS_PAGE,
     "bf16-host": HOST_PAGE,
     "attention-ladder": ATTENTION_LADDER_PAGE,
     "attention-causal": ATTENTION_LADDER_PAGE,

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from ..errors import InvalidEpilogue, InvalidOperand
-from ..ops.epilogue.expression import MATMULS_OWN, record, record_standard
-from ..ops.epilogue.functions import check_activation
+from ..ops.epilogue.expression import record, record_standard
+from ..ops.epilogue.functions import ACTIVATIONS
 from ..ops.epilogue.fusion import request
 from ..ops.epilogue.recorded import parse
 from ..ops.matmul import matmul as run
@@ -49,12 +49,6 @@ def matmul(
     by a product in float32, where the expression's derivative needs it; at a tie of maximum or minimum each side gets
     half. Raises as tilewright.matmul does.
     """
-    if operands and not MATMULS_OWN.isdisjoint(operands):
-        name = next(name for name in operands if name in MATMULS_OWN)
-        raise InvalidEpilogue(
-            f"tilewright.torch.matmul has no argument {name!r}: operators with gradients make their own result, by the "
-            f"kernel that is planned. tilewright.matmul takes {name}, without gradients."
-        )
     beta = (0.0 if c is None else 1.0) if beta is None else beta
     if beta == 0:
         c = None
@@ -76,7 +70,8 @@ def _fused(
     out_dtype: torch.dtype | None, epilogue: Any, activation: str | None, operands: dict[str, Any],
 ) -> torch.Tensor:  # fmt: skip
     if epilogue is None:
-        check_activation(activation)
+        if activation is not None and activation not in ACTIVATIONS:
+            raise InvalidEpilogue(f"activation={activation!r} is not known. Known: {', '.join(ACTIVATIONS)}.")
         text = _standard_text(tuple(operands), activation)
     else:
         given = tuple((name, x if isinstance(x, numbers.Real) else None) for name, x in operands.items())

@@ -120,7 +120,7 @@ def _exact(problem: GemmProblem, gpu: Gpu, name: str, entry: GemmEntry, one_chai
     rungs = _rungs(problem.dtype, one_chain)
     able, refused = [], []
     for t in entry.timed:
-        if t.rung not in rungs or not set(t.packs) <= set(narrow_operands(problem, rungs[t.rung])):
+        if t.rung not in rungs or not set(t.packs) <= set(narrow_operands(problem, rungs[t.rung], t.config)):
             continue
         if one_chain and not _in_one_chain(t.config):
             continue
@@ -182,13 +182,15 @@ def estimates(
     rungs = _rungs(problem.dtype, one_chain)
     said, prior, total = _words_of(near, rungs, gpu)
     found = []
+    # of fp32 tables exist whose neighbours say nothing of several launches: the model alone is no word on them
+    several = problem.dtype != "f32" or not all(timed.one_launch for _, entry in near for timed in entry.timed)
     for (name, base), words in said.items():
         rung = rungs[name]
-        for parts in splits(rung, base, problem, gpu):
+        for parts in splits(rung, base, problem, gpu) if several else (1,):
             if one_chain and (parts > 1 or base.slices_k > 1):
                 continue
             config = base if parts == 1 else replace(base, split_k=parts)
-            for packs in ways_to_pack(rung, problem):
+            for packs in ways_to_pack(rung, base, problem) if several else [()]:
                 if rung.why_not(as_packed(problem, config, packs), config, gpu.arch) is not None:
                     continue
                 weight = miss = 0.0

@@ -59,6 +59,10 @@ class Timed(Generic[C]):
     packs: tuple[str, ...] = ()
     """Operands copied to aligned lines first (plan.Plan.packs); the time holds that, and summing where k is split."""
 
+    @property
+    def one_launch(self) -> bool:
+        return not self.packs and not (isinstance(self.config, GemmConfig) and self.config.split_k > 1)
+
     def __str__(self) -> str:
         return f"{self.rung} {worded(self.config, self.packs)}"
 

@@ -190,13 +190,13 @@ def _step_us(
 def _single_elements(problem: GemmProblem, rung: Rung, config: GemmConfig) -> int:
     """Elements of a step of 1 along k that a block copies one by one."""
     item = ITEM_BYTES[problem.dtype]
-    edge = rung.edge(problem, config)
+    edge, facts = rung.edge(problem, config), rung.own_constants(config, problem)
     total = 0
-    for matrix, rows, cols, extent in (
-        (problem.a, problem.m, problem.k, config.tile_m), (problem.b, problem.k, problem.n, config.tile_n),
+    for name, matrix, rows, cols, extent in (
+        ("a", problem.a, problem.m, problem.k, config.tile_m), ("b", problem.b, problem.k, problem.n, config.tile_n),
     ):  # fmt: skip
         wide = matrix.unit(rows, cols) != "none" and matrix.vector_bytes(rows, cols, item) == 16
         # an edge of 16-bit operands costs no more than a comparison; fp32 rungs copy all of it by elements
-        if not wide or (edge and item == 4):
+        if facts.get(f"{name}_edge", edge) if item == 4 else not wide:
             total += extent
     return total

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from ..arch import Gpu
 from ..cost import SPLITS, narrow_operands
 from ..ladder.rung import GemmConfig, Rung, ceil_div
-from ..problems import ITEM_BYTES, GemmProblem
+from ..problems import GemmProblem
 from .entries import worded
 from .model import Prediction, as_packed, predict
 
@@ -88,9 +88,9 @@ def splits(rung: Rung, config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> It
             yield parts
 
 
-def ways_to_pack(rung: Rung, problem: GemmProblem) -> list[tuple[str, ...]]:
-    """Nothing; and what the rung's accesses cannot read as it lies, of 16-bit operands: those can be packed."""
-    narrow = narrow_operands(problem, rung) if ITEM_BYTES[problem.dtype] == 2 else ()
+def ways_to_pack(rung: Rung, config: GemmConfig, problem: GemmProblem) -> list[tuple[str, ...]]:
+    """Nothing; and what the rung copies element by element as it lies."""
+    narrow = narrow_operands(problem, rung, config)
     return sorted({(), narrow, *((name,) for name in narrow)})
 
 
@@ -129,8 +129,8 @@ def explore(
     for rung, config, packs in also:
         consider(rung, config, packs, True)
     for rung in rungs:
-        ways = ways_to_pack(rung, problem)
         for config in rung.space():
+            ways = ways_to_pack(rung, config, problem)
             for parts in splits(rung, config, problem, gpu):
                 for packs in ways:
                     consider(rung, config if parts == 1 else replace(config, split_k=parts), packs, False)

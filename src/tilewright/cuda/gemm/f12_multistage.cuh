@@ -5,6 +5,7 @@
 //     tile t, k = tile_k - 1      wait until tile t + 1 has landed; barrier; read on from its buffer
 //
 // The barrier serves both ways: behind it tile t + 1 is there for all, and all have read the last of tile t.
+// Thin grids gain blocks by split_k, each with its part of k and its own partial sums.
 // Nothing of the operands is touched before the grids ahead in the stream are done (ptx/grid_dependency.cuh).
 #include "gemm/transposed.cuh"
 #include "ptx/grid_dependency.cuh"
@@ -20,8 +21,12 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   float* const a_tiles = shared;
   float* const b_tiles = shared + Cfg::stages * Tiles::a_size;
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n, Cfg::group_m>(blockIdx.x, args.m, args.n);
-  AsyncA<Cfg, Tiles::a_pitch> copy_a(a_tiles, source_a_transposed(args), 0, origin.row);
-  AsyncB<Cfg, Tiles::b_pitch> copy_b(b_tiles, source_b(args), 0, origin.col);
+  // This block's tiles along k: [first, first + tiles).
+  const int all = (args.k + Cfg::tile_k - 1) / Cfg::tile_k;
+  const int first = Cfg::split_k > 1 ? (long long)all * blockIdx.z / Cfg::split_k : 0;
+  const int tiles = (Cfg::split_k > 1 ? (long long)all * (blockIdx.z + 1) / Cfg::split_k : all) - first;
+  AsyncA<Cfg, Tiles::a_pitch> copy_a(a_tiles, source_a_transposed(args), first * Cfg::tile_k, origin.row);
+  AsyncB<Cfg, Tiles::b_pitch> copy_b(b_tiles, source_b(args), first * Cfg::tile_k, origin.col);
   using Tiling = WarpTiling<Cfg>;
   const Tiling at;
   constexpr unsigned a_bytes = Tiles::a_size * sizeof(float), b_bytes = Tiles::b_size * sizeof(float);
@@ -34,7 +39,6 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
 
   float acc[Tiling::rows][Tiling::cols] = {};
   float a_column[2][Tiling::rows], b_row[2][Tiling::cols];
-  const int tiles = (args.k + Cfg::tile_k - 1) / Cfg::tile_k;
   wait_for_earlier_grids();
   let_later_grids_start();
 #pragma unroll
@@ -80,12 +84,12 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
     }
   };
   int tile = 0;
-  if constexpr (Cfg::edge) {  // copies behind the end of k fill zeros and read nothing
+  if constexpr (Cfg::a_edge && Cfg::b_edge && Cfg::split_k == 1) {  // copies behind the end of k fill zeros, read nothing
     for (; tile < tiles; ++tile) multiply_tile(Constant<true>(), tile + 1 == tiles);
   } else {
     for (; tile < tiles - (Cfg::stages - 1); ++tile) multiply_tile(Constant<true>(), false);
     for (; tile < tiles; ++tile) multiply_tile(Constant<false>(), tile + 1 == tiles);
   }
   cp_async_wait<0>();
-  store_warp_tile<Cfg>(args, origin.row, origin.col, at, acc);
+  store_warp_tile<Cfg, Cfg::split_k>(args, origin.row, origin.col, at, acc);
 }

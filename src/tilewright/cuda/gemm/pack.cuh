@@ -1,9 +1,9 @@
-// pack: a 16-bit operand copied to lines that 16-byte accesses can read, zeros behind it up to whole tiles. Of args: `a`
-// has m lines of k elements, element (line, i) at a[line * a_row + i * a_col]; `out` gets n lines of out_row elements.
+// pack: an operand copied to lines that 16-byte accesses can read, zeros behind it up to whole tiles. Of args: `a` has m
+// lines of k elements, element (line, i) at a[line * a_row + i * a_col]; `out` gets n lines of out_row elements.
 //
-// A thread writes chunks of 16 bytes. A line may start at any element: where it is contiguous, a chunk comes from five
-// aligned words, each pair shifted together; beside a line's ends, where such words would reach out of the operand, and
-// where lines are strided, element by element.
+// A thread writes chunks of 16 bytes. A line may start at any element: where 16-bit elements are contiguous, a chunk
+// comes from five aligned words, each pair shifted together; beside a line's ends, where such words would reach out of
+// the operand, and where lines are strided, element by element. Elements of 32 bits are words, and come one by one.
 //
 //     words     | a b | c d | e f | g h | i j |        the line's chunk starts at b:
 //     chunk       | b c | d e | f g | h i |
@@ -31,12 +31,21 @@ __device__ inline uint4 chunk_of(const unsigned short* from, long long step, int
   }
   return make_uint4(word[0], word[1], word[2], word[3]);
 }
+/// Elements i .. i + 3 of one of 32-bit elements.
+__device__ inline uint4 chunk_of(const unsigned* from, long long step, int i, int length) {
+  unsigned word[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) word[j] = i + j < length ? from[(i + j) * (Cfg::contiguous ? 1 : step)] : 0;
+  return make_uint4(word[0], word[1], word[2], word[3]);
+}
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads) pack(const __grid_constant__ GemmArgs args) {
-  const auto* from = static_cast<const unsigned short*>(args.a) + blockIdx.y * args.a_batch;
-  auto* to = static_cast<unsigned short*>(args.out) + blockIdx.y * args.out_batch;
+  using Element = typename Cfg::element;
+  constexpr int elements = 16 / int(sizeof(Element));  // a chunk
+  const auto* from = static_cast<const Element*>(args.a) + blockIdx.y * args.a_batch;
+  auto* to = static_cast<Element*>(args.out) + blockIdx.y * args.out_batch;
   // Chunks are counted through all lines: a block takes threads * each of them.
-  const unsigned chunks = args.out_row / 8;
+  const unsigned chunks = args.out_row / elements;
   const unsigned long long first = blockIdx.x * (unsigned long long)(Cfg::threads * Cfg::each);
   unsigned chunk = unsigned(first % chunks) + threadIdx.x;
   int line = int(first / chunks) + chunk / chunks;
@@ -47,8 +56,8 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads) pack(const __grid_con
   for (int e = 0; e < Cfg::each; ++e) {
     if (line < args.n) {
       const int exist = line < args.m ? args.k : 0;
-      const uint4 value = chunk_of(from + line * args.a_row, args.a_col, chunk * 8, exist);
-      *reinterpret_cast<uint4*>(to + line * args.out_row + chunk * 8) = value;
+      const uint4 value = chunk_of(from + line * args.a_row, args.a_col, chunk * elements, exist);
+      *reinterpret_cast<uint4*>(to + line * args.out_row + chunk * elements) = value;
     }
     chunk += Cfg::threads;
     if (chunk >= chunks) line += chunk / chunks, chunk %= chunks;

@@ -18,7 +18,7 @@ from .trace import FLOAT, INT, Graph, Node, Traced, as_float, as_traced
 
 INDICES = ("row", "col", "batch")
 """Parameters that are indices of the result when no operand has their name."""
-MATMULS_OWN = frozenset(
+_MATMULS_OWN = frozenset(
     ("a", "b", "c", "alpha", "beta", "out", "out_dtype", "activation", "epilogue", "deterministic", "batch_invariant",
      "verify", "rung", "config", "precision", "gpu", "compile")
 )  # fmt: skip
@@ -104,7 +104,7 @@ def _argument(
         return parameter.default
     if name in INDICES:
         return graph.add(Node("input", INT, (), name))
-    if name in MATMULS_OWN:
+    if name in _MATMULS_OWN:
         raise InvalidEpilogue(
             f"epilogue: {_title(function)} names an operand {name!r}, which is an argument of the product itself. Give "
             f"the parameter another name: epilogue=lambda acc, {name}_: ..., {name}_=..."

@@ -6,7 +6,6 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import InvalidEpilogue
 from .trace import BOOL, INT, Node, Traced, as_float, as_traced, operation, refuse
 
 
@@ -96,16 +95,6 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu, "sigmoid": sigmoid, "tanh": tanh,
 }  # fmt: skip
 """What matmul's `activation` names."""
-
-
-def check_activation(name: Any) -> None:
-    """Raises InvalidEpilogue for what matmul's `activation` does not know; None is nothing."""
-    if name is not None and (type(name) is not str or name not in ACTIVATIONS):
-        raise InvalidEpilogue(
-            f"activation={name!r} is not known. Known: {', '.join(ACTIVATIONS)}; anything else is an epilogue: "
-            "epilogue=lambda acc: ..."
-        )
-
 
 UFUNCS: dict[str, Callable[..., Any]] = {
     "exp": exp, "log": log, "sqrt": sqrt, "tanh": tanh, "maximum": maximum, "minimum": minimum, "absolute": abs,

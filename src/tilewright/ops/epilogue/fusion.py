@@ -16,7 +16,7 @@ from ..operands import Operand, as_operand
 from ..shapes import Shapes, broadcast, with_matrix_axes
 from .codegen import Expression
 from .expression import INDICES, expression_of, standard
-from .functions import check_activation
+from .functions import ACTIVATIONS
 
 
 class Request(NamedTuple):
@@ -72,7 +72,12 @@ class Fusion:
 
 def read_fusion(asked: Request, shapes: Shapes, a: Operand) -> Fusion:
     """Raises InvalidOperand and InvalidEpilogue in the caller's terms."""
-    check_activation(asked.activation)
+    activation = asked.activation
+    if activation is not None and (type(activation) is not str or activation not in ACTIVATIONS):
+        raise InvalidEpilogue(
+            f"activation={activation!r} is not known. Known: {', '.join(ACTIVATIONS)}; anything else is an epilogue: "
+            "epilogue=lambda acc: ..."
+        )
     arrays: dict[str, Operand] = {}
     known: dict[str, float | int | bool | None] = {}
     for name, value in asked.operands.items():
@@ -87,7 +92,7 @@ def read_fusion(asked: Request, shapes: Shapes, a: Operand) -> Fusion:
             arrays[name] = as_operand(value, name, a.stream or 0)
             known[name] = None
     if asked.function is None:
-        expression = standard(frozenset(known), asked.activation)
+        expression = standard(frozenset(known), activation)
     else:
         expression = expression_of(asked.function, known)
     laid = {name: with_matrix_axes(_over_result(name, array, shapes), shapes) for name, array in arrays.items()}
