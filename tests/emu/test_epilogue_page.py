@@ -16,7 +16,7 @@ from tilewright.plan import Plan
 PAGE = Path(__file__).parents[2] / "docs" / "epilogues.md"
 
 
-def test_the_pages_examples_run_and_are_right(monkeypatch):
+def test_the_pages_examples_run_and_are_right(monkeypatch, capsys):
     plan = Plan(find_rung("f02"), find_rung("f02").default, "a test", "compiles in a moment")
     monkeypatch.setattr(launches, "plan_for", lambda *given, **options: plan)
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
@@ -36,3 +36,8 @@ def test_the_pages_examples_run_and_are_right(monkeypatch):
                 assert np.abs(scope["y"]).max() <= 15
                 assert (np.triu(scope["masked"], 1) == 0).all()
                 assert (np.diag(scope["masked"]) > 0).all()
+    told = capsys.readouterr().out
+    for words in re.findall(r"^    dict\(.*\),  # (.*)$", blocks[3], re.MULTILINE):
+        assert words in told
+    assert "silu(acc + bias)" in told
+    assert told.count("\n") > len(scope["mistakes"]) == 6

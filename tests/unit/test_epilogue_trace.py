@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import types
 
 import numpy as np
 import pytest
@@ -233,6 +234,15 @@ def test_a_changed_closure_default_global_or_number_is_another_expression(monkey
     scaled = lambda acc, s: acc * s  # noqa: E731
     assert expression_of(scaled, {"s": 1.0}).code != expression_of(scaled, {"s": 2.0}).code
     assert expression_of(scaled, {"s": 1.0}).code != expression_of(scaled, {"s": None}).code
+
+
+def test_one_code_over_other_globals_is_another_expression():
+    def function(acc):
+        return acc + LEFT if "LEFT" in globals() else acc - RIGHT  # noqa: F821
+
+    left, right = (types.FunctionType(function.__code__, {name: 2.0}) for name in ("LEFT", "RIGHT"))
+    assert None is not function_key(left) != function_key(right)
+    assert function_key(left) == function_key(types.FunctionType(function.__code__, {"LEFT": 2.0}))
 
 
 def test_what_hides_state_is_traced_at_every_call():

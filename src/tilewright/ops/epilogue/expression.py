@@ -191,11 +191,22 @@ def _function_key(function: Any, depth: int) -> Any:
         raise _Unkeyable
     code = function.__code__
     outer = function.__globals__
-    named = [_frozen(outer[name], depth, code) for name in _names(code) if name in outer]
-    closure = [_frozen(cell.cell_contents, depth, code) for cell in function.__closure__ or ()]
-    defaults = [_frozen(value, depth, code) for value in function.__defaults__ or ()]
-    keywords = [(name, _frozen(value, depth, code)) for name, value in (function.__kwdefaults__ or {}).items()]
-    return code, tuple(named), tuple(closure), tuple(defaults), tuple(keywords)
+    key: list[Any] = [code]
+    for name in _names(code):
+        value = outer.get(name, _ABSENT)
+        key.append(_known.get(id(value)) or _frozen(value, depth, code))
+    if function.__closure__:
+        key.append(tuple([_frozen(cell.cell_contents, depth, code) for cell in function.__closure__]))
+    if function.__defaults__:
+        key.append((0, *[_frozen(value, depth, code) for value in function.__defaults__]))
+    if function.__kwdefaults__:
+        key.append((1, *[(name, _frozen(value, depth, code)) for name, value in function.__kwdefaults__.items()]))
+    return tuple(key)
+
+
+_ABSENT = object()
+_known: dict[int, Any] = {id(_ABSENT): _ABSENT}
+"""Modules and functions that stay what they are, by id; being held, their ids stay theirs."""
 
 
 @lru_cache(maxsize=1024)
@@ -217,10 +228,12 @@ def _frozen(value: Any, depth: int, code: types.CodeType) -> Any:
     if isinstance(value, np.generic):
         return kind, value.tobytes()
     if kind in _FUNCTIONS and (getattr(value, "__module__", None) or "numpy").split(".")[0] in _TRUSTED:
+        _known[id(value)] = value
         return value
     if kind is types.ModuleType:
         if value.__name__.split(".")[0] in _TRUSTED:
-            return kind, value.__name__
+            _known[id(value)] = value
+            return value
         inside = [(name, getattr(value, name)) for name in _names(code) if hasattr(value, name)]
         return kind, value.__name__, tuple((name, _frozen(held, depth + 1, code)) for name, held in inside)
     if kind is types.FunctionType:
