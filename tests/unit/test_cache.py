@@ -19,6 +19,7 @@ from tilewright.jit import cache as cache_module
 from tilewright.jit import compile as compile_module
 from tilewright.jit.cache import KernelCache
 from tilewright.jit.compile import compile_source
+from tilewright.jit.launch import use_executor
 
 KEY, OTHER = "a" * 64, "b" * 64
 FILES = {"kernel.cubin": b"\x7fELF" + bytes(range(256)), "kernel.ptx": b".version 9.0", "kernel.log": b"ptxas info"}
@@ -220,6 +221,20 @@ def test_an_exported_cache_comes_back_elsewhere_without_its_damaged_entries(cach
     assert elsewhere.load_archive(tmp_path / "kernels.zip") == 1
     assert elsewhere.load(KEY) == FILES
     assert [p.name for p in tmp_path.glob(".*")] == [], "no partial archive stays"
+
+
+def test_a_persons_own_kernel_and_one_in_ptx_only_are_exported_and_taken_over(tmp_path, monkeypatch):
+    class RunsPtx:
+        runs_ptx = True
+
+    monkeypatch.setenv(cache_module.ENVIRONMENT_VARIABLE, str(tmp_path / "here"))
+    compile_source(KERNEL, entry="fill")
+    with use_executor(RunsPtx()):
+        compile_source(KERNEL, entry="fill", options=["--maxrregcount=32"])
+    assert KernelCache(tmp_path / "here").export(tmp_path / "kernels.zip") == 2
+    there = KernelCache(tmp_path / "there")
+    assert there.load_archive(tmp_path / "kernels.zip") == 2
+    assert {"kernel.entry", "kernel.ptx"} <= set(there.load(there.keys()[0]))
 
 
 def test_foreign_archives_are_refused_and_change_nothing(cache, tmp_path):

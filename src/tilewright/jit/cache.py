@@ -24,6 +24,8 @@ from ..errors import CacheError
 
 ENVIRONMENT_VARIABLE = "TILEWRIGHT_CACHE"
 FORMAT = "v1"
+FILES = ("kernel.cubin", "kernel.ptx", "kernel.log", "kernel.entry")
+"""What an entry may hold besides its index."""
 _INDEX = "index.json"
 
 
@@ -159,7 +161,7 @@ class KernelCache:
                 for member in source.namelist():
                     key, _, name = member.partition("/")
                     sound = len(key) == 64 and all(c in "0123456789abcdef" for c in key)
-                    if not sound or name not in ("kernel.cubin", "kernel.ptx", "kernel.log"):
+                    if not sound or name not in FILES:
                         raise CacheError(f"{archive} is no exported kernel cache: it holds {member!r}.")
                     entries.setdefault(key, {})[name] = source.read(member)
         except (OSError, zipfile.BadZipFile) as error:
