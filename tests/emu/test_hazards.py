@@ -381,3 +381,63 @@ def test_a_line_of_an_inlined_function_names_its_call():
     hazard = hazard_of(text, 1, 1, ["f32[1]=zeros"])
     assert hazard.line == line_of(text, "// body")
     assert hazard.details["inlined_at"] == f"kernel.cu:{line_of(text, '// call')}"
+
+
+ENDLESS = [
+    ("(volatile int *o) { while (o[0] == 0); }", 1),
+    ("(volatile int *o) { if (threadIdx.x == 5)\n while (o[0] == 0); __syncthreads(); o[1] = 1; }", 2),
+    ("(volatile int *o) { if (blockIdx.x == 0) while (o[0] != gridDim.x); else if (!threadIdx.x) o[0] += 0; }", 1),
+]
+
+
+@pytest.mark.parametrize(("body", "line"), ENDLESS)
+def test_a_loop_without_end_is_reported_with_where_everybody_is(body, line):
+    hazard = hazard_of(source(body), 2, 64, ["i32[64]=zeros"])
+    assert (hazard.kind, hazard.line) == ("endless_loop", line)
+    assert "run at kernel.cu" in "".join(hazard.details["where_each_is"])
+    collected = emu.emulate(source(body), "k", 2, 64, ["i32[64]=zeros"], hazards="collect")
+    assert [hazard.kind for hazard in collected.hazards] == ["endless_loop"]
+
+
+def test_a_long_loop_and_one_that_waits_for_another_block_are_not_taken_for_endless():
+    body = """(volatile int *o, int n) { int x = 0; for (int i = 0; i < n; i++) x = x * 5 + 1 & 7;
+        if (blockIdx.x == 0) while (o[1] == 0); else if (threadIdx.x == 0) {
+            for (int i = 0; i < n; i++) o[2] = 0;
+            o[1] = 1; }
+        o[0] = x; }"""
+    runs_clean(source(body), 2, 32, ["i32[3]=zeros", 20000])
+
+
+def test_a_spin_lock_that_lanes_of_one_warp_fight_for_is_no_endless_loop():
+    body = "(int *lock, int *count) { while (atomicCAS(lock, 0, 1)); count[0]++; atomicExch(lock, 0); }"
+    result = emu.emulate(source(body), "k", 1, 8, ["i32[1]=zeros", "i32[1]=zeros"])
+    assert result.arrays[1][0] == 8
+
+
+def test_a_loop_that_counts_for_ever_ends_at_the_limit():
+    body = "(unsigned *o) { for (unsigned i = 5; i >= 0; i--) o[i % 32] += i; }"
+    hazard = hazard_of(source(body), 1, 32, ["u32[32]=zeros"], limit=20000)
+    assert hazard.kind == "endless_loop"
+    assert "limit" in hazard.message
+
+
+def test_padding_of_structs_may_be_copied_though_nobody_wrote_it():
+    head = "struct P { int a; char c; };"
+    body = """(int *o, P *g) { __shared__ P s[64]; P p; p.a = 1; p.c = 3; int t = threadIdx.x;
+        if (t < o[0]) s[t] = p;
+        __syncthreads(); P q = s[63 - t]; g[t] = q; o[t] = q.a + q.c; }"""
+    args = [np.full(64, 64, np.int32), np.zeros(128, np.int32)]
+    runs_clean(source(body, head), 1, 64, args)
+    args[0][:] = 40
+    assert hazard_of(source(body, head), 1, 64, args).kind == "uninitialised_shared_read"
+
+
+def test_pairs_of_bytes_are_tracked_by_byte():
+    body = """(uchar2 *o, int n) { __shared__ uchar2 s[64]; int t = threadIdx.x;
+        if (t % 2 < n) s[t] = make_uchar2(t, 1);
+        __syncthreads(); o[t] = s[t]; }"""
+    runs_clean(source(body), 1, 64, ["u8[128]=zeros", 2])
+    assert hazard_of(source(body), 1, 64, ["u8[128]=zeros", 1]).kind == "uninitialised_shared_read"
+    split = """(uchar2 *o) { __shared__ uchar2 s[64]; int t = threadIdx.x, k = t % 32 * 2 + t / 32;
+        s[k] = make_uchar2(t, 1); __syncthreads(); o[t] = s[t]; }"""
+    runs_clean(source(split), 1, 64, ["u8[128]=zeros"])

@@ -414,3 +414,28 @@ def test_cache_policies_change_nothing():
     out = run(body, 1, 32, [np.zeros_like(data), data]).arrays[0]
     assert (out[:, 0] == 2 * data[:, 0]).all()
     assert (out[:, 1:] == data[:, 1:]).all()
+
+
+def test_tiles_of_a_warp_vote_match_and_reduce_each_for_themselves():
+    body = """(unsigned *out) {
+        unsigned t = threadIdx.x, tile = 0xffu << (t & 24), *o = out + 6 * t; int all;
+        o[0] = __ballot_sync(tile, t % 3 == 0);
+        o[1] = __any_sync(tile, t == 9) * 2 + __all_sync(tile, t != 9);
+        o[2] = __reduce_add_sync(tile, t);
+        o[3] = __match_any_sync(tile, t % 16);
+        o[4] = __match_all_sync(tile, t < 20, &all);
+        o[5] = __reduce_min_sync(tile, t ^ 5);
+    }"""
+    out = run(body, 1, 64, ["u32[64,6]=zeros"]).arrays[0]
+    for t in range(64):
+        tile = range(t & ~7, (t & ~7) + 8)
+        bits = [1 << k % 32 for k in tile]
+        agree = len({k < 20 for k in tile}) == 1
+        assert out[t].tolist() == [
+            sum(b for k, b in zip(tile, bits, strict=True) if k % 3 == 0),
+            (9 in tile) * 2 + (9 not in tile),
+            sum(tile),
+            1 << t % 32,
+            sum(bits) if agree else 0,
+            min(k ^ 5 for k in tile),
+        ]

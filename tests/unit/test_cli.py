@@ -205,6 +205,7 @@ def test_ctrl_c_leaves_with_130_and_no_traceback(run, monkeypatch):
     monkeypatch.setattr(doctor, "examine", interrupted)
     status, _, err = run("doctor")
     assert status == 130
+    assert "stopped" in err
     assert "Traceback" not in err
 
 
@@ -235,3 +236,22 @@ def test_the_command_starts_without_loading_heavy_modules():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() in ("[]", "['rich']"), "typer itself may bring rich"
+
+
+@pytest.mark.parametrize(("redirect", "status"), [(">/dev/full", 2), (">&-", 0)])
+def test_an_output_that_is_full_or_closed_gives_no_traceback(redirect, status):
+    command = f"{sys.executable} -m tilewright.cli explain --m 64 --n 64 --k 64 {redirect}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert done.returncode == status
+    assert "Traceback" not in done.stderr
+    assert ("No space left" in done.stderr) == (status == 2)
+
+
+def test_doctor_sees_a_cache_that_cannot_be_written(run, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below", "/proc/nowhere"):
+        monkeypatch.setenv("TILEWRIGHT_CACHE", str(place))
+        _, out, _ = run("doctor")
+        line = next(line for line in out.splitlines() if "kernel cache" in line)
+        assert line.startswith("no"), place
+        assert "set TILEWRIGHT_CACHE" in out

@@ -232,3 +232,18 @@ def test_suites_hold_plain_data():
     for path in BENCHMARKS.glob("*.json"):
         keys = json.loads(path.read_text()).keys()
         assert {"name", "kind", "cases"} <= keys <= {"name", "kind", "cases", "peers", "against"}
+
+
+def test_devices_and_pipes_are_written_to_and_links_stay_links(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    check_writable(tmp_path / "pipe")
+    write_json(tmp_path / "pipe", [1])
+    assert os.read(reader, 100) == b"[\n 1\n]\n"
+    os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "link.json").symlink_to(tmp_path / "target.json")
+    write_json(tmp_path / "link.json", {})
+    assert (tmp_path / "link.json").is_symlink()
+    assert (tmp_path / "target.json").read_text() == "{}\n"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link.json", "pipe", "target.json"]

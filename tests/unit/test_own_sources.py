@@ -6,6 +6,7 @@ import pytest
 
 from tilewright.errors import CompileError
 from tilewright.jit import compile_source
+from tilewright.jit.compile import kernel_cache
 from tilewright.jit.wheels import STANDARD, advice
 
 
@@ -102,3 +103,12 @@ def test_what_run_time_compilation_cannot_read_is_explained(text, says):
 
 def test_other_errors_get_no_advice():
     assert advice('k.cu(1): error: expected a ";"', "__global__ void k() {}", "13.0") == ""
+
+
+def test_an_exported_cache_keeps_the_names_of_kernels(tmp_path, monkeypatch):
+    compile_source(NAMES, entry="fill<double, 7>")
+    assert kernel_cache().export(tmp_path / "kernels.zip") == 1
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "elsewhere"))
+    assert kernel_cache().load_archive(tmp_path / "kernels.zip") == 1
+    kernel = compile_source(NAMES, entry="fill<double, 7>")
+    assert (kernel.entry, kernel.from_cache) == ("_Z4fillIdLi7EEvPT_", True)

@@ -6,6 +6,8 @@ Exit status: 0 fine; 1 a wrong result, a fault of a kernel, or a table out of da
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
 
@@ -23,7 +25,10 @@ def main() -> None:
     plain_warnings()
     try:
         status = app(standalone_mode=False)
-        sys.stdout.flush()
+        if status == 130:  # typer's own answer to Ctrl-C
+            note("stopped")
+        if sys.stdout is not None:  # it may have been closed
+            sys.stdout.flush()
     except TilewrightError as error:
         note(f"{type(error).__name__}: {error}")
         status = 2
@@ -34,6 +39,13 @@ def main() -> None:
         # whoever read our output has gone; what is left in the buffer must not raise once more at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 141
+    except OSError as error:
+        if sys.stdout is None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
+            raise
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        note(f"the output could not be written ({error}). Make room, or write it elsewhere.")
+        status = 2
     except MemoryError as error:
         note(f"MemoryError: this machine has not enough memory ({error}). Try smaller sizes.")
         status = 2

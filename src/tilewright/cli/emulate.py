@@ -36,6 +36,7 @@ def emulate(
     shared_bytes: Annotated[int, typer.Option(help="Dynamic shared memory a block.", min=0)] = 0,
     include: Annotated[list[Path] | None, typer.Option(help="Folder of quoted includes.", exists=True)] = None,
     seed: Annotated[int, typer.Option(help="Seed of 'random'.", min=0)] = 0,
+    limit: Annotated[int, typer.Option(help="Instructions after which a block counts as endless.", min=1)] = 10**8,
     save_args: Annotated[
         Path | None, typer.Option(help="Write the buffers afterwards to this folder, as argN.npy.", metavar="DIR")
     ] = None,
@@ -59,7 +60,7 @@ def emulate(
         try:
             result = run(
                 file, entry, *shapes, arguments, gpu=gpu, shared_bytes=shared_bytes, include=tuple(include or ()),
-                seed=seed, progress=show,
+                seed=seed, limit=limit, progress=show,
             )  # fmt: skip
         except EmulatorFault as error:
             fault = error

@@ -38,7 +38,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-@cache_app.command("info")
+@cache_app.command("info", epilog="Example:  tilewright cache info")
 def cache_info() -> None:
     """Where the cache is, how many kernels it holds, how large it is."""
     from ..jit.compile import kernel_cache
@@ -47,7 +47,7 @@ def cache_info() -> None:
     print(f"{cache.folder}: {len(cache.keys())} kernels, {cache.size() / 1e6:.1f} MB")
 
 
-@cache_app.command("clear")
+@cache_app.command("clear", epilog="Example:  tilewright cache clear")
 def cache_clear() -> None:
     """Remove every compiled kernel."""
     from ..jit.compile import kernel_cache
@@ -55,7 +55,7 @@ def cache_clear() -> None:
     print(f"{kernel_cache().clear()} kernels removed")
 
 
-@cache_app.command("export")
+@cache_app.command("export", epilog="Example:  tilewright cache export kernels.zip")
 def cache_export(archive: Annotated[Path, typer.Argument(help="The zip file to write.")]) -> None:
     """Write all compiled kernels to an archive."""
     from ..jit.compile import kernel_cache
@@ -63,7 +63,7 @@ def cache_export(archive: Annotated[Path, typer.Argument(help="The zip file to w
     print(f"{kernel_cache().export(archive)} kernels in {archive}")
 
 
-@cache_app.command("import")
+@cache_app.command("import", epilog="Example:  tilewright cache import kernels.zip")
 def cache_import(archive: Annotated[Path, typer.Argument(help="A file that `cache export` wrote.")]) -> None:
     """Take over the kernels of an archive. They are machine code: import only what you trust."""
     from ..jit.compile import kernel_cache

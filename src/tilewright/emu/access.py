@@ -217,7 +217,11 @@ class SharedMemory:
             return
         if pattern.kind == "copy":  # marked when it lands
             return
-        known = self.initialised[pattern.granules].all(axis=1)
+        written = self.initialised[pattern.granules]
+        fields = pattern.instruction.fields
+        # Vectors of bytes are how structs are copied, padding and all: some byte of each has to be there.
+        padded = fields.get("vec") and fields["type"][1:] in ("8", "16")
+        known = written.any(axis=1) if padded else written.all(axis=1)
         if known.all():
             pattern.batch = self.batch
             return

@@ -29,6 +29,8 @@ BATCH_LANES = 8192
 BATCH_BYTES = 1 << 28
 """Shared and local memory of one batch at most."""
 
+LIMIT = 10**8
+"""Instructions that blocks running side by side may take together; on the emulator that is most of an hour."""
 Triple = tuple[int, int, int]
 
 
@@ -112,6 +114,7 @@ def run(
     shared_bytes: int = 0,
     gpu: str = DEFAULT_GPU,
     hazards: str = "raise",
+    limit: int = LIMIT,
     progress: Callable[[int, int], None] | None = None,
     sources: Mapping[str, str] | None = None,
 ) -> EmuResult:
@@ -119,8 +122,9 @@ def run(
 
     params: the parameter buffer as the PTX lays it out (natural alignment); pointers are addresses in `memory`.
     shared_bytes: dynamic shared memory of a block. hazards: "raise" the first as EmulatorFault, or "collect" them all
-    and go on as a GPU might. progress(done, all) is called with numbers of blocks. sources: file name -> text, for the
-    source lines in reports; files that can be read are found by themselves.
+    and go on as a GPU might. limit: instructions after which a batch of blocks counts as endless.
+    progress(done, all) is called with numbers of blocks. sources: file name -> text, for the source lines in reports;
+    files that can be read are found by themselves.
 
     Raises PtxError, UnknownInstruction, InvalidOperand, ConfigRejected, EmulatorFault. Module variables are set up
     afresh for each launch.
@@ -149,6 +153,7 @@ def run(
             reporter=reporter,
             trace=trace,
             ctas=ctas,
+            limit=limit,
         )
         with floating_point():
             for first in range(0, count, ctas):
@@ -200,6 +205,7 @@ def emulate(
     include: Sequence[str | Path] = (),
     hazards: str = "raise",
     seed: int = 0,
+    limit: int = LIMIT,
     progress: Callable[[int, int], None] | None = None,
 ) -> EmulateResult:
     """Run one kernel on NumPy arrays.
@@ -209,10 +215,12 @@ def emulate(
     (device buffers; the caller's stay as they are), numbers, or strings such as "f32[1024]=random", "f32[4,8]=nan" and
     "i32=1024" (see emu/arguments.py).
     A string's bf16 buffers come back as uint16. include: folders for quoted includes. seed: of "random".
+    limit: as for run.
 
     Raises CompileError, PtxError, UnknownInstruction, InvalidOperand, ConfigRejected, and EmulatorFault unless
     hazards="collect".
     """
+    called = entry
     text, name, beside = str(source_or_ptx), "kernel.cu", []
     if isinstance(source_or_ptx, Path) or not ("{" in text or "\n" in text):  # a source has at least one brace
         path = Path(source_or_ptx)
@@ -235,7 +243,7 @@ def emulate(
     given = [parse_argument(value, random) for value in args]
     declared = program.entry.parameters
     if len(given) != len(declared):
-        raise InvalidOperand(f"{len(given)} arguments, but {entry} takes {len(declared)}")
+        raise InvalidOperand(f"{len(given)} arguments, but {called} takes {len(declared)}")
     memory = GlobalMemory()
     params = bytearray(program.entry.parameter_bytes)
     buffers: list[tuple[int, np.ndarray]] = []
@@ -259,6 +267,7 @@ def emulate(
         shared_bytes=shared_bytes,
         gpu=gpu,
         hazards=hazards,
+        limit=limit,
         progress=progress,
         sources=sources,
     )

@@ -22,6 +22,8 @@ KINDS = {
     "deadlock": "Look at what each warp waits for; some of it never comes.",
     "write_to_read_only": "The buffer was given as read-only.",
     "stack_overflow": "Give the recursion an end that every thread reaches, or write it as a loop.",
+    "endless_loop": "Look at what would end the loop: a counter that never gets there, a flag that nobody sets (blocks "
+    "of a later batch have not begun), a wait without __syncwarp. A longer run is allowed with limit=.",
     "illegal": "The kernel stopped itself: look at the condition that led there.",
 }
 """Every kind of hazard, with what to try."""

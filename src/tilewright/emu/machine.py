@@ -56,6 +56,7 @@ class Machine:
         reporter: Reporter,
         trace: Trace,
         ctas: int,
+        limit: int,
     ) -> None:
         self.program = program
         self.grid, self.block = grid, block
@@ -76,6 +77,8 @@ class Machine:
         self.warp_of_lane = (lane // 32 % self.warps_per_cta).astype(np.uint8)
         self.thread_of_lane = lane % (self.warps_per_cta * 32)
         self.first_cta = 0
+        self.limit = limit
+        """Instructions that a batch may run."""
         self.clock = np.zeros(1, np.uint64)
         """Instructions a batch has run: what %clock reads."""
         self.mask: np.ndarray | None = None

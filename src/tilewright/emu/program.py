@@ -25,7 +25,7 @@ from .ptx import (
 )
 
 _SUB_WORD = re.compile(
-    r"(?:ld|st|atom|red)(?!.*\.(?:global|local|param|const)\b)(?!.*\.v[24])(?:\.[\w:]+)*\.[busf]{1,2}(?:8|16)$"
+    r"(?:ld|st|atom|red)(?!.*\.(?:global|local|param|const)\b)(?!.*\.v4)(?:\.[\w:]+)*\.(?:[bus]8|(?<!v2\.)[busf]{1,2}16)$"
 )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .endless import Watch
 from .hazards import lane_ranges
 from .ptx import Instruction
 
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 NOWHERE = np.iinfo(np.int32).max
 FAIR_EVERY = 256
-"""Every so many picks since all lanes were together one goes to the next block in turn instead of the lowest."""
+"""Of so many picks among diverged lanes one goes to the next block in turn instead of the lowest."""
+OFTEN = 16
+"""Each time it does, the number halves, down to this, as somebody may be spinning; it doubles when all lanes meet."""
 
 Release = Callable[[np.ndarray], None]
 
@@ -54,7 +57,9 @@ class Scheduler:
         self.on_release: dict[int, Release] = {}
         self.born = np.ones(n, bool)
         self._picks = 0
+        self._fair = FAIR_EVERY
         self._turn = 0
+        self.watch = Watch(self)
 
     def start(self, born: np.ndarray) -> None:
         """A new batch: the lanes `born` stand at the first block."""
@@ -65,6 +70,7 @@ class Scheduler:
         self.joining[:] = -1
         self.tokens.clear()
         self.expected.clear()
+        self.watch.reset()
         self._set_live(born.copy())
 
     def _set_live(self, live: np.ndarray) -> None:
@@ -86,6 +92,7 @@ class Scheduler:
         steps, finals = machine.steps, machine.finals
         threads, warps = trace.block_threads, trace.block_warps
         clock = machine.clock
+        ran, watch, limit = 0, self.watch, machine.limit
         while self.live_count:
             if self.uniform:
                 here = self.current
@@ -100,10 +107,17 @@ class Scheduler:
                 warps[here] += (
                     self.live_warps if mask is None else int(np.count_nonzero(mask.reshape(-1, 32).any(axis=1)))
                 )
+            ran += 1
+            if ran >= watch.at and watch.look(here, ran):
+                self._endless(here, "the same state as before is reached again, so the loop has no end")
+                continue
             for step in steps[here]:
                 step()
             block = program.blocks[here]
             clock[0] += block.end - block.start
+            if clock[0] > limit:
+                self._endless(here, f"{int(clock[0]):,} instructions were run, and no more are allowed (limit=)")
+                continue
             finals[here]()
 
     def _pick(self) -> int:
@@ -114,7 +128,8 @@ class Scheduler:
             self._deadlock()
             return -1
         self._picks += 1
-        if self._picks % FAIR_EVERY == 0:
+        if self._picks >= self._fair:
+            self._picks, self._fair = 0, max(self._fair // 2, OFTEN)
             places = np.unique(key)
             places = places[places != NOWHERE]
             self._turn += 1
@@ -128,7 +143,7 @@ class Scheduler:
             return -1
         if self.active == self.live_count:
             self.uniform, self.current = True, here
-            self._picks = 0  # nobody was starved
+            self._picks, self._fair = 0, min(2 * self._fair, FAIR_EVERY)  # nobody was starved
             machine.set_mask(None if self.live_count == machine.lanes else self.live)
         else:
             machine.set_mask(mask)
@@ -345,6 +360,9 @@ class Scheduler:
                     where = "wait at " + sources.where(machine.program.instructions[int(self.parked_at[k])])
                 elif at is not None:
                     where = "wait at " + sources.where(at)
+                elif self.key[k] != NOWHERE:
+                    first = machine.program.blocks[int(self.key[k])].start
+                    where = "run at " + sources.where(machine.program.instructions[first])
                 else:
                     where = "run"
                 places.setdefault(where, []).append(lane)
@@ -365,6 +383,24 @@ class Scheduler:
             instruction, first[self.parked_at[first] == instruction.index], None,
             {"where_each_waits": self._whereabouts(cta)},
         )  # fmt: skip
-        self.uniform = False  # collecting: the batch ends here
-        self._set_live(np.zeros(machine.lanes, bool))
-        machine.shadow.finish(None)
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """When collecting, the batch ends here."""
+        self.uniform = False
+        self.key[:] = NOWHERE
+        self._set_live(np.zeros(self.machine.lanes, bool))
+        self.machine.shadow.finish(None)
+
+    def _endless(self, here: int, why: str) -> None:
+        """The batch would run for ever, or longer than allowed."""
+        machine = self.machine
+        if self.uniform:  # from here on each lane's place can be shown
+            self.separate()
+        lanes = np.flatnonzero(self._mask() & self.live)
+        cta = int(machine.cta_of_lane[lanes[0]])
+        machine.report(
+            "endless_loop", why, machine.program.instructions[machine.program.blocks[here].start], lanes, None,
+            {"where_each_is": self._whereabouts(cta)},
+        )  # fmt: skip
+        self._abandon()

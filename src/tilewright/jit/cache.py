@@ -39,6 +39,10 @@ def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+FILES = ("kernel.cubin", "kernel.ptx", "kernel.log", "kernel.entry")
+"""What an entry may hold; the last only where the kernel was named as C++ names it."""
+
+
 class KernelCache:
     """Entries of named byte files under `folder`, by key (64 hexadecimal digits)."""
 
@@ -147,10 +151,13 @@ class KernelCache:
                         count += 1
                         for name, data in files.items():
                             out.writestr(f"{key}/{name}", data)
+            if archive.exists() and not archive.is_file():
+                raise FileExistsError(f"{archive} is no regular file")
             partial.replace(archive)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise CacheError(f"the cache could not be exported to {archive}: {error}") from error
+        finally:
+            partial.unlink(missing_ok=True)
         return count
 
     def load_archive(self, archive: Path) -> int:

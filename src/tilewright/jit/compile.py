@@ -123,6 +123,7 @@ def _compile(
         whole = target == arch
         files = cache.load(key)
         needed = {"kernel.ptx", "kernel.log", *(["kernel.cubin"] if whole else [])}
+        needed |= {"kernel.entry"} if source.expression else set()
         from_cache = files is not None and needed <= files.keys()
         if files is None or not from_cache:
             folders = [f"--include-path={folder}" for library in libraries for folder in library.folders]

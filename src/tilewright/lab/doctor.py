@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sysconfig
+import tempfile
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -83,7 +83,11 @@ def _cache() -> Finding:
     probe = cache.folder
     while not probe.exists():
         probe = probe.parent
-    writable = os.access(probe, os.W_OK)
+    try:
+        with tempfile.TemporaryFile(dir=probe):
+            writable = True
+    except OSError:  # a file in the folder's place, too
+        writable = False
     detail = f"{cache.folder}: {len(cache.keys())} kernels, {cache.size() / 1e6:.1f} MB"
     return Finding(
         "kernel cache", writable, detail, "" if writable else "set TILEWRIGHT_CACHE to a folder you may write"

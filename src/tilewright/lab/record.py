@@ -40,10 +40,16 @@ def _unwritable(path: Path, error: OSError) -> TilewrightError:
 def write_bytes(path: Path, data: bytes) -> None:
     """Write beside `path` and rename: a reader sees the old file or the new one, never a part.
 
-    Makes the folder if it is not there. Raises TilewrightError when it cannot be written.
+    Makes the folder if it is not there. A link stays one, and a device or pipe is written to. Raises TilewrightError
+    when it cannot be written.
     """
     temporary = None
     try:
+        path = path.resolve()
+        if path.exists() and not path.is_file() and not path.is_dir():
+            with open(path, "wb", buffering=0) as device:
+                device.write(data)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         with os.fdopen(handle, "wb") as file:
@@ -79,6 +85,8 @@ def check_writable(path: Path) -> None:
     try:
         if path.is_dir():
             raise IsADirectoryError("it is a folder")
+        if path.exists() and not path.is_file():
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ..machine import Machine
@@ -20,6 +22,24 @@ def _warps(machine: Machine, values: np.ndarray) -> np.ndarray:
 def _active(machine: Machine) -> np.ndarray:
     mask = machine.mask
     return (np.ones(machine.lanes, bool) if mask is None else mask).reshape(-1, 32)
+
+
+def _by_mask(
+    machine: Machine, members: np.ndarray, compute: Callable[[np.ndarray], tuple[np.ndarray, ...]]
+) -> tuple[np.ndarray, ...]:
+    """The results of `compute(lanes)` [warps, 32] for each set of lanes that execute with one member mask.
+
+    A warp that runs the instruction with several masks at once is several groups, as tiles of a warp are.
+    """
+    masks, rest = _warps(machine, members), _active(machine)
+    first = np.take_along_axis(masks, rest.argmax(axis=1)[:, None], axis=1)
+    group = rest & (masks == first)
+    results = compute(group)
+    while (rest := rest & ~group).any():
+        first = np.take_along_axis(masks, rest.argmax(axis=1)[:, None], axis=1)
+        group = rest & (masks == first)
+        results = tuple(np.where(group, new, old) for new, old in zip(compute(group), results, strict=True))
+    return results
 
 
 def _put(machine: Machine, put: object, values: np.ndarray) -> None:
@@ -69,6 +89,11 @@ def shuffle(machine: Machine, instruction: Instruction) -> Step:
     return step
 
 
+def _spread(values: np.ndarray) -> np.ndarray:
+    """One value a warp, for each of its lanes: [warps, 32]."""
+    return np.broadcast_to(values[:, None], (len(values), 32))
+
+
 def _ballot(held: np.ndarray) -> np.ndarray:
     """[warps, 32] bool -> uint32 [warps]."""
     return np.packbits(held, axis=1, bitorder="little").view(np.uint32).reshape(-1)
@@ -77,21 +102,20 @@ def _ballot(held: np.ndarray) -> np.ndarray:
 @executes("vote.sync.{op:all|any|uni|ballot}.{type:pred|b32}", kind="shuffle", member_mask=-1)
 def vote(machine: Machine, instruction: Instruction) -> Step:
     """All, any, the same everywhere, or the bits of a predicate over the active lanes."""
-    to, p, _ = instruction.operands
+    to, p, mask = instruction.operands
     op = instruction.fields["op"]
     put = machine.write(to, instruction.fields["type"], instruction)
-    condition = machine.condition(instruction, p)
+    condition, members = machine.condition(instruction, p), machine.source(instruction, mask, "b32")
 
-    def step() -> None:
-        active = _active(machine)
+    def voted(active: np.ndarray) -> tuple[np.ndarray]:
         held = _warps(machine, condition()) & active
         if op == "ballot":
-            result = np.repeat(_ballot(held), 32)
-        else:
-            every = (held == active).all(axis=1)
-            some = held.any(axis=1)
-            result = np.repeat({"all": every, "any": some, "uni": every | ~some}[op], 32)
-        _put(machine, put, result)
+            return (_spread(_ballot(held)),)
+        every, some = (held == active).all(axis=1), held.any(axis=1)
+        return (_spread({"all": every, "any": some, "uni": every | ~some}[op]),)
+
+    def step() -> None:
+        _put(machine, put, *_by_mask(machine, members, voted))
 
     return step
 
@@ -106,24 +130,28 @@ def active_mask(machine: Machine, instruction: Instruction) -> Step:
 @executes("match.{op:any|all}.sync.{type:b32|b64}", kind="shuffle", member_mask=-1)
 def match(machine: Machine, instruction: Instruction) -> Step:
     """Which active lanes hold my value (any); or all of them if they agree, else none (all)."""
-    to, a, _ = instruction.operands
+    to, a, mask = instruction.operands
     op = instruction.fields["op"]
     first, second = (to.first, to.second) if isinstance(to, Pair) else (to, None)
     put, put_ok = machine.write(first, "b32", instruction), machine.write(second, "pred", instruction)
     value = machine.source(instruction, a, instruction.fields["type"])
+    members = machine.source(instruction, mask, "b32")
 
-    def step() -> None:
-        active = _active(machine)
+    def matched(active: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         values = _warps(machine, value)
         equal = (values[:, :, None] == values[:, None, :]) & active[:, None, :]
         mine = _ballot(equal.reshape(-1, 32)).reshape(-1, 32)
-        if op == "any":
-            _put(machine, put, mine)
-            return
         whole = _ballot(active)[:, None]
-        agree = ((mine == whole) | ~active).all(axis=1)[:, None]
-        _put(machine, put, np.where(agree, whole, np.uint32(0)) + np.zeros((1, 32), np.uint32))
-        _put(machine, put_ok, np.broadcast_to(agree, active.shape))
+        agree = ((mine == whole) | ~active).all(axis=1)
+        if op == "all":
+            mine = np.where(agree[:, None], whole, np.uint32(0)) + np.zeros((1, 32), np.uint32)
+        return mine, _spread(agree)
+
+    def step() -> None:
+        mine, agree = _by_mask(machine, members, matched)
+        _put(machine, put, mine)
+        if op == "all":
+            _put(machine, put_ok, agree)
 
     return step
 
@@ -135,12 +163,13 @@ def match(machine: Machine, instruction: Instruction) -> Step:
     member_mask=-1,
 )
 def reduce(machine: Machine, instruction: Instruction) -> Step:
-    """A reduction over the active lanes of the warp."""
-    to, a, _ = instruction.operands
+    """A reduction over the lanes that share a member mask."""
+    to, a, mask = instruction.operands
     op, kind = instruction.fields["op"], instruction.fields["type"]
     dtype = dtype_of(kind)
     put = machine.write(to, kind, instruction)
     value = machine.source(instruction, a, kind)
+    members = machine.source(instruction, mask, "b32")
     limits = np.iinfo(dtype)
     neutral = {"add": 0, "or": 0, "xor": 0, "and": limits.max, "min": limits.max, "max": limits.min}[op]
     functions = {
@@ -148,9 +177,12 @@ def reduce(machine: Machine, instruction: Instruction) -> Step:
         "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
     }  # fmt: skip
 
+    def reduced(active: np.ndarray) -> tuple[np.ndarray]:
+        values = np.where(active, _warps(machine, value), dtype.type(neutral))
+        return (_spread(functions[op].reduce(values, axis=1, dtype=dtype)),)
+
     def step() -> None:
-        values = np.where(_active(machine), _warps(machine, value), dtype.type(neutral))
-        _put(machine, put, np.repeat(functions[op].reduce(values, axis=1, dtype=dtype), 32))
+        _put(machine, put, *_by_mask(machine, members, reduced))
 
     return step
 
@@ -158,14 +190,19 @@ def reduce(machine: Machine, instruction: Instruction) -> Step:
 @executes("elect.sync", kind="shuffle", member_mask=-1)
 def elect(machine: Machine, instruction: Instruction) -> Step:
     """The lowest active lane is the leader: `d|p`, d its number, p true for it alone."""
-    to, _ = instruction.operands
+    to, mask = instruction.operands
+    members = machine.source(instruction, mask, "b32")
     first, second = (to.first, to.second) if isinstance(to, Pair) else (to, None)
     put, put_ok = machine.write(first, "b32", instruction), machine.write(second, "pred", instruction)
 
-    def step() -> None:
-        bits = _ballot(_active(machine))
+    def elected(active: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        bits = _ballot(active)
         lowest = count_bits((bits & (~bits + np.uint32(1))) - np.uint32(1))
-        _put(machine, put, np.repeat(lowest, 32))
-        _put(machine, put_ok, _LANE[None, :] == lowest[:, None])
+        return _spread(lowest), _LANE[None, :] == lowest[:, None]
+
+    def step() -> None:
+        lowest, leads = _by_mask(machine, members, elected)
+        _put(machine, put, lowest)
+        _put(machine, put_ok, leads)
 
     return step
