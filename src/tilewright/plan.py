@@ -22,7 +22,8 @@ from .ladder import GEMM_RUNGS, GemmConfig, Rung, find_rung, rungs_for
 from .ladder.rung import ceil_div
 from .ladder.tensor import ragged
 from .problems import ITEM_BYTES, GemmProblem
-from .tuning.choice import Source, choose
+from .tuning.choice import RUNNERS_UP, Source, choose
+from .tuning.entries import worded
 from .tuning.tables import SHIPPED, generation, sources_for
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class Plan:
     rung: Rung
     config: GemmConfig
     source: str
-    """Who chose: "the caller", "the rung's default", or what the figures behind the cost model are."""
+    """Who chose: "the caller", "the rung's default", "tuned here", "shipped with the package", "heuristic from what is"
+    either of the two, or "cost model", with the figures behind it."""
     why: str
     refused: tuple[tuple[str, str, str], ...] = ()
     runners_up: tuple[tuple[str, str, str], ...] = ()
@@ -142,8 +144,19 @@ def _choose(problem: GemmProblem, gpu: Gpu, known: tuple[Rung, ...], batch_invar
         else:
             fits.append(choice)
     if fits and problem.precision != "ieee":
-        best = min(fits, key=lambda choice: fp32_cost(problem, choice, choice.config, gpu))  # the first of equals
-        return Plan(top, best.config, best.source, _why(problem, best, gpu, len(fits)), tuple(refused))
+        ordered = sorted(fits, key=lambda choice: fp32_cost(problem, choice, choice.config, gpu))
+        best = ordered[0]  # the first of equals: the table's order
+        least = fp32_cost(problem, best, best.config, gpu)
+        others = tuple(
+            (
+                top.id,
+                str(x.config),
+                f"modelled at {fp32_cost(problem, x, x.config, gpu) / least:.2f} of the choice's work",
+            )
+            for x in ordered[1 : 1 + RUNNERS_UP]
+        )
+        why = _why(problem, best, gpu, len(fits))
+        return Plan(top, best.config, f"cost model ({best.source})", why, tuple(refused), others)
     if batch_invariant:
         fits = [choice for choice in fits if choice.config.slices_k == 1]
     if fits:
@@ -186,7 +199,21 @@ def _modelled(
     for name in narrow_operands(problem, top, best.config):
         verb = "is packed first" if name in best.packs else "is read element by element, which costs less than packing"
         why.append(f"{name} {verb}: {_narrow_reason(problem, name, best.config)}")
-    return Plan(top, best.config, best.choice.source, "; ".join(why), refused, packs=best.packs)
+    source = f"cost model ({best.choice.source})"
+    return Plan(top, best.config, source, "; ".join(why), refused, _others(top, known, best), best.packs)
+
+
+def _others(top: Rung, known: list[Candidate], best: Candidate) -> tuple[tuple[str, str, str], ...]:
+    """The next best by the model, of each tile only the quickest of its ways to run."""
+    quickest: dict[tuple[int, int], Candidate] = {}
+    for other in sorted(known, key=lambda candidate: candidate.us):
+        if other.us >= best.us:  # what is not clearly quicker was passed over
+            quickest.setdefault((other.config.tile_m, other.config.tile_n), other)
+    quickest.pop((best.config.tile_m, best.config.tile_n), None)
+    return tuple(
+        (top.id, worded(other.config, other.packs), f"modelled at {other.us / best.us:.2f} of the choice's time")
+        for other in list(quickest.values())[:RUNNERS_UP]
+    )
 
 
 def _narrow_reason(problem: GemmProblem, name: str, config: GemmConfig) -> str:

@@ -111,6 +111,17 @@ def test_explain_names_rung_config_reason_source_path_launch_and_bound():
     assert max(map(len, text.splitlines())) <= 100
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_where_no_table_is_the_cost_model_is_named_with_its_runners_up(dtype):
+    plan = plan_for(GemmProblem.dense(999, 1000, 999, dtype=dtype), UNTUNED)
+    assert plan.source.startswith("cost model (")
+    assert "an H200" in plan.source
+    assert len(plan.runners_up) == 3
+    shares = [float(words.split()[2]) for _, _, words in plan.runners_up]
+    assert 1 <= shares[0] <= shares[1] <= shares[2]
+    assert str(plan.config) not in [config for _, config, _ in plan.runners_up]
+
+
 def test_explain_says_which_gpu_it_speaks_of_and_why(monkeypatch):
     from tilewright.jit import device
 

@@ -175,6 +175,19 @@ def test_a_class_never_tuned_takes_its_neighbours_word_and_waves_count():
     assert choose_attention(few, H200, [("here", table(*equal))], []).config == NARROW
 
 
+def test_a_window_is_a_class_of_the_keys_that_it_leaves():
+    def windowed(left: int) -> AttentionProblem:
+        return dataclasses.replace(problem(length=8192), window=(left, 0))
+
+    held = table(entry(windowed(511), (NARROW, 0.4), (WIDE, 0.5)), entry(problem(length=8192), (WIDE, 5.0)))
+    assert len(held) == 2
+    assert choose_attention(windowed(511), H200, [("here", held)], []).config == NARROW
+    assert choose_attention(problem(length=8192), H200, [("here", held)], []).config == WIDE
+    near = choose_attention(windowed(600), H200, [("here", held)], [])
+    assert near.source == "heuristic from what is here"
+    assert near.config == NARROW
+
+
 def test_what_is_unknown_or_cannot_run_is_passed_over_and_told():
     huge = AttentionConfig(128, 256, 128, 8, 2, 2, 2)
     held = entry(problem(), (huge, 0.5), (WIDE, 1.0))

@@ -94,8 +94,9 @@ def _exact(problem: AttentionProblem, gpu: Gpu, name: str, entry: AttentionEntry
 
 def _problem_of(entry: AttentionEntry) -> AttentionProblem:
     batch, heads, heads_kv, queries, keys = entry.shape
+    seen = min(keys, entry.klass.keys)  # a window leaves about so many to every query
     return AttentionProblem.dense(
-        batch, heads, queries, keys, entry.klass.d_head, heads_kv=heads_kv, dtype=entry.klass.dtype,
+        batch, heads, queries, seen, entry.klass.d_head, heads_kv=heads_kv, dtype=entry.klass.dtype,
         is_causal=entry.klass.is_causal,
     )  # fmt: skip
 
