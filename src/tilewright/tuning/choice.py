@@ -171,6 +171,17 @@ class _Word:
     packs: int
 
 
+@dataclass(frozen=True)
+class _Miss:
+    """How much slower than modelled a result is, in log time; `whole`: its config with k in one part."""
+
+    rung: str
+    whole: GemmConfig
+    miss: float
+    split_k: int
+    packs: int
+
+
 def estimates(
     problem: GemmProblem, gpu: Gpu, near: Sequence[tuple[float, GemmEntry]], one_chain: bool = False
 ) -> list[tuple[float, str, GemmConfig, tuple[str, ...]]]:
@@ -204,6 +215,35 @@ def estimates(
     return sorted(found, key=lambda item: (item[0], item[1], repr(item[2:])))
 
 
+_MOST_KNOWN = 4096
+_missed_before: dict[tuple[int, Gpu], tuple[GemmEntry, tuple[_Miss, ...]]] = {}
+"""By an entry's identity, which holds while the entry stands beside it."""
+
+
+def _missed(entry: GemmEntry, gpu: Gpu) -> tuple[_Miss, ...]:
+    """What the model missed for each of an entry's results that can run on the GPU: once for all plans near it."""
+    if (found := _missed_before.get((id(entry), gpu))) is not None:
+        return found[1]
+    m, n, k, batch = entry.shape
+    there = GemmProblem.dense(
+        m, n, k, layout=entry.klass.layout.replace("s", "n"), batch=batch, dtype=entry.klass.dtype,
+        out_dtype=entry.klass.out_dtype, use_c=entry.klass.use_c,
+    )  # fmt: skip
+    rungs, misses = _rungs(entry.klass.dtype, False), []
+    for timed in entry.timed:
+        if timed.rung not in rungs:
+            continue
+        expected = predict(there, rungs[timed.rung], timed.config, gpu, timed.packs).ms
+        if isfinite(expected):  # else it does not fit on this GPU
+            whole = replace(timed.config, split_k=1)
+            miss = log(timed.ms / expected)
+            misses.append(_Miss(timed.rung, whole, miss, timed.config.split_k, len(timed.packs)))
+    if len(_missed_before) >= _MOST_KNOWN:
+        _missed_before.clear()
+    _missed_before[id(entry), gpu] = entry, tuple(misses)
+    return tuple(misses)
+
+
 def _words_of(
     near: Sequence[tuple[float, GemmEntry]], rungs: Mapping[str, Rung], gpu: Gpu
 ) -> tuple[dict[tuple[str, GemmConfig], list[_Word]], float, float]:
@@ -213,23 +253,13 @@ def _words_of(
     nearest = near[0][0]
     for d, entry in near:
         weight = exp(-(d - nearest) / REACH) / (1 + d)
-        m, n, k, batch = entry.shape
-        there = GemmProblem.dense(
-            m, n, k, layout=entry.klass.layout.replace("s", "n"), batch=batch, dtype=entry.klass.dtype,
-            out_dtype=entry.klass.out_dtype, use_c=entry.klass.use_c,
-        )  # fmt: skip
-        misses = []
-        for timed in entry.timed:
-            if timed.rung not in rungs:
-                continue
-            expected = predict(there, rungs[timed.rung], timed.config, gpu, timed.packs).ms
-            if isfinite(expected):  # else it does not fit on this GPU
-                misses.append(miss := log(timed.ms / expected))
-                word = _Word(weight, miss, timed.config.split_k, len(timed.packs))
-                said.setdefault((timed.rung, replace(timed.config, split_k=1)), []).append(word)
+        misses = [known for known in _missed(entry, gpu) if known.rung in rungs]
+        for known in misses:
+            word = _Word(weight, known.miss, known.split_k, known.packs)
+            said.setdefault((known.rung, known.whole), []).append(word)
         if misses:
             total += weight
-            mean += weight * sum(misses) / len(misses)
+            mean += weight * sum(known.miss for known in misses) / len(misses)
     return said, (mean / total if total else 0.0) + UNSEEN, total
 
 
