@@ -78,7 +78,7 @@ def plan_for(
     if config is not None and not isinstance(config, GemmConfig):
         raise ConfigRejected(f"config is {config!r}; pass a tilewright.ladder.GemmConfig, or none.")
     if rung is not None and not isinstance(rung, str):
-        raise ConfigRejected(f"rung is {rung!r}; name one, such as {GEMM_RUNGS[-1].id!r}, or none.")
+        raise ConfigRejected(f"rung is {rung!r}; pass the name of one, such as 'f12', or none.")
     gpu = on if isinstance(on, Gpu) else next(gpu for gpu in GPUS.values() if gpu.arch == on)
     return _plan(problem, gpu, rung, config, demands, generation())
 

@@ -295,7 +295,7 @@ def test_mixed_dtypes_are_refused():
 
 def test_unknown_rungs_and_configs_that_do_not_fit_are_refused():
     refuse(["f99", "f12_multistage"], random(3, 4), random(4, 5), rung="f99", kind=ConfigRejected)
-    refuse(["rung is ['f12']", "name one"], random(3, 4), random(4, 5), rung=["f12"], kind=ConfigRejected)
+    refuse(["rung is ['f12']", "such as 'f12'"], random(3, 4), random(4, 5), rung=["f12"], kind=ConfigRejected)
     from tilewright.ladder import GemmConfig
 
     config = GemmConfig(64, 64)
