@@ -106,7 +106,7 @@ def _plan(
         if config is not None:
             return Plan(rung, config, "the caller", "the config was named in the call")
         return Plan(rung, rung.default, "the rung's default", f"{rung} was named in the call")
-    if problem.precision == "ieee" and problem.m and problem.n and problem.k and problem.batch:
+    if problem.m and problem.n and problem.k and problem.batch:
         sources = [source for source in sources_for(gpu) if not demands.deterministic or source[0] == SHIPPED]
         if problem.dtype == "f32":
             sources = _of_now(problem, sources, _choose(problem, gpu, known, demands.batch_invariant))

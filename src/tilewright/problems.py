@@ -16,6 +16,16 @@ PRECISIONS = ("ieee", "tf32", "fp32x3")
 ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
 
 
+def check_precision(precision: str, dtype: str) -> None:
+    """Raise InvalidOperand for a precision that is not known, or that operands of `dtype` cannot have."""
+    if precision not in PRECISIONS:
+        raise InvalidOperand(f"precision {precision!r} is not known. Known: {', '.join(PRECISIONS)}.")
+    if precision != "ieee" and dtype != "f32":
+        raise InvalidOperand(
+            f"precision {precision!r} is a way to multiply float32 operands; these are {dtype}. Leave precision away."
+        )
+
+
 @dataclass(frozen=True)
 class Matrix:
     """How one operand lies in memory: strides in elements, the base address's alignment in bytes (at most 16)."""
@@ -119,13 +129,7 @@ class GemmProblem:
         for name in (self.dtype, self.out_dtype):
             if name not in ITEM_BYTES:
                 raise InvalidOperand(f"dtype {name!r} is not supported. Supported: {', '.join(ITEM_BYTES)}.")
-        if self.precision not in PRECISIONS:
-            raise InvalidOperand(f"precision {self.precision!r} is not known. Known: {', '.join(PRECISIONS)}.")
-        if self.precision != "ieee" and self.dtype != "f32":
-            raise InvalidOperand(
-                f"precision {self.precision!r} is a way to multiply float32 operands; these are {self.dtype}, whose "
-                "products are exact. Leave precision away."
-            )
+        check_precision(self.precision, self.dtype)
 
     @staticmethod
     def dense(

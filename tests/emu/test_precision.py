@@ -49,6 +49,21 @@ def test_c_bias_and_activation_go_with_a_precision():
     np.testing.assert_allclose(out, np.maximum(0.5 * EXACT + 2.0 * c + bias, 0), atol=2e-5)
 
 
+@pytest.mark.parametrize(("precision", "tolerance"), [("tf32", 0.2), ("fp32x3", 1e-4)])
+def test_everything_that_is_fused_goes_with_a_precision(precision, tolerance):
+    """Ragged, batched, strided: scales, a bias a row, an expression of its own, a transposed residual, a given out."""
+    rows, cols, bias = (RNG.standard_normal(shape, np.float32) for shape in ((2, 40, 1), (33,), (40, 1)))
+    residual = RNG.standard_normal((33, 40), np.float32).T
+    out = np.full((2, 33, 40), np.nan, np.float32).swapaxes(-1, -2)
+    with tw.emulator():
+        given = tw.matmul(
+            A, B, out=out, precision=precision, config=SMALL, bias=bias, r=residual, rows=rows, cols=cols,
+            epilogue=lambda acc, bias, r, rows, cols: acc * rows * cols + bias - r,
+        )  # fmt: skip
+    assert given is out
+    assert np.abs(out - (EXACT * rows * cols + bias - residual)).max() < tolerance
+
+
 @pytest.mark.parametrize(("precision", "rung"), [("tf32", "t01_tf32"), ("fp32x3", "t02_fp32x3")])
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.arch.name)
 def test_the_plan_takes_the_precisions_rung_on_every_gpu_and_size(gpu, precision, rung):

@@ -135,6 +135,34 @@ def test_t02_keeps_fp32s_accuracy_in_hard_ranges(name):
     assert errors.share < 8
 
 
+@pytest.mark.parametrize("layouts", ["nn", "tt", "st"])
+def test_hard_ranges_hold_in_every_layout_batch_and_ragged_tile(layouts):
+    """What is done again is read where the operands lie: strided, and in its own batch entry."""
+    names = ("subnormal a, huge b", "infinities and NaN", "one product of 1, all others tiny times huge")
+    bench = bench_of(T02, fp32(37, 43, 41, layouts=layouts, out="t", batch=len(names)))
+    sides = [make_operands(name, 37, 43, 41, seed=5) for name in names]
+    for i in range(2):
+        bench.put(i, np.stack([side[i] for side in sides]))
+    product = bench.run(T02, SMALL[T02.id])
+    assert product.unwritten == 0
+    assert product.intact_around
+    for (a, b), out in zip(sides, bench.out.view, strict=True):
+        errors = Exact.of(a, b).errors(out)
+        assert errors.kinds
+        assert errors.share < 8
+
+
+def test_alpha_beta_and_c_come_after_what_is_done_again():
+    bench = bench_of(T02, fp32(32, 32, 32, alpha=-2.0, beta=0.5))
+    a, b = make_operands("subnormal products", 32, 32, 32)
+    bench.put(0, a[None])
+    bench.put(1, b[None])
+    bench.put(2, np.full((1, 32, 32), 2.0**-130, np.float32))
+    bench.run(T02, SMALL[T02.id])
+    want = -2.0 * (a.astype(np.float64) @ b.astype(np.float64)) + 0.5 * 2.0**-130
+    np.testing.assert_allclose(bench.out.view[0], want, rtol=0, atol=64 * 2.0**-149)
+
+
 def test_t02_takes_infinities_and_nan_as_a_chain_in_fp32_does():
     """The parts of an infinity would be infinity and NaN."""
     a, b = make_operands("infinities and NaN", 32, 32, 64, seed=11)
@@ -204,7 +232,8 @@ def test_spaces_hold_their_default_and_configs_that_fit(rung):
     ("changes", "reason"),
     [
         ({"stages": 3}, "stages=3"), ({"tile_k": 16}, "tile_k must be a power of two and at least 32"),
-        ({"warp_n": 128}, "at most 64"), ({"tile_m": 16, "warp_m": 16}, "at least 32"), ({"split_k": 2}, "split_k=2"),
+        ({"warp_n": 128}, "at most 64"), ({"tile_m": 16, "warp_m": 16}, "at least 32"),
+        ({"split_k": 2}, "split_k is 2"),
     ],
 )  # fmt: skip
 def test_configs_that_the_kernel_cannot_run_are_refused_with_numbers(changes, reason):

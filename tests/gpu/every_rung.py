@@ -14,17 +14,20 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.lab.check import check
-from tilewright.ladder import Rung, rungs_for
+from tilewright.lab.numbers import to_tf32
+from tilewright.ladder import Rung, rungs_of
 
 
 def launch(rung: Rung, dtype: type[np.generic], m: int, n: int, k: int) -> bool:
     """Whether the rung's product is right. NumPy arrays: nothing but the kernel runs on the GPU."""
     rng = np.random.default_rng(m)
     a, b, c = (rng.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, n), (m, n)))
-    out = tw.matmul(a, b, c=c, alpha=1.5, beta=-0.5, rung=rung.id)
-    name = "f16" if dtype is np.float16 else "f32"
+    if rung.precision == "tf32":
+        a, b = to_tf32(a), to_tf32(b)  # its products are exact then
+    out = tw.matmul(a, b, c=c, alpha=1.5, beta=-0.5, rung=rung.id, precision=rung.precision)
+    name = "f16" if dtype is np.float16 else "tf32" if rung.precision == "tf32" else "f32"
     wide = [array.astype(np.float32) for array in (out, a, b, c)]
-    verdict = check(*wide[:3], c=wide[3], alpha=1.5, beta=-0.5, dtype=name, out_dtype=name)
+    verdict = check(*wide[:3], c=wide[3], alpha=1.5, beta=-0.5, dtype=name, out_dtype=name.replace("tf32", "f32"))
     print(f"{rung.id} {m}x{n}x{k}: {'right' if verdict.ok else verdict.reason}", flush=True)
     return verdict.ok
 
@@ -32,8 +35,8 @@ def launch(rung: Rung, dtype: type[np.generic], m: int, n: int, k: int) -> bool:
 def main(chosen: list[str]) -> int:
     """`chosen`: numbers of rungs; all of them if empty."""
     right = True
-    for dtype, name in ((np.float32, "f32"), (np.float16, "f16")):
-        for rung in rungs_for(name):
+    for dtype, kind in ((np.float32, "f32"), (np.float32, "tf32"), (np.float32, "fp32x3"), (np.float16, "f16")):
+        for rung in rungs_of(kind):
             if chosen and rung.id.split("_")[0] not in chosen:
                 continue
             config = rung.default

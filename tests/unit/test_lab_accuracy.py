@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import types
+
 import numpy as np
 import pytest
 
+from tilewright.arch import GPUS
 from tilewright.errors import TilewrightError
-from tilewright.lab.accuracy import LARGEST, VALUES, Errors, Exact, make_operands, verdict
+from tilewright.lab import accuracy
+from tilewright.lab.accuracy import LARGEST, VALUES, Errors, Exact, accuracy_records, make_operands, verdict
+from tilewright.lab.numbers import to_tf32
+from tilewright.lab.record import validate
+from tilewright.lab.reference import Reference
+from tilewright.ladder.rung import Rung
+from tilewright.report import precision as pages
 
 
 def product(name: str = "normal", k: int = 32) -> tuple[Exact, np.ndarray]:
@@ -65,3 +75,68 @@ def test_the_verdict_takes_cublas_as_its_measure():
 def test_unknown_values_are_refused_with_the_names():
     with pytest.raises(TilewrightError, match="There are: normal, "):
         make_operands("odd", 8, 8, 8)
+
+
+class Memory:
+    """A GPU's executor as far as accuracy_records uses it: one buffer, and launches that compute in NumPy."""
+
+    stream = 0
+    out = np.zeros(0, np.uint8)
+
+    def write(self, address: int, data: np.ndarray) -> None:
+        self.out = data.copy()
+
+    def download(self, address: int, nbytes: int) -> np.ndarray:
+        return self.out[:nbytes]
+
+    def multiplies(self, a: np.ndarray, b: np.ndarray, kind: str):
+        def launch(stream: int) -> None:
+            left, right = (to_tf32(x) if kind == "tf32" else x for x in (a, b))
+            with np.errstate(all="ignore"):
+                self.out = (left.astype(np.float64) @ right).astype(np.float32).view(np.uint8).reshape(-1)
+
+        return launch
+
+
+@pytest.fixture
+def memory(monkeypatch) -> Memory:
+    memory, gpu = Memory(), GPUS["H200"]
+    held: list[np.ndarray] = []
+
+    def buffers(problem, executor, a, b):
+        held[:] = [a, b]
+        return types.SimpleNamespace(a=a, b=b, out=types.SimpleNamespace(address=0, shape=(problem.m, problem.n)))
+
+    def of_library(kind: str):
+        return lambda a, b, out, layout: memory.multiplies(a, b, kind)
+
+    library = Reference("fake", "fake 1", ("f32",), of_library("f32"), of_library("tf32"))
+    where = types.SimpleNamespace(gpu=gpu, arch=gpu.arch, name="fake", ordinal=0)
+    monkeypatch.setattr(accuracy, "device", lambda ordinal: where)
+    monkeypatch.setattr(accuracy, "executor_for", lambda ordinal: memory)
+    monkeypatch.setattr(accuracy, "find_reference", lambda ordinal: (library, ""))
+    monkeypatch.setattr(accuracy, "driver_version", lambda: "1")
+    monkeypatch.setattr(accuracy, "buffers_of", buffers)
+    monkeypatch.setattr(accuracy, "rung_launch", lambda step, *rest: memory.multiplies(*held, step.problem.precision))
+    monkeypatch.setattr(Rung, "compile", lambda *arguments: None)
+    return memory
+
+
+def test_a_record_holds_each_precisions_errors_and_can_be_shown(memory):
+    records = accuracy_records("test", [{"m": 8, "n": 6, "k": 40, "values": name} for name in VALUES])
+    validate(records, "here")
+    json.dumps(records, allow_nan=False)
+    for record in records:
+        assert record["result"]["right"], record["result"]["reason"]
+        assert set(record["result"]["errors"]) == {"ieee", "tf32", "fp32x3", "cuBLAS fp32", "cuBLAS tf32"}
+        assert record["case"]["rungs"]["fp32x3"] == "t02_fp32x3"
+        shown = [cell(record) for page in (pages.ACCURACY, pages.RANGES) for _, cell in page]
+        assert all(shown)
+    normal = records[0]["result"]["errors"]
+    assert normal["tf32"]["rms"] == normal["cuBLAS tf32"]["rms"] > 100 * normal["fp32x3"]["rms"]
+
+
+def test_a_product_that_is_not_written_is_wrong(memory, monkeypatch):
+    monkeypatch.setattr(accuracy, "rung_launch", lambda *rest: lambda stream: None)
+    (record,) = accuracy_records("test", [{"m": 8, "n": 6, "k": 40}])
+    assert not record["result"]["right"]

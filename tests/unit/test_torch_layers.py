@@ -76,7 +76,40 @@ def test_gradients_of_gradients_exist():
 def test_the_operator_passes_torchs_own_checks():
     a, b, c = values(3, 4, 5).requires_grad_(), values(5, 6).requires_grad_(), values(6).requires_grad_()
     torch.library.opcheck(torch.ops.tilewright.matmul.default, (a, b, c, 1.5, 0.5, None))
+    torch.library.opcheck(torch.ops.tilewright.matmul.default, (a, b, c, 1.5, 0.5, None, "fp32x3"))
     torch.library.opcheck(torch.ops.tilewright.matmul.default, (a.detach(), b.detach(), None, 1.0, 0.0, torch.float16))
+
+
+@pytest.mark.parametrize("fused", [{}, {"bias": 3, "activation": "silu"}], ids=["bare", "fused"])
+def test_gradients_are_products_of_the_same_precision(fused, monkeypatch):
+    """The operators' kernel for CPUs is told the precision, of each of the three products."""
+    from tilewright.torch import product
+
+    told = []
+    plain = product._on_cpu
+
+    def kernel(*arguments):
+        told.append(arguments[6] if len(arguments) > 6 else "ieee")
+        return plain(*arguments)
+
+    product.matmul_op.register_kernel("cpu")(kernel)
+    try:
+        a, b = values(3, 5, seed=1).requires_grad_(), values(5, 3, seed=2).requires_grad_()
+        given = {name: values(size) if isinstance(size, int) else size for name, size in fused.items()}
+        result = tt.matmul(a, b, precision="fp32x3", **given)
+        torch.testing.assert_close(result, tt.matmul(a, b, **given))
+        told.clear()
+        result.sum().backward()
+        assert told == ["fp32x3"] * (3 if fused else 2)  # behind an epilogue the sum is made again
+    finally:
+        product.matmul_op.register_kernel("cpu")(plain)
+
+
+def test_a_precision_that_operands_cannot_have_is_refused():
+    with pytest.raises(InvalidOperand, match="'fp64' is not known"):
+        tt.matmul(values(2, 3), values(3, 2), precision="fp64")
+    with pytest.raises(InvalidOperand, match="float32 operands; these are torch"):
+        tt.matmul(values(2, 3).half(), values(3, 2).half(), precision="tf32")
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "gelu", "gelu_tanh", "silu"])

@@ -14,7 +14,7 @@ from tilewright.plan import plan_for
 from tilewright.problems import GemmProblem
 from tilewright.tuning import tables
 from tilewright.tuning.choice import choose, estimates, neighbours
-from tilewright.tuning.classes import class_of
+from tilewright.tuning.classes import ProblemClass, class_of
 from tilewright.tuning.entries import Entry, Timed
 from tilewright.tuning.model import predict
 from tilewright.tuning.store import Store
@@ -51,6 +51,22 @@ def test_the_class_itself_decides_where_it_was_tuned():
     assert "fastest of 3 kernels measured at 512 x 512 x 512" in found.why
     assert [config for _, config, _ in found.runners_up] == [str(LARGE), str(SMALL)]
     assert "1.50 of the fastest's" in found.runners_up[0][2]
+
+
+def test_results_of_a_precision_serve_that_precision_alone():
+    parts = GemmProblem.dense(512, 512, 512, precision="fp32x3")
+    config = GemmConfig(64, 64, 32, warp_m=32, warp_n=32, stages=2, group_m=4, min_blocks=3)
+    found = Entry(class_of(parts), (512, 512, 512, 1), (Timed("t02_fp32x3", config, 1.0),), when="2026-01-01")
+    known = [("tuned here", table(found))]
+    assert str(class_of(parts)).startswith("f32 as fp32x3 nn ")
+    assert ProblemClass.from_dict(class_of(parts).to_dict()) == class_of(parts)
+    assert "precision" not in class_of(problem()).to_dict()
+    assert choose(parts, H200, known).config == config
+    near = choose(GemmProblem.dense(640, 512, 512, precision="fp32x3"), H200, known)
+    assert near.rung.id == "t02_fp32x3"
+    assert "neighbours" in near.why
+    for other in ("ieee", "tf32"):
+        assert choose(GemmProblem.dense(512, 512, 512, precision=other), H200, known) is None
 
 
 def test_the_first_table_with_the_class_is_asked_before_any_neighbour():

@@ -41,6 +41,7 @@ def tune(
     dtype: Annotated[
         str | None, typer.Option(help="Types of the operands, with commas. Default: f32, for attention bf16.")
     ] = None,
+    precision: Annotated[str, typer.Option(help="Of f32 operands: ieee, tf32 or fp32x3.")] = "ieee",
     layout: Annotated[str, typer.Option(help="A then B: n row-major, t transposed; several with commas.")] = "nn",
     rungs: Annotated[str | None, typer.Option(help="Such as h09..h11, f12, or a16,a17. Default: all.")] = None,
     seconds: Annotated[float, typer.Option(help="Measuring a problem: at most about this long.", min=0.01)] = 60.0,
@@ -74,7 +75,7 @@ def tune(
     if attention:
         kind, problems = _Attention(rungs, keep), _attention_problems(attention, dtype or "bf16", causal)
     else:
-        kind, problems = _Products(rungs, keep), _problems(shapes, dtype or "f32", layout)
+        kind, problems = _Products(rungs, keep), _problems(shapes, dtype or "f32", layout, precision)
     if not (problems or listed or export or import_file or merge_file):
         raise InvalidOperand(
             "nothing to tune: give --shapes, such as 4096x4096x4096, or --attention; or --list, --export, --import, "
@@ -103,7 +104,7 @@ def tune(
         raise typer.Exit(1)
 
 
-def _problems(shapes: str, dtypes: str, layouts: str) -> list[GemmProblem]:
+def _problems(shapes: str, dtypes: str, layouts: str, precision: str) -> list[GemmProblem]:
     found = []
     for shape in filter(None, (part.strip() for part in shapes.split(","))):
         try:
@@ -112,7 +113,11 @@ def _problems(shapes: str, dtypes: str, layouts: str) -> list[GemmProblem]:
             sizes = []
         if len(sizes) != 3:
             raise InvalidOperand(f"--shapes: {shape!r} is no m x n x k. Write 4096x4096x4096, several with commas.")
-        found += [dense_problem(sizes, lay.strip(), d.strip()) for d in dtypes.split(",") for lay in layouts.split(",")]
+        found += [
+            dense_problem(sizes, lay.strip(), d.strip(), precision)
+            for d in dtypes.split(",")
+            for lay in layouts.split(",")
+        ]
     return found
 
 
@@ -151,23 +156,23 @@ class _Products:
     def __init__(self, rungs: str | None, keep: int) -> None:
         self.rungs, self.keep = rungs, keep
 
-    def chosen(self, dtype: str) -> tuple[Rung, ...]:
+    def chosen(self, problem: Any) -> tuple[Rung, ...]:
         from ..lab.suite import select_rungs
 
-        return select_rungs(self.rungs, dtype)
+        return select_rungs(self.rungs, problem.dtype, problem.precision)
 
     def name(self, problem: Any) -> str:
-        return f"{problem.dtype} {problem.layout} {problem.m} x {problem.n} x {problem.k}"
+        return f"{problem.kind} {problem.layout} {problem.m} x {problem.n} x {problem.k}"
 
     def explore(self, problem: Any, gpu: Gpu) -> Space[Any]:
         from ..tuning.space import explore
 
-        return explore(problem, gpu, self.chosen(problem.dtype), self.keep)
+        return explore(problem, gpu, self.chosen(problem), self.keep)
 
     def tune(self, problems: list[Any], **options: Any) -> Iterator[Tuned]:
         from ..tuning.run import tune_problems
 
-        chosen = self.chosen(problems[0].dtype) if self.rungs else None
+        chosen = self.chosen(problems[0]) if self.rungs else None
         return tune_problems(problems, rungs=chosen, kept=self.keep, **options)
 
 

@@ -2,7 +2,7 @@
 
 from .attention import ATTENTION_RUNGS, find_attention_rung
 from .attention_rung import AttentionAddresses, AttentionConfig, AttentionRung
-from .gemm import GEMM_RUNGS, find_rung, rungs_for
+from .gemm import GEMM_RUNGS, find_rung, rungs_for, rungs_of
 from .rung import GemmConfig, Rung
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "find_attention_rung",
     "find_rung",
     "rungs_for",
+    "rungs_of",
 ]

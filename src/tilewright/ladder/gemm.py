@@ -8,7 +8,7 @@ from itertools import product
 
 from ..errors import ConfigRejected
 from ..jit.source import Constant
-from ..problems import GemmProblem, Matrix
+from ..problems import PRECISIONS, GemmProblem, Matrix
 from .rung import GemmConfig, Rung
 from .tensor import TENSOR_RUNGS, ragged, wide
 from .tensor32 import TENSOR32_RUNGS
@@ -290,3 +290,8 @@ def find_rung(name: str) -> Rung:
         if name in (rung.id, rung.id.split("_")[0]):
             return rung
     raise ConfigRejected(f"rung {name!r} is not known. Known: {', '.join(rung.id for rung in GEMM_RUNGS)}.")
+
+
+def rungs_of(kind: str) -> tuple[Rung, ...]:
+    """The rungs that make the products of a GemmProblem.kind: a dtype, or a precision of float32 operands."""
+    return rungs_for("f32", kind) if kind in PRECISIONS else rungs_for(kind)

@@ -18,32 +18,33 @@ from .product import gradient_of_a, gradient_of_b, product_shape
 
 _SCHEMA = (
     "(Tensor a, Tensor b, Tensor? c, float alpha, float beta, ScalarType? out_dtype, str expression, "
-    "Tensor[] operands) -> Tensor"
+    'Tensor[] operands, str precision="ieee") -> Tensor'
 )
 
 
 @torch.library.custom_op("tilewright::fused_matmul", mutates_args=(), device_types="cuda", schema=_SCHEMA)
 def fused_matmul_op(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float,
-    out_dtype: torch.dtype | None, expression: str, operands: list[torch.Tensor],
+    out_dtype: torch.dtype | None, expression: str, operands: list[torch.Tensor], precision: str = "ieee",
 ) -> torch.Tensor:  # fmt: skip
     """`expression` of alpha * (a @ b) + beta * c and its `operands`, in the order of Recorded.operands."""
     recorded = parse(expression)
     named: dict[str, Any] = dict(zip(recorded.operands, operands, strict=True))
     with torch.no_grad():
-        return run(a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, **named | {"epilogue": recorded})
+        options: dict[str, Any] = {"out_dtype": out_dtype, "precision": precision, "epilogue": recorded}
+        return run(a, b, c=c, alpha=alpha, beta=beta, **named | options)
 
 
 def _evaluation(
     recorded: Recorded, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float,
-    operands: list[torch.Tensor],
+    operands: list[torch.Tensor], precision: str,
 ) -> Evaluation:  # fmt: skip
     """The expression over the sum, which is made, in float32, when it is asked for."""
     wide = compute_dtype(a)
 
     def product() -> torch.Tensor:
         of_c = None if c is None else c.to(wide)
-        return torch.ops.tilewright.matmul(a, b, of_c, alpha, beta, wide)
+        return torch.ops.tilewright.matmul(a, b, of_c, alpha, beta, wide, precision)
 
     named = dict(zip(recorded.operands, operands, strict=True))
     return Evaluation(recorded, product, named, tuple(product_shape(a, b)), a.dim() > 1, b.dim() > 1, a)
@@ -52,17 +53,17 @@ def _evaluation(
 @fused_matmul_op.register_kernel("cpu")
 def _on_cpu(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float,
-    out_dtype: torch.dtype | None, expression: str, operands: list[torch.Tensor],
+    out_dtype: torch.dtype | None, expression: str, operands: list[torch.Tensor], precision: str = "ieee",
 ) -> torch.Tensor:  # fmt: skip
     """By torch's own operations: there is no tilewright kernel for CPUs."""
-    result = _evaluation(parse(expression), a, b, c, alpha, beta, operands).result
+    result = _evaluation(parse(expression), a, b, c, alpha, beta, operands, precision).result
     return torch.empty(result.shape, dtype=out_dtype or a.dtype).copy_(result)
 
 
 @fused_matmul_op.register_fake
 def _fake(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float,
-    out_dtype: torch.dtype | None, expression: str, operands: list[torch.Tensor],
+    out_dtype: torch.dtype | None, expression: str, operands: list[torch.Tensor], precision: str = "ieee",
 ) -> torch.Tensor:  # fmt: skip
     shape = product_shape(a, b)
     for name, operand in zip(parse(expression).operands, operands, strict=True):
@@ -78,28 +79,28 @@ def check_over_result(name: str, operand: torch.Tensor, shape: list[Any]) -> Non
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    a, b, c, alpha, beta, _, expression, operands = inputs
+    a, b, c, alpha, beta, _, expression, operands, precision = inputs
     ctx.save_for_backward(a, b, c, *operands)
-    ctx.alpha, ctx.beta, ctx.expression = alpha, beta, expression
+    ctx.alpha, ctx.beta, ctx.expression, ctx.precision = alpha, beta, expression, precision
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     a, b, c, *operands = ctx.saved_tensors
     recorded = parse(ctx.expression)
-    values = _evaluation(recorded, a, b, c, ctx.alpha, ctx.beta, operands)
+    values = _evaluation(recorded, a, b, c, ctx.alpha, ctx.beta, operands, ctx.precision)
     of_sum, named = values.gradients(grad)
     grad_a = grad_b = grad_c = None
     if of_sum is not None:
         needs = ctx.needs_input_grad
-        grad_a = gradient_of_a(a.shape, b, of_sum, ctx.alpha, a.dtype) if needs[0] else None
-        grad_b = gradient_of_b(a, b.shape, of_sum, ctx.alpha, b.dtype) if needs[1] else None
+        grad_a = gradient_of_a(a.shape, b, of_sum, ctx.alpha, a.dtype, ctx.precision) if needs[0] else None
+        grad_b = gradient_of_b(a, b.shape, of_sum, ctx.alpha, b.dtype, ctx.precision) if needs[1] else None
         if c is not None and needs[2]:
             grad_c = (ctx.beta * of_sum).sum_to_size(c.shape).to(c.dtype)
     of_operands = [
         named[name].sum_to_size(operand.shape).to(operand.dtype) if name in named else None
         for name, operand in zip(recorded.operands, operands, strict=True)
     ]
-    return grad_a, grad_b, grad_c, None, None, None, None, of_operands
+    return grad_a, grad_b, grad_c, None, None, None, None, of_operands, None
 
 
 fused_matmul_op.register_autograd(_backward, setup_context=_setup_context)

@@ -14,6 +14,7 @@ from ..ops.epilogue.functions import ACTIVATIONS
 from ..ops.epilogue.fusion import request
 from ..ops.epilogue.recorded import parse
 from ..ops.matmul import matmul as run
+from ..problems import check_precision
 from . import fused, product
 
 
@@ -37,13 +38,14 @@ def matmul(
     a: torch.Tensor, b: torch.Tensor, *, c: torch.Tensor | None = None, alpha: float = 1.0, beta: float | None = None,
     out_dtype: torch.dtype | None = None, bias: torch.Tensor | None = None, activation: str | None = None,
     residual: torch.Tensor | None = None, row_scale: torch.Tensor | None = None, col_scale: torch.Tensor | None = None,
-    epilogue: Callable[..., Any] | None = None, **operands: Any,
+    epilogue: Callable[..., Any] | None = None, precision: str = "ieee", **operands: Any,
 ) -> torch.Tensor:  # fmt: skip
     """alpha * (a @ b) + beta * c with what is fused behind it, and gradients; torch.compile keeps it as one operator.
 
     a [..., m, k], b [..., k, n]: float32, float16 or bfloat16 CUDA tensors of one dtype, any strides; batch axes
     broadcast. c broadcasts to the result and has its dtype. bias, activation, residual, row_scale, col_scale, epilogue
-    and its operands: as tilewright.matmul has them. On CPU tensors torch's own operations run.
+    and its operands, precision: as tilewright.matmul has them; the gradients' products have the same precision. On CPU
+    tensors torch's own operations run, in their own precision.
 
     Gradients reach a, b, c and every tensor among the operands. With an epilogue the backward pass makes the sum again,
     by a product in float32, where the expression's derivative needs it; at a tie of maximum or minimum each side gets
@@ -52,22 +54,24 @@ def matmul(
     beta = (0.0 if c is None else 1.0) if beta is None else beta
     if beta == 0:
         c = None
+    if precision != "ieee":
+        check_precision(precision, "f32" if a.dtype == torch.float32 else str(a.dtype))
     tensors = [x for x in (a, b, c, bias, residual, row_scale, col_scale, *operands.values()) if torch.is_tensor(x)]
     needs_graph = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if torch.compiler.is_compiling() or needs_graph or type(a) is not torch.Tensor or not a.is_cuda:
         asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
         if asked is None:
-            return torch.ops.tilewright.matmul(a, b, c, alpha, beta, out_dtype)
-        return _fused(a, b, c, alpha, beta, out_dtype, epilogue, activation, dict(asked.operands))
+            return torch.ops.tilewright.matmul(a, b, c, alpha, beta, out_dtype, precision)
+        return _fused(a, b, c, alpha, beta, out_dtype, precision, epilogue, activation, dict(asked.operands))
     return run(  # a third of an operator's host time
         a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, bias=bias, activation=activation, residual=residual,
-        row_scale=row_scale, col_scale=col_scale, epilogue=epilogue, **operands,
+        row_scale=row_scale, col_scale=col_scale, epilogue=epilogue, precision=precision, **operands,
     )  # fmt: skip
 
 
 def _fused(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float,
-    out_dtype: torch.dtype | None, epilogue: Any, activation: str | None, operands: dict[str, Any],
+    out_dtype: torch.dtype | None, precision: str, epilogue: Any, activation: str | None, operands: dict[str, Any],
 ) -> torch.Tensor:  # fmt: skip
     if epilogue is None:
         if activation is not None and activation not in ACTIVATIONS:
@@ -84,7 +88,7 @@ def _fused(
     if not torch.compiler.is_compiling():  # else the operator's fake kernel looks
         _check(operands, product.product_shape(a, b), epilogue is not None)
     tensors = [operands[name] for name in _operands_of(text)]
-    return torch.ops.tilewright.fused_matmul(a, b, c, alpha, beta, out_dtype, text, tensors)
+    return torch.ops.tilewright.fused_matmul(a, b, c, alpha, beta, out_dtype, text, tensors, precision)
 
 
 def _check(operands: dict[str, Any], shape: list[Any], may_be_numbers: bool) -> None:

@@ -26,6 +26,7 @@ def tune(
     b: Any,
     *,
     out_dtype: Any = None,
+    precision: str = "ieee",
     rungs: Sequence[str] | None = None,
     seconds: float = 60.0,
     jobs: int | None = None,
@@ -35,8 +36,8 @@ def tune(
 
     a, b: as for `tilewright.matmul`; only their shapes, strides, alignment, dtypes and GPU count, their values are not
         read. NumPy arrays stand for the first GPU.
-    out_dtype: as for `matmul`.
-    rungs: ids of the rungs to try; by default all that multiply the dtype.
+    out_dtype, precision: as for `matmul`.
+    rungs: ids of the rungs to try; by default all that multiply the dtype with that precision.
     seconds: at most about this long is measured, after compiling; most problems take a second or two.
     jobs: compiling processes; by default one a core but one.
     again: measure although the store has the result for this class of problems.
@@ -51,7 +52,7 @@ def tune(
     from ..ops.shapes import GRID_BATCH
     from .run import tune_problems
 
-    call = read_call(a, b, None, 1.0, None, None, Options(out_dtype))
+    call = read_call(a, b, None, 1.0, None, None, Options(out_dtype, precision=precision))
     if current_executor() is not None and call.a.device is None:
         raise DeviceError("tuning needs a GPU: the emulator knows what a kernel does, but no times.")
     problem = call.product.problem

@@ -13,7 +13,7 @@ from math import exp, isfinite, log, log2
 
 from ..arch import Gpu
 from ..cost import narrow_operands
-from ..ladder import GEMM_RUNGS, rungs_for
+from ..ladder import GEMM_RUNGS, rungs_of
 from ..ladder.rung import GemmConfig, Rung
 from ..problems import GemmProblem
 from .classes import ProblemClass, class_of, distance
@@ -107,8 +107,8 @@ def unknown(name: str, entries: Sequence[AnyEntry], rungs: Iterable[str]) -> lis
     return [f"{count} result{'s' if count > 1 else ''} {name}: of rungs or configs that this version lacks{names}"]
 
 
-def _rungs(dtype: str, one_chain: bool) -> dict[str, Rung]:
-    known = rungs_for(dtype)
+def _rungs(kind: str, one_chain: bool) -> dict[str, Rung]:
+    known = rungs_of(kind)
     return {rung.id: rung for rung in (known[-1:] if one_chain else known)}
 
 
@@ -117,7 +117,7 @@ def _in_one_chain(config: GemmConfig) -> bool:
 
 
 def _exact(problem: GemmProblem, gpu: Gpu, name: str, entry: GemmEntry, one_chain: bool) -> TunedChoice | None:
-    rungs = _rungs(problem.dtype, one_chain)
+    rungs = _rungs(problem.kind, one_chain)
     able, refused = [], []
     for t in entry.timed:
         if t.rung not in rungs or not set(t.packs) <= set(narrow_operands(problem, rungs[t.rung], t.config)):
@@ -190,7 +190,7 @@ def estimates(
     k may be split into other numbers of parts than there, and what lies unaligned here packed or not: a neighbour's
     word on a config counts for its relatives, the less the further they are.
     """
-    rungs = _rungs(problem.dtype, one_chain)
+    rungs = _rungs(problem.kind, one_chain)
     said, prior, total = _words_of(near, rungs, gpu)
     found = []
     # of fp32 tables exist whose neighbours say nothing of several launches: the model alone is no word on them
@@ -227,9 +227,9 @@ def _missed(entry: GemmEntry, gpu: Gpu) -> tuple[_Miss, ...]:
     m, n, k, batch = entry.shape
     there = GemmProblem.dense(
         m, n, k, layout=entry.klass.layout.replace("s", "n"), batch=batch, dtype=entry.klass.dtype,
-        out_dtype=entry.klass.out_dtype, use_c=entry.klass.use_c,
+        out_dtype=entry.klass.out_dtype, use_c=entry.klass.use_c, precision=entry.klass.precision,
     )  # fmt: skip
-    rungs, misses = _rungs(entry.klass.dtype, False), []
+    rungs, misses = _rungs(entry.klass.kind, False), []
     for timed in entry.timed:
         if timed.rung not in rungs:
             continue
@@ -271,7 +271,7 @@ def _estimated(
         return None
     ms, rung, config, packs = ordered[0]
     return TunedChoice(
-        _rungs(problem.dtype, one_chain)[rung], config, packs, f"heuristic from what is {name}",
+        _rungs(problem.kind, one_chain)[rung], config, packs, f"heuristic from what is {name}",
         f"this class was not tuned; least of {len(ordered)} estimates from {len(near)} neighbours' times, the nearest "
         f"{_shape(near[0][1])}, and the model's waves",
         tuple(
@@ -286,7 +286,7 @@ def _refused(
     problem: GemmProblem, gpu: Gpu, near: Sequence[tuple[float, GemmEntry]], one_chain: bool
 ) -> tuple[tuple[str, str, str], ...]:
     """What ran on a neighbour as it lies, and cannot here."""
-    rungs = _rungs(problem.dtype, one_chain)
+    rungs = _rungs(problem.kind, one_chain)
     ran = dict.fromkeys((t.rung, t.config) for _, entry in near for t in entry.timed if t.rung in rungs and not t.packs)
     told = ((rung, config, rungs[rung].why_not(problem, config, gpu.arch)) for rung, config in ran)
     return tuple((rung, str(config), reason) for rung, config, reason in told if reason)

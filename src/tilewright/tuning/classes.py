@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from math import log2
 from typing import Any
 
-from ..problems import ITEM_BYTES, GemmProblem
+from ..problems import ITEM_BYTES, PRECISIONS, GemmProblem
 
 
 def bucket(extent: int) -> int:
@@ -52,21 +52,30 @@ class ProblemClass:
     use_c: bool
     fused: bool = False
     """Whether an epilogue is computed with it."""
+    precision: str = "ieee"
+    """As GemmProblem.precision."""
 
     def __str__(self) -> str:
+        how = "" if self.precision == "ieee" else f" as {self.precision}"
         batch = f" x{self.batch}" if self.batch != 1 else ""
         out = "" if self.out_dtype == self.dtype else f"-{self.out_dtype}"
         edge = "whole" if self.whole else "ragged"
         c = (" +c" if self.use_c else "") + (" +epilogue" if self.fused else "")
-        return f"{self.dtype}{out} {self.layout} {self.access} {edge}{c} {self.m}x{self.n}x{self.k}{batch}"
+        return f"{self.dtype}{out}{how} {self.layout} {self.access} {edge}{c} {self.m}x{self.n}x{self.k}{batch}"
+
+    @property
+    def kind(self) -> str:
+        """As GemmProblem.kind."""
+        return self.dtype if self.precision == "ieee" else self.precision
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Its fields; a precision only where one was asked for."""
+        return {name: value for name, value in asdict(self).items() if name != "precision" or value != "ieee"}
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> ProblemClass:
         """Raises KeyError, TypeError or ValueError for what is no class."""
-        known = checked({"fused": False} | values, ProblemClass)
+        known = checked({"fused": False, "precision": "ieee"} | values, ProblemClass)
         klass = ProblemClass(**known)
         if not _CLASS.fullmatch(str(klass)):
             raise ValueError(f"{str(klass)!r} is no class of problems")
@@ -75,7 +84,8 @@ class ProblemClass:
 
 _TYPE = "|".join(ITEM_BYTES)
 _CLASS = re.compile(
-    rf"({_TYPE})(-({_TYPE}))? [nts]{{2}} [nw]{{2}}[ve] (whole|ragged)( \+c)?( \+epilogue)? "
+    rf"({_TYPE})(-({_TYPE}))?( as ({'|'.join(PRECISIONS)}))? [nts]{{2}} [nw]{{2}}[ve] (whole|ragged)"
+    r"( \+c)?( \+epilogue)? "
     r"\d{1,10}x\d{1,10}x\d{1,10}( x\d{1,10})?"
 )
 
@@ -94,6 +104,7 @@ def class_of(problem: GemmProblem) -> ProblemClass:
         bucket(m), bucket(n), bucket(k), bucket(problem.batch), problem.dtype, problem.out_dtype, problem.layout,
         ("w" if a else "n") + ("w" if b else "n") + ("v" if vectors else "e"),
         _is_whole(m, 64) and _is_whole(n, 64) and _is_whole(k, 32), problem.use_c, problem.epilogue is not None,
+        problem.precision,
     )  # fmt: skip
 
 
@@ -103,6 +114,8 @@ _HALVES = {"bf16", "f16"}
 def distance(one: ProblemClass, other: ProblemClass) -> float:
     """How far two classes are apart: about 1 for a factor of two in one extent; infinite where kernels differ."""
     if one.dtype != other.dtype and {one.dtype, other.dtype} != _HALVES:
+        return float("inf")
+    if one.precision != other.precision:
         return float("inf")
     total = sum(
         weight * (log2(max(a, 1)) - log2(max(b, 1))) ** 2

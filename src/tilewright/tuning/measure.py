@@ -100,7 +100,7 @@ class GpuMeasurer:
         Raises WrongResult when the reference is not what float64 says: nothing could be verified then.
         """
         problem, rung = self.problem, find_rung(_REFERENCE[self.problem.dtype])
-        plain = replace(problem, out_dtype="f32")
+        plain = replace(problem, out_dtype="f32", precision="ieee")
         kernel = rung.compile(plain, rung.default, self.gpu.arch)
         self._memory.fill(self.expected, FILL, 4 * problem.batch * problem.m * problem.n)
         self.executor.launch(kernel, rung.plan(plain, rung.default, replace(self.sets[0], out=self.expected)))
@@ -157,7 +157,7 @@ class GpuMeasurer:
         for stage, launch in zip(kernels, self._launches_of(program, work, self.sets[0]), strict=True):
             self.executor.launch(stage, launch)
         elements = self.problem.batch * self.problem.m * self.problem.n
-        allowed = allowed_error(self.problem.k, self.problem.dtype, self.largest)
+        allowed = allowed_error(self.problem.k, self.problem.kind, self.largest)
         self.executor.launch(self.compare, compare_launch(out, self.expected, self.result, elements, allowed))
         found = read_difference(self.executor.download(self.result, RESULT_BYTES))
         for place in (out - GUARD, out + self.out_bytes):

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from ..arch import Gpu
 from ..jit import Resources
-from ..ladder import rungs_for
+from ..ladder import rungs_of
 from ..ladder.rung import GemmConfig, Rung, ceil_div, vector_out
 from ..occupancy import occupancy
 from ..problems import ITEM_BYTES, GemmProblem
@@ -23,6 +23,8 @@ _SHARED_BYTES = 128
 """Bytes a clock that an SM's shared memory gives."""
 _CONFLICTS = {"h03": 2.0, "h04": 2.0, "h05": 2.0, "h06": 2.0, "h07": 2.0, "h08": 3.0, "h09": 1.5, "h10": 1.5}
 """Wavefronts of a shared load over the fewest possible, where fragments meet bank conflicts (docs/ladder.md)."""
+_SPLITTING = 7
+"""Instructions by which t02 makes an element's three parts and stores them, counted in its machine code."""
 MMA_SHARE = {(9, 0): 0.63}
 """Of the tensor peak, that mma.sync reaches: 625 of 989 TFLOP/s measured on an H200, nearly all of it elsewhere."""
 
@@ -90,7 +92,7 @@ def as_packed(problem: GemmProblem, config: GemmConfig, packs: tuple[str, ...]) 
 def _packed(problem: GemmProblem, tile: tuple[int, int, int], packs: tuple[str, ...]) -> GemmProblem:
     from ..plan import Plan  # which asks us
 
-    plan = Plan(rungs_for(problem.dtype)[-1], GemmConfig(*tile), "", "", packs=packs)
+    plan = Plan(rungs_of(problem.kind)[-1], GemmConfig(*tile), "", "", packs=packs)
     return program_for(problem, plan).product.problem
 
 
@@ -130,7 +132,7 @@ def predict(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, pack
         block_us += config.tile_m * config.tile_n / (fit.stores_a_clock * gpu.boost_mhz)
     sm_us = busiest * (block_us + fit.block_us / beside)
     dram_us = problem.bytes / (gpu.dram_gb_s * fit.dram) * 1e-3
-    below = _rungs_above(rung.id, problem.dtype)
+    below = _rungs_above(rung.id, problem.kind)
     total = max(sm_us, dram_us) * (1 + fit.below_the_top * below) + fit.launch_us
     bandwidth = gpu.dram_gb_s * fit.passes * 1e3  # bytes a microsecond
     for name in packs:
@@ -146,8 +148,8 @@ def predict(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, pack
 
 
 @lru_cache(maxsize=256)
-def _rungs_above(rung: str, dtype: str) -> int:
-    ladder = [other.id for other in rungs_for(dtype)]
+def _rungs_above(rung: str, kind: str) -> int:
+    ladder = [other.id for other in rungs_of(kind)]
     return len(ladder) - 1 - ladder.index(rung) if rung in ladder else 0
 
 
@@ -162,7 +164,7 @@ def _step_us(
     # a scheduler hides an instruction's latency with other warps and with independent products of its own
     ahead = beside * warps / gpu.arch.warp_schedulers
     if on_tensor_cores(config):
-        peak = gpu.bf16_tflops * MMA_SHARE.get(gpu.arch.compute_capability, 0.95)
+        peak = gpu.peak_tflops(problem.kind) * MMA_SHARE.get(gpu.arch.compute_capability, 0.95)
     else:
         peak = gpu.ffma_tflops
     rate = peak * fit.share * 1e6 / gpu.sm_count / 2  # products a microsecond
@@ -179,6 +181,10 @@ def _step_us(
         "L2": brought / l2_a_sm,
         "latency": brought / (in_flight / fit.latency_us),
     }
+    if problem.kind == "fp32x3":
+        parts["arithmetic"] += (
+            (config.tile_m + config.tile_n) * tile_k * _SPLITTING / (gpu.arch.fp32_lanes_per_sm * clock)
+        )
     single = _single_elements(problem, rung, config)
     if single:
         parts["single elements"] = single * tile_k / (fit.elements_a_clock * clock) + 0.5 * parts["arithmetic"]

@@ -17,7 +17,7 @@ from ..errors import ConfigRejected, DeviceError
 from ..jit import CompiledKernel
 from ..jit.device import device
 from ..jit.source import CUDA_ROOT, Constant, gather
-from ..ladder import rungs_for
+from ..ladder import rungs_of
 from ..ladder.rung import Rung
 from ..plan import Plan, plan_for
 from ..problems import GemmProblem, row_major
@@ -77,9 +77,9 @@ def hash_of(includes: Iterable[str]) -> str:
 
 
 @lru_cache(maxsize=8)
-def kernel_set(dtype: str) -> str:
-    """Hash of the device code of all rungs that multiply `dtype`: results of other code are measured anew."""
-    return hash_of(rung.include for rung in rungs_for(dtype))
+def kernel_set(kind: str) -> str:
+    """Hash of the device code of all rungs for a GemmProblem.kind: results of other code are measured anew."""
+    return hash_of(rung.include for rung in rungs_of(kind))
 
 
 class Measures(Measurer[Any], Protocol):
@@ -107,7 +107,7 @@ class Family:
     job: Callable[[Any, Any], tuple[str | tuple[str, ...], Mapping[str, Constant], str]]
     """What to compile for a problem and a candidate: file or files, constants, entry."""
     kernels: Callable[[str], str]
-    """The hash of the device code for a type of operands."""
+    """The hash of the device code for a problem's kind."""
     measurer: Callable[[Any, int, Pattern], Measures]
     shape: Callable[[Any], tuple[int, ...]]
     name: Callable[[Any], str]
@@ -115,17 +115,18 @@ class Family:
     def known(self, problem: Any, store: Store) -> AnyEntry | None:
         """The store's finished result for the problem's class and today's kernels."""
         entry = store.table.get(str(self.class_of(problem)))
-        kernels = self.kernels(problem.dtype)
+        kernels = self.kernels(problem.kind)
         return entry if entry is not None and entry.finished and entry.kernels == kernels else None
 
 
-def choose_rungs(dtype: str, rungs: Sequence[Rung] | None) -> tuple[Rung, ...]:
-    """Those named, else all that multiply the type. Raises ConfigRejected where there is none."""
-    chosen = tuple(rungs) if rungs else rungs_for(dtype)
-    fits = tuple(rung for rung in chosen if dtype in rung.dtypes)
+def choose_rungs(kind: str, rungs: Sequence[Rung] | None) -> tuple[Rung, ...]:
+    """Those named, else all for a GemmProblem.kind. Raises ConfigRejected where there is none."""
+    known = rungs_of(kind)
+    chosen = tuple(rungs) if rungs else known
+    fits = tuple(rung for rung in chosen if rung in known)
     if not fits:
         raise ConfigRejected(
-            f"none of {', '.join(map(str, chosen)) or 'the rungs'} multiplies {dtype}. Leave --rungs away."
+            f"none of {', '.join(map(str, chosen)) or 'the rungs'} multiplies {kind}. Leave --rungs away."
         )
     return fits
 
@@ -143,17 +144,17 @@ def tune_problems(
     under way is stored, and KeyboardInterrupt goes on its way. Raises DeviceError without a GPU, or when a kernel's
     fault has taken the GPU's context along.
     """
-    chosen: dict[str, tuple[Rung, ...]] = {d: choose_rungs(d, rungs) for d in {p.dtype for p in problems}}
+    chosen: dict[str, tuple[Rung, ...]] = {kind: choose_rungs(kind, rungs) for kind in {p.kind for p in problems}}
 
     def explored(problem: GemmProblem, gpu: Gpu) -> Space[Candidate]:
-        tried = chosen[problem.dtype]
+        tried = chosen[problem.kind]
         now = planned(problem, gpu)  # so that tuning never ends with less than there was
         return explore(problem, gpu, tried, kept, [(now.rung, now.config, now.packs)] if now.rung in tried else [])
 
     family = Family(
         lambda p: replace(p, out=row_major(p.m, p.n, p.batch), c=None, epilogue=None), class_of, explored, _job,
         kernel_set, GpuMeasurer, lambda p: (p.m, p.n, p.k, p.batch),
-        lambda p: f"{p.dtype} {p.layout} {p.m} x {p.n} x {p.k}",
+        lambda p: f"{p.kind} {p.layout} {p.m} x {p.n} x {p.k}",
     )  # fmt: skip
     return tune_family(family, problems, ordinal=ordinal, seconds=seconds, jobs=jobs, again=again, store=store, say=say)
 
@@ -292,7 +293,7 @@ class _Run:
                 timed[place] = replace(timed[place], ms=timed[place - 1].ms)
         return Entry(
             self.family.class_of(self.problem), self.family.shape(self.problem), tuple(timed), tuple(self.failed),
-            self.family.kernels(self.problem.dtype),
+            self.family.kernels(self.problem.kind),
             datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"), self.finished,
             round(time.monotonic() - self.start, 2),
         )  # fmt: skip

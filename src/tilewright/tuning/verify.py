@@ -50,13 +50,14 @@ def read_difference(data: np.ndarray) -> Difference:
     return Difference(wrong, float(np.uint32(worst).view(np.float32)))
 
 
-def allowed_error(k: int, dtype: str, largest: float) -> float:
-    """What two fp32 sums of k products may differ by, results being `largest` at most.
+def allowed_error(k: int, kind: str, largest: float) -> float:
+    """What two fp32 sums of k products may differ by, results being `largest` at most; `kind`: GemmProblem.kind.
 
-    Each is off by about sqrt(k) roundings; tensor cores cut where fp32 rounds, once in 16 products, and cuts add up.
+    Each is off by about sqrt(k) roundings; tensor cores cut where fp32 rounds, once in 16 products, and cuts add up
+    ("fp32x3" adds up in fp32). Operands rounded to tf32 are off by up to 2^-11 each, at random.
     """
-    steps = 4 * sqrt(max(k, 1)) + (0 if dtype == "f32" else k / 8)
-    return steps * _UNIT_ROUNDOFF * largest
+    steps = 4 * sqrt(max(k, 1)) + (0 if kind in ("f32", "fp32x3") else k / 8)
+    return (steps * _UNIT_ROUNDOFF + (2.0**-9 if kind == "tf32" else 0)) * largest
 
 
 def as_float64(stored: np.ndarray, dtype: str) -> np.ndarray:

@@ -1,0 +1,91 @@
+"""precision="tf32" and "fp32x3" on a GPU: every shape and layout, hard ranges beside cuBLAS, gradients."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from products import CASES, Target, place
+
+import tilewright as tw
+from tilewright.lab.accuracy import VALUES, Exact, accuracy_records, make_operands
+from tilewright.lab.check import check
+from tilewright.lab.numbers import to_tf32
+from tilewright.problems import PRECISIONS
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("precision", ["tf32", "fp32x3"])
+def test_a_product_is_right_and_stays_inside(torch, precision, case):
+    torch.manual_seed(case.m * 7 + case.n * 5 + case.k)
+    a = place(torch, (*case.batch, case.m, case.k), case.a)
+    b = place(torch, (*(case.batch if case.b_batch is None else case.b_batch), case.k, case.n), case.b)
+    if precision == "tf32":  # numbers that tf32 holds: the products are exact then
+        for side in (a, b):
+            side.copy_(torch.from_numpy(to_tf32(side.cpu().numpy())))
+    target = Target(torch, (*case.batch, case.m, case.n), case.out)
+    c = None
+    if case.beta is not None:
+        c = place(torch, (*case.batch, case.m, case.n), case.c)
+        if case.beta == 0:
+            c = torch.full_like(c, float("nan"))  # must not be read
+    out = tw.matmul(a, b, c=c, alpha=case.alpha, beta=case.beta, out=target.view, precision=precision)
+    torch.cuda.synchronize()
+    verdict = check(
+        out.cpu().numpy(), a.cpu().numpy(), b.cpu().numpy(), c=None if c is None else c.cpu().numpy(),
+        alpha=case.alpha, beta=case.beta or 0.0, dtype="tf32" if precision == "tf32" else "f32",
+    )  # fmt: skip
+    assert verdict.ok, verdict.reason
+    assert target.unwritten() == 0
+    assert target.intact_around(), "written beside the result"
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_fp32x3_is_as_good_as_cublas_in_hard_ranges(torch, values):
+    (record,) = accuracy_records("test", [{"m": 200, "n": 136, "k": 300, "values": values}])
+    assert record["result"]["right"], record["result"]["reason"]
+
+
+@pytest.mark.parametrize("k", [1, 16, 64, 1000, 4096])
+def test_fp32x3_errs_no_more_than_cublas_on_normal_numbers(torch, k):
+    (record,) = accuracy_records("test", [{"m": 512, "n": 512, "k": k}])
+    ours, theirs = (record["result"]["errors"][name] for name in ("fp32x3", "cuBLAS fp32"))
+    assert ours["rms"] <= theirs["rms"]
+    assert ours["kinds"]
+
+
+def test_the_same_call_gives_the_same_bits(torch):
+    a, b = (torch.from_numpy(side).cuda() for side in make_operands("elements spread over 2^120", 300, 200, 700))
+    for precision in PRECISIONS:
+        first = tw.matmul(a, b, precision=precision)
+        for _ in range(5):
+            assert torch.equal(first.view(torch.int32), tw.matmul(a, b, precision=precision).view(torch.int32))
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp32x3"])
+def test_gradients_have_the_precision_of_the_product(torch, precision):
+    import tilewright.torch as tt
+
+    torch.manual_seed(5)
+    mine = [torch.randn(shape, device="cuda", requires_grad=True) for shape in ((65, 300), (300, 40))]
+    bias = torch.randn(40, device="cuda")
+    seed = torch.randn(65, 40, device="cuda")
+    tt.matmul(*mine, bias=bias, activation="silu", precision=precision).backward(seed)
+    exact = [side.detach().double().requires_grad_() for side in mine]
+    torch.nn.functional.silu(exact[0] @ exact[1] + bias.double()).backward(seed.double())
+    for one, other in zip(mine, exact, strict=True):
+        error = float((one.grad.double() - other.grad).abs().max()) / float(other.grad.abs().max())
+        assert error < (5e-3 if precision == "tf32" else 5e-6)
+        assert precision == "fp32x3" or error > 1e-5  # it did round
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp32x3"])
+def test_verify_passes_what_is_right(torch, precision):
+    a, b = torch.randn(257, 300, device="cuda"), torch.randn(300, 129, device="cuda")
+    tw.matmul(a, b, precision=precision, verify=True)
+
+
+def test_numpy_arrays_take_a_precision(gpu):
+    a, b = make_operands("normal", 100, 90, 200)
+    assert Exact.of(a, b).errors(np.asarray(tw.matmul(a, b, precision="fp32x3"))).share < 8
