@@ -40,6 +40,8 @@ def plan_attention(
         config = AttentionConfig.parse(config)
     if config is not None and not isinstance(config, AttentionConfig):
         raise ConfigRejected(f"config is {config!r}; pass a tilewright.ladder.AttentionConfig, its text, or none.")
+    if rung is not None and not isinstance(rung, str):
+        raise ConfigRejected(f"rung is {rung!r}; pass the name of one, such as 'a16', or none.")
     gpu = on if isinstance(on, Gpu) else next(gpu for gpu in GPUS.values() if gpu.arch == on)
     return _plan(problem, gpu, rung, config, generation())
 

@@ -8,7 +8,7 @@ import pytest
 import tilewright as tw
 import tilewright.epilogue
 from tilewright.attention_problem import AttentionProblem
-from tilewright.errors import InvalidEpilogue
+from tilewright.errors import ConfigRejected, InvalidEpilogue
 from tilewright.lab.attention_check import attention_reference, check_attention
 from tilewright.lab.check import Guarded
 from tilewright.ladder import AttentionConfig, attention_rung
@@ -386,3 +386,9 @@ def test_the_same_call_gives_the_same_bits():
     with tw.emulator():
         one, other = (tw.attention(q, k, v, is_causal=True) for _ in range(2))
     np.testing.assert_array_equal(one, other)
+
+
+def test_a_rung_that_is_no_name_is_refused_with_one_that_is():
+    q = np.ones((1, 1, 8, 32), np.float16)
+    with tw.emulator(), pytest.raises(ConfigRejected, match=r"rung is \['a16'\]; pass the name"):
+        tw.attention(q, q, q, rung=["a16"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -146,7 +148,7 @@ BUFFERS = ["f32[32]=zeros", "f32[32]=zeros"]
         ({"entry": "nope"}, CompileError, "nope"),
         ({"shared_bytes": 300_000}, ConfigRejected, "300000 bytes of shared memory"),
         ({"gpu": "Voodoo 2"}, InvalidOperand, "Voodoo 2"),
-        ({"hazards": "ignore"}, ValueError, "ignore"),
+        ({"hazards": "ignore"}, InvalidOperand, "ignore"),
     ],
 )
 def test_launches_that_are_refused(change, error, message):
@@ -276,3 +278,24 @@ def test_a_file_finds_what_lies_beside_it(tmp_path):
     (tmp_path / "two.h").write_text("#define TWO 2\n")
     (tmp_path / "k.cu").write_text('#include "two.h"\ntemplate <int N> __global__ void k(int *x) { *x = TWO * N; }\n')
     assert emu.emulate(tmp_path / "k.cu", "k<21>", 1, 1, ["i32[1]=zeros"]).arrays[0].tolist() == [42]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"source_or_ptx": None}, "source_or_ptx is None"),
+        ({"entry": 3}, "entry is 3"),
+        ({"args": 3}, "args is 3"),
+        ({"include": "folder"}, "include is 'folder'"),
+        ({"hazards": "ignore"}, "hazards='ignore'"),
+    ],
+)
+def test_arguments_of_a_wrong_kind_are_named(changed, told):
+    arguments = {"source_or_ptx": "__global__ void k() {}", "entry": "k", "grid": 1, "block": 32, "args": []}
+    with pytest.raises(InvalidOperand, match=re.escape(told)):
+        tw.emulate(**{**arguments, **changed})
+
+
+def test_an_emulator_knows_its_ways_before_the_first_launch():
+    with pytest.raises(InvalidOperand, match="hazards='ignore'"), tw.emulator(hazards="ignore"):
+        pass

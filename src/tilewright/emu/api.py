@@ -220,6 +220,14 @@ def emulate(
     Raises CompileError, PtxError, UnknownInstruction, InvalidOperand, ConfigRejected, and EmulatorFault unless
     hazards="collect".
     """
+    for told, value, kinds, wanted in (
+        ("source_or_ptx", source_or_ptx, (str, Path), "text, or the path of a file"),
+        ("entry", entry, str, "the kernel's name"),
+        ("args", args, (list, tuple), "a list, one for each parameter of the kernel"),
+        ("include", include, (list, tuple), "a list of folders"),
+    ):
+        if not isinstance(value, kinds):
+            raise InvalidOperand(f"{told} is {value!r:.60}; pass {wanted}.")
     called = entry
     text, name, beside = str(source_or_ptx), "kernel.cu", []
     if isinstance(source_or_ptx, Path) or not ("{" in text or "\n" in text):  # a source has at least one brace

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..errors import EmulatorFault
+from ..errors import EmulatorFault, InvalidOperand
 from .ptx import Instruction, Location
 
 KINDS = {
@@ -122,12 +122,19 @@ class Sources:
         return ", from ".join("{}:{}".format(*self.place(call)) for call in location.calls)
 
 
+def check_mode(mode: object) -> None:
+    """Raises InvalidOperand for what is no way to treat hazards."""
+    if mode not in ("raise", "collect"):
+        raise InvalidOperand(
+            f"hazards={mode!r} is neither 'raise' (stop at the first) nor 'collect' (list them in the result)."
+        )
+
+
 class Reporter:
     """Collects hazards, or raises the first. A hazard of one kind at one instruction is kept once a launch."""
 
     def __init__(self, mode: str, sources: Sources) -> None:
-        if mode not in ("raise", "collect"):
-            raise ValueError(f"hazards={mode!r} is neither 'raise' nor 'collect'")
+        check_mode(mode)
         self.mode = mode
         self.sources = sources
         self.hazards: list[Hazard] = []

@@ -12,6 +12,7 @@ import numpy as np
 from ..arch import DEFAULT_GPU, Arch, Gpu, find_gpu
 from ..jit.launch import Launch, use_executor
 from .api import EmuResult, run
+from .hazards import check_mode
 from .memory import GlobalMemory
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Emulator:
     ) -> None:
         self.gpu: Gpu = find_gpu(gpu)
         self.arch: Arch = self.gpu.arch
+        check_mode(hazards)
         self.hazards = hazards
         self.progress = progress
         self.memory = GlobalMemory()
@@ -88,9 +90,9 @@ def emulator(
     """Run every op inside on the emulator, as on the GPU named.
 
     NumPy arrays in, NumPy arrays out. It is in force for this thread (and what copies its context), not for threads
-    started inside, which may enter emulators of their own. Raises InvalidOperand for an unknown GPU; a kernel that
-    does what a GPU punishes raises EmulatorFault, unless `hazards` is "collect". progress(done, all) is called with
-    numbers of blocks while a launch runs.
+    started inside, which may enter emulators of their own. progress(done, all) is called with numbers of blocks while a
+    launch runs. Raises InvalidOperand for an unknown GPU or way to treat hazards; a kernel that does what a GPU
+    punishes raises EmulatorFault, unless `hazards` is "collect".
     """
     executor = Emulator(gpu, hazards, progress)
     with use_executor(executor):
