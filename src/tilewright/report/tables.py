@@ -145,6 +145,15 @@ EPILOGUE_PARTS_PAGE: tuple[Column, ...] = (
     ("bare, ms", _result("bare_ms", ".3f")),
     ("cost (p10..p90)", _cost),
 )
+EPILOGUE_FETCH_PAGE: tuple[Column, ...] = (
+    ("dtype", lambda record: str(record["case"]["dtype"])),
+    ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
+    ("config", _config),
+    ("residual fetched into L2", lambda record: str(record["case"]["fetched"])),
+    ("ms", _milliseconds),
+    ("bare, ms", _result("bare_ms", ".4f")),
+    ("torch's three kernels, ms", _result("torch_ms", ".4f")),
+)
 
 
 def _stages(record: Record) -> str:
@@ -294,6 +303,7 @@ PAGES: dict[str, tuple[Column, ...]] = {
     "cold-start": COLD_PAGE,
     "epilogue": EPILOGUE_PAGE,
     "epilogue-parts": EPILOGUE_PARTS_PAGE,
+    "epilogue-fetch": EPILOGUE_FETCH_PAGE,
     "counters": COUNTERS_PAGE,
     "fp32-stalls": STALLS_PAGE,
     "fp32-f12-steps": STEPS_PAGE,

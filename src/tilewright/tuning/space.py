@@ -65,7 +65,9 @@ class Space(Generic[T]):
 
 
 GROUPS = (4, 16)
-"""Tile rows that are walked together, beside the 8 of the spaces: tried with the model's first choice."""
+"""Tile rows that are walked together, beside the 8 of the spaces,"""
+REGROUPED = 2
+"""tried with the model's first choices of so many tiles."""
 
 
 def other_groups(candidate: Candidate, problem: GemmProblem) -> Iterator[GemmConfig]:
@@ -134,10 +136,12 @@ def explore(
             for parts in splits(rung, config, problem, gpu):
                 for packs in ways:
                     consider(rung, config if parts == 1 else replace(config, split_k=parts), packs, False)
-    best = min(fits.values(), key=_order, default=None)
-    if best is not None:
-        for config in other_groups(best, problem):
-            consider(best.rung, config, best.packs, True)
+    firsts: dict[tuple[int, int], Candidate] = {}  # the model's first choice of each tile
+    for candidate in sorted(fits.values(), key=_order):
+        firsts.setdefault((candidate.config.tile_m, candidate.config.tile_n), candidate)
+    for first in list(firsts.values())[:REGROUPED]:
+        for config in other_groups(first, problem):
+            consider(first.rung, config, first.packs, True)
     ordered = sorted(fits.values(), key=_order)
     chosen = {id(candidate): candidate for candidate in wanted[:kept]}
     if ordered:

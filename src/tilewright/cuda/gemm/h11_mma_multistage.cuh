@@ -47,7 +47,6 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
     if (stage < tiles) start_part(stage, 0, 1);
     cp_async_commit();  // also when empty: the wait counts groups
   }
-  fetch_fused<Cfg>(args.fused, origin.row, origin.col, args.m, args.n);
   cp_async_wait<Cfg::stages - 2>();
   __syncthreads();
   if (tiles > 0) {
@@ -78,6 +77,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   };
   int tile = 0;
   for (; tile < tiles - (Cfg::stages - 1); ++tile) multiply_tile(true, false);
+  fetch_fused<Cfg>(args.fused, origin.row, origin.col, args.m, args.n);
   for (; tile < tiles; ++tile) multiply_tile(false, tile + 1 == tiles);
   cp_async_wait<0>();
   if constexpr (Cfg::slices_k > 1) {
