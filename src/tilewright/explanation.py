@@ -214,7 +214,7 @@ def explain_problem(
     resources = plan.rung.compile(product, plan.config, gpu.arch).resources if compile else None
     return Explanation(
         problem, gpu, gpu_source, plan, edge_reason(plan.rung, product, plan.config),
-        "16-byte vectors" if wide else "single elements", launch.grid, launch.block,
+        "16-byte vectors" if wide else "less than 16 bytes at a time", launch.grid, launch.block,
         plan.rung.shared_bytes(plan.config, product), launches, bound, resources,
         tuple(stage.name for stage in program.stages), program.workspace_bytes,
     )  # fmt: skip

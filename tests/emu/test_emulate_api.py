@@ -299,3 +299,16 @@ def test_arguments_of_a_wrong_kind_are_named(changed, told):
 def test_an_emulator_knows_its_ways_before_the_first_launch():
     with pytest.raises(InvalidOperand, match="hazards='ignore'"), tw.emulator(hazards="ignore"):
         pass
+
+
+def test_more_static_shared_memory_than_a_kernel_may_declare_is_refused_as_the_assembler_does():
+    source = """extern "C" __global__ void flip(float *o) {
+        __shared__ float all[SIZE];
+        all[threadIdx.x] = o[threadIdx.x];
+        __syncthreads();
+        o[threadIdx.x] = all[blockDim.x - 1 - threadIdx.x];
+    }"""
+    fits = emu.emulate(source.replace("SIZE", "12288"), "flip", 1, 64, ["f32[64]=arange"])
+    assert fits.arrays[0].tolist() == list(range(63, -1, -1))
+    with pytest.raises(ConfigRejected, match="49156 bytes of static shared memory.*extern __shared__"):
+        emu.emulate(source.replace("SIZE", "12289"), "flip", 1, 64, ["f32[64]=arange"])

@@ -55,6 +55,10 @@ def _decoded(ptx: str, entry: str) -> Program:
     return decode(_parsed(ptx), entry)
 
 
+STATIC_SHARED = 48 * 1024
+"""Bytes of shared memory that a kernel may declare with a size: the assembler refuses more on every architecture."""
+
+
 def floating_point() -> np.errstate:
     """The floating-point settings under which instructions run: silent, but inexact subnormals are noticed."""
     return np.errstate(all="ignore", under="call", call=underflow)
@@ -78,6 +82,11 @@ def _check_launch(
                     f"a block of {threads} threads, but {program.entry.name} was compiled for "
                     f"{'exactly' if least else 'at most'} {limit} (its __launch_bounds__)"
                 )
+    if program.static_shared > STATIC_SHARED:
+        raise ConfigRejected(
+            f"{program.static_shared} bytes of static shared memory: a kernel may declare {STATIC_SHARED}. Declare it "
+            "`extern __shared__` and pass its size with the launch (shared_bytes, or --shared-bytes)"
+        )
     need = program.static_shared + shared_bytes
     if need > arch.shared_per_block:
         raise ConfigRejected(f"{need} bytes of shared memory a block: {arch} allows {arch.shared_per_block}")
