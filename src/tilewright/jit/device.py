@@ -170,7 +170,7 @@ class Prepared:
         address = ctypes.addressof
         self._extra = (ctypes.c_void_p * 5)(1, address(self._params), 2, address(self._size), 0)
         self._extra_address = address(self._extra)
-        self._launch = driver().cuLaunchKernel
+        self._launch, self._launch_with = driver().cuLaunchKernel, driver().cuLaunchKernelEx
         self._config = _overlapping(launch) if launch.overlaps and device(ordinal).arch.can_overlap_grids else None
         self._lock = threading.Lock()
 
@@ -182,7 +182,7 @@ class Prepared:
                 (status,) = self._launch(self.function, *self.shape, stream, 0, self._extra_address)
             else:
                 self._config.hStream = stream
-                (status,) = driver().cuLaunchKernelEx(self._config, self.function, 0, self._extra_address)
+                (status,) = self._launch_with(self._config, self.function, 0, self._extra_address)
         if int(status):
             self._explain(status)
 
