@@ -310,5 +310,5 @@ def test_more_static_shared_memory_than_a_kernel_may_declare_is_refused_as_the_a
     }"""
     fits = emu.emulate(source.replace("SIZE", "12288"), "flip", 1, 64, ["f32[64]=arange"])
     assert fits.arrays[0].tolist() == list(range(63, -1, -1))
-    with pytest.raises(ConfigRejected, match="49156 bytes of static shared memory.*extern __shared__"):
+    with pytest.raises(ConfigRejected, match=r"49156 bytes of static shared memory.*extern __shared__"):
         emu.emulate(source.replace("SIZE", "12289"), "flip", 1, 64, ["f32[64]=arange"])
