@@ -1,4 +1,4 @@
-"""A plan as launches over a workspace: operands packed first, the product, the sum of its parts.
+"""A plan as launches over a workspace: operands packed or split first, the product, the sum of its parts.
 
 Every kernel of a program takes the same parameters (cuda/gemm/args.cuh); each stage says which operand, or which part
 of the workspace, stands where in them. What a product launches and how much memory it borrows is decided here alone.
@@ -70,6 +70,48 @@ SUM_PARTS = Helper(
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Split:
+    """The kernel that makes parts of an operand, tiles of `extent` lines x `tile_k` (cuda/tile/split_operand.cuh). Its
+    problem: `a` has m lines of k elements, `out` gets records."""
+
+    extent: int
+    tile_k: int
+
+    def __str__(self) -> str:
+        return "split"
+
+    @property
+    def threads(self) -> int:
+        return min(self.extent * self.tile_k // 16, 256)
+
+    def tiles(self, lines: int, k: int) -> int:
+        return ceil_div(lines, self.extent) * ceil_div(k, self.tile_k)
+
+    def record_bytes(self, lines: int, k: int) -> int:
+        """Of one entry of the batch: its origin, its tiles' extremes, its tiles."""
+        tiles = self.tiles(lines, k)
+        return ceil_div(_ORIGIN_BYTES + 8 * tiles, SLOT) * SLOT + 6 * tiles * self.extent * self.tile_k
+
+    def compile(self, problem: GemmProblem, arch: Arch) -> CompiledKernel:
+        """Raises CompileError with the log."""
+        constants: dict[str, Constant] = {
+            "threads": self.threads, "extent": self.extent, "tile_k": self.tile_k,
+            "k_inner": problem.a.unit(problem.m, problem.k) != "row",
+            "wide": problem.a.readable(problem.m, problem.k, ITEM_BYTES["f32"], 16),
+        }  # fmt: skip
+        return compile_rung("gemm/split.cuh", constants, "split", arch.name)
+
+    def plan(self, problem: GemmProblem, addresses: Addresses, alpha: float, beta: float) -> Launch:
+        """As Rung.plan."""
+        params = pack_args(problem, addresses, alpha, beta)
+        grid = (max(self.tiles(problem.m, problem.k), 1), problem.batch, 1)
+        return Launch(grid, (self.threads, 1, 1), params, overlaps=True)
+
+
+_ORIGIN_BYTES = 32
+
+
 def fused_base(number: int) -> str:
     """The name of an epilogue operand's base."""
     return f"fused {number}"
@@ -103,8 +145,8 @@ class Stage:
     """One launch of a program."""
 
     name: str
-    """ "pack a", "pack b", "product" or "sum of parts"."""
-    kernel: Tiled | Helper
+    """ "pack a", "pack b", "split a", "split b", "product" or "sum of parts"."""
+    kernel: Tiled | Helper | Split
     problem: GemmProblem
     """What its parameters describe."""
     places: tuple[Place, Place, Place, Place]
@@ -180,6 +222,23 @@ def _pack_stage(
     return stage, target, place
 
 
+def _split_stage(
+    name: str, problem: GemmProblem, config: GemmConfig, workspace: _Workspace
+) -> tuple[Stage, Matrix, Place]:
+    """As _pack_stage, into parts."""
+    source, lines, split = (
+        (problem.a, problem.m, Split(config.tile_m, config.tile_k)) if name == "a"
+        else (replace(problem.b, row_stride=problem.b.col_stride, col_stride=problem.b.row_stride), problem.n,
+              Split(config.tile_n, config.tile_k))
+    )  # fmt: skip
+    copies = problem.batch if source.batch_stride else 1
+    size = split.record_bytes(lines, problem.k)
+    target = Matrix(0, 1, size // ITEM_BYTES["f32"] if copies > 1 else 0, padded=True)
+    place = workspace.room(copies * size)
+    work = GemmProblem(lines, 1, problem.k, source, Matrix(0, 0), target, None, copies)
+    return Stage(f"split {name}", split, work, (Place(name), Place(name), Place(name), place), False), target, place
+
+
 @lru_cache(maxsize=4096)
 def program_for(problem: GemmProblem, plan: Plan) -> Program:
     """The launches that `plan` means for `problem`. Pure."""
@@ -187,8 +246,9 @@ def program_for(problem: GemmProblem, plan: Plan) -> Program:
     stages = []
     places = {name: Place(name) for name in ("a", "b", "c", "out")}
     product = problem
-    for name in plan.packs:
-        stage, lies, places[name] = _pack_stage(name, problem, plan.config, workspace)
+    for name in "ab" if plan.rung.splits else plan.packs:
+        prepare = _split_stage if plan.rung.splits else _pack_stage
+        stage, lies, places[name] = prepare(name, problem, plan.config, workspace)
         stages.append(stage)
         product = replace(product, a=lies) if name == "a" else replace(product, b=lies)
     parts, tiled = plan.config.split_k, Tiled(plan.rung, plan.config)

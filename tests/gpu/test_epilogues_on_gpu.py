@@ -9,7 +9,7 @@ from products import Target, place, torch_type
 import tilewright as tw
 from tilewright import epilogue as ep
 from tilewright.lab.epilogues import verdict
-from tilewright.ladder import GEMM_RUNGS
+from tilewright.ladder import GEMM_RUNGS, find_rung
 from tilewright.ops import matmul as matmul_module
 from tilewright.ops import warm
 
@@ -31,13 +31,13 @@ def right(torch, out, a, b, function, *operands, alpha=1.0) -> None:
 
 @pytest.mark.parametrize("rung", [rung.id for rung in GEMM_RUNGS])
 def test_every_rung_fuses_on_whole_tiles_and_at_edges(torch, rung):
-    dtype = "f32" if rung.startswith("f") else "bf16"
+    dtype = "bf16" if rung.startswith("h") else "f32"
     for m, n, k in ((256, 256, 64), (131, 77, 50)):
         a, b = normal(torch, m, k, dtype=dtype), normal(torch, k, n, dtype=dtype)
         bias, rows, r = normal(torch, n), normal(torch, m, 1, dtype="f16"), normal(torch, m, n, dtype=dtype)
         target = Target(torch, (m, n), "n", dtype)
-        assert tw.matmul(a, b, out=target.view, rung=rung, bias=bias, row_scale=rows, residual=r,
-                         activation="silu") is target.view  # fmt: skip
+        assert tw.matmul(a, b, out=target.view, rung=rung, bias=bias, row_scale=rows, residual=r, activation="silu",
+                         precision=find_rung(rung).precision) is target.view  # fmt: skip
         right(torch, target.view, a, b, lambda acc, bias, rows, r: silu64(torch, acc * rows + bias) + r, bias, rows, r)
         assert target.unwritten() == 0
         assert target.intact_around()

@@ -51,9 +51,9 @@ def test_results_and_gradients_are_right_against_float64(dtype, a, b):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_operator_passes_torchs_own_checks(dtype):
     a, b, c = (values(*shape, dtype=dtype, grad=True) for shape in ((33, 48), (48, 24), (24,)))
-    torch.library.opcheck(torch.ops.tilewright.matmul.default, (a, b, c, 1.5, 0.5, None))
+    torch.library.opcheck(torch.ops.tilewright.matmul.default, (a, b, c, 1.5, 0.5, None, "ieee"))
     torch.library.opcheck(
-        torch.ops.tilewright.matmul.default, (a.detach(), b.detach().t().contiguous().t(), None, 1.0, 0.0, None)
+        torch.ops.tilewright.matmul.default, (a.detach(), b.detach().t().contiguous().t(), None, 1.0, 0.0, None, "ieee")
     )
 
 
@@ -172,4 +172,4 @@ def test_the_fused_operator_passes_torchs_own_checks():
     a, b, bias, r = (values(*shape, grad=True) for shape in ((33, 48), (48, 24), (24,), (33, 24)))
     text = _standard_text(("bias", "residual"), "silu")
     operator = torch.ops.tilewright.fused_matmul.default
-    torch.library.opcheck(operator, (a, b, None, 1.0, 0.0, None, text, [bias, r]))
+    torch.library.opcheck(operator, (a, b, None, 1.0, 0.0, None, text, [bias, r], "ieee"))

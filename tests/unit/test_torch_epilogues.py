@@ -142,8 +142,10 @@ def test_the_operator_passes_torchs_own_checks():
     a, b, c, bias, r = (values(*s, dtype=torch.float32) for s in ((3, 4, 5), (5, 6), (6,), (4, 1), (3, 4, 6)))
     operator = torch.ops.tilewright.fused_matmul.default
     text = _standard_text(("bias", "residual"), "silu")
-    torch.library.opcheck(operator, (a, b, c, 1.5, 0.5, None, text, [bias, r]))
-    torch.library.opcheck(operator, (a.detach(), b.detach(), None, 1.0, 0.0, torch.float16, text, [bias.detach(), r]))
+    torch.library.opcheck(operator, (a, b, c, 1.5, 0.5, None, text, [bias, r], "ieee"))
+    torch.library.opcheck(
+        operator, (a.detach(), b.detach(), None, 1.0, 0.0, torch.float16, text, [bias.detach(), r], "ieee")
+    )
 
 
 SCALE = 0.5

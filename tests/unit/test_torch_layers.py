@@ -27,7 +27,7 @@ def values(*shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize(("a", "b"), SHAPES)
 def test_the_fake_has_the_shape_and_strides_of_the_product(a, b):
     meta = torch.ops.tilewright.matmul(
-        torch.empty(a, device="meta"), torch.empty(b, device="meta"), None, 1.0, 0.0, None
+        torch.empty(a, device="meta"), torch.empty(b, device="meta"), None, 1.0, 0.0, None, "ieee"
     )
     real = torch.matmul(values(*a), values(*b))
     assert meta.shape == real.shape
@@ -36,14 +36,14 @@ def test_the_fake_has_the_shape_and_strides_of_the_product(a, b):
 
 def test_the_fake_has_the_dtype_asked_for():
     a = torch.empty(4, 5, device="meta", dtype=torch.bfloat16)
-    assert torch.ops.tilewright.matmul(a, a.t(), None, 1.0, 0.0, torch.float32).dtype == torch.float32
-    assert torch.ops.tilewright.matmul(a, a.t(), None, 1.0, 0.0, None).dtype == torch.bfloat16
+    assert torch.ops.tilewright.matmul(a, a.t(), None, 1.0, 0.0, torch.float32, "ieee").dtype == torch.float32
+    assert torch.ops.tilewright.matmul(a, a.t(), None, 1.0, 0.0, None, "ieee").dtype == torch.bfloat16
 
 
 def test_shapes_that_do_not_fit_are_refused_when_tracing():
     with pytest.raises(Exception, match="do not fit"):
         torch.ops.tilewright.matmul(
-            torch.empty(4, 5, device="meta"), torch.empty(4, 5, device="meta"), None, 1.0, 0.0, None
+            torch.empty(4, 5, device="meta"), torch.empty(4, 5, device="meta"), None, 1.0, 0.0, None, "ieee"
         )
 
 
@@ -75,9 +75,11 @@ def test_gradients_of_gradients_exist():
 
 def test_the_operator_passes_torchs_own_checks():
     a, b, c = values(3, 4, 5).requires_grad_(), values(5, 6).requires_grad_(), values(6).requires_grad_()
-    torch.library.opcheck(torch.ops.tilewright.matmul.default, (a, b, c, 1.5, 0.5, None))
+    torch.library.opcheck(torch.ops.tilewright.matmul.default, (a, b, c, 1.5, 0.5, None, "ieee"))
     torch.library.opcheck(torch.ops.tilewright.matmul.default, (a, b, c, 1.5, 0.5, None, "fp32x3"))
-    torch.library.opcheck(torch.ops.tilewright.matmul.default, (a.detach(), b.detach(), None, 1.0, 0.0, torch.float16))
+    torch.library.opcheck(
+        torch.ops.tilewright.matmul.default, (a.detach(), b.detach(), None, 1.0, 0.0, torch.float16, "ieee")
+    )
 
 
 @pytest.mark.parametrize("fused", [{}, {"bias": 3, "activation": "silu"}], ids=["bare", "fused"])

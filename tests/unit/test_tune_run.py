@@ -180,6 +180,7 @@ def command_in_a_process(world, folder, said) -> None:
     from tilewright.cli import tune as command
     from tilewright.tuning import tables
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in a shell's background
     measurer, one_pass = run_module.GpuMeasurer, run_module.GpuMeasurer.one_pass
 
     def slow_pass(self, candidates, number):

@@ -189,7 +189,7 @@ def _record(
     for precision, problem in problems.items():
         plan = plan_for(problem, where.gpu)
         steps[precision] = step = Step(plan.rung, plan.config, problem)
-        launch = rung_launch(step, plan.rung.compile(problem, plan.config, where.arch), buffers, where.ordinal)
+        launch = rung_launch(step, buffers, where)
         found[precision] = exact.errors(_product(launch, buffers, where))
     for words, kind in (("cuBLAS fp32", "f32"), ("cuBLAS tf32", "tf32")):
         if (prepared := library.for_values(kind)) is not None:

@@ -71,7 +71,7 @@ def _rung_record(step: Step, ground: Ground, suite: str, seconds: float, origin:
     verdict = run_checked(step, kernel, ground.executor, ground.given)
     result = verdict_dict(verdict) | step.facts(kernel, ground.where.gpu)
     if verdict.ok:
-        launches = [rung_launch(step, kernel, buffers, ground.where.ordinal) for buffers in ground.sets]
+        launches = [rung_launch(step, buffers, ground.where) for buffers in ground.sets]
         result |= ground.timed(launches, seconds)
     return as_record(suite, step, result, origin)
 

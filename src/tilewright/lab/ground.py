@@ -13,9 +13,9 @@ from ..errors import WrongResult
 from ..jit import CompiledKernel
 from ..jit.device import Device, GpuExecutor, Prepared, bound_to, executor_for
 from ..jit.timing import Launch
-from ..ladder.rung import Addresses
 from ..ops.device_array import DeviceArray
-from ..problems import GemmProblem
+from ..problems import ITEM_BYTES, GemmProblem
+from ..program import Program
 from .bench import time_pairs
 from .check import CheckResult, Guarded
 from .ladder import Operands, Step, judged, prepare, random_operands, raw_bytes, values_of
@@ -56,13 +56,31 @@ def buffers_of(problem: GemmProblem, executor: GpuExecutor, a: np.ndarray, b: np
     return Buffers(on_gpu(a), on_gpu(b), DeviceArray(executor, (problem.m, problem.n), problem.out_dtype))
 
 
-def rung_launch(step: Step, kernel: CompiledKernel, buffers: Buffers, ordinal: int) -> Launch:
-    """The launch of a rung on one set."""
-    addresses = Addresses(buffers.a.address, buffers.b.address, buffers.out.address)
-    launch = step.rung.plan(step.problem, step.config, addresses)
-    with bound_to(ordinal):
-        prepared = Prepared(kernel, launch, ordinal)
-    return lambda stream: prepared.launch(launch.params, stream)
+def program_launch(program: Program, kernels: Sequence[CompiledKernel], buffers: Buffers, ordinal: int) -> Launch:
+    """One launch of all stages of a program, whose kernels are given, on one set; its workspace lives as long."""
+    size, item = program.workspace_bytes, ITEM_BYTES["f32"]
+    work = DeviceArray(executor_for(ordinal), (size // item,), "f32") if size else None
+    bases = {
+        "a": buffers.a.address, "b": buffers.b.address, "c": 0, "out": buffers.out.address,
+        "work": work.address if work is not None else 0,
+    }  # fmt: skip
+    steps = []
+    for stage, kernel in zip(program.stages, kernels, strict=True):
+        launch, _ = stage.launch(1, bases, 1.0, 0.0)
+        with bound_to(ordinal):
+            steps.append((Prepared(kernel, launch, ordinal), launch.params))
+
+    def run(stream: int, _held: DeviceArray | None = work) -> None:
+        for prepared, params in steps:
+            prepared.launch(params, stream)
+
+    return run
+
+
+def rung_launch(step: Step, buffers: Buffers, where: Device) -> Launch:
+    """The launch of a rung, and of what goes with it, on one set."""
+    program = step.program
+    return program_launch(program, [stage.compile(where.arch) for stage in program.stages], buffers, where.ordinal)
 
 
 def verify_reference(

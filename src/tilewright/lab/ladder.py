@@ -14,8 +14,10 @@ from ..attention_problem import AttentionProblem
 from ..errors import TilewrightError
 from ..jit import CompiledKernel
 from ..jit.launch import Executor
-from ..ladder.rung import Addresses, GemmConfig, Rung
+from ..ladder.rung import GemmConfig, Rung
+from ..plan import Plan
 from ..problems import GemmProblem
+from ..program import Program, program_for
 from .check import CheckResult, Guarded, check, numpy_product, reference
 from .numbers import from_stored, rounded, to_stored
 from .record import provenance
@@ -57,9 +59,14 @@ class Step:
         """The rung's id."""
         return self.rung.id
 
+    @property
+    def program(self) -> Program:
+        """Its launches: the rung's own, and what goes with it."""
+        return program_for(self.problem, Plan(self.rung, self.config, "the caller", "a step of a climb"))
+
     def compile(self, arch: Arch) -> CompiledKernel:
-        """The rung's kernel. Raises CompileError."""
-        return self.rung.compile(self.problem, self.config, arch)
+        """The rung's own kernel. Raises CompileError."""
+        return self.program.product.compile(arch)
 
     def prepare(self) -> Operands:
         """Operands, and what their product must be."""
@@ -143,8 +150,15 @@ def run_checked(step: Step, kernel: CompiledKernel, executor: Executor, given: O
         arrays = {"a": raw_bytes(given.a, problem.dtype), "b": raw_bytes(given.b, problem.dtype), "out": guarded.whole}
         for name, array in arrays.items():
             held.append(executor.upload(array.view(np.uint8), name))
-        addresses = Addresses(held[0], held[1], held[2] + guarded.band * guarded.whole.itemsize)
-        executor.launch(kernel, step.rung.plan(problem, step.config, addresses))
+        bases = dict(zip(arrays, held, strict=True)) | {"c": 0, "work": 0}
+        bases["out"] += guarded.band * guarded.whole.itemsize
+        program = step.program
+        if borrowed := program.workspace_bytes:
+            bases["work"] = executor.upload(np.full(borrowed, 0xFF, np.uint8), "workspace")
+            held.append(bases["work"])
+        for stage in program.stages:
+            launch, _ = stage.launch(1, bases, 1.0, 0.0)
+            executor.launch(kernel if stage is program.product else stage.compile(executor.arch), launch)
         guarded.whole[:] = executor.download(held[2], guarded.whole.nbytes).view(guarded.whole.dtype)
     finally:
         for address in held:

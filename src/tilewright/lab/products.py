@@ -7,40 +7,15 @@ from dataclasses import asdict
 from typing import Any
 
 from ..errors import TilewrightError, WrongResult
-from ..jit.device import Device, Prepared, bound_to, device, executor_for
-from ..jit.timing import Launch
+from ..jit.device import device, executor_for
 from ..plan import Plan, plan_for
 from ..problems import GemmProblem
 from ..program import Program, program_for
 from .climb_gpu import driver_version
-from .ground import Buffers, Ground, verify_reference
+from .ground import Ground, program_launch, verify_reference
 from .ladder import Progress, silent
 from .record import provenance
 from .reference import find_reference
-
-
-def launches_of_program(program: Program, sets: Sequence[Buffers], where: Device) -> tuple[list[Launch], list[int]]:
-    """(one launch of all stages for each set, the workspaces to release)."""
-    executor = executor_for(where.ordinal)
-    kernels = [stage.compile(where.arch) for stage in program.stages]
-    borrowed = [executor.allocate(program.workspace_bytes) for _ in sets] if program.workspace_bytes else []
-
-    def one(index: int, buffers: Buffers) -> Launch:
-        bases = {"a": buffers.a.address, "b": buffers.b.address, "c": 0, "out": buffers.out.address,
-                 "work": borrowed[index] if borrowed else 0}  # fmt: skip
-        steps = []
-        for stage, kernel in zip(program.stages, kernels, strict=True):
-            launch, _ = stage.launch(1, bases, 1.0, 0.0)
-            with bound_to(where.ordinal):
-                steps.append((Prepared(kernel, launch, where.ordinal), launch.params))
-
-        def run(stream: int) -> None:
-            for prepared, params in steps:
-                prepared.launch(params, stream)
-
-        return run
-
-    return [one(index, buffers) for index, buffers in enumerate(sets)], borrowed
 
 
 def product_records(
@@ -68,7 +43,8 @@ def product_records(
         plan = plan_for(problem, where.gpu)
         program = program_for(problem, plan)
         ground = Ground(problem, where, library)
-        own, borrowed = launches_of_program(program, ground.sets, where)
+        kernels = [stage.compile(where.arch) for stage in program.stages]
+        own = [program_launch(program, kernels, buffers, ordinal) for buffers in ground.sets]
         result: dict[str, Any] = {"right": True, "reason": ""}
         try:
             verify_reference(str(plan.rung), own[0], ground.sets[0].out.address, executor, problem, ground.given)
@@ -77,8 +53,6 @@ def product_records(
         if result["right"]:
             timed = ground.timed(own, seconds)
             result |= timed | {"gb_s": problem.bytes / timed["ms"] * 1e-6}
-        for address in borrowed:
-            executor.release(address)
         records.append({"suite": suite, "case": _case(problem, plan, program), "result": result, "provenance": origin})
     return records
 

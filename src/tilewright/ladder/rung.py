@@ -189,6 +189,8 @@ class Rung:
     """Fields of a config that its kernel knows beside those that its default sets."""
     precision: str = "ieee"
     """How it multiplies float32 operands (problems.PRECISIONS)."""
+    splits: bool = False
+    """Whether it reads operands that launches of their own have split into parts (program.py)."""
     own_constants: Callable[[GemmConfig, GemmProblem], dict[str, Constant]] = _none
     """What this rung's kernel is compiled for beside what all are."""
     grid: Callable[[GemmConfig, GemmProblem], tuple[int, int, int]] = walked

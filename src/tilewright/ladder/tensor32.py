@@ -39,6 +39,53 @@ def _buffers(element_bytes: int) -> Callable[[GemmConfig, GemmProblem], int]:
     return lambda config, problem: 2 * element_bytes * config.tile_k * (config.tile_m + config.tile_n)
 
 
+def _ring(config: GemmConfig, problem: GemmProblem) -> int:
+    """The stages of both operands' tiles, three parts an element, and the sums behind them."""
+    sums = 4 * config.tile_m * config.tile_n if problem.k > _CHAIN else 0
+    return 6 * config.stages * config.tile_k * (config.tile_m + config.tile_n) + sums
+
+
+def _split_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+    """Operands are whole tiles by then: only the result has edges, and no layout but its own matters."""
+    own = {"edge": bool(problem.m % config.tile_m or problem.n % config.tile_n), "a_unit": 0, "b_unit": 0}
+    return _fp32x3_constants(config, problem) | own | {"a_wide": True, "b_wide": True}
+
+
+def _check_split(config: GemmConfig, problem: GemmProblem) -> str | None:
+    """What splitting in patches of 4 x 4 and the copies of whole passes need (split.cuh, t03_fp32x3_split.cuh)."""
+
+    def reasons() -> Iterator[str | None]:
+        yield power_of_two("tile_m", config.tile_m, 32)
+        yield power_of_two("tile_n", config.tile_n, 32)
+        yield power_of_two("tile_k", config.tile_k, 32)
+        yield power_of_two("warp_m", config.warp_m, 16)
+        yield power_of_two("warp_n", config.warp_n, 16)
+        for name, tile, warp in (("m", config.tile_m, config.warp_m), ("n", config.tile_n, config.warp_n)):
+            if warp > tile:
+                yield f"warp_{name}={warp} is larger than tile_{name}={tile}"
+            if 6 * tile * config.tile_k % (16 * config.threads):
+                yield f"{config.threads} threads do not copy {6 * tile * config.tile_k} B of a tile in whole passes"
+        if config.warp_n > 64:
+            yield f"warp_n={config.warp_n}; a lane's results of 16 rows are at most 64 columns"
+        if not 2 <= config.stages <= 8:
+            yield f"stages={config.stages}; 2 to 8 are possible"
+
+    return first_reason(reasons())
+
+
+def _split_space() -> tuple[GemmConfig, ...]:
+    shapes = (
+        # tile_m, tile_n, warp_m, warp_n, min_blocks
+        (128, 128, 64, 32, 1), (128, 128, 32, 64, 1), (128, 256, 64, 64, 1), (256, 128, 64, 64, 1),
+        (128, 64, 32, 32, 2), (64, 128, 32, 32, 2), (128, 64, 64, 32, 2), (64, 128, 32, 64, 2), (64, 64, 32, 32, 3),
+        (64, 32, 32, 16, 4), (32, 64, 16, 32, 4), (32, 32, 16, 16, 4),
+    )  # fmt: skip
+    return tuple(
+        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
+        for (tile_m, tile_n, warp_m, warp_n, blocks), tile_k, stages in product(shapes, (32, 64), (2, 3, 4))
+    )
+
+
 def _check(step_k: int) -> Callable[[GemmConfig, GemmProblem], str | None]:
     """What Copy32 and the readers need; `step_k`: of one tensor-core instruction."""
 
@@ -81,6 +128,7 @@ def _space(depths: tuple[int, ...]) -> Callable[[], tuple[GemmConfig, ...]]:
 
 _TF32 = GemmConfig(128, 128, 32, warp_m=64, warp_n=64, stages=2, group_m=8, min_blocks=2)
 _FP32X3 = GemmConfig(128, 128, 32, warp_m=64, warp_n=32, stages=2, group_m=8)
+_SPLIT = GemmConfig(128, 128, 32, warp_m=64, warp_n=32, stages=3, group_m=8)
 
 TENSOR32_RUNGS: tuple[Rung, ...] = (
     Rung(
@@ -92,5 +140,10 @@ TENSOR32_RUNGS: tuple[Rung, ...] = (
         "t02_fp32x3", "every operand as three bf16 numbers, six products of them: fp32's accuracy on tensor cores",
         "gemm/t02_fp32x3.cuh", ("f32",), _FP32X3, _space((32, 64)), _fp32x3_shared, _check(16), vector_bytes=16,
         dynamic_shared=True, overlaps=True, own_constants=_fp32x3_constants, precision="fp32x3",
+    ),
+    Rung(
+        "t03_fp32x3_split", "operands split once, in a pass of their own: the main loop copies and multiplies parts",
+        "gemm/t03_fp32x3_split.cuh", ("f32",), _SPLIT, _split_space, _ring, _check_split, vector_bytes=16,
+        dynamic_shared=True, overlaps=True, own_constants=_split_constants, precision="fp32x3", splits=True,
     ),
 )  # fmt: skip

@@ -18,14 +18,14 @@ from .product import gradient_of_a, gradient_of_b, product_shape
 
 _SCHEMA = (
     "(Tensor a, Tensor b, Tensor? c, float alpha, float beta, ScalarType? out_dtype, str expression, "
-    'Tensor[] operands, str precision="ieee") -> Tensor'
+    "Tensor[] operands, str precision) -> Tensor"
 )
 
 
 @torch.library.custom_op("tilewright::fused_matmul", mutates_args=(), device_types="cuda", schema=_SCHEMA)
 def fused_matmul_op(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float,
-    out_dtype: torch.dtype | None, expression: str, operands: list[torch.Tensor], precision: str = "ieee",
+    out_dtype: torch.dtype | None, expression: str, operands: list[torch.Tensor], precision: str,
 ) -> torch.Tensor:  # fmt: skip
     """`expression` of alpha * (a @ b) + beta * c and its `operands`, in the order of Recorded.operands."""
     recorded = parse(expression)
@@ -53,7 +53,7 @@ def _evaluation(
 @fused_matmul_op.register_kernel("cpu")
 def _on_cpu(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float,
-    out_dtype: torch.dtype | None, expression: str, operands: list[torch.Tensor], precision: str = "ieee",
+    out_dtype: torch.dtype | None, expression: str, operands: list[torch.Tensor], precision: str,
 ) -> torch.Tensor:  # fmt: skip
     """By torch's own operations: there is no tilewright kernel for CPUs."""
     result = _evaluation(parse(expression), a, b, c, alpha, beta, operands, precision).result
@@ -63,7 +63,7 @@ def _on_cpu(
 @fused_matmul_op.register_fake
 def _fake(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float,
-    out_dtype: torch.dtype | None, expression: str, operands: list[torch.Tensor], precision: str = "ieee",
+    out_dtype: torch.dtype | None, expression: str, operands: list[torch.Tensor], precision: str,
 ) -> torch.Tensor:  # fmt: skip
     shape = product_shape(a, b)
     for name, operand in zip(parse(expression).operands, operands, strict=True):

@@ -13,7 +13,7 @@ from .expression import compute_dtype
 @torch.library.custom_op("tilewright::matmul", mutates_args=(), device_types="cuda")
 def matmul_op(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float,
-    out_dtype: torch.dtype | None, precision: str = "ieee",
+    out_dtype: torch.dtype | None, precision: str,
 ) -> torch.Tensor:  # fmt: skip
     """alpha * (a @ b) + beta * c by tilewright.matmul, in the current stream. C is None exactly when beta is 0."""
     return run(a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, precision=precision)
@@ -22,7 +22,7 @@ def matmul_op(
 @matmul_op.register_kernel("cpu")
 def _on_cpu(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float,
-    out_dtype: torch.dtype | None, precision: str = "ieee",
+    out_dtype: torch.dtype | None, precision: str,
 ) -> torch.Tensor:  # fmt: skip
     """torch's own product, whatever the precision: there is no tilewright kernel for CPUs."""
     dtype = compute_dtype(a)
@@ -45,7 +45,7 @@ def product_shape(a: torch.Tensor, b: torch.Tensor) -> list[Any]:
 @matmul_op.register_fake
 def _fake(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float,
-    out_dtype: torch.dtype | None, precision: str = "ieee",
+    out_dtype: torch.dtype | None, precision: str,
 ) -> torch.Tensor:  # fmt: skip
     return a.new_empty(product_shape(a, b), dtype=out_dtype or a.dtype)
 

@@ -8,45 +8,7 @@
 // turn start anew every 512 of k, their sums kept in shared memory: errors grow with the length of a chain.
 // Products that parts cannot give are done again at the end (tile/mend.cuh).
 #include "gemm/tensor32.cuh"
-
-/// Each thread's accumulators in shared memory, four at a time, neighbours side by side.
-template <class Cfg>
-struct SharedSums {
-  static constexpr int runs = MmaTiling<Cfg>::rows * 2 * MmaTiling<Cfg>::cols;
-  unsigned at;
-
-  __device__ explicit SharedSums(unsigned address) : at(address + threadIdx.x * 16) {}
-
-  __device__ void load(float (&to)[4], int run) const { load_shared_128(to, at + run * Cfg::threads * 16); }
-
-  /// Adds the accumulators to the sums, or starts these with them; the accumulators are 0 then.
-  __device__ void take(Accumulators<Cfg>& acc, bool first) {
-    float(*value)[4] = &acc.value[0][0];
-#pragma unroll
-    for (int run = 0; run < runs; ++run) {
-      float sum[4] = {};
-      if (!first) load(sum, run);
-      asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at + run * Cfg::threads * 16),
-                   "f"(sum[0] + value[run][0]), "f"(sum[1] + value[run][1]), "f"(sum[2] + value[run][2]),
-                   "f"(sum[3] + value[run][3])
-                   : "memory");
-#pragma unroll
-      for (int i = 0; i < 4; ++i) value[run][i] = 0;
-    }
-  }
-
-  /// Adds the sums to the accumulators.
-  __device__ void give(Accumulators<Cfg>& acc) const {
-    float(*value)[4] = &acc.value[0][0];
-#pragma unroll
-    for (int run = 0; run < runs; ++run) {
-      float sum[4];
-      load(sum, run);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) value[run][i] += sum[i];
-    }
-  }
-};
+#include "tile/shared_sums.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
   using A = Operand<Cfg, Bf16x3, true>;
@@ -106,9 +68,15 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   if constexpr (Cfg::chains) far.give(acc);
   // The tiles are read: the barrier behind the last one was the last, and their place is free.
   const int row = origin.row + at.row0, col = origin.col + at.col0;
-  const float trusted = least_trusted<Cfg>(
-      args, acc, row, col, copy_a.format.largest(), copy_b.format.largest(), A::panel(args, origin.row),
-      B::panel(args, origin.col), reinterpret_cast<float*>(shared));
-  mend(args, acc, row, col, trusted);
+  constexpr int warps = Cfg::threads / 32;
+  const auto larger = [](float x, float y) { return fmaxf(x, y); };
+  float* const scratch = reinterpret_cast<float*>(shared);
+  const float most_a = join_block<warps>(copy_a.format.largest(), scratch, larger);
+  const float most_b = join_block<warps>(copy_b.format.largest(), scratch + warps, larger);
+  const float trusted = least_trusted<Cfg>(args, acc, row, col, most_a, most_b, [&] {
+    return make_float2(least_magnitude<warps>(A::panel(args, origin.row), scratch + 2 * warps),
+                       least_magnitude<warps>(B::panel(args, origin.col), scratch + 3 * warps));
+  });
+  mend(args, acc, row, col, trusted, A::lines(args), B::lines(args));
   acc.store(args, row, col);
 }

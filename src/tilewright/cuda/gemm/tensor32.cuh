@@ -15,6 +15,26 @@
 #include "tile/format32.cuh"
 #include "tile/mend.cuh"
 
+/// A block's rows of A or columns of B along all k, as a copy reads them.
+struct Panel {
+  TileSource<float> source;
+  int outer0, outers, inner0, inners;
+};
+
+/// The least magnitude in a panel that is not 0; infinity where there is none.
+template <int warps>
+__device__ inline float least_magnitude(const Panel& p, float* scratch) {
+  float least = __uint_as_float(0x7f800000);
+  for (int o = threadIdx.x / 32; o < p.outers; o += warps) {
+    const float* line = p.source.base + (p.outer0 + o) * p.source.outer_stride;
+    for (int i = threadIdx.x % 32; i < p.inners; i += 32) {
+      const float size = fabsf(line[(p.inner0 + i) * p.source.inner_stride]);
+      if (size > 0) least = fminf(least, size);
+    }
+  }
+  return join_block<warps>(least, scratch, [](float a, float b) { return fminf(a, b); });
+}
+
 /// One operand of a block: its tiles, what copies them, what reads them.
 template <class Cfg, class Format, bool is_a>
 struct Operand {
@@ -33,6 +53,9 @@ struct Operand {
   /// The copy of the tiles that start at row or column `start` of the result.
   static __device__ Copy copy(const GemmArgs& args, unsigned tiles, int start) {
     return Copy(tiles, source(args), k_inner ? start : 0, k_inner ? 0 : start);
+  }
+  static __device__ Lines lines(const GemmArgs& args) {
+    return {source(args).base, is_a ? args.a_row : args.b_col, is_a ? args.a_col : args.b_row};
   }
   /// All that the copy will have read.
   static __device__ Panel panel(const GemmArgs& args, int start) {

@@ -6,39 +6,8 @@
 //                       most 2^-125 (|a| + |b| + 1) a product, which matters only to results that are small themselves
 
 #include "tile/format32.cuh"
-
-/// A block's rows of A or columns of B along all k, as a copy reads them.
-struct Panel {
-  TileSource<float> source;
-  int outer0, outers, inner0, inners;
-};
-
-/// Over the block; `scratch`: a float a warp. All threads must be here, and between two calls a barrier.
-template <int warps, class Join>
-__device__ inline float join_block(float value, float* scratch, Join join) {
-#pragma unroll
-  for (int lane = 16; lane > 0; lane /= 2) value = join(value, __shfl_xor_sync(~0u, value, lane));
-  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
-  __syncthreads();
-  value = scratch[0];
-#pragma unroll
-  for (int warp = 1; warp < warps; ++warp) value = join(value, scratch[warp]);
-  return value;
-}
-
-/// The least magnitude in a panel that is not 0; infinity where there is none.
-template <int warps>
-__device__ inline float least_magnitude(const Panel& p, float* scratch) {
-  float least = __uint_as_float(0x7f800000);
-  for (int o = threadIdx.x / 32; o < p.outers; o += warps) {
-    const float* line = p.source.base + (p.outer0 + o) * p.source.outer_stride;
-    for (int i = threadIdx.x % 32; i < p.inners; i += 32) {
-      const float size = fabsf(line[(p.inner0 + i) * p.source.inner_stride]);
-      if (size > 0) least = fminf(least, size);
-    }
-  }
-  return join_block<warps>(least, scratch, [](float a, float b) { return fminf(a, b); });
-}
+#include "tile/join.cuh"
+#include "tile/lines.cuh"
 
 /// Calls visit(i, j, e) for the elements of the warp's tile that exist.
 template <class Cfg, class Visit>
@@ -50,16 +19,12 @@ __device__ inline void each_element(const GemmArgs& args, int i, int row, int co
       if (!Cfg::edge || (row + 16 * i + e / 2 * 8 < args.m && col + 8 * j + e % 2 < args.n)) visit(j, e);
 }
 
-/// The magnitude below which results are done again, 0 for none. `most_a`, `most_b`: the largest magnitudes that this
-/// thread has seen; the panels are read again only where a result is so small that it may matter. `scratch`: 4 floats
-/// a warp of shared memory that nobody else uses. All threads of the block must be here.
-template <class Cfg>
+/// The magnitude below which results are done again, 0 for none. `most_a`, `most_b`: the largest magnitudes of the block's
+/// operands; `least()` gives the least ones that are not 0, and is called only where a result is so small that it may
+/// matter. All threads of the block must be here.
+template <class Cfg, class Least>
 __device__ inline float least_trusted(const GemmArgs& args, const Accumulators<Cfg>& acc, int row0, int col0,
-                                      float most_a, float most_b, const Panel& a, const Panel& b, float* scratch) {
-  constexpr int warps = Cfg::threads / 32;
-  const auto larger = [](float x, float y) { return fmaxf(x, y); };
-  most_a = join_block<warps>(most_a, scratch, larger);
-  most_b = join_block<warps>(most_b, scratch + warps, larger);
+                                      float most_a, float most_b, Least least) {
   const float trusted = 0x1p-101f * args.k * (most_a + most_b + 1);
   const int lane = threadIdx.x % 32;
   bool small = false;
@@ -68,19 +33,17 @@ __device__ inline float least_trusted(const GemmArgs& args, const Accumulators<C
     each_element<Cfg>(args, i, row0 + lane / 4, col0 + lane % 4 * 2,
                       [&](int j, int e) { small |= fabsf(acc.value[i][j][e]) < trusted; });
   if (!__syncthreads_or(small)) return 0;
-  const float least_a = least_magnitude<warps>(a, scratch + 2 * warps);
-  const float least_b = least_magnitude<warps>(b, scratch + 3 * warps);
+  const float2 of = least();
   constexpr float tiny = 0x1p-100f;
-  return least_a >= tiny && least_b >= tiny && least_a * least_b >= tiny ? 0 : trusted;
+  return of.x >= tiny && of.y >= tiny && of.x * of.y >= tiny ? 0 : trusted;
 }
 
-/// Does again what must be. (row0, col0): the warp's first element of the result.
+/// Does again what must be. (row0, col0): the warp's first element of the result. `a`, `b`: A's rows and B's columns.
 template <class Cfg>
-__device__ inline void mend(const GemmArgs& args, Accumulators<Cfg>& acc, int row0, int col0, float trusted) {
+__device__ inline void mend(const GemmArgs& args, Accumulators<Cfg>& acc, int row0, int col0, float trusted,
+                            const Lines& a, const Lines& b) {
   constexpr int cols = 2 * MmaTiling<Cfg>::cols;
   static_assert(4 * cols <= 32, "a bit an element");
-  const float* const a = static_cast<const float*>(args.a) + blockIdx.y * args.a_batch;
-  const float* const b = static_cast<const float*>(args.b) + blockIdx.y * args.b_batch;
   const int lane = threadIdx.x % 32, row = row0 + lane / 4, col = col0 + lane % 4 * 2;
 #pragma unroll
   for (int i = 0; i < MmaTiling<Cfg>::rows; ++i) {
@@ -92,10 +55,10 @@ __device__ inline void mend(const GemmArgs& args, Accumulators<Cfg>& acc, int ro
     while (again) {
       const int at = __ffs(again) - 1;
       again &= again - 1;
-      const float* left = a + (row + 16 * i + at % 4 / 2 * 8) * args.a_row;
-      const float* right = b + (col + at / 4 * 8 + at % 2) * args.b_col;
+      const float* left = a.base + (row + 16 * i + at % 4 / 2 * 8) * a.stride;
+      const float* right = b.base + (col + at / 4 * 8 + at % 2) * b.stride;
       float sum = 0;
-      for (int k = 0; k < args.k; ++k) sum = fmaf(left[k * args.a_col], right[k * args.b_row], sum);
+      for (int k = 0; k < args.k; ++k) sum = fmaf(left[k * a.k_stride], right[k * b.k_stride], sum);
 #pragma unroll
       for (int j = 0; j < cols; ++j)
 #pragma unroll

@@ -63,7 +63,7 @@ class Peer:
 def rung_candidate(step: Step, kernel: CompiledKernel, ground: Ground) -> Candidate:
     """A rung with its config as a candidate."""
     return Candidate(
-        str(step.config), lambda buffers: rung_launch(step, kernel, buffers, ground.where.ordinal), asdict(step.config),
+        str(step.config), lambda buffers: rung_launch(step, buffers, ground.where), asdict(step.config),
         step.facts(kernel, ground.where.gpu),
     )  # fmt: skip
 

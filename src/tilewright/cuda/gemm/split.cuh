@@ -1,0 +1,80 @@
+// split: an fp32 operand as three bf16 numbers an element, tile by tile as the blocks of t03 will read them. Of args: `a`
+// has m lines of k elements, element (line, i) at a[line * a_row + i * a_col]; `out` gets the records.
+//
+// A block makes one tile, a thread patches of 4 lines x 4 of k: whichever index is contiguous, it loads 16 bytes at a
+// time, and stores 8. Four neighbouring threads fill a sector of 32 bytes.
+#include "gemm/args.cuh"
+#include "ptx/grid_dependency.cuh"
+#include "tile/join.cuh"
+#include "tile/split_operand.cuh"
+
+/// Up to four elements from `from` on, `step` apart; `left` exist, the others are 0.
+__device__ inline void load_four(float (&to)[4], const float* from, long long step, int left) {
+  if (Cfg::wide && left >= 4) {
+    const float4 v = *reinterpret_cast<const float4*>(from);
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i] = i < left ? from[i * step] : 0.f;
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(Cfg::threads) split(const __grid_constant__ GemmArgs args) {
+  using Operand = SplitOperand<Cfg::extent, Cfg::tile_k>;
+  using Tile = Operand::Tile;
+  constexpr int along_k = Cfg::tile_k / 4, each = Cfg::extent / 4 * along_k / Cfg::threads;
+  static_assert(along_k % 4 == 0 && each * Cfg::threads == Cfg::extent / 4 * along_k, "whole patches for all");
+  __shared__ float scratch[2 * Cfg::threads / 32];
+  const Operand operand(args.out, args.out_batch, args.m, args.k);
+  const Lines origin{static_cast<const float*>(args.a) + blockIdx.y * args.a_batch, args.a_row, args.a_col};
+  if (operand.tiles == 0) return;
+  const int block = blockIdx.x / operand.tiles, tile = blockIdx.x % operand.tiles;
+  unsigned char* const to = operand.tile(block, tile);
+  wait_for_earlier_grids();
+  let_later_grids_start();
+  float value[each][4][4];  // [line][k]
+#pragma unroll
+  for (int e = 0; e < each; ++e) {
+    const int at = e * Cfg::threads + threadIdx.x;
+    const int k0 = 4 * (at % 4 + at / 32 % (along_k / 4) * 4), line0 = 4 * (at % 32 / 4 + at / 32 / (along_k / 4) * 8);
+    const int line = block * Cfg::extent + line0, k = tile * Cfg::tile_k + k0;
+    const float* from = origin.base + line * origin.stride + k * origin.k_stride;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if constexpr (Cfg::k_inner) {
+        load_four(value[e][i], from + i * origin.stride, origin.k_stride, line + i < args.m ? args.k - k : 0);
+      } else {
+        float column[4];
+        load_four(column, from + i * origin.k_stride, origin.stride, k + i < args.k ? args.m - line : 0);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) value[e][j][i] = column[j];
+      }
+  }
+  float most = 0, least = __uint_as_float(0x7f800000);
+#pragma unroll
+  for (int e = 0; e < each; ++e) {
+    const int at = e * Cfg::threads + threadIdx.x;
+    const int k0 = 4 * (at % 4 + at / 32 % (along_k / 4) * 4), line0 = 4 * (at % 32 / 4 + at / 32 / (along_k / 4) * 8);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      unsigned part[Bf16x3::planes][2];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float size = fabsf(value[e][i][j]);
+        most = fmaxf(most, size);
+        if (size > 0) least = fminf(least, size);
+      }
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+        Bf16x3::split(value[e][i][2 * j], value[e][i][2 * j + 1], part[0][j], part[1][j], part[2][j]);
+      unsigned char* const place = to + 2 * Tile::Swz::apply(Tile::offset(line0 + i, k0));
+#pragma unroll
+      for (int p = 0; p < Bf16x3::planes; ++p)
+        *reinterpret_cast<uint2*>(place + p * Tile::bytes) = make_uint2(part[p][0], part[p][1]);
+    }
+  }
+  most = join_block<Cfg::threads / 32>(most, scratch, [](float a, float b) { return fmaxf(a, b); });
+  least = join_block<Cfg::threads / 32>(least, scratch + Cfg::threads / 32, [](float a, float b) { return fminf(a, b); });
+  if (threadIdx.x == 0) operand.extremes(block)[tile] = make_float2(most, least);
+  if (blockIdx.x == 0 && threadIdx.x == 0) operand.origin() = origin;
+}
