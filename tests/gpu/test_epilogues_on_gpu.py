@@ -9,6 +9,7 @@ from products import Target, place, torch_type
 import tilewright as tw
 from tilewright import epilogue as ep
 from tilewright.lab.epilogues import verdict
+from tilewright.lab.numbers import to_tf32
 from tilewright.ladder import GEMM_RUNGS, find_rung
 from tilewright.ops import matmul as matmul_module
 from tilewright.ops import warm
@@ -34,6 +35,8 @@ def test_every_rung_fuses_on_whole_tiles_and_at_edges(torch, rung):
     dtype = "bf16" if rung.startswith("h") else "f32"
     for m, n, k in ((256, 256, 64), (131, 77, 50)):
         a, b = normal(torch, m, k, dtype=dtype), normal(torch, k, n, dtype=dtype)
+        if find_rung(rung).precision == "tf32":  # numbers that tf32 holds
+            a, b = (torch.from_numpy(to_tf32(side.cpu().numpy())).cuda() for side in (a, b))
         bias, rows, r = normal(torch, n), normal(torch, m, 1, dtype="f16"), normal(torch, m, n, dtype=dtype)
         target = Target(torch, (m, n), "n", dtype)
         assert tw.matmul(a, b, out=target.view, rung=rung, bias=bias, row_scale=rows, residual=r, activation="silu",
