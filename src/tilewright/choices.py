@@ -18,6 +18,8 @@ class Choice:
     config: GemmConfig
     efficiency: float
     source: str
+    rung: str = ""
+    """Whose; "" the fast rung's of its kind."""
 
 
 def _f12(
@@ -77,6 +79,7 @@ def _tensor32(tile: tuple[int, int], warp: tuple[int, int], blocks: int, stages:
 
 _STEPS = "measured on an H200 at 4096 cubed: benchmarks/results/precision-steps-H200.json"
 _SCALED = "a guess from measured neighbours (benchmarks/results/precision-steps-H200.json)"
+_BOTH = "fitted to times on an H200: benchmarks/results/precision-sizes-H200.json"
 TF32_CHOICES: tuple[Choice, ...] = (
     Choice(_tensor32((128, 256), (64, 64), 1), 0.348, _STEPS),
     Choice(_tensor32((128, 128), (64, 64), 2), 0.344, _STEPS),
@@ -85,11 +88,16 @@ TF32_CHOICES: tuple[Choice, ...] = (
 )
 """t01's candidates; the peak is half that of 16 bits."""
 FP32X3_CHOICES: tuple[Choice, ...] = (
-    Choice(_tensor32((128, 128), (64, 32), 1, 3), 0.36, _SCALED),
-    Choice(_tensor32((64, 64), (32, 32), 3, 2), 0.31, _SCALED),
-    Choice(_tensor32((32, 32), (16, 16), 4, 3), 0.12, _SCALED),
+    Choice(_tensor32((128, 128), (64, 32), 1, 3), 0.455, _BOTH, "t03"),
+    Choice(_tensor32((64, 64), (32, 32), 2, 3), 0.38, _BOTH, "t03"),
+    Choice(_tensor32((64, 64), (32, 32), 3), 0.354, _BOTH, "t03"),
+    Choice(_tensor32((32, 64), (16, 32), 4, 3), 0.347, _BOTH, "t03"),
+    Choice(_tensor32((64, 64), (32, 32), 3), 0.316, _BOTH, "t02"),
+    Choice(_tensor32((32, 32), (16, 16), 4), 0.223, _BOTH, "t02"),
 )
-"""t03's candidates; the peak is a sixth of that of 16 bits."""
+"""Of both rungs: splitting first pays for large products, one launch for small and thin ones. Over the seven products of
+that file the model's choice (cost.py) takes at most 1.006 times the best one's time. The peak is a sixth of that of 16
+bits."""
 
 CHOICES: dict[str, tuple[Choice, ...]] = {
     "f32": FP32_CHOICES, "f16": H11_CHOICES, "bf16": H11_CHOICES, "tf32": TF32_CHOICES, "fp32x3": FP32X3_CHOICES,

@@ -40,6 +40,12 @@ HIDING_TESTED = 0.15
 """and how many more for each operand whose copies test every element;"""
 TESTED = 0.24
 """what these tests add to the arithmetic, an operand."""
+HIDING_PARTS = 3.6
+"""fp32x3: as HIDING: sums are chains of six products, each of which waits for the one before;"""
+FIXED_OF_PARTS = 12
+"""and as FIXED_STEPS_OF_K."""
+SPLIT_US = 0.9
+"""What a splitting launch takes beside the bytes it moves: it is under way before the one ahead of it has ended."""
 CLEARLY = 1.2
 """fp32: how many times as fast as one launch several must be by the model to be chosen: more than it misses by."""
 
@@ -179,3 +185,26 @@ def fp32_us(problem: GemmProblem, choice: Choice, config: GemmConfig, tested: in
     slower = (1 + TESTED * tested) * (here + hiding) / here * full / (full + hiding)
     arithmetic = fp32_cost(problem, choice, config, gpu) * slower / (gpu.ffma_tflops * 1e6 / gpu.sm_count / 2)
     return LAUNCH_US + max(arithmetic, problem.bytes / (gpu.dram_gb_s * 1e3 * OF_BANDWIDTH))
+
+
+def fp32x3_us(problem: GemmProblem, rung: Rung, choice: Choice, gpu: Gpu) -> float:
+    """t02, or t03 with both splitting launches: its arithmetic, slower where warps are few, or the bytes.
+
+    Of the times in precision-sizes-H200.json that it was fitted to this misses by a factor of 1.10 in the root mean
+    square. Of other GPUs nothing was measured.
+    """
+    config, arch = choice.config, gpu.arch
+    blocks = _blocks_of_busiest(problem, config, gpu)
+    room = arch.shared_per_sm // (rung.shared_bytes(config, problem) + arch.shared_reserved)
+    beside = min(blocks, config.min_blocks, room)
+    a_block = config.threads / 32 / arch.warp_schedulers
+    here, full = beside * a_block, config.min_blocks * a_block
+    slower = (here + HIDING_PARTS) / here * full / (full + HIDING_PARTS)
+    steps = ceil_div(problem.k, config.tile_k) * config.tile_k + FIXED_OF_PARTS / min(blocks, config.min_blocks)
+    rate = gpu.peak_tflops(problem.kind) * choice.efficiency * 1e6 / gpu.sm_count / 2
+    bandwidth = gpu.dram_gb_s * 1e3 * OF_BANDWIDTH
+    total = LAUNCH_US + max(blocks * config.tile_m * config.tile_n * steps / rate * slower, problem.bytes / bandwidth)
+    for matrix, elements in ((problem.a, problem.m * problem.k), (problem.b, problem.k * problem.n)):
+        if rung.splits:  # 4 bytes an element are read, 6 written
+            total += SPLIT_US + 10 * elements * (problem.batch if matrix.batch_stride else 1) / bandwidth
+    return total

@@ -54,7 +54,7 @@ class Explanation:
     resources: Resources | None = None
     """The compiler's figures, when asked for."""
     stages: tuple[str, ...] = ()
-    """What each of `launches` consists of, in order: "pack a", "pack b", "product", "sum of parts"."""
+    """What each of `launches` consists of, in order: "pack a", "pack b", "split a", "split b", "product", "sum of parts"."""
     workspace_bytes: int = 0
     """What the stages borrow to pass on to one another."""
 
@@ -162,6 +162,9 @@ def describe_epilogue(problem: GemmProblem) -> str:
 
 def edge_reason(rung: Rung, problem: GemmProblem, config: GemmConfig) -> str:
     """ "aligned", or "edge" with what makes the predicated path necessary."""
+    if rung.splits:
+        ends = "only results are predicated" if rung.edge(problem, config) else "nothing is predicated"
+        return f"aligned copies of split operands, zeros up to whole tiles; {ends}"
     if not rung.edge(problem, config):
         return f"aligned: whole tiles, {rung.vector_bytes}-byte global accesses"
     facts = rung.own_constants(config, problem)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from .arch import GPUS, Arch, Gpu
 from .choices import CHOICES, Choice
-from .cost import CLEARLY, Candidate, candidates, fp32_cost, narrow_operands, tiles_of
+from .cost import CLEARLY, Candidate, candidates, fp32_cost, fp32x3_us, narrow_operands, tiles_of
 from .errors import ConfigRejected
 from .ladder import GEMM_RUNGS, GemmConfig, Rung, find_rung, rungs_for
 from .ladder.rung import ceil_div
@@ -139,24 +139,13 @@ def _choose(problem: GemmProblem, gpu: Gpu, known: tuple[Rung, ...], batch_invar
     refused: list[tuple[str, str, str]] = []
     fits: list[Choice] = []
     for choice in CHOICES.get(problem.kind, ()):
-        if reason := top.why_not(problem, choice.config, gpu.arch):
-            refused.append((top.id, str(choice.config), reason))
+        rung = _rung_of(choice, top)
+        if reason := rung.why_not(problem, choice.config, gpu.arch):
+            refused.append((rung.id, str(choice.config), reason))
         else:
             fits.append(choice)
     if fits and problem.precision != "ieee":
-        ordered = sorted(fits, key=lambda choice: fp32_cost(problem, choice, choice.config, gpu))
-        best = ordered[0]  # the first of equals: the table's order
-        least = fp32_cost(problem, best, best.config, gpu)
-        others = tuple(
-            (
-                top.id,
-                str(x.config),
-                f"modelled at {fp32_cost(problem, x, x.config, gpu) / least:.2f} of the choice's work",
-            )
-            for x in ordered[1 : 1 + RUNNERS_UP]
-        )
-        why = _why(problem, best, gpu, len(fits))
-        return Plan(top, best.config, f"cost model ({best.source})", why, tuple(refused), others)
+        return _of_a_precision(problem, gpu, top, fits, tuple(refused))
     if batch_invariant:
         fits = [choice for choice in fits if choice.config.slices_k == 1]
     if fits:
@@ -170,6 +159,36 @@ def _choose(problem: GemmProblem, gpu: Gpu, known: tuple[Rung, ...], batch_invar
     reasons = "; ".join(reason for _, _, reason in refused[:_REASONS])
     more = f"; and so {len(refused) - _REASONS} more" if len(refused) > _REASONS else ""
     raise ConfigRejected(f"no rung can run this {problem.kind} problem on {gpu.arch}: {reasons}{more}.")
+
+
+def _rung_of(choice: Choice, top: Rung) -> Rung:
+    return find_rung(choice.rung) if choice.rung else top
+
+
+def _of_a_precision(
+    problem: GemmProblem, gpu: Gpu, top: Rung, fits: list[Choice], refused: tuple[tuple[str, str, str], ...]
+) -> Plan:
+    """The quickest by the model in cost.py; the first of equals, in the table's order."""
+    rungs = [_rung_of(choice, top) for choice in fits]
+    costs = [
+        fp32x3_us(problem, rung, choice, gpu)
+        if problem.precision == "fp32x3"
+        else fp32_cost(problem, choice, choice.config, gpu)
+        for rung, choice in zip(rungs, fits, strict=True)
+    ]
+    order = sorted(range(len(fits)), key=costs.__getitem__)
+    first, rest = order[0], order[1 : 1 + RUNNERS_UP]
+    why = _why(problem, fits[first], gpu, len(fits))
+    if problem.precision == "fp32x3":
+        why = f"least modelled time among {len(fits)} plans, {_SPLIT_WORDS[rungs[first].splits]}: {why}"
+    others = tuple(
+        (rungs[i].id, str(fits[i].config), f"modelled at {costs[i] / costs[first]:.2f} of the choice's time")
+        for i in rest
+    )
+    return Plan(rungs[first], fits[first].config, f"cost model ({fits[first].source})", why, refused, others)
+
+
+_SPLIT_WORDS = {True: "operands split first", False: "operands split by each block that reads them"}
 
 
 def _modelled(
@@ -235,8 +254,9 @@ def _why(problem: GemmProblem, choice: Choice, gpu: Gpu, considered: int) -> str
     busiest = ceil_div(tiles, gpu.sm_count)
     used = problem.m * problem.n * problem.batch / (tiles * config.tile_m * config.tile_n) if tiles else 1.0
     spread = tiles / (busiest * gpu.sm_count) if tiles else 1.0
+    lead = "" if problem.precision == "fp32x3" else f"least modelled work of the busiest SM among {considered} configs: "
     return (
-        f"least modelled work of the busiest SM among {considered} configs: {tiles} tiles on {gpu.sm_count} SMs, at "
+        f"{lead}{tiles} tiles on {gpu.sm_count} SMs, at "
         f"most {busiest} an SM (SMs {spread:.0%} filled, tiles {used:.0%} used), {choice.efficiency:.2f} of the "
         f"{'FFMA' if problem.kind == 'f32' else 'tensor-core'} peak when full"
     )

@@ -17,6 +17,7 @@ from .jit.source import Constant
 from .ladder.fused import fused_headers
 from .ladder.rung import Addresses, GemmConfig, Rung, ceil_div, pack_args, result_constants
 from .ladder.tensor import CPP_TYPES
+from .ladder.tensor32 import record_bytes
 from .problems import ITEM_BYTES, GemmProblem, Matrix
 
 if TYPE_CHECKING:
@@ -88,11 +89,6 @@ class Split:
     def tiles(self, lines: int, k: int) -> int:
         return ceil_div(lines, self.extent) * ceil_div(k, self.tile_k)
 
-    def record_bytes(self, lines: int, k: int) -> int:
-        """Of one entry of the batch: its origin, its tiles' extremes, its tiles."""
-        tiles = self.tiles(lines, k)
-        return ceil_div(_ORIGIN_BYTES + 8 * tiles, SLOT) * SLOT + 6 * tiles * self.extent * self.tile_k
-
     def compile(self, problem: GemmProblem, arch: Arch) -> CompiledKernel:
         """Raises CompileError with the log."""
         constants: dict[str, Constant] = {
@@ -107,9 +103,6 @@ class Split:
         params = pack_args(problem, addresses, alpha, beta)
         grid = (max(self.tiles(problem.m, problem.k), 1), problem.batch, 1)
         return Launch(grid, (self.threads, 1, 1), params, overlaps=True)
-
-
-_ORIGIN_BYTES = 32
 
 
 def fused_base(number: int) -> str:
@@ -232,7 +225,7 @@ def _split_stage(
               Split(config.tile_n, config.tile_k))
     )  # fmt: skip
     copies = problem.batch if source.batch_stride else 1
-    size = split.record_bytes(lines, problem.k)
+    size = record_bytes(split.extent, split.tile_k, lines, problem.k)
     target = Matrix(0, 1, size // ITEM_BYTES["f32"] if copies > 1 else 0, padded=True)
     place = workspace.room(copies * size)
     work = GemmProblem(lines, 1, problem.k, source, Matrix(0, 0), target, None, copies)

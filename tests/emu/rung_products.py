@@ -12,12 +12,15 @@ from math import gcd
 import numpy as np
 
 from tilewright.emu import Emulator, EmuResult
+from tilewright.errors import ConfigRejected
 from tilewright.jit import CompiledKernel
 from tilewright.lab.check import CheckResult, check, reference
 from tilewright.lab.numbers import POISON, STORED, from_stored, rounded, to_stored, to_tf32
 from tilewright.ladder import GemmConfig
 from tilewright.ladder.rung import Addresses, Rung
+from tilewright.plan import Plan
 from tilewright.problems import ITEM_BYTES, GemmProblem, Matrix
+from tilewright.program import program_for
 
 BAND = 256
 """Elements of poison before and behind a result."""
@@ -112,6 +115,8 @@ class Product:
     unwritten: int
     intact_around: bool
     result: EmuResult
+    before: tuple[EmuResult, ...] = ()
+    """Of the launches before it."""
 
     def assert_right(self) -> None:
         assert self.verdict.ok, self.verdict.reason
@@ -154,18 +159,34 @@ class Bench:
         return to_stored(exact.astype(np.float32), case.out_dtype)
 
     def run(self, rung: Rung, config: GemmConfig, kernel: CompiledKernel | None = None) -> Product:
-        """Compile (unless a kernel is given) and launch. Raises ConfigRejected, CompileError, EmulatorFault."""
+        """Compile (unless a kernel is given) and launch, what splits its operands first where the rung wants that.
+
+        Raises ConfigRejected, CompileError, EmulatorFault.
+        """
         emulator = Emulator()
-        kernel = kernel or rung.compile(self.problem, config, emulator.arch)
         a, b, c = (
             emulator.upload(placed.bits.view(np.uint8), name) + placed.byte_offset if placed is not None else 0
             for name, placed in zip("abc", self.operands, strict=True)
         )
         out = emulator.upload(self.out.bits.view(np.uint8), "out")
-        at = Addresses(a, b, out + self.out.byte_offset, c if self.problem.use_c else 0)
-        emulator.launch(kernel, rung.plan(self.problem, config, at, self.case.alpha, self.case.beta or 0.0))
+        c, scalars = c if self.problem.use_c else 0, (self.case.alpha, self.case.beta or 0.0)
+        if rung.splits:
+            program = program_for(self.problem, Plan(rung, config, "", ""))
+            if reason := rung.why_not(self.problem, config, emulator.arch):
+                raise ConfigRejected(reason)
+            work = emulator.upload(np.full(program.workspace_bytes, 0xFF, np.uint8), "workspace")
+            bases = {"a": a, "b": b, "c": c, "out": out + self.out.byte_offset, "work": work}
+            for stage in program.stages:
+                own = kernel if stage is program.product else None
+                launch, _ = stage.launch(self.problem.batch, bases, *scalars)
+                emulator.launch(own or stage.compile(emulator.arch), launch)
+        else:
+            at = Addresses(a, b, out + self.out.byte_offset, c)
+            kernel = kernel or rung.compile(self.problem, config, emulator.arch)
+            emulator.launch(kernel, rung.plan(self.problem, config, at, *scalars))
         self.out.bits[:] = emulator.download(out, self.out.bits.nbytes).view(self.out.bits.dtype)
-        return Product(self._judge(), self.out.unwritten(), self.out.intact_around(), emulator.last)
+        *before, last = emulator.results
+        return Product(self._judge(), self.out.unwritten(), self.out.intact_around(), last, tuple(before))
 
     def _judge(self) -> CheckResult:
         case, (a, b, c) = self.case, self.values

@@ -1,4 +1,4 @@
-"""t01 (tf32) and t02 (fp32x3) on the emulator: right at every shape and layout, in fp32's accuracy, in hard ranges."""
+"""t01 (tf32), t02 and t03 (fp32x3) on the emulator: right at every shape and layout, in fp32's accuracy, in hard ranges."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from rung_products import Bench, Case
 
 from tilewright.arch import ARCHS
 from tilewright.lab.accuracy import VALUES, Exact, make_operands
-from tilewright.ladder import GemmConfig, find_rung, rungs_for
+from tilewright.ladder import GemmConfig, Rung, find_rung, rungs_for
 from tilewright.problems import GemmProblem
 
-T01, T02 = find_rung("t01_tf32"), find_rung("t02_fp32x3")
+T01, T02, T03 = find_rung("t01_tf32"), find_rung("t02_fp32x3"), find_rung("t03_fp32x3_split")
+ALL, FP32X3 = (T01, T02, T03), (T02, T03)
 SMALL = {
     T01.id: GemmConfig(32, 32, 16, warp_m=16, warp_n=32, stages=2, group_m=2),
     T02.id: GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=2, group_m=2),
+    T03.id: GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=3, group_m=2),
 }
 
 
@@ -43,19 +45,19 @@ def bench_of(rung, case: Case) -> Bench:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("rung", [T01, T02], ids=str)
+@pytest.mark.parametrize("rung", ALL, ids=str)
 def test_a_product_is_right_and_stays_inside(rung, case):
     bench_of(rung, case).run(rung, SMALL[rung.id]).assert_right()
 
 
-@pytest.mark.parametrize("rung", [T01, T02], ids=str)
+@pytest.mark.parametrize("rung", ALL, ids=str)
 def test_k_of_zero_gives_beta_times_c(rung):
     bench = bench_of(rung, fp32(33, 24, 0, beta=2.0))
     bench.run(rung, SMALL[rung.id]).assert_right()
     np.testing.assert_array_equal(bench.out.view, bench.expected_bits())
 
 
-@pytest.mark.parametrize("rung", [T01, T02], ids=str)
+@pytest.mark.parametrize("rung", ALL, ids=str)
 def test_shared_memory_is_read_and_written_without_conflicts(rung):
     """At the tiles of the default config, whose warps are as wide as these."""
     config = dataclasses.replace(rung.default, tile_m=64, tile_n=64, warp_m=32, warp_n=32)
@@ -89,15 +91,15 @@ def test_t01_rounds_operands_to_tf32_to_nearest():
     np.testing.assert_array_equal(got[:4], np.float32(want[:4]))
 
 
-# --- t02: accuracy and hard ranges -----------------------------------------------------------------------------------
+# --- fp32x3: accuracy and hard ranges -----------------------------------------------------------------------------------
 
 
-def run_t02(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a @ b by t02. a [32, k], b [k, 32]."""
-    bench = bench_of(T02, fp32(32, 32, a.shape[1]))
+def run_on(rung: Rung, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a @ b. a [32, k], b [k, 32]."""
+    bench = bench_of(rung, fp32(32, 32, a.shape[1]))
     bench.put(0, a[None].astype(np.float32))
     bench.put(1, b[None].astype(np.float32))
-    product = bench.run(T02, SMALL[T02.id])
+    product = bench.run(rung, SMALL[rung.id])
     assert product.unwritten == 0
     assert product.intact_around
     return bench.out.view[0].copy()
@@ -117,33 +119,36 @@ def chained(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return sums
 
 
+@pytest.mark.parametrize("rung", FP32X3, ids=str)
 @pytest.mark.parametrize("k", [64, 512])
-def test_t02_errs_no_more_than_a_chain_of_fp32_roundings(k):
+def test_fp32x3_errs_no_more_than_a_chain_of_fp32_roundings(rung, k):
     a, b = normal(k, k)
     exact = a.astype(np.float64) @ b.astype(np.float64)
-    ours, chain = (np.abs(x - exact) for x in (run_t02(a, b), chained(a, b)))
+    ours, chain = (np.abs(x - exact) for x in (run_on(rung, a, b), chained(a, b)))
     assert np.sqrt((ours**2).mean()) <= np.sqrt((chain**2).mean())
     assert ours.max() <= chain.max()
 
 
+@pytest.mark.parametrize("rung", FP32X3, ids=str)
 @pytest.mark.parametrize("name", VALUES)
-def test_t02_keeps_fp32s_accuracy_in_hard_ranges(name):
+def test_fp32x3_keeps_fp32s_accuracy_in_hard_ranges(rung, name):
     """Against the sum of magnitudes: fp32 itself is allowed k roundings, and errs a few. Infinities and NaN as fp32."""
     a, b = make_operands(name, 32, 32, 64, seed=7)
-    errors = Exact.of(a, b).errors(run_t02(a, b))
+    errors = Exact.of(a, b).errors(run_on(rung, a, b))
     assert errors.kinds
     assert errors.share < 8
 
 
+@pytest.mark.parametrize("rung", FP32X3, ids=str)
 @pytest.mark.parametrize("layouts", ["nn", "tt", "st"])
-def test_hard_ranges_hold_in_every_layout_batch_and_ragged_tile(layouts):
+def test_hard_ranges_hold_in_every_layout_batch_and_ragged_tile(rung, layouts):
     """What is done again is read where the operands lie: strided, and in its own batch entry."""
     names = ("subnormal a, huge b", "infinities and NaN", "one product of 1, all others tiny times huge")
-    bench = bench_of(T02, fp32(37, 43, 41, layouts=layouts, out="t", batch=len(names)))
+    bench = bench_of(rung, fp32(37, 43, 41, layouts=layouts, out="t", batch=len(names)))
     sides = [make_operands(name, 37, 43, 41, seed=5) for name in names]
     for i in range(2):
         bench.put(i, np.stack([side[i] for side in sides]))
-    product = bench.run(T02, SMALL[T02.id])
+    product = bench.run(rung, SMALL[rung.id])
     assert product.unwritten == 0
     assert product.intact_around
     for (a, b), out in zip(sides, bench.out.view, strict=True):
@@ -152,21 +157,23 @@ def test_hard_ranges_hold_in_every_layout_batch_and_ragged_tile(layouts):
         assert errors.share < 8
 
 
-def test_alpha_beta_and_c_come_after_what_is_done_again():
-    bench = bench_of(T02, fp32(32, 32, 32, alpha=-2.0, beta=0.5))
+@pytest.mark.parametrize("rung", FP32X3, ids=str)
+def test_alpha_beta_and_c_come_after_what_is_done_again(rung):
+    bench = bench_of(rung, fp32(32, 32, 32, alpha=-2.0, beta=0.5))
     a, b = make_operands("subnormal products", 32, 32, 32)
     bench.put(0, a[None])
     bench.put(1, b[None])
     bench.put(2, np.full((1, 32, 32), 2.0**-130, np.float32))
-    bench.run(T02, SMALL[T02.id])
+    bench.run(rung, SMALL[rung.id])
     want = -2.0 * (a.astype(np.float64) @ b.astype(np.float64)) + 0.5 * 2.0**-130
     np.testing.assert_allclose(bench.out.view[0], want, rtol=0, atol=64 * 2.0**-149)
 
 
-def test_t02_takes_infinities_and_nan_as_a_chain_in_fp32_does():
+@pytest.mark.parametrize("rung", FP32X3, ids=str)
+def test_fp32x3_takes_infinities_and_nan_as_a_chain_in_fp32_does(rung):
     """The parts of an infinity would be infinity and NaN."""
     a, b = make_operands("infinities and NaN", 32, 32, 64, seed=11)
-    want, out = chained(a, b), run_t02(a, b)
+    want, out = chained(a, b), run_on(rung, a, b)
     hard = ~np.isfinite(want)
     for kind in (np.isnan, np.isposinf, np.isneginf):
         assert kind(want).any()
@@ -174,29 +181,32 @@ def test_t02_takes_infinities_and_nan_as_a_chain_in_fp32_does():
     assert np.isfinite(out[~hard]).all()
 
 
+@pytest.mark.parametrize("rung", FP32X3, ids=str)
 @pytest.mark.parametrize("k", [1, 5, 16])
-def test_t02_errs_less_than_a_rounding_of_each_product(k):
+def test_fp32x3_errs_less_than_a_rounding_of_each_product(rung, k):
     """What the six products leave away is less than fp32 would lose by rounding each product."""
     a, b = normal(17, k)
-    assert Exact.of(a, b).errors(run_t02(a, b)).share < 1.5
+    assert Exact.of(a, b).errors(run_on(rung, a, b)).share < 1.5
 
 
-def test_t02_takes_numbers_whose_first_part_is_infinite():
+@pytest.mark.parametrize("rung", FP32X3, ids=str)
+def test_fp32x3_takes_numbers_whose_first_part_is_infinite(rung):
     """From (2 - 2^-8) 2^127 on: the whole row is done again."""
     a, b = normal(19, 32)
     a[3, 3], b[3] = 3.4e38, np.linspace(-1, 1, 32)
-    errors = Exact.of(a, b).errors(run_t02(a, b))
+    errors = Exact.of(a, b).errors(run_on(rung, a, b))
     assert errors.kinds
     assert errors.share < 8
 
 
-def test_t02_gives_zero_for_zeros_and_the_largest_number_for_itself():
+@pytest.mark.parametrize("rung", FP32X3, ids=str)
+def test_fp32x3_gives_zero_for_zeros_and_the_largest_number_for_itself(rung):
     a, b = normal(13, 32)
     a[:] = 0
-    assert (run_t02(a, b) == 0).all()
+    assert (run_on(rung, a, b) == 0).all()
     largest = np.finfo(np.float32).max
     a[4, 4], b[4] = largest, 1
-    np.testing.assert_array_equal(run_t02(a, b)[4], np.full(32, largest))
+    np.testing.assert_array_equal(run_on(rung, a, b)[4], np.full(32, largest))
 
 
 # --- as data ---------------------------------------------------------------------------------------------------------
@@ -204,8 +214,8 @@ def test_t02_gives_zero_for_zeros_and_the_largest_number_for_itself():
 
 def test_the_rungs_of_other_precisions_are_found_and_are_no_part_of_the_fp32_ladder():
     assert rungs_for("f32", "tf32") == (T01,)
-    assert rungs_for("f32", "fp32x3") == (T02,)
-    assert not {T01, T02} & set(rungs_for("f32"))
+    assert rungs_for("f32", "fp32x3") == FP32X3
+    assert not set(ALL) & set(rungs_for("f32"))
     assert find_rung("t02") is T02
 
 
@@ -219,7 +229,7 @@ def test_a_rung_of_one_precision_refuses_another():
     assert "'ieee'" in find_rung("f12").why_not(other, find_rung("f12").default, arch)
 
 
-@pytest.mark.parametrize("rung", [T01, T02], ids=str)
+@pytest.mark.parametrize("rung", ALL, ids=str)
 def test_spaces_hold_their_default_and_configs_that_fit(rung):
     problem = GemmProblem.dense(512, 512, 512, precision=rung.precision)
     space = rung.space()

@@ -239,7 +239,11 @@ class Rung:
 
     def edge(self, problem: GemmProblem, config: GemmConfig) -> bool:
         """Whether the problem needs the predicated path: a ragged size, or lines that vectors cannot read."""
-        if problem.m % config.tile_m or problem.n % config.tile_n or problem.k % max(config.tile_k, 1):
+        if problem.m % config.tile_m or problem.n % config.tile_n:
+            return True
+        if self.splits:  # operands are whole tiles by then
+            return False
+        if problem.k % max(config.tile_k, 1):
             return True
         if self.vector_bytes <= ITEM_BYTES[problem.dtype]:
             return False

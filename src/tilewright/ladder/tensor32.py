@@ -7,7 +7,7 @@ from itertools import product
 
 from ..jit.source import Constant
 from ..problems import GemmProblem
-from .rung import GemmConfig, Rung
+from .rung import GemmConfig, Rung, ceil_div
 from .tensor import first_reason, power_of_two, wide
 
 
@@ -23,7 +23,7 @@ def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
 
 
 _CHAIN = 512
-"""Elements of k after which t02's accumulators start anew; their sums lie behind the buffers."""
+"""Elements of k after which accumulators of fp32x3 start anew; their sums lie behind the buffers."""
 
 
 def _fp32x3_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
@@ -45,10 +45,32 @@ def _ring(config: GemmConfig, problem: GemmProblem) -> int:
     return 6 * config.stages * config.tile_k * (config.tile_m + config.tile_n) + sums
 
 
+MOST_BORROWED = 4 * 2**30
+"""Bytes of split operands that a product may borrow: 1.5 times what its operands take, so those of 16384 x 16384 both."""
+RECORD_HEAD = 32
+RECORD_SLOT = 256
+
+
+def record_bytes(extent: int, tile_k: int, lines: int, k: int) -> int:
+    """Of one batch entry of a split operand (cuda/tile/split_operand.cuh): its origin and tiles' extremes, its tiles."""
+    tiles = ceil_div(lines, extent) * ceil_div(k, tile_k)
+    return ceil_div(RECORD_HEAD + 8 * tiles, RECORD_SLOT) * RECORD_SLOT + 6 * tiles * extent * tile_k
+
+
+def _borrowed(config: GemmConfig, problem: GemmProblem) -> int:
+    """Bytes of both split operands, in one launch."""
+    batch = min(problem.batch, 2**16 - 1)
+    return sum(
+        record_bytes(extent, config.tile_k, lines, problem.k) * (batch if matrix.batch_stride else 1)
+        for extent, lines, matrix in (
+            (config.tile_m, problem.m, problem.a), (config.tile_n, problem.n, problem.b),
+        )
+    )  # fmt: skip
+
+
 def _split_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
-    """Operands are whole tiles by then: only the result has edges, and no layout but its own matters."""
-    own = {"edge": bool(problem.m % config.tile_m or problem.n % config.tile_n), "a_unit": 0, "b_unit": 0}
-    return _fp32x3_constants(config, problem) | own | {"a_wide": True, "b_wide": True}
+    """Operands are whole tiles by then, whatever their layouts were."""
+    return _fp32x3_constants(config, problem) | {"a_unit": 0, "b_unit": 0, "a_wide": True, "b_wide": True}
 
 
 def _check_split(config: GemmConfig, problem: GemmProblem) -> str | None:
@@ -69,6 +91,8 @@ def _check_split(config: GemmConfig, problem: GemmProblem) -> str | None:
             yield f"warp_n={config.warp_n}; a lane's results of 16 rows are at most 64 columns"
         if not 2 <= config.stages <= 8:
             yield f"stages={config.stages}; 2 to 8 are possible"
+        if (borrowed := _borrowed(config, problem)) > MOST_BORROWED:
+            yield f"its split operands are {borrowed} B; at most {MOST_BORROWED} are borrowed"
 
     return first_reason(reasons())
 

@@ -50,5 +50,25 @@ TIMES: tuple[Column, ...] = (
     ("rung", rung), ("ms", milliseconds), *_FIGURES, ("p10..p90", spread), *_COMPILED,
 )  # fmt: skip
 STEPS: tuple[Column, ...] = (
-    ("rung", rung), ("kernel", lambda record: str(record["case"]["step"])), *_FIGURES, *_COMPILED,
+    ("rung", rung), ("kernel", lambda record: str(record["case"]["step"])), ("m x n x k", _size), *_FIGURES, *_COMPILED,
+)  # fmt: skip
+
+
+def _fastest(rung_id: str, name: str, form: str = "") -> Callable[[Record], str]:
+    """Of a rung's fastest config at a size."""
+
+    def text(record: Record) -> str:
+        configs = [config for config in record["result"]["configs"] if config["rung"] == rung_id]
+        return format(min(configs, key=lambda config: config["us"])[name], form) if configs else DASH
+
+    return text
+
+
+SIZES: tuple[Column, ...] = (
+    ("m x n x k", _size),
+    *(column for rung_id in ("t02_fp32x3", "t03_fp32x3_split") for column in (
+        (f"{rung_id[:3]}'s fastest config", _fastest(rung_id, "config_text")),
+        ("us", _fastest(rung_id, "us", ".1f")),
+        ("of cuBLAS fp32", _fastest(rung_id, "ratio_to_cublas", ".1%")),
+    )),
 )  # fmt: skip

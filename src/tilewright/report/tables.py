@@ -331,6 +331,7 @@ PAGES: dict[str, tuple[Column, ...]] = {
     "precision-accuracy": precision.ACCURACY,
     "precision-ranges": precision.RANGES,
     "precision-steps": precision.STEPS,
+    "precision-sizes": precision.SIZES,
 }
 """Which columns a suite's records have in README and docs."""
 

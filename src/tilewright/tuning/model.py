@@ -132,13 +132,17 @@ def predict(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, pack
         block_us += config.tile_m * config.tile_n / (fit.stores_a_clock * gpu.boost_mhz)
     sm_us = busiest * (block_us + fit.block_us / beside)
     dram_us = problem.bytes / (gpu.dram_gb_s * fit.dram) * 1e-3
-    below = _rungs_above(rung.id, problem.kind)
+    # t02 and t03 are each the quicker somewhere, which their own terms tell
+    below = 0 if problem.kind == "fp32x3" else _rungs_above(rung.id, problem.kind)
     total = max(sm_us, dram_us) * (1 + fit.below_the_top * below) + fit.launch_us
     bandwidth = gpu.dram_gb_s * fit.passes * 1e3  # bytes a microsecond
     for name in packs:
         matrix, size = (before.a, before.m * before.k) if name == "a" else (before.b, before.k * before.n)
         copies = before.batch if matrix.batch_stride else 1
         total += fit.pass_us + 2 * copies * size * ITEM_BYTES[before.dtype] / bandwidth
+    if rung.splits:  # both operands: 4 bytes an element read, 6 written
+        for matrix, size in ((before.a, before.m * before.k), (before.b, before.k * before.n)):
+            total += fit.pass_us + 10 * (before.batch if matrix.batch_stride else 1) * size / bandwidth
     if config.split_k > 1:
         total += fit.pass_us + (2 * config.split_k + 1) * 4 * problem.m * problem.n * problem.batch / bandwidth
     if dram_us > sm_us:
@@ -181,7 +185,7 @@ def _step_us(
         "L2": brought / l2_a_sm,
         "latency": brought / (in_flight / fit.latency_us),
     }
-    if problem.kind == "fp32x3":
+    if problem.kind == "fp32x3" and not rung.splits:
         parts["arithmetic"] += (
             (config.tile_m + config.tile_n) * tile_k * _SPLITTING / (gpu.arch.fp32_lanes_per_sm * clock)
         )
@@ -195,6 +199,8 @@ def _step_us(
 
 def _single_elements(problem: GemmProblem, rung: Rung, config: GemmConfig) -> int:
     """Elements of a step of 1 along k that a block copies one by one."""
+    if rung.splits:
+        return 0
     item = ITEM_BYTES[problem.dtype]
     edge, facts = rung.edge(problem, config), rung.own_constants(config, problem)
     total = 0

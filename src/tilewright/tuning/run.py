@@ -79,7 +79,9 @@ def hash_of(includes: Iterable[str]) -> str:
 @lru_cache(maxsize=8)
 def kernel_set(kind: str) -> str:
     """Hash of the device code of all rungs for a GemmProblem.kind: results of other code are measured anew."""
-    return hash_of(rung.include for rung in rungs_of(kind))
+    known = rungs_of(kind)
+    splitting = ["gemm/split.cuh"] if any(rung.splits for rung in known) else []
+    return hash_of([rung.include for rung in known] + splitting)
 
 
 class Measures(Measurer[Any], Protocol):

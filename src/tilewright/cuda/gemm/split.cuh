@@ -8,6 +8,15 @@
 #include "tile/join.cuh"
 #include "tile/split_operand.cuh"
 
+/// Where in a tile a thread's patch number `at` starts: four neighbours take 16 of k, eight such groups 32 lines.
+struct Patch {
+  static constexpr int runs = Cfg::tile_k / 16;  // of four patches along k
+  int line, k;
+
+  __device__ explicit Patch(int at)
+      : line(4 * (at % 32 / 4 + at / 32 / runs * 8)), k(4 * (at % 4 + at / 32 % runs * 4)) {}
+};
+
 /// Up to four elements from `from` on, `step` apart; `left` exist, the others are 0.
 __device__ inline void load_four(float (&to)[4], const float* from, long long step, int left) {
   if (Cfg::wide && left >= 4) {
@@ -22,22 +31,21 @@ __device__ inline void load_four(float (&to)[4], const float* from, long long st
 extern "C" __global__ void __launch_bounds__(Cfg::threads) split(const __grid_constant__ GemmArgs args) {
   using Operand = SplitOperand<Cfg::extent, Cfg::tile_k>;
   using Tile = Operand::Tile;
-  constexpr int along_k = Cfg::tile_k / 4, each = Cfg::extent / 4 * along_k / Cfg::threads;
-  static_assert(along_k % 4 == 0 && each * Cfg::threads == Cfg::extent / 4 * along_k, "whole patches for all");
+  constexpr int patches = Cfg::extent * Cfg::tile_k / 16, each = patches / Cfg::threads;
+  static_assert(Cfg::tile_k % 16 == 0 && Cfg::extent % 32 == 0 && each * Cfg::threads == patches, "all of a tile");
   __shared__ float scratch[2 * Cfg::threads / 32];
   const Operand operand(args.out, args.out_batch, args.m, args.k);
   const Lines origin{static_cast<const float*>(args.a) + blockIdx.y * args.a_batch, args.a_row, args.a_col};
+  wait_for_earlier_grids();  // also where there is nothing to split: who waits for this grid waits for those before it
+  let_later_grids_start();
   if (operand.tiles == 0) return;
   const int block = blockIdx.x / operand.tiles, tile = blockIdx.x % operand.tiles;
   unsigned char* const to = operand.tile(block, tile);
-  wait_for_earlier_grids();
-  let_later_grids_start();
   float value[each][4][4];  // [line][k]
 #pragma unroll
   for (int e = 0; e < each; ++e) {
-    const int at = e * Cfg::threads + threadIdx.x;
-    const int k0 = 4 * (at % 4 + at / 32 % (along_k / 4) * 4), line0 = 4 * (at % 32 / 4 + at / 32 / (along_k / 4) * 8);
-    const int line = block * Cfg::extent + line0, k = tile * Cfg::tile_k + k0;
+    const Patch patch(e * Cfg::threads + threadIdx.x);
+    const int line = block * Cfg::extent + patch.line, k = tile * Cfg::tile_k + patch.k;
     const float* from = origin.base + line * origin.stride + k * origin.k_stride;
 #pragma unroll
     for (int i = 0; i < 4; ++i)
@@ -53,8 +61,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads) split(const __grid_co
   float most = 0, least = __uint_as_float(0x7f800000);
 #pragma unroll
   for (int e = 0; e < each; ++e) {
-    const int at = e * Cfg::threads + threadIdx.x;
-    const int k0 = 4 * (at % 4 + at / 32 % (along_k / 4) * 4), line0 = 4 * (at % 32 / 4 + at / 32 / (along_k / 4) * 8);
+    const Patch patch(e * Cfg::threads + threadIdx.x);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       unsigned part[Bf16x3::planes][2];
@@ -67,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads) split(const __grid_co
 #pragma unroll
       for (int j = 0; j < 2; ++j)
         Bf16x3::split(value[e][i][2 * j], value[e][i][2 * j + 1], part[0][j], part[1][j], part[2][j]);
-      unsigned char* const place = to + 2 * Tile::Swz::apply(Tile::offset(line0 + i, k0));
+      unsigned char* const place = to + 2 * Tile::Swz::apply(Tile::offset(patch.line + i, patch.k));
 #pragma unroll
       for (int p = 0; p < Bf16x3::planes; ++p)
         *reinterpret_cast<uint2*>(place + p * Tile::bytes) = make_uint2(part[p][0], part[p][1]);

@@ -8,6 +8,7 @@
 // turn start anew every 512 of k, their sums kept in shared memory: errors grow with the length of a chain.
 // Products that parts cannot give are done again at the end (tile/mend.cuh).
 #include "gemm/tensor32.cuh"
+#include "tile/part_products.cuh"
 #include "tile/shared_sums.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
@@ -23,48 +24,30 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   const typename A::Reader a(a_tiles, at.row0);
   const typename B::Reader b(b_tiles, at.col0);
   Accumulators<Cfg> acc;
-  constexpr int cols = 2 * Tiling::cols, group = 1;
   const auto multiply = [&](unsigned a_buffer, unsigned b_buffer, int step, auto between) {
-    unsigned right[3][Tiling::cols][4], left[2][3][group][4];  // of these rows of pieces and of the next
+    unsigned right[3][Tiling::cols][4], left[2][3][1][4];  // of this row of pieces and of the next
 #pragma unroll
     for (int p = 2; p >= 0; --p) {
       a.load(left[0][p], a_buffer + p * A::Tile::bytes, step);
       b.load(right[p], b_buffer + p * B::Tile::bytes, step);
     }
 #pragma unroll
-    for (int first = 0; first < Tiling::rows; first += group) {
-      const int now = first / group % 2;
-      float sum[group][cols][4];
+    for (int row = 0; row < Tiling::rows; ++row) {
+      float sum[2 * Tiling::cols][4];
 #pragma unroll
       for (int product = 0; product < 6; ++product) {
-        constexpr int of_a[6] = {2, 0, 1, 1, 0, 0}, of_b[6] = {0, 2, 1, 0, 1, 0};
-#pragma unroll
-        for (int i = 0; i < group; ++i)
-#pragma unroll
-          for (int j = 0; j < cols; ++j) {
-            const unsigned(&l)[4] = left[now][of_a[product]][i];
-            const unsigned(&r)[4] = right[of_b[product]][j / 2];
-            if (product == 0)
-              mma_m16n8k16_bf16_start(sum[i][j], l, r[j % 2 * 2], r[j % 2 * 2 + 1]);
-            else
-              mma_m16n8k16<bf16>(sum[i][j], l, r[j % 2 * 2], r[j % 2 * 2 + 1]);
-          }
-        if (product < 3 && first + group < Tiling::rows)
-          a.load(left[1 - now][product], a_buffer + product * A::Tile::bytes, step, first + group);
-        between(6 * (first / group) + product);
+        multiply_parts<Tiling::cols>(product, sum, left[row % 2], right);
+        if (product < 3 && row + 1 < Tiling::rows)
+          a.load(left[1 - row % 2][product], a_buffer + product * A::Tile::bytes, step, row + 1);
+        between(6 * row + product);
       }
-#pragma unroll
-      for (int i = 0; i < group; ++i)
-#pragma unroll
-        for (int j = 0; j < cols; ++j)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) acc.value[first + i][j][e] += sum[i][j][e];
+      add_to(acc.value[row], sum);
     }
   };
   SharedSums<Cfg> far(b_tiles + 2 * B::bytes);
   constexpr int chain = Cfg::chains ? 512 / Cfg::tile_k : 0;
-  multiply_all<Cfg, Bf16x3, 6 * Tiling::rows / group, chain>(
-      args, copy_a, copy_b, multiply, [&](bool first) { far.take(acc, first); });
+  multiply_all<Cfg, Bf16x3, 6 * Tiling::rows, chain>(args, copy_a, copy_b, multiply,
+                                                     [&](bool first) { far.take(acc, first); });
   if constexpr (Cfg::chains) far.give(acc);
   // The tiles are read: the barrier behind the last one was the last, and their place is free.
   const int row = origin.row + at.row0, col = origin.col + at.col0;

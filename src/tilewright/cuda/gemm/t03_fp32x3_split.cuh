@@ -10,6 +10,7 @@
 #include "gemm/args.cuh"
 #include "ptx/grid_dependency.cuh"
 #include "tile/mend.cuh"
+#include "tile/part_products.cuh"
 #include "tile/raster.cuh"
 #include "tile/shared_sums.cuh"
 #include "tile/split_operand.cuh"
@@ -53,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   using A = SplitOperand<Cfg::tile_m, Cfg::tile_k>;
   using B = SplitOperand<Cfg::tile_n, Cfg::tile_k>;
   using Tiling = MmaTiling<Cfg>;
-  constexpr int steps = Cfg::tile_k / 16, places = steps * Tiling::rows, cols = 2 * Tiling::cols;
+  constexpr int steps = Cfg::tile_k / 16, places = steps * Tiling::rows;
   static_assert(steps % 2 == 0, "which fragments are next is known when compiling");
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned a_tiles = shared_address(shared), b_tiles = a_tiles + Cfg::stages * A::bytes;
@@ -96,29 +97,17 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
         write = read;  // all fragments of the tile multiplied now are loaded: it is the next to be overwritten
         read = read + 1 == Cfg::stages ? 0 : read + 1;
       }
-      float sum[cols][4];
+      float sum[2 * Tiling::cols][4];
 #pragma unroll
       for (int product = 0; product < 6; ++product) {
-        constexpr int of_a[6] = {2, 0, 1, 1, 0, 0}, of_b[6] = {0, 2, 1, 0, 1, 0};  // smallest first
-#pragma unroll
-        for (int j = 0; j < cols; ++j) {
-          const unsigned(&l)[4] = left[place % 2][of_a[product]][0];
-          const unsigned(&r)[4] = right[step % 2][of_b[product]][j / 2];
-          if (product == 0)
-            mma_m16n8k16_bf16_start(sum[j], l, r[j % 2 * 2], r[j % 2 * 2 + 1]);
-          else
-            mma_m16n8k16<bf16>(sum[j], l, r[j % 2 * 2], r[j % 2 * 2 + 1]);
-        }
+        multiply_parts<Tiling::cols>(product, sum, left[place % 2], right[step % 2]);
         if (product < 3 && (next != 0 || !last)) {
           const int to_step = next / Tiling::rows;
           a.load(left[(place + 1) % 2][product], read * A::bytes + product * A::Tile::bytes, to_step, next % Tiling::rows);
           if (ends_step) b.load(right[(step + 1) % 2][product], read * B::bytes + product * B::Tile::bytes, to_step);
         }
       }
-#pragma unroll
-      for (int j = 0; j < cols; ++j)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) acc.value[row][j][e] += sum[j][e];
+      add_to(acc.value[row], sum);
     }
   };
   SharedSums<Cfg> far(b_tiles + Cfg::stages * B::bytes);
@@ -134,12 +123,12 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   __syncthreads();
   const int row = origin.row + at.row0, col = origin.col + at.col0;
   if (tiles > 0) {
-  float* const scratch = reinterpret_cast<float*>(shared);
-  const float2 of_a = extremes_of<A, Cfg::threads>(split_a, block_m, scratch);
-  const float2 of_b = extremes_of<B, Cfg::threads>(split_b, block_n, scratch + 2 * (Cfg::threads / 32));
-  const float trusted =
-      least_trusted<Cfg>(args, acc, row, col, of_a.x, of_b.x, [&] { return make_float2(of_a.y, of_b.y); });
-  mend(args, acc, row, col, trusted, split_a.origin(), split_b.origin());
+    float* const scratch = reinterpret_cast<float*>(shared);
+    const float2 of_a = extremes_of<A, Cfg::threads>(split_a, block_m, scratch);
+    const float2 of_b = extremes_of<B, Cfg::threads>(split_b, block_n, scratch + 2 * (Cfg::threads / 32));
+    const float trusted =
+        least_trusted<Cfg>(args, acc, row, col, of_a.x, of_b.x, [&] { return make_float2(of_a.y, of_b.y); });
+    mend(args, acc, row, col, trusted, split_a.origin(), split_b.origin());
   }
   acc.store(args, row, col);
 }
