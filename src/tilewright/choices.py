@@ -95,9 +95,9 @@ FP32X3_CHOICES: tuple[Choice, ...] = (
     Choice(_tensor32((64, 64), (32, 32), 3), 0.316, _BOTH, "t02"),
     Choice(_tensor32((32, 32), (16, 16), 4), 0.223, _BOTH, "t02"),
 )
-"""Of both rungs: splitting first pays for large products, one launch for small and thin ones. Over the seven products of
-that file the model's choice (cost.py) takes at most 1.006 times the best one's time. The peak is a sixth of that of 16
-bits."""
+"""Of both rungs: splitting first pays for large products, one launch for small and thin ones. Over the seven products
+of that file the model's choice (cost.py) takes at most 1.006 times the best one's time. The peak is a sixth of that of
+16 bits."""
 
 CHOICES: dict[str, tuple[Choice, ...]] = {
     "f32": FP32_CHOICES, "f16": H11_CHOICES, "bf16": H11_CHOICES, "tf32": TF32_CHOICES, "fp32x3": FP32X3_CHOICES,

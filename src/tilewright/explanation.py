@@ -54,7 +54,8 @@ class Explanation:
     resources: Resources | None = None
     """The compiler's figures, when asked for."""
     stages: tuple[str, ...] = ()
-    """What each of `launches` consists of, in order: "pack a", "pack b", "split a", "split b", "product", "sum of parts"."""
+    """What each of `launches` consists of, in order: "pack a", "pack b" or "split a", "split b"; "product";
+    "sum of parts"."""
     workspace_bytes: int = 0
     """What the stages borrow to pass on to one another."""
 

@@ -254,9 +254,9 @@ def _why(problem: GemmProblem, choice: Choice, gpu: Gpu, considered: int) -> str
     busiest = ceil_div(tiles, gpu.sm_count)
     used = problem.m * problem.n * problem.batch / (tiles * config.tile_m * config.tile_n) if tiles else 1.0
     spread = tiles / (busiest * gpu.sm_count) if tiles else 1.0
-    lead = "" if problem.precision == "fp32x3" else f"least modelled work of the busiest SM among {considered} configs: "
+    lead = f"least modelled work of the busiest SM among {considered} configs: "
     return (
-        f"{lead}{tiles} tiles on {gpu.sm_count} SMs, at "
+        f"{'' if problem.precision == 'fp32x3' else lead}{tiles} tiles on {gpu.sm_count} SMs, at "
         f"most {busiest} an SM (SMs {spread:.0%} filled, tiles {used:.0%} used), {choice.efficiency:.2f} of the "
         f"{'FFMA' if problem.kind == 'f32' else 'tensor-core'} peak when full"
     )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tilewright.arch import GPUS
 from tilewright.errors import ConfigRejected, InvalidOperand
-from tilewright.ladder import GemmConfig
+from tilewright.ladder import GemmConfig, find_rung
 from tilewright.plan import Demands, plan_for
-from tilewright.problems import GemmProblem
+from tilewright.problems import LARGEST_EXTENT, GemmProblem, row_major
 
 RNG = np.random.default_rng(21)
 A, B = RNG.standard_normal((2, 40, 70), np.float32), RNG.standard_normal((70, 33), np.float32)
@@ -64,15 +66,34 @@ def test_everything_that_is_fused_goes_with_a_precision(precision, tolerance):
     assert np.abs(out - (EXACT * rows * cols + bias - residual)).max() < tolerance
 
 
-@pytest.mark.parametrize(("precision", "rung"), [("tf32", "t01_tf32"), ("fp32x3", "t02_fp32x3")])
+@pytest.mark.parametrize(("precision", "small", "large"), [("tf32", "t01", "t01"), ("fp32x3", "t02", "t03")])
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.arch.name)
-def test_the_plan_takes_the_precisions_rung_on_every_gpu_and_size(gpu, precision, rung):
+def test_the_plan_takes_the_precisions_rungs_on_every_gpu_and_size(gpu, precision, small, large):
     tiles = set()
-    for size in (1, 64, 700, 4096):
-        plan = plan_for(GemmProblem.dense(size, size, size, precision=precision), gpu)
-        assert plan.rung.id == rung
+    for size, rung in ((1, small), (64, small), (2048, large), (4096, large)):
+        problem = GemmProblem.dense(size, size, size, precision=precision)
+        plan = plan_for(problem, gpu)
+        assert plan.rung.id.startswith(rung)
+        assert plan.rung.why_not(problem, plan.config, gpu.arch) is None
         tiles.add((plan.config.tile_m, plan.config.tile_n))
     assert len(tiles) > 1
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.arch.name)
+def test_every_product_has_a_plan_also_where_splitting_would_borrow_too_much(gpu):
+    most = LARGEST_EXTENT
+    for m, n, k, batch in ((0, 5, 5, 1), (5, 5, 0, 1), (1, 1, most, 1), (most, 1, 1, 1), (64, 64, 64, 10**6)):
+        assert plan_for(GemmProblem.dense(m, n, k, batch=batch, precision="fp32x3"), gpu)
+    huge = plan_for(GemmProblem.dense(32768, 32768, 32768, precision="fp32x3"), gpu)
+    assert huge.rung.id == "t02_fp32x3"
+    assert any("B; at most 4294967296 are borrowed" in reason for _, _, reason in huge.refused)
+    with pytest.raises(ConfigRejected, match="its split operands are 12889096704 B"):
+        plan_for(GemmProblem.dense(32768, 32768, 32768, precision="fp32x3"), GPUS["H200"], rung="t03")
+    shared = GemmProblem.dense(64, 4096, 4096, precision="fp32x3", batch=60000)
+    assert "borrowed" not in (find_rung("t03").why_not(
+        dataclasses.replace(shared, a=row_major(64, 4096), b=row_major(4096, 4096)), SMALL, GPUS["H200"].arch
+    ) or "")  # fmt: skip
+    assert "borrowed" in find_rung("t03").why_not(shared, SMALL, GPUS["H200"].arch)
 
 
 def test_16_bit_operands_and_unknown_names_are_refused():
@@ -102,6 +123,9 @@ def test_explain_says_the_precision_and_what_it_costs():
     text = " ".join(str(tw.explain(A[0], B, precision="fp32x3", gpu="H200")).split())
     assert "six products of three bf16 parts" in text
     assert "t02_fp32x3" in text
+    text = " ".join(str(tw.explain(A[0], B, precision="fp32x3", rung="t03", gpu="H200")).split())
+    assert "split a, split b, product; 147968 B of memory borrowed" in text
+    assert "aligned copies of split operands, zeros up to whole tiles; only results are predicated" in text
     big = np.zeros((4096, 4096), np.float32)
     bounds = [tw.explain(big, big, precision=p, gpu="H200").roofline.bound_tflops for p in ("fp32x3", "tf32")]
     assert bounds[1] == pytest.approx(3 * bounds[0])

@@ -79,16 +79,20 @@ def kernel_with(source: Source, name: str, text: str) -> CompiledKernel:
     return compile_unit(dataclasses.replace(source, headers=headers), ARCHS["sm_90a"].name)
 
 
+def mistaken(fault: Fault, name: str, text: str) -> str:
+    """The text of file `name` with the mistake made in it."""
+    places = [match.start() for match in re.finditer(re.escape(fault.text), text)]
+    assert places, f"{name} has no {fault.text!r} any more: make the mistake in its new text"
+    at = places[fault.which]
+    return text[:at] + fault.instead + text[at + len(fault.text) :]
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_mistake_in_a_rung_is_reported_with_its_place(fault):
     rung, bench = find_rung(fault.rung), Bench(SEVEN_TILES)
     source, name, text = rung_source(fault, bench)
-    places = [match.start() for match in re.finditer(re.escape(fault.text), text)]
-    assert places, f"{name} has no {fault.text!r} any more: make the mistake in its new text"
-    at = places[fault.which]
-    wrong = text[:at] + fault.instead + text[at + len(fault.text) :]
     with pytest.raises(EmulatorFault) as caught:
-        bench.run(rung, SMALL[rung.id], kernel_with(source, name, wrong))
+        bench.run(rung, SMALL[rung.id], kernel_with(source, name, mistaken(fault, name, text)))
     hazard = caught.value.hazard
     assert hazard.kind == fault.kind, str(hazard)
     # The line that meets the missing thing, and the one it meets, down to the rung's own file.

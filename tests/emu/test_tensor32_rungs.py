@@ -1,4 +1,4 @@
-"""t01 (tf32), t02 and t03 (fp32x3) on the emulator: right at every shape and layout, in fp32's accuracy, in hard ranges."""
+"""t01 (tf32), t02 and t03 (fp32x3) on the emulator: right at every shape and layout, fp32's accuracy, hard ranges."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_t01_rounds_operands_to_tf32_to_nearest():
     np.testing.assert_array_equal(got[:4], np.float32(want[:4]))
 
 
-# --- fp32x3: accuracy and hard ranges -----------------------------------------------------------------------------------
+# --- fp32x3: accuracy and hard ranges --------------------------------------------------------------------------------
 
 
 def run_on(rung: Rung, a: np.ndarray, b: np.ndarray) -> np.ndarray:

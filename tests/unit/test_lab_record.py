@@ -135,7 +135,7 @@ def test_the_suites_of_the_repository_can_be_read_and_planned(name, monkeypatch)
 
 
 def test_rungs_of_another_precision_are_chosen_with_it_and_refused_without():
-    assert [rung.id for rung in select_rungs(None, "f32", "fp32x3")] == ["t02_fp32x3"]
+    assert [rung.id for rung in select_rungs(None, "f32", "fp32x3")] == ["t02_fp32x3", "t03_fp32x3_split"]
     with pytest.raises(ConfigRejected, match="with precision 'ieee'; it multiplies f32 with precision 'tf32'"):
         select_rungs("t01", "f32")
     with pytest.raises(ConfigRejected, match="no ladder for dtype 'bf16' and precision 'tf32'"):

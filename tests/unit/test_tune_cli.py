@@ -49,12 +49,12 @@ def test_without_a_gpu_it_says_so_in_one_line_and_leaves_with_2(tmp_path):
     assert done.stdout == ""
 
 
-def test_a_dry_run_of_a_precision_tries_its_rung(tmp_path):
-    done = run(tmp_path, "--shapes", "256x256x256", "--precision", "fp32x3", "--keep", "3", "--dry-run")
+def test_a_dry_run_of_a_precision_tries_its_rungs(tmp_path):
+    done = run(tmp_path, "--shapes", "256x256x256", "--precision", "fp32x3", "--keep", "6", "--dry-run")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("fp32x3 nn 256 x 256 x 256 on ")
-    assert [line.split()[1] for line in lines if line[:1].isdigit()][:3] == ["t02"] * 3
+    assert {line.split()[1] for line in lines if line[:1].isdigit()} >= {"t02", "t03"}
 
 
 def test_a_dry_run_prints_the_order_and_what_was_pruned_and_no_time(tmp_path):

@@ -46,13 +46,13 @@ def _ring(config: GemmConfig, problem: GemmProblem) -> int:
 
 
 MOST_BORROWED = 4 * 2**30
-"""Bytes of split operands that a product may borrow: 1.5 times what its operands take, so those of 16384 x 16384 both."""
+"""Bytes that a product may borrow for split operands, 1.5 times what they take themselves: two of 16384 x 16384 fit."""
 RECORD_HEAD = 32
 RECORD_SLOT = 256
 
 
 def record_bytes(extent: int, tile_k: int, lines: int, k: int) -> int:
-    """Of one batch entry of a split operand (cuda/tile/split_operand.cuh): its origin and tiles' extremes, its tiles."""
+    """Of one batch entry of a split operand (cuda/tile/split_operand.cuh): origin, extremes of its tiles, its tiles."""
     tiles = ceil_div(lines, extent) * ceil_div(k, tile_k)
     return ceil_div(RECORD_HEAD + 8 * tiles, RECORD_SLOT) * RECORD_SLOT + 6 * tiles * extent * tile_k
 
@@ -73,22 +73,28 @@ def _split_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Cons
     return _fp32x3_constants(config, problem) | {"a_unit": 0, "b_unit": 0, "a_wide": True, "b_wide": True}
 
 
+def _shapes(config: GemmConfig, least_k: int) -> Iterator[str | None]:
+    """What readers of fragments need of all rungs here, and mend.cuh."""
+    yield power_of_two("tile_m", config.tile_m, 32)
+    yield power_of_two("tile_n", config.tile_n, 32)
+    yield power_of_two("tile_k", config.tile_k, least_k)
+    yield power_of_two("warp_m", config.warp_m, 16)
+    yield power_of_two("warp_n", config.warp_n, 16)
+    for name, tile, warp in (("m", config.tile_m, config.warp_m), ("n", config.tile_n, config.warp_n)):
+        if warp > tile:
+            yield f"warp_{name}={warp} is larger than tile_{name}={tile}"
+    if config.warp_n > 64:
+        yield f"warp_n={config.warp_n}; a lane's results of 16 rows are at most 64 columns"
+
+
 def _check_split(config: GemmConfig, problem: GemmProblem) -> str | None:
     """What splitting in patches of 4 x 4 and the copies of whole passes need (split.cuh, t03_fp32x3_split.cuh)."""
 
     def reasons() -> Iterator[str | None]:
-        yield power_of_two("tile_m", config.tile_m, 32)
-        yield power_of_two("tile_n", config.tile_n, 32)
-        yield power_of_two("tile_k", config.tile_k, 32)
-        yield power_of_two("warp_m", config.warp_m, 16)
-        yield power_of_two("warp_n", config.warp_n, 16)
-        for name, tile, warp in (("m", config.tile_m, config.warp_m), ("n", config.tile_n, config.warp_n)):
-            if warp > tile:
-                yield f"warp_{name}={warp} is larger than tile_{name}={tile}"
+        yield from _shapes(config, 32)
+        for tile in (config.tile_m, config.tile_n):
             if 6 * tile * config.tile_k % (16 * config.threads):
                 yield f"{config.threads} threads do not copy {6 * tile * config.tile_k} B of a tile in whole passes"
-        if config.warp_n > 64:
-            yield f"warp_n={config.warp_n}; a lane's results of 16 rows are at most 64 columns"
         if not 2 <= config.stages <= 8:
             yield f"stages={config.stages}; 2 to 8 are possible"
         if (borrowed := _borrowed(config, problem)) > MOST_BORROWED:
@@ -100,9 +106,9 @@ def _check_split(config: GemmConfig, problem: GemmProblem) -> str | None:
 def _split_space() -> tuple[GemmConfig, ...]:
     shapes = (
         # tile_m, tile_n, warp_m, warp_n, min_blocks
-        (128, 128, 64, 32, 1), (128, 128, 32, 64, 1), (128, 256, 64, 64, 1), (256, 128, 64, 64, 1),
-        (128, 64, 32, 32, 2), (64, 128, 32, 32, 2), (128, 64, 64, 32, 2), (64, 128, 32, 64, 2), (64, 64, 32, 32, 3),
-        (64, 32, 32, 16, 4), (32, 64, 16, 32, 4), (32, 32, 16, 16, 4),
+        (128, 128, 64, 32, 1), (128, 128, 32, 64, 1), (128, 64, 32, 32, 2), (64, 128, 32, 32, 2), (128, 64, 64, 32, 2),
+        (64, 128, 32, 64, 2), (64, 64, 32, 32, 3), (64, 64, 32, 32, 2), (64, 32, 32, 16, 4), (32, 64, 16, 32, 4),
+        (32, 32, 16, 16, 4),
     )  # fmt: skip
     return tuple(
         GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
@@ -114,16 +120,7 @@ def _check(step_k: int) -> Callable[[GemmConfig, GemmProblem], str | None]:
     """What Copy32 and the readers need; `step_k`: of one tensor-core instruction."""
 
     def reasons(config: GemmConfig, problem: GemmProblem) -> Iterator[str | None]:
-        yield power_of_two("tile_m", config.tile_m, 32)
-        yield power_of_two("tile_n", config.tile_n, 32)
-        yield power_of_two("tile_k", config.tile_k, 2 * step_k)
-        yield power_of_two("warp_m", config.warp_m, 16)
-        yield power_of_two("warp_n", config.warp_n, 16)
-        for name, tile, warp in (("m", config.tile_m, config.warp_m), ("n", config.tile_n, config.warp_n)):
-            if warp > tile:
-                yield f"warp_{name}={warp} is larger than tile_{name}={tile}"
-        if config.warp_n > 64:
-            yield f"warp_n={config.warp_n}; a lane's results of 16 rows are at most 64 columns"
+        yield from _shapes(config, 2 * step_k)
         if config.stages != 2:
             yield f"stages={config.stages}; it has no such choice, 2 is its value"
         for name, extent, k_inner in (

@@ -63,6 +63,7 @@ class Fit:
 
 
 _TENSOR = Fit(1.05, 0.22, 0.74, 1.14, 0.23, 0.06, 2.4, 0.92, 4.7, 0.21, 2.1, 2.5, 1.0, 0.5)
+_PARTS = Fit(1.35, 1.05, 0.14, 1.1, 2.1, 0.47, 3.0, 0.92, 4.7, 0.21, 2.1, 0.4, 1.0, 0.0)
 _FFMA = Fit(1.4, 1.28, 0.23, 1.3, 0.4, 0.024, 0.8, 1.0, 2.9, 0.0, 2.1, 2.5, 1.0, 0.04)
 
 
@@ -96,8 +97,14 @@ def _packed(problem: GemmProblem, tile: tuple[int, int, int], packs: tuple[str, 
     return program_for(problem, plan).product.problem
 
 
-def estimate_registers(config: GemmConfig) -> int:
-    """Registers a thread: accumulators, fragments of a step (two sets where they are loaded ahead), bookkeeping."""
+def estimate_registers(config: GemmConfig, rung: Rung | None = None) -> int:
+    """Registers a thread: accumulators, fragments of a step (two sets where they are loaded ahead), bookkeeping.
+
+    Rungs of fp32x3: three parts of each fragment, of A one row of pieces and the next, and the sums of a row.
+    """
+    if rung is not None and rung.precision == "fp32x3":
+        right = 3 * config.warp_n // 4 * (2 if rung.splits else 1)
+        return config.warp_m * config.warp_n // 32 + config.warp_n // 2 + 24 + right + _BOOKKEEPING
     if on_tensor_cores(config):
         tile = config.warp_m * config.warp_n // 32
         fragments = (config.warp_m + config.warp_n) // 4
@@ -110,8 +117,8 @@ def predict(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, pack
     """The model's word on one candidate that why_not has let pass. `packs`: operands copied to aligned lines first."""
     before = problem
     problem = as_packed(problem, config, packs)
-    arch, fit = gpu.arch, _TENSOR if on_tensor_cores(config) else _FFMA
-    registers = estimate_registers(config)
+    arch, fit = gpu.arch, _PARTS if problem.kind == "fp32x3" else _TENSOR if on_tensor_cores(config) else _FFMA
+    registers = estimate_registers(config, rung)
     cap = arch.registers_per_sm // max(config.threads * config.min_blocks, 1)
     shared = rung.shared_bytes(config, problem)
     granted = max(min(registers, cap, arch.registers_per_thread), 1)
@@ -132,8 +139,7 @@ def predict(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, pack
         block_us += config.tile_m * config.tile_n / (fit.stores_a_clock * gpu.boost_mhz)
     sm_us = busiest * (block_us + fit.block_us / beside)
     dram_us = problem.bytes / (gpu.dram_gb_s * fit.dram) * 1e-3
-    # t02 and t03 are each the quicker somewhere, which their own terms tell
-    below = 0 if problem.kind == "fp32x3" else _rungs_above(rung.id, problem.kind)
+    below = _rungs_above(rung.id, problem.kind)
     total = max(sm_us, dram_us) * (1 + fit.below_the_top * below) + fit.launch_us
     bandwidth = gpu.dram_gb_s * fit.passes * 1e3  # bytes a microsecond
     for name in packs:

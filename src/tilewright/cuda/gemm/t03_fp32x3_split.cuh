@@ -119,8 +119,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
     if (Cfg::chains && tile < tiles) far.take(acc, first);
   }
   if constexpr (Cfg::chains) far.give(acc);
-  cp_async_wait<0>();
-  __syncthreads();
+  // All tiles have landed and are read: the barrier at the last one's last place was the last, and their place is free.
   const int row = origin.row + at.row0, col = origin.col + at.col0;
   if (tiles > 0) {
     float* const scratch = reinterpret_cast<float*>(shared);
