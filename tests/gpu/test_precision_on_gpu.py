@@ -16,8 +16,8 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize("precision", ["tf32", "fp32x3"])
-def test_a_product_is_right_and_stays_inside(torch, precision, case):
+@pytest.mark.parametrize(("precision", "rung"), [("tf32", "t01"), ("fp32x3", "t02"), ("fp32x3", "t03")])
+def test_a_product_is_right_and_stays_inside(torch, precision, rung, case):
     torch.manual_seed(case.m * 7 + case.n * 5 + case.k)
     a = place(torch, (*case.batch, case.m, case.k), case.a)
     b = place(torch, (*(case.batch if case.b_batch is None else case.b_batch), case.k, case.n), case.b)
@@ -31,7 +31,7 @@ def test_a_product_is_right_and_stays_inside(torch, precision, case):
         c = place(torch, (*case.batch, case.m, case.n), case.c)
         if case.beta == 0:
             c = torch.full_like(c, float("nan"))  # must not be read
-    out = tw.matmul(a, b, c=c, alpha=case.alpha, beta=case.beta, out=target.view, precision=precision)
+    out = tw.matmul(a, b, c=c, alpha=case.alpha, beta=case.beta, out=target.view, precision=precision, rung=rung)
     torch.cuda.synchronize()
     verdict = check(
         out.cpu().numpy(), a.cpu().numpy(), b.cpu().numpy(), c=None if c is None else c.cpu().numpy(),
@@ -40,6 +40,14 @@ def test_a_product_is_right_and_stays_inside(torch, precision, case):
     assert verdict.ok, verdict.reason
     assert target.unwritten() == 0
     assert target.intact_around(), "written beside the result"
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_split_operands_keep_fp32s_accuracy_in_hard_ranges(values):
+    a, b = make_operands(values, 200, 136, 600, seed=3)
+    errors = Exact.of(a, b).errors(np.asarray(tw.matmul(a, b, precision="fp32x3", rung="t03")))
+    assert errors.kinds
+    assert errors.share < 8
 
 
 @pytest.mark.parametrize("values", VALUES)

@@ -16,6 +16,10 @@ def _kinds(record: Record) -> str:
     return DASH if found is None else "yes" if found else "NO"
 
 
+def _rung_of_parts(record: Record) -> str:
+    return str(record["case"]["rungs"]["fp32x3"])
+
+
 def _size(record: Record) -> str:
     return "{m} x {n} x {k}".format(**record["case"])
 
@@ -26,6 +30,7 @@ def _layout(record: Record) -> str:
 
 ACCURACY: tuple[Column, ...] = (
     ("m x n x k", _size),
+    ("fp32x3 by", _rung_of_parts),
     ("fp32x3 rms", _error("fp32x3", "rms")),
     ("cuBLAS fp32 rms", _error("cuBLAS fp32", "rms")),
     ("fp32x3 max", _error("fp32x3", "max")),
@@ -35,6 +40,7 @@ ACCURACY: tuple[Column, ...] = (
 )
 RANGES: tuple[Column, ...] = (
     ("operands", lambda record: str(record["case"]["values"])),
+    ("fp32x3 by", _rung_of_parts),
     ("fp32x3", _error("fp32x3", "share", ".2f")),
     ("cuBLAS fp32", _error("cuBLAS fp32", "share", ".2f")),
     ("infinite, NaN and finite where float64 is", _kinds),
