@@ -115,7 +115,7 @@ def again(store: Store) -> Store:
 
 def test_problems_of_a_precision_try_its_rungs_and_are_kept_apart(world, store):
     plain, parts = (GemmProblem.dense(512, 512, 512, precision=how) for how in ("ieee", "fp32x3"))
-    first, second = tune_problems([parts, plain], store=store, kept=6)
+    first, second = tune_problems([parts, plain], store=store, kept=24)
     assert {candidate.rung.id for candidate in first.space.kept} == {"t02_fp32x3", "t03_fp32x3_split"}
     assert all(candidate.rung.id.startswith("f") for candidate in second.space.kept)
     assert first.entry.kernels == kernel_set("fp32x3") != second.entry.kernels
