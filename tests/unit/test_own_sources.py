@@ -7,6 +7,7 @@ import pytest
 from tilewright.errors import CompileError
 from tilewright.jit import compile_source
 from tilewright.jit.compile import kernel_cache
+from tilewright.jit.host_code import device_part
 from tilewright.jit.wheels import STANDARD, advice
 
 
@@ -91,18 +92,111 @@ def test_without_the_wheels_the_error_names_them(spelling, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("#include <vector>\n", "host's C"),
-        ('#include "ours.h"\n', "Name the folder of ours.h"),
-        ("int main() { cudaDeviceSynchronize(); }", "host code"),
+        ("#include <vector>\n__device__ std::vector<int> kept;", "host's C"),
+        ('#include "ours.h"\nint main() {}', "Name the folder of ours.h"),
+        ("#include <cub/cub.cuh>\nint main() {}", "pip install|cub/block/block_reduce.cuh"),
     ],
 )
 def test_what_run_time_compilation_cannot_read_is_explained(text, says):
     with pytest.raises(CompileError, match=says):
-        compile_source(text + "__global__ void k(int *x) { *x = 1; }", entry="k")
+        compile_source(text + "\n__global__ void k(int *x) { *x = cub::PtxVersion(*x) + zzz; }", entry="k")
 
 
 def test_other_errors_get_no_advice():
-    assert advice('k.cu(1): error: expected a ";"', "__global__ void k() {}", "13.0") == ""
+    assert advice('k.cu(1): error: expected a ";"', "13.0") == ""
+
+
+PROGRAM = """// a whole program, as samples are
+#include <cstdio>
+#include <vector>
+#include <sys/time.h>
+#include <cublas_v2.h>
+using namespace std;
+#define DEV __device__ __forceinline__
+#define CEIL(a, b) (((a) + (b) - 1) / (b))
+template <typename T = float> struct Pair { T a, b; DEV T sum() const { return a + b; } };
+DEV float twice(float x = 1.f) { return 2 * x; /* } */ }
+constexpr int blocks(int n) { return CEIL(n, 256); }
+namespace ops {
+__device__ float next(float x) { return x + 1; }
+void of_host(vector<int>& v) { for (auto& x : v) x = '{'; }
+}
+__constant__ float table[4] = {1, 2, 3, 4};
+template <int N>
+__global__ void __launch_bounds__(256) scale(float* x, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) { Pair<> p{twice(x[i]), ops::next(table[i & 3])}; x[i] = p.sum() * N + blocks(256); }
+}
+static void check(cudaError_t e, const char* what = "x");
+double now() { timeval t; gettimeofday(&t, 0); return t.tv_sec + 1e-6 * t.tv_usec; }
+template <class F> float bench(F f) { cudaEvent_t a; cudaEventCreate(&a); f(); return 0; }
+int main(int argc, char **argv)
+{
+  vector<float> h(1024, 1.f); string s = "}{"; // {
+  scale<3><<<CEIL(1024, 256), 256>>>(nullptr, 1024);
+  auto t = now(); printf("%d %s\\n", (int)h.size(), R"x({ " )x");
+  return 0;
+}
+int global_of_the_kernel = 7;
+"""
+
+
+def test_a_whole_program_is_taken_without_its_host_part():
+    kernel = compile_source(PROGRAM, entry="scale<3>")
+    assert ".entry _Z5scaleILi3EEvPfi(" in kernel.ptx
+    assert "ld.const" in kernel.ptx
+
+
+def test_what_is_left_of_a_program_stands_on_its_lines():
+    left = device_part(PROGRAM, dropped=["vector"]).splitlines()
+    whole = PROGRAM.splitlines()
+    assert len(left) == len(whole)
+    gone = [number for number, (a, b) in enumerate(zip(left, whole, strict=True), 1) if a != b]
+    assert gone == [3, 6, 14, 22, 23, 24, *range(25, 32)]
+    assert not any(left[number - 1].strip() for number in gone)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "struct A { void f() { } int x; };\n",
+        "typedef void (*Call)(int);\n",
+        "#define KERNEL(n) __global__ void n\nKERNEL(k)(int *x) { *x = 1; }\n",
+        "#define BOTH __host__ __device__\ntemplate <class T>\nBOTH T f(T x) { return x; }\n",
+        'extern "C" { __device__ int g(int); }\n',
+        'INSTANTIATE(float);\nstatic_assert(sizeof(int) == 4, "");\n',
+        "auto add = [](int a, int b) { return a + b; };\n",
+        "__device__ bool operator==(Pair a, Pair b) { return a.x == b.x; }\n",
+        "int table[] = {1, 2};\n// int main() { }\n",
+        "__device__ int unclosed() { return 1;\n",
+    ],
+)
+def test_what_a_kernel_may_use_is_left(text):
+    assert device_part(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "int main() { return 0; }",
+        "static inline std::vector<int> f(int a = g(3)) { return {a}; }",
+        "std::ostream& operator<<(std::ostream& o, A a) { return o; }",
+        "void Timer::stop() const { }",
+        "template <class T, int N = 3> T* make(T (&x)[N]) { return x; }",
+        "__host__ int only() { return 1; }",
+        "void later(int, float);",
+        'extern "C" int puts(const char*);',
+        "using std::vector;",
+    ],
+)
+def test_what_only_the_host_can_use_is_blanked(text):
+    assert device_part(text).strip() in ("", 'extern "C"')
+
+
+def test_an_error_in_a_program_is_that_of_its_kernel():
+    with pytest.raises(CompileError, match=r'own.cu\(19\): error: identifier "oops" is undefined') as caught:
+        compile_source(PROGRAM.replace("threadIdx.x;", "threadIdx.x + oops;"), entry="scale<3>", name="own.cu")
+    assert "gettimeofday" not in str(caught.value)
 
 
 def test_an_exported_cache_keeps_the_names_of_kernels(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -178,31 +178,64 @@ def compile_source(
     `entry` is the kernel as C++ names it (`scale`, `ns::scale`, `scale<float, 4>`), or its name in the PTX; the
     result's `entry` is the latter. `include` names folders for quoted includes, before which the package's own device
     code is searched last. CUDA's headers come from installed wheels, for the C library's there are stand-ins
-    (jit/wheels.py).
+    (jit/wheels.py). Where that does not compile, it is tried without the host's part (jit/host_code.py).
     Raises CompileError with the compiler's log, or when the source has no such entry.
     """
+    from .host_code import device_part
     from .source import CUDA_ROOT
-    from .wheels import IMPLICIT, advice, needs_toolkit, standard_headers, toolkit
+    from .wheels import IMPLICIT, is_of_cuda, missing_header, needs_toolkit, standard_headers, toolkit
 
     folders = [*(Path(folder) for folder in include), CUDA_ROOT]
     headers = gather(text, folders, leave=True)
     libraries = toolkit() if needs_toolkit(text, headers) else ()
     expression = "" if entry.startswith("_Z") else entry
-    source = Source(text, name, entry, (*standard_headers(), *headers), expression)
-    try:
+
+    def compiled(text: str, headers: tuple[tuple[str, str], ...]) -> CompiledKernel:
+        source = Source(text, name, entry, (*standard_headers(), *headers), expression)
         return compile_unit(source, arch, (f"--pre-include={IMPLICIT}", "--device-int128", *options), libraries)
-    except CompileError as error:
-        refused = str(error)
-        errors = [line for line in error.log.splitlines() if ": error:" in line]
-        unnamed = bool(errors) and all("__nv_name_map" in line and "overloaded" not in line for line in errors)
-        if unnamed or "reported no registers" in refused or "has no kernel named" in refused:
-            raise CompileError(
-                f"{name} has no kernel {entry!r}{_others(text)}. Give its name as C++ knows it, a template's with its "
-                f"arguments (scale<float, 4>).", error.log
-            ) from error  # fmt: skip
-        if hint := advice(error.log, text, nvrtc.version()):
-            raise CompileError(f"{refused}\n{hint}", error.log) from error
-        raise
+
+    def attempts() -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
+        """The file as it is; then without its host part, as long as that makes a difference."""
+        yield text, headers
+        bodies, last = [body for _, body in headers], (text, headers)
+        while True:
+            missing = missing_header(failures[-1].log)
+            # not one in quotes, which may be part of the kernel; of CUDA's only what may be the host's
+            in_brackets = any(f"<{missing}>" in body for body in (text, *bodies))
+            if missing is not None and in_brackets and (len(failures) > 1 or not is_of_cuda(missing)):
+                dropped[missing] = None
+            part = device_part(text, bodies, dropped)
+            this = part, tuple((header, device_part(body, bodies, dropped)) for header, body in headers)
+            if this == last:
+                return
+            yield this
+            last = this
+
+    failures: list[CompileError] = []
+    dropped: dict[str, None] = {}
+    for attempt in attempts():
+        try:
+            return compiled(*attempt)
+        except CompileError as error:
+            failures.append(error)
+    raise _explained(failures[-1], name, entry, text, tuple(dropped)) from failures[-1]
+
+
+def _explained(error: CompileError, name: str, entry: str, text: str, dropped: Sequence[str]) -> CompileError:
+    """The error with what to try about it. `dropped`: headers that were not there and were done without."""
+    from .wheels import advice
+
+    refused, version = str(error), nvrtc.version()
+    errors = [line for line in error.log.splitlines() if ": error:" in line]
+    unnamed = bool(errors) and all("__nv_name_map" in line and "overloaded" not in line for line in errors)
+    if unnamed or "reported no registers" in refused or "has no kernel named" in refused:
+        return CompileError(
+            f"{name} has no kernel {entry!r}{_others(text)}. Give its name as C++ knows it, a template's with its "
+            f"arguments (scale<float, 4>).", error.log
+        )  # fmt: skip
+    hints = [hint for header in dropped if (hint := advice(f'cannot open source file "{header}"', version))]
+    hints += [hint for hint in [advice(error.log, version)] if hint]
+    return CompileError("\n".join([refused, *dict.fromkeys(hints)]), error.log)
 
 
 def _others(text: str) -> str:

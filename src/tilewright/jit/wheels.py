@@ -75,24 +75,35 @@ def library(name: str, inner: tuple[str, ...]) -> Library:
     return Library(tuple(folders), f"{name} {package.version} {digest.hexdigest()}")
 
 
-def advice(log: str, text: str, version: str) -> str:
-    """What to try about a compiler's log that speaks of a header that was not found, or of host code; "" otherwise."""
-    if found := _NOT_FOUND.search(log):
-        name = found[1]
+def missing_header(log: str) -> str | None:
+    """The header that a compiler's log says it did not find."""
+    found = _NOT_FOUND.search(log)
+    return found[1] if found else None
+
+
+def is_of_cuda(header: str) -> bool:
+    """Whether it is one of the CUDA toolkit's."""
+    return header.startswith(("cu", "crt/", "nv/", "thrust/", "mma.h", "cooperative_groups"))
+
+
+def advice(log: str, version: str) -> str:
+    """What to try about a compiler's log, where that is known; else "". `version`: of NVRTC, as "13.0"."""
+    if "is not allowed in JIT mode" in log:
+        return (
+            "Run-time compilation takes device code alone, and a header holds host code. Of cub include the header of "
+            "the algorithm, such as cub/block/block_reduce.cuh; in headers of your own put host code between #ifndef "
+            "__CUDACC_RTC__ and #endif."
+        )
+    if name := missing_header(log):
         if "." not in name and "/" not in name:
             return (
-                f"<{name}> is the host's C++ library, which run-time compilation does not have. Take it and the code "
-                "that needs it out, or put them between #ifndef __CUDACC_RTC__ and #endif."
+                f"<{name}> is of the host's C++ library, which run-time compilation does not have. Code that needs it "
+                "goes between #ifndef __CUDACC_RTC__ and #endif."
             )
-        if name.startswith(("cuda", "crt/", "nv/", "cub/", "thrust/", "mma.h", "cooperative_groups", "cu")):
+        if is_of_cuda(name):
             wheels = " ".join(f"'{wheel}=={version}.*'" for wheel, _ in TOOLKIT)
             return f"{name} is one of CUDA's headers. They are wheels: pip install {wheels}"
         return f"Name the folder of {name} with include= (on the command line --include)."
     if "which instance of overloaded function" in log:
         return "Several kernels have this name: rename one, or give the name of one of them in the PTX (_Z...)."
-    if "<<<" in text or re.search(r"\bint\s+main\s*\(", text):
-        return (
-            "The source holds host code (main, or a launch with <<< >>>), which run-time compilation cannot read. "
-            "Put it between #ifndef __CUDACC_RTC__ and #endif, or the kernel into a file of its own."
-        )
     return ""
