@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.emu import Emulator, EmuResult
 from tilewright.errors import ConfigRejected
-from tilewright.jit import CompiledKernel
+from tilewright.jit import CompiledKernel, use_executor
 from tilewright.lab.check import CheckResult, check, reference
 from tilewright.lab.numbers import POISON, STORED, from_stored, rounded, to_stored, to_tf32
 from tilewright.ladder import GemmConfig
@@ -170,20 +170,21 @@ class Bench:
         )
         out = emulator.upload(self.out.bits.view(np.uint8), "out")
         c, scalars = c if self.problem.use_c else 0, (self.case.alpha, self.case.beta or 0.0)
-        if rung.splits:
-            program = program_for(self.problem, Plan(rung, config, "", ""))
-            if reason := rung.why_not(self.problem, config, emulator.arch):
-                raise ConfigRejected(reason)
-            work = emulator.upload(np.full(program.workspace_bytes, 0xFF, np.uint8), "workspace")
-            bases = {"a": a, "b": b, "c": c, "out": out + self.out.byte_offset, "work": work}
-            for stage in program.stages:
-                own = kernel if stage is program.product else None
-                launch, _ = stage.launch(self.problem.batch, bases, *scalars)
-                emulator.launch(own or stage.compile(emulator.arch), launch)
-        else:
-            at = Addresses(a, b, out + self.out.byte_offset, c)
-            kernel = kernel or rung.compile(self.problem, config, emulator.arch)
-            emulator.launch(kernel, rung.plan(self.problem, config, at, *scalars))
+        with use_executor(emulator):  # kernels are compiled to PTX only, which is all that it runs
+            if rung.splits:
+                program = program_for(self.problem, Plan(rung, config, "", ""))
+                if reason := rung.why_not(self.problem, config, emulator.arch):
+                    raise ConfigRejected(reason)
+                work = emulator.upload(np.full(program.workspace_bytes, 0xFF, np.uint8), "workspace")
+                bases = {"a": a, "b": b, "c": c, "out": out + self.out.byte_offset, "work": work}
+                for stage in program.stages:
+                    own = kernel if stage is program.product else None
+                    launch, _ = stage.launch(self.problem.batch, bases, *scalars)
+                    emulator.launch(own or stage.compile(emulator.arch), launch)
+            else:
+                at = Addresses(a, b, out + self.out.byte_offset, c)
+                kernel = kernel or rung.compile(self.problem, config, emulator.arch)
+                emulator.launch(kernel, rung.plan(self.problem, config, at, *scalars))
         self.out.bits[:] = emulator.download(out, self.out.bits.nbytes).view(self.out.bits.dtype)
         *before, last = emulator.results
         return Product(self._judge(), self.out.unwritten(), self.out.intact_around(), last, tuple(before))

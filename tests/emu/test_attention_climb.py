@@ -13,6 +13,7 @@ from tilewright.attention_problem import AttentionProblem
 from tilewright.cli import main
 from tilewright.emu import Emulator
 from tilewright.errors import ConfigRejected, EmulatorFault
+from tilewright.jit import use_executor
 from tilewright.jit.compile import compile_unit
 from tilewright.lab.attention import (
     AttentionStep,
@@ -46,16 +47,19 @@ def test_records_say_what_is_known_without_a_gpu():
 def test_a_missing_barrier_in_a03_is_caught(barrier):
     problem = AttentionProblem.dense(1, 1, 64, 96, 32)
     rung, config = find_attention_rung("a03"), AttentionConfig(32, 64, 32, 4)
-    right = rung.compile(problem, config, H200.arch)
+    emulator = Emulator()
+    with use_executor(emulator):  # to PTX only, here and below
+        right = rung.compile(problem, config, H200.arch)
     name, text = next((n, t) for n, t in right.source.headers if "a03" in n)
     wrong_text = text.replace(f"__syncthreads();  // {barrier}\n", "\n")
     assert wrong_text != text
     headers = tuple((n, wrong_text if n == name else t) for n, t in right.source.headers)
-    wrong = compile_unit(replace(right.source, headers=headers), H200.arch.name)
+    with use_executor(emulator):
+        wrong = compile_unit(replace(right.source, headers=headers), H200.arch.name)
     step, given = AttentionStep(rung, config, problem), prepare_attention(problem)
-    assert run_attention_checked(step, right, Emulator(), given).ok
+    assert run_attention_checked(step, right, emulator, given).ok
     with pytest.raises(EmulatorFault) as caught:
-        run_attention_checked(step, wrong, Emulator(), given)
+        run_attention_checked(step, wrong, emulator, given)
     assert caught.value.hazard.kind in ("shared_race", "async_copy_not_waited", "uninitialised_shared_read")
 
 

@@ -7,6 +7,7 @@ import pytest
 from tilewright.arch import GPUS
 from tilewright.emu import Emulator
 from tilewright.errors import EmulatorFault, MissingDependency
+from tilewright.jit import use_executor
 from tilewright.lab.ladder import Step, prepare, run_checked
 from tilewright.lab.peers import cutlass
 from tilewright.ladder import GemmConfig
@@ -24,8 +25,9 @@ def run(problem: GemmProblem, hazards: str = "raise", config: GemmConfig | None 
     """(verdict, counters, kinds of hazards) of CUTLASS's kernel on a problem."""
     rung = cutlass.rung_of(problem.dtype)
     step = Step(rung, config or rung.default, problem)
-    kernel = rung.compile(problem, step.config, GPU.arch)
     emulator = Emulator(GPU.name, hazards)
+    with use_executor(emulator):  # to PTX only
+        kernel = rung.compile(problem, step.config, GPU.arch)
     verdict = run_checked(step, kernel, emulator, prepare(problem))
     return verdict, emulator.last.counters, {hazard.kind for hazard in emulator.last.hazards}
 

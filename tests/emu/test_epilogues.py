@@ -16,7 +16,8 @@ import tilewright as tw
 from tilewright import epilogue as ep
 from tilewright.arch import ARCHS
 from tilewright.errors import ConfigRejected
-from tilewright.ladder import GEMM_RUNGS, find_rung
+from tilewright.jit import CompiledKernel
+from tilewright.ladder import GEMM_RUNGS, Rung, find_rung
 from tilewright.ops import launches
 from tilewright.plan import Plan
 from tilewright.problems import Epilogue, GemmProblem
@@ -212,12 +213,18 @@ def test_batch_invariant_rows_keep_their_bits_through_an_epilogue():
     np.testing.assert_array_equal(one[0], whole[37])
 
 
+def in_ptx(rung: Rung, problem: GemmProblem) -> CompiledKernel:
+    """The rung's kernel with its small config, without machine code."""
+    with tw.emulator():
+        return rung.compile(problem, SMALL[rung.id], ARCHS["sm_90a"])
+
+
 def test_only_operands_whose_rows_differ_and_lie_contiguous_are_fetched_ahead():
     a, b = values(64, 32), values(32, 64)
     lies = {"matrix": values(64, 64), "row": values(64), "column": values(64, 1), "transposed": values(64, 64).T}
     for name, x in lies.items():
         problem = tw.explain(a, b, epilogue=lambda acc, x: acc + x, x=x, gpu="H200").problem
-        kernel = find_rung("f12").compile(problem, SMALL["f12_multistage"], ARCHS["sm_90a"])
+        kernel = in_ptx(find_rung("f12"), problem)
         assert ("prefetch.global.L2" in kernel.ptx) == (name == "matrix"), name
 
 
@@ -250,15 +257,15 @@ def instructions(kernel) -> Counter[str]:
 @pytest.mark.parametrize("rung", ["f12_multistage", "h11_mma_multistage"])
 def test_an_epilogue_costs_what_it_computes_and_nothing_else(rung):
     """That of the sum itself compiles to the instructions of the kernel that has none, whose parameters are bare."""
-    found, config = find_rung(rung), SMALL[rung]
+    found = find_rung(rung)
     problem = GemmProblem.dense(64, 64, 64, dtype=found.dtypes[-1], out_dtype=found.out_dtypes[-1])
-    bare = found.compile(problem, config, ARCHS["sm_90a"])
+    bare = in_ptx(found, problem)
     assert re.search(r"\.param \.align \d+ \.b8 gemm_param_0\[152\]", bare.ptx)
     same = dataclasses.replace(problem, epilogue=Epilogue("acc", "value[i] = value[i];"))
-    assert instructions(found.compile(same, config, ARCHS["sm_90a"])) == instructions(bare)
+    assert instructions(in_ptx(found, same)) == instructions(bare)
     assert sum(instructions(bare).values()) > 200
     other = dataclasses.replace(problem, epilogue=Epilogue("-acc", "value[i] = -value[i];"))
-    assert instructions(found.compile(other, config, ARCHS["sm_90a"])) != instructions(bare)
+    assert instructions(in_ptx(found, other)) != instructions(bare)
 
 
 def test_operands_are_read_as_vectors_where_lines_are_aligned():

@@ -9,6 +9,7 @@ import pytest
 
 from tilewright.emu.memory import ARENA_BASE, Buffer, element_views
 from tilewright.emu.session import Emulator
+from tilewright.jit import use_executor
 from tilewright.ladder import find_rung
 from tilewright.ladder.rung import Addresses
 from tilewright.problems import ITEM_BYTES, GemmProblem, Matrix
@@ -50,7 +51,8 @@ def test_lines_beyond_32_bits_of_one_another_are_read_and_written_where_they_are
     a, b, out = view(starts[0], M, K), view(starts[1], K, N), view(starts[2], M, N)
     rng = np.random.default_rng(0)
     a[...], b[...], out[...] = rng.standard_normal((M, K)), rng.standard_normal((K, N)), np.nan
-    kernel = rung.compile(problem, rung.default, emulator.arch)
+    with use_executor(emulator):
+        kernel = rung.compile(problem, rung.default, emulator.arch)
     emulator.launch(kernel, rung.plan(problem, rung.default, Addresses(starts[0], starts[1], starts[2])))
     tolerance = {"f16": 2e-2, "f32": 1e-4}[dtype]
     np.testing.assert_allclose(out, a.astype(np.float64) @ b.astype(np.float64), rtol=tolerance, atol=tolerance)

@@ -11,10 +11,12 @@ from rung_products import Bench, Case
 from test_tensor_rungs import SMALL
 
 from tilewright.arch import ARCHS
+from tilewright.emu import Emulator
 from tilewright.errors import EmulatorFault
+from tilewright.jit import use_executor
 from tilewright.jit.compile import CompiledKernel, compile_unit
 from tilewright.jit.source import Source, render
-from tilewright.ladder import find_rung
+from tilewright.ladder import Rung, find_rung
 
 SEVEN_TILES = Case(32, 32, 7 * 16)
 WAIT, RACE, NEVER = "async_copy_not_waited", "shared_race", "uninitialised_shared_read"
@@ -67,16 +69,22 @@ FAULTS = [
 ]  # fmt: skip
 
 
-def rung_source(fault: Fault, bench: Bench) -> tuple[Source, str, str]:
+def rung_source(rung: Rung, bench: Bench) -> tuple[Source, str, str]:
     """The rung's source, and its own file's name and text."""
-    rung = find_rung(fault.rung)
     source = render(rung.include, rung.constants(bench.problem, SMALL[rung.id]), rung.entry)
     return source, rung.include, dict(source.headers)[rung.include]
 
 
 def kernel_with(source: Source, name: str, text: str) -> CompiledKernel:
     headers = tuple({**dict(source.headers), name: text}.items())
-    return compile_unit(dataclasses.replace(source, headers=headers), ARCHS["sm_90a"].name)
+    with use_executor(Emulator()):  # to PTX only
+        return compile_unit(dataclasses.replace(source, headers=headers), ARCHS["sm_90a"].name)
+
+
+@pytest.mark.parametrize("rung", dict.fromkeys(fault.rung for fault in FAULTS))
+def test_the_source_without_a_mistake_is_right(rung):
+    rung, bench = find_rung(rung), Bench(SEVEN_TILES)
+    bench.run(rung, SMALL[rung.id], kernel_with(*rung_source(rung, bench))).assert_right()
 
 
 def mistaken(fault: Fault, name: str, text: str) -> str:
@@ -90,7 +98,7 @@ def mistaken(fault: Fault, name: str, text: str) -> str:
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_mistake_in_a_rung_is_reported_with_its_place(fault):
     rung, bench = find_rung(fault.rung), Bench(SEVEN_TILES)
-    source, name, text = rung_source(fault, bench)
+    source, name, text = rung_source(rung, bench)
     with pytest.raises(EmulatorFault) as caught:
         bench.run(rung, SMALL[rung.id], kernel_with(source, name, mistaken(fault, name, text)))
     hazard = caught.value.hazard
@@ -101,4 +109,3 @@ def test_a_mistake_in_a_rung_is_reported_with_its_place(fault):
     if hazard.kind != NEVER:
         other = hazard.details["other_access" if hazard.kind == RACE else "the_copy"]
         assert f"from {name}:" in other
-    bench.run(rung, SMALL[rung.id], kernel_with(source, name, text)).assert_right()

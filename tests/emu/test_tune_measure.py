@@ -6,6 +6,7 @@ The emulator stands for the GPU's memory and launches; of the driver only what f
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from tilewright.attention_problem import AttentionProblem
 from tilewright.emu import Emulator
 from tilewright.errors import WrongResult
+from tilewright.jit import use_executor
 from tilewright.ladder import AttentionConfig, GemmConfig, find_attention_rung, find_rung
 from tilewright.problems import GemmProblem
 from tilewright.tuning import attention_measure, measure, race
@@ -42,7 +44,7 @@ class EmulatedGpu(Emulator):
 
 
 @pytest.fixture
-def gpu(monkeypatch) -> EmulatedGpu:
+def gpu(monkeypatch) -> Iterator[EmulatedGpu]:
     emulator = EmulatedGpu()
 
     class Driver:
@@ -94,7 +96,8 @@ def gpu(monkeypatch) -> EmulatedGpu:
     monkeypatch.setattr(race, "driver", Driver)
     monkeypatch.setattr(race, "bound_to", lambda ordinal: nullcontext())
     monkeypatch.setattr(race, "Stopwatch", FakeStopwatch)
-    return emulator
+    with use_executor(emulator):  # kernels are compiled to PTX only
+        yield emulator
 
 
 def test_a_product_is_verified_and_timed(gpu):
