@@ -18,6 +18,7 @@ from tilewright.problems import GemmProblem, Matrix
 
 FP32 = rungs_for("f32")
 SQUARE = GemmProblem.dense(512, 512, 512)
+WITH_C = GemmProblem.dense(512, 512, 512, use_c=True)
 SM_90A = ARCHS["sm_90a"]
 
 
@@ -148,8 +149,11 @@ def test_a_plan_covers_the_result_with_tiles_and_packs_what_it_was_given(rung):
 
 @pytest.mark.parametrize("rung", [rung for rung in FP32 if not rung.dynamic_shared], ids=str)
 def test_the_shared_bytes_told_are_those_the_compiler_sees(rung):
-    kernel = rung.compile(SQUARE, rung.default, SM_90A)
-    assert kernel.resources.shared_bytes == rung.shared_bytes(rung.default, SQUARE)
+    with emulator():
+        ptx = rung.compile(WITH_C, rung.default, SM_90A).ptx
+    variables = re.findall(r"^\s*\.shared [^;]*\.b8 \w+\[(\d+)\];", ptx, re.MULTILINE)
+    assert len(variables) == ptx.count(".shared .")
+    assert sum(map(int, variables)) == rung.shared_bytes(rung.default, WITH_C)
 
 
 def test_config_texts_name_what_they_have():
@@ -167,7 +171,7 @@ def test_ids_are_unique():
 def test_a_rung_whose_grids_may_overlap_waits_before_it_touches_global_memory(rung):
     """And no other one waits: its launch must not ask for overlap."""
     dtype = rung.dtypes[0]
-    problem = GemmProblem.dense(512, 512, 512, dtype=dtype, out_dtype=dtype, use_c=True, precision=rung.precision)
+    problem = dataclasses.replace(WITH_C, dtype=dtype, out_dtype=dtype, precision=rung.precision)
     with emulator():  # which takes PTX only
         lines = rung.compile(problem, rung.default, SM_90A).ptx.splitlines()
     waits = [number for number, line in enumerate(lines) if "griddepcontrol.wait" in line]

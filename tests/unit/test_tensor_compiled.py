@@ -15,6 +15,7 @@ from tilewright.ladder import GemmConfig, find_rung, rungs_for
 from tilewright.problems import GemmProblem
 
 RUNGS = [rung.id for rung in rungs_for("bf16")]
+# Kernels that one test compiles the others take, so that the defaults' are compiled once for each architecture.
 BELOW_CP_ASYNC = ("h01_simt", "h02_wmma_naive", "h03_wmma_warptile")
 
 
@@ -35,16 +36,21 @@ def with_prefix(counts: Counter[str], prefix: str) -> set[str]:
     return {opcode for opcode in counts if opcode.split(".")[0] == prefix}
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-@pytest.mark.parametrize(("arch", "layout"), [("sm_80", "nn"), ("sm_90a", "nn"), ("sm_90a", "nt")])
+@pytest.mark.parametrize(
+    ("rung", "arch", "layout"),
+    [
+        *((rung, "sm_90a", "nn") for rung in RUNGS),
+        *((rung, "sm_80", "nn") for rung in ("h03_wmma_warptile", "h07_wmma_three_stage", "h11_mma_multistage")),
+        *((rung, "sm_90a", "nt") for rung in ("h01_simt", "h07_wmma_three_stage", "h11_mma_multistage")),
+    ],
+)
 def test_no_default_spills(rung, arch, layout):
     resources = compiled(rung, layout, arch).resources
     assert (resources.spill_store_bytes, resources.spill_load_bytes, resources.stack_bytes) == (0, 0, 0)
     assert 0 < resources.registers <= 255
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("tile_k", [16, 32])
+@pytest.mark.parametrize(("arch", "tile_k"), [("sm_80", 32), ("sm_90a", 16)])
 def test_h07s_one_fragment_set_takes_fewer_registers_than_two(arch, tile_k):
     """A set is 4 fragments of A and 4 of B, 4 registers each, for each step of 16; a few of it may be saved elsewhere.
 
@@ -58,8 +64,13 @@ def test_h07s_one_fragment_set_takes_fewer_registers_than_two(arch, tile_k):
     assert one <= two - 16, (one, two)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("rung", [rung for rung in RUNGS if rung not in BELOW_CP_ASYNC])
+@pytest.mark.parametrize(
+    ("rung", "arch"),
+    [
+        *((rung, "sm_90a") for rung in RUNGS if rung not in BELOW_CP_ASYNC),
+        *((rung, "sm_80") for rung in ("h07_wmma_three_stage", "h11_mma_multistage")),
+    ],
+)
 def test_rungs_from_h04_on_copy_without_registers(rung, arch):
     counts = opcodes(compiled(rung, arch=arch))
     copies = with_prefix(counts, "LDGSTS")
@@ -75,8 +86,14 @@ def test_rungs_below_h04_pass_through_registers(rung):
     assert not with_prefix(counts, "LDGSTS")
 
 
-@pytest.mark.parametrize("out_dtype", ["f32", "bf16"])
-@pytest.mark.parametrize("rung", ["h08_mma", "h09_mma_swizzled", "h10_mma_three_stage", "h11_mma_multistage"])
+@pytest.mark.parametrize(
+    ("rung", "out_dtype"),
+    [
+        *((rung, "bf16") for rung in ("h08_mma", "h09_mma_swizzled", "h10_mma_three_stage", "h11_mma_multistage")),
+        ("h08_mma", "f32"),
+        ("h11_mma_multistage", "f32"),
+    ],
+)
 def test_results_leave_the_accumulators_in_accesses_of_8_bytes(rung, out_dtype):
     """128 accumulators of 4 bytes a thread, or of 2: so many stores, and none of another width. Nothing is staged."""
     kernel = compiled(rung, out_dtype=out_dtype)
@@ -90,9 +107,13 @@ def test_results_leave_the_accumulators_in_accesses_of_8_bytes(rung, out_dtype):
 
 
 @pytest.mark.parametrize(
-    ("layout", "plain", "transposed"), [("nn", "A", "B"), ("nt", "AB", ""), ("tn", "", "AB"), ("tt", "B", "A")]
-)
-@pytest.mark.parametrize("rung", ["h08_mma", "h11_mma_multistage"])
+    ("rung", "layout", "plain", "transposed"),
+    [
+        ("h11_mma_multistage", "nn", "A", "B"), ("h11_mma_multistage", "nt", "AB", ""),
+        ("h11_mma_multistage", "tn", "", "AB"), ("h11_mma_multistage", "tt", "B", "A"),
+        ("h08_mma", "nn", "A", "B"), ("h08_mma", "tt", "B", "A"),
+    ],
+)  # fmt: skip
 def test_fragments_come_four_matrices_at_a_time_transposed_where_k_is_not_contiguous(rung, layout, plain, transposed):
     """PTX and machine code agree: ldmatrix.x4 (LDSM.16.M88.4), with .trans (.MT88.4) where k is not contiguous."""
     kernel = compiled(rung, layout)

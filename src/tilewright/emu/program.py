@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+import numpy as np
+
 from ..errors import PtxError, UnknownInstruction
 from .isa import registry
 from .link import Linked, Routine, link, place, symbols
@@ -152,6 +154,20 @@ def _successors(entry: Entry, blocks: list[Block], block_at: dict[int, int]) -> 
     return out
 
 
+def _as_bits(numbers: set[int]) -> int:
+    """The set as an integer that has a bit for each number."""
+    out = bytearray(max(numbers, default=0) // 8 + 1)
+    for k in numbers:
+        out[k >> 3] |= 1 << (k & 7)
+    return int.from_bytes(out, "little")
+
+
+def _members(bits: int) -> np.ndarray:
+    """The numbers of a set of _as_bits, ascending."""
+    whole = np.frombuffer(bits.to_bytes(bits.bit_length() // 8 + 1, "little"), np.uint8)
+    return np.unpackbits(whole, bitorder="little").nonzero()[0]
+
+
 def _pack(
     entry: Entry, handlers: list[registry.Handler], blocks: list[Block], successors: list[list[int]]
 ) -> tuple[dict[Register, int], dict[int, int], dict[int, list[Register]]]:
@@ -165,27 +181,32 @@ def _pack(
     last: list[int] = []
 
     def touch(register: Register, position: int) -> int:
+        """Positions only grow here."""
         k = number.setdefault(register, len(order))
         if k == len(order):
             order.append(register)
             first.append(position)
             last.append(position)
-        first[k], last[k] = min(first[k], position), max(last[k], position)
+        last[k] = position
         return k
 
-    uses = [0] * len(blocks)
-    kills = [0] * len(blocks)
+    uses: list[int] = []
+    kills: list[int] = []
     for block in blocks:
+        used: set[int] = set()
+        killed: set[int] = set()
         for i in range(block.start, block.end):
             reads, writes, replaces = _effects(entry.instructions[i], handlers[i])
             for register in reads if replaces else [*reads, *writes]:
-                bit = 1 << touch(register, 2 * i)
-                if not kills[block.index] & bit:
-                    uses[block.index] |= bit
+                k = touch(register, 2 * i)
+                if k not in killed:
+                    used.add(k)
             for register in writes:
-                bit = 1 << touch(register, 2 * i + 1)
+                k = touch(register, 2 * i + 1)
                 if replaces:
-                    kills[block.index] |= bit
+                    killed.add(k)
+        uses.append(_as_bits(used))
+        kills.append(_as_bits(killed))
     live_in = list(uses)
     live_out = [0] * len(blocks)
     changed = True
@@ -199,14 +220,15 @@ def _pack(
                 live_out[k] = out
                 live_in[k] = uses[k] | (out & ~kills[k])
                 changed = True
+    starts, ends = np.array(first), np.array(last)
     for block in blocks:
         for bits, position in ((live_in[block.index], 2 * block.start), (live_out[block.index], 2 * block.end - 1)):
-            while bits:
-                low = bits & -bits
-                touch(order[low.bit_length() - 1], position)
-                bits ^= low
+            alive = _members(bits)
+            starts[alive] = np.minimum(starts[alive], position)
+            ends[alive] = np.maximum(ends[alive], position)
+    first, last = starts.tolist(), ends.tolist()
     after_calls = {
-        block.index + 1: [r for k, r in enumerate(order) if live_out[block.index] >> k & 1]
+        block.index + 1: [order[k] for k in _members(live_out[block.index])]
         for block in blocks
         if entry.instructions[block.end - 1].opcode.startswith("call")
     }
