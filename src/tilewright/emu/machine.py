@@ -1,6 +1,7 @@
 """A batch of blocks on the host: lanes as columns of register rows, and what handlers build on.
 
-Every instruction is bound once to the arrays of a machine; running a block of the program is calling those closures.
+A block of the program is bound to the arrays of a machine when a lane first reaches it; running it is calling those
+closures.
 """
 
 from __future__ import annotations
@@ -104,44 +105,45 @@ class Machine:
         self.heap_bytes = HEAP_BYTES
         self.shadow: Shadow = make_shadow(self)
         self.scheduler = Scheduler(self)
-        self.steps: list[list[Step]] = []
-        self.finals: list[Step] = []
-        self._bind()
+        self.steps: list[list[Step] | None] = [None] * len(program.blocks)
+        """Of each block that was reached, all but what ends it."""
+        self.finals: list[Step] = [self._falling(block.index + 1) for block in program.blocks]
+        if len(program.routines) > 1:  # a function that is entered sets the addresses that are bound by then
+            for block in program.blocks:
+                self.bind(block.index)
 
     def _dynamic_start(self) -> int:
         names = [v.name for v in self.program.module.variables if v.space == "shared" and v.extern]
         starts = [self.program.shared[name] for name in names if name in self.program.shared]
         return max(starts, default=-(-self.program.static_shared // 16) * 16)
 
-    def _bind(self) -> None:
-        for block in self.program.blocks:
-            steps: list[Step] = []
-            final: Step | None = None
-            bound = block.start
-            for i in range(block.start, block.end):
-                if i < bound:  # part of a group
+    def bind(self, index: int) -> list[Step]:
+        """Bind a block that has not been: its steps. Raises PtxError for what an instruction cannot be given."""
+        block = self.program.blocks[index]
+        steps: list[Step] = []
+        bound = block.start
+        for i in range(block.start, block.end):
+            if i < bound:  # part of a group
+                continue
+            instruction, handler = self.program.instructions[i], self.program.handlers[i]
+            bound = i + 1
+            try:
+                group = self._group(i, block.end) if handler.together and self.lanes <= FEW_LANES else []
+                if handler.together and len(group) > 1:
+                    steps.append(handler.together(self, group))
+                    bound = i + len(group)
                     continue
-                instruction, handler = self.program.instructions[i], self.program.handlers[i]
-                bound = i + 1
-                try:
-                    group = self._group(i, block.end) if handler.together and self.lanes <= FEW_LANES else []
-                    if handler.together and len(group) > 1:
-                        steps.append(handler.together(self, group))
-                        bound = i + len(group)
-                        continue
-                    step = handler.bind(self, instruction)
-                except (KeyError, ValueError, AttributeError, IndexError, TypeError) as error:
-                    if isinstance(error, PtxError):
-                        raise
-                    raise self.refusal(instruction, f"cannot be bound ({error!r})") from error
-                if handler.ends_block:
-                    final = step
-                else:
-                    steps.append(step if instruction.guard is None else self._guarded(instruction, step))
-            if final is None:
-                final = self._falling(block.index + 1)
-            self.steps.append(steps)
-            self.finals.append(final)
+                step = handler.bind(self, instruction)
+            except (KeyError, ValueError, AttributeError, IndexError, TypeError) as error:
+                if isinstance(error, PtxError):
+                    raise
+                raise self.refusal(instruction, f"cannot be bound ({error!r})") from error
+            if handler.ends_block:
+                self.finals[index] = step
+            else:
+                steps.append(step if instruction.guard is None else self._guarded(instruction, step))
+        self.steps[index] = steps
+        return steps
 
     def _group(self, start: int, end: int) -> list[Instruction]:
         """Instructions from `start` on with one opcode, none of which reads or writes what another writes."""

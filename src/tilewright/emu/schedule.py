@@ -111,7 +111,8 @@ class Scheduler:
             if ran >= watch.at and watch.look(here, ran):
                 self._endless(here, "the same state as before is reached again, so the loop has no end")
                 continue
-            for step in steps[here]:
+            block_steps = steps[here]
+            for step in machine.bind(here) if block_steps is None else block_steps:
                 step()
             block = program.blocks[here]
             clock[0] += block.end - block.start
