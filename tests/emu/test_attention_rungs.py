@@ -17,8 +17,8 @@ RUNGS = [rung.id for rung in ATTENTION_RUNGS]
     ("rung", "d_head", "is_causal"),
     [
         *((rung, 64, True) for rung in RUNGS),
-        *((rung, 64, False) for rung in ("a01", "a03", "a10", "a17")),
-        *((rung, 128, True) for rung in ("a04", "a08", "a12", "a17")),
+        *((rung, 64, False) for rung in ("a03", "a10")),
+        *((rung, 128, True) for rung in ("a04", "a17")),
     ],
 )
 def test_a_rung_is_right_at_ragged_lengths_with_its_tuned_config(rung, d_head, is_causal):
@@ -35,9 +35,7 @@ def test_a_rung_is_right_at_lengths_that_tiles_divide(rung, is_causal):
     assert verdict.ok, verdict.reason
 
 
-@pytest.mark.parametrize(
-    ("rung", "d_head"), [*(("a17", d) for d in (32, 64, 96, 192, 256)), ("a07", 96), ("a07", 256), ("a09", 192)]
-)
+@pytest.mark.parametrize(("rung", "d_head"), [*(("a17", d) for d in (32, 64, 96, 192, 256)), ("a07", 96), ("a09", 192)])
 def test_every_head_size_is_right_in_both_types(rung, d_head):
     config = AttentionConfig(d_head, 64, 32, 4, 2, 2, 2, buffer=True)
     dtype = "f16" if d_head in (64, 192) else "bf16"

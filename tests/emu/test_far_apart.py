@@ -6,6 +6,8 @@ import mmap
 
 import numpy as np
 import pytest
+from test_rungs import SMALL as SMALL32
+from test_tensor_rungs import SMALL as SMALL16
 
 from tilewright.emu.memory import ARENA_BASE, Buffer, element_views
 from tilewright.emu.session import Emulator
@@ -30,6 +32,7 @@ def untouched(nbytes: int) -> np.ndarray:
 @pytest.mark.parametrize("along", ["rows", "columns"])
 def test_lines_beyond_32_bits_of_one_another_are_read_and_written_where_they_are(rung, along):
     rung = find_rung(rung)
+    config = (SMALL32 | SMALL16).get(rung.id, rung.default)
     lies = Matrix(STEP, 1) if along == "rows" else Matrix(1, STEP)
     dtype = "f16" if "f16" in rung.dtypes else "f32"
     problem = GemmProblem(M, N, K, lies, lies, lies, dtype=dtype, out_dtype=dtype)
@@ -52,7 +55,7 @@ def test_lines_beyond_32_bits_of_one_another_are_read_and_written_where_they_are
     rng = np.random.default_rng(0)
     a[...], b[...], out[...] = rng.standard_normal((M, K)), rng.standard_normal((K, N)), np.nan
     with use_executor(emulator):
-        kernel = rung.compile(problem, rung.default, emulator.arch)
-    emulator.launch(kernel, rung.plan(problem, rung.default, Addresses(starts[0], starts[1], starts[2])))
+        kernel = rung.compile(problem, config, emulator.arch)
+    emulator.launch(kernel, rung.plan(problem, config, Addresses(starts[0], starts[1], starts[2])))
     tolerance = {"f16": 2e-2, "f32": 1e-4}[dtype]
     np.testing.assert_allclose(out, a.astype(np.float64) @ b.astype(np.float64), rtol=tolerance, atol=tolerance)

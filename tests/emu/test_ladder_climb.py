@@ -43,6 +43,7 @@ def test_all_rungs_climb_right_and_no_time_is_ever_printed(climb):
     validate(records, "climb")
     assert [record["case"]["rung"] for record in records] == FP32
     assert all(record["result"]["right"] for record in records)
+    assert all(record["result"]["counters"]["flops"]["ffma"] >= 2 * 128 * 256 * 64 for record in records)
     for rung in FP32:
         assert out.count(rung) == 2, "once in either table"
     assert max(map(len, out.splitlines())) <= 100

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ladder import GemmConfig, find_rung, rungs_for
+from tilewright.ladder import GemmConfig, rungs_for
 
 RUNGS = [rung.id for rung in rungs_for("f32")]
 
-# f05 to f12 at a tile that small problems do not drown in; the default's own tile is run by the aligned test.
+# f05 to f12 at a tile that small problems do not drown in; the defaults' own are run by test_ladder_climb.py.
 SMALL = {
     "f05_tile2d": GemmConfig(64, 64, 8, 8, 8),
     "f06_vectorized": GemmConfig(64, 64, 8, 8, 8),
@@ -45,28 +45,26 @@ def assert_product(out: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray 
     assert (np.abs(out - reference) <= bound).all(), np.abs(out - reference).max()
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_an_aligned_product_is_right_with_the_default_config(rung):
-    rng = np.random.default_rng(1)
-    config = find_rung(rung).default
-    m, n, k = max(64, config.tile_m), max(64, config.tile_n), max(64, 2 * config.tile_k)
-    a, b = operand(rng, m, k, "n"), operand(rng, k, n, "n")
-    with tw.emulator() as emulator:
-        out = tw.matmul(a, b, rung=rung)
-    assert_product(out, a, b, None, 1.0, 0.0)
-    assert emulator.last.counters.flops["ffma"] >= 2 * m * n * k
+# With their default configs all rungs climb in test_ladder_climb.py.
+SHAPES = [
+    (67, 131, 45, "nn", True),
+    (1, 70, 33, "nt", False),
+    (65, 1, 29, "tn", True),
+    (64, 64, 16, "tt", False),
+    (40, 50, 30, "ss", True),
+    (33, 34, 1, "nn", True),
+]
+WHOLE = ("f01_naive", "f03_shared", "f06_vectorized", "f12_multistage")
+"""Of the others each takes every second shape, and the next rung the rest."""
 
 
-@pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize(
-    ("m", "n", "k", "layout", "scaled"),
+    ("rung", "m", "n", "k", "layout", "scaled"),
     [
-        (67, 131, 45, "nn", True),
-        (1, 70, 33, "nt", False),
-        (65, 1, 29, "tn", True),
-        (64, 64, 16, "tt", False),
-        (40, 50, 30, "ss", True),
-        (33, 34, 1, "nn", False),
+        (rung, *shape)
+        for number, rung in enumerate(RUNGS)
+        for place, shape in enumerate(SHAPES)
+        if rung in WHOLE or (number + place) % 2 == 0
     ],
 )
 def test_a_ragged_thin_transposed_or_strided_product_is_right(rung, m, n, k, layout, scaled):

@@ -20,8 +20,13 @@ def values(*shape: int, dtype: str = "float16", seed: int = 0) -> np.ndarray:
     return np.random.default_rng(sum(shape) + seed).standard_normal(shape).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("shape", [(40, 33, 70), (1, 1, 1), (65, 2, 300), (5, 7, 0)])
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [
+        *(("float16", shape) for shape in ((40, 33, 70), (1, 1, 1), (65, 2, 300), (5, 7, 0))),
+        *(("float32", shape) for shape in ((40, 33, 70), (5, 7, 0))),
+    ],
+)
 def test_right_products_pass_with_their_check_launched(dtype, shape):
     m, n, k = shape
     a, b = values(m, k, dtype=dtype), values(k, n, dtype=dtype)

@@ -209,6 +209,15 @@ def test_an_executor_that_runs_ptx_gets_the_same_ptx_and_machine_code_only_when_
     assert len(targets) == 2, "the machine's code is the one that was made"
 
 
+def test_an_executor_that_runs_ptx_takes_the_ptx_of_a_kernel_that_is_there(fresh, monkeypatch):
+    whole = compile_source(FILL, entry="fill")
+    monkeypatch.setattr(nvrtc, "build", None)
+    with use_executor(RunsPtx()):
+        kernel = compile_source(FILL, entry="fill")
+    assert kernel.from_cache
+    assert (kernel.ptx, kernel.cubin) == (whole.ptx, whole.cubin)
+
+
 def test_an_executor_that_runs_ptx_is_told_of_an_entry_that_is_not_there(fresh):
     with use_executor(RunsPtx()), pytest.raises(CompileError, match="no kernel 'filll'"):
         compile_source(FILL, entry="filll")

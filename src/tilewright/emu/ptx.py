@@ -210,6 +210,8 @@ _TARGETS = re.compile(r"\.branchtargets\s+([^;]*);")
 _STATEMENT = re.compile(rf"(?:@(!?)({_NAME})\s+)?([A-Za-z][\w.:]*)\s*([^;]*);", re.DOTALL)
 _LITERAL = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?$")
 _REAL = re.compile(r"-?\d+\.\d*(?:[eE][+-]?\d+)?$|-?\d+[eE][+-]?\d+$")
+_ADDRESS = re.compile(rf"({_NAME}|-?\w+)\s*(?:\+\s*(-?\w+)|(-\s*\w+))?$")
+_SPECIAL = re.compile(r"%[a-z]\w*(\.[xyzw])?$")
 _OPERAND_SPLIT = re.compile(r",(?![^{\[(]*[}\])])")
 
 
@@ -473,10 +475,10 @@ class _Parser:
 
     def operand(self, text: str, position: int) -> Operand:
         text = text.strip()
-        if text == "_":
-            return None
         if register := self.lookup(text):
             return register
+        if text == "_":
+            return None
         if (immediate := self.literal(text)) is not None:
             return immediate
         head = text[:1]
@@ -484,7 +486,7 @@ class _Parser:
             inner = text[1:-1].strip()
             if "," in inner:  # a tensor coordinate: [map, {x, y}]
                 return Vector(tuple(self.operand(part, position) for part in _OPERAND_SPLIT.split(inner)))
-            found = re.match(rf"({_NAME}|-?\w+)\s*(?:\+\s*(-?\w+)|(-\s*\w+))?$", inner)
+            found = _ADDRESS.match(inner)
             if not found:
                 raise self.fail(position, f"an address {text!r} that is not understood")
             base = self.operand(found[1], position)
@@ -504,7 +506,7 @@ class _Parser:
             if not isinstance(first, Register | None) or not isinstance(second, Register | None):
                 raise self.fail(position, f"an operand {text!r} that is not understood")
             return Pair(first, second)
-        if re.fullmatch(r"%[a-z]\w*(\.[xyzw])?", text):
+        if _SPECIAL.match(text):
             return Special(text)
         if found := re.match(rf"({_NAME})\s*(?:\+\s*(\d+))?$", text):
             return Symbol(found[1], int(found[2] or 0))
@@ -518,8 +520,9 @@ class _Parser:
             if not isinstance(found, Register) or found.kind != "pred":
                 raise self.fail(position, f"the guard {guard_name!r} is no predicate register")
             guard = found
-        rest = _SPACE.sub(" ", rest).strip()
-        operands = tuple(self.operand(item, position) for item in _OPERAND_SPLIT.split(rest)) if rest else ()
+        rest = (_SPACE.sub(" ", rest) if "\n" in rest or "/" in rest else rest).strip()
+        items = _OPERAND_SPLIT.split(rest) if "{" in rest or "[" in rest or "(" in rest else rest.split(",")
+        operands = tuple([self.operand(item, position) for item in items]) if rest else ()
         text = " ".join(match[0].split())
         entry.instructions.append(
             Instruction(

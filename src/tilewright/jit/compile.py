@@ -122,6 +122,8 @@ def _compile(
         start = time.perf_counter()
         whole = target == arch
         files = cache.load(key)
+        if files is None and not whole:  # all of the kernel, whose PTX is the same, may be there
+            files = cache.load(cache_key(source, arch, all_options, nvrtc.version(), libraries))
         needed = {"kernel.ptx", "kernel.log", *(["kernel.cubin"] if whole else [])}
         needed |= {"kernel.entry"} if source.expression else set()
         from_cache = files is not None and needed <= files.keys()
