@@ -24,8 +24,6 @@ from ..errors import CacheError
 
 ENVIRONMENT_VARIABLE = "TILEWRIGHT_CACHE"
 FORMAT = "v1"
-FILES = ("kernel.cubin", "kernel.ptx", "kernel.log", "kernel.entry")
-"""What an entry may hold besides its index."""
 _INDEX = "index.json"
 
 
@@ -40,7 +38,7 @@ def _hash(data: bytes) -> str:
 
 
 FILES = ("kernel.cubin", "kernel.ptx", "kernel.log", "kernel.entry")
-"""What an entry may hold; the last only where the kernel was named as C++ names it."""
+"""What an entry may hold besides its index; the last only where the kernel was named as C++ names it."""
 
 
 class KernelCache:

@@ -96,12 +96,13 @@ def _cache() -> Finding:
 
 def _packages() -> list[Finding]:
     findings = []
+    installed = metadata.packages_distributions()  # reads every package there is
     for name, use in (
         ("torch", "tensors, and cuBLAS to compare with: pip install 'tilewright[bench]'"),
         ("cupy", "arrays, and cuBLAS to compare with: pip install cupy-cuda13x"),
         ("jax", "arrays: pip install 'jax[cuda13]'"),
     ):
-        names = metadata.packages_distributions().get(name, [])
+        names = installed.get(name, [])
         if names:
             findings.append(Finding(name, True, metadata.version(names[0])))
         else:
