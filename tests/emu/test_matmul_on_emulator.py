@@ -51,8 +51,13 @@ def test_sizes_of_zero(m, n, k):
     assert len(emulator.results) == (2 if m * n else 0), "an empty result launches nothing"
 
 
-@pytest.mark.parametrize("shape", [(64, 64, 16), (65, 33, 20)])
-@pytest.mark.parametrize("layout", ["nt", "tn", "os", "so", "rc", "cr", "pp"])
+@pytest.mark.parametrize(
+    ("shape", "layout"),
+    [
+        *(((64, 64, 16), layout) for layout in ("nt", "os", "cr", "pp")),
+        *(((65, 33, 20), layout) for layout in ("tn", "so", "rc", "pp")),
+    ],
+)
 def test_layouts_of_the_operands(shape, layout):
     m, n, k = shape
 
