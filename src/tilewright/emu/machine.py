@@ -107,10 +107,10 @@ class Machine:
         self.scheduler = Scheduler(self)
         self.steps: list[list[Step] | None] = [None] * len(program.blocks)
         """Of each block that was reached, all but what ends it."""
-        self.finals: list[Step] = [self._falling(block.index + 1) for block in program.blocks]
+        self.finals: list[Step] = [self._falling(index + 1) for index in range(len(program.blocks))]
         if len(program.routines) > 1:  # a function that is entered sets the addresses that are bound by then
-            for block in program.blocks:
-                self.bind(block.index)
+            for index in range(len(program.blocks)):
+                self.bind(index)
 
     def _dynamic_start(self) -> int:
         names = [v.name for v in self.program.module.variables if v.space == "shared" and v.extern]
