@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from test_rungs import SMALL
 
 import tilewright as tw
 from tilewright.errors import EmulatorFault, InvalidOperand
@@ -77,20 +78,20 @@ def test_layouts_of_the_operands(shape, layout):
         right(tw.matmul(a, b), a, b)
 
 
-@pytest.mark.parametrize("rung", ["f01", "f04", "f06", "f09", "f12"])
+@pytest.mark.parametrize("rung", ["f01_naive", "f04_tile1d", "f06_vectorized", "f09_transposed", "f12_multistage"])
 def test_alpha_beta_c_and_out_for_each_kind_of_kernel(rung):
     a, b, c = normal(33, 12), normal(12, 41), normal(41)
     target = Guarded((33, 41))
-    out = target.view
+    out, how = target.view, {"rung": rung, "config": SMALL.get(rung)}
     with tw.emulator():
-        assert tw.matmul(a, b, c=c, alpha=-1.5, beta=0.5, out=out, rung=rung) is out
+        assert tw.matmul(a, b, c=c, alpha=-1.5, beta=0.5, out=out, **how) is out
         right(out, a, b, c=np.broadcast_to(c, out.shape), alpha=-1.5, beta=0.5)
         assert target.intact()
         assert target.untouched() == 0
         nothing = np.full((33, 41), np.nan, np.float32)
-        right(tw.matmul(a, b, c=nothing, beta=0, rung=rung), a, b)
+        right(tw.matmul(a, b, c=nothing, beta=0, **how), a, b)
         held = out.copy()
-        assert tw.matmul(a, b, c=out, beta=2.0, out=out, rung=rung) is out
+        assert tw.matmul(a, b, c=out, beta=2.0, out=out, **how) is out
         right(out, a, b, c=held, beta=2.0)
 
 
