@@ -10,6 +10,7 @@ from test_rung_faults import NEVER, RACE, WAIT, Fault, kernel_with, mistaken
 from test_tensor32_rungs import SMALL, T02, T03, bench_of, fp32
 
 import tilewright as tw
+from tilewright.arch import ARCHS
 from tilewright.errors import EmulatorFault
 from tilewright.jit.source import render
 from tilewright.ladder import GemmConfig
@@ -79,6 +80,14 @@ def test_what_all_products_share_is_split_once(shared, entries):
     assert [stage.problem.batch for stage in program.stages] == [3, entries, 3]
     tile = 6 * 32 * 32
     assert program.workspace_bytes == (3 + entries) * (256 + 2 * 2 * tile)
+
+
+def test_splitting_waits_for_earlier_grids_whatever_there_is_to_split():
+    """The product waits for the second splitting launch only, and must not overtake what ran before both."""
+    stage = program_for(bench_of(T03, fp32(32, 32, 0)).problem, Plan(T03, SMALL[T03.id], "", "")).stages[0]
+    before, found, _ = stage.compile(ARCHS["sm_90a"]).ptx.partition("griddepcontrol.wait")
+    assert found
+    assert " bra " not in before
 
 
 def test_a_batch_with_a_shared_operand_is_right_and_gives_its_memory_back():
