@@ -102,6 +102,9 @@ def _plan(
     if rung_name is not None or config is not None:
         rung = find_rung(rung_name) if rung_name is not None else known[-1]
         if reason := rung.why_not(problem, config or rung.default, gpu.arch):
+            if config is None and (other := _instead_of_default(rung, problem, gpu)) is not None:
+                why = f"{rung} was named in the call; its default cannot run: {reason}"
+                return Plan(rung, other.config, f"cost model ({other.source})", why)
             raise ConfigRejected(f"{reason}. Leave rung and config away to let the plan choose.")
         if config is not None:
             return Plan(rung, config, "the caller", "the config was named in the call")
@@ -159,6 +162,12 @@ def _choose(problem: GemmProblem, gpu: Gpu, known: tuple[Rung, ...], batch_invar
     reasons = "; ".join(reason for _, _, reason in refused[:_REASONS])
     more = f"; and so {len(refused) - _REASONS} more" if len(refused) > _REASONS else ""
     raise ConfigRejected(f"no rung can run this {problem.kind} problem on {gpu.arch}: {reasons}{more}.")
+
+
+def _instead_of_default(rung: Rung, problem: GemmProblem, gpu: Gpu) -> Choice | None:
+    """The first of a rung's own choices that can run the problem."""
+    own = (choice for choice in CHOICES.get(problem.kind, ()) if choice.rung and find_rung(choice.rung) is rung)
+    return next((choice for choice in own if rung.why_not(problem, choice.config, gpu.arch) is None), None)
 
 
 def _rung_of(choice: Choice, top: Rung) -> Rung:

@@ -113,6 +113,19 @@ def test_a_rung_of_another_precision_is_refused():
             tw.matmul(A, B, rung="f12", precision="tf32")
 
 
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.arch.name)
+@pytest.mark.parametrize("rung", ["t01", "t02", "t03"])
+def test_a_rung_can_be_named_on_every_gpu(gpu, rung):
+    """Defaults are the H200's: with 99 KiB of shared memory a block another of the rung's configs stands in."""
+    named = find_rung(rung)
+    for size in (64, 4096):
+        problem = GemmProblem.dense(size, size, size, precision=named.precision)
+        plan = plan_for(problem, gpu, rung)
+        assert plan.rung is named
+        assert named.why_not(problem, plan.config, gpu.arch) is None
+        assert (plan.config == named.default) == (named.why_not(problem, named.default, gpu.arch) is None)
+
+
 def test_parts_and_batch_invariance_exclude_one_another():
     problem = GemmProblem.dense(64, 64, 64, precision="fp32x3")
     with pytest.raises(ConfigRejected, match="batch_invariant=True cannot be had with precision='fp32x3'"):

@@ -52,9 +52,11 @@ def gemm(
     json_file: Json = None,
 ) -> None:
     """Climb the GEMM rungs: each is checked against float64, then timed on a GPU or counted on the emulator."""
+    from ..jit.device import device
     from ..lab.ladder import Step
     from ..lab.peers import select_peers
     from ..lab.suite import select_rungs
+    from ..plan import plan_for
 
     others = select_peers(peers)
     named = find_gpu(gpu)
@@ -62,7 +64,10 @@ def gemm(
     default = size if size is not None else (EMULATOR_SIZE if no_gpu else GPU_SIZE)
     sizes = [default if extent is None else extent for extent in (m, n, k)]
     problem = dense_problem(sizes, layout, dtype, precision)
-    steps = [Step(rung, rung.default, problem) for rung in select_rungs(rungs, dtype, precision)]
+    where = named if no_gpu else device(0).gpu
+    steps = [
+        Step(rung, plan_for(problem, where, rung.id).config, problem) for rung in select_rungs(rungs, dtype, precision)
+    ]
     begin(no_gpu, emulator, json_file)
     keep(climb_emulator(steps, named) if no_gpu else climb_gpu(steps, seconds, others), json_file)
 
