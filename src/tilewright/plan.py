@@ -23,6 +23,7 @@ from .ladder.rung import ceil_div
 from .ladder.tensor import ragged
 from .problems import ITEM_BYTES, GemmProblem
 from .tuning.choice import RUNNERS_UP, Source, choose
+from .tuning.classes import ProblemClass
 from .tuning.entries import worded
 from .tuning.tables import SHIPPED, generation, sources_for
 
@@ -126,15 +127,19 @@ def _plan(
 
 def _of_now(problem: GemmProblem, sources: list[Source], modelled: Plan) -> list[Source]:
     """The tables to ask, where the model would pack operands or split k: the one that ships only if such plans of this
-    dtype have been measured in it. Else it compares kernels that are all slower than one it does not know."""
+    dtype have been measured in it. Else it compares kernels that are all slower than one it does not know. Of products
+    with an epilogue they were always among the candidates."""
     if not modelled.packs and modelled.config.split_k == 1:
         return sources
-    return [
-        (name, table)
-        for name, table in sources
-        if name != SHIPPED
-        or not all(t.one_launch for entry in table.values() if entry.klass.dtype == problem.dtype for t in entry.timed)
-    ]
+    asked = []
+    for name, table in sources:
+        of_products = {key: entry for key, entry in table.items() if isinstance(entry.klass, ProblemClass)}
+        bare = [e for e in of_products.values() if e.klass.dtype == problem.dtype and not e.klass.fused]
+        if name != SHIPPED or not all(t.one_launch for entry in bare for t in entry.timed):
+            asked.append((name, table))
+        else:
+            asked.append((name, {key: entry for key, entry in of_products.items() if entry.klass.fused}))
+    return asked
 
 
 def _choose(problem: GemmProblem, gpu: Gpu, known: tuple[Rung, ...], batch_invariant: bool) -> Plan:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import gcd
+from typing import Any
 
 from .errors import InvalidOperand
 
@@ -99,6 +100,8 @@ class Epilogue:
     code: str
     """C++ statements: they read value[i] and operand j as in{j}[i] (an index: in{j}), and write value[i]."""
     operands: tuple[FusedOperand, ...] = ()
+    nodes: tuple[Any, ...] = field(default=(), compare=False, repr=False)
+    """The traced operations (ops.epilogue.trace.Node), for who computes it elsewhere; () where only code is known."""
 
 
 @dataclass(frozen=True)

@@ -269,7 +269,7 @@ def measured(monkeypatch) -> list[AttentionProblem]:
         def __exit__(self, *_) -> None:
             pass
 
-        def submit(self, include, constants, entry, arch):
+        def submit(self, include, constants, entry, arch, generated):
             future: Future = Future()
             future.set_result([(include, entry), constants])
             return future

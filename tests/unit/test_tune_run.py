@@ -84,7 +84,7 @@ def world(monkeypatch) -> World:
         def __exit__(self, *_) -> None:
             pass
 
-        def submit(self, include, constants, entry, arch):
+        def submit(self, include, constants, entry, arch, generated):
             world.compiled += 1
             future: Future = Future()
             tile = f"{constants['tile_m']}x{constants['tile_n']}x{constants['tile_k']}"
@@ -150,7 +150,7 @@ def test_a_second_run_measures_only_what_is_missing(world, store):
 
 def test_other_device_code_is_measured_anew(world, store, monkeypatch):
     tune(store, problem())
-    monkeypatch.setattr(run_module, "kernel_set", lambda dtype: "other")
+    monkeypatch.setattr(run_module, "kernel_set", lambda *_: "other")
     tune(again(store), problem())
     assert len(world.measured) == 2
 
@@ -272,9 +272,10 @@ def tune_in_a_process(world, folder, number: int, begin, told) -> None:
         def __exit__(self, *_) -> None:
             pass
 
-        def submit(self, *job):
+        def submit(self, include, constants, entry, arch, generated):
             future: Future = Future()
-            future.set_result("a kernel" if not isinstance(built := answer(job), tuple) else built)
+            built = answer((include, constants, entry, arch, (), generated))
+            future.set_result("a kernel" if not isinstance(built, tuple) else built)
             return future
 
     run_module.Builder = CompilesHere

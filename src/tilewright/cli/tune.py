@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "Examples:\n\n  tilewright tune --shapes 4096x4096x4096,1000x1000x1000 --dtype bf16 --layout nn,nt\n\n"
     "  tilewright tune --shapes 128x28672x4096 --dtype bf16 --dry-run\n\n"
+    "  tilewright tune --shapes 4096x4096x1024 --dtype bf16 --epilogue bias,silu,residual\n\n"
     "  tilewright tune --attention 4x32/8x4096x128,1x16x16384x64 --causal\n\n"
     "  tilewright tune --export mine.json      tilewright tune --merge theirs.json"
 )
@@ -43,6 +44,13 @@ def tune(
     ] = None,
     precision: Annotated[str, typer.Option(help="Of f32 operands: ieee, tf32 or fp32x3.")] = "ieee",
     layout: Annotated[str, typer.Option(help="A then B: n row-major, t transposed; several with commas.")] = "nn",
+    epilogue: Annotated[
+        str,
+        typer.Option(
+            help="Measure products with this behind them: of bias, residual, row_scale, col_scale and one activation "
+            "(relu, gelu, gelu_tanh, silu, sigmoid, tanh), with commas."
+        ),
+    ] = "",
     rungs: Annotated[str | None, typer.Option(help="Such as h09..h11, f12, or a16,a17. Default: all.")] = None,
     seconds: Annotated[float, typer.Option(help="Measuring a problem: at most about this long.", min=0.01)] = 60.0,
     jobs: Annotated[int | None, typer.Option(help="Compiling processes. Default: one a core but one.", min=1)] = None,
@@ -70,12 +78,14 @@ def tune(
     named = find_gpu(gpu)
     if shapes and attention:
         raise InvalidOperand("--shapes and --attention: tune one after the other, since --rungs and --dtype differ.")
+    if epilogue and not shapes:
+        raise InvalidOperand("--epilogue is of products. Give --shapes, or leave it away.")
     kind: _Products | _Attention
     problems: list[Any]
     if attention:
         kind, problems = _Attention(rungs, keep), _attention_problems(attention, dtype or "bf16", causal)
     else:
-        kind, problems = _Products(rungs, keep), _problems(shapes, dtype or "f32", layout, precision)
+        kind, problems = _Products(rungs, keep), _problems(shapes, dtype or "f32", layout, precision, epilogue)
     if not (problems or listed or export or import_file or merge_file):
         raise InvalidOperand(
             "nothing to tune: give --shapes, such as 4096x4096x4096, or --attention; or --list, --export, --import, "
@@ -104,8 +114,8 @@ def tune(
         raise typer.Exit(1)
 
 
-def _problems(shapes: str, dtypes: str, layouts: str, precision: str) -> list[GemmProblem]:
-    found = []
+def _problems(shapes: str, dtypes: str, layouts: str, precision: str, epilogue: str) -> list[GemmProblem]:
+    found: list[GemmProblem] = []
     for shape in filter(None, (part.strip() for part in shapes.split(","))):
         try:
             sizes = [int(extent) for extent in shape.lower().split("x")]
@@ -118,6 +128,11 @@ def _problems(shapes: str, dtypes: str, layouts: str, precision: str) -> list[Ge
             for d in dtypes.split(",")
             for lay in layouts.split(",")
         ]
+    if epilogue:
+        from ..tuning.fused import read_words, with_epilogue
+
+        words = read_words(epilogue)
+        found = [with_epilogue(problem, *words) for problem in found]
     return found
 
 
@@ -162,7 +177,9 @@ class _Products:
         return select_rungs(self.rungs, problem.dtype, problem.precision)
 
     def name(self, problem: Any) -> str:
-        return f"{problem.kind} {problem.layout} {problem.m} x {problem.n} x {problem.k}"
+        from ..tuning.run import name_of
+
+        return name_of(problem)
 
     def explore(self, problem: Any, gpu: Gpu) -> Space[Any]:
         from ..tuning.space import explore
@@ -224,7 +241,8 @@ def _tune(kind: _Products | _Attention, problems: list[Any], seconds: float, job
         for same in by_dtype.values():
             results = kind.tune(same, seconds=seconds, jobs=jobs, again=again, say=partial(_show, progress, done))
             for tuned in results:
-                known = "  (known already; --again measures)" if tuned.space is None else ""
+                fused = f" with {tuned.entry.epilogue}" if tuned.entry.epilogue else ""
+                known = f"  (known already{fused}; --again measures)" if tuned.space is None else ""
                 progress.print(f"{tuned}{known}")
                 if tuned.space is not None:
                     note(f"  {tuned.space}")
@@ -279,7 +297,8 @@ def _print_stores() -> None:
         for key, entry in sorted(table.items()):
             best = entry.best
             state = "" if entry.finished else ", stopped early"
-            print(f"  {key}: {best}, {best.ms * 1e3:.4g} us, of {len(entry.timed)}{state}")
+            fused = f", with {entry.epilogue}" if entry.epilogue else ""
+            print(f"  {key}: {best}, {best.ms * 1e3:.4g} us, of {len(entry.timed)}{state}{fused}")
     for name in GPUS:
         if table := shipped(name):
             print(f"shipped with the package: {len(table)} problems tuned on {name}")

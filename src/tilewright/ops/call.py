@@ -128,7 +128,8 @@ def read_call(
             FusedOperand(view.name, view.dtype, lies, same)
             for view, lies, same in zip(views, product.fused, is_out, strict=True)
         )
-        epilogue = Epilogue(fusion.expression.description, fusion.expression.code, operands)
+        traced = fusion.expression
+        epilogue = Epilogue(traced.description, traced.code, operands, traced.nodes)
         product = replace(product, problem=replace(product.problem, epilogue=epilogue))
     return Call(
         a_view, b_view, c_view, out_view, out_given is not None, alpha, beta, shapes, product, tuple(others), options,

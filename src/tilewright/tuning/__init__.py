@@ -2,7 +2,7 @@
 
 space.py    which candidates are worth compiling (model.py orders them)
 build.py    compiling them in processes of their own (worker.py)
-verify.py   is a candidate right?          measure.py   running it on a GPU
+verify.py   is a candidate right?          measure.py   running it on a GPU (inputs.py, fused.py)
 search.py   successive halving             run.py       one problem after the other
 store.py    results on disk (entries.py: as JSON; classes.py: which problems share one)
 choice.py   what a plan makes of results   tables.py    which tables it asks
@@ -11,7 +11,7 @@ race.py     candidates timed side by side  attention_*.py   the same steps for a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,16 +27,26 @@ def tune(
     *,
     out_dtype: Any = None,
     precision: str = "ieee",
+    bias: Any = None,
+    activation: str | None = None,
+    residual: Any = None,
+    row_scale: Any = None,
+    col_scale: Any = None,
+    epilogue: Callable[..., Any] | None = None,
     rungs: Sequence[str] | None = None,
     seconds: float = 60.0,
     jobs: int | None = None,
     again: bool = False,
+    **operands: Any,
 ) -> Tuned:
     """Measure which kernel multiplies a and b fastest on their GPU; `matmul` and `explain` use it from then on.
 
     a, b: as for `tilewright.matmul`; only their shapes, strides, alignment, dtypes and GPU count, their values are not
         read. NumPy arrays stand for the first GPU.
     out_dtype, precision: as for `matmul`.
+    bias, activation, residual, row_scale, col_scale, epilogue, **operands: as for `matmul`. The product is measured
+        with this very epilogue, in which random normal numbers stand for the operands' values; the result serves all
+        products of the class that have one, whichever it is.
     rungs: ids of the rungs to try; by default all that multiply the dtype with that precision.
     seconds: at most about this long is measured, after compiling; most problems take a second or two.
     jobs: compiling processes; by default one a core but one.
@@ -44,15 +54,18 @@ def tune(
 
     Returns what was found: `.entry.best` (rung, config, ms), `.entry.timed` (all, the fastest first), `.entry.failed`
     (with kind and reason), `.space` (what was pruned, why). Raises InvalidOperand as matmul does and for an empty
-    result, DeviceError without a GPU, on the emulator, or while a CUDA graph is captured.
+    result, InvalidEpilogue as matmul does and for an epilogue that is not finite on random normal numbers, DeviceError
+    without a GPU, on the emulator, or while a CUDA graph is captured.
     """
     from ..jit.launch import current_executor
     from ..ladder import find_rung
     from ..ops.call import Options, read_call
+    from ..ops.epilogue.fusion import request
     from ..ops.shapes import GRID_BATCH
     from .run import tune_problems
 
-    call = read_call(a, b, None, 1.0, None, None, Options(out_dtype, precision=precision))
+    asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
+    call = read_call(a, b, None, 1.0, None, None, Options(out_dtype, precision=precision), asked)
     if current_executor() is not None and call.a.device is None:
         raise DeviceError("tuning needs a GPU: the emulator knows what a kernel does, but no times.")
     problem = call.product.problem

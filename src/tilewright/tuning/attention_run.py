@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from ..arch import Gpu
 from ..attention_plan import plan_attention
 from ..attention_problem import AttentionProblem
-from ..jit.source import Constant
 from ..ladder import ATTENTION_RUNGS, AttentionRung
 from ..ladder.attention_rung import KERNEL
 from .attention_classes import attention_class_of
 from .attention_measure import AttentionMeasurer, plain
 from .attention_space import AttentionCandidate, explore_attention
-from .run import Family, Say, Tuned, hash_of, silent, tune_family
+from .run import Family, Job, Say, Tuned, hash_of, silent, tune_family
 from .space import KEPT, Space
 from .store import Store
 
 
 @lru_cache(maxsize=1)
-def attention_kernels(dtype: str = "") -> str:
-    """Hash of the device code of all attention rungs, the same for both types."""
+def attention_kernels() -> str:
+    """Hash of the device code of all attention rungs, the same for all problems."""
     return hash_of((KERNEL, *(rung.include for rung in ATTENTION_RUNGS)))
 
 
@@ -36,11 +35,9 @@ def name_of(problem: AttentionProblem) -> str:
     )
 
 
-def _job(
-    problem: AttentionProblem, candidate: AttentionCandidate
-) -> tuple[tuple[str, ...], Mapping[str, Constant], str]:
+def _job(problem: AttentionProblem, candidate: AttentionCandidate) -> Job:
     rung = candidate.rung
-    return (rung.include, KERNEL), rung.constants(problem, candidate.config), rung.entry
+    return Job((rung.include, KERNEL), rung.constants(problem, candidate.config), rung.entry)
 
 
 def tune_attention_problems(
@@ -56,7 +53,7 @@ def tune_attention_problems(
         return explore_attention(problem, gpu, tried, kept, [(now.rung, now.config)] if now.rung in tried else [])
 
     family = Family(
-        plain, attention_class_of, explored, _job, attention_kernels, AttentionMeasurer,
+        plain, attention_class_of, explored, _job, lambda p: attention_kernels(), AttentionMeasurer,
         lambda p: (p.batch, p.heads_q, p.heads_kv, p.seq_q, p.seq_k), name_of,
     )  # fmt: skip
     return tune_family(family, problems, ordinal=ordinal, seconds=seconds, jobs=jobs, again=again, store=store, say=say)

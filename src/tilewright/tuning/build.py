@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ..jit import CompiledKernel
@@ -17,6 +18,8 @@ from ..jit.source import Constant
 
 Built = CompiledKernel | tuple[str, str]
 """A kernel, or (kind, reason) of why there is none: kind is "compile" or "crash"."""
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def default_jobs() -> int:
@@ -90,12 +93,14 @@ class Builder:
             worker.stop()
 
     def submit(
-        self, include: str | tuple[str, ...], constants: Mapping[str, Constant], entry: str, arch: str
-    ) -> Future[Built]:
-        """Compile a rung's file (see jit.compile.compile_rung) in the order of asking."""
-        key = (include, tuple(constants.items()), entry, arch)
+        self, include: str | tuple[str, ...], constants: Mapping[str, Constant], entry: str, arch: str,
+        generated: Mapping[str, str] = NOTHING,
+    ) -> Future[Built]:  # fmt: skip
+        """Compile a rung's file with what is generated for it (see jit.compile.compile_rung) in the order of asking."""
+        key = (include, tuple(constants.items()), entry, arch, tuple(generated.items()))
         if key not in self._asked:
-            self._asked[key] = self._pool.submit(self._run, (include, dict(constants), entry, arch))
+            job = (include, dict(constants), entry, arch, (), dict(generated))
+            self._asked[key] = self._pool.submit(self._run, job)
         return self._asked[key]
 
     def _run(self, job: Any) -> Built:

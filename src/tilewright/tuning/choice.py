@@ -61,14 +61,15 @@ def choose(
     `one_chain`: only kernels of the type's last rung that walk k in one chain, whatever the grid (batch_invariant).
     `ignored` is told, in a line a table, which of its results name what this version does not have.
     """
-    for name, table in sources:
-        entry = next((table[key] for key in _own_classes(problem) if key in table), None)
-        if entry is None:
-            continue
-        if ignored is not None:
-            ignored.extend(unknown(name, [entry], _ALL_RUNGS))
-        if (choice := _exact(problem, gpu, name, entry, one_chain)) is not None:
-            return choice
+    for alike in _own_classes(problem):
+        for name, table in sources:
+            entry = next((table[key] for key in alike if key in table), None)
+            if entry is None:
+                continue
+            if ignored is not None:
+                ignored.extend(unknown(name, [entry], _ALL_RUNGS))
+            if (choice := _exact(problem, gpu, name, entry, one_chain)) is not None:
+                return choice
     for name, table in sources:
         near = neighbours(class_of(problem), table)
         if ignored is not None:
@@ -80,20 +81,23 @@ def choose(
     return None
 
 
-def _own_classes(problem: GemmProblem) -> list[str]:
-    """Keys under which a result serves the problem as its own, the best first.
+def _own_classes(problem: GemmProblem) -> list[list[str]]:
+    """Keys under which a result serves the problem as its own, the best first; those in one list serve it equally.
 
-    What is read beside the product, C or an epilogue's operands, changes little, and the two 16-bit types run the same
-    code at the same rate.
+    C changes little; an epilogue more, since nothing covers it at the end of a block, but which one it is less than
+    whether there is one. The two 16-bit types run the same code at the same rate.
     """
-    kinds = [class_of(problem), class_of(replace(problem, c=None, epilogue=None))]
+    without_c = replace(problem, c=None)
+    kinds = dict.fromkeys(class_of(p) for p in (problem, without_c, replace(without_c, epilogue=None)))
     other = {"bf16": "f16", "f16": "bf16"}
-    twins = [
-        replace(kind, dtype=other[kind.dtype], out_dtype=other.get(kind.out_dtype, kind.out_dtype))
+    return [
+        [str(kind)]
+        + [
+            str(replace(kind, dtype=twin, out_dtype=other.get(kind.out_dtype, kind.out_dtype)))
+            for twin in filter(None, [other.get(kind.dtype)])
+        ]
         for kind in kinds
-        if kind.dtype in other
     ]
-    return [str(kind) for kind in dict.fromkeys(kinds + twins)]
 
 
 def unknown(name: str, entries: Sequence[AnyEntry], rungs: Iterable[str]) -> list[str]:
@@ -131,16 +135,23 @@ def _exact(problem: GemmProblem, gpu: Gpu, name: str, entry: GemmEntry, one_chai
     if not able:
         return None
     best, rest = able[0], able[1 : 1 + RUNNERS_UP]
-    what = _shape(entry)
+    what = f"{_shape(entry)}, the class of this problem{_with(problem, entry)}"
     return TunedChoice(
         rungs[best.rung], best.config, best.packs, name,
-        f"fastest of {len(able)} kernels measured at {what}, the class of this problem: {time_words(best.ms)}",
+        f"fastest of {len(able)} kernels measured at {what}: {time_words(best.ms)}",
         tuple(
             (t.rung, worded(t.config, t.packs), f"{time_words(t.ms)}, {t.ms / best.ms:.2f} of the fastest's")
             for t in rest
         ),
         tuple(refused),
     )  # fmt: skip
+
+
+def _with(problem: GemmProblem, entry: GemmEntry) -> str:
+    """What was computed with an entry's product, where a problem has an epilogue."""
+    if problem.epilogue is None:
+        return ""
+    return f" (with {entry.epilogue})" if entry.epilogue else " (without an epilogue)"
 
 
 def _shape(entry: GemmEntry) -> str:
@@ -154,11 +165,18 @@ def time_words(ms: float) -> str:
 
 
 def neighbours(wanted: ProblemClass, table: Mapping[str, AnyEntry]) -> list[tuple[float, GemmEntry]]:
-    """(distance, entry) of the nearest classes, the nearest first."""
+    """(distance, entry) of the nearest classes, the nearest first.
+
+    Times with an epilogue and without are not mixed: what an epilogue costs would count as a config's own slowness.
+    Bare products ask bare ones alone; for one with an epilogue it goes by the nearest.
+    """
     products = ((key, entry) for key, entry in table.items() if isinstance(entry.klass, ProblemClass))
-    found = [(distance(wanted, entry.klass), key, entry) for key, entry in products]
+    found = [
+        (distance(wanted, entry.klass), key, entry) for key, entry in products if wanted.fused or not entry.klass.fused
+    ]
     near = sorted((d, key, entry) for d, key, entry in found if d <= FARTHEST)
-    return [(d, entry) for d, _, entry in near[:NEIGHBOURS]]
+    alike = [(d, entry) for d, _, entry in near if entry.klass.fused == near[0][2].klass.fused]
+    return alike[:NEIGHBOURS]
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,8 @@ class Entry(Generic[K, C]):
     """What tuning took, compiling included."""
     unknown: int = field(default=0, compare=False)
     """Results in the file of configs that this version does not know: left out of `timed`."""
+    epilogue: str = ""
+    """What was computed with the product while it was measured, as Epilogue.description; "" of a bare one."""
 
     @property
     def key(self) -> str:
@@ -148,6 +150,7 @@ def encode(table: Mapping[str, AnyEntry], gpu: str, driver: str) -> bytes:
             "when": entry.when,
             "finished": entry.finished,
             "seconds": round(entry.seconds, 2),
+            **({"epilogue": entry.epilogue} if entry.epilogue else {}),
         }
         for _, entry in sorted(table.items())
     ]
@@ -234,4 +237,5 @@ def _entry(values: dict[str, Any], configs: dict[str, _Known | None]) -> AnyEntr
         klass, shape, tuple(sorted(timed, key=lambda t: t.ms)),
         tuple(Failure(*map(str, failure)) for failure in values["failed"]), str(values["kernels"]),
         str(values["when"]), bool(values["finished"]), float(values["seconds"]), len(values["ms"]) - len(timed),
+        str(values.get("epilogue", "")),
     )  # fmt: skip

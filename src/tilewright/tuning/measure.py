@@ -16,8 +16,10 @@ from ..jit.timing import Launch as Start
 from ..ladder import find_rung
 from ..ladder.rung import Addresses
 from ..plan import Plan
-from ..problems import ITEM_BYTES, GemmProblem, Matrix
-from ..program import Program, program_for
+from ..problems import ITEM_BYTES, GemmProblem
+from ..program import Program, fused_base, program_for
+from .fused import exact, in_fp32, moved
+from .inputs import Inputs
 from .race import Memory, Race, rounded_up, sets_for
 from .space import Candidate
 from .verify import (
@@ -41,46 +43,41 @@ _ROWS, _COLUMNS = 16, 64
 """Of the reference's product, checked in float64."""
 
 
-def footprint(matrix: Matrix, rows: int, cols: int, batch: int, item: int) -> int:
-    """Bytes from an operand's first element to behind its last."""
-    last = (rows - 1) * matrix.row_stride + (cols - 1) * matrix.col_stride + (batch - 1) * matrix.batch_stride
-    return (last + 1) * item
-
-
 class GpuMeasurer:
     """Runs the candidates of one problem on one GPU. A context manager; frees what it holds.
 
-    `problem`'s result must be dense, and C is not read. Raises DeviceError when the memory does not suffice.
+    `problem`'s result must be dense, and C is not read; an epilogue is computed. Raises DeviceError when the memory
+    does not suffice, InvalidEpilogue for an epilogue of which no result can be verified (fused.exact).
     """
 
     def __init__(self, problem: GemmProblem, ordinal: int, pattern: Pattern) -> None:
         self.problem = problem
         self.executor, self.pattern = executor_for(ordinal), pattern
         self.ordinal, self.gpu = ordinal, self.executor.gpu
-        item = ITEM_BYTES[problem.dtype]
         self.out_bytes = problem.batch * problem.m * problem.n * ITEM_BYTES[problem.out_dtype]
-        a_bytes = rounded_up(footprint(problem.a, problem.m, problem.k, problem.batch, item) + 16)
-        b_bytes = rounded_up(footprint(problem.b, problem.k, problem.n, problem.batch, item) + 16)
+        self.inputs = Inputs(problem, pattern)
         out_bytes = rounded_up(self.out_bytes + 2 * GUARD)
-        one = a_bytes + b_bytes + out_bytes
-        self.count = sets_for(one, self.gpu.l2)
-        # operands that must not be better aligned than the problem's
-        a_shift, b_shift = problem.a.alignment % 16, problem.b.alignment % 16
+        self.count = sets_for(self.inputs.bytes + out_bytes, self.gpu.l2)
         self._stack = ExitStack()
         self._memory = Memory(ordinal, self._stack)
         try:
-            operands = self._memory.filled(self.count * (a_bytes + b_bytes), pattern)
+            self.inputs.allocate(self._memory, self.count)
             outs = self._memory.allocate(self.count * out_bytes)
-            self.expected = self._memory.allocate(4 * problem.batch * problem.m * problem.n)
+            size = 4 * problem.batch * problem.m * problem.n
+            self.expected = [self._memory.allocate(size), 0, 0]
+            if problem.epilogue is not None:  # of the sum moved up and down, too
+                self.expected[1:] = [self._memory.allocate(size) for _ in range(2)]
             self.result = self._memory.allocate(RESULT_BYTES)
-            self.sets = []
-            for i in range(self.count):
-                first = operands + i * (a_bytes + b_bytes)
-                self.sets.append(Addresses(first + a_shift, first + a_bytes + b_shift, outs + i * out_bytes + GUARD))
-            self.operands = operands
+            self.sets = [
+                Addresses(
+                    self.inputs.address("a", i), self.inputs.address("b", i), outs + i * out_bytes + GUARD,
+                    fused=self.inputs.fused(i),
+                )
+                for i in range(self.count)
+            ]  # fmt: skip
             self._race = Race(ordinal, self._stack)
             self.compare = compare_kernel(problem.out_dtype, self.gpu.arch.name)
-            self.largest = self._make_reference()
+            self.allowed = self._make_reference()
         except BaseException:
             self._stack.close()
             raise
@@ -95,40 +92,90 @@ class GpuMeasurer:
     # --- verification ------------------------------------------------------------------------------------------------
 
     def _make_reference(self) -> float:
-        """Leave the first set's product in self.expected, by a plain rung; the largest of its checked elements.
+        """Leave the first set's product in self.expected, by a plain rung; what a candidate may be off from it.
 
-        Raises WrongResult when the reference is not what float64 says: nothing could be verified then.
+        With an epilogue: its results of the sum, and of the sum moved up and down by what a candidate's may be off;
+        what is given back is what computing it may lose beside that (fused.py). Raises WrongResult when the reference
+        is not what float64 says: nothing could be verified then.
         """
+        problem = self.problem
+        sums = self._exact_sums()
+        largest = max(float(np.abs(product).max()) for product in sums.values())
+        allowed = allowed_error(problem.k, problem.kind, largest)
+        if problem.epilogue is None:
+            self._run_reference(self.expected[0])
+            self._check_reference(self.expected[0], sums, allowed_error(problem.k, "f32", largest))
+            return allowed
+        shifts = np.array([0, allowed, -allowed], np.float32)
+        place = self._memory.allocate(shifts.nbytes)
+        self.executor.write(place, shifts.view(np.uint8))
+        on_the_way = 0.0
+        for number, (out, shift) in enumerate(zip(self.expected, shifts, strict=True)):
+            self._run_reference(out, place + number * shifts.itemsize)
+            on_the_way = max(on_the_way, self._check_fused(out, sums, float(shift), largest))
+        return in_fp32(problem.out_dtype) * on_the_way
+
+    def _exact_sums(self) -> dict[int, np.ndarray]:
+        """Elements of A @ B in float64, by batch entry."""
+        every = np.arange(self.problem.k)
+        rows, cols = self._looked_at
+        return {
+            entry: self.inputs.values("a", entry, rows, every) @ self.inputs.values("b", entry, every, cols)
+            for entry in {0, self.problem.batch - 1}
+        }
+
+    @property
+    def _looked_at(self) -> tuple[np.ndarray, np.ndarray]:
+        """The rows and columns that are checked in float64."""
+        return sample_places(self.problem.m, _ROWS, 1), sample_places(self.problem.n, _COLUMNS, 2)
+
+    def _run_reference(self, out: int, shift: int = 0) -> None:
+        """The first set's product into fp32 at `out`; with an epilogue, of the sum plus the number at `shift`."""
         problem, rung = self.problem, find_rung(_REFERENCE[self.problem.dtype])
         plain = replace(problem, out_dtype="f32", precision="ieee")
+        addresses = replace(self.sets[0], out=out)
+        if problem.epilogue is not None:
+            plain = replace(plain, epilogue=moved(problem.epilogue))
+            addresses = replace(addresses, fused=(*addresses.fused, shift))
         kernel = rung.compile(plain, rung.default, self.gpu.arch)
-        self._memory.fill(self.expected, FILL, 4 * problem.batch * problem.m * problem.n)
-        self.executor.launch(kernel, rung.plan(plain, rung.default, replace(self.sets[0], out=self.expected)))
+        self._memory.fill(out, FILL, 4 * problem.batch * problem.m * problem.n)
+        self.executor.launch(kernel, rung.plan(plain, rung.default, addresses))
         self.executor.synchronize()
-        rows, cols = sample_places(problem.m, _ROWS, 1), sample_places(problem.n, _COLUMNS, 2)
-        worst = largest = 0.0
-        for entry in {0, problem.batch - 1}:
-            right = self._values("b", entry, np.arange(problem.k), cols)
-            product = self._values("a", entry, rows, np.arange(problem.k)) @ right
-            found = np.stack([self._expected_row(entry, int(row))[cols] for row in rows])
-            worst = float(np.maximum(worst, np.abs(found - product).max()))
-            largest = max(largest, float(np.abs(product).max()))
-        if not worst <= allowed_error(problem.k, "f32", largest):
-            raise WrongResult(
-                f"{rung} gives a wrong product at {problem.m} x {problem.n} x {problem.k}: off by {worst:.3g} from "
-                f"float64, so no candidate can be verified. Run `pytest -m gpu` to see which kernels are right here."
-            )
-        return largest
 
-    def _values(self, name: str, entry: int, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
-        matrix, address = getattr(self.problem, name), getattr(self.sets[0], name)
-        base = (address - self.operands) // self.pattern.item_bytes + entry * matrix.batch_stride
-        return self.pattern.values(base + rows[:, None] * matrix.row_stride + cols[None, :] * matrix.col_stride)
+    def _check_reference(self, out: int, right: dict[int, np.ndarray], off: float | dict[int, np.ndarray]) -> None:
+        """Raise WrongResult where what is at `out` is further `off` from `right` than that, or no number."""
+        rows, cols = self._looked_at
+        for entry, values in right.items():
+            found = np.stack([self._expected_row(out, entry, int(row))[cols] for row in rows])
+            error = np.abs(found - values)
+            if not (error <= (off[entry] if isinstance(off, dict) else off)).all():
+                problem, fused = self.problem, self.problem.epilogue
+                what = f"{fused.description} of a product" if fused is not None else "product"
+                raise WrongResult(
+                    f"{find_rung(_REFERENCE[problem.dtype])} gives a wrong {what} at {problem.m} x {problem.n} x "
+                    f"{problem.k}: off by {float(error.max()):.3g} from float64, so no candidate can be verified. Run "
+                    "`pytest -m gpu` to see which kernels are right here."
+                )
 
-    def _expected_row(self, entry: int, row: int) -> np.ndarray:
+    def _check_fused(self, out: int, sums: dict[int, np.ndarray], shift: float, largest: float) -> float:
+        """_check_reference of what an epilogue makes of moved sums; the largest of the numbers on the way."""
+        epilogue, (rows, cols) = self.problem.epilogue, self._looked_at
+        assert epilogue is not None
+        fp32 = allowed_error(self.problem.k, "f32", largest)
+        found = {}
+        for entry, values in sums.items():
+            inputs = {
+                operand.name: self.inputs.values(fused_base(number), entry, rows, cols)
+                for number, operand in enumerate(epilogue.operands)
+            }
+            found[entry] = exact(epilogue, values + shift, fp32, inputs)
+        right = {entry: of.values for entry, of in found.items()}
+        self._check_reference(out, right, {entry: of.off for entry, of in found.items()})
+        return max(of.largest for of in found.values())
+
+    def _expected_row(self, out: int, entry: int, row: int) -> np.ndarray:
         first = (entry * self.problem.m + row) * self.problem.n
-        data = self.executor.download(self.expected + 4 * first, 4 * self.problem.n)
-        return data.view(np.float32).astype(np.float64)
+        return self.executor.download(out + 4 * first, 4 * self.problem.n).view(np.float32).astype(np.float64)
 
     def _stages(self, candidate: Candidate, kernel: CompiledKernel) -> tuple[Program, list[CompiledKernel], int]:
         """(the launches of a product, their kernels, the workspace's address). The workspace is shared by all."""
@@ -140,6 +187,7 @@ class GpuMeasurer:
 
     def _launches_of(self, program: Program, work: int, addresses: Addresses) -> list[Launch]:
         bases = {"a": addresses.a, "b": addresses.b, "c": 0, "out": addresses.out, "work": work}
+        bases |= {fused_base(number): address for number, address in enumerate(addresses.fused)}
         return [stage.launch(self.problem.batch, bases, 1.0, 0.0)[0] for stage in program.stages]
 
     def verify(self, candidate: Candidate, kernel: CompiledKernel) -> str:
@@ -157,13 +205,23 @@ class GpuMeasurer:
         for stage, launch in zip(kernels, self._launches_of(program, work, self.sets[0]), strict=True):
             self.executor.launch(stage, launch)
         elements = self.problem.batch * self.problem.m * self.problem.n
-        allowed = allowed_error(self.problem.k, self.problem.kind, self.largest)
-        self.executor.launch(self.compare, compare_launch(out, self.expected, self.result, elements, allowed))
+        expected, above, below = self.expected
+        launch = compare_launch(out, expected, self.result, elements, self.allowed, (above, below))
+        self.executor.launch(self.compare, launch)
         found = read_difference(self.executor.download(self.result, RESULT_BYTES))
         for place in (out - GUARD, out + self.out_bytes):
             if (self.executor.download(place, GUARD) != FILL).any():
                 return "it wrote outside its output"
-        return _words(found, elements, allowed)
+        return self._words(found, elements)
+
+    def _words(self, found: Difference, elements: int) -> str:
+        if found.wrong == 0:
+            return ""
+        beside = "" if self.problem.epilogue is None else " beside what its sum may be off"
+        return (
+            f"{found.wrong} of {elements} elements are wrong or unwritten (largest difference {found.worst:.3g}, "
+            f"{self.allowed:.3g} allowed{beside})"
+        )
 
     # --- times -------------------------------------------------------------------------------------------------------
 
@@ -191,12 +249,3 @@ def program_of(problem: GemmProblem, candidate: Candidate) -> Program:
 def _start(prepared: Sequence[Prepared], params: Sequence[bytes], stream: int) -> None:
     for stage, values in zip(prepared, params, strict=True):
         stage.launch(values, stream)
-
-
-def _words(found: Difference, elements: int, allowed: float) -> str:
-    if found.wrong == 0:
-        return ""
-    return (
-        f"{found.wrong} of {elements} elements are wrong or unwritten (largest difference {found.worst:.3g}, "
-        f"{allowed:.3g} allowed)"
-    )

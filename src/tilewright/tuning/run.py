@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..arch import Gpu
 from ..errors import ConfigRejected, DeviceError
@@ -18,11 +18,12 @@ from ..jit import CompiledKernel
 from ..jit.device import device
 from ..jit.source import CUDA_ROOT, Constant, gather
 from ..ladder import rungs_of
+from ..ladder.fused import fused_headers
 from ..ladder.rung import Rung
 from ..plan import Plan, plan_for
 from ..problems import GemmProblem, row_major
 from .attention_classes import AttentionClass
-from .build import Builder, Built, default_jobs
+from .build import NOTHING, Builder, Built, default_jobs
 from .classes import ProblemClass, class_of
 from .entries import AnyEntry, Entry, Failure, Timed
 from .measure import GpuMeasurer, program_of
@@ -76,12 +77,22 @@ def hash_of(includes: Iterable[str]) -> str:
     return digest.hexdigest()[:12]
 
 
-@lru_cache(maxsize=8)
-def kernel_set(kind: str) -> str:
-    """Hash of the device code of all rungs for a GemmProblem.kind: results of other code are measured anew."""
+_OF_EPILOGUES = ("tile/fused.cuh", "tile/fused_math.cuh", "gemm/sum_parts.cuh")
+
+
+@lru_cache(maxsize=16)
+def kernel_set(kind: str, fused: bool = False) -> str:
+    """Hash of the device code of all rungs for a GemmProblem.kind, and of what epilogues are made of where one is
+    computed: results of other code are measured anew."""
     known = rungs_of(kind)
     splitting = ["gemm/split.cuh"] if any(rung.splits for rung in known) else []
-    return hash_of([rung.include for rung in known] + splitting)
+    return hash_of([*(rung.include for rung in known), *splitting, *(_OF_EPILOGUES if fused else ())])
+
+
+def name_of(problem: GemmProblem) -> str:
+    """Such as bf16 nn 4096 x 4096 x 1024, silu(acc + bias)."""
+    fused = f", {problem.epilogue.description}" if problem.epilogue is not None else ""
+    return f"{problem.kind} {problem.layout} {problem.m} x {problem.n} x {problem.k}{fused}"
 
 
 class Measures(Measurer[Any], Protocol):
@@ -98,6 +109,15 @@ class Measures(Measurer[Any], Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
+class Job(NamedTuple):
+    """A kernel to compile (jit.compile.compile_rung)."""
+
+    include: str | tuple[str, ...]
+    constants: Mapping[str, Constant]
+    entry: str
+    generated: Mapping[str, str] = NOTHING
+
+
 @dataclass(frozen=True)
 class Family:
     """What tuning must know of a kind of problem. Problems are P, candidates what `explore` keeps."""
@@ -106,19 +126,21 @@ class Family:
     """The problem as it is measured: one for all problems of a class."""
     class_of: Callable[[Any], ProblemClass | AttentionClass]
     explore: Callable[[Any, Gpu], Space[Any]]
-    job: Callable[[Any, Any], tuple[str | tuple[str, ...], Mapping[str, Constant], str]]
-    """What to compile for a problem and a candidate: file or files, constants, entry."""
-    kernels: Callable[[str], str]
-    """The hash of the device code for a problem's kind."""
+    job: Callable[[Any, Any], Job]
+    """What to compile for a problem and a candidate."""
+    kernels: Callable[[Any], str]
+    """The hash of the device code for a problem."""
     measurer: Callable[[Any, int, Pattern], Measures]
     shape: Callable[[Any], tuple[int, ...]]
     name: Callable[[Any], str]
+    fused: Callable[[Any], str] = lambda problem: ""
+    """What is computed with it, in words (entries.Entry.epilogue)."""
 
     def known(self, problem: Any, store: Store) -> AnyEntry | None:
         """The store's finished result for the problem's class and today's kernels."""
         entry = store.table.get(str(self.class_of(problem)))
-        kernels = self.kernels(problem.kind)
-        return entry if entry is not None and entry.finished and entry.kernels == kernels else None
+        current = entry is not None and entry.finished and entry.kernels == self.kernels(problem)
+        return entry if current else None
 
 
 def choose_rungs(kind: str, rungs: Sequence[Rung] | None) -> tuple[Rung, ...]:
@@ -140,11 +162,12 @@ def tune_problems(
 ) -> Iterator[Tuned]:  # fmt: skip
     """Tune each problem on a GPU, at most about `seconds` of measuring each, and store what was found.
 
-    What would run now, by `planned`, is among the candidates. Results are taken to be dense; C and epilogues are left
-    out. Kernels compile in `jobs` processes, those of the next problems while one is measured. A problem whose class
-    the store has, for today's kernels, is not measured again unless `again`. Ctrl-C: what was measured of the problem
-    under way is stored, and KeyboardInterrupt goes on its way. Raises DeviceError without a GPU, or when a kernel's
-    fault has taken the GPU's context along.
+    What would run now, by `planned`, is among the candidates. Results are taken to be dense; C is left out. A problem
+    with an epilogue is measured with it, for the class of products that have one, whichever. Kernels compile in `jobs`
+    processes, those of the next problems while one is measured. A problem whose class the store has, for today's
+    kernels, is not measured again unless `again`. Ctrl-C: what was measured of the problem under way is stored, and
+    KeyboardInterrupt goes on its way. Raises DeviceError without a GPU, or when a kernel's fault has taken the GPU's
+    context along.
     """
     chosen: dict[str, tuple[Rung, ...]] = {kind: choose_rungs(kind, rungs) for kind in {p.kind for p in problems}}
 
@@ -154,17 +177,17 @@ def tune_problems(
         return explore(problem, gpu, tried, kept, [(now.rung, now.config, now.packs)] if now.rung in tried else [])
 
     family = Family(
-        lambda p: replace(p, out=row_major(p.m, p.n, p.batch), c=None, epilogue=None), class_of, explored, _job,
-        kernel_set, GpuMeasurer, lambda p: (p.m, p.n, p.k, p.batch),
-        lambda p: f"{p.kind} {p.layout} {p.m} x {p.n} x {p.k}",
+        lambda p: replace(p, out=row_major(p.m, p.n, p.batch), c=None), class_of, explored, _job,
+        lambda p: kernel_set(p.kind, p.epilogue is not None), GpuMeasurer, lambda p: (p.m, p.n, p.k, p.batch), name_of,
+        lambda p: p.epilogue.description if p.epilogue is not None else "",
     )  # fmt: skip
     return tune_family(family, problems, ordinal=ordinal, seconds=seconds, jobs=jobs, again=again, store=store, say=say)
 
 
-def _job(problem: GemmProblem, candidate: Candidate) -> tuple[str, Mapping[str, Constant], str]:
+def _job(problem: GemmProblem, candidate: Candidate) -> Job:
     """The product's own kernel, operands packed and k split as the candidate says."""
-    constants = candidate.rung.constants(program_of(problem, candidate).product.problem, candidate.config)
-    return candidate.rung.include, constants, candidate.rung.entry
+    rung, product = candidate.rung, program_of(problem, candidate).product.problem
+    return Job(rung.include, rung.constants(product, candidate.config), rung.entry, fused_headers(product))
 
 
 def tune_family(
@@ -184,8 +207,9 @@ def tune_family(
         def look_ahead(number: int) -> None:
             """Choose a problem's candidates and let them be compiled."""
             spaces[number] = space = family.explore(problems[number], where.gpu)
+            jobs_of = [family.job(problems[number], candidate) for candidate in space.kept]
             futures[number] = [
-                builder.submit(*family.job(problems[number], candidate), where.arch.name) for candidate in space.kept
+                builder.submit(job.include, job.constants, job.entry, where.arch.name, job.generated) for job in jobs_of
             ]
 
         wanted = [n for n, problem in enumerate(problems) if again or family.known(problem, store) is None]
@@ -295,7 +319,7 @@ class _Run:
                 timed[place] = replace(timed[place], ms=timed[place - 1].ms)
         return Entry(
             self.family.class_of(self.problem), self.family.shape(self.problem), tuple(timed), tuple(self.failed),
-            self.family.kernels(self.problem.kind),
+            self.family.kernels(self.problem),
             datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"), self.finished,
-            round(time.monotonic() - self.start, 2),
+            round(time.monotonic() - self.start, 2), epilogue=self.family.fused(self.problem),
         )  # fmt: skip

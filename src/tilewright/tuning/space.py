@@ -25,6 +25,8 @@ FAR_BEHIND = 3.0
 """A candidate whose modelled time is more than this many times the best one's is not tried."""
 SHARE_OF_A_SHAPE = 4
 """Candidates of one block tile in the first choice; what room is left goes to the best of all."""
+SHARE_BESIDE = 0.5
+"""With an epilogue: of the candidates, at most so many are of blocks that share an SM."""
 MOST_SPILL = 1.25
 """Estimated registers over those granted, at most."""
 
@@ -147,6 +149,10 @@ def explore(
     if ordered:
         limit = FAR_BEHIND * ordered[0].prediction.ms
         near = [candidate for candidate in ordered if candidate.prediction.ms <= limit]
+        if problem.epilogue is not None:
+            for candidate in _beside(near, rungs[-1])[: int(SHARE_BESIDE * kept)]:
+                if len(chosen) < kept:
+                    chosen.setdefault(id(candidate), candidate)
         shapes: Counter[tuple[int, ...]] = Counter()
         for first_choice in (True, False):
             for candidate in near:
@@ -162,6 +168,23 @@ def explore(
         pruned[f"more than {FAR_BEHIND:g} times the best modelled time"] += far
         pruned[f"not among the best {kept} by the model"] += len(ordered) - far - len(chosen)
     return Space(tuple(sorted(chosen.values(), key=_order)), dict(pruned), considered)
+
+
+def _beside(near: Sequence[Candidate], top: Rung) -> list[Candidate]:
+    """What an epilogue may favour and the model does not tell: blocks of the fastest rung of which an SM holds two or
+    more, so that one computes products while another ends. Of each tile the two depths of its pipeline that are most,
+    in the model's order of tiles."""
+    tiles: dict[tuple[object, ...], list[Candidate]] = {}
+    for candidate in near:
+        c = candidate.config
+        if candidate.rung.id == top.id and candidate.prediction.resident > 1:
+            tile = (c.tile_m, c.tile_n, c.tile_k, c.warp_m, c.warp_n, c.split_k, c.slices_k, candidate.packs)
+            tiles.setdefault(tile, []).append(candidate)
+    found = []
+    for same in tiles.values():
+        depths = {candidate.config.stages: candidate for candidate in sorted(same, key=_order, reverse=True)}
+        found += [depths[stages] for stages in sorted(depths, reverse=True)[:2]]
+    return found
 
 
 def _order(candidate: Candidate) -> tuple[float, str, str]:

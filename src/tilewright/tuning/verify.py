@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from math import sqrt
 
 import numpy as np
@@ -19,7 +20,7 @@ from ..problems import ITEM_BYTES
 
 DIGITS = {"f32": 24, "f16": 11, "bf16": 8}
 """Binary digits of a number's significand."""
-_ARGS = struct.Struct("<3Qqf4x")
+_ARGS = struct.Struct("<5Qqf4x")
 _RESULT = struct.Struct("<QI4x")
 RESULT_BYTES = _RESULT.size
 _UNIT_ROUNDOFF = 2.0**-24
@@ -39,10 +40,15 @@ def compare_kernel(out_dtype: str, arch: str) -> CompiledKernel:
     return compile_rung("tuning/compare.cuh", constants, "compare", arch)
 
 
-def compare_launch(found: int, expected: int, result: int, elements: int, allowed: float) -> Launch:
-    """Compare `elements` elements at addresses `found` and `expected` (fp32) into `result` (RESULT_BYTES zeros)."""
+def compare_launch(
+    found: int, expected: int, result: int, elements: int, allowed: float, sides: tuple[int, int] = (0, 0)
+) -> Launch:
+    """Compare `elements` elements at addresses `found` and `expected` (fp32) into `result` (RESULT_BYTES zeros).
+
+    `sides`: of two more arrays of fp32, as far from which as an element is expected to be it may be off as well.
+    """
     blocks = max(1, min(-(-elements // 1024), 2048))
-    return Launch((blocks, 1, 1), (256, 1, 1), _ARGS.pack(found, expected, result, elements, allowed))
+    return Launch((blocks, 1, 1), (256, 1, 1), _ARGS.pack(found, expected, *sides, result, elements, allowed))
 
 
 def read_difference(data: np.ndarray) -> Difference:
@@ -92,6 +98,12 @@ class Pattern:
     @property
     def item_bytes(self) -> int:
         return ITEM_BYTES[self.dtype]
+
+
+@lru_cache(maxsize=2)
+def pattern_of(dtype: str) -> Pattern:
+    """The pattern of a dtype, made once while it is used."""
+    return Pattern(dtype)
 
 
 def sample_places(extent: int, count: int, seed: int) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...errors import InvalidEpilogue
 from .trace import BOOL, FLOAT, INT, Graph, Node, Traced
@@ -174,9 +174,19 @@ class Expression:
     """C++ statements (problems.Epilogue.code)."""
     inputs: tuple[str, ...]
     """The operands and indices that the result depends on, in the order of `code`."""
+    nodes: tuple[Node, ...] = field(default=(), compare=False, repr=False)
+    """The operations in the order of the trace, the result last."""
+
+
+def live_part(graph: Graph, result: Traced) -> tuple[Node, ...]:
+    """What the result depends on and nothing else, numbered anew, the result last."""
+    live = live_nodes(graph, result)
+    place = {number: index for index, number in enumerate(live)}
+    return tuple(graph.nodes[n]._replace(args=tuple(place[arg] for arg in graph.nodes[n].args)) for n in live)
 
 
 def finish(graph: Graph, result: Traced) -> Expression:
     live = live_nodes(graph, result)
     inputs = tuple(graph.nodes[n].value for n in live if graph.nodes[n].op == "input")
-    return Expression(describe(graph, result), statements(graph, result, inputs), inputs)
+    code = statements(graph, result, inputs)
+    return Expression(describe(graph, result), code, inputs, live_part(graph, result))

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from .codegen import Expression, finish, live_nodes
+from .codegen import Expression, finish, live_part
 from .trace import FLOAT, Graph, Node, Traced
 
 
@@ -36,13 +36,7 @@ class Recorded:
 
 def write(graph: Graph, result: Traced) -> Recorded:
     """What the result depends on, and nothing else."""
-    live = live_nodes(graph, result)
-    place = {number: index for index, number in enumerate(live)}
-    rows = []
-    for number in live:
-        op, kind, args, value = graph.nodes[number]
-        rows.append([op, kind, [place[arg] for arg in args], value])
-    return parse(json.dumps(rows))
+    return parse(json.dumps([[op, kind, list(args), value] for op, kind, args, value in live_part(graph, result)]))
 
 
 @lru_cache(maxsize=1024)

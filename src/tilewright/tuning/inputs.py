@@ -1,0 +1,88 @@
+"""What a product reads while it is tuned: A, B and an epilogue's operands in random numbers, many sets of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..problems import INDEX, ITEM_BYTES, GemmProblem, Matrix
+from ..program import fused_base
+from .race import Memory, rounded_up
+from .verify import Pattern, pattern_of
+
+
+def footprint(matrix: Matrix, rows: int, cols: int, batch: int, item: int) -> int:
+    """Bytes from an operand's first element to behind its last."""
+    last = (rows - 1) * matrix.row_stride + (cols - 1) * matrix.col_stride + (batch - 1) * matrix.batch_stride
+    return (last + 1) * item
+
+
+@dataclass(frozen=True)
+class _Input:
+    dtype: str
+    lies: Matrix
+    offset: int
+    """Bytes from the start of a set's part of its dtype; of an index 0."""
+
+
+class Inputs:
+    """The inputs of a problem, laid out; in memory once `allocate` was called.
+
+    Those of one dtype lie behind one another in memory that repeats the dtype's pattern, set after set:
+
+        bf16   | A | B | residual | A | B | residual | ...        f32   | bias | bias | ...
+
+    so no two of a dtype hold the same numbers, and one that takes another's place is found. None is better aligned
+    than the problem says.
+    """
+
+    def __init__(self, problem: GemmProblem, pattern: Pattern) -> None:
+        m, n, k = problem.m, problem.n, problem.k
+        self._patterns = {problem.dtype: pattern}
+        self._bytes: Counter[str] = Counter()
+        self._inputs: dict[str, _Input] = {}
+        self._starts: dict[str, int] = {}
+        self._count = len(problem.epilogue.operands) if problem.epilogue else 0
+        self._add("a", problem.dtype, problem.a, m, k, problem.batch)
+        self._add("b", problem.dtype, problem.b, k, n, problem.batch)
+        for number, operand in enumerate(problem.epilogue.operands if problem.epilogue else ()):
+            self._add(fused_base(number), operand.dtype, operand.matrix, m, n, problem.batch)
+
+    def _add(self, name: str, dtype: str, lies: Matrix, rows: int, cols: int, batch: int) -> None:
+        if dtype == INDEX:
+            self._inputs[name] = _Input(dtype, lies, 0)
+            return
+        self._inputs[name] = _Input(dtype, lies, self._bytes[dtype] + lies.alignment % 16)
+        self._bytes[dtype] += rounded_up(footprint(lies, rows, cols, batch, ITEM_BYTES[dtype]) + 16)
+        if dtype not in self._patterns:
+            self._patterns[dtype] = pattern_of(dtype)
+
+    @property
+    def bytes(self) -> int:
+        """Of one set."""
+        return sum(self._bytes.values())
+
+    def allocate(self, memory: Memory, count: int) -> None:
+        """Raises DeviceError when `count` sets do not fit."""
+        for dtype, nbytes in self._bytes.items():
+            self._starts[dtype] = memory.filled(count * nbytes, self._patterns[dtype])
+
+    def address(self, name: str, number: int) -> int:
+        """Of an input in set `number`; of an index where it starts, 0."""
+        found = self._inputs[name]
+        if found.dtype == INDEX:
+            return 0
+        return self._starts[found.dtype] + number * self._bytes[found.dtype] + found.offset
+
+    def fused(self, number: int) -> tuple[int, ...]:
+        """The addresses of the epilogue's operands in set `number`."""
+        return tuple(self.address(fused_base(place), number) for place in range(self._count))
+
+    def values(self, name: str, entry: int, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
+        """[rows, cols] of a batch entry of the first set: float64, of an index whole numbers."""
+        found = self._inputs[name]
+        steps = rows[:, None] * found.lies.row_stride + cols[None, :] * found.lies.col_stride
+        places = found.offset // ITEM_BYTES.get(found.dtype, 1) + entry * found.lies.batch_stride + steps
+        return places if found.dtype == INDEX else self._patterns[found.dtype].values(places)
