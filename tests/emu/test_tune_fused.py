@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
+from epilogue_cases import ByNumpy
 from test_tune_measure import gpu  # noqa: F401  the fixture
 
 from tilewright import epilogue as ep
 from tilewright.errors import InvalidEpilogue, WrongResult
 from tilewright.ladder import GemmConfig, find_rung
+from tilewright.ops.epilogue.evaluate import evaluate
 from tilewright.ops.epilogue.expression import trace
 from tilewright.problems import INDEX, Epilogue, FusedOperand, GemmProblem, Matrix
-from tilewright.tuning.fused import moved, read_words, with_epilogue
+from tilewright.tuning.fused import IN_FP32, exact, moved, read_words, with_epilogue
 from tilewright.tuning.measure import GpuMeasurer, program_of
 from tilewright.tuning.space import Candidate
 from tilewright.tuning.verify import Pattern
@@ -57,6 +60,20 @@ def by_column(operand: FusedOperand) -> FusedOperand:
     return dataclasses.replace(operand, matrix=Matrix(0, 1))
 
 
+OTHERS = (
+    lambda acc, bias, residual: ep.gelu(acc + bias) + residual,
+    lambda acc, bias, residual: ep.silu(acc + bias) - residual,
+    lambda acc, bias, residual: ep.silu(acc) + bias + residual,
+)
+
+
+def other_usual(of, usual: Epilogue) -> Epilogue:
+    return traced(
+        lambda acc, row_scale, col_scale, bias, residual: of(acc * row_scale * col_scale, bias, residual),
+        *usual.operands,
+    )
+
+
 @pytest.mark.parametrize("dtype", CONFIGS)
 def test_the_usual_epilogue_is_verified_and_timed_and_others_are_found_wrong(gpu, dtype):  # noqa: F811
     problem = with_epilogue(GemmProblem.dense(40, 40, 32, dtype=dtype), *read_words(USUAL))
@@ -67,13 +84,8 @@ def test_the_usual_epilogue_is_verified_and_timed_and_others_are_found_wrong(gpu
         assert verdict(measurer, right, gpu.arch) == ""
         measurer.prepare(right, program_of(problem, right).product.compile(gpu.arch))
         assert measurer.one_pass([right], 0) == pytest.approx([0.1])
-        wrong = [
-            traced(lambda acc, row_scale, col_scale, bias, residual: ep.gelu(acc * row_scale * col_scale + bias) + residual,
-                   *usual.operands),
-            traced(lambda acc, row_scale, col_scale, bias, residual: ep.silu(acc * row_scale * col_scale + bias) - residual,
-                   *usual.operands),
-            traced(lambda acc, row_scale, col_scale, bias, residual: ep.silu(acc * row_scale * col_scale) + bias + residual,
-                   *usual.operands),
+        wrong = [other_usual(of, usual) for of in OTHERS]
+        wrong += [
             dataclasses.replace(usual, operands=(by_column(row), by_row(col), bias, residual)),
             dataclasses.replace(usual, operands=(row, col, by_row(bias), residual)),
         ]  # fmt: skip
@@ -137,3 +149,45 @@ def test_an_epilogue_that_is_not_finite_on_random_numbers_is_refused(gpu):  # no
     by_hand = dataclasses.replace(problem, epilogue=Epilogue("-acc", "value[i] = -value[i];"))
     with pytest.raises(InvalidEpilogue, match="-acc: only its code is known"):
         GpuMeasurer(by_hand, 0, Pattern("bf16"))
+
+
+FUNCTIONS = {
+    "acc": (lambda e, acc, x, i: acc, "sum"),
+    **{
+        name: (lambda e, acc, x, i, name=name: getattr(e, name)(acc), name)
+        for name in ("exp", "tanh", "erf", "sigmoid", "silu", "relu", "gelu", "gelu_tanh")
+    },
+    **{
+        name: (lambda e, acc, x, i, name=name: getattr(e, name)(abs(acc) + 0.125), name)
+        for name in ("log", "sqrt", "rsqrt")
+    },
+    "arithmetic": (lambda e, acc, x, i: -(acc + x) * 2.5 / (1 + abs(x)) - acc**3, "-"),
+    "larger": (lambda e, acc, x, i: e.maximum(acc, x) + e.minimum(acc, 0.5), "maximum"),
+    "conditions": (lambda e, acc, x, i: e.where(((acc > x) & (x != 0)) | ~(acc >= -1), acc, x), "where"),
+    "more of them": (lambda e, acc, x, i: e.where((acc < x) & (acc <= 1), 1.0, e.where(i == 2, x, acc)), "=="),
+    "indices": (lambda e, acc, x, i: acc * ((i + 5) // 3 * 2 - (i - 7) % 4) + i, "//"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_an_expression_is_computed_in_float64_as_numpy_would(name):
+    function, op = FUNCTIONS[name]
+    of = trace(lambda acc, x, row: function(ep, acc, x, row), {"x": None})
+    assert op in {node.op for node in of.nodes}
+    rng = np.random.default_rng(0)
+    acc, x, row = rng.standard_normal((5, 7)), rng.standard_normal(7), np.arange(5)[:, None]
+    values, largest = evaluate(of.nodes, acc, {"x": x, "row": row})
+    right = np.broadcast_to(function(ByNumpy, acc, x, row), acc.shape)
+    assert values.dtype == np.float64
+    assert np.abs(values - right).max() <= 1e-14 * max(1, np.abs(right).max())
+    assert largest >= np.abs(right).max() * (1 - 1e-14)
+
+
+def test_what_may_be_off_follows_the_elements_own_slope_and_what_is_not_looked_at_does_not_count():
+    x_lies = FusedOperand("x", "f32", Matrix(0, 1))
+    of = traced(lambda acc, x: ep.where(x > 0, ep.relu(acc * x), acc / (x - x)), x_lies)
+    sums, x = np.array([[-2.0, 0.05, 2.0, 3.0]]), np.array([[1.0, 1.0, 1.0, 100.0]])
+    found = exact(of, sums, 0.1, {"x": x})
+    assert found.values == pytest.approx(np.array([[0, 0.05, 2, 300]]))
+    assert found.largest == 300, "the quotient is no number, and where does not choose it"
+    assert found.off == pytest.approx(np.array([[0, 0.1, 0.1, 10]]) + IN_FP32 * 300)

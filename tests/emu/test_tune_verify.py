@@ -27,10 +27,13 @@ def bf16_bits(values: np.ndarray) -> np.ndarray:
 STORE = {"f32": lambda x: x, "f16": lambda x: x.astype(np.float16), "bf16": bf16_bits}
 
 
-def compared(found: np.ndarray, expected: np.ndarray, out_dtype: str, allowed: float) -> Difference:
+def compared(
+    found: np.ndarray, expected: np.ndarray, out_dtype: str, allowed: float, sides: tuple[np.ndarray, ...] = ()
+) -> Difference:
     emulator = Emulator("H200")
     addresses = [emulator.upload(array.view(np.uint8)) for array in (found, expected, np.zeros(RESULT_BYTES, np.uint8))]
-    launch = compare_launch(*addresses, expected.size, allowed)
+    above, below = (emulator.upload(side.view(np.uint8)) for side in sides) if sides else (0, 0)
+    launch = compare_launch(*addresses, expected.size, allowed, (above, below))
     emulator.launch(compare_kernel(out_dtype, ARCHS["sm_90a"].name), launch)
     return read_difference(emulator.download(addresses[2], RESULT_BYTES))
 
@@ -94,3 +97,13 @@ def test_samples_hold_the_first_and_the_last(extent):
     assert places[0] == 0
     assert places[-1] == extent - 1
     assert len(set(places.tolist())) == len(places) <= 16
+
+
+def test_an_element_may_be_off_by_as_far_as_its_sides_are_and_a_side_that_is_no_number_allows_nothing():
+    expected = np.array([1, 1, 1, 1, 1, 1, 0], np.float32)
+    above, below = expected + np.float32(0.25), expected - np.float32(0.5)
+    found = np.array([1.51, 1.49, 0.49, 0.51, 1, 1, 0.3], np.float32)
+    above[4], below[5], above[6] = np.nan, np.inf, 0
+    assert compared(found, expected, "f32", 0.0, (above, below)).wrong == 4
+    assert compared(found, expected, "f32", 0.1, (above, below)).wrong == 2
+    assert compared(found, expected, "f32", 0.0).wrong == 5

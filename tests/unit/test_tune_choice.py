@@ -16,6 +16,7 @@ from tilewright.tuning import tables
 from tilewright.tuning.choice import choose, estimates, neighbours
 from tilewright.tuning.classes import ProblemClass, class_of
 from tilewright.tuning.entries import Entry, Timed
+from tilewright.tuning.fused import read_words, with_epilogue
 from tilewright.tuning.model import predict
 from tilewright.tuning.store import Store
 from tilewright.tuning.tables import generation, results_changed, sources_for
@@ -213,6 +214,49 @@ def test_the_choice_does_not_depend_on_the_order_of_a_table():
     assert estimates(problem(300), H200, near) == estimates(problem(300), H200, near)
 
 
+# --- with an epilogue ------------------------------------------------------------------------------------------------
+
+
+def fused(**more) -> GemmProblem:
+    return with_epilogue(problem(**more), *read_words("bias,silu"))
+
+
+def with_words(of: Entry) -> Entry:
+    return dataclasses.replace(of, epilogue="silu(acc + bias) + residual")
+
+
+def test_an_epilogues_own_class_is_asked_before_the_bare_one_wherever_it_was_tuned():
+    bare, own = entry(problem(), (LARGE, 1.0), (SMALL, 1.1)), with_words(entry(fused(), (SMALL, 1.0), (LARGE, 1.2)))
+    found = choose(fused(), H200, [("here", table(bare, own))])
+    assert found.config == SMALL
+    assert "the class of this problem (with silu(acc + bias) + residual): 1 ms" in found.why
+    assert choose(problem(), H200, [("here", table(bare, own))]).config == LARGE
+    told = choose(fused(), H200, [("here", table(bare))])
+    assert told.config == LARGE
+    assert "the class of this problem (without an epilogue)" in told.why
+    shipped = choose(fused(), H200, [("here", table(bare)), ("shipped", table(own))])
+    assert (shipped.config, shipped.source) == (SMALL, "shipped")
+    halves = dataclasses.replace(fused(dtype="f16"), c=fused().out)
+    assert choose(halves, H200, [("here", table(own, entry(problem(dtype="f16"), (LARGE, 1.0))))]).config == SMALL
+
+
+def test_times_with_an_epilogue_say_nothing_of_bare_products():
+    near, far = fused(k=576), problem(k=2048)
+    of = [with_words(entry(near, (SMALL, 1.0), (LARGE, 2.0))), entry(far, (MIDDLE, 1.0), (LARGE, 0.9))]
+    asked = [e.key for _, e in neighbours(class_of(problem(k=520)), table(*of))]
+    assert asked == [str(class_of(far))]
+    assert choose(problem(k=520), H200, [("here", table(of[0]))]) is None
+    assert choose(problem(k=520), H200, [("here", table(of[0])), ("shipped", table(of[1]))]).config == LARGE
+
+
+def test_an_epilogue_goes_by_the_nearest_neighbours_kind():
+    near, far = with_words(entry(fused(k=576), (SMALL, 1.0))), entry(problem(k=2048), (MIDDLE, 1.0))
+    asked = [e.key for _, e in neighbours(class_of(fused(k=520)), table(near, far))]
+    assert asked == [near.key]
+    asked = [e.key for _, e in neighbours(class_of(fused(k=1900)), table(near, far))]
+    assert asked == [far.key]
+
+
 # --- plans -----------------------------------------------------------------------------------------------------------
 
 
@@ -303,12 +347,15 @@ def test_every_shipped_result_can_run_on_its_gpu(gpu):
         of = GemmProblem.dense(
             m, n, k, layout=held.klass.layout, batch=batch, dtype=held.klass.dtype, out_dtype=held.klass.out_dtype
         )
+        if held.klass.fused:
+            of = with_epilogue(of, *read_words("bias,silu,residual"))
         assert class_of(of) == held.klass
+        assert bool(held.epilogue) == held.klass.fused
         assert held.finished
         best = held.timed[0]
         assert find_rung(best.rung).why_not(of, best.config, GPUS[gpu].arch) is None
         plan = plan_for(of, GPUS[gpu])
-        if held.klass.dtype == "f32" and (plan.packs or plan.config.split_k > 1):
+        if held.klass.dtype == "f32" and not held.klass.fused and (plan.packs or plan.config.split_k > 1):
             assert all(timed.one_launch for timed in held.timed), "measured before there were such plans"
         else:
             assert plan.config == best.config

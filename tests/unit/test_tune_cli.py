@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -57,6 +58,12 @@ def test_a_dry_run_of_a_precision_tries_its_rungs(tmp_path):
     assert {line.split()[1] for line in lines if line[:1].isdigit()} >= {"t02", "t03"}
 
 
+def test_a_dry_run_with_an_epilogue_names_it(tmp_path):
+    done = run(tmp_path, "--shapes", "4096x4096x1024", "--epilogue", "residual, silu,bias", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("f32 nn 4096 x 4096 x 1024, silu(acc + bias) + residual on ")
+
+
 def test_a_dry_run_prints_the_order_and_what_was_pruned_and_no_time(tmp_path):
     done = run(
         tmp_path, "--shapes", "256x256x256", "--dtype", "bf16", "--rungs", "h10..h11", "--keep", "5", "--dry-run"
@@ -89,6 +96,12 @@ def test_a_dry_run_prints_the_order_and_what_was_pruned_and_no_time(tmp_path):
         (("--shapes", "99999999999x64x64", "--dry-run"), "outside 0..2147418112"),
         (("--shapes", "64x64x64", "--dtype", "f8", "--dry-run"), "dtype 'f8' is not supported"),
         (("--shapes", "64x64x64", "--rungs", "h11", "--dry-run"), "h11_mma_multistage does not multiply f32"),
+        (("--shapes", "64x64x64", "--epilogue", "bias,swish", "--dry-run"), "'swish' is not known. Known: bias, "),
+        (("--shapes", "64x64x64", "--epilogue", "silu,relu", "--dry-run"), "silu and relu are two activations"),
+        (("--shapes", "64x64x64", "--epilogue", "bias,bias", "--dry-run"), "bias is named twice"),
+        (("--shapes", "64x64x64", "--epilogue", ",", "--dry-run"), "',' names nothing"),
+        (("--attention", "1x4x64x64", "--epilogue", "bias", "--dry-run"), "--epilogue is of products"),
+        (("--epilogue", "bias"), "--epilogue is of products"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_leaves_with_2(tmp_path, monkeypatch, arguments, words):
@@ -116,9 +129,14 @@ def test_results_go_out_in_and_together(tmp_path, monkeypatch, capsys):
     assert entry(k=1024).key in held
     tune(import_file=theirs)
     assert Store("H200", "cuda13").table[entry().key].best.ms == 0.5, "an import takes what it is given"
+    fused = dataclasses.replace(
+        entry(k=2048), klass=dataclasses.replace(entry(k=2048).klass, fused=True), epilogue="acc + bias"
+    )
+    Store("H200", "cuda13").add([fused])
     tune(listed=True)
     listed = capsys.readouterr().out
-    assert "2 problems tuned on H200, cuda13" in listed
+    assert "3 problems tuned on H200, cuda13" in listed
+    assert ", of 1, with acc + bias" in listed
     assert "h11_mma_multistage" in listed
     from tilewright.tuning import tables
 

@@ -14,13 +14,15 @@ from concurrent.futures import Future
 import pytest
 
 from tilewright.arch import GPUS
-from tilewright.errors import ConfigRejected, DeviceError, InvalidOperand
+from tilewright.errors import ConfigRejected, DeviceError, InvalidEpilogue, InvalidOperand
 from tilewright.ladder import find_rung
+from tilewright.ladder.fused import fused_headers
 from tilewright.plan import Plan
 from tilewright.problems import GemmProblem
 from tilewright.tuning import run as run_module
 from tilewright.tuning.build import Builder
 from tilewright.tuning.classes import class_of
+from tilewright.tuning.fused import read_words, with_epilogue
 from tilewright.tuning.run import choose_rungs, kernel_set, tune_problems
 from tilewright.tuning.store import Store
 
@@ -38,6 +40,7 @@ class World:
         self.measured: list[GemmProblem] = []
         self.closed = 0
         self.compiled = 0
+        self.generated: list[dict[str, str]] = []
         self.wrong: set[str] = set()
         self.broken: set[str] = set()
         self.crashing: set[str] = set()
@@ -86,6 +89,7 @@ def world(monkeypatch) -> World:
 
         def submit(self, include, constants, entry, arch, generated):
             world.compiled += 1
+            world.generated.append(dict(generated))
             future: Future = Future()
             tile = f"{constants['tile_m']}x{constants['tile_n']}x{constants['tile_k']}"
             future.set_result(("compile", "error: no such tile") if tile in world.broken else "a kernel")
@@ -153,6 +157,51 @@ def test_other_device_code_is_measured_anew(world, store, monkeypatch):
     monkeypatch.setattr(run_module, "kernel_set", lambda *_: "other")
     tune(again(store), problem())
     assert len(world.measured) == 2
+
+
+def fused(words: str = "bias,silu,residual", **more) -> GemmProblem:
+    return with_epilogue(problem(**more), *read_words(words))
+
+
+def test_a_product_with_an_epilogue_is_measured_with_it_and_stored_beside_the_bare_one(world, store):
+    bare, with_it = tune(store, problem(), fused())
+    assert [p.epilogue for p in world.measured] == [None, fused().epilogue]
+    assert {bool(generated) for generated in world.generated[:8]} == {False}
+    texts = [generated.get("gemm/fused.cuh", "") for generated in world.generated[8:]]
+    whole = [c.config.split_k == 1 for c in with_it.space.kept]
+    assert [("fused_silu" in text) for text in texts] == whole, "where k is split the sum of parts computes it"
+    table = again(store).table
+    assert set(table) == {str(class_of(problem())), str(class_of(fused()))}
+    entry = table[str(class_of(fused()))]
+    assert entry == with_it.entry
+    assert (entry.klass.fused, entry.epilogue, entry.finished) == (True, "silu(acc + bias) + residual", True)
+    assert entry.kernels == kernel_set("bf16", True) != bare.entry.kernels
+    assert str(with_it).startswith("bf16 nn 512 x 512 x 512, silu(acc + bias) + residual: h11")
+
+
+def test_one_result_serves_all_epilogues_of_a_class_until_it_is_asked_for_again(world, store):
+    tune(store, fused())
+    (known,) = tune(again(store), fused("bias"))
+    assert known.space is None
+    assert known.entry.epilogue == "silu(acc + bias) + residual"
+    (anew,) = tune(again(store), fused("bias"), again=True)
+    assert again(store).table[anew.entry.key].epilogue == "acc + bias"
+
+
+def test_ctrl_c_and_failures_are_kept_with_an_epilogue_too(world, store):
+    (plain,) = tune(store, fused(k=1024))
+    world.wrong, world.passes_left = {str(plain.entry.timed[0].config)}, 4
+    with pytest.raises(KeyboardInterrupt):
+        tune(again(store), fused(k=1024), again=True)
+    world.passes_left = 4
+    with pytest.raises(KeyboardInterrupt):
+        tune(again(store), fused())
+    entry = again(store).table[str(class_of(fused()))]
+    assert (entry.finished, entry.epilogue) == (False, "silu(acc + bias) + residual")
+    assert {failure.kind for failure in entry.failed} <= {"wrong"}
+    world.passes_left = 10**9
+    (done,) = tune(again(store), fused())
+    assert done.entry.finished
 
 
 def test_problems_of_one_class_are_measured_once_and_c_and_outs_layout_do_not_count(world, store):
@@ -346,6 +395,17 @@ def test_kernels_compile_in_processes_of_their_own_and_the_same_one_once(tmp_pat
     assert list(tmp_path.rglob("kernel.cubin")), "the plan finds it in the cache"
 
 
+def test_an_epilogue_is_compiled_in_with_its_kernel(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    f01, of = find_rung("f01"), fused("bias,tanh", dtype="f32")
+    values = f01.constants(of, f01.default)
+    with Builder(1) as builder:
+        bare = builder.submit(f01.include, values, f01.entry, "sm_90a")
+        with_it = builder.submit(f01.include, values, f01.entry, "sm_90a", fused_headers(of))
+        assert bare is not with_it
+        assert with_it.result(60).key == f01.compile(of, f01.default, GPUS["H200"].arch).key != bare.result(60).key
+
+
 def test_a_compiling_process_that_dies_is_a_failure_and_the_next_job_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     f01 = find_rung("f01")
@@ -410,3 +470,25 @@ def test_tune_reads_the_operands_as_matmul_does(world, tuned_folder):
     assert (measured.m, measured.n, measured.k, measured.layout) == (120, 96, 64, "nt")  # the batch is folded into m
     assert tuned.entry.timed
     assert list(tuned_folder.rglob("*.json"))
+
+
+def test_tune_measures_with_the_calls_epilogue(world, tuned_folder):
+    import numpy as np
+
+    import tilewright as tw
+    from tilewright.epilogue import silu
+
+    a, b, r = (np.zeros(shape, np.float16) for shape in ((64, 64), (64, 96), (64, 96)))
+    tuned = tw.tune(a, b, epilogue=lambda acc, x, r: silu(acc * x) * r, x=np.ones(96, np.float32), r=r, rungs=["h11"])
+    (measured,) = world.measured
+    assert [(operand.name, operand.dtype) for operand in measured.epilogue.operands] == [("x", "f32"), ("r", "f16")]
+    assert tuned.entry.klass.fused
+    assert tuned.entry.epilogue == "silu(acc * x) * r"
+    assert tw.explain(a, b, activation="relu", gpu="H200").plan.source == "tuned here"
+    assert tw.tune(a, b, bias=np.ones(96, np.float16), activation="gelu", rungs=["h11"]).space is None
+    with pytest.raises(InvalidEpilogue, match="has no operand 'gate'"):
+        tw.tune(a, b, gate=r)
+    with pytest.raises(InvalidEpilogue, match="activation='swish' is not known"):
+        tw.tune(a, b, activation="swish")
+    with pytest.raises(InvalidOperand, match="does not broadcast to the result's shape"):
+        tw.tune(a, b, bias=np.ones(64, np.float16))

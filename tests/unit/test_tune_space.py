@@ -10,6 +10,7 @@ from tilewright.arch import GPUS
 from tilewright.ladder import GEMM_RUNGS, find_rung, rungs_for
 from tilewright.problems import GemmProblem, Matrix
 from tilewright.tuning.classes import ProblemClass, bucket, class_of, distance
+from tilewright.tuning.fused import read_words, with_epilogue
 from tilewright.tuning.model import estimate_registers, predict
 from tilewright.tuning.space import explore
 
@@ -54,6 +55,27 @@ def test_what_cannot_run_is_put_aside_and_told():
 def test_no_block_tile_crowds_out_all_others():
     space = explore(dense(2048, 2048, 2048), H200, rungs_for("bf16"), 24)
     assert len({(c.config.tile_m, c.config.tile_n) for c in space.kept}) >= 4
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fastest"),
+    [("bf16", "h11_mma_multistage 128x128x32 warp 64x64 4 stages group 8"),
+     ("f32", "f12_multistage 128x128x16 warp 64x32/2x2 thread 4x4 4 stages ca group 8")],
+)  # fmt: skip
+def test_with_an_epilogue_more_blocks_that_share_an_sm_are_tried_with_what_was_fastest_among_them(dtype, fastest):
+    """`fastest`: with silu(acc + bias) + residual at this shape, of what was measured on an H200."""
+    bare = dense(4096, 4096, 1024, dtype=dtype)
+    fused = with_epilogue(bare, *read_words("bias,silu,residual"))
+    spaces = [explore(problem, H200, rungs_for(dtype)) for problem in (bare, fused)]
+    top = rungs_for(dtype)[-1]
+    beside = [sum(c.rung == top and c.prediction.resident > 1 for c in space.kept) for space in spaces]
+    assert beside[0] < beside[1]
+    assert beside[1] >= 12
+    assert fastest in [str(candidate) for candidate in spaces[1].kept]
+    assert any(candidate.prediction.resident == 1 for candidate in spaces[1].kept)
+    assert len(spaces[1].kept) == 24
+    few = explore(fused, H200, rungs_for(dtype), 1).kept
+    assert len(few) == 1
 
 
 def test_what_is_asked_for_is_kept_whatever_the_model_says():

@@ -47,6 +47,17 @@ def again(store: Store) -> Store:
 # --- as JSON ---------------------------------------------------------------------------------------------------------
 
 
+def test_a_result_with_an_epilogue_comes_back_with_its_words_and_bare_ones_are_written_as_ever():
+    bare = entry()
+    fused = dataclasses.replace(bare, klass=dataclasses.replace(bare.klass, fused=True), epilogue="silu(acc) + bias")
+    data = encode(table(bare, fused), "H200", "cuda13")
+    assert decode(data) == table(bare, fused)
+    assert decode(data)[fused.key].epilogue == "silu(acc) + bias"
+    assert data.count(b"epilogue") == 1
+    assert set(decode(data)) == {bare.key, fused.key}
+    assert len({bare.key, fused.key}) == 2
+
+
 def test_a_table_comes_back_as_it_was_written():
     full = entry(failed=(Failure("f12_multistage", "x", "compile", "no"),), finished=False, seconds=1.25)
     sliced = dataclasses.replace(full, klass=dataclasses.replace(full.klass, m=512), timed=(
