@@ -10,6 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright.attention_plan import plan_attention
 from tilewright.attention_problem import AttentionProblem
+from tilewright.epilogue import relu, where
 from tilewright.errors import DeviceError
 from tilewright.jit.device import device
 from tilewright.ladder import find_rung, rungs_for
@@ -17,6 +18,7 @@ from tilewright.plan import plan_for
 from tilewright.problems import GemmProblem, Matrix, row_major
 from tilewright.tuning import tables
 from tilewright.tuning.attention_run import tune_attention_problems
+from tilewright.tuning.fused import read_words, with_epilogue
 from tilewright.tuning.measure import GpuMeasurer, program_of
 from tilewright.tuning.run import tune_problems
 from tilewright.tuning.space import Candidate, explore
@@ -84,6 +86,51 @@ def test_tune_on_arrays_stores_the_result_and_matmul_runs_it(folder):
     right = a.astype(np.float64) @ b.astype(np.float64)
     assert np.abs(tw.matmul(a, b).astype(np.float64) - right).max() < 0.05 * np.abs(right).max()
     assert tw.tune(a, b, rungs=["h11"]).space is None, "known already"
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize(
+    "shape", [(256, 256, 256), (129, 257, 65), (16, 4096, 4096)], ids=lambda s: "x".join(map(str, s))
+)
+def test_products_with_an_epilogue_are_tuned_with_no_failure(folder, dtype, shape):
+    problem = with_epilogue(GemmProblem.dense(*shape, dtype=dtype), *read_words("row_scale,bias,silu,residual"))
+    (tuned,) = tune_problems([problem], kept=8, store=Store("H200", "test"), seconds=2)
+    assert not tuned.entry.failed
+    assert len(tuned.entry.timed) == 8
+    assert tuned.entry.klass.fused
+
+
+def test_tune_with_an_epilogue_of_ones_own_stores_the_result_and_matmul_runs_it(folder):
+    random = np.random.default_rng(0)
+    a, b, gate = (random.standard_normal(s).astype(np.float16) for s in ((200, 320), (320, 104), (200, 104)))
+    x = random.standard_normal(104, dtype=np.float32)
+
+    def own(acc, x, gate, row):
+        return where(row % 2 == 0, relu(acc + x), acc * gate)
+
+    tuned = tw.tune(a, b, epilogue=own, x=x, gate=gate, rungs=["h11"], seconds=2)
+    assert not tuned.entry.failed
+    plan = plan_for(tuned.problem, device(0).gpu)
+    assert (plan.source, plan.config) == ("tuned here", tuned.entry.best.config)
+    sums = a.astype(np.float64) @ b.astype(np.float64)
+    right = np.where(np.arange(200)[:, None] % 2 == 0, np.maximum(sums + x, 0), sums * gate)
+    found = tw.matmul(a, b, epilogue=own, x=x, gate=gate).astype(np.float64)
+    assert np.abs(found - right).max() < 2e-3 * np.abs(right).max()
+
+
+def test_another_epilogue_is_found_wrong_where_the_product_and_where_a_sum_of_parts_computes_it(monkeypatch):
+    gpu, h11 = device(0).gpu, find_rung("h11")
+    plain = GemmProblem.dense(256, 256, 512, dtype="bf16")
+    problem, other = (with_epilogue(plain, *read_words(words)) for words in ("bias,silu", "bias,gelu"))
+    with GpuMeasurer(problem, 0, Pattern("bf16")) as measurer:
+        for parts in (1, 4):
+            candidate = Candidate(h11, dataclasses.replace(h11.default, split_k=parts), None)  # type: ignore[arg-type]
+            kernel = program_of(problem, candidate).product.compile(gpu.arch)
+            assert measurer.verify(candidate, kernel) == ""
+            with monkeypatch.context() as patch:
+                patch.setattr("tilewright.tuning.measure.program_of", lambda _, of: program_of(other, of))
+                wrong = program_of(other, candidate).product.compile(gpu.arch)
+                assert "elements are wrong" in measurer.verify(candidate, wrong)
 
 
 @pytest.mark.parametrize(

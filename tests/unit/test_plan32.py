@@ -19,7 +19,9 @@ from tilewright.ladder import find_rung
 from tilewright.plan import Demands, plan_for
 from tilewright.problems import GemmProblem, Matrix
 from tilewright.program import program_for
-from tilewright.tuning.entries import Timed
+from tilewright.tuning.classes import class_of
+from tilewright.tuning.entries import Entry, Timed
+from tilewright.tuning.fused import read_words, with_epilogue
 from tilewright.tuning.space import explore
 
 H200 = GPUS["H200"]
@@ -112,6 +114,20 @@ def test_a_shipped_table_that_knows_one_launch_only_is_not_asked_where_several_a
     known = plan_for(dataclasses.replace(problem, a=entry_layout(entry, 0), b=entry_layout(entry, 1)), H200)
     plan_module._plan.cache_clear()
     assert (known.source, known.config, known.packs) == ("shipped with the package", packed.config, ("a", "b"))
+
+
+def test_what_was_measured_with_an_epilogue_does_not_bring_bare_products_back_to_that_table(monkeypatch):
+    problem = dense(1000, 1000, 1000)
+    fused = with_epilogue(problem, *read_words("bias"))
+    before, table = plan_for(problem, H200), plan_module.sources_for(H200)[1][1]
+    packed = Timed("f12_multistage", FP32_CHOICES[2].config, 0.5, ("a", "b"))
+    own = Entry(class_of(fused), (1000, 1000, 1000, 1), (packed,), epilogue="acc + bias")
+    monkeypatch.setattr(plan_module, "sources_for", lambda gpu: [("shipped with the package", {**table, own.key: own})])
+    plan_module._plan.cache_clear()
+    plans = plan_for(problem, H200), plan_for(fused, H200)
+    plan_module._plan.cache_clear()
+    assert plans[0] == before
+    assert (plans[1].source, plans[1].config, plans[1].packs) == ("shipped with the package", packed.config, ("a", "b"))
 
 
 def entry_layout(entry, which: int) -> Matrix:
