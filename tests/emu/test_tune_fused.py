@@ -95,6 +95,28 @@ def test_the_usual_epilogue_is_verified_and_timed_and_others_are_found_wrong(gpu
             assert "beside what its sum may be off" in said
 
 
+def test_every_set_has_operands_of_its_own_and_is_computed_from_them(gpu):  # noqa: F811
+    m, n, k = 32, 64, 32
+    gpu.gpu = dataclasses.replace(gpu.gpu, l2=16_000)
+    problem = with_epilogue(GemmProblem.dense(m, n, k), *read_words("row_scale,silu,residual"))
+    right = candidate_for("f32")
+    with GpuMeasurer(problem, 0, Pattern("f32")) as measurer:
+        assert len(measurer.sets) == 2
+        measurer.prepare(right, program_of(problem, right).product.compile(gpu.arch))
+        results = []
+        for at in measurer.sets:
+            a, b, scale, residual, out = (
+                gpu.download(address, 4 * rows * cols).view(np.float32).reshape(rows, cols).astype(np.float64)
+                for address, rows, cols in (
+                    (at.a, m, k), (at.b, k, n), (at.fused[0], m, 1), (at.fused[1], m, n), (at.out, m, n),
+                )
+            )  # fmt: skip
+            assert np.abs(ByNumpy.silu((a @ b) * scale) + residual - out).max() < 1e-4
+            results.append(out)
+            assert len({a[0, 0], b[0, 0], scale[0, 0], residual[0, 0]}) == 4
+    assert (results[0] != results[1]).all()
+
+
 def test_what_an_epilogue_kernel_writes_beside_its_result_is_found(gpu, monkeypatch):  # noqa: F811
     problem = with_epilogue(GemmProblem.dense(32, 32, 32, dtype="bf16"), *read_words("bias"))
     right = candidate_for("bf16")
