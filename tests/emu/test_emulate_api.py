@@ -118,6 +118,10 @@ def test_scalars(text, value, nbytes):
         ("f33[4]=zeros", "'f33' is no type"),
         ("f32[4]=wibble", "'wibble' fills nothing"),
         ("f32[a]=zeros", "is no shape"),
+        ("f32[²]=zeros", "is no shape"),
+        ("f32[99999999999,99999999999]=arange", "a buffer has"),
+        (f"f32[{'9' * 5000}]=zeros", "that large"),
+        (f"f32[{'1,' * 99}1]=zeros", "that large"),
         ("i32[4]=nan", "cannot be NaN"),
         ("i8=300", "outside i8"),
         ("i32=1.5", "no value of i32"),
@@ -128,6 +132,34 @@ def test_scalars(text, value, nbytes):
 def test_arguments_that_are_refused(text, message):
     with pytest.raises(InvalidOperand, match=message):
         parse_argument(text)
+
+
+@pytest.mark.parametrize(
+    ("array", "kind", "message"),
+    [
+        (np.array([2**40, 1]), "i32", "would cut"),
+        (np.array([-1, 1]), "u64", "would cut"),
+        (np.ones(2, complex), "f32", "complex128"),
+        (None, "f32", "could not be read"),
+        ({"a": np.ones(2)}, "f32", "several arrays"),
+    ],
+)
+def test_files_that_are_no_such_buffer_are_refused(tmp_path, array, kind, message):
+    path = tmp_path / "x.npy"
+    with path.open("wb") as file:
+        if isinstance(array, dict):
+            np.savez(file, **array)
+        elif array is not None:
+            np.save(file, array)
+    with pytest.raises(InvalidOperand, match=message):
+        parse_argument(f"{kind}[2]={path}")
+
+
+def test_a_ptx_file_that_is_damaged_is_read_as_ptx(tmp_path):
+    path = tmp_path / "x.ptx"
+    path.write_text(".version 9.0\n.target sm_80\nnonsense\n")
+    with pytest.raises(PtxError, match="line 3"):
+        emu.emulate(path, "add", 1, 32, [])
 
 
 BUFFERS = ["f32[32]=zeros", "f32[32]=zeros"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.abc
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -81,7 +83,10 @@ def test_help_is_there_for_every_command_and_within_a_hundred_columns(run, comma
         (("explain", "--m", "8", "--n", "8", "--k", "8", "--rung", "f00"), "f00"),
         (("bench", "no-such-suite"), "no-such-suite"),
         (("cache", "import", "/nonexistent.zip"), "nonexistent"),
-        (("cache", "export", "/nonexistent/folder/x.zip"), "nonexistent"),
+        (("cache", "export", "/proc/nonexistent/x.zip"), "Name a zip file"),
+        (("cache", "export", "."), "no regular file"),
+        (("doctor", "--json", "."), "folder"),
+        (("tune", "--attention", "9" * 5000 + "x4x4x64", "--dry-run"), "d_head"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line_with_status_2(run, arguments, word):
@@ -222,15 +227,48 @@ def test_too_little_memory_is_said_in_one_line(run, monkeypatch):
     assert one_line(err)
 
 
-def test_a_reader_that_goes_away_makes_no_noise():
-    command = f"{sys.executable} -m tilewright ladder gemm --help | head -n 1"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stderr == ""
+def test_ctrl_c_while_the_packages_load_leaves_with_130_and_no_traceback(run, monkeypatch):
+    class Interrupted(importlib.abc.MetaPathFinder):
+        def find_spec(self, name, *_):
+            if name == "tilewright.cli.leave":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "tilewright.cli.leave", raising=False)
+    monkeypatch.delattr(tilewright.cli, "leave", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    assert run("--version") == (130, "", "stopped\n")
+
+
+@pytest.mark.parametrize("command", ["ladder gemm --help", "explain --m 64 --n 64 --k 64", "tune --list"])
+def test_a_reader_that_goes_away_makes_no_noise(command):
+    piped = f"{sys.executable} -m tilewright {command} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", piped], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("redirect", ["2>/dev/full", "2>&-"])
+def test_a_message_that_cannot_be_said_leaves_the_status_and_the_output_alone(redirect):
+    command = f"{sys.executable} -m tilewright ladder gemm --rungs f99 {redirect}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(("entry", "status"), [(b"axpy", 0), (b"\xff", 2)])
+def test_names_that_are_not_utf_8_give_no_traceback(tmp_path, entry, status):
+    file = os.fsencode(tmp_path) + b"/\xff.cu"
+    with open(file, "w") as source:
+        source.write(AXPY)
+    arguments = [word for text in ("f32[32]=ones", "f32[32]=nan", "f32=2", "i32=32") for word in ("--arg", text)]
+    command = [sys.executable, "-m", "tilewright", "emulate", file, "--entry", entry, *arguments]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert done.returncode == status
+    assert b"Traceback" not in done.stderr
+    assert (b"it has axpy" in done.stderr) == (status == 2)
 
 
 def test_the_command_starts_without_loading_heavy_modules():
     code = (
-        "import sys, tilewright.cli\n"
+        "import sys, tilewright.cli.leave\n"
         "heavy = {'numpy', 'rich', 'torch', 'cuda', 'tilewright.emu', 'tilewright.lab'} & sys.modules.keys()\n"
         "print(sorted(heavy))"
     )

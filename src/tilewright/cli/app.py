@@ -14,7 +14,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    help="GEMM kernels for NVIDIA GPUs, rung by rung; on a GPU, or on the emulator without one.",
+    help="GEMM and attention kernels for NVIDIA GPUs, rung by rung; on a GPU, or on the emulator without one.",
 )
 
 

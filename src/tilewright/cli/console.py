@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 import warnings
@@ -24,8 +25,10 @@ def console(stderr: bool = False) -> Console:
 
 
 def note(text: str) -> None:
-    """A line beside the result."""
-    print(text, file=sys.stderr, flush=True)
+    """A line beside the result; none where stderr is closed or full."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
 
 
 class Progress:
@@ -39,7 +42,7 @@ class Progress:
         self.started = time.monotonic()
         self.bar: Any = None
         self.task: Any = None
-        self.wanted = sys.stderr.isatty()
+        self.wanted = sys.stderr is not None and sys.stderr.isatty()
 
     def __enter__(self) -> Progress:
         return self

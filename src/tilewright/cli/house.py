@@ -24,8 +24,10 @@ def doctor(
     from rich.text import Text
 
     from ..lab.doctor import examine
-    from ..lab.record import write_json
+    from ..lab.record import check_writable, write_json
 
+    if json_file is not None:
+        check_writable(json_file)
     findings = examine()
     table = Table(box=None, padding=(0, 1), pad_edge=False, show_header=False)
     for finding in findings:

@@ -142,7 +142,7 @@ def _attention_problems(shapes: str, dtypes: str, causal: bool) -> list[Attentio
 
     found = []
     for shape in filter(None, (part.strip() for part in shapes.split(","))):
-        match = re.fullmatch(r"(\d+)x(\d+)(?:/(\d+))?x(\d+)x(\d+)", shape.lower(), re.ASCII)
+        match = re.fullmatch(r"(\d{1,15})x(\d{1,15})(?:/(\d{1,15}))?x(\d{1,15})x(\d{1,15})", shape.lower(), re.ASCII)
         if match is None:
             raise InvalidOperand(
                 f"--attention: {shape!r} is no batch x heads x length x d_head. Write 4x16x4096x128, or "

@@ -244,9 +244,11 @@ def emulate(
         try:
             text, name, beside = path.read_text(encoding="utf-8"), str(path), [path.parent]
         except (OSError, UnicodeDecodeError) as error:
-            raise InvalidOperand(f"{path} could not be read as a source ({error})") from error
+            raise InvalidOperand(
+                f"{path} could not be read as a source ({error}). Give the path of a text file in UTF-8."
+            ) from error
     sources: dict[str, str] = {}
-    if ".version" in text and ".address_size" in text:
+    if name.endswith(".ptx") or (".version" in text and ".address_size" in text):
         ptx = text
     else:
         from ..jit import compile_source
@@ -260,7 +262,11 @@ def emulate(
     given = [parse_argument(value, random) for value in args]
     declared = program.entry.parameters
     if len(given) != len(declared):
-        raise InvalidOperand(f"{len(given)} arguments, but {called} takes {len(declared)}")
+        types = ", ".join(f".{p.kind}" if p.kind else f"{p.size} bytes" for p in declared) or "none"
+        raise InvalidOperand(
+            f"{len(given)} arguments, but {called} takes {len(declared)} ({types}). Give one for each, in order: "
+            "f32[1024]=random for a pointer (.u64), i32=1024 for a number."
+        )
     memory = GlobalMemory()
     params = bytearray(program.entry.parameter_bytes)
     buffers: list[tuple[int, np.ndarray]] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ TYPES: dict[str, type] = {
     "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
     "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64,
 }  # fmt: skip
+MOST_AXES = 32
+MOST_ELEMENTS = 2**40
 FILLS = ("random", "nan", "zeros", "ones", "arange")
 _BUFFER = re.compile(r"\s*(\w+)\s*\[([^\]]*)\]\s*=\s*(.+?)\s*$")
 _SCALAR = re.compile(r"\s*(\w+)\s*=\s*(.+?)\s*$")
@@ -48,15 +51,18 @@ def _fill(what: str, kind: str, shape: tuple[int, ...], random: np.random.Genera
     floating = kind in ("f16", "bf16", "f32", "f64")
     if what.endswith(".npy"):
         try:
-            loaded = np.load(Path(what), allow_pickle=False)
-        except (OSError, ValueError) as error:
+            values = np.load(Path(what), allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
             raise InvalidOperand(f"argument {text!r}: {what} could not be read ({error})") from error
-        if loaded.shape != shape:
-            raise InvalidOperand(f"argument {text!r}: {what} holds the shape {loaded.shape}, not {shape}")
-        values = loaded
+        if not isinstance(values, np.ndarray):
+            raise InvalidOperand(f"argument {text!r}: {what} holds several arrays. Save one of them with numpy.save.")
+        if values.shape != shape:
+            raise InvalidOperand(f"argument {text!r}: {what} holds the shape {values.shape}, not {shape}")
         if values.dtype == dtype:
             return np.array(values, order="C")
-        if not floating and values.dtype.kind == "f":
+        if values.dtype.kind not in "biuf":
+            raise InvalidOperand(f"argument {text!r}: {what} holds {values.dtype}, which is no {kind}. Convert it.")
+        if not floating and (values.dtype.kind == "f" or _beyond(values, np.iinfo(dtype))):
             raise InvalidOperand(f"argument {text!r}: {what} holds {values.dtype}, which {kind} would cut")
     elif what == "nan":
         if not floating:
@@ -80,14 +86,29 @@ def _fill(what: str, kind: str, shape: tuple[int, ...], random: np.random.Genera
         return values.astype(dtype)
 
 
+def _beyond(values: np.ndarray, limits: np.iinfo) -> bool:
+    """Whether a whole number among `values` is outside the limits of a type."""
+    return values.size > 0 and (int(values.min()) < limits.min or int(values.max()) > limits.max)
+
+
+def _shape(sizes: str, text: str) -> tuple[int, ...]:
+    """The sizes between the brackets. Raises InvalidOperand for what no array can have."""
+    parts = [part.strip() for part in re.split(r"[,x]", sizes)]
+    if not all(re.fullmatch("[0-9]+", part) for part in parts):
+        raise InvalidOperand(f"argument {text!r}: [{sizes}] is no shape. Write it as [4,8].")
+    if len(parts) > MOST_AXES or any(len(part) > 15 for part in parts):
+        raise InvalidOperand(f"argument {text!r:.80}: no buffer is that large. Give up to {MOST_AXES} sizes.")
+    shape = tuple(map(int, parts))
+    if prod(shape) > MOST_ELEMENTS:
+        raise InvalidOperand(f"argument {text!r}: {prod(shape)} elements; a buffer has {MOST_ELEMENTS} at most.")
+    return shape
+
+
 def _parse(text: str, random: np.random.Generator) -> Argument:
     if match := _BUFFER.match(text):
         kind, sizes, what = match.groups()
         _type(kind, text)
-        parts = [part.strip() for part in re.split(r"[,x]", sizes)]
-        if not all(part.isdigit() for part in parts):
-            raise InvalidOperand(f"argument {text!r}: [{sizes}] is no shape. Write it as [4,8].")
-        return Argument(text, kind, array=_fill(what, kind, tuple(map(int, parts)), random, text))
+        return Argument(text, kind, array=_fill(what, kind, _shape(sizes, text), random, text))
     if match := _SCALAR.match(text):
         kind, value = match.groups()
         dtype: np.dtype = np.dtype(_type(kind, text))

@@ -117,7 +117,7 @@ class Scheduler:
             block = program.blocks[here]
             clock[0] += block.end - block.start
             if clock[0] > limit:
-                self._endless(here, f"{int(clock[0]):,} instructions were run, and no more are allowed (limit=)")
+                self._endless(here, f"{int(clock[0]):,} instructions were run, more than limit={limit:,} allows")
                 continue
             finals[here]()
 

@@ -140,8 +140,11 @@ class KernelCache:
     def export(self, archive: Path) -> int:
         """Write every sound entry to a zip archive; the number written."""
         count = 0
-        partial = archive.with_name(f".{archive.name}-{uuid.uuid4().hex}")
+        archive = archive.absolute()
+        partial = archive.parent / f".{archive.name}-{uuid.uuid4().hex}"
         try:
+            if archive.exists() and not archive.is_file():  # before the work, not after it
+                raise FileExistsError("it is no regular file")
             with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as out:
                 for key in self.keys():
                     files = self.load(key)
@@ -149,11 +152,12 @@ class KernelCache:
                         count += 1
                         for name, data in files.items():
                             out.writestr(f"{key}/{name}", data)
-            if archive.exists() and not archive.is_file():
-                raise FileExistsError(f"{archive} is no regular file")
             partial.replace(archive)
         except OSError as error:
-            raise CacheError(f"the cache could not be exported to {archive}: {error}") from error
+            raise CacheError(
+                f"the cache could not be exported to {archive} ({error.strerror or error}). Name a zip file in a "
+                "folder that can be written."
+            ) from error
         finally:
             partial.unlink(missing_ok=True)
         return count

@@ -5,6 +5,7 @@ One compilation for a real architecture gives the cubin, the PTX it was made fro
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,10 +69,10 @@ def build(source: Source, arch: str, options: Sequence[str]) -> tuple[bytes, str
     nvrtc = bindings()
     names = [name.encode() for name, _ in source.headers]
     texts = [text.encode() for _, text in source.headers]
-    status, program = nvrtc.nvrtcCreateProgram(source.text.encode(), source.name.encode(), len(names), texts, names)
+    status, program = nvrtc.nvrtcCreateProgram(source.text.encode(), os.fsencode(source.name), len(names), texts, names)
     if int(status):
         raise CompileError(f"NVRTC could not create a program for {source.name}: {status!r}")
-    expression, entry = source.expression.encode(), source.entry
+    expression, entry = os.fsencode(source.expression), source.entry  # fsencode: what is not UTF-8 in it
     try:
         if expression:
             nvrtc.nvrtcAddNameExpression(program, expression)

@@ -1,0 +1,70 @@
+"""How a command ends: every way out of it as an exit status and, where something is wrong, a line that says what."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import sys
+
+import typer
+
+from ..errors import TilewrightError
+from .app import app
+from .console import note, plain_warnings
+
+CLOSED = 141
+"""What a shell gives for a program that wrote to a closed pipe."""
+
+
+def run() -> int:
+    """Run the command of sys.argv; its exit status. KeyboardInterrupt passes."""
+    plain_warnings()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may hold what the terminal's encoding has not
+    try:
+        status = app(standalone_mode=False)
+        if status == 130:  # typer's own answer to Ctrl-C
+            note("stopped")
+        if sys.stdout is not None:  # it may have been closed
+            sys.stdout.flush()
+    except TilewrightError as error:
+        note(f"{type(error).__name__}: {error}")
+        status = 2
+    except typer.Abort:  # also typer's
+        note("stopped")
+        status = 130
+    except BrokenPipeError:
+        status = _nobody_reads()
+    except SystemExit:  # typer's and rich's answer to a closed pipe; commands leave by typer.Exit
+        status = _nobody_reads()
+    except OSError as error:
+        if sys.stdout is None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
+            raise
+        with contextlib.suppress(OSError):
+            _discard_output()
+        note(f"the output could not be written ({error}). Make room, or write it elsewhere.")
+        status = 2
+    except MemoryError as error:
+        note(f"MemoryError: this machine has not enough memory ({error}). Try smaller sizes.")
+        status = 2
+    except Exception as error:
+        show = getattr(error, "show", None)  # typer's own usage errors know how to show themselves
+        if show is None:
+            raise
+        with contextlib.suppress(OSError):
+            show()
+        status = getattr(error, "exit_code", 2)
+    return status if isinstance(status, int) else 0
+
+
+def _discard_output() -> None:
+    """What is left in stdout's buffer must not raise once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _nobody_reads() -> int:
+    with contextlib.suppress(OSError, AttributeError, ValueError):
+        _discard_output()
+    return CLOSED
