@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright import emu
 from tilewright.emu.arguments import parse_argument
+from tilewright.emu.hazards import KINDS
 from tilewright.errors import CompileError, ConfigRejected, InvalidOperand, PtxError
 from tilewright.jit import Launch, compile_source, current_executor
 
@@ -153,6 +155,11 @@ def test_files_that_are_no_such_buffer_are_refused(tmp_path, array, kind, messag
             np.save(file, array)
     with pytest.raises(InvalidOperand, match=message):
         parse_argument(f"{kind}[2]={path}")
+
+
+def test_the_emulators_page_names_every_kind_of_hazard():
+    page = (Path(__file__).parents[2] / "docs" / "emulator.md").read_text(encoding="utf-8")
+    assert set(KINDS) == set(re.findall(r"^\| `(\w+)` \|", page.split("## How it decides")[0], re.MULTILINE))
 
 
 def test_a_ptx_file_that_is_damaged_is_read_as_ptx(tmp_path):

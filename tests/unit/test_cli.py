@@ -5,15 +5,19 @@ from __future__ import annotations
 import importlib.abc
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
 import tilewright
 from tilewright.cli import main
+from tilewright.cli.app import app
 
 AXPY = """extern "C" __global__ void axpy(const float* x, float* y, float a, int n) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -103,6 +107,21 @@ def test_wrong_usage_leaves_with_status_2(run, arguments):
     status, _, err = run(*arguments)
     assert status == 2
     assert "Traceback" not in err
+
+
+def test_the_page_of_commands_names_every_command_and_option():
+    page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"--[a-z][a-z-]*", page))
+
+    def options(command, path):
+        for name, below in getattr(command, "commands", {}).items():
+            yield from options(below, f"{path} {name}")
+        if not hasattr(command, "commands"):
+            assert f"`{path}`" in page
+            yield from (word for option in command.params for word in (*option.opts, *option.secondary_opts))
+
+    known = {word for word in options(typer.main.get_command(app), "tilewright") if word.startswith("--")}
+    assert told - {"--help"} == known - {"--help"}
 
 
 def test_explain_says_which_rung_runs_and_why(run):
