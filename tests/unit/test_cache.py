@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -14,12 +16,16 @@ from pathlib import Path
 import pytest
 
 import tilewright
+from tilewright.arch import find_gpu
+from tilewright.cli import main
 from tilewright.errors import CacheError
 from tilewright.jit import cache as cache_module
 from tilewright.jit import compile as compile_module
 from tilewright.jit.cache import KernelCache
 from tilewright.jit.compile import compile_source
 from tilewright.jit.launch import use_executor
+from tilewright.lab.doctor import examine
+from tilewright.tuning import store, tables
 
 KEY, OTHER = "a" * 64, "b" * 64
 FILES = {"kernel.cubin": b"\x7fELF" + bytes(range(256)), "kernel.ptx": b".version 9.0", "kernel.log": b"ptxas info"}
@@ -275,3 +281,60 @@ def test_a_kernel_loads_from_the_cache_quickly(tmp_path, monkeypatch):
         assert compile_source(KERNEL, entry="fill").from_cache
         times.append(time.perf_counter() - start)
     assert min(times) < 0.05
+
+
+@pytest.fixture
+def locked(monkeypatch, tmp_path):
+    """The folders of kernels and results may not be read, as another user's may not."""
+    glob = Path.glob
+
+    def denied(folder, pattern):
+        if tmp_path in folder.parents:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return glob(folder, pattern)
+
+    for variable in (cache_module.ENVIRONMENT_VARIABLE, store.ENVIRONMENT_VARIABLE):
+        monkeypatch.setenv(variable, str(tmp_path))
+    monkeypatch.setattr(Path, "glob", denied)
+
+
+@pytest.mark.parametrize("command", [("cache", "info"), ("cache", "clear"), ("tune", "--list")])
+def test_folders_that_may_not_be_read_are_said_in_one_line(locked, monkeypatch, capsys, command):
+    monkeypatch.setattr(sys, "argv", ["tilewright", *command])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_doctor_goes_on_where_the_cache_may_not_be_read(locked):
+    (finding,) = (found for found in examine() if found.name == "kernel cache")
+    assert not finding.found
+    assert "Permission denied" in finding.detail
+
+
+def test_plans_are_made_where_results_of_tuning_may_not_be_read(locked):
+    assert tables.store_of(find_gpu("RTX 3090")).table == {}
+
+
+def test_clear_and_import_do_not_count_what_was_not_done(cache, tmp_path, monkeypatch):
+    cache.store(KEY, FILES)
+    cache.export(tmp_path / "kernels.zip")
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "_discard", lambda path: False)
+        with pytest.raises(CacheError, match="0 kernels removed; 1 in"):
+            cache.clear()
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    with pytest.raises(CacheError, match="0 of the 1 kernels"), pytest.warns(RuntimeWarning, match="cannot be written"):
+        KernelCache(blocked).load_archive(tmp_path / "kernels.zip")
+
+
+def test_a_damaged_archive_is_no_archive(cache, tmp_path):
+    cache.store(KEY, FILES)
+    cache.export(tmp_path / "kernels.zip")
+    sound = (tmp_path / "kernels.zip").read_bytes()
+    for place in range(0, len(sound), 7):
+        (tmp_path / "kernels.zip").write_bytes(sound[:place] + bytes([sound[place] ^ 0x5A]) + sound[place + 1 :])
+        with contextlib.suppress(CacheError):  # anything else is a traceback
+            KernelCache(tmp_path / "there").load_archive(tmp_path / "kernels.zip")

@@ -7,6 +7,7 @@ made again. A cache that cannot be written (read-only home, full disk) is said o
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -15,6 +16,7 @@ import tempfile
 import uuid
 import warnings
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -82,17 +84,18 @@ class KernelCache:
         self._discard(path)
         return None
 
-    def _discard(self, path: Path) -> None:
-        """Rename away first: a reader beside us sees the whole entry or none."""
+    def _discard(self, path: Path) -> bool:
+        """Rename away first: a reader beside us sees the whole entry or none. False where that is not allowed."""
         trash = path.with_name(f".trash-{uuid.uuid4().hex}")
         try:
             path.rename(trash)
         except OSError:
-            return
+            return False
         if trash.is_dir():
             shutil.rmtree(trash, ignore_errors=True)
         else:
             trash.unlink(missing_ok=True)
+        return True
 
     def store(self, key: str, files: Mapping[str, bytes]) -> bool:
         """Write an entry; True when it stands afterwards. Never raises for a cache it cannot write."""
@@ -124,18 +127,34 @@ class KernelCache:
             return False
 
     def keys(self) -> list[str]:
-        return sorted(p.name for p in self.folder.glob("??/*") if not p.name.startswith(".") and p.is_dir())
+        """Of every entry. Raises CacheError where the folder may not be read."""
+        try:
+            return sorted(p.name for p in self.folder.glob("??/*") if not p.name.startswith(".") and p.is_dir())
+        except OSError as error:
+            raise CacheError(
+                f"the kernel cache {self.folder} cannot be read ({error.strerror}). Point {ENVIRONMENT_VARIABLE} at "
+                "another folder."
+            ) from error
 
     def size(self) -> int:
-        """Bytes of all files below the folder."""
-        return sum(p.stat().st_size for p in self.folder.rglob("*") if p.is_file())
+        """Bytes of all files below the folder that can be seen."""
+        total = 0
+        for folder, _, names in os.walk(self.folder):
+            for name in names:
+                with contextlib.suppress(OSError):  # another process may remove it meanwhile
+                    total += os.stat(os.path.join(folder, name)).st_size
+        return total
 
     def clear(self) -> int:
-        """Remove every entry; the number removed."""
+        """Remove every entry; the number removed. Raises CacheError for those that may not be."""
         keys = self.keys()
-        for key in keys:
-            self._discard(self.path(key))
-        return len(keys)
+        removed = sum(self._discard(self.path(key)) for key in keys)
+        left = len(self.keys()) if removed < len(keys) else 0
+        if left:
+            raise CacheError(
+                f"{removed} kernels removed; {left} in {self.folder} may not be. Remove them as the folder's owner."
+            )
+        return removed
 
     def export(self, archive: Path) -> int:
         """Write every sound entry to a zip archive; the number written."""
@@ -163,7 +182,10 @@ class KernelCache:
         return count
 
     def load_archive(self, archive: Path) -> int:
-        """Take over every entry of an exported archive; the number taken. Raises CacheError for what is no archive."""
+        """Take over every entry of an exported archive; the number taken.
+
+        Raises CacheError for what is no archive, and for a cache that cannot be written.
+        """
         entries: dict[str, dict[str, bytes]] = {}
         try:
             with zipfile.ZipFile(archive) as source:
@@ -173,6 +195,9 @@ class KernelCache:
                     if not sound or name not in FILES:
                         raise CacheError(f"{archive} is no exported kernel cache: it holds {member!r}.")
                     entries.setdefault(key, {})[name] = source.read(member)
-        except (OSError, zipfile.BadZipFile) as error:
+        except (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
             raise CacheError(f"{archive} cannot be read as an exported kernel cache: {error}") from error
-        return sum(self.store(key, files) for key, files in entries.items())
+        taken = sum(self.store(key, files) for key, files in entries.items())
+        if taken < len(entries):
+            raise CacheError(f"{taken} of the {len(entries)} kernels in {archive} could be written to {self.folder}.")
+        return taken

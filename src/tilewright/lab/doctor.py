@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from ..errors import TilewrightError
+from ..errors import CacheError, TilewrightError
 from ..jit import nvrtc
 from ..jit.compile import kernel_cache
 from ..jit.source import CUDA_ROOT
@@ -81,14 +81,16 @@ def _disassembler() -> Finding:
 def _cache() -> Finding:
     cache = kernel_cache()
     probe = cache.folder
-    while not probe.exists():
-        probe = probe.parent
     try:
+        while not probe.exists():
+            probe = probe.parent
         with tempfile.TemporaryFile(dir=probe):
             writable = True
-    except OSError:  # a file in the folder's place, too
-        writable = False
-    detail = f"{cache.folder}: {len(cache.keys())} kernels, {cache.size() / 1e6:.1f} MB"
+        detail = f"{cache.folder}: {len(cache.keys())} kernels, {cache.size() / 1e6:.1f} MB"
+    except OSError as error:  # a file in the folder's place, too
+        writable, detail = False, f"{cache.folder}: {error.strerror}"
+    except CacheError as error:
+        writable, detail = False, str(error)
     return Finding(
         "kernel cache", writable, detail, "" if writable else "set TILEWRIGHT_CACHE to a folder you may write"
     )

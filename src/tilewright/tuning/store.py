@@ -149,6 +149,13 @@ def write_file(path: Path, data: bytes) -> None:
         os.close(folder)
 
 
-def stored_files(folder: Path | None = None) -> list[Path]:
-    """The files of all GPUs and drivers, by name."""
-    return sorted(((folder or default_folder()) / FORMAT).glob("*.json"))
+def stored_files(folder: Path | None = None, pattern: str = "*.json") -> list[Path]:
+    """The files of all GPUs and drivers, or those whose names match, by name. Raises CacheError if it may not look."""
+    place = (folder or default_folder()) / FORMAT
+    try:
+        return sorted(place.glob(pattern))
+    except OSError as error:
+        raise CacheError(
+            f"tuning results in {place} cannot be read ({error.strerror}). Point {ENVIRONMENT_VARIABLE} at another "
+            "folder."
+        ) from error

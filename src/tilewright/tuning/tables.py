@@ -7,10 +7,10 @@ from importlib import resources
 from pathlib import Path
 
 from ..arch import Gpu
-from ..errors import DeviceError
+from ..errors import CacheError, DeviceError
 from .choice import Source
 from .entries import Table, decode
-from .store import FORMAT, Store, default_folder, file_name
+from .store import Store, default_folder, file_name, stored_files
 
 TUNED_HERE, SHIPPED = "tuned here", "shipped with the package"
 
@@ -38,7 +38,11 @@ def store_of(gpu: Gpu, ordinal: int = 0) -> Store:
 def _newest_driver(gpu: str, folder: Path) -> str:
     """Without a driver, the one whose file was written last: to plan for a GPU that is elsewhere."""
     stem = file_name(gpu, "")[: -len(".json")]
-    files = [path for path in (folder / FORMAT).glob(f"{stem}cuda*.json") if path.stem[len(stem) :][4:].isdigit()]
+    try:
+        found = stored_files(folder, f"{stem}cuda*.json")
+    except CacheError:
+        found = []  # opening the store says so
+    files = [path for path in found if path.stem[len(stem) :][4:].isdigit()]
     newest = max(files, key=lambda path: (path.stat().st_mtime, path.name), default=None)
     return newest.stem[len(stem) :] if newest is not None else "cuda0"
 
