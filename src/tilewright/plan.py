@@ -22,8 +22,7 @@ from .ladder import GEMM_RUNGS, GemmConfig, Rung, find_rung, rungs_for
 from .ladder.rung import ceil_div
 from .ladder.tensor import ragged
 from .problems import ITEM_BYTES, GemmProblem
-from .tuning.choice import RUNNERS_UP, Source, choose
-from .tuning.classes import ProblemClass
+from .tuning.choice import RUNNERS_UP, choose
 from .tuning.entries import worded
 from .tuning.tables import SHIPPED, generation, sources_for
 
@@ -112,8 +111,6 @@ def _plan(
         return Plan(rung, rung.default, "the rung's default", f"{rung} was named in the call")
     if problem.m and problem.n and problem.k and problem.batch:
         sources = [source for source in sources_for(gpu) if not demands.deterministic or source[0] == SHIPPED]
-        if problem.dtype == "f32":
-            sources = _of_now(problem, sources, _choose(problem, gpu, known, demands.batch_invariant))
         ignored: list[str] = []
         found = choose(problem, gpu, sources, demands.batch_invariant, ignored)
         told = "; ".join(ignored)
@@ -123,23 +120,6 @@ def _plan(
             )
         return replace(_choose(problem, gpu, known, demands.batch_invariant), ignored=told)
     return _choose(problem, gpu, known, demands.batch_invariant)
-
-
-def _of_now(problem: GemmProblem, sources: list[Source], modelled: Plan) -> list[Source]:
-    """The tables to ask, where the model would pack operands or split k: the one that ships only if such plans of this
-    dtype have been measured in it. Else it compares kernels that are all slower than one it does not know. Of products
-    with an epilogue they were always among the candidates."""
-    if not modelled.packs and modelled.config.split_k == 1:
-        return sources
-    asked = []
-    for name, table in sources:
-        of_products = {key: entry for key, entry in table.items() if isinstance(entry.klass, ProblemClass)}
-        bare = [e for e in of_products.values() if e.klass.dtype == problem.dtype and not e.klass.fused]
-        if name != SHIPPED or not all(t.one_launch for entry in bare for t in entry.timed):
-            asked.append((name, table))
-        else:
-            asked.append((name, {key: entry for key, entry in of_products.items() if entry.klass.fused}))
-    return asked
 
 
 def _choose(problem: GemmProblem, gpu: Gpu, known: tuple[Rung, ...], batch_invariant: bool) -> Plan:
@@ -223,8 +203,6 @@ def _modelled(
     why = [f"least modelled time among {len(known)} plans"]
     if problem.dtype == "f32" and parts == 1:
         why = [_why(problem, best.choice, gpu, len(fits))]
-    if problem.dtype == "f32" and (parts > 1 or best.packs):
-        why.append("fp32 plans of several launches are modelled, not measured yet")
     if parts > 1:
         why.append(f"k in {parts} parts, since {tiles} tiles alone do not keep {gpu.sm_count} SMs busy")
     elif batch_invariant:

@@ -10,7 +10,6 @@ from statistics import fmean
 
 import pytest
 
-from tilewright import plan as plan_module
 from tilewright.arch import GPUS
 from tilewright.choices import FP32_CHOICES
 from tilewright.cost import CLEARLY, candidates, fp32_us, narrow_operands
@@ -19,9 +18,6 @@ from tilewright.ladder import find_rung
 from tilewright.plan import Demands, plan_for
 from tilewright.problems import GemmProblem, Matrix
 from tilewright.program import program_for
-from tilewright.tuning.classes import class_of
-from tilewright.tuning.entries import Entry, Timed
-from tilewright.tuning.fused import read_words, with_epilogue
 from tilewright.tuning.space import explore
 
 H200 = GPUS["H200"]
@@ -39,7 +35,6 @@ def test_large_ragged_operands_are_packed_and_the_products_copies_test_nothing(s
     plan = plan_for(problem, UNTUNED)
     assert plan.packs == ("a", "b")
     assert f"a is packed first: {size} x {size} are no whole tiles of {plan.config.tile_m} x" in plan.why
-    assert "modelled, not measured yet" in plan.why
     product = program_for(problem, plan).product.problem
     facts = F12.constants(product, plan.config)
     assert (facts["a_edge"], facts["b_edge"], facts["edge"]) == (False, False, True)
@@ -99,35 +94,12 @@ def test_what_cannot_be_read_wide_is_packed_and_said_so():
     assert "b is packed first: its lines start at multiples of 4 B" in plan_for(shifted, UNTUNED).why
 
 
-def test_a_shipped_table_that_knows_one_launch_only_is_not_asked_where_several_are_clearly_less(monkeypatch):
-    problem, whole = dense(1000, 1000, 1000), dense(1024, 1024, 1024)
-    assert plan_for(problem, H200).packs == ("a", "b")
-    assert plan_for(whole, H200).source == "shipped with the package"
-    assert plan_for(problem, H200, demands=Demands(deterministic=True)).packs == ("a", "b")
-    table = plan_module.sources_for(H200)[1][1]
-    key = next(key for key, entry in table.items() if entry.klass.dtype == "f32" and entry.shape == (1000,) * 3 + (1,))
-    entry = table[key]
-    packed = Timed("f12_multistage", FP32_CHOICES[2].config, 0.9 * entry.best.ms, ("a", "b"))
-    newer = {**table, key: dataclasses.replace(entry, timed=(packed, *entry.timed))}
-    monkeypatch.setattr(plan_module, "sources_for", lambda gpu: [("shipped with the package", newer)])
-    plan_module._plan.cache_clear()
-    known = plan_for(dataclasses.replace(problem, a=entry_layout(entry, 0), b=entry_layout(entry, 1)), H200)
-    plan_module._plan.cache_clear()
-    assert (known.source, known.config, known.packs) == ("shipped with the package", packed.config, ("a", "b"))
-
-
-def test_what_was_measured_with_an_epilogue_does_not_bring_bare_products_back_to_that_table(monkeypatch):
-    problem = dense(1000, 1000, 1000)
-    fused = with_epilogue(problem, *read_words("bias"))
-    before, table = plan_for(problem, H200), plan_module.sources_for(H200)[1][1]
-    packed = Timed("f12_multistage", FP32_CHOICES[2].config, 0.5, ("a", "b"))
-    own = Entry(class_of(fused), (1000, 1000, 1000, 1), (packed,), epilogue="acc + bias")
-    monkeypatch.setattr(plan_module, "sources_for", lambda gpu: [("shipped with the package", {**table, own.key: own})])
-    plan_module._plan.cache_clear()
-    plans = plan_for(problem, H200), plan_for(fused, H200)
-    plan_module._plan.cache_clear()
-    assert plans[0] == before
-    assert (plans[1].source, plans[1].config, plans[1].packs) == ("shipped with the package", packed.config, ("a", "b"))
+def test_products_of_several_launches_are_in_the_table_that_ships():
+    ragged = plan_for(dense(4095, 4095, 4095), H200)
+    assert (ragged.source, ragged.packs) == ("shipped with the package", ("a", "b"))
+    thin = plan_for(dense(256, 256, 8192), H200)
+    assert (thin.source, thin.config.split_k > 1) == ("shipped with the package", True)
+    assert plan_for(dense(256, 256, 8192), H200, demands=Demands(batch_invariant=True)).config.split_k == 1
 
 
 def entry_layout(entry, which: int) -> Matrix:

@@ -82,7 +82,7 @@ def test_the_loss_is_within_the_goal_and_is_what_the_record_says():
     table = shipped("H200")
     known = without(table, CASES)
     recorded = {r["case"]["dtype"]: r["result"] for r in find_records(ROOT / "benchmarks" / "results", SUITE["name"])}
-    for dtype, most, least in (("bf16", 60, 48), ("f32", 20, 6)):
+    for dtype, most, least, bound in (("bf16", 60, 48, 0.08), ("f32", 20, 16, 0.17)):
         losses = []
         for case in (case for case in CASES if case["dtype"] == dtype):
             try:
@@ -93,7 +93,7 @@ def test_the_loss_is_within_the_goal_and_is_what_the_record_says():
         assert recorded[dtype]["shapes"] == most
         assert len(losses) >= least, "run `tilewright bench tune-heldout` on an H200: the heuristic has changed"
         mean = exp(fmean(log(1 + loss) for loss in losses)) - 1
-        assert mean < 0.08
+        assert mean < bound
         if len(losses) == most:
             assert mean == pytest.approx(recorded[dtype]["mean_loss"], abs=1e-4)
 
