@@ -80,6 +80,10 @@ def tune(
         raise InvalidOperand("--shapes and --attention: tune one after the other, since --rungs and --dtype differ.")
     if epilogue and not shapes:
         raise InvalidOperand("--epilogue is of products. Give --shapes, or leave it away.")
+    if attention and (precision, layout) != ("ieee", "nn"):
+        raise InvalidOperand("--precision and --layout are of products. Give --shapes, or leave them away.")
+    if causal and not attention:
+        raise InvalidOperand("--causal is of attention. Give --attention, or leave it away.")
     kind: _Products | _Attention
     problems: list[Any]
     if attention:
