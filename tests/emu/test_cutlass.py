@@ -44,10 +44,9 @@ def test_the_bf16_kernel_is_right_and_multiplies_on_tensor_cores():
     assert [row.wavefronts for row in tiles] == [row.ideal for row in tiles]
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(128, 128, 64), (104, 72, 136)])
-def test_it_reads_shared_memory_that_it_never_wrote_and_is_right_all_the_same(m, n, k):
-    """Only its main loop leaves copies out instead of filling with zeros: behind a short k, and in rows beyond m."""
-    problem = GemmProblem.dense(m, n, k, dtype="bf16")
+def test_it_reads_shared_memory_that_it_never_wrote_and_is_right_all_the_same():
+    """Its main loop leaves copies out instead of filling with zeros: behind a short k, and in rows beyond m."""
+    problem = GemmProblem.dense(104, 72, 136, dtype="bf16")
     with pytest.raises(EmulatorFault, match=r"mma_tensor_op_tile_iterator\.h"):
         run(problem)
     verdict, _, hazards = run(problem, "collect")

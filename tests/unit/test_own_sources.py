@@ -94,12 +94,21 @@ def test_without_the_wheels_the_error_names_them(spelling, monkeypatch):
     [
         ("#include <vector>\n__device__ std::vector<int> kept;", "host's C"),
         ('#include "ours.h"\nint main() {}', "Name the folder of ours.h"),
-        ("#include <cub/cub.cuh>\nint main() {}", "pip install|cub/block/block_reduce.cuh"),
+        ("#include <cub/cub.cuh>\nint main() {}", "cub/cub.cuh is one of CUDA's headers"),
     ],
 )
-def test_what_run_time_compilation_cannot_read_is_explained(text, says):
+def test_what_run_time_compilation_cannot_read_is_explained(text, says, monkeypatch):
+    monkeypatch.setattr("tilewright.jit.wheels.toolkit", lambda: ())
     with pytest.raises(CompileError, match=says):
         compile_source(text + "\n__global__ void k(int *x) { *x = cub::PtxVersion(*x) + zzz; }", entry="k")
+
+
+def test_headers_that_hold_host_code_are_told_apart_from_those_that_are_not_there():
+    log = (
+        "cub/device_for.cuh(9): error: A function explicitly marked as a __host__ function is not allowed in JIT mode\n"
+    )
+    log += 'cub/dispatch.cuh(68): catastrophic error: cannot open source file "iterator"'
+    assert "cub/block/block_reduce.cuh" in advice(log, "13.0")
 
 
 def test_other_errors_get_no_advice():
