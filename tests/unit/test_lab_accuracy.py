@@ -10,7 +10,7 @@ import pytest
 
 from tilewright.arch import GPUS
 from tilewright.errors import TilewrightError
-from tilewright.lab import accuracy
+from tilewright.lab import accuracy, climb_gpu
 from tilewright.lab.accuracy import LARGEST, VALUES, Errors, Exact, accuracy_records, make_operands, verdict
 from tilewright.lab.numbers import to_tf32
 from tilewright.lab.record import validate
@@ -114,10 +114,12 @@ def memory(monkeypatch) -> Memory:
     where = types.SimpleNamespace(gpu=gpu, arch=gpu.arch, name="fake", ordinal=0)
     monkeypatch.setattr(accuracy, "device", lambda ordinal: where)
     monkeypatch.setattr(accuracy, "executor_for", lambda ordinal: memory)
-    monkeypatch.setattr(accuracy, "find_reference", lambda ordinal: (library, ""))
-    monkeypatch.setattr(accuracy, "driver_version", lambda: "1")
+    monkeypatch.setattr(accuracy, "needed_reference", lambda ordinal: library)
+    monkeypatch.setattr(climb_gpu, "driver_version", lambda: "1")
     monkeypatch.setattr(accuracy, "buffers_of", buffers)
-    monkeypatch.setattr(accuracy, "rung_launch", lambda step, *rest: memory.multiplies(*held, step.problem.precision))
+    monkeypatch.setattr(
+        accuracy, "rung_launcher", lambda step, where: lambda buffers: memory.multiplies(*held, step.problem.precision)
+    )
     monkeypatch.setattr(Rung, "compile", lambda *arguments: None)
     return memory
 
@@ -137,6 +139,6 @@ def test_a_record_holds_each_precisions_errors_and_can_be_shown(memory):
 
 
 def test_a_product_that_is_not_written_is_wrong(memory, monkeypatch):
-    monkeypatch.setattr(accuracy, "rung_launch", lambda *rest: lambda stream: None)
+    monkeypatch.setattr(accuracy, "rung_launcher", lambda *rest: lambda buffers: lambda stream: None)
     (record,) = accuracy_records("test", [{"m": 8, "n": 6, "k": 40}])
     assert not record["result"]["right"]

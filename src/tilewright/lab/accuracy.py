@@ -14,11 +14,10 @@ from ..jit.device import Device, device, executor_for
 from ..plan import plan_for
 from ..problems import PRECISIONS, GemmProblem
 from .check import UNIT_ROUNDOFF, Guarded, reference
-from .climb_gpu import driver_version
-from .ground import Buffers, buffers_of, rung_launch
+from .climb_gpu import origin_of
+from .ground import Buffers, buffers_of, rung_launcher
 from .ladder import Progress, Step, silent
-from .record import provenance
-from .reference import Launch, Reference, find_reference
+from .reference import Launch, Reference, needed_reference
 
 LARGEST = float(np.finfo(np.float32).max)
 LEAST = 2.0**-149
@@ -165,13 +164,8 @@ def accuracy_records(
 ) -> list[dict[str, Any]]:
     """One record a case {"m", "n", "k", "values" (default "normal")}. Raises TilewrightError without a cuBLAS."""
     where = device(ordinal)
-    library, why = find_reference(ordinal)
-    if library is None:
-        raise TilewrightError(why)
-    origin = provenance(
-        machine_kind="gpu", gpu=where.name, arch=where.arch.name, driver=driver_version(), reference=library.name,
-        reference_version=library.version,
-    )  # fmt: skip
+    library = needed_reference(ordinal)
+    origin = origin_of(where, library.name, library.version)
     return [_record(suite, case, number, where, library, origin, say) for number, case in enumerate(cases)]
 
 
@@ -189,7 +183,7 @@ def _record(
     for precision, problem in problems.items():
         plan = plan_for(problem, where.gpu)
         steps[precision] = step = Step(plan.rung, plan.config, problem)
-        launch = rung_launch(step, buffers, where)
+        launch = rung_launcher(step, where)(buffers)
         found[precision] = exact.errors(_product(launch, buffers, where))
     for words, kind in (("cuBLAS fp32", "f32"), ("cuBLAS tf32", "tf32")):
         if (prepared := library.for_values(kind)) is not None:

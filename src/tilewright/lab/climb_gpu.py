@@ -9,7 +9,7 @@ from typing import Any
 
 from ..jit.device import Device, device, driver
 from ..jit.device import check as check_call
-from .ground import Ground, rung_launch
+from .ground import Ground, rung_launcher
 from .ladder import Progress, Step, as_record, run_checked, silent, verdict_dict
 from .peers import Peer
 from .peers.compete import duel_record, peer_record
@@ -29,7 +29,7 @@ def climb_on_gpu(
     """
     where = device(ordinal)
     library, no_library = find_reference(ordinal)
-    origin = _origin(where, library.name if library else None, library.version if library else None)
+    origin = origin_of(where, library.name if library else None, library.version if library else None)
     origin |= {"no_reference": no_library or None}
     records: list[dict[str, Any]] = []
     for problem in dict.fromkeys(step.problem for step in steps):
@@ -55,11 +55,12 @@ def duels_on_gpu(
         ground = Ground(step.problem, where, None)
         for peer in peers:
             say(len(records), f"{step.rung.id} against {peer.id} at {step.problem.m} {step.problem.layout}")
-            records.append(duel_record(peer, step, ground, suite, seconds, _origin(where, peer.id, None)))
+            records.append(duel_record(peer, step, ground, suite, seconds, origin_of(where, peer.id, None)))
     return records
 
 
-def _origin(where: Device, reference: str | None, version: str | None) -> dict[str, Any]:
+def origin_of(where: Device, reference: str | None, version: str | None) -> dict[str, Any]:
+    """The provenance of what is measured on a GPU beside a reference."""
     return provenance(
         machine_kind="gpu", gpu=where.name, arch=where.arch.name, driver=driver_version(), reference=reference,
         reference_version=version,
@@ -71,7 +72,7 @@ def _rung_record(step: Step, ground: Ground, suite: str, seconds: float, origin:
     verdict = run_checked(step, kernel, ground.executor, ground.given)
     result = verdict_dict(verdict) | step.facts(kernel, ground.where.gpu)
     if verdict.ok:
-        launches = [rung_launch(step, buffers, ground.where) for buffers in ground.sets]
+        launches = list(map(rung_launcher(step, ground.where), ground.sets))
         result |= ground.timed(launches, seconds)
     return as_record(suite, step, result, origin)
 

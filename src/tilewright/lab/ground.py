@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -77,10 +77,11 @@ def program_launch(program: Program, kernels: Sequence[CompiledKernel], buffers:
     return run
 
 
-def rung_launch(step: Step, buffers: Buffers, where: Device) -> Launch:
-    """The launch of a rung, and of what goes with it, on one set."""
+def rung_launcher(step: Step, where: Device) -> Callable[[Buffers], Launch]:
+    """What makes the launch of a rung, and of what goes with it, on a set: compiled once for all sets."""
     program = step.program
-    return program_launch(program, [stage.compile(where.arch) for stage in program.stages], buffers, where.ordinal)
+    kernels = [stage.compile(where.arch) for stage in program.stages]
+    return lambda buffers: program_launch(program, kernels, buffers, where.ordinal)
 
 
 def verify_reference(

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ..errors import TilewrightError, WrongResult
+from ..errors import WrongResult
 from ..jit.device import device, executor_for
 from ..plan import Plan, plan_for
 from ..problems import GemmProblem
 from ..program import Program, program_for
-from .climb_gpu import driver_version
+from .climb_gpu import origin_of
 from .ground import Ground, program_launch, verify_reference
 from .ladder import Progress, silent
-from .record import provenance
-from .reference import find_reference
+from .reference import needed_reference
 
 
 def product_records(
@@ -27,13 +26,8 @@ def product_records(
     """
     where = device(ordinal)
     executor = executor_for(ordinal)
-    library, why = find_reference(ordinal)
-    if library is None:
-        raise TilewrightError(why)
-    origin = provenance(
-        machine_kind="gpu", gpu=where.name, arch=where.arch.name, driver=driver_version(), reference=library.name,
-        reference_version=library.version,
-    )  # fmt: skip
+    library = needed_reference(ordinal)
+    origin = origin_of(where, library.name, library.version)
     records = []
     for number, case in enumerate(cases):
         problem = GemmProblem.dense(

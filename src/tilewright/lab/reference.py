@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import TilewrightError
 from ..jit.device import bound_to
 from ..ops.device_array import DeviceArray
 
@@ -51,6 +52,14 @@ def find_reference(ordinal: int) -> tuple[Reference | None, str]:
         except Exception as error:  # a build without CUDA, a driver it cannot use
             reasons.append(f"{name.split('.')[0]} cannot use the GPU ({type(error).__name__}: {error})")
     return None, f"no cuBLAS to compare with: {'; '.join(reasons)}. Install one with: pip install 'tilewright[bench]'"
+
+
+def needed_reference(ordinal: int) -> Reference:
+    """As find_reference. Raises TilewrightError with the reasons when there is none."""
+    library, why = find_reference(ordinal)
+    if library is None:
+        raise TilewrightError(why)
+    return library
 
 
 def torch_stream(torch: Any, stream: int, ordinal: int) -> Any:

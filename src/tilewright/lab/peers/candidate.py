@@ -18,7 +18,7 @@ from ...jit.timing import SHORT_MS, Launch, Stopwatch
 from ...ops.device_array import DeviceArray
 from ...problems import ITEM_BYTES
 from ..check import CheckResult, Guarded, check
-from ..ground import Buffers, Ground, rung_launch
+from ..ground import Buffers, Ground, rung_launcher
 from ..ladder import Step, judged
 from ..numbers import from_stored
 
@@ -63,7 +63,7 @@ class Peer:
 def rung_candidate(step: Step, kernel: CompiledKernel, ground: Ground) -> Candidate:
     """A rung with its config as a candidate."""
     return Candidate(
-        str(step.config), lambda buffers: rung_launch(step, buffers, ground.where), asdict(step.config),
+        str(step.config), rung_launcher(step, ground.where), asdict(step.config),
         step.facts(kernel, ground.where.gpu),
     )  # fmt: skip
 
