@@ -23,6 +23,7 @@ _NAMED = re.compile(r"(?:[\w>\]]\s+|[&*]\s*)[&*]*(?:\w+\s*::\s*)*(?:~?\w+|operat
 """A type, then a name before parentheses: what a macro's use is not."""
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:[^\n\\]|\\.)*)", re.MULTILINE | re.DOTALL)
 _DEVICE = re.compile(r"\b(?:__device__|__global__|constexpr|consteval)\b")
+_ENDS, _BRACES = re.compile(r"[;{}]"), re.compile(r"[{}]")
 _OF_STD = re.compile(r"\busing\s+(?:namespace\s+std|std\s*::\s*\w+)\s*;")
 
 
@@ -51,7 +52,7 @@ def _host_spans(plain: str, device: re.Pattern[str]) -> Iterator[tuple[int, int]
     `plain`: a text without comments, literals and preprocessor lines.
     """
     start = at = 0  # of the declaration that is read, and of the scan
-    while found := re.compile(r"[;{}]").search(plain, at):
+    while found := _ENDS.search(plain, at):
         head, mark, at = plain[start : found.start()], found[0], found.end()
         first = start + len(head) - len(head.lstrip())
         if mark == "{" and not _TRANSPARENT.search(head):
@@ -78,7 +79,7 @@ def _is_function(head: str) -> bool:
 def _behind_brace(plain: str, at: int) -> int:
     """Behind the brace that closes the one before `at`; the end of the text where none does."""
     depth = 1
-    while depth and (found := re.compile(r"[{}]").search(plain, at)):
+    while depth and (found := _BRACES.search(plain, at)):
         depth += 1 if found[0] == "{" else -1
         at = found.end()
     return at if depth == 0 else len(plain)
