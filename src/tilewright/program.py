@@ -195,7 +195,7 @@ def _pack_stage(
     )  # fmt: skip
     along_rows = source.unit(rows, cols) == "row"
     if source.unit(rows, cols) == "none":
-        along_rows = source.row_stride < source.col_stride
+        along_rows = abs(source.row_stride) < abs(source.col_stride)
     whole = [max(ceil_div(size, tile), 1) * tile for size, tile in zip((rows, cols), tiles, strict=True)]
     if along_rows:
         (length, lines), (pitch, padded_lines) = (rows, cols), whole

@@ -14,7 +14,7 @@ views = st.builds(
         "a", "numpy", 4096 + 4 * address, tuple(e for e, _ in axes), tuple(s if e > 1 else 0 for e, s in axes), "f32", 0
     ),
     st.integers(0, 30),
-    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 12)), max_size=3),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(-12, 12)), max_size=3),
 )
 
 
@@ -49,7 +49,15 @@ def test_the_extent_is_the_least_interval_of_bytes(view):
 
 
 def test_transposed_and_padded_views_do_not_overlap_themselves():
-    for shape, strides in (((4, 5), (5, 1)), ((4, 5), (1, 4)), ((4, 5), (9, 1)), ((2, 3, 4), (1, 8, 2)), ((), ())):
+    for shape, strides in (
+        ((4, 5), (5, 1)),
+        ((4, 5), (1, 4)),
+        ((4, 5), (9, 1)),
+        ((2, 3, 4), (1, 8, 2)),
+        ((4, 5), (-5, 1)),
+        ((4, 5), (5, -1)),
+        ((), ()),
+    ):
         assert not extents.may_overlap_itself(Operand("out", "numpy", 4096, shape, strides, "f32", None))
 
 

@@ -45,13 +45,24 @@ def test_a_kernel_is_found_by_its_name_in_cpp_also_from_the_cache(entry, in_ptx)
 def test_a_kernel_that_is_not_there_is_answered_with_those_that_are():
     with pytest.raises(CompileError, match="no kernel 'skale'; it has scale, fill, plain"):
         compile_source(NAMES, entry="skale")
-    with pytest.raises(CompileError, match=r"Several kernels have this name"):
+    with pytest.raises(CompileError, match=r"Several kernels have this name") as caught:
         compile_source("__global__ void k(int *x) {} __global__ void k(float *x) {}", entry="k")
+    assert "__nv_name_map" not in str(caught.value)
 
 
 def test_an_error_of_the_source_is_not_mistaken_for_a_wrong_name():
     with pytest.raises(CompileError, match='"zzz" is undefined'):
         compile_source("__global__ void k(int *x) { *x = zzz; }", entry="k")
+
+
+def test_what_nvrtc_says_of_its_own_line_is_not_shown_beside_errors_of_the_source():
+    source = "__global__ void k(int *x) { *x = zzz; }\n__global__ void l(int *x) { *x = yyy; }"
+    with pytest.raises(CompileError) as caught:
+        compile_source(source, entry="m")
+    for word in ("zzz", "yyy"):
+        assert f'"{word}" is undefined' in str(caught.value)
+    for noise in ("__nv_name_map", "pragma", "errors detected"):
+        assert noise not in str(caught.value)
 
 
 def test_habitual_headers_macros_and_128_bit_integers_are_there():

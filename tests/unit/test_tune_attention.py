@@ -277,6 +277,7 @@ def measured(monkeypatch) -> list[AttentionProblem]:
     monkeypatch.setattr(attention_run, "AttentionMeasurer", FakeMeasurer)
     monkeypatch.setattr(run_module, "Builder", FakeBuilder)
     monkeypatch.setattr(run_module, "device", lambda ordinal: types.SimpleNamespace(gpu=H200, arch=H200.arch))
+    monkeypatch.setattr("tilewright.jit.device.gpu_available", lambda: True)
     monkeypatch.setattr(run_module, "context_is_lost", lambda ordinal: False)
     monkeypatch.setattr(run_module, "Pattern", lambda dtype: None)
     return seen

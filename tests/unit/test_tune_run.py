@@ -99,6 +99,7 @@ def world(monkeypatch) -> World:
     monkeypatch.setattr(run_module, "GpuMeasurer", FakeMeasurer)
     monkeypatch.setattr(run_module, "Builder", FakeBuilder)
     monkeypatch.setattr(run_module, "device", lambda ordinal: types.SimpleNamespace(gpu=gpu, arch=gpu.arch))
+    monkeypatch.setattr("tilewright.jit.device.gpu_available", lambda: True)
     monkeypatch.setattr(run_module, "context_is_lost", lambda ordinal: world.lost)
     monkeypatch.setattr(run_module, "Pattern", lambda dtype: None)
     return world
@@ -425,13 +426,16 @@ def test_a_compiling_process_that_dies_is_a_failure_and_the_next_job_runs(tmp_pa
 # --- tw.tune ---------------------------------------------------------------------------------------------------------
 
 
-def test_tune_refuses_the_emulator_and_empty_products():
+def test_tune_refuses_the_emulator_machines_without_a_gpu_and_empty_products(monkeypatch):
     import numpy as np
 
     import tilewright as tw
 
     a = np.zeros((8, 8), np.float32)
     with tw.emulator(), pytest.raises(DeviceError, match="no times"):
+        tw.tune(a, a)
+    monkeypatch.setattr("tilewright.jit.device.gpu_available", lambda: False)
+    with pytest.raises(DeviceError, match=r"measures on a CUDA GPU.*no times.*--merge FILE"):
         tw.tune(a, a)
     with pytest.raises(InvalidOperand, match="nothing can be tuned"):
         tw.tune(a[:0], a)

@@ -229,8 +229,10 @@ def _explained(error: CompileError, name: str, entry: str, text: str, dropped: S
 
     refused, version = str(error), nvrtc.version()
     errors = [line for line in error.log.splitlines() if ": error:" in line]
-    unnamed = bool(errors) and all("__nv_name_map" in line and "overloaded" not in line for line in errors)
-    if unnamed or "reported no registers" in refused or "has no kernel named" in refused:
+    only_of_the_name = bool(errors) and all(nvrtc.NAME_LINE in line for line in errors)
+    if only_of_the_name and "overloaded" in error.log:
+        refused = f"{name}: {entry!r} is the name of more than one kernel."
+    elif only_of_the_name or "reported no registers" in refused or "has no kernel named" in refused:
         return CompileError(
             f"{name} has no kernel {entry!r}{_others(text)}. Give its name as C++ knows it, a template's with its "
             f"arguments (scale<float, 4>).", error.log

@@ -15,6 +15,9 @@ from typing import Any
 from ..errors import CompileError, MissingDependency
 from .source import Source
 
+NAME_LINE = "__nv_name_map"
+"""What NVRTC calls the line that it adds where a kernel is asked for by its C++ name."""
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -64,6 +67,15 @@ def _text(program: Any, size: Any, get: Any) -> str:
     return _bytes(program, size, get).rstrip(b"\0").decode(errors="replace")
 
 
+def _of_source(log: str) -> str:
+    """A log without what NVRTC says of the line that asks for a kernel's name: nobody wrote that."""
+    reports = re.split(r"\n\s*\n", log)  # blank lines part them
+    own = [report for report in reports if not report.lstrip().startswith(NAME_LINE)]
+    if len(own) == len(reports):
+        return log
+    return "\n\n".join(own[:-1] if re.match(r"\d+ errors? detected", own[-1]) else own) or log
+
+
 def build(source: Source, arch: str, options: Sequence[str]) -> tuple[bytes, str, str, str]:
     """(cubin, PTX, log, entry) of a source. Raises CompileError with the compiler's log."""
     nvrtc = bindings()
@@ -80,7 +92,7 @@ def build(source: Source, arch: str, options: Sequence[str]) -> tuple[bytes, str
         (status,) = nvrtc.nvrtcCompileProgram(program, len(arguments), arguments)
         log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).strip()
         if int(status):
-            raise CompileError(f"{source.name} does not compile for {arch} ({status.name}):\n{log}", log)
+            raise CompileError(f"{source.name} does not compile for {arch} ({status.name}):\n{_of_source(log)}", log)
         if expression:
             status, lowered = nvrtc.nvrtcGetLoweredName(program, expression)
             if int(status):

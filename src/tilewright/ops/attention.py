@@ -24,7 +24,7 @@ from .dlpack import dense_strides
 from .epilogue.expression import function_key
 from .extents import byte_extent
 from .operands import Operand
-from .results import as_callers_kind, empty_like, host_bits, result_operand
+from .results import as_callers_kind, empty_like, host_bits, host_bytes, result_operand
 from .score import modification_of
 from .streams import in_order
 
@@ -224,8 +224,8 @@ def _run_staged(
         low, high = byte_extent(operand)
         pad = low % 16
         data = np.full(pad + high - low, 0xFF, np.uint8)  # a NaN where nothing is copied
-        if fill and high > low:
-            data[pad:] = host_bits(operand.view(((high - low) // operand.item_bytes,), (1,))).view(np.uint8)
+        if fill:
+            data[pad:] = host_bytes(operand)
         return put(data, operand.name) + pad
 
     problem = call.problem

@@ -17,7 +17,7 @@ from .call import scalar
 from .dlpack import dense_strides
 from .dtypes import DTYPE_NAMES, SHORT_NAMES
 from .extents import check_out
-from .operands import Operand, as_operand
+from .operands import Operand, as_operand, check_forwards
 from .shapes import broadcast
 from .starts import Starts, longest, read_starts
 
@@ -164,6 +164,7 @@ def _read(value: Any, name: str, stream: int, dtypes: Sequence[str], able: str) 
     found = str(dtype).removeprefix("torch.") if dtype is not None else None
     operand = as_operand(value, name, stream) if found is None or SHORT_NAMES.get(found) in dtypes else None
     if operand is not None and operand.dtype in dtypes:
+        check_forwards(operand)
         return operand
     if operand is not None:
         found = DTYPE_NAMES[operand.dtype]

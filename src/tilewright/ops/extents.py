@@ -17,8 +17,10 @@ def byte_extent(operand: Operand) -> tuple[int, int]:
     """The half-open interval of addresses that the view's elements lie in; empty at 0 for an empty view."""
     if operand.size == 0:
         return 0, 0
-    last = sum((extent - 1) * step for extent, step in zip(operand.shape, operand.strides, strict=True))
-    return operand.address, operand.address + (last + 1) * operand.item_bytes
+    reach = [(extent - 1) * step for extent, step in zip(operand.shape, operand.strides, strict=True)]
+    first, last = sum(min(step, 0) for step in reach), sum(max(step, 0) for step in reach)
+    item = operand.item_bytes
+    return operand.address + first * item, operand.address + (last + 1) * item
 
 
 class _Addresses:
@@ -53,7 +55,7 @@ def may_overlap_itself(operand: Operand) -> bool:
     if operand.size == 0:
         return False
     reach = 0
-    for step, extent in sorted((s, e) for s, e in zip(operand.strides, operand.shape, strict=True) if e > 1):
+    for step, extent in sorted((abs(s), e) for s, e in zip(operand.strides, operand.shape, strict=True) if e > 1):
         if step <= reach:  # a step must clear all that the smaller steps reach
             return True
         reach += (extent - 1) * step

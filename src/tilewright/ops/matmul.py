@@ -37,9 +37,9 @@ def matmul(
     """f(alpha * (a @ b) + beta * c), by a kernel of the ladder; f, of fused operations, is by default nothing.
 
     a, b: arrays of one dtype, float32, float16 or bfloat16, with numpy.matmul's shapes: [..., m, k] and [..., k, n],
-        batch axes broadcast; a [k] or b [k] is a row or a column, whose axis the result drops. Any strides but
-        negative ones. NumPy arrays (bfloat16 as ml_dtypes has it), torch tensors, CuPy and JAX arrays, anything with
-        DLPack or `__cuda_array_interface__`.
+        batch axes broadcast; a [k] or b [k] is a row or a column, whose axis the result drops. Any strides, those of
+        repeated and of reversed axes too, here and of every other array. NumPy arrays (bfloat16 as ml_dtypes has it),
+        torch tensors, CuPy and JAX arrays, anything with DLPack or `__cuda_array_interface__`.
     c: an array of the result's dtype that broadcasts to the result's shape. It is never read when beta is 0.
     beta: 1 when c is given, else 0.
     out: an array of exactly the result's shape to write to. It must not overlap a or b; it may be c itself.

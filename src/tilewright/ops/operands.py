@@ -21,13 +21,14 @@ from .dtypes import DTYPE_NAMES, SHORT_NAMES
 
 @dataclass(frozen=True)
 class Operand:
-    """A strided view of memory. Strides are in elements, 0 for an axis of at most one element; none is negative."""
+    """A strided view of memory. Strides are in elements, 0 for an axis of at most one element; any may be negative."""
 
     name: str
     """What the caller calls it: "a", "b", "c" or "out"."""
     kind: str
     """ "numpy", "torch", "cupy", "jax", "dlpack" or "cuda_array_interface"."""
     address: int
+    """Of the element whose every index is 0; with negative strides others lie before it."""
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: str
@@ -64,7 +65,7 @@ def as_operand(value: Any, name: str, stream: int = 0) -> Operand:
 
     NumPy arrays, torch tensors, CuPy and JAX arrays, and whatever has `__dlpack__` or `__cuda_array_interface__`.
     DLPack producers order what they have under way before `stream`. Raises InvalidOperand, in the caller's terms, for
-    other types, dtypes other than float32, float16 and bfloat16, negative strides, and memory that cannot be viewed.
+    other types, dtypes other than float32, float16 and bfloat16, and memory that cannot be viewed.
     """
     if isinstance(value, np.ndarray):
         return _from_numpy(value, name)
@@ -115,8 +116,6 @@ def _operand(
     shape = tuple(int(extent) for extent in shape)
     empty = 0 in shape
     steps = tuple(0 if empty or extent == 1 else int(step) for extent, step in zip(shape, strides, strict=True))
-    if any(step < 0 for step in steps):
-        raise InvalidOperand(f"{name} (shape {shape}, strides {steps} elements) runs backwards. {_advice(name, copy)}")
     if not empty and not address:
         raise InvalidOperand(f"{name} (shape {shape}) has no memory: its address is 0. Fake tensors cannot be read.")
     if not empty and address % ITEM_BYTES[dtype]:
@@ -125,6 +124,15 @@ def _operand(
             f"{ITEM_BYTES[dtype]} bytes. {_advice(name, copy)}"
         )
     return Operand(name, kind, 0 if empty else int(address), shape, steps, dtype, **rest)
+
+
+def check_forwards(operand: Operand) -> None:
+    """Refuse a negative stride, for ops whose kernels count from the lowest address. Raises InvalidOperand."""
+    if any(step < 0 for step in operand.strides):
+        raise InvalidOperand(
+            f"{operand.name} (shape {operand.shape}, strides {operand.strides} elements) runs backwards. "
+            f"{_advice(operand.name, f'{operand.name}.copy()')}"
+        )
 
 
 def _element_strides(name: str, shape: Sequence[int], byte_strides: Sequence[int], item: int, copy: str) -> list[int]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from .device_array import DeviceArray
 from .dtypes import DTYPE_NAMES, numpy_dtype
+from .extents import byte_extent
 from .operands import Operand, as_operand
 
 _BIT_TYPES = {2: np.uint16, 4: np.uint32}
@@ -20,9 +21,24 @@ def host_bits(operand: Operand) -> np.ndarray:
     item = operand.item_bytes
     if operand.size == 0:
         return np.empty(operand.shape, _BIT_TYPES[item])
-    last = sum((extent - 1) * step for extent, step in zip(operand.shape, operand.strides, strict=True))
-    memory = memoryview((ctypes.c_uint8 * ((last + 1) * item)).from_address(operand.address))
-    return np.ndarray(operand.shape, _BIT_TYPES[item], memory, strides=tuple(step * item for step in operand.strides))
+    low, high = byte_extent(operand)
+    memory = memoryview((ctypes.c_uint8 * (high - low)).from_address(low))
+    return bits_in(memory, operand, operand.address - low)
+
+
+def bits_in(memory: Any, operand: Operand, first: int) -> np.ndarray:
+    """The same of a copy of the operand's bytes, `first` bytes into which its first element lies."""
+    item = operand.item_bytes
+    strides = tuple(step * item for step in operand.strides)
+    return np.ndarray(operand.shape, _BIT_TYPES[item], memory, first, strides)
+
+
+def host_bytes(operand: Operand) -> np.ndarray:
+    """All bytes of host memory from the operand's lowest to its highest, gaps between elements too."""
+    low, high = byte_extent(operand)
+    if low == high:
+        return np.empty(0, np.uint8)
+    return np.frombuffer(memoryview((ctypes.c_uint8 * (high - low)).from_address(low)), np.uint8)
 
 
 def empty_like(a: Operand, shape: tuple[int, ...], dtype: str) -> Any:

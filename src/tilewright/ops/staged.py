@@ -13,7 +13,7 @@ from .call import Call
 from .extents import byte_extent
 from .launches import recipe_for
 from .operands import Operand
-from .results import as_callers_kind, empty_like, host_bits, result_operand
+from .results import as_callers_kind, bits_in, empty_like, host_bits, host_bytes, result_operand
 from .verify import verify
 
 
@@ -33,9 +33,9 @@ def run_staged(executor: Executor, call: Call, out: Any) -> Any:
         low, high = byte_extent(operand)
         pad = low % 16
         data = np.full(pad + high - low, 0xFF, np.uint8)  # a NaN where nothing is copied
-        if fill and high > low:
-            data[pad:] = host_bits(operand.view(((high - low) // operand.item_bytes,), (1,))).view(np.uint8)
-        return hold(data, operand.name) + pad
+        if fill:
+            data[pad:] = host_bytes(operand)
+        return hold(data, operand.name) + pad + operand.address - low
 
     try:
         bases = {
@@ -55,12 +55,12 @@ def run_staged(executor: Executor, call: Call, out: Any) -> Any:
                 executor.launch, executor.download,
             )  # fmt: skip
         low, high = byte_extent(call.out)
-        raw = executor.download(bases["out"], high - low)
+        first = call.out.address - low
+        raw = executor.download(bases["out"] - first, high - low)
     finally:
         for address in held:
             executor.release(address)
-    strides = tuple(step * call.out.item_bytes for step in call.out.strides)
-    bits = np.ndarray(call.out.shape, f"<u{call.out.item_bytes}", raw, strides=strides)
+    bits = bits_in(raw, call.out, first)
     result = out if call.out_is_given else empty_like(call.a, call.shapes.result, call.out.dtype)
     target = call.out if call.out_is_given else result_operand(result, call.a)
     host_bits(target)[...] = bits

@@ -57,7 +57,6 @@ def tune(
     result, InvalidEpilogue as matmul does and for an epilogue that is not finite on random normal numbers, DeviceError
     without a GPU, on the emulator, or while a CUDA graph is captured.
     """
-    from ..jit.launch import current_executor
     from ..ladder import find_rung
     from ..ops.call import Options, read_call
     from ..ops.epilogue.fusion import request
@@ -66,13 +65,13 @@ def tune(
 
     asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
     call = read_call(a, b, None, 1.0, None, None, Options(out_dtype, precision=precision), asked)
-    if current_executor() is not None and call.a.device is None:
-        raise DeviceError("tuning needs a GPU: the emulator knows what a kernel does, but no times.")
     problem = call.product.problem
     if 0 in (problem.m, problem.n, problem.k, problem.batch):
         raise InvalidOperand(f"a {call.a.shape} @ b {call.b.shape}: nothing is multiplied, so nothing can be tuned.")
     ordinal = call.a.device or 0
-    if call.a.device is not None:
+    if call.a.device is None:
+        _refuse_without_gpu()
+    else:
         _refuse_capture(call.a.stream or 0, ordinal)
     problem = replace(problem, batch=min(problem.batch, GRID_BATCH))
     chosen = [find_rung(name) for name in rungs] if rungs else None
@@ -102,25 +101,41 @@ def tune_attention(
     Raises InvalidOperand as attention does and for an empty result, DeviceError without a GPU, on the emulator, or
     while a CUDA graph is captured.
     """
-    from ..jit.launch import current_executor
     from ..ladder import find_attention_rung
     from ..ops.attention_call import read_attention
     from .attention_run import tune_attention_problems
 
     call = read_attention(q, k, v, is_causal=is_causal, window=window, layout=layout)
-    if current_executor() is not None and call.q.device is None:
-        raise DeviceError("tuning needs a GPU: the emulator knows what a kernel does, but no times.")
     problem = call.problem
     if problem is None or problem.seq_k == 0:
         raise InvalidOperand(f"q {call.q.shape}, k {call.k.shape}: nothing is multiplied, so nothing can be tuned.")
     ordinal = call.q.device or 0
-    if call.q.device is not None:
+    if call.q.device is None:
+        _refuse_without_gpu()
+    else:
         _refuse_capture(call.q.stream or 0, ordinal)
     chosen = [find_attention_rung(name) for name in rungs] if rungs else None
     (tuned,) = tune_attention_problems(
         [problem], ordinal=ordinal, rungs=chosen, seconds=seconds, jobs=jobs, again=again
     )  # fmt: skip
     return tuned
+
+
+def _refuse_without_gpu() -> None:
+    """Host arrays stand for the first GPU: there must be one, and the emulator is none."""
+    from ..jit.device import gpu_available
+    from ..jit.launch import current_executor
+
+    if current_executor() is not None:
+        raise DeviceError(
+            "tuning needs a GPU: the emulator knows what a kernel does, but no times. Leave its `with` block."
+        )
+    if not gpu_available():
+        raise DeviceError(
+            "tuning measures on a CUDA GPU, and no usable one was found; the emulator knows no times. Tune where there "
+            "is one: `tilewright tune --export FILE` there and `--merge FILE` here bring the results. "
+            "`tilewright doctor` says what was looked for."
+        )
 
 
 def _refuse_capture(stream: int, ordinal: int) -> None:

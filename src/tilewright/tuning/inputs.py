@@ -14,9 +14,13 @@ from .verify import Pattern, pattern_of
 
 
 def footprint(matrix: Matrix, rows: int, cols: int, batch: int, item: int) -> int:
-    """Bytes from an operand's first element to behind its last."""
-    last = (rows - 1) * matrix.row_stride + (cols - 1) * matrix.col_stride + (batch - 1) * matrix.batch_stride
-    return (last + 1) * item
+    """Bytes from an operand's lowest element to behind its highest."""
+    return (sum(map(abs, _reaches(matrix, rows, cols, batch))) + 1) * item
+
+
+def _reaches(matrix: Matrix, rows: int, cols: int, batch: int) -> tuple[int, int, int]:
+    """Elements from the first to the last along each index."""
+    return (rows - 1) * matrix.row_stride, (cols - 1) * matrix.col_stride, (batch - 1) * matrix.batch_stride
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class _Input:
     dtype: str
     lies: Matrix
     offset: int
-    """Bytes from the start of a set's part of its dtype; of an index 0."""
+    """Bytes from the start of a set's part of its dtype to the first element; of an index 0."""
 
 
 class Inputs:
@@ -54,8 +58,10 @@ class Inputs:
         if dtype == INDEX:
             self._inputs[name] = _Input(dtype, lies, 0)
             return
-        self._inputs[name] = _Input(dtype, lies, self._bytes[dtype] + lies.alignment % 16)
-        self._bytes[dtype] += rounded_up(footprint(lies, rows, cols, batch, ITEM_BYTES[dtype]) + 16)
+        item = ITEM_BYTES[dtype]
+        before = -sum(min(reach, 0) for reach in _reaches(lies, rows, cols, batch)) * item
+        self._inputs[name] = _Input(dtype, lies, self._bytes[dtype] + before + (lies.alignment - before) % 16)
+        self._bytes[dtype] += rounded_up(footprint(lies, rows, cols, batch, item) + 16)
         if dtype not in self._patterns:
             self._patterns[dtype] = pattern_of(dtype)
 

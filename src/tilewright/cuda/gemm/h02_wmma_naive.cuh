@@ -1,7 +1,7 @@
 // h02: new over h01: tensor cores. A warp makes one 16 x 16 product a step, its fragments straight from global memory.
 // Every element of A is fetched once a warp that needs it, tile_n / 16 times a block, and nothing hides the latency.
-// Where wmma cannot read global memory (ragged sizes, lines that are not 32-byte aligned) a warp stages its own pieces
-// in shared memory, element by element.
+// Where wmma cannot read global memory (ragged sizes, lines that are not 32-byte aligned, or lie one before the other) a
+// warp stages its own pieces in shared memory, element by element.
 #include "tile/copy16.cuh"
 #include "tile/raster.cuh"
 #include "tile/wmma_tile.cuh"
@@ -37,7 +37,9 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   const Source16 b = B::k_inner ? Source16{b_base, args.b_col, args.b_row, args.n, args.k}
                                 : Source16{b_base, args.b_row, args.b_col, args.k, args.n};
   const auto aligned = [](const Source16& s) {
-    return reinterpret_cast<unsigned long long>(s.base) % 32 == 0 && s.line_stride % 16 == 0;
+    // wmma takes a line's distance from the next as an unsigned number of 32 bits
+    return reinterpret_cast<unsigned long long>(s.base) % 32 == 0 && s.line_stride % 16 == 0 &&
+           s.line_stride == unsigned(s.line_stride);
   };
   const bool direct = !Cfg::edge && aligned(a) && aligned(b);
 
