@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
+import sys
 import types
 
 import numpy as np
@@ -238,7 +240,10 @@ def test_a_changed_closure_default_global_or_number_is_another_expression(monkey
 
 def test_one_code_over_other_globals_is_another_expression():
     def function(acc):
-        return acc + LEFT if "LEFT" in globals() else acc - RIGHT  # noqa: F821
+        try:
+            return acc + LEFT
+        except NameError:
+            return acc - RIGHT  # noqa: F821
 
     left, right = (types.FunctionType(function.__code__, {name: 2.0}) for name in ("LEFT", "RIGHT"))
     assert None is not function_key(left) != function_key(right)
@@ -260,6 +265,66 @@ def test_what_hides_state_is_traced_at_every_call():
     scale.value = 3.0
     assert "0x1.8000000000000p+1f" in expression_of(by_object, {}).code
     assert "0x1.8000000000000p+1f" in expression_of(scale, {}).code
+
+
+def imports_within(acc):
+    import settings_of_a_test
+
+    return acc * settings_of_a_test.factor
+
+
+def fetches_by_name(acc):
+    return acc * getattr(sys.modules["settings_of_a_test"], "factor")  # noqa: B009
+
+
+def fetches_from_globals(acc):
+    return acc * globals()["settings"].factor
+
+
+def keeps_it_itself(acc):
+    return acc * keeps_it_itself.factor
+
+
+NAMELESS: dict = {}
+exec("def inner(x): return x * factor\ndef nameless(acc): return inner(acc)", NAMELESS)
+
+
+@functools.wraps(silu)
+def seems_to_be_silu(x):
+    return x * settings.factor  # noqa: F821
+
+
+def wraps_another(acc):
+    return seems_to_be_silu(acc)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [imports_within, fetches_by_name, fetches_from_globals, keeps_it_itself, NAMELESS["nameless"], wraps_another],
+    ids=lambda function: function.__name__,
+)
+def test_what_is_fetched_unseen_is_seen_to_change(function, monkeypatch):
+    module = types.ModuleType("settings_of_a_test")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(globals(), "settings", module)
+    for factor in (2.0, 3.0):
+        module.factor = keeps_it_itself.factor = NAMELESS["factor"] = factor
+        assert f"{factor.hex()}f" in expression_of(function, {}).code
+
+
+def test_an_import_of_what_stays_as_it_is_hides_nothing():
+    def scaled(acc):
+        import math
+
+        return acc * math.pi
+
+    assert function_key(scaled) is not None
+
+
+def test_a_function_of_numpys_is_what_it_is_called():
+    assert trace(np.exp, {}).code == trace(lambda acc: np.exp(acc), {}).code
+    with pytest.raises(InvalidEpilogue, match=r"np.sin cannot be traced"):
+        trace(np.sin, {})
 
 
 def test_a_values_from_an_earlier_trace_is_refused():

@@ -107,6 +107,22 @@ def test_gradients_are_products_of_the_same_precision(fused, monkeypatch):
         product.matmul_op.register_kernel("cpu")(plain)
 
 
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_a_scale_whose_gradient_would_be_lost_is_refused(name):
+    a, b, c = values(2, 3), values(3, 2), values(2, 2)
+    learned = torch.tensor(2.0, requires_grad=True)
+    with pytest.raises(InvalidOperand, match=rf"{name} requires a gradient, and none would reach it"):
+        tt.matmul(a, b, c=c, **{name: learned})
+    with torch.no_grad():
+        given = tt.matmul(a, b, c=c, **{name: learned})
+    torch.testing.assert_close(given, tt.matmul(a, b, c=c, **{name: 2.0}).detach())
+
+
+def test_a_beta_with_nothing_to_scale_is_refused():
+    with pytest.raises(InvalidOperand, match=r"beta=0\.5 without c"):
+        tt.matmul(values(2, 3), values(3, 2), beta=0.5)
+
+
 def test_a_precision_that_operands_cannot_have_is_refused():
     with pytest.raises(InvalidOperand, match="'fp64' is not known"):
         tt.matmul(values(2, 3), values(3, 2), precision="fp64")

@@ -52,6 +52,11 @@ def matmul(
     half. Raises as tilewright.matmul does.
     """
     beta = (0.0 if c is None else 1.0) if beta is None else beta
+    for name, number in (("alpha", alpha), ("beta", beta)):
+        if torch.is_tensor(number) and number.requires_grad and torch.is_grad_enabled():
+            raise InvalidOperand(f"{name} requires a gradient, and none would reach it. Pass {name}={name}.item().")
+    if c is None and beta != 0:
+        raise InvalidOperand(f"beta={beta} without c: there is nothing to scale. Pass c, or leave beta away.")
     if beta == 0:
         c = None
     if precision != "ieee":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 import types
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ import numpy as np
 
 from ...errors import InvalidEpilogue
 from .codegen import Expression, finish
-from .functions import ACTIVATIONS
+from .functions import ACTIVATIONS, UFUNCS
 from .recorded import Recorded, write
 from .trace import FLOAT, INT, Graph, Node, Traced, as_float, as_traced
 
@@ -40,6 +41,8 @@ def trace(function: Callable[..., Any], given: Mapping[str, Number | None]) -> E
 
 def trace_graph(function: Callable[..., Any], given: Mapping[str, Number | None]) -> tuple[Graph, Traced]:
     """The operations that `trace` notes, and the result among them."""
+    if isinstance(function, np.ufunc):  # np.exp for lambda acc: np.exp(acc)
+        function = _as_function(function)
     parameters = _parameters(function)
     first, rest = parameters[0], parameters[1:]
     names = [parameter.name for parameter in rest]
@@ -67,6 +70,15 @@ def trace_graph(function: Callable[..., Any], given: Mapping[str, Number | None]
             "returns one value, the result's element."
         )
     return graph, as_float(as_traced(graph, result, "the result"), "the result")
+
+
+def _as_function(ufunc: np.ufunc) -> Callable[..., Any]:
+    """What is traced for a function of NumPy's. Raises InvalidEpilogue where there is nothing like it."""
+    if ufunc.__name__ not in UFUNCS:
+        raise InvalidEpilogue(
+            f"epilogue: np.{ufunc.__name__} cannot be traced. Use the functions of tilewright.epilogue."
+        )
+    return UFUNCS[ufunc.__name__]
 
 
 def _title(function: Callable[..., Any]) -> str:
@@ -190,9 +202,12 @@ def _function_key(function: Any, depth: int) -> Any:
     if type(function) is not types.FunctionType or depth > _DEEPEST:
         raise _Unkeyable
     code = function.__code__
+    names = _names(code)
+    if names is None or function.__dict__:
+        raise _Unkeyable
     outer = function.__globals__
     key: list[Any] = [code]
-    for name in _names(code):
+    for name in names:
         value = outer.get(name, _ABSENT)
         key.append(_known.get(id(value)) or _frozen(value, depth, code))
     if function.__closure__:
@@ -209,14 +224,32 @@ _known: dict[int, Any] = {id(_ABSENT): _ABSENT}
 """Modules and functions that stay what they are, by id; being held, their ids stay theirs."""
 
 
+_READERS = frozenset(("__import__", "eval", "exec", "getattr", "globals", "input", "locals", "open", "vars"))
+"""Built-in functions that fetch by name what no list of names shows."""
+
+
 @lru_cache(maxsize=1024)
-def _names(code: types.CodeType) -> tuple[str, ...]:
-    """The globals and attributes that a code and those inside it name."""
+def _names(code: types.CodeType) -> tuple[str, ...] | None:
+    """The globals and attributes that a code and those inside it name; None where they read what is not named, by an
+    import or one of `_READERS`."""
+    imports = [str(step.argval) for step in dis.get_instructions(code) if step.opname == "IMPORT_NAME"]
+    if _READERS & set(code.co_names) or any(name.split(".")[0] not in _TRUSTED for name in imports):
+        return None
     found = list(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            found.extend(_names(constant))
+            inside = _names(constant)
+            if inside is None:
+                return None
+            found.extend(inside)
     return tuple(dict.fromkeys(found))
+
+
+def _home(value: Any) -> str:
+    """The module that a function looks its globals up in; its `__module__` may be copied from what it wraps."""
+    if type(value) is types.FunctionType:
+        return str(value.__globals__.get("__name__"))
+    return "numpy" if type(value) is np.ufunc else str(value.__module__)
 
 
 def _frozen(value: Any, depth: int, code: types.CodeType) -> Any:
@@ -227,14 +260,14 @@ def _frozen(value: Any, depth: int, code: types.CodeType) -> Any:
         return kind, value
     if isinstance(value, np.generic):
         return kind, value.tobytes()
-    if kind in _FUNCTIONS and (getattr(value, "__module__", None) or "numpy").split(".")[0] in _TRUSTED:
+    if kind in _FUNCTIONS and _home(value).split(".")[0] in _TRUSTED:
         _known[id(value)] = value
         return value
     if kind is types.ModuleType:
         if value.__name__.split(".")[0] in _TRUSTED:
             _known[id(value)] = value
             return value
-        inside = [(name, getattr(value, name)) for name in _names(code) if hasattr(value, name)]
+        inside = [(name, getattr(value, name)) for name in _names(code) or () if hasattr(value, name)]
         return kind, value.__name__, tuple((name, _frozen(held, depth + 1, code)) for name, held in inside)
     if kind is types.FunctionType:
         return _function_key(value, depth + 1)
