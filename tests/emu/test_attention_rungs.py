@@ -12,7 +12,11 @@ RUNGS = [rung.id for rung in ATTENTION_RUNGS]
 
 
 # Lengths 1, 17, 128 and 200 of every rung, with and without the mask, at d_head 128: tests/emu/every_attention_rung.py.
-# That takes over a minute; here every rung walks three tiles of keys, the last of them ragged, under the mask.
+# That takes over a minute; here every rung walks three tiles of keys, the last of them ragged, under the mask. Those
+# whose loop is not that of the rung below also meet fewer rows and keys than a tile has.
+OTHER_LOOPS = ("a01", "a03", "a05", "a10", "a13", "a17")
+
+
 @pytest.mark.parametrize(
     ("rung", "d_head", "is_causal"),
     [
@@ -22,7 +26,7 @@ RUNGS = [rung.id for rung in ATTENTION_RUNGS]
     ],
 )
 def test_a_rung_is_right_at_ragged_lengths_with_its_tuned_config(rung, d_head, is_causal):
-    for seq in (17, 136):
+    for seq in (17, 136) if rung[:3] in OTHER_LOOPS else (136,):
         problem = AttentionProblem.dense(1, 1, seq, seq, d_head, is_causal=is_causal, with_lse=True)
         verdict, _ = run_attention(find_attention_rung(rung), problem)
         assert verdict.ok, (seq, verdict.reason)

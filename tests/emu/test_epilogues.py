@@ -95,15 +95,21 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("first", [0, 4, 8], ids=lambda first: " ".join([*SHAPES][first : first + 4]))
 @pytest.mark.parametrize("rung", ["f12_multistage", "h11_mma_multistage"])
-def test_an_operand_of_any_shape_that_broadcasts(rung, name):
+def test_operands_of_any_shape_that_broadcasts(rung, first):
+    """Four in one kernel, each with a factor of its own."""
     dtype = "f32" if rung.startswith("f") else "f16"
-    a, b, x = values(3, 40, 24, dtype=dtype), values(3, 24, 48, dtype=dtype), SHAPES[name]()
+    a, b = values(3, 40, 24, dtype=dtype), values(3, 24, 48, dtype=dtype)
+    operands = {x: SHAPES[name]() for x, name in zip("wxyz", [*SHAPES][first : first + 4], strict=True)}
     guarded, out = target((3, 40, 48), "f32")
-    run(rung, a, b, out, dtype, epilogue=lambda acc, x: acc - 2 * x, x=x)
+
+    def function(acc, w, x, y, z):
+        return acc - 2 * w + 3 * x - 5 * y + 7 * z
+
+    run(rung, a, b, out, dtype, epilogue=function, **operands)
     assert_whole(guarded)
-    verdict = judge(stored_values(guarded), a, b, lambda acc, x: acc - 2 * x, x=x, dtype=dtype)
+    verdict = judge(stored_values(guarded), a, b, function, dtype=dtype, **operands)
     assert verdict.ok, verdict.reason
 
 

@@ -64,14 +64,19 @@ def test_h07s_one_fragment_set_takes_fewer_registers_than_two(arch, tile_k):
     assert one <= two - 16, (one, two)
 
 
+@pytest.mark.parametrize("rung", [rung for rung in RUNGS if rung not in BELOW_CP_ASYNC])
+def test_rungs_from_h04_on_copy_without_registers(rung):
+    ptx = compiled(rung).ptx
+    copies = re.findall(r"cp\.async\.(c[ag])\.shared\.global.*, (\d+);", ptx)
+    assert set(copies) == {("cg", "16")}
+    assert "ld.global" not in ptx
+
+
 @pytest.mark.parametrize(
     ("rung", "arch"),
-    [
-        *((rung, "sm_90a") for rung in RUNGS if rung not in BELOW_CP_ASYNC),
-        *((rung, "sm_80") for rung in ("h07_wmma_three_stage", "h11_mma_multistage")),
-    ],
+    [("h04_wmma_async", "sm_90a"), ("h11_mma_multistage", "sm_90a"), ("h07_wmma_three_stage", "sm_80")],
 )
-def test_rungs_from_h04_on_copy_without_registers(rung, arch):
+def test_such_copies_pass_through_none_in_machine_code(rung, arch):
     counts = opcodes(compiled(rung, arch=arch))
     copies = with_prefix(counts, "LDGSTS")
     assert copies
