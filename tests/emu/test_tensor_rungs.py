@@ -73,7 +73,8 @@ def test_the_cases_meet_every_pair_of_types_with_and_without_c():
 
 def pairs_of_rung_and_case() -> list[tuple[str, Case]]:
     """Every case with h01, with h04, whose copies and stores h05 to h07 share, and with h11; of the other rungs each
-    takes every third one, and the next rung the next: h05 to h07 together, and h08 to h10, take all. On a GPU each does."""
+    takes every third one, and the next rung the next, so that h05 to h07, and h08 to h10, take them all together. On a
+    GPU each does."""
     whole = ("h01_simt", "h04_wmma_async", "h11_mma_multistage")
     return [
         (rung, case)
