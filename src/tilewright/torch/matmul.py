@@ -52,7 +52,8 @@ def matmul(
     half. Raises as tilewright.matmul does.
     """
     beta = (0.0 if c is None else 1.0) if beta is None else beta
-    for name, number in (("alpha", alpha), ("beta", beta)):
+    scales: dict[str, Any] = {"alpha": alpha, "beta": beta}
+    for name, number in scales.items():
         if torch.is_tensor(number) and number.requires_grad and torch.is_grad_enabled():
             raise InvalidOperand(f"{name} requires a gradient, and none would reach it. Pass {name}={name}.item().")
     if c is None and beta != 0:
