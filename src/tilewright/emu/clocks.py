@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .access import SharedPattern
+from .product_hazards import ProductClocks, ProductJudge, ProxyFences
 from .ptx import Immediate
 from .shadow import EpochShadow, Shadow
 
@@ -39,6 +40,7 @@ class ClockShadow(Shadow):
         }
         """The instruction of the last access of each kind."""
         self.copies_of: dict[int, SharedPattern] = {}
+        self.products = ProductClocks(self) if machine.products else None
         self.reset()
 
     def reset(self) -> None:
@@ -48,6 +50,8 @@ class ClockShadow(Shadow):
         self.arrived.clear()
         for table in (self.written, self.read, self.updated, self.flying):
             table[:] = 0
+        if self.products:
+            self.products.reset()
 
     def _where(self, pattern: SharedPattern) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(lanes of the batch, their warps, what those know [lanes, warps])."""
@@ -65,6 +69,11 @@ class ClockShadow(Shadow):
             row = int(np.flatnonzero(flying)[0])
             number = int(self.flying[granules[row]].max()) - 1
             self.report_not_waited(pattern, lanes[flying], addresses[flying], self.copies_of[number])
+        if self.products and kind == "tensor":
+            self.products.issue(pattern)
+            return
+        if self.products and kind != "read":
+            self.products.written(pattern, lanes, addresses, warps, known)
         writing = kind in ("write", "copy")
         against = [(self.written, "write")]
         if kind != "read":
@@ -112,7 +121,10 @@ class ClockShadow(Shadow):
         )  # fmt: skip
 
     def landed(self, pattern: SharedPattern, rows: np.ndarray | None) -> None:
-        """The landing is a write of the issuing warp, now."""
+        """The landing of a copy is a write of the issuing warp, now."""
+        if self.products and pattern.kind == "tensor":
+            self.products.landed(pattern, rows)
+            return
         _, warps, known = self._where(pattern)
         granules = pattern.granules
         if rows is not None:
@@ -121,6 +133,11 @@ class ClockShadow(Shadow):
         own = known[np.arange(len(warps)), warps]
         self.written[granules, np.broadcast_to(warps[:, None], granules.shape)] = own[:, None]
         self.by["write"][granules] = pattern.instruction.index
+
+    def waited(self, pattern: SharedPattern, due: np.ndarray) -> None:
+        """Warps waited for a product."""
+        if self.products:
+            self.products.finish(pattern, due)
 
     def barrier(self, ctas: np.ndarray | None) -> None:
         """All warps of a block know all that was done before."""
@@ -150,7 +167,12 @@ class ClockShadow(Shadow):
 
 
 def make_shadow(machine: Machine) -> Shadow:
-    """Epochs where every barrier is one of the whole block, else clocks."""
+    """Epochs where every barrier is one of the whole block, else clocks; with products, inside of ProxyFences."""
+    shadow = _ordering(machine)
+    return ProxyFences(machine, shadow) if machine.products else shadow
+
+
+def _ordering(machine: Machine) -> Shadow:
     for instruction in machine.program.instructions:
         parts = instruction.opcode.split(".")
         if parts[0] not in ("bar", "barrier") or "warp" in parts:
@@ -159,4 +181,6 @@ def make_shadow(machine: Machine) -> Shadow:
         whole = all(isinstance(n, Immediate) and n.bits == machine.threads for n in counts)
         if "arrive" in parts or not whole:
             return ClockShadow(machine)
-    return EpochShadow(machine)
+    epochs = EpochShadow(machine)
+    epochs.products = ProductJudge(epochs) if machine.products else None
+    return epochs

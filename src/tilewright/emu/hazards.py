@@ -17,6 +17,13 @@ KINDS = {
     "uninitialised_shared_read": "Write the bytes first, or check that the loop fills the whole tile.",
     "shared_race": "Put __syncthreads() (or a named barrier of both warps) between the two.",
     "async_copy_not_waited": "Put cp.async.wait_group (or wait_all), then __syncthreads(), before the bytes are used.",
+    "wgmma_not_waited": "Put wgmma.commit_group and wgmma.wait_group, then a barrier where other warps are concerned, "
+    "before its operands' bytes or its registers are used again.",
+    "wgmma_fence_missing": "Put wgmma.fence before the warpgroup's first wgmma.mma_async.",
+    "proxy_fence_missing": "Put fence.proxy.async into the threads that write, after their writes (or the wait for "
+    "their copies) and before the barrier.",
+    "bad_descriptor": "Bits 0-13 are the shared address >> 4, 16-29 the leading and 32-45 the stride byte offset >> 4, "
+    "62-63 the swizzle (0 none, 1: 128, 2: 64, 3: 32 bytes); all others are zero, for all threads alike.",
     "barrier_divergence": "Every thread of the block has to reach the barrier: move it out of the condition.",
     "warp_divergence": "All 32 lanes of a warp have to run the instruction together: move it out of the condition.",
     "deadlock": "Look at what each warp waits for; some of it never comes.",

@@ -21,6 +21,7 @@ from .hazards import Reporter
 from .isa.registry import NUMPY, Compute, Step
 from .link import function_address
 from .memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, GlobalMemory
+from .products import AsyncProducts
 from .program import Program
 from .ptx import Immediate, Instruction, Memory, Negated, Operand, Register, Special, Symbol
 from .schedule import Scheduler
@@ -99,6 +100,8 @@ class Machine:
         self.carry = np.zeros(self.lanes, bool)
         """The flag of add.cc and its like."""
         self.copies = AsyncCopies(self)
+        self.products = AsyncProducts(self, program.products) if program.products else None
+        """What wgmma has in flight; None for a program without."""
         self.calls = CallStack(self)
         self.heap: set[int] = set()
         """What malloc has given and free has not taken back."""
@@ -127,8 +130,11 @@ class Machine:
                 continue
             instruction, handler = self.program.instructions[i], self.program.handlers[i]
             bound = i + 1
+            watch = self.products.watch(instruction) if self.products else None
+            if watch:
+                steps.append(watch)
             try:
-                group = self._group(i, block.end) if handler.together and self.lanes <= FEW_LANES else []
+                group = self._group(i, block.end) if handler.together and self.lanes <= FEW_LANES and not watch else []
                 if handler.together and len(group) > 1:
                     steps.append(handler.together(self, group))
                     bound = i + len(group)
@@ -153,6 +159,8 @@ class Machine:
         for instruction in self.program.instructions[start : min(end, start + GROUP_ELEMENTS // self.lanes)]:
             registers = [op for op in instruction.operands if isinstance(op, Register)]
             if instruction.opcode != first.opcode or instruction.guard or len(registers) != len(instruction.operands):
+                break
+            if self.products and instruction.index in self.products.where.suspects:
                 break
             rows = [self.program.rows[register] for register in registers]
             if written & set(rows) or len({register.width for register in registers}) > 1:
@@ -204,6 +212,8 @@ class Machine:
         self.shared.reset()
         self.local.data[:] = 0xFF
         self.copies.reset()
+        if self.products:
+            self.products.reset()
         self.shadow.reset()
         self.clock[0] = 0
         self.calls.reset()

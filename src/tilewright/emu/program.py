@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 import numpy as np
 
 from ..errors import PtxError, UnknownInstruction
+from .in_flight import InFlight, find_in_flight
 from .isa import registry
 from .link import Linked, Routine, link, place, symbols
 from .ptx import (
@@ -18,12 +18,10 @@ from .ptx import (
     Instruction,
     Memory,
     Module,
-    Negated,
     Operand,
-    Pair,
     Register,
     Symbol,
-    Vector,
+    registers_of,
 )
 
 _SUB_WORD = re.compile(
@@ -33,12 +31,14 @@ _SUB_WORD = re.compile(
 
 @dataclass
 class Block:
-    """Instructions [start, end) that run one after another. `member_mask`: the first waits for the lanes it names."""
+    """Instructions [start, end) that run one after another. `member_mask`: the first waits for the lanes it names;
+    `warpgroup`: for all of its warpgroup."""
 
     index: int
     start: int
     end: int
     member_mask: Operand = None
+    warpgroup: bool = False
 
 
 @dataclass
@@ -69,6 +69,8 @@ class Program:
     """Block after a call -> the registers that live there."""
     sub_word_shared: bool = False
     """Whether some access may move 1 or 2 bytes of shared memory: hazards are then tracked by byte, else by word."""
+    products: InFlight | None = None
+    """Where registers of wgmma may be in flight; None for a program without."""
 
     @property
     def instructions(self) -> list[Instruction]:
@@ -83,21 +85,6 @@ class Program:
     def routine_at(self, index: int) -> Routine:
         """The function, or the kernel, that an instruction belongs to."""
         return next(r for r in self.routines if r.start <= index < r.end)
-
-
-def registers_of(operand: Operand) -> Iterator[Register]:
-    """Every register in an operand."""
-    if isinstance(operand, Register):
-        yield operand
-    elif isinstance(operand, Memory) and isinstance(operand.base, Register):
-        yield operand.base
-    elif isinstance(operand, Negated):
-        yield operand.register
-    elif isinstance(operand, Pair):
-        yield from (r for r in (operand.first, operand.second) if r is not None)
-    elif isinstance(operand, Vector):
-        for item in operand.items:
-            yield from registers_of(item)
 
 
 def _effects(instruction: Instruction, handler: registry.Handler) -> tuple[list[Register], list[Register], bool]:
@@ -121,15 +108,17 @@ def _blocks(entry: Entry, handlers: list[registry.Handler]) -> list[Block]:
     for i, handler in enumerate(handlers):
         if handler.ends_block and i + 1 < count:
             starts.add(i + 1)
+        if handler.warpgroup:
+            starts.add(i)
         if handler.member_mask is not None:
             starts.add(i)
             waits[i] = entry.instructions[i].operands[handler.member_mask]
     order = sorted(starts)
     ends = [*order[1:], count]
-    return [Block(k, a, b, waits.get(a)) for k, (a, b) in enumerate(zip(order, ends, strict=True))]
+    return [Block(k, a, b, waits.get(a), handlers[a].warpgroup) for k, (a, b) in enumerate(zip(order, ends, strict=True))]
 
 
-def _successors(entry: Entry, blocks: list[Block], block_at: dict[int, int]) -> list[list[int]]:
+def successors_of(entry: Entry, blocks: list[Block], block_at: dict[int, int]) -> list[list[int]]:
     out: list[list[int]] = []
     count = len(entry.instructions)
     for block in blocks:
@@ -277,7 +266,8 @@ def decode(module: Module, entry_name: str) -> Program:
                  if isinstance(op, Symbol)}:  # fmt: skip
         if name not in entry.labels:
             raise PtxError(f"entry {entry_name!r} branches to the label {name!r}, which is nowhere")
-    rows, counts, live = _pack(entry, handlers, blocks, _successors(entry, blocks, block_at))
+    successors = successors_of(entry, blocks, block_at)
+    rows, counts, live = _pack(entry, handlers, blocks, successors)
     named = {op.name for i in entry.instructions for op in symbols(i.operands)}
     shared = [v for v in module.variables if v.space == "shared" and v.name in named]
     shared += [v for v in entry.variables if v.space == "shared"]
@@ -302,6 +292,7 @@ def decode(module: Module, entry_name: str) -> Program:
         area_bytes=linked.area_bytes,
         live=live,
         sub_word_shared=any(_SUB_WORD.match(i.opcode) for i in entry.instructions),
+        products=find_in_flight(entry.instructions, blocks, successors),
     )
 
 

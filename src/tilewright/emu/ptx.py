@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..errors import PtxError
@@ -103,6 +104,21 @@ class Negated:
 
 Operand = Register | Immediate | Special | Symbol | Memory | Vector | Pair | Negated | None
 """None is `_`, the sink."""
+
+
+def registers_of(operand: Operand) -> Iterator[Register]:
+    """Every register in an operand."""
+    if isinstance(operand, Register):
+        yield operand
+    elif isinstance(operand, Memory) and isinstance(operand.base, Register):
+        yield operand.base
+    elif isinstance(operand, Negated):
+        yield operand.register
+    elif isinstance(operand, Pair):
+        yield from (r for r in (operand.first, operand.second) if r is not None)
+    elif isinstance(operand, Vector):
+        for item in operand.items:
+            yield from registers_of(item)
 
 
 @dataclass(eq=False)

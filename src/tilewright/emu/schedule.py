@@ -137,7 +137,7 @@ class Scheduler:
             here = int(places[self._turn % len(places)])
         mask = key == here
         block = machine.program.blocks[here]
-        if block.member_mask is not None:
+        if block.warpgroup or block.member_mask is not None:
             mask = self._join(here, mask)
         self.active = int(np.count_nonzero(mask))
         if not self.active:
@@ -151,16 +151,24 @@ class Scheduler:
         return here
 
     def _join(self, here: int, mask: np.ndarray) -> np.ndarray:
-        """Lanes at a warp-wide instruction run once all lanes that their member mask names have come."""
+        """Lanes at a warp-wide instruction run once all lanes that their member mask names have come; those at one of
+        a warpgroup once all of that have.
+        """
         machine = self.machine
         mask = mask | (self.joining == here)
         block = machine.program.blocks[here]
-        members = machine.source(machine.program.instructions[block.start], block.member_mask, "b32")
-        wanted = np.where(mask, np.broadcast_to(members, mask.shape), 0).reshape(-1, 32)
-        wanted = np.bitwise_or.reduce(wanted, axis=1)
-        wanted_lanes = (wanted[:, None] >> np.arange(32, dtype=np.uint32)) & 1 != 0
-        missing = (wanted_lanes & self.live.reshape(-1, 32) & ~mask.reshape(-1, 32)).any(axis=1)
-        held = mask & np.repeat(missing, 32)
+        if block.warpgroup:
+            group = machine.cta_of_lane * machine.warps_per_cta + machine.warp_of_lane // 4
+            absent = np.zeros(machine.lanes, bool)
+            absent[group[self.live & ~mask]] = True
+            held = mask & absent[group]
+        else:
+            members = machine.source(machine.program.instructions[block.start], block.member_mask, "b32")
+            wanted = np.where(mask, np.broadcast_to(members, mask.shape), 0).reshape(-1, 32)
+            wanted = np.bitwise_or.reduce(wanted, axis=1)
+            wanted_lanes = (wanted[:, None] >> np.arange(32, dtype=np.uint32)) & 1 != 0
+            missing = (wanted_lanes & self.live.reshape(-1, 32) & ~mask.reshape(-1, 32)).any(axis=1)
+            held = mask & np.repeat(missing, 32)
         self.joining[mask] = -1
         self.joining[held] = here
         self.parked_at[held] = block.start

@@ -23,6 +23,7 @@ from .ptx import Instruction
 
 if TYPE_CHECKING:
     from .machine import Machine
+    from .product_hazards import ProductJudge
 
 REMEMBERED_EPOCHS = 4096
 LONGEST_EPOCH = 4096
@@ -53,8 +54,14 @@ class Shadow:
         raise NotImplementedError
 
     def landed(self, pattern: SharedPattern, rows: np.ndarray | None) -> None:
-        """A copy landed, for its lanes `rows` or for all (None)."""
+        """A copy landed, or a product of wgmma ended, for its rows `rows` or for all (None)."""
         raise NotImplementedError
+
+    def waited(self, pattern: SharedPattern, due: np.ndarray) -> None:
+        """Warps (`due` [warpgroups of the pattern, 4]) waited for a wgmma; `landed` follows for the first of four."""
+
+    def fence(self) -> None:
+        """The active lanes ran fence.proxy.async."""
 
     def barrier(self, ctas: np.ndarray | None) -> None:
         """A barrier of whole blocks completed: of those marked in `ctas`, or of all (None)."""
@@ -84,7 +91,7 @@ class Shadow:
         self, pattern: SharedPattern, lanes: np.ndarray, addresses: np.ndarray, copy: SharedPattern
     ) -> None:
         """An access to the bytes of a copy in flight."""
-        verb = "second asynchronous copy" if pattern.kind == "copy" else pattern.kind
+        verb = {"copy": "second asynchronous copy", "tensor": "wgmma's read"}.get(pattern.kind, pattern.kind)
         self.machine.report(
             "async_copy_not_waited",
             f"{verb} of {pattern.nbytes} bytes at shared address {int(addresses[0]):#x}, where an asynchronous copy "
@@ -107,7 +114,10 @@ class Shadow:
     ) -> None:
         """Two warps at one byte."""
         machine = self.machine
-        what = {"copy": "an asynchronous copy", "write": "a write", "atomic": "an atomic", "read": "a read"}[other_kind]
+        what = {
+            "copy": "an asynchronous copy", "write": "a write", "atomic": "an atomic", "read": "a read",
+            "tensor": "a wgmma's read",
+        }[other_kind]  # fmt: skip
         same = " (the same instruction)" if other is pattern.instruction else ""
         machine.report(
             "shared_race",
@@ -137,6 +147,8 @@ class EpochShadow(Shadow):
         self.owner = np.zeros(granules, np.uint8)
         self.atomic = np.zeros(granules, np.uint8)
         self.flying = np.zeros(granules, bool)
+        self.products: ProductJudge | None = None
+        """Judges what wgmma reads, in programs that have it."""
         self.reset()
 
     def reset(self) -> None:
@@ -164,6 +176,8 @@ class EpochShadow(Shadow):
     def barrier(self, ctas: np.ndarray | None) -> None:
         """A barrier of whole blocks completed: of those marked in `ctas`, or of all (None). Judges their epoch."""
         now = self.machine.copies.snapshot()
+        if self.machine.products:
+            now += self.machine.products.snapshot()
         chosen = ~self.done if ctas is None else ctas & ~self.done
         groups: dict[tuple[int, int], list[int]] = {}
         for k in np.flatnonzero(chosen).tolist():
@@ -200,7 +214,7 @@ class EpochShadow(Shadow):
 
     def _shorten(self) -> None:
         """A very long epoch: drop repeated accesses, or, where that does not help, judge it piece by piece."""
-        plain = all(isinstance(event, SharedPattern) and event.kind != "copy" for event in self.log)
+        plain = all(isinstance(event, SharedPattern) and event.kind not in ("copy", "tensor") for event in self.log)
         if plain and not self.start[~self.done].any() and not any(self.pending):
             unique = list(dict.fromkeys(self.log))
             if len(unique) < LONGEST_EPOCH // 2:
@@ -230,6 +244,9 @@ class EpochShadow(Shadow):
         if not (writes or atomics or pending):
             return True
         clean = self._judge_copies(ctas, events, pending) if copies else True
+        if self.products:
+            clean &= self.products.judge(ctas, events, pending)
+            pending = tuple(event for event in pending if self._rows(event, None)[0].kind == "copy")
         writes = [*pending, *dict.fromkeys(writes)]
         touched = []
         owner, atomic = self.owner, self.atomic
@@ -281,14 +298,17 @@ class EpochShadow(Shadow):
         issued: list[Any] = []
         try:
             for event in pending:
-                _, granules, _ = self._rows(event, ctas)
+                pattern, granules, _ = self._rows(event, ctas)
+                if pattern.kind == "tensor":
+                    continue
                 flying[granules] = True
                 touched.append(granules)
                 issued.append(event)
             for event in events:
                 pattern, granules, _ = self._rows(event, ctas)
                 if isinstance(event, Landing):
-                    flying[granules] = False
+                    if pattern.kind == "copy":
+                        flying[granules] = False
                     continue
                 bad = flying[granules].any(axis=1)
                 if bad.any():

@@ -168,8 +168,8 @@ class Trace:
                 out.thread_instructions += count
                 out.warp_instructions += warps
                 out.by_class[kind] = out.by_class.get(kind, 0) + count
-                if handler.flops:
-                    pipe, each = handler.flops
+                if flops := handler.flops_of(instruction.fields):
+                    pipe, each = flops
                     out.flops[pipe] = out.flops.get(pipe, 0) + each * count
                 if kind == "barrier":
                     out.barriers += warps

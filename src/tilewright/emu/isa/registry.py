@@ -30,6 +30,7 @@ Bind = Callable[["Machine", "Instruction"], Step]
 Together = Callable[["Machine", "list[Instruction]"], Step]
 Compute = Callable[..., None]
 """compute(out, *sources): reads every source before it writes `out`, which may be one of them."""
+Flops = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -41,20 +42,26 @@ class Handler:
     bind: Bind
     kind: str | Callable[[dict[str, str]], str]
     """Class of instruction in the counters, perhaps as a function of the fields."""
-    flops: tuple[str, int] | None
-    """(pipe, floating-point operations a thread)."""
+    flops: Flops | Callable[[dict[str, str]], Flops] | None
+    """(pipe, floating-point operations a thread), perhaps as a function of the fields."""
     ends_block: bool
     """Control flow and barriers: nothing runs after them in their basic block, and they read their own guard."""
     member_mask: int | None
     """Operand that names the lanes of the warp which must arrive together."""
     destination: str
     """What happens to the first operand: "write", "update" (read and written), or "none" (only read)."""
+    warpgroup: bool
+    """The work of four warps, who wait for one another at it."""
     together: Together | None
     """Binds several independent instructions of one opcode as one step, for batches of few lanes."""
 
     def kind_of(self, fields: dict[str, str]) -> str:
         """The class of an instruction with these fields."""
         return self.kind if isinstance(self.kind, str) else self.kind(fields)
+
+    def flops_of(self, fields: dict[str, str]) -> Flops | None:
+        """What an instruction with these fields adds to the floating-point operations."""
+        return self.flops(fields) if callable(self.flops) else self.flops
 
 
 _by_head: dict[str, list[Handler]] = {}
@@ -86,17 +93,20 @@ def _heads(form: str) -> set[str]:
 def executes(
     *forms: str,
     kind: str | Callable[[dict[str, str]], str],
-    flops: tuple[str, int] | None = None,
+    flops: Flops | Callable[[dict[str, str]], Flops] | None = None,
     ends_block: bool = False,
     member_mask: int | None = None,
     destination: str = "write",
+    warpgroup: bool = False,
     together: Together | None = None,
 ) -> Callable[[Bind], Bind]:
     """Register a handler for the forms. See the head of this file and `Handler`."""
 
     def register(bind: Bind) -> Bind:
         for form in forms:
-            handler = Handler(form, _compile(form), bind, kind, flops, ends_block, member_mask, destination, together)
+            handler = Handler(
+                form, _compile(form), bind, kind, flops, ends_block, member_mask, destination, warpgroup, together
+            )
             for head in _heads(form):
                 _by_head.setdefault(head, []).append(handler)
         return bind

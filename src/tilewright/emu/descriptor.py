@@ -1,0 +1,89 @@
+"""Where a matrix descriptor of wgmma says that the elements of an operand lie: a pure function of its bits.
+
+An operand is mn x k: A is m x k, B is n x k, and k is 32 bytes. It is made of units of 16 bytes; those of a *row* (of W
+bytes) lie next to one another, eight rows make a *brick*, and the two offsets of the descriptor say how bricks follow:
+
+    major  row        along k                       along m or n
+    k      16 B       two units, `leading` apart    brick of 8 x 16 B, then `stride`
+    k      W = 32...  two units of one row          brick of 8 x W, then `stride`
+    mn     16 B       brick of 8 x 16 B, `leading`  one unit (8 elements), then `stride`
+    mn     W = 32...  brick of 8 x W, `stride`      W / 16 units of one row, then `leading`
+
+W is 128, 64 or 32, and rows that wide are swizzled: the number of the 16-byte unit within the row is xored with bits 7
+and up of the address. It is the address itself that counts, start of the operand included, so that a kernel steps along
+k by adding to the start. (PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout"; CUTLASS's
+cute/atom/mma_traits_sm90_gmma.hpp has the same as CuTe layouts.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+UNIT = 16
+_ROW = {0: 16, 1: 128, 2: 64, 3: 32}
+_OFFSET = 0x3FFF
+_USED = _OFFSET | _OFFSET << 16 | _OFFSET << 32 | 3 << 62
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """What the 64 bits say; all in bytes."""
+
+    start: int
+    leading: int
+    stride: int
+    row: int
+    """Bytes of a row: 128, 64 or 32 with the swizzle of that width, 16 without."""
+
+    @staticmethod
+    def of(bits: int) -> Descriptor:
+        """Take the fields apart."""
+        leading, stride = ((bits >> at & _OFFSET) * UNIT for at in (16, 32))
+        return Descriptor((bits & _OFFSET) * UNIT, leading, stride, _ROW[bits >> 62])
+
+
+def why_wrong(bits: int) -> str | None:
+    """What in a descriptor cannot be meant, or None."""
+    if bits >> 49 & 7:
+        return f"has the base offset {bits >> 49 & 7}, which is not modelled"
+    if bits & ~_USED:
+        return f"has bits set that mean nothing ({bits & ~_USED:#x})"
+    return None
+
+
+def begins_askew(bits: int) -> int | None:
+    """The multiple of bytes at which a swizzled operand's rows have to start if they do not, else None.
+
+    A step along k within the first row is fine; to start at another row takes a base offset.
+    """
+    what = Descriptor.of(bits)
+    pattern = 8 * what.row
+    return pattern if what.row > UNIT and what.start % pattern >= what.row else None
+
+
+@lru_cache(maxsize=256)
+def addresses(bits: int, mn: int, size: int, across: bool) -> np.ndarray:
+    """The shared address of every element, int64 [mn * k] with k innermost and k * size = 32 bytes.
+
+    `size`: bytes of an element; `across`: whether rows run along m or n ("transposed"), else along k.
+    """
+    what = Descriptor.of(bits)
+    line, k = np.arange(mn)[:, None], np.arange(32 // size)[None, :]
+    per_unit = UNIT // size
+    if not across:
+        units = UNIT if what.row > UNIT else what.leading
+        offset = line % 8 * what.row + line // 8 * what.stride + k // per_unit * units + k % per_unit * size
+    else:
+        unit, within = line // per_unit, line % per_unit * size
+        wide = what.row // UNIT
+        next_row, next_brick = (what.stride, what.leading) if wide == 1 else (what.leading, what.stride)
+        offset = within + unit % wide * UNIT + unit // wide * next_row + k % 8 * what.row + k // 8 * next_brick
+    found = what.start + offset
+    if what.row > UNIT:
+        found = found ^ (found >> 7 & what.row // UNIT - 1) << 4
+    found = np.ascontiguousarray(found.reshape(-1))
+    found.flags.writeable = False
+    return found

@@ -1,0 +1,396 @@
+"""wgmma: products of a warpgroup (four warps), A from shared memory or registers, B from shared memory, asynchronous.
+
+D is 64 x n, in accumulators as those of m16n8 (fragments.py): warp w holds rows 16 w to 16 w + 15 and of them, with
+g = lane / 4 and t = lane % 4, of each 8 columns j
+
+    f32    registers 4 j + 2 h + p    (16 w + 8 h + g, 8 j + 2 t + p)
+    f16    registers 2 j + h          the same, p = 0 in the low half
+
+A in registers is a warp's 16 rows: register 2 q + h holds, of e elements a register, (16 w + 8 h + g, 4 e q + e t + ..).
+
+Numbers are as in mma.py: exact products of one instruction and the accumulator are summed in float64 and rounded once.
+How far hardware's cut is from that was measured for mma.sync; for wgmma it is to be measured (its fp8 forms are known
+to keep fewer bits). Operands' reads are no requests of the load unit: none are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from ..access import SharedPattern
+from ..descriptor import Descriptor, addresses, begins_askew, why_wrong
+from ..in_flight import given_to
+from ..machine import Machine
+from ..products import AsyncProducts
+from ..ptx import Immediate, Instruction, Operand, Register, Vector
+from .convert import bf16_to_f32
+from .float16 import narrow
+from .float32 import NAN
+from .mma import whole_warps
+from .registry import Step, executes
+
+SIZE = {"bf16": 2, "f16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1}
+REMEMBERED = 64
+"""Sets of descriptors kept at one operand."""
+
+
+@lru_cache(maxsize=8)
+def _table(kind: str) -> np.ndarray:
+    """The value of every bit pattern of a type of 8 or 16 bits, float64."""
+    if kind == "e5m2":  # the upper half of an fp16
+        return (np.arange(256, dtype=np.uint16) << 8).view(np.float16).astype(np.float64)
+    if kind == "e4m3":
+        bits = np.arange(256)
+        exponent, fraction = bits >> 3 & 15, bits & 7
+        value = np.where(exponent == 0, fraction / 8 * 2.0**-6, (1 + fraction / 8) * 2.0 ** (exponent - 7))
+        value = np.where(bits & 127 == 127, np.nan, value)
+        return np.where(bits & 128, -value, value)
+    words = np.arange(1 << 16, dtype=np.uint16)
+    return (bf16_to_f32(words) if kind == "bf16" else words.view(np.float16)).astype(np.float64)
+
+
+def decoded(words: np.ndarray, kind: str) -> np.ndarray:
+    """Unsigned integers of the type's width -> float64, of the same shape."""
+    if kind == "tf32":  # the low 13 bits do not take part
+        return (words & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+    return _table(kind).take(words)
+
+
+class Team:
+    """The whole warpgroups that run an instruction. Matrices of them are stacked as [outer, inner, rows, columns]:
+    blocks and their warpgroups when all run, else warpgroups and 1.
+    """
+
+    def __init__(self, machine: Machine, products: AsyncProducts, instruction: Instruction) -> None:
+        self.machine, self.products = machine, products
+        mask = machine.mask
+        self.rows = np.arange(len(products.first_warps))
+        """Of products.first_warps."""
+        if mask is not None:
+            active = mask.reshape(-1, 32).sum(axis=1)
+            whole = (active[products.first_warps[:, None] + np.arange(4)] == 32).all(axis=1)
+            self.rows = self.rows[whole]
+        if int(machine.lanes if mask is None else np.count_nonzero(mask)) != 128 * len(self.rows):
+            self._torn(instruction)
+        self.every = 4 * len(self.rows) * 32 == machine.lanes
+        self.outer, self.inner = (machine.ctas, products.per_cta) if self.every else (len(self.rows), 1)
+        self.warps = (products.first_warps[self.rows, None] + np.arange(4)).reshape(-1)
+        self.lanes = None if self.every else (self.warps[:, None] * 32 + np.arange(32)).reshape(-1)
+        self.first_lanes = products.first_warps[self.rows] * 32
+
+    def _torn(self, instruction: Instruction) -> None:
+        machine = self.machine
+        here = np.ones(machine.lanes, bool) if machine.mask is None else machine.mask.copy()
+        here[(self.products.first_warps[self.rows, None] * 32 + np.arange(128)).reshape(-1)] = False
+        machine.report(
+            "warp_divergence",
+            f"{'.'.join(instruction.opcode.split('.')[:2])} runs without some lanes of the warpgroup; it is the work of "
+            "all 128 of four warps, the first of them a multiple of four",
+            instruction, np.flatnonzero(here), None,
+        )  # fmt: skip
+
+    def alike(self, instruction: Instruction, values: np.ndarray, what: str) -> np.ndarray:
+        """The one value of each warpgroup, [warpgroups], of those [lanes] (or [1])."""
+        if len(values) == 1:
+            return np.broadcast_to(values, (len(self.rows),))
+        grid = (values if self.lanes is None else values[self.lanes]).reshape(len(self.rows), 128)
+        different = (grid != grid[:, :1]).any(axis=1)
+        if different.any():
+            lanes = self.first_lanes[different][0] + np.arange(128)
+            self.machine.report(
+                "bad_descriptor", f"{what} is not the same in all threads of the warpgroup", instruction, lanes, None
+            )
+        return grid[:, 0]
+
+    def registers(self, rows: np.ndarray) -> np.ndarray:
+        """Registers of 4 bytes, as their rows of the bank -> their values [registers, lanes of the team]."""
+        bank = self.machine.banks[4]
+        return bank[rows] if self.lanes is None else bank[np.ix_(rows, self.lanes)]
+
+    def keep(self, rows: np.ndarray, values: np.ndarray) -> None:
+        """The inverse of `registers`."""
+        bank = self.machine.banks[4]
+        if self.lanes is None:
+            bank[rows] = values
+        else:
+            bank[np.ix_(rows, self.lanes)] = values
+
+
+class InShared:
+    """A (m x k) or B (n x k) by descriptor."""
+
+    def __init__(
+        self, machine: Machine, instruction: Instruction, operand: Operand, mn: int, kind: str, across: bool
+    ) -> None:
+        self.machine, self.instruction = machine, instruction
+        self.mn, self.kind, self.across = mn, kind, across
+        self.size = SIZE[kind]
+        self.bits = machine.source(instruction, operand, "u64")
+        self._known: dict[bytes, SharedPattern | None] = {}
+
+    def values(self, team: Team) -> tuple[np.ndarray, SharedPattern | None]:
+        """float64 [outer, inner or 1, mn, k], and the bytes as the hazard checker is told of them."""
+        descriptors = team.alike(self.instruction, self.bits, "a matrix descriptor")
+        key = descriptors.tobytes() + team.rows.tobytes()
+        if key not in self._known:
+            if len(self._known) >= REMEMBERED:
+                del self._known[next(iter(self._known))]
+            self._known[key] = self._pattern(team, descriptors)
+        pattern = self._known[key]
+        if pattern is None:  # reported; the launch goes on with NaN
+            return np.full((team.outer, team.inner, self.mn, 32 // self.size), np.nan), None
+        if pattern.batch != self.machine.shared.batch:
+            self._initialised(pattern)
+        shared = self.machine.shared
+        words = shared.views[self.size].reshape(self.machine.ctas, -1)
+        if team.every and not np.ptp(grid := descriptors.reshape(team.outer, team.inner), axis=0).any():
+            columns = grid[0] if np.ptp(grid[0]) else grid[0, :1]
+            found = np.stack([words.take(self._index(bits), axis=1) for bits in columns.tolist()], axis=1)
+        else:
+            ctas = self.machine.cta_of_lane[team.first_lanes].tolist()
+            found = np.stack(
+                [words[cta].take(self._index(bits)) for cta, bits in zip(ctas, descriptors.tolist(), strict=True)]
+            )
+            found = found.reshape(team.outer, team.inner, -1)
+        return decoded(found, self.kind).reshape(*found.shape[:2], self.mn, -1), pattern
+
+    def _index(self, bits: int) -> np.ndarray:
+        return addresses(bits, self.mn, self.size, self.across) // self.size
+
+    def _pattern(self, team: Team, descriptors: np.ndarray) -> SharedPattern | None:
+        """What is read, a row a warpgroup; None if a descriptor is wrong."""
+        machine, shared = self.machine, self.machine.shared
+        touched = {}
+        for bits in dict.fromkeys(descriptors.tolist()):
+            found = addresses(bits, self.mn, self.size, self.across)
+            if self._wrong(bits, found, team.first_lanes[descriptors == bits][0] + np.arange(128)):
+                return None
+            touched[bits] = np.unique(found // shared.granule)
+        if len({len(granules) for granules in touched.values()}) > 1:  # one reads some of its bytes twice
+            most = max(len(granules) for granules in touched.values())
+            touched = {bits: np.resize(granules, most) for bits, granules in touched.items()}
+        pattern = SharedPattern("tensor", self.instruction, self.mn * 32)
+        pattern.lanes = team.first_lanes
+        pattern.warps = machine.warp_of_lane[team.first_lanes] + np.uint8(1)
+        pattern.addresses = np.array([Descriptor.of(bits).start for bits in descriptors.tolist()])
+        start = machine.cta_of_lane[team.first_lanes] * (shared.stride // shared.granule)
+        pattern.granules = np.stack([touched[bits] for bits in descriptors.tolist()]) + start[:, None]
+        return pattern
+
+    def _wrong(self, bits: int, found: np.ndarray, lanes: np.ndarray) -> bool:
+        """Whether a descriptor was reported."""
+        machine, instruction = self.machine, self.instruction
+        start = Descriptor.of(bits).start
+        if why := why_wrong(bits):
+            machine.report("bad_descriptor", f"the matrix descriptor {bits:#018x} {why}", instruction, lanes, start)
+            return True
+        if multiple := begins_askew(bits):
+            machine.report(
+                "misaligned",
+                f"an operand of {Descriptor.of(bits).row}-byte swizzle starts at shared address {start:#x}, whose rows do "
+                f"not start at a multiple of {multiple}",
+                instruction, lanes, start,
+            )  # fmt: skip
+            return True
+        last = int(found.max()) + self.size
+        if last > machine.shared.bytes:
+            machine.report(
+                "out_of_bounds",
+                f"wgmma reads {self.mn} x {32 // self.size} elements from shared address {start:#x} up to {last:#x}; the "
+                f"block has {machine.shared.bytes} bytes of it",
+                instruction, lanes, last - self.size,
+            )  # fmt: skip
+            return True
+        return False
+
+    def _initialised(self, pattern: SharedPattern) -> None:
+        machine, shared = self.machine, self.machine.shared
+        missing = ~shared.initialised[pattern.granules]
+        if not missing.any():
+            pattern.batch = shared.batch
+            return
+        if machine.shadow.reads_pending(pattern):  # the better name for it, already reported
+            return
+        assert pattern.lanes is not None
+        row, k = (int(v) for v in np.argwhere(missing)[0])
+        at = int(pattern.granules[row, k]) * shared.granule % shared.stride
+        machine.report(
+            "uninitialised_shared_read",
+            f"wgmma reads shared address {at:#x}, which no thread of the block has written",
+            self.instruction, pattern.lanes[row] + np.arange(128), at,
+        )  # fmt: skip
+
+
+class InRegisters:
+    """A (64 x k) in four registers a lane."""
+
+    def __init__(self, machine: Machine, instruction: Instruction, operand: Vector, kind: str) -> None:
+        machine.expect(instruction, len(operand.items) == 4, "needs 4 registers of A")
+        self.rows = register_rows(machine, instruction, operand)
+        self.kind, self.size = kind, SIZE[kind]
+
+    def values(self, team: Team) -> tuple[np.ndarray, None]:
+        """As InShared's."""
+        words = np.ascontiguousarray(team.registers(self.rows)).view(f"u{self.size}")
+        pieces = words.reshape(2, 2, team.outer, team.inner, 4, 8, 4, 4 // self.size)  # q h . . w g t e
+        matrix = pieces.transpose(2, 3, 4, 1, 5, 0, 6, 7).reshape(team.outer, team.inner, 64, -1)
+        return decoded(matrix, self.kind), None
+
+
+class Accumulators:
+    """D, 64 x n."""
+
+    def __init__(self, machine: Machine, instruction: Instruction, operand: Operand, n: int, kind: str) -> None:
+        count = n // 2 if kind == "f32" else n // 4
+        given = len(operand.items) if isinstance(operand, Vector) else 1
+        machine.expect(instruction, given == count, f"needs {count} accumulator registers")
+        self.rows = register_rows(machine, instruction, operand)
+        self.n, self.wide = n, kind == "f32"
+
+    def matrix(self, team: Team) -> np.ndarray:
+        """float64 [outer, inner, 64, n]."""
+        words, stack = team.registers(self.rows), (team.outer, team.inner)
+        if self.wide:  # j h p . . w g t
+            pieces = words.view(np.float32).reshape(-1, 2, 2, *stack, 4, 8, 4)
+            return pieces.transpose(3, 4, 5, 1, 6, 0, 7, 2).astype(np.float64).reshape(*stack, 64, self.n)
+        pieces = np.ascontiguousarray(words).view(np.uint16).reshape(-1, 2, *stack, 4, 8, 4, 2)  # j h . . w g t p
+        return decoded(pieces.transpose(2, 3, 4, 1, 5, 0, 6, 7), "f16").reshape(*stack, 64, self.n)
+
+    def keep(self, team: Team, sums: np.ndarray) -> None:
+        """Round float64 [outer, inner, 64, n] and write it."""
+        stack = (team.outer, team.inner)
+        lanes = 128 * team.outer * team.inner
+        if self.wide:
+            rounded = sums.astype(np.float32).view(np.uint32)
+            rounded[np.isnan(sums)] = NAN
+            pieces = rounded.reshape(*stack, 4, 2, 8, -1, 4, 2).transpose(5, 3, 7, 0, 1, 2, 4, 6)
+            team.keep(self.rows, pieces.reshape(-1, lanes))
+        else:
+            pieces = narrow(sums, "f16").reshape(*stack, 4, 2, 8, -1, 4, 2).transpose(5, 3, 0, 1, 2, 4, 6, 7)
+            team.keep(self.rows, np.ascontiguousarray(pieces).reshape(-1, 2 * lanes).view(np.uint32))
+
+
+def register_rows(machine: Machine, instruction: Instruction, operand: Operand) -> np.ndarray:
+    """The rows of an operand's registers in the bank of 4-byte registers."""
+    items = operand.items if isinstance(operand, Vector) else (operand,)
+    for item in items:
+        machine.expect(instruction, isinstance(item, Register) and item.width == 4, "takes registers of 32 bits")
+    return np.array([machine.program.rows[item] for item in items])  # type: ignore[index]
+
+
+def _one(machine: Machine, instruction: Instruction, operand: Operand, allowed: tuple[int, ...]) -> int:
+    """A constant operand."""
+    value = operand.bits if isinstance(operand, Immediate) else None
+    machine.expect(instruction, value in allowed, f"needs a constant of {allowed}, not {operand}")
+    assert value is not None
+    return value
+
+
+_N = "|".join(str(n) for n in range(8, 257, 8))
+
+
+@executes(
+    f"wgmma.mma_async.sync.aligned.m64n{{n:{_N}}}k{{k:16}}.{{d:f32}}.{{a:bf16}}.{{b:bf16}}",
+    f"wgmma.mma_async.sync.aligned.m64n{{n:{_N}}}k{{k:16}}.{{d:f32|f16}}.{{a:f16}}.{{b:f16}}",
+    f"wgmma.mma_async.sync.aligned.m64n{{n:{_N}}}k{{k:8}}.{{d:f32}}.{{a:tf32}}.{{b:tf32}}",
+    f"wgmma.mma_async.sync.aligned.m64n{{n:{_N}}}k{{k:32}}.{{d:f32|f16}}.{{a:e4m3|e5m2}}.{{b:e4m3|e5m2}}",
+    kind="tensor",
+    destination="update",
+    warpgroup=True,
+    flops=lambda fields: ("hgmma", int(fields["n"]) * int(fields["k"])),
+)
+def multiply(machine: Machine, instruction: Instruction) -> Step:
+    """`d, a, b, scale-d, imm-scale-a, imm-scale-b{, imm-trans-a}{, imm-trans-b}`."""
+    to, a, b, scale_d, *rest = instruction.operands
+    fields = instruction.fields
+    n = int(fields["n"])
+    majors = fields["k"] == "16"  # other types have k innermost
+    from_memory = not isinstance(a, Vector)
+    machine.expect(instruction, len(rest) == 2 + majors * (1 + from_memory), "has another number of operands")
+    negative = _one(machine, instruction, rest[0], (1, -1)) * _one(machine, instruction, rest[1], (1, -1)) < 0
+    across = [bool(_one(machine, instruction, flag, (0, 1))) for flag in rest[2:]]
+    d = Accumulators(machine, instruction, to, n, fields["d"])
+    left = (
+        InRegisters(machine, instruction, a, fields["a"])
+        if isinstance(a, Vector)
+        else InShared(machine, instruction, a, 64, fields["a"], majors and across[0])
+    )
+    right = InShared(machine, instruction, b, n, fields["b"], majors and across[-1])
+    adds = machine.condition(instruction, scale_d)
+    products = machine.products
+    assert products is not None
+    numbers = np.array([products.where.number[register] for register in given_to(instruction)])
+    use = np.where(np.arange(len(numbers)) < len(d.rows), 1000 * n + int(fields["k"]), 0)
+
+    def step() -> None:
+        team = Team(machine, products, instruction)
+        if not len(team.rows):
+            return
+        a_values, a_read = left.values(team)
+        b_values, b_read = right.values(team)
+        reads = [pattern for pattern in (a_read, b_read) if pattern is not None]
+        for pattern in reads:
+            machine.shadow.record(pattern)
+        products.issue(instruction, team.warps, numbers, use, reads)
+        kept = team.alike(instruction, adds(), "scale-d")
+        with np.errstate(invalid="ignore", over="ignore"):
+            sums = np.matmul(a_values, b_values.swapaxes(2, 3))
+            if negative:
+                np.negative(sums, out=sums)
+            if kept.all():
+                sums += d.matrix(team)
+            elif kept.any():
+                some = kept.reshape(team.outer, team.inner)
+                sums[some] += d.matrix(team)[some]
+            d.keep(team, sums)
+
+    return step
+
+
+def _by_warps(machine: Machine, instruction: Instruction, act: Callable[[], None]) -> Step:
+    def step() -> None:
+        whole_warps(machine, instruction)
+        act()
+
+    return step
+
+
+@executes("wgmma.{what:fence|commit_group}.sync.aligned", kind="control", destination="none")
+def order(machine: Machine, instruction: Instruction) -> Step:
+    """Order registers before the products to come; close the group of products issued since the last commit."""
+    if machine.products is None:
+        return _by_warps(machine, instruction, lambda: None)
+    products = machine.products
+    fence = instruction.fields["what"] == "fence"
+    return _by_warps(machine, instruction, products.fence if fence else products.commit)
+
+
+@executes("wgmma.wait_group.sync.aligned", kind="control", destination="none")
+def wait_group(machine: Machine, instruction: Instruction) -> Step:
+    """All groups but the n newest are done."""
+    n = instruction.operands[0]
+    machine.expect(instruction, isinstance(n, Immediate) and n.bits >= 0, "needs a constant")
+    assert isinstance(n, Immediate)
+    newest, products = n.bits, machine.products
+    return _by_warps(machine, instruction, (lambda: products.wait(newest)) if products else (lambda: None))
+
+
+@executes("fence.proxy.async{space:.global|.shared::cta|.shared::cluster|}", kind="control", destination="none")
+def proxy_fence(machine: Machine, instruction: Instruction) -> Step:
+    """What the active threads wrote before may be read by wgmma; that to global memory concerns nobody here."""
+    shadow = machine.shadow
+    return (lambda: None) if instruction.fields["space"] == ".global" else shadow.fence
+
+
+@executes(
+    "setmaxnreg.{inc|dec}.sync.aligned.u32", kind="control", destination="none", warpgroup=True,
+)  # fmt: skip
+def set_registers(machine: Machine, instruction: Instruction) -> Step:
+    """Registers a thread may use from here on: checked, otherwise without effect."""
+    n = instruction.operands[0]
+    right = isinstance(n, Immediate) and 24 <= n.bits <= 256 and n.bits % 8 == 0
+    machine.expect(instruction, right, "needs a constant from 24 to 256, a multiple of 8")
+    return _by_warps(machine, instruction, lambda: None)

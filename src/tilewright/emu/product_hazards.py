@@ -1,0 +1,347 @@
+"""Shared memory that wgmma reads: written too early, too late, or through the other proxy without a fence.
+
+A product reads its bytes, for all four warps of its warpgroup, from its issue to the wait that covers it. Whatever
+writes to them in that time is `wgmma_not_waited`; a write that no barrier orders against it is a race as any other. A
+warpgroup's own writes need no barrier behind its own wait.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .access import SharedPattern
+from .ptx import Instruction
+from .shadow import Landing, Shadow
+
+if TYPE_CHECKING:
+    from .clocks import ClockShadow
+    from .machine import Machine
+    from .shadow import EpochShadow
+
+
+def report_in_flight(
+    machine: Machine, pattern: SharedPattern, lanes: np.ndarray, addresses: np.ndarray, product: Instruction
+) -> None:
+    """A write to bytes that a product is reading."""
+    verb = {"copy": "asynchronous copy"}.get(pattern.kind, pattern.kind)
+    machine.report(
+        "wgmma_not_waited",
+        f"{verb} of {pattern.nbytes} bytes to shared address {int(addresses[0]):#x}, which a wgmma reads that has been "
+        "issued and not been waited for",
+        pattern.instruction, lanes, int(addresses[0]), {"the_wgmma": machine.reporter.sources.where(product)},
+    )  # fmt: skip
+
+
+def report_unordered(
+    shadow: Shadow, pattern: SharedPattern, lane: int, granule: int, other: Instruction, kind: str, warp: int
+) -> None:
+    """A product that starts behind a write which no barrier orders before it."""
+    shared = shadow.machine.shared
+    shadow.report_race(
+        pattern, lane + np.arange(32), granule * shared.granule % shared.stride, "wgmma's read", other, kind, warp
+    )  # fmt: skip
+
+
+class ProductJudge:
+    """The products of an epoch, walked through in order. Tables hold a bit for each warpgroup of the block."""
+
+    def __init__(self, shadow: EpochShadow) -> None:
+        self.shadow = shadow
+        granules = len(shadow.machine.shared.initialised)
+        self.reading = np.zeros(granules, np.uint8)
+        """Warpgroups with a product in flight that reads the granule."""
+        self.has_read = np.zeros(granules, np.uint8)
+        """Those that had one at some time of the epoch."""
+        self.wrote = np.zeros(granules, np.uint8)
+        """1 + the warp that wrote it last in the epoch."""
+
+    def judge(self, ctas: np.ndarray | None, events: list[Any], pending: tuple[Any, ...]) -> bool:
+        """Whether nothing was wrong; as EpochShadow's, for what concerns products."""
+        self.ctas = ctas
+        self.flights: list[tuple[SharedPattern, np.ndarray]] = []
+        self.products: list[SharedPattern] = []
+        self.writes: list[SharedPattern] = []
+        touched, clean = [], True
+        try:
+            for event in pending:
+                pattern, granules, warps = self.shadow._rows(event, ctas)
+                touched.append(granules)
+                if pattern.kind == "tensor":
+                    self._start(event)
+                else:
+                    self.writes.append(pattern)
+                    self.wrote[granules] = warps[:, None]
+            for event in events:
+                pattern, granules, warps = self.shadow._rows(event, ctas)
+                if isinstance(event, Landing):
+                    if pattern.kind == "tensor":
+                        self._end(event)
+                elif pattern.kind == "tensor":
+                    touched.append(granules)
+                    clean &= self._read(event, granules)
+                    self._start(event)
+                elif pattern.kind != "read":
+                    touched.append(granules)
+                    clean &= self._written(event, granules, warps)
+                    self.writes.append(pattern)
+                    self.wrote[granules] = warps[:, None]
+        finally:
+            for granules in touched:
+                self.reading[granules] = self.has_read[granules] = self.wrote[granules] = 0
+        return clean
+
+    def _mark(self, pattern: SharedPattern, rows: np.ndarray) -> None:
+        _, granules, warps = self.shadow._rows(Landing(pattern, rows), self.ctas)
+        bits = _bit(warps)
+        for bit in np.unique(bits):  # the rows of one bit are of different blocks
+            self.reading[granules[bits == bit]] |= bit
+            self.has_read[granules[bits == bit]] |= bit
+
+    def _start(self, event: Any) -> None:
+        pattern, rows = _which(event)
+        self.flights.append((pattern, rows))
+        self.products.append(pattern)
+        self._mark(pattern, rows)
+
+    def _end(self, event: Landing) -> None:
+        pattern, rows = _which(event)
+        kept = []
+        for flight, still in self.flights:
+            if flight is pattern and len(rows):
+                ended = np.isin(still, rows)
+                rows = rows[~np.isin(rows, still)]
+                still = still[~ended]
+            if len(still):
+                kept.append((flight, still))
+        self.flights = kept
+        _, granules, warps = self.shadow._rows(event, self.ctas)
+        bits = _bit(warps)
+        for bit in np.unique(bits):
+            self.reading[granules[bits == bit]] &= ~bit
+        for flight, still in kept:  # others of the warpgroup may read the same bytes
+            self._mark(flight, still)
+
+    def _read(self, pattern: SharedPattern, granules: np.ndarray) -> bool:
+        before = self.wrote[granules]
+        if not before.any():
+            return True
+        row, k = (int(v) for v in np.argwhere(before)[0])
+        granule, warp = int(granules[row, k]), int(before[row, k])
+        lanes, _ = self.shadow._lanes(pattern, np.arange(len(granules)) == row, self.ctas)
+        other = self._last(self.writes, granule)
+        report_unordered(self.shadow, pattern, int(lanes[0]), granule, other.instruction, other.kind, warp - 1)
+        return False
+
+    def _written(self, pattern: SharedPattern, granules: np.ndarray, warps: np.ndarray) -> bool:
+        bad = self.reading[granules] != 0
+        if bad.any():
+            lanes, addresses = self.shadow._lanes(pattern, bad.any(axis=1), self.ctas)
+            product = self._last([flight for flight, _ in self.flights], int(granules[bad][0]))
+            report_in_flight(self.shadow.machine, pattern, lanes, addresses, product.instruction)
+            return False
+        bad = (self.has_read[granules] & ~_bit(warps)[:, None]) != 0
+        if bad.any():
+            lanes, addresses = self.shadow._lanes(pattern, bad.any(axis=1), self.ctas)
+            row, k = (int(v) for v in np.argwhere(bad)[0])
+            others = int(self.has_read[granules[row, k]] & ~_bit(warps)[row])
+            product = self._last(self.products, int(granules[row, k]))
+            self.shadow.report_race(
+                pattern, lanes, int(addresses[0]), pattern.kind, product.instruction, "tensor",
+                4 * (others.bit_length() - 1),
+            )  # fmt: skip
+            return False
+        return True
+
+    @staticmethod
+    def _last(patterns: list[SharedPattern], granule: int) -> SharedPattern:
+        return next(pattern for pattern in reversed(patterns) if (pattern.granules == granule).any())
+
+
+def _bit(warps: np.ndarray) -> np.ndarray:
+    """1 + the warp -> the bit of its warpgroup, uint8."""
+    return np.left_shift(np.uint8(1), (warps - np.uint8(1)) // np.uint8(4)).astype(np.uint8)
+
+
+def _which(event: Any) -> tuple[SharedPattern, np.ndarray]:
+    """The pattern of an event and its rows."""
+    pattern = event.pattern if isinstance(event, Landing) else event
+    some = isinstance(event, Landing) and event.rows is not None
+    return pattern, event.rows if some else np.arange(len(pattern.granules))
+
+
+class ProductClocks:
+    """The same beside vector clocks (clocks.py), checked at each access."""
+
+    def __init__(self, shadow: ClockShadow) -> None:
+        self.shadow = shadow
+        self.machine = shadow.machine
+        granules = len(self.machine.shared.initialised)
+        self.groups = self.machine.warps_per_cta // 4
+        self.reading = np.zeros(granules, np.int16)
+        """Products in flight that read the granule."""
+        self.waited = np.zeros((granules, self.groups, 4), np.int32)
+        """Clock of each warp's wait for its warpgroup's last product that read it; 0: it has not waited."""
+        self.by = np.zeros(granules, np.int32)
+        self.reset()
+
+    def reset(self) -> None:
+        """A new batch of blocks starts."""
+        self.reading[:] = 0
+        self.waited[:] = 0
+
+    def issue(self, pattern: SharedPattern) -> None:
+        """A product reads: all four warps have to know of what was written."""
+        shadow, granules = self.shadow, pattern.granules
+        assert pattern.lanes is not None
+        cta = self.machine.cta_of_lane[pattern.lanes]
+        group = (pattern.warps.astype(np.int64) - 1) // 4
+        four = shadow.known[cta[:, None], 4 * group[:, None] + np.arange(4)].min(axis=1)
+        for table, name in ((shadow.written, "write"), (shadow.updated, "atomic")):
+            newer = table[granules] > four[:, None, :]
+            if newer.any():
+                row, k, warp = (int(v) for v in np.argwhere(newer)[0])
+                granule = int(granules[row, k])
+                other = self.machine.program.instructions[int(shadow.by[name][granule])]
+                kind = "copy" if other.opcode.startswith("cp.async") else name
+                report_unordered(shadow, pattern, int(pattern.lanes[row]), granule, other, kind, warp)
+        np.add.at(self.reading, granules, 1)
+        self.waited[granules, group[:, None]] = 0
+        self.by[granules] = pattern.instruction.index
+
+    def finish(self, pattern: SharedPattern, due: np.ndarray) -> None:
+        """Warps (`due` [warpgroups, 4]) waited for a product."""
+        assert pattern.lanes is not None
+        cta = self.machine.cta_of_lane[pattern.lanes]
+        group = (pattern.warps.astype(np.int64) - 1) // 4
+        for row, warp in np.argwhere(due).tolist():
+            own = 4 * int(group[row]) + warp
+            self.waited[pattern.granules[row], group[row], warp] = self.shadow.known[cta[row], own, own]
+
+    def landed(self, pattern: SharedPattern, rows: np.ndarray | None) -> None:
+        """The first warp of warpgroups (`rows`; None: all) waited."""
+        np.subtract.at(self.reading, pattern.granules if rows is None else pattern.granules[rows], 1)
+
+    def written(
+        self, pattern: SharedPattern, lanes: np.ndarray, addresses: np.ndarray, warps: np.ndarray, known: np.ndarray
+    ) -> None:
+        """A write: nothing may read the bytes now, and it has to know of a wait of each warpgroup that has read."""
+        granules = pattern.granules
+        bad = self.reading[granules] > 0
+        product = self.machine.program.instructions[int(self.by[granules[bad][0]])] if bad.any() else None
+        if product is not None:
+            some = bad.any(axis=1)
+            report_in_flight(self.machine, pattern, lanes[some], addresses[some], product)
+            return
+        seen = self.waited[granules]
+        knows = known[:, : 4 * self.groups].reshape(-1, 1, self.groups, 4)
+        unknown = (seen > 0).any(axis=3) & ~((seen > 0) & (seen <= knows)).any(axis=3)
+        own = warps // 4
+        whole = own < self.groups
+        unknown[np.flatnonzero(whole), :, own[whole]] = False
+        if unknown.any():
+            row, k, group = (int(v) for v in np.argwhere(unknown)[0])
+            other = self.machine.program.instructions[int(self.by[granules[row, k]])]
+            some = unknown.any(axis=(1, 2))
+            self.shadow.report_race(
+                pattern, lanes[some], int(addresses[row]), pattern.kind, other, "tensor", 4 * group
+            )  # fmt: skip
+
+
+class ProxyFences(Shadow):
+    """Around either checker: which writes of shared memory no fence.proxy.async of their thread has followed."""
+
+    def __init__(self, machine: Machine, inner: Shadow) -> None:
+        super().__init__(machine)
+        self.inner = inner
+        granules = len(machine.shared.initialised)
+        self.writer = np.full(granules, -1, np.int32)
+        """Lane of the batch that wrote the granule last."""
+        self.stamp = np.zeros(granules, np.int32)
+        """How many fences that lane had run."""
+        self.by = np.zeros(granules, np.int32)
+        self.fences = np.zeros(machine.lanes, np.int32)
+        self.fenced: set[SharedPattern] = set()
+        """Products' reads that were right since the last write."""
+
+    def reset(self) -> None:
+        """A new batch of blocks starts."""
+        self.writer[:] = -1
+        self.fences[:] = 0
+        self.fenced.clear()
+        self.inner.reset()
+
+    def fence(self) -> None:
+        """The active lanes run fence.proxy.async."""
+        lanes = self.machine.lane_list()
+        self.fences[slice(None) if lanes is None else lanes] += 1
+
+    def record(self, pattern: SharedPattern) -> None:
+        """An access happened."""
+        if pattern.kind == "tensor":
+            self._check(pattern)
+        elif pattern.kind in ("write", "atomic"):
+            self._note(pattern, None)
+        self.inner.record(pattern)
+
+    def landed(self, pattern: SharedPattern, rows: np.ndarray | None) -> None:
+        """A copy landed: a write of its thread; or a product ended."""
+        if pattern.kind == "copy":
+            self._note(pattern, rows)
+        self.inner.landed(pattern, rows)
+
+    def _note(self, pattern: SharedPattern, rows: np.ndarray | None) -> None:
+        lanes, granules = pattern.lanes, pattern.granules
+        if rows is not None:
+            lanes, granules = rows if lanes is None else lanes[rows], granules[rows]
+        elif lanes is None:
+            lanes = np.arange(self.machine.lanes)
+        assert lanes is not None
+        self.writer[granules] = lanes[:, None]
+        self.stamp[granules] = self.fences[lanes][:, None]
+        self.by[granules] = pattern.instruction.index
+        self.fenced.clear()
+
+    def _check(self, pattern: SharedPattern) -> None:
+        if pattern in self.fenced:
+            return
+        machine, granules = self.machine, pattern.granules
+        writer = self.writer[granules]
+        bad = (self.stamp[granules] == self.fences[writer]) & (writer >= 0)
+        if not bad.any():
+            self.fenced.add(pattern)
+            return
+        assert pattern.lanes is not None
+        row, k = (int(v) for v in np.argwhere(bad)[0])
+        granule = int(granules[row, k])
+        at = granule * machine.shared.granule % machine.shared.stride
+        thread = int(machine.thread_of_lane[writer[row, k]])
+        other = machine.program.instructions[int(self.by[granule])]
+        machine.report(
+            "proxy_fence_missing",
+            f"wgmma reads shared address {at:#x} through the async proxy, and thread {thread}, which wrote it, has run "
+            "no fence.proxy.async since",
+            pattern.instruction, pattern.lanes[row] + np.arange(32), at,
+            {"the_write": machine.reporter.sources.where(other)},
+        )  # fmt: skip
+
+    def waited(self, pattern: SharedPattern, due: np.ndarray) -> None:
+        """Warps waited for a product."""
+        self.inner.waited(pattern, due)
+
+    def barrier(self, ctas: np.ndarray | None) -> None:
+        """A barrier of whole blocks completed."""
+        self.inner.barrier(ctas)
+
+    def arrive(self, cta: int, ident: int, warps: np.ndarray) -> None:
+        """Warps arrived at a barrier."""
+        self.inner.arrive(cta, ident, warps)
+
+    def release(self, cta: int, ident: int, warps: np.ndarray) -> None:
+        """The warps that waited at a barrier go on."""
+        self.inner.release(cta, ident, warps)
+
+    def finish(self, ctas: np.ndarray | None = None) -> None:
+        """Blocks ended."""
+        self.inner.finish(ctas)

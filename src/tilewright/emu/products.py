@@ -1,0 +1,193 @@
+"""Products of wgmma in flight: what they read and write between their issue and the wait that covers them.
+
+The numbers are computed at the issue. What this keeps is what nobody may touch before the wait: the bytes of shared
+memory (told to shadow.py) and the registers. A product's bytes are free once one of the warpgroup's four warps has
+waited for it; registers are each warp's own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .access import SharedPattern
+from .in_flight import is_copy
+from .isa.registry import Step
+from .ptx import Instruction, Register
+from .shadow import Landing
+
+if TYPE_CHECKING:
+    from .in_flight import InFlight
+    from .machine import Machine
+
+FREE = -1
+"""In place of a group's number: the register is in no product."""
+
+
+class _Flight:
+    """What one executed wgmma reads of one operand in shared memory."""
+
+    __slots__ = ("group", "pattern", "waiting")
+
+    def __init__(self, pattern: SharedPattern, group: np.ndarray) -> None:
+        self.pattern = pattern
+        self.group = group
+        """[warpgroups of the pattern, 4 warps]: the group that the warp will commit it to."""
+        self.waiting = np.ones(group.shape, bool)
+
+
+class AsyncProducts:
+    """The products of one batch. A warp's group number counts the groups that it has committed."""
+
+    def __init__(self, machine: Machine, where: InFlight) -> None:
+        self.machine = machine
+        self.where = where
+        warps = machine.lanes // 32
+        per_cta = machine.warps_per_cta // 4
+        first = np.arange(machine.ctas)[:, None] * machine.warps_per_cta + np.arange(per_cta) * 4
+        self.first_warps = first.reshape(-1)
+        """The first warp, in the batch, of every whole warpgroup."""
+        self.per_cta = per_cta
+        self.flights: list[_Flight] = []
+        self.committed = np.zeros(warps, np.int64)
+        self.finished = np.zeros(warps, np.int64)
+        """Groups below this number have been waited for."""
+        self.fenced = np.zeros(warps, bool)
+        """Whether the warp has run wgmma.fence."""
+        self.group = np.full((len(where.number), warps), FREE, np.int64)
+        """Of each register that wgmma works on: the group of the product that did so last."""
+        self.use = np.zeros(len(where.number), np.int64)
+        """How it did: a number for each shape of accumulators, 0 for A."""
+        self.by = np.zeros(len(where.number), np.int64)
+        """The instruction that did."""
+
+    def reset(self) -> None:
+        """A new batch of blocks starts."""
+        self.flights.clear()
+        self.committed[:] = 0
+        self.finished[:] = 0
+        self.fenced[:] = False
+        self.group[:] = FREE
+
+    def warps(self) -> np.ndarray:
+        """The warps with an active lane, as a mask."""
+        mask = self.machine.mask
+        return np.ones(len(self.committed), bool) if mask is None else mask.reshape(-1, 32).any(axis=1)
+
+    def fence(self) -> None:
+        """The active warps order their registers before the products to come."""
+        self.fenced |= self.warps()
+
+    def issue(
+        self, instruction: Instruction, warps: np.ndarray, numbers: np.ndarray, use: np.ndarray,
+        reads: list[SharedPattern],
+    ) -> None:  # fmt: skip
+        """Warpgroups (`warps`: all their warps) start a product on the registers `numbers`, each in its `use`."""
+        if not self.fenced[warps].all():
+            late = warps[~self.fenced[warps]]
+            self._report(
+                "wgmma_fence_missing", "no wgmma.fence lies before the first wgmma of the warpgroup", instruction, late
+            )
+        every = len(warps) == len(self.committed)
+        group = self.group if every else self.group[:, warps]
+        busy = group[numbers] >= self.finished[warps]
+        wrong = busy & (self.use[numbers] != use)[:, None]
+        if wrong.any():
+            row = int(np.flatnonzero(wrong.any(axis=1))[0])
+            self._late(instruction, int(numbers[row]), warps[wrong[row]])
+        self.group[np.ix_(numbers, warps)] = self.committed[warps]
+        self.use[numbers] = use
+        self.by[numbers] = instruction.index
+        for pattern in reads:
+            self.flights.append(_Flight(pattern, self.committed[warps].reshape(-1, 4)))
+
+    def commit(self) -> None:
+        """The active warps close their group."""
+        self.committed[self.warps()] += 1
+
+    def wait(self, newest: int) -> None:
+        """All groups of the active warps but the `newest` last ones are done."""
+        warps = self.warps()
+        self.finished[warps] = np.maximum(self.finished[warps], self.committed[warps] - newest)
+        kept = []
+        for flight in self.flights:
+            assert flight.pattern.lanes is not None
+            own = flight.pattern.lanes[:, None] // 32 + np.arange(4)
+            due = flight.waiting & (flight.group < self.finished[own]) & warps[own]
+            if due.any():
+                first = due.any(axis=1) & flight.waiting.all(axis=1)
+                flight.waiting &= ~due
+                self.machine.shadow.waited(flight.pattern, due)
+                if first.any():
+                    self.machine.shadow.landed(flight.pattern, None if first.all() else np.flatnonzero(first))
+            if flight.waiting.any():
+                kept.append(flight)
+        self.flights = kept
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """What is being read now, as the hazard checker names it: equal for equal states of a loop."""
+        rows = [(flight.pattern, flight.waiting.all(axis=1)) for flight in self.flights]
+        return tuple(
+            pattern if busy.all() else Landing(pattern, np.flatnonzero(busy)) for pattern, busy in rows if busy.any()
+        )
+
+    def watch(self, instruction: Instruction) -> Step | None:
+        """What is to run before an instruction that may meet registers in flight; None if it cannot."""
+        suspects = self.where.suspects.get(instruction.index)
+        if not suspects:
+            return None
+        number = self.where.number
+        if is_copy(instruction):
+            to, source = instruction.operands
+            assert isinstance(to, Register)
+            return self._copying(instruction, number[to], number.get(source))  # type: ignore[arg-type]
+        numbers = np.array([number[register] for register in suspects])
+
+        def step() -> None:
+            busy = self.group[numbers] >= self.finished
+            if busy.any():
+                busy &= self._running(instruction)
+                for row in np.flatnonzero(busy.any(axis=1))[:1].tolist():
+                    self._late(instruction, int(numbers[row]), np.flatnonzero(busy[row]))
+
+        return step
+
+    def _copying(self, instruction: Instruction, to: int, source: int | None) -> Step:
+        """A copy of a register in flight is in flight; anything else may not be written over one."""
+
+        def step() -> None:
+            warps = np.flatnonzero(self._running(instruction))
+            new = np.full(len(warps), FREE) if source is None else self.group[source, warps]
+            lost = (self.group[to, warps] >= self.finished[warps]) & (new < self.finished[warps])
+            if lost.any():
+                self._late(instruction, to, warps[lost])
+            self.group[to, warps] = new
+            if source is not None:
+                self.use[to], self.by[to] = self.use[source], self.by[source]
+
+        return step
+
+    def _running(self, instruction: Instruction) -> np.ndarray:
+        """The warps in which some lane runs an instruction, its guard considered, as a mask."""
+        if instruction.guard is None:
+            return self.warps()
+        held = self.machine.row(instruction.guard) != instruction.guard_negated
+        mask = self.machine.mask
+        return (held if mask is None else held & mask).reshape(-1, 32).any(axis=1)
+
+    def _late(self, instruction: Instruction, number: int, warps: np.ndarray) -> None:
+        register = list(self.where.number)[number]
+        product = self.machine.program.instructions[int(self.by[number])]
+        role = "A of" if self.use[number] == 0 else "an accumulator of"
+        self._report(
+            "wgmma_not_waited",
+            f"the register {register.name} is {role} a wgmma that this warp has not waited for",
+            instruction, warps, {"the_wgmma": self.machine.reporter.sources.where(product)},
+        )  # fmt: skip
+
+    def _report(
+        self, kind: str, message: str, instruction: Instruction, warps: np.ndarray, details: dict[str, Any] | None = None
+    ) -> None:
+        lanes = (warps[:1, None] * 32 + np.arange(32)).reshape(-1)
+        self.machine.report(kind, message, instruction, lanes, None, details)
