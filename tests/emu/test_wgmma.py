@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tilewright import emu
-from tilewright.errors import EmulatorFault, PtxError, UnknownInstruction
+from tilewright.errors import UnknownInstruction
 
 FULL = (8, 24, 64, 256)
 SIZE = {"bf16": 2, "f16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1}
@@ -25,8 +25,8 @@ def product(n: int, kinds: str, tail: str, source: str = "memory") -> str:
     outs = ", ".join(f'"+{"f" if wide else "r"}"(d[{i}])' for i in range(count))
     ins = ", ".join(f'"r"(a[{i}])' for i in range(4)) if held == 4 else '"l"(a)'
     return (
-        f'asm volatile("{{.reg .pred p; setp.ne.b32 p, %{count + held + 1}, 0; wgmma.mma_async.sync.aligned.m64n{n}k{k}.'
-        f'{kinds} {{{d}}}, {a}, %{count + held}, p, {tail};}}" : {outs} : {ins}, "l"(b), "r"(adds) : "memory");'
+        f'asm volatile("{{.reg .pred p; setp.ne.b32 p, %{count + held + 1}, 0; wgmma.mma_async.sync.aligned.m64n{n}k{k}'
+        f'.{kinds} {{{d}}}, {a}, %{count + held}, p, {tail};}}" : {outs} : {ins}, "l"(b), "r"(adds) : "memory");'
     )
 
 
@@ -46,7 +46,11 @@ __device__ void fill(const u32 *image, int words) {
 def variant(number: int, n: int, kinds: str, tail: str, source: str = "memory") -> str:
     wide = kinds.startswith("f32")
     count = n // 2 if wide else n // 4
-    a = "u32 a[4] = {given[0], given[1], given[2], given[3]};" if source == "registers" else "u64 a = a0 + step * a_step;"
+    a = (
+        "u32 a[4] = {given[0], given[1], given[2], given[3]};"
+        if source == "registers"
+        else "u64 a = a0 + step * a_step;"
+    )
     return f"""
     if (which == {number}) {{
         {"float" if wide else "u32"} d[{count}];
@@ -64,11 +68,12 @@ def variant(number: int, n: int, kinds: str, tail: str, source: str = "memory") 
 
 
 def kernel(variants: list[tuple], number: str) -> str:
-    return (
-        PRELUDE + 'extern "C" __global__ void k(const u32 *image, int words, u64 a0, u64 b0, int a_step, int b_step, '
-        f"int steps, int keep, const {number} *start, {number} *out, int which) {{ fill(image, words);"
-        "const u32 *given = image + words + 4 * (threadIdx.x % 128);" + "".join(variant(i, *v) for i, v in enumerate(variants)) + "}"
-    )  # fmt: skip
+    head = f"""
+extern "C" __global__ void k(const u32 *image, int words, u64 a0, u64 b0, int a_step, int b_step, int steps, int keep,
+                             const {number} *start, {number} *out, int which) {{
+    fill(image, words);
+    const u32 *given = image + words + 4 * threadIdx.x;"""
+    return PRELUDE + head + "".join(variant(i, *v) for i, v in enumerate(variants)) + "}"
 
 
 F32 = [(n, "f32.bf16.bf16", "1, 1, 0, 0") for n in FULL]
@@ -142,8 +147,11 @@ def places(n: int) -> tuple[np.ndarray, np.ndarray]:
     return np.broadcast_arrays(row, 8 * j + 2 * (thread % 4) + p)
 
 
-def run(variants: list[tuple], which: int, rows: tuple[int, int] = (128, 128), steps: int = 1, keep: int = 1, blocks: int = 1):
-    """(D, the float64 reference): `rows`: bytes of a row of A's and of B's image."""
+def run(
+    variants: list[tuple], which: int, rows: tuple[int, int] = (128, 128), steps: int = 1, keep: int = 1,
+    change=lambda a, b, c: None,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """(D, its float64 reference). `rows`: bytes of a row of A's and of B's image; `change` is shown the operands."""
     n, kinds, tail, *source = variants[which]
     rng = np.random.default_rng(which)
     d_kind, a_kind, b_kind = kinds.split(".")
@@ -152,6 +160,7 @@ def run(variants: list[tuple], which: int, rows: tuple[int, int] = (128, 128), s
     majors = flags[2:] if len(flags) == 4 else [0, *flags[2:]] if len(flags) == 3 else [0, 0]
     k = 32 // SIZE[a_kind] * steps
     a, b, c = numbers(rng, a_kind, 64, k), numbers(rng, b_kind, n, k), numbers(rng, "f16", 64, n)
+    change(a, b, c)
     a_data, *a_offsets, a_step = image_of(bits_of(a, a_kind), rows[0], bool(majors[0]))
     b_data, *b_offsets, b_step = image_of(bits_of(b, b_kind), rows[1], bool(majors[1]))
     b_at = -(-len(a_data) // 1024) * 1024
@@ -165,7 +174,7 @@ def run(variants: list[tuple], which: int, rows: tuple[int, int] = (128, 128), s
     start = c[places(n)]
     start = start.astype(np.float32) if d_kind == "f32" else start.astype(np.float16).view(np.uint32)
     result = emu.emulate(
-        kernel(variants, "float" if d_kind == "f32" else "u32"), "k", blocks, 128,
+        kernel(variants, "float" if d_kind == "f32" else "u32"), "k", 1, 128,
         [np.concatenate([image, held.reshape(-1)]), len(image), descriptor(0, *a_offsets, rows[0]),
          descriptor(b_at, *b_offsets, rows[1]), a_step >> 4, b_step >> 4, steps, keep, start.reshape(-1),
          np.full(start.size, np.nan if d_kind == "f32" else 0x7E007E00, number), which],
@@ -175,23 +184,63 @@ def run(variants: list[tuple], which: int, rows: tuple[int, int] = (128, 128), s
     d = np.full((64, n), np.nan)
     d[places(n)] = got
     sign = flags[0] * flags[1]
-    return d, sign * (a @ b.T) + (c if keep else 0), result
+    return d, sign * (a @ b.T) + (c if keep else 0)
 
 
 @pytest.mark.parametrize("which", range(len(F32)), ids=lambda i: " ".join(map(str, F32[i])))
 def test_products_in_fp32_equal_numpys(which):
-    d, expected, _ = run(F32, which)
+    d, expected = run(F32, which)
     assert np.array_equal(d, expected.astype(np.float32))
 
 
 @pytest.mark.parametrize("which", range(len(F16)))
 def test_products_in_fp16_are_rounded_once(which):
-    d, expected, _ = run(F16, which)
+    d, expected = run(F16, which)
     assert np.array_equal(d, expected.astype(np.float16))
 
 
 @pytest.mark.parametrize("row", [16, 32, 64, 128])
 @pytest.mark.parametrize("which", [4, 5, 6, 7, 8])
 def test_every_swizzle_of_every_major_over_several_steps_along_k(which, row):
-    d, expected, _ = run(F32, which, (row, row), steps=4 if row != 64 else 2)  # no further than a row reaches
+    d, expected = run(F32, which, (row, row), steps=4 if row != 64 else 2)  # no further than a row reaches
     assert np.array_equal(d, expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("which", [0, 15])
+def test_scale_d_0_leaves_the_accumulators_unread(which):
+    def poison(a, b, c):
+        c[:] = np.nan
+
+    d, expected = run(F32, which, keep=0, change=poison)
+    assert np.array_equal(d, expected.astype(np.float32))
+
+
+def test_nan_and_infinity_are_those_of_the_products():
+    def change(a, b, c):
+        a[3, 2], a[9, 0], b[5, 0], b[5, 2] = np.inf, np.nan, 0.5, 0.0
+        b[:, 0] = 0.5
+
+    with np.errstate(invalid="ignore"):
+        d, expected = run(F32, 0, change=change)
+    assert np.array_equal(d, expected.astype(np.float32), equal_nan=True)
+    assert np.isnan(d[9]).all()
+    assert np.isnan(d[3, 5])
+    assert not np.isfinite(d[3]).any()
+
+
+def test_a_products_sum_is_rounded_once():
+    def change(a, b, c):
+        a[:], b[:], c[:] = 0, 0, 2.0**24
+        a[:, 0], b[:, 0], a[:, 1], b[:, 1] = 1, 1, 2.0**-8, 2.0**-8  # 2^24 + 1 would be a tie to 2^24, and then stay
+
+    d, _ = run(F32, 0, change=change)
+    assert (d == 2.0**24 + 2).all()
+
+
+def test_forms_beyond_are_refused_by_name():
+    text = product(8, "f32.f16.f16", "1, 1").replace("k16.f32.f16.f16", "k32.s32.s8.s8").replace(", 1, 1;", ";")
+    text = (
+        PRELUDE + 'extern "C" __global__ void k(u64 a, u64 b, int adds) { int d[4]; ' + text.replace("+f", "+r") + "}"
+    )
+    with pytest.raises(UnknownInstruction, match=r"wgmma\.mma_async\.sync\.aligned\.m64n8k32\.s32\.s8\.s8"):
+        emu.emulate(text, "k", 1, 128, [0, 0, 0])

@@ -98,7 +98,7 @@ def find_in_flight(
                 if found and late:
                     suspects[index] = [names[k] for k in range(late.bit_length()) if late >> k & 1]
                 if late and is_copy(instruction):
-                    to, source = (1 << number[r] if r in number else 0 for r in instruction.operands)  # type: ignore
+                    to, source = (1 << number[r] if r in number else 0 for r in instruction.operands)
                     fresh = fresh | to if fresh & source else fresh & ~to
                     committed = committed | to if committed & source else committed & ~to
         return fresh, committed

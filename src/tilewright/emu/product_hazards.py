@@ -7,6 +7,7 @@ warpgroup's own writes need no barrier behind its own wait.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,24 +46,26 @@ def report_unordered(
 
 
 class ProductJudge:
-    """The products of an epoch, walked through in order. Tables hold a bit for each warpgroup of the block."""
+    """The products of an epoch, walked through in order."""
 
     def __init__(self, shadow: EpochShadow) -> None:
         self.shadow = shadow
         granules = len(shadow.machine.shared.initialised)
         self.reading = np.zeros(granules, np.uint8)
-        """Warpgroups with a product in flight that reads the granule."""
+        """Products in flight that read the granule."""
         self.has_read = np.zeros(granules, np.uint8)
-        """Those that had one at some time of the epoch."""
+        """Warpgroups, a bit for each of the block, that had one at some time of the epoch."""
         self.wrote = np.zeros(granules, np.uint8)
         """1 + the warp that wrote it last in the epoch."""
+        self.ctas: np.ndarray | None = None
+        self.flights: list[tuple[SharedPattern, np.ndarray]] = []
+        """(what is read, which of its rows) of each product in flight."""
+        self.products: list[SharedPattern] = []
+        self.writes: list[SharedPattern] = []
 
     def judge(self, ctas: np.ndarray | None, events: list[Any], pending: tuple[Any, ...]) -> bool:
         """Whether nothing was wrong; as EpochShadow's, for what concerns products."""
-        self.ctas = ctas
-        self.flights: list[tuple[SharedPattern, np.ndarray]] = []
-        self.products: list[SharedPattern] = []
-        self.writes: list[SharedPattern] = []
+        self.ctas, self.flights, self.products, self.writes = ctas, [], [], []
         touched, clean = [], True
         try:
             for event in pending:
@@ -92,18 +95,13 @@ class ProductJudge:
                 self.reading[granules] = self.has_read[granules] = self.wrote[granules] = 0
         return clean
 
-    def _mark(self, pattern: SharedPattern, rows: np.ndarray) -> None:
-        _, granules, warps = self.shadow._rows(Landing(pattern, rows), self.ctas)
-        bits = _bit(warps)
-        for bit in np.unique(bits):  # the rows of one bit are of different blocks
-            self.reading[granules[bits == bit]] |= bit
-            self.has_read[granules[bits == bit]] |= bit
-
     def _start(self, event: Any) -> None:
         pattern, rows = _which(event)
         self.flights.append((pattern, rows))
         self.products.append(pattern)
-        self._mark(pattern, rows)
+        for granules, bit in self._by_group(event):
+            self.reading[granules] += 1
+            self.has_read[granules] |= bit
 
     def _end(self, event: Landing) -> None:
         pattern, rows = _which(event)
@@ -111,17 +109,20 @@ class ProductJudge:
         for flight, still in self.flights:
             if flight is pattern and len(rows):
                 ended = np.isin(still, rows)
-                rows = rows[~np.isin(rows, still)]
-                still = still[~ended]
+                rows, still = rows[~np.isin(rows, still)], still[~ended]
             if len(still):
                 kept.append((flight, still))
         self.flights = kept
+        for granules, _ in self._by_group(event):
+            self.reading[granules] -= 1
+
+    def _by_group(self, event: Any) -> Iterator[tuple[np.ndarray, np.uint8]]:
+        """(granules, bit) of each warpgroup of a block: no granule is in them twice, as its rows are of many blocks."""
         _, granules, warps = self.shadow._rows(event, self.ctas)
         bits = _bit(warps)
-        for bit in np.unique(bits):
-            self.reading[granules[bits == bit]] &= ~bit
-        for flight, still in kept:  # others of the warpgroup may read the same bytes
-            self._mark(flight, still)
+        several = np.unique(bits)
+        for bit in several:
+            yield (granules[bits == bit] if len(several) > 1 else granules), bit
 
     def _read(self, pattern: SharedPattern, granules: np.ndarray) -> bool:
         before = self.wrote[granules]

@@ -1,8 +1,9 @@
 """Products of wgmma in flight: what they read and write between their issue and the wait that covers them.
 
-The numbers are computed at the issue. What this keeps is what nobody may touch before the wait: the bytes of shared
-memory (told to shadow.py) and the registers. A product's bytes are free once one of the warpgroup's four warps has
-waited for it; registers are each warp's own.
+The numbers are computed at the issue. What this keeps is what nobody may touch before the wait. The bytes of shared
+memory (told to shadow.py) are free once one of the warpgroup's four warps has waited. Registers are each warp's own;
+accumulators may be neither read nor written, A not written. (The manual forbids to read A, too. But compilers share a
+register, of zeros say, with whom they like, and reading does no harm.)
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from .access import SharedPattern
 from .in_flight import is_copy
 from .isa.registry import Step
+from .program import effects
 from .ptx import Instruction, Register
 from .shadow import Landing
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from .in_flight import InFlight
     from .machine import Machine
 
+A = 0
 FREE = -1
 """In place of a group's number: the register is in no product."""
 
@@ -44,11 +47,6 @@ class AsyncProducts:
         self.machine = machine
         self.where = where
         warps = machine.lanes // 32
-        per_cta = machine.warps_per_cta // 4
-        first = np.arange(machine.ctas)[:, None] * machine.warps_per_cta + np.arange(per_cta) * 4
-        self.first_warps = first.reshape(-1)
-        """The first warp, in the batch, of every whole warpgroup."""
-        self.per_cta = per_cta
         self.flights: list[_Flight] = []
         self.committed = np.zeros(warps, np.int64)
         self.finished = np.zeros(warps, np.int64)
@@ -58,7 +56,7 @@ class AsyncProducts:
         self.group = np.full((len(where.number), warps), FREE, np.int64)
         """Of each register that wgmma works on: the group of the product that did so last."""
         self.use = np.zeros(len(where.number), np.int64)
-        """How it did: a number for each shape of accumulators, 0 for A."""
+        """How it did: a number for each shape of accumulators, or A."""
         self.by = np.zeros(len(where.number), np.int64)
         """The instruction that did."""
 
@@ -73,7 +71,7 @@ class AsyncProducts:
     def warps(self) -> np.ndarray:
         """The warps with an active lane, as a mask."""
         mask = self.machine.mask
-        return np.ones(len(self.committed), bool) if mask is None else mask.reshape(-1, 32).any(axis=1)
+        return np.ones(len(self.committed), bool) if mask is None else np.any(mask.reshape(-1, 32), axis=1)
 
     def fence(self) -> None:
         """The active warps order their registers before the products to come."""
@@ -83,7 +81,10 @@ class AsyncProducts:
         self, instruction: Instruction, warps: np.ndarray, numbers: np.ndarray, use: np.ndarray,
         reads: list[SharedPattern],
     ) -> None:  # fmt: skip
-        """Warpgroups (`warps`: all their warps) start a product on the registers `numbers`, each in its `use`."""
+        """Warpgroups (`warps`: all their warps) start a product on the registers `numbers`, each in its `use`.
+
+        Accumulators may be those of an earlier product of the same shape, and A may be A again; else a wait is needed.
+        """
         if not self.fenced[warps].all():
             late = warps[~self.fenced[warps]]
             self._report(
@@ -143,27 +144,31 @@ class AsyncProducts:
             assert isinstance(to, Register)
             return self._copying(instruction, number[to], number.get(source))  # type: ignore[arg-type]
         numbers = np.array([number[register] for register in suspects])
+        written = {*effects(instruction, self.machine.program.handlers[instruction.index])[1]}
+        writes = np.array([register in written for register in suspects])
 
         def step() -> None:
             busy = self.group[numbers] >= self.finished
             if busy.any():
                 busy &= self._running(instruction)
+                busy &= (writes | (self.use[numbers] != A))[:, None]
                 for row in np.flatnonzero(busy.any(axis=1))[:1].tolist():
                     self._late(instruction, int(numbers[row]), np.flatnonzero(busy[row]))
 
         return step
 
     def _copying(self, instruction: Instruction, to: int, source: int | None) -> Step:
-        """A copy of a register in flight is in flight; anything else may not be written over one."""
+        """A copy of an accumulator in flight is in flight; anything else may not be written over one."""
 
         def step() -> None:
             warps = np.flatnonzero(self._running(instruction))
-            new = np.full(len(warps), FREE) if source is None else self.group[source, warps]
+            follows = source is not None and self.use[source] != A
+            new = self.group[source, warps] if follows else np.full(len(warps), FREE)
             lost = (self.group[to, warps] >= self.finished[warps]) & (new < self.finished[warps])
             if lost.any():
                 self._late(instruction, to, warps[lost])
             self.group[to, warps] = new
-            if source is not None:
+            if follows:
                 self.use[to], self.by[to] = self.use[source], self.by[source]
 
         return step
@@ -179,7 +184,7 @@ class AsyncProducts:
     def _late(self, instruction: Instruction, number: int, warps: np.ndarray) -> None:
         register = list(self.where.number)[number]
         product = self.machine.program.instructions[int(self.by[number])]
-        role = "A of" if self.use[number] == 0 else "an accumulator of"
+        role = "A of" if self.use[number] == A else "an accumulator of"
         self._report(
             "wgmma_not_waited",
             f"the register {register.name} is {role} a wgmma that this warp has not waited for",
@@ -187,7 +192,8 @@ class AsyncProducts:
         )  # fmt: skip
 
     def _report(
-        self, kind: str, message: str, instruction: Instruction, warps: np.ndarray, details: dict[str, Any] | None = None
-    ) -> None:
+        self, kind: str, message: str, instruction: Instruction, warps: np.ndarray,
+        details: dict[str, Any] | None = None
+    ) -> None:  # fmt: skip
         lanes = (warps[:1, None] * 32 + np.arange(32)).reshape(-1)
         self.machine.report(kind, message, instruction, lanes, None, details)

@@ -87,7 +87,7 @@ class Program:
         return next(r for r in self.routines if r.start <= index < r.end)
 
 
-def _effects(instruction: Instruction, handler: registry.Handler) -> tuple[list[Register], list[Register], bool]:
+def effects(instruction: Instruction, handler: registry.Handler) -> tuple[list[Register], list[Register], bool]:
     """(registers read, registers written, whether the write replaces the old value for sure)."""
     operands = instruction.operands
     writes: list[Register] = []
@@ -115,7 +115,9 @@ def _blocks(entry: Entry, handlers: list[registry.Handler]) -> list[Block]:
             waits[i] = entry.instructions[i].operands[handler.member_mask]
     order = sorted(starts)
     ends = [*order[1:], count]
-    return [Block(k, a, b, waits.get(a), handlers[a].warpgroup) for k, (a, b) in enumerate(zip(order, ends, strict=True))]
+    return [
+        Block(k, a, b, waits.get(a), handlers[a].warpgroup) for k, (a, b) in enumerate(zip(order, ends, strict=True))
+    ]
 
 
 def successors_of(entry: Entry, blocks: list[Block], block_at: dict[int, int]) -> list[list[int]]:
@@ -185,7 +187,7 @@ def _pack(
         used: set[int] = set()
         killed: set[int] = set()
         for i in range(block.start, block.end):
-            reads, writes, replaces = _effects(entry.instructions[i], handlers[i])
+            reads, writes, replaces = effects(entry.instructions[i], handlers[i])
             for register in reads if replaces else [*reads, *writes]:
                 k = touch(register, 2 * i)
                 if k not in killed:

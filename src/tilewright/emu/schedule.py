@@ -301,6 +301,9 @@ class Scheduler:
         del self.expected[(cta, ident)]
         self.tokens.pop((cta, ident), None)
         warps = waiting.reshape(-1, 32).any(axis=1)
+        if not len(lanes):  # all only arrived
+            machine.shadow.release(cta, ident, warps)
+            return
         if expected is None:
             self._missing(machine.program.instructions[int(self.parked_at[lanes[0]])], cta)
         self._same_place(lanes)

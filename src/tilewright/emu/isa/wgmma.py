@@ -6,7 +6,7 @@ g = lane / 4 and t = lane % 4, of each 8 columns j
     f32    registers 4 j + 2 h + p    (16 w + 8 h + g, 8 j + 2 t + p)
     f16    registers 2 j + h          the same, p = 0 in the low half
 
-A in registers is a warp's 16 rows: register 2 q + h holds, of e elements a register, (16 w + 8 h + g, 4 e q + e t + ..).
+A in registers is a warp's 16 rows: register 2 q + h holds e elements from (16 w + 8 h + g, 4 e q + e t) on.
 
 Numbers are as in mma.py: exact products of one instruction and the accumulator are summed in float64 and rounded once.
 How far hardware's cut is from that was measured for mma.sync; for wgmma it is to be measured (its fp8 forms are known
@@ -24,7 +24,7 @@ from ..access import SharedPattern
 from ..descriptor import Descriptor, addresses, begins_askew, why_wrong
 from ..in_flight import given_to
 from ..machine import Machine
-from ..products import AsyncProducts
+from ..products import A
 from ..ptx import Immediate, Instruction, Operand, Register, Vector
 from .convert import bf16_to_f32
 from .float16 import narrow
@@ -59,44 +59,45 @@ def decoded(words: np.ndarray, kind: str) -> np.ndarray:
     return _table(kind).take(words)
 
 
-class Team:
-    """The whole warpgroups that run an instruction. Matrices of them are stacked as [outer, inner, rows, columns]:
-    blocks and their warpgroups when all run, else warpgroups and 1.
-    """
-
-    def __init__(self, machine: Machine, products: AsyncProducts, instruction: Instruction) -> None:
-        self.machine, self.products = machine, products
-        mask = machine.mask
-        self.rows = np.arange(len(products.first_warps))
-        """Of products.first_warps."""
-        if mask is not None:
-            active = mask.reshape(-1, 32).sum(axis=1)
-            whole = (active[products.first_warps[:, None] + np.arange(4)] == 32).all(axis=1)
-            self.rows = self.rows[whole]
-        if int(machine.lanes if mask is None else np.count_nonzero(mask)) != 128 * len(self.rows):
-            self._torn(instruction)
-        self.every = 4 * len(self.rows) * 32 == machine.lanes
-        self.outer, self.inner = (machine.ctas, products.per_cta) if self.every else (len(self.rows), 1)
-        self.warps = (products.first_warps[self.rows, None] + np.arange(4)).reshape(-1)
-        self.lanes = None if self.every else (self.warps[:, None] * 32 + np.arange(32)).reshape(-1)
-        self.first_lanes = products.first_warps[self.rows] * 32
-
-    def _torn(self, instruction: Instruction) -> None:
-        machine = self.machine
-        here = np.ones(machine.lanes, bool) if machine.mask is None else machine.mask.copy()
-        here[(self.products.first_warps[self.rows, None] * 32 + np.arange(128)).reshape(-1)] = False
+def whole_warpgroups(machine: Machine, instruction: Instruction) -> np.ndarray:
+    """The first warp, in the batch, of each warpgroup that is here with all its lanes. Complains of others."""
+    per_cta = machine.warps_per_cta // 4
+    first = (np.arange(machine.ctas)[:, None] * machine.warps_per_cta + np.arange(per_cta) * 4).reshape(-1)
+    if machine.mask is not None:
+        active = machine.mask.reshape(-1, 32).sum(axis=1)
+        first = first[(active[first[:, None] + np.arange(4)] == 32).all(axis=1)]
+    count = machine.lanes if machine.mask is None else int(np.count_nonzero(machine.mask))
+    if count != 128 * len(first):
+        left = np.ones(machine.lanes, bool) if machine.mask is None else machine.mask.copy()
+        left[(first[:, None] * 32 + np.arange(128)).reshape(-1)] = False
         machine.report(
             "warp_divergence",
-            f"{'.'.join(instruction.opcode.split('.')[:2])} runs without some lanes of the warpgroup; it is the work of "
-            "all 128 of four warps, the first of them a multiple of four",
-            instruction, np.flatnonzero(here), None,
+            f"{'.'.join(instruction.opcode.split('.')[:2])} runs without some lanes of the warpgroup; it is the work "
+            "of all 128 of four warps, the first of them a multiple of four",
+            instruction, np.flatnonzero(left), None,
         )  # fmt: skip
+    return first
+
+
+class Team:
+    """The warpgroups that run an instruction. Matrices of them are stacked as [outer, inner, rows, columns]: blocks and
+    their warpgroups when all run, else warpgroups and 1.
+    """
+
+    def __init__(self, machine: Machine, first_warps: np.ndarray) -> None:
+        self.machine = machine
+        self.count = len(first_warps)
+        self.every = 128 * self.count == machine.lanes
+        self.outer, self.inner = (machine.ctas, machine.warps_per_cta // 4) if self.every else (self.count, 1)
+        self.first_lanes = first_warps * 32
+        self.warps = (first_warps[:, None] + np.arange(4)).reshape(-1)
+        self.lanes = None if self.every else (self.warps[:, None] * 32 + np.arange(32)).reshape(-1)
 
     def alike(self, instruction: Instruction, values: np.ndarray, what: str) -> np.ndarray:
         """The one value of each warpgroup, [warpgroups], of those [lanes] (or [1])."""
         if len(values) == 1:
-            return np.broadcast_to(values, (len(self.rows),))
-        grid = (values if self.lanes is None else values[self.lanes]).reshape(len(self.rows), 128)
+            return np.broadcast_to(values, (self.count,))
+        grid = (values if self.lanes is None else values[self.lanes]).reshape(self.count, 128)
         different = (grid != grid[:, :1]).any(axis=1)
         if different.any():
             lanes = self.first_lanes[different][0] + np.arange(128)
@@ -134,7 +135,7 @@ class InShared:
     def values(self, team: Team) -> tuple[np.ndarray, SharedPattern | None]:
         """float64 [outer, inner or 1, mn, k], and the bytes as the hazard checker is told of them."""
         descriptors = team.alike(self.instruction, self.bits, "a matrix descriptor")
-        key = descriptors.tobytes() + team.rows.tobytes()
+        key = descriptors.tobytes() + team.first_lanes.tobytes()
         if key not in self._known:
             if len(self._known) >= REMEMBERED:
                 del self._known[next(iter(self._known))]
@@ -190,8 +191,8 @@ class InShared:
         if multiple := begins_askew(bits):
             machine.report(
                 "misaligned",
-                f"an operand of {Descriptor.of(bits).row}-byte swizzle starts at shared address {start:#x}, whose rows do "
-                f"not start at a multiple of {multiple}",
+                f"an operand of {Descriptor.of(bits).row}-byte swizzle starts at shared address {start:#x}, whose rows "
+                f"do not start at a multiple of {multiple}",
                 instruction, lanes, start,
             )  # fmt: skip
             return True
@@ -199,8 +200,8 @@ class InShared:
         if last > machine.shared.bytes:
             machine.report(
                 "out_of_bounds",
-                f"wgmma reads {self.mn} x {32 // self.size} elements from shared address {start:#x} up to {last:#x}; the "
-                f"block has {machine.shared.bytes} bytes of it",
+                f"wgmma reads {self.mn} x {32 // self.size} elements from shared address {start:#x} up to {last:#x}; "
+                f"the block has {machine.shared.bytes} bytes of it",
                 instruction, lanes, last - self.size,
             )  # fmt: skip
             return True
@@ -254,8 +255,8 @@ class Accumulators:
         """float64 [outer, inner, 64, n]."""
         words, stack = team.registers(self.rows), (team.outer, team.inner)
         if self.wide:  # j h p . . w g t
-            pieces = words.view(np.float32).reshape(-1, 2, 2, *stack, 4, 8, 4)
-            return pieces.transpose(3, 4, 5, 1, 6, 0, 7, 2).astype(np.float64).reshape(*stack, 64, self.n)
+            floats = words.view(np.float32).reshape(-1, 2, 2, *stack, 4, 8, 4)
+            return floats.transpose(3, 4, 5, 1, 6, 0, 7, 2).astype(np.float64, order="C").reshape(*stack, 64, self.n)
         pieces = np.ascontiguousarray(words).view(np.uint16).reshape(-1, 2, *stack, 4, 8, 4, 2)  # j h . . w g t p
         return decoded(pieces.transpose(2, 3, 4, 1, 5, 0, 6, 7), "f16").reshape(*stack, 64, self.n)
 
@@ -266,11 +267,11 @@ class Accumulators:
         if self.wide:
             rounded = sums.astype(np.float32).view(np.uint32)
             rounded[np.isnan(sums)] = NAN
-            pieces = rounded.reshape(*stack, 4, 2, 8, -1, 4, 2).transpose(5, 3, 7, 0, 1, 2, 4, 6)
-            team.keep(self.rows, pieces.reshape(-1, lanes))
+            words = rounded.reshape(*stack, 4, 2, 8, -1, 4, 2).transpose(5, 3, 7, 0, 1, 2, 4, 6)
+            team.keep(self.rows, words.reshape(-1, lanes))
         else:
-            pieces = narrow(sums, "f16").reshape(*stack, 4, 2, 8, -1, 4, 2).transpose(5, 3, 0, 1, 2, 4, 6, 7)
-            team.keep(self.rows, np.ascontiguousarray(pieces).reshape(-1, 2 * lanes).view(np.uint32))
+            halves = narrow(sums, "f16").reshape(*stack, 4, 2, 8, -1, 4, 2).transpose(5, 3, 0, 1, 2, 4, 6, 7)
+            team.keep(self.rows, np.ascontiguousarray(halves).reshape(-1, 2 * lanes).view(np.uint32))
 
 
 def register_rows(machine: Machine, instruction: Instruction, operand: Operand) -> np.ndarray:
@@ -323,12 +324,13 @@ def multiply(machine: Machine, instruction: Instruction) -> Step:
     products = machine.products
     assert products is not None
     numbers = np.array([products.where.number[register] for register in given_to(instruction)])
-    use = np.where(np.arange(len(numbers)) < len(d.rows), 1000 * n + int(fields["k"]), 0)
+    use = np.where(np.arange(len(numbers)) < len(d.rows), 1000 * n + int(fields["k"]), A)
 
     def step() -> None:
-        team = Team(machine, products, instruction)
-        if not len(team.rows):
+        first_warps = whole_warpgroups(machine, instruction)
+        if not len(first_warps):
             return
+        team = Team(machine, first_warps)
         a_values, a_read = left.values(team)
         b_values, b_read = right.values(team)
         reads = [pattern for pattern in (a_read, b_read) if pattern is not None]
@@ -393,4 +395,8 @@ def set_registers(machine: Machine, instruction: Instruction) -> Step:
     n = instruction.operands[0]
     right = isinstance(n, Immediate) and 24 <= n.bits <= 256 and n.bits % 8 == 0
     machine.expect(instruction, right, "needs a constant from 24 to 256, a multiple of 8")
-    return _by_warps(machine, instruction, lambda: None)
+
+    def step() -> None:
+        whole_warpgroups(machine, instruction)
+
+    return step
