@@ -41,6 +41,8 @@ class Helper:
     constants: Callable[[GemmProblem], dict[str, Constant]]
     items: Callable[[GemmProblem], int]
     """How many a batch entry has: chunks of 16 bytes to pack, runs of four elements to sum."""
+    headers: Callable[[GemmProblem], dict[str, str]] = fused_headers
+    """The texts made for a problem (jit.compile_rung)."""
 
     def __str__(self) -> str:
         return self.entry
@@ -48,9 +50,7 @@ class Helper:
     def compile(self, problem: GemmProblem, arch: Arch) -> CompiledKernel:
         """Raises CompileError with the log."""
         constants = {"threads": self.threads, "each": self.each} | self.constants(problem)
-        return compile_rung(
-            f"gemm/{self.entry}.cuh", constants, self.entry, arch.name, generated=fused_headers(problem)
-        )
+        return compile_rung(f"gemm/{self.entry}.cuh", constants, self.entry, arch.name, generated=self.headers(problem))
 
     def plan(self, problem: GemmProblem, addresses: Addresses, alpha: float, beta: float) -> Launch:
         """As Rung.plan."""

@@ -42,9 +42,8 @@ def around(view: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
     ("rung", "dtype", "way"),
     [
-        ("f04", "float32", "rows"), ("f09", "float32", "every other"), ("f12", "float32", "both"),
-        ("h02", "float16", "rows"), ("h11", "float16", "columns"),
-        ("t01", "float32", "rows"), ("t02", "float32", "both"), ("t03", "float32", "columns"),
+        ("f04", "float32", "rows"), ("f12", "float32", "both"), ("h02", "float16", "rows"),
+        ("h11", "float16", "columns"), ("t03", "float32", "every other"),
     ],
 )  # fmt: skip
 def test_rungs_read_and_write_backwards(rung, dtype, way):

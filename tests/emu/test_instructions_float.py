@@ -199,6 +199,22 @@ def test_fma_f64_is_correctly_rounded(a, b, c):
         assert f64(bits) == want, (hex(x), hex(y), hex(z))
 
 
+def test_fma_f64_of_a_product_of_zero_keeps_the_signs_of_zeros():
+    zeros = [(a, b, c) for a in (0.0, -0.0) for b in (1.5, -2.0, 0.0, -0.0) for c in (0.0, -0.0, 3.0, -5e-324)]
+    bits = [list(map(int, np.array(lane).view(np.uint64))) for lane in zip(*zeros, strict=True)]
+    got = execute("fma.rn.f64 %d, %a, %b, %c;", "f64", ["f64"] * 3, bits)
+    want = np.array([a * b + c for a, b, c in zeros])
+    np.testing.assert_array_equal(got.view(np.uint64), want.view(np.uint64))
+
+
+def test_copysign_f64_gives_the_second_the_sign_of_the_first():
+    lanes = [1.0, -1.0, -0.0, 0.0, -np.inf], [2.0, 3.0, np.inf, -4.0, -0.0]
+    a, b = (np.array(lane).view(np.uint64) for lane in lanes)
+    got = execute("copysign.f64 %d, %a, %b;", "f64", ["f64"] * 2, [a, b]).view(np.float64)
+    np.testing.assert_array_equal(got, [2.0, -3.0, -np.inf, 4.0, -0.0])
+    assert np.signbit(got[4])
+
+
 def _f16(bits: int) -> float:
     return struct.unpack("<e", struct.pack("<H", bits))[0]
 

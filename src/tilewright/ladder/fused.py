@@ -18,13 +18,12 @@ def fused_headers(problem: GemmProblem) -> dict[str, str]:
     epilogue = problem.epilogue
     if epilogue is None:
         return {}
-    reads = [_read(number, operand, problem) for number, operand in enumerate(epilogue.operands)]
+    reads = [read_operand(number, operand, problem) for number, operand in enumerate(epilogue.operands)]
     fetches = [
         f"fetch_tile<Cfg, {_CPP_TYPES[operand.dtype]}>(args.operand[{number}], row, col, m, n);"
         for number, operand in enumerate(epilogue.operands)
         if operand.dtype != INDEX and operand.matrix.row_stride and operand.matrix.col_stride == 1
     ]
-    members = f"\n  FusedOperand operand[{len(reads)}];\n" if reads else ""
     text = "\n".join(
         [
             "#pragma once",
@@ -33,7 +32,7 @@ def fused_headers(problem: GemmProblem) -> dict[str, str]:
             '#include "tile/fused.cuh"',
             '#include "tile/fused_math.cuh"',
             "",
-            f"struct FusedArgs {{{members}}};",
+            args_struct(len(reads)),
             "",
             "template <class Cfg>",
             "__device__ inline void fetch_fused(const FusedArgs& args, int row, int col, int m, int n) {",
@@ -54,7 +53,15 @@ def fused_headers(problem: GemmProblem) -> dict[str, str]:
     return {HEADER: text}
 
 
-def _read(number: int, operand: FusedOperand, problem: GemmProblem) -> str:
+def args_struct(operands: int) -> str:
+    """The struct that pack_fused fills."""
+    members = f"\n  FusedOperand operand[{operands}];\n" if operands else ""
+    return f"struct FusedArgs {{{members}}};"
+
+
+def read_operand(number: int, operand: FusedOperand, problem: GemmProblem, vectors: bool = True) -> str:
+    """The statement that leaves `count` elements of a row in in{number}, an index as a number; `vectors`: by the
+    accesses that the function's own `vectors` allows."""
     place = f"args.operand[{number}], row, col"
     if operand.dtype == INDEX:
         return f"const long long in{number} = read_index({place});"
@@ -63,8 +70,8 @@ def _read(number: int, operand: FusedOperand, problem: GemmProblem) -> str:
     aligned = lies.alignment % 16 == 0 and not any(
         step * item % 16 for step in (lies.row_stride if problem.m > 1 else 0, lies.batch_stride)
     )
-    vectors = "vectors" if lies.col_stride == 1 and aligned else "false"
-    flags = f"{_CPP_TYPES[operand.dtype]}, {str(lies.row_stride != 0).lower()}, {along}, {vectors}, "
+    wide = "vectors" if vectors and lies.col_stride == 1 and aligned else "false"
+    flags = f"{_CPP_TYPES[operand.dtype]}, {str(lies.row_stride != 0).lower()}, {along}, {wide}, "
     flags += str(not operand.is_out).lower()
     return f"float in{number}[count]; read_fused<{flags}>(in{number}, {place});"
 

@@ -116,8 +116,6 @@ def read_call(
         can_be = out_given is None and c_view.dtype in result_dtypes(a_view.dtype)
         way_out = f"Convert c, or ask for out_dtype={c_view.dtype!r}." if can_be else "Convert c."
         raise InvalidOperand(f"c is {names[0]} and the result {names[1]}. {way_out}")
-    if verify:
-        _check_verifiable(c_view, out_view, fusion)
     views = fusion.views if fusion is not None else ()
     is_out = _check_overlaps(out_given, [a_view, b_view], c_view, views, shapes)
     product = lay_out(shapes, a_view, b_view, c_view, out_view, views)
@@ -135,19 +133,6 @@ def read_call(
         a_view, b_view, c_view, out_view, out_given is not None, alpha, beta, shapes, product, tuple(others), options,
         fusion, verify,
     )  # fmt: skip
-
-
-def _check_verifiable(c: Operand | None, out: Operand, fusion: Fusion | None) -> None:
-    """Refuse what cannot be checked once the product has been made."""
-    if fusion is not None:
-        raise InvalidOperand(
-            "verify=True checks alpha * (a @ b) + beta * c; what is fused behind it is not linear. Verify the bare "
-            "product, or leave verify away."
-        )
-    if c is not None and same_view(c, out):
-        raise InvalidOperand(
-            "verify=True needs c after the product, and out overwrites it: they are the same array. Pass another out."
-        )
 
 
 def _check_overlaps(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +18,11 @@ from .device_calls import is_capturing, make_wait, synchronize
 from .dlpack import dense_strides
 from .epilogue.fusion import Request
 from .extents import byte_extent, same_view
+from .freivalds import Device
 from .launches import Recipe, recipe_for
 from .operands import Operand
 from .results import as_callers_kind, empty_like, result_operand
-from .verify import verify
+from .verify import verified
 from .warm import Step, WarmCall, key_of, remember, split_params
 
 _run_before: set[tuple[Any, GemmProblem, int]] = set()
@@ -62,7 +64,7 @@ def run_in_place(call: Call, given: tuple[Any, Any, Any, Any], asked: Request | 
         bases[fused_base(number)] = view.address
     steps: list[Step | None] = []
     try:
-        with bound_to(ordinal):
+        with bound_to(ordinal), _verifying(recipe, bases, stream) if call.verify else nullcontext():
             for number, stage, launch, at, offsets in recipe.launches(bases):
                 prepared = Prepared(kernels[number], launch, ordinal)
                 prepared.launch(launch.params, stream)
@@ -72,8 +74,6 @@ def run_in_place(call: Call, given: tuple[Any, Any, Any, Any], asked: Request | 
     if len(_run_before) >= _MOST_REMEMBERED:
         _run_before.clear()
     _run_before.add(known)
-    if call.verify:
-        _verify(recipe, bases, call.a, stream)
     for other_stream in beside:  # so that what they free or overwrite next waits for this product
         make_wait(other_stream, stream, ordinal)
     operands = (call.a, *call.others)
@@ -85,8 +85,10 @@ def run_in_place(call: Call, given: tuple[Any, Any, Any, Any], asked: Request | 
     return result if call.out_is_given else as_callers_kind(result, call.a)
 
 
-def _verify(recipe: Recipe, bases: dict[str, int], a: Operand, stream: int) -> None:
-    """Check the result behind the launches that make it. Raises WrongResult."""
+@contextmanager
+def _verifying(recipe: Recipe, bases: dict[str, int], stream: int) -> Iterator[None]:
+    """Check the result of the launches inside. Raises WrongResult."""
+    a = recipe.call.a
     executor = executor_for(a.device or 0, stream)
     held: list[Callable[[], None]] = []
 
@@ -96,7 +98,8 @@ def _verify(recipe: Recipe, bases: dict[str, int], a: Operand, stream: int) -> N
         return address
 
     try:
-        verify(recipe, executor.gpu, bases, hold, executor.launch, executor.download)
+        with verified(recipe, bases, Device(executor.gpu, hold, executor.launch, executor.download)):
+            yield
     finally:
         for give_back in held:
             give_back()

@@ -38,20 +38,32 @@ class Recipe:
     def launches(self, bases: dict[str, int]) -> Iterator[tuple[int, Stage, Launch, Addresses, tuple[int, ...]]]:
         """Each launch in order: its stage by number and itself, its parameters' addresses, and its operands' offsets.
 
+        `bases`: as for `parts`.
+        """
+        for count, at, offsets in self.parts(bases):
+            for number, stage in enumerate(self.program.stages):
+                launch, addresses = stage.launch(count, at, self.alpha, self.call.beta)
+                yield number, stage, launch, addresses, offsets
+
+    def parts(self, bases: dict[str, int]) -> Iterator[tuple[int, dict[str, int], tuple[int, ...]]]:
+        """Of each run of the program: how many products it makes, where its operands are, and their offsets.
+
         `bases`: where "a", "b", "c" (0 when it is not read), "out", the epilogue's operands (program.fused_base), and
         the workspace ("work") are.
         """
         if self.plan is None:
             return
-        alpha = self.call.alpha if self.call.product.problem.k else 0.0  # the empty sum is 0, also times infinity
         for count, offsets in self.call.product.launches():
             at = {name: bases[name] + offset for name, offset in zip(self.names, offsets, strict=True)}
             if self.call.c is None:
                 at["c"] = 0
             at["work"] = bases["work"]
-            for number, stage in enumerate(self.program.stages):
-                launch, addresses = stage.launch(count, at, alpha, self.call.beta)
-                yield number, stage, launch, addresses, offsets
+            yield count, at, offsets
+
+    @property
+    def alpha(self) -> float:
+        """As launches have it: the empty sum is 0, also times infinity."""
+        return self.call.alpha if self.call.product.problem.k else 0.0
 
 
 def recipe_for(call: Call, gpu: Gpu) -> Recipe:

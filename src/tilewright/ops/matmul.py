@@ -65,7 +65,11 @@ def matmul(
     verify: check the result on the device by Freivalds' product: with random signs x, out x against alpha A (B x) +
         beta C x in fp64, row by row, against a bound on what rounding can do (WrongResult beyond it). Catches rows that
         are off by more than a part of their norm, from some per cent at k = 512 to a sixth at k = 4096; not the last
-        bits of an element. Costs a read of each operand and of the result, two launches and a wait; out must not be c.
+        bits of an element. Costs a read of each operand and of the result, two launches and a wait. With something
+        fused, or where out is c: the same kernel first makes A B alone, in fp32, which is checked so; then each element
+        of the result is compared with what alpha, beta, C and the expression can make of its sum, each operation
+        rounded either way. That finds elements off by their last bits, and costs the product once more, 12 borrowed
+        bytes an element, and two passes over them.
     precision: how float32 operands are multiplied. "ieee": fp32's own multiply-adds. "tf32": operands rounded to 11
         bits, on tensor cores. "fp32x3": on tensor cores with fp32's accuracy, by parts; infinities, NaN, and what is
         too small for parts come out as fp32 has them (docs/precision.md).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from ..problems import INDEX
 from ..program import fused_base
 from .call import Call
 from .extents import byte_extent
+from .freivalds import Device
 from .launches import recipe_for
 from .operands import Operand
 from .results import as_callers_kind, bits_in, empty_like, host_bits, host_bytes, result_operand
-from .verify import verify
+from .verify import verified
 
 
 def run_staged(executor: Executor, call: Call, out: Any) -> Any:
@@ -47,13 +49,13 @@ def run_staged(executor: Executor, call: Call, out: Any) -> Any:
         }
         for number, view in enumerate(call.fusion.views if call.fusion is not None else ()):
             bases[fused_base(number)] = stage(view, True) if view.dtype != INDEX else 0
-        for number, _, launch, _, _ in recipe.launches(bases):
-            executor.launch(kernels[number], launch)
-        if call.verify:
-            verify(
-                recipe, executor.gpu, bases, lambda size: hold(np.full(size, 0xFF, np.uint8), "verification"),
-                executor.launch, executor.download,
-            )  # fmt: skip
+        device = Device(
+            executor.gpu, lambda size: hold(np.full(size, 0xFF, np.uint8), "verification"), executor.launch,
+            executor.download,
+        )  # fmt: skip
+        with verified(recipe, bases, device) if call.verify else nullcontext():
+            for number, _, launch, _, _ in recipe.launches(bases):
+                executor.launch(kernels[number], launch)
         low, high = byte_extent(call.out)
         first = call.out.address - low
         raw = executor.download(bases["out"] - first, high - low)

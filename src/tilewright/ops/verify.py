@@ -1,108 +1,132 @@
-"""verify=True: Freivalds' check of a result on the device that made it, as launches like any other.
+"""verify=True: a result checked on the device that made it, before it is given back.
 
-R. Freivalds, Probabilistic machines can use less running time, IFIP Congress 1977: A (B x) is compared with out x for a
-vector x of random signs. It reads each of A, B, C and out once, in fp64, and waits for the answer.
+A bare product is checked by Freivalds' product (freivalds.py), row by row. What an epilogue makes of a product is not
+linear, and where out is c, what was added is gone once the result is there. Such calls are checked in two steps:
+
+    before   the same kernel with the same config makes the bare sums A B once more, in fp32; Freivalds' product checks
+             them; from them comes, element by element, what the result may be (cuda/gemm/expected.cuh)
+    after    each element of the result is compared with that (cuda/gemm/compare.cuh)
+
+Both runs add up the same products in the same order, so their sums have the same bits, and all that can differ is how
+the compiler rounds what follows: interval arithmetic follows each rounding (cuda/tile/range.cuh), and needs no bound on
+how steep an activation is. Operands are read before the result is written, so out may be one of them.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 
-from ..arch import Gpu
 from ..errors import WrongResult
-from ..jit import CompiledKernel
-from ..jit.launch import Launch
-from ..jit.source import Constant
-from ..ladder.rung import UNITS, ceil_div, result_constants
+from ..ladder.rung import ceil_div, result_constants
 from ..ladder.tensor import CPP_TYPES
-from ..problems import GemmProblem, Matrix
-from ..program import Helper, Place, Program, Stage
+from ..problems import ITEM_BYTES, Matrix
+from ..program import Helper, Place, Stage, program_for
+from .epilogue.ranges import range_headers
+from .extents import same_view
+from .freivalds import Device, RowCheck
 from .launches import Recipe
 
-ROWS = 32
-"""Rows of a block of 256 threads (cuda/tile/row_sums.cuh)."""
-_ROUNDING = {"f32": (2.0**-24, 1e-37, 3.4e38), "f16": (2.0**-11, 2.0**-25, 65504.0), "bf16": (2.0**-8, 1e-37, 3.38e38)}
-"""Of a result's dtype: half the distance of neighbours, relative; the same near 0, absolute; the largest number."""
-_STEP = {"f32": 2.0**-24, "f16": 2.0**-23, "bf16": 2.0**-23, "tf32": 2.0**-23, "fp32x3": 2.0**-24}
-"""What one step of a sum loses at most, by what is multiplied how: tensor cores cut where FFMA rounds."""
-_OPERANDS = {"tf32": 2.0**-10 + 2.0**-22}
-"""What rounding both operands before they are multiplied adds to a product, as a part of it."""
-
-
-def _operand(problem: GemmProblem, columns: int) -> dict[str, Constant]:
-    """The matrix that stands in `a`: problem.m rows of `columns`."""
-    return {"in_type": CPP_TYPES[problem.dtype], "a_unit": UNITS[problem.a.unit(problem.m, columns)]}
-
-
-def _bounds(problem: GemmProblem) -> dict[str, Constant]:
-    rounding, least, largest = _ROUNDING[problem.out_dtype]
-    operands = _OPERANDS.get(problem.kind, 0.0)
-    return {
-        "rounding": rounding, "step": _STEP[problem.kind], "operands": operands, "least": least, "largest": largest,
-    }  # fmt: skip
-
-
-def _threads(problem: GemmProblem) -> int:
-    return ceil_div(problem.m, ROWS) * 256
-
-
-SIGN_ROWS = Helper("sign_rows", 256, 1, lambda p: _operand(p, p.n), _threads)
-CHECK_ROWS = Helper(
-    "check_rows", 256, 1,
-    lambda p: _operand(p, p.k) | _bounds(p) | result_constants(p) | {"out_type": CPP_TYPES[p.out_dtype]}, _threads,
+_PAIR = 8
+"""Bytes of the two numbers between which an element must be."""
+_REPORT = np.dtype([("wrong", "<u4"), ("first", "<u4"), ("found", "<f4"), ("low", "<f4"), ("high", "<f4")])
+"""What a block of compare.cuh leaves."""
+EXPECTED = Helper(
+    "expected", 256, 1, lambda p: {"use_c": p.use_c, "out_type": CPP_TYPES[p.out_dtype]}, lambda p: p.m * p.n,
+    range_headers,
+)  # fmt: skip
+COMPARE = Helper(
+    "compare", 256, 4, lambda p: {"out_unit": result_constants(p)["out_unit"], "out_type": CPP_TYPES[p.out_dtype]},
+    lambda p: p.m * p.n,
 )  # fmt: skip
 
 
-def verification(problem: GemmProblem, seed: int) -> tuple[Program, Place]:
-    """The launches that check `problem`'s result, and where they leave each row's multiple (float64, batch x m).
+@contextmanager
+def verified(recipe: Recipe, bases: dict[str, int], device: Device) -> Iterator[None]:
+    """Around the launches of `recipe` with its operands at `bases`: their result is checked.
 
-    A row passes with a multiple of at most 1.
-    """
-    copies = problem.batch if problem.b.batch_stride else 1
-    pairs = 2 * problem.k
-    step = pairs if copies > 1 else 0
-    ratios = copies * pairs
-    signs = GemmProblem(
-        problem.k, problem.n, 0, problem.b, Matrix(0, seed), Matrix(2, 1, step), None, copies, problem.dtype, "f32",
-    )  # fmt: skip
-    work = Place("work")
-    first = Stage("signed rows of b", SIGN_ROWS, signs, (Place("b"), work, work, work), False)
-    rows = replace(problem, b=Matrix(ratios, seed, step))
-    second = Stage("check of rows", CHECK_ROWS, rows, (Place("a"), work, Place("c"), Place("out")), True)
-    stages = (first, second) if problem.k else (second,)
-    return Program(stages, 8 * (ratios + problem.batch * problem.m)), Place("work", 8 * ratios)
-
-
-def verify(
-    recipe: Recipe, gpu: Gpu, bases: dict[str, int], hold: Callable[[int], int],
-    run: Callable[[CompiledKernel, Launch], None], download: Callable[[int, int], np.ndarray],
-) -> None:  # fmt: skip
-    """Check the result at bases["out"]. `hold` gives so many bytes on the device, `download` copies from there.
-
-    Raises WrongResult with the row that is farthest off.
+    Raises WrongResult with the row or the element that is off; where the sums are, before the result is made.
     """
     if recipe.plan is None:
+        yield
         return
-    program, place = verification(recipe.problem, random.getrandbits(31))
-    kernels = [stage.compile(gpu.arch) for stage in program.stages]
-    work = hold(program.workspace_bytes)
-    rows = recipe.problem.m
+    call = recipe.call
+    made_by = f"It was made by {recipe.plan.rung}, config {recipe.plan.config}. Do not use it; name another rung, and "
+    made_by += "report this."
+    if call.fusion is not None or (call.c is not None and same_view(call.c, call.out)):
+        elements = _Elements(recipe, bases, device, made_by)
+        yield
+        elements.check()
+        return
+    yield
+    rows = RowCheck(recipe.problem, device)
     done = 0
-    for number, _, launch, _, _ in replace(recipe, program=program).launches(bases | {"work": work}):
-        run(kernels[number], launch)
-        if number + 1 < len(program.stages):
-            continue
-        count = launch.grid[1] * rows
-        multiples = download(work + place.offset, 8 * count).view(np.float64)
-        if not (multiples <= 1).all():
-            worst = int(np.where(np.isnan(multiples), np.inf, multiples).argmax())
-            raise WrongResult(
-                f"verify: row {worst % rows} of product {done + worst // rows} is off by {multiples[worst]:.3g} times "
-                f"what rounding can do, and {int((~(multiples <= 1)).sum())} of {count} rows are off. It was made by "
-                f"{recipe.plan.rung}, config {recipe.plan.config}. Do not use it; name another rung, and report this."
-            )
-        done += launch.grid[1]
+    for count, at, _ in recipe.parts(bases):
+        rows(count, at, recipe.alpha, call.beta, done, made_by)
+        done += count
+
+
+class _Elements:
+    """What each element of a result may be, from sums that were checked."""
+
+    def __init__(self, recipe: Recipe, bases: dict[str, int], device: Device, made_by: str) -> None:
+        assert recipe.plan is not None
+        problem = recipe.problem
+        m, n = problem.m, problem.n
+        self._recipe, self._bases, self._device, self._made_by = recipe, bases, device, made_by
+        pitch = ceil_div(n, 4) * 4
+        sums = Matrix(pitch, 1, m * pitch)
+        bare = replace(problem, out=sums, out_dtype="f32", c=None, epilogue=None)
+        program = program_for(bare, recipe.plan)
+        pairs = Matrix(n, 1, m * n)
+        order = (Place("sums"), Place("sums"), Place("c"), Place("pairs"))
+        expected = Stage("expected", EXPECTED, replace(problem, a=sums, b=Matrix(0, 0), out=pairs), order, True)
+        kernels = [stage.compile(device.gpu.arch) for stage in (*program.stages, expected)]
+        rows = RowCheck(bare, device)
+        work = device.hold(program.workspace_bytes) if program.workspace_bytes else 0
+        place = device.hold(problem.batch * m * pitch * ITEM_BYTES["f32"])
+        self._pairs = device.hold(sum(count for count, _ in recipe.call.product.launches()) * m * n * _PAIR)
+        done = 0
+        for count, at, _ in recipe.parts(bases):
+            at_sums = at | {"out": place, "work": work}
+            for stage, kernel in zip(program.stages, kernels, strict=False):
+                device.run(kernel, stage.launch(count, at_sums, 1.0, 0.0)[0])
+            rows(count, at_sums, 1.0, 0.0, done, f"These are its sums, ahead of what is fused. {made_by}")
+            at_pairs = at | {"sums": place, "pairs": self._pairs + done * m * n * _PAIR}
+            device.run(kernels[-1], expected.launch(count, at_pairs, recipe.alpha, recipe.call.beta)[0])
+            done += count
+
+    def check(self) -> None:
+        """Compare the result. Raises WrongResult with the first element that is off."""
+        problem, device = self._recipe.problem, self._device
+        m, n = problem.m, problem.n
+        order = (Place("pairs"), Place("reports"), Place("pairs"), Place("out"))
+        lies = replace(problem, a=Matrix(n, 1, m * n), b=Matrix(0, 0), c=None, epilogue=None)
+        compare = Stage("compare", COMPARE, lies, order, False)
+        kernel = compare.compile(device.gpu.arch)
+        blocks = ceil_div(m * n, COMPARE.threads * COMPARE.each)
+        reports = device.hold(problem.batch * blocks * _REPORT.itemsize)
+        done = 0
+        for count, at, _ in self._recipe.parts(self._bases):
+            at |= {"pairs": self._pairs + done * m * n * _PAIR, "reports": reports}
+            device.run(kernel, compare.launch(count, at, 1.0, 0.0)[0])
+            found = device.download(reports, count * blocks * _REPORT.itemsize).view(_REPORT)
+            if found["wrong"].any():
+                self._raise(found, blocks, done, count)
+            done += count
+
+    def _raise(self, found: np.ndarray, blocks: int, done: int, count: int) -> None:
+        problem = self._recipe.problem
+        block = int(np.flatnonzero(found["wrong"])[0])
+        report = found[block]
+        row, col = divmod(block % blocks * COMPARE.threads * COMPARE.each + int(report["first"]), problem.n)
+        low, high = float(report["low"]), float(report["high"])
+        right = "is NaN" if np.isnan(low) else f"lies from {low:.9g} to {high:.9g}"
+        raise WrongResult(
+            f"verify: element ({row}, {col}) of product {done + block // blocks} is {float(report['found']):.9g}; what "
+            f"is fused, applied to its sum, {right}. {int(found['wrong'].sum())} of {count * problem.m * problem.n} "
+            f"elements are off. {self._made_by}"
+        )

@@ -55,6 +55,13 @@ def sign(machine: Machine, fields: dict[str, str]) -> Compute:
     return compute
 
 
+@executes("copysign.f64", kind="fp64")
+@elementwise(types=_D3)
+def copysign(machine: Machine, fields: dict[str, str]) -> Compute:
+    """The second source with the sign of the first."""
+    return lambda out, a, b: np.copyto(out, np.copysign(b, a))
+
+
 @executes("{op:min|max}.f64", kind="fp64")
 @elementwise(types=_D3)
 def extreme(machine: Machine, fields: dict[str, str]) -> Compute:
@@ -108,8 +115,9 @@ def fma64(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     tame = finite & (high != 0) & (vh != 0)
     for x in magnitudes:
         tame &= (x == 0) | ((x > 2.0**-400) & (x < 2.0**480))
-    result = np.where(finite, result, a * b + c)
-    for k in np.flatnonzero(finite & ~tame):
+    nothing = (a == 0) | (b == 0)  # whose product is exact, its sign too
+    result = np.where(finite & ~nothing, result, a * b + c)
+    for k in np.flatnonzero(finite & ~tame & ~nothing):
         result[k] = exact_fma(float(a[k]), float(b[k]), float(c[k]))
     return result
 
