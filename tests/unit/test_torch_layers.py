@@ -118,6 +118,16 @@ def test_a_scale_whose_gradient_would_be_lost_is_refused(name):
     torch.testing.assert_close(given, tt.matmul(a, b, c=c, **{name: 2.0}).detach())
 
 
+@pytest.mark.parametrize("option", ["deterministic", "batch_invariant", "verify", "out", "rung", "config"])
+def test_an_option_that_the_operator_lacks_is_refused_with_gradients_or_not(option):
+    for grad in (True, False):
+        with (
+            torch.set_grad_enabled(grad),
+            pytest.raises(InvalidOperand, match=f"no option {option}. tilewright.matmul"),
+        ):
+            tt.matmul(values(2, 3), values(3, 2), **{option: True})
+
+
 def test_a_beta_with_nothing_to_scale_is_refused():
     with pytest.raises(InvalidOperand, match=r"beta=0\.5 without c"):
         tt.matmul(values(2, 3), values(3, 2), beta=0.5)

@@ -17,6 +17,9 @@ from ..ops.matmul import matmul as run
 from ..problems import check_precision
 from . import fused, product
 
+_NOT_HERE = frozenset(("out", "deterministic", "batch_invariant", "verify", "rung", "config"))
+"""Options of tilewright.matmul that the operators do not have."""
+
 
 @torch.compiler.assume_constant_result
 def _text_of(function: Any, given: tuple[tuple[str, float | int | bool | None], ...]) -> str:
@@ -52,6 +55,11 @@ def matmul(
     half. Raises as tilewright.matmul does.
     """
     beta = (0.0 if c is None else 1.0) if beta is None else beta
+    if operands and not _NOT_HERE.isdisjoint(operands):  # else they would work until a gradient is asked for
+        name = next(name for name in operands if name in _NOT_HERE)
+        raise InvalidOperand(
+            f"tilewright.torch.matmul has no option {name}. tilewright.matmul has it, without gradients."
+        )
     scales: dict[str, Any] = {"alpha": alpha, "beta": beta}
     for name, number in scales.items():
         if torch.is_tensor(number) and number.requires_grad and torch.is_grad_enabled():
