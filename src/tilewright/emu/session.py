@@ -70,7 +70,7 @@ class Emulator:
             result = run(
                 kernel.ptx,
                 kernel.entry,
-                grid=launch.grid,
+                grid=launch.grid_on(self.gpu),
                 block=launch.block,
                 params=launch.params,
                 memory=self.memory,

@@ -141,11 +141,11 @@ def load(kernel: CompiledKernel, ordinal: int, shared_bytes: int) -> Any:
     return function
 
 
-def _overlapping(launch: Launch) -> Any:
+def _overlapping(launch: Launch, grid: tuple[int, int, int]) -> Any:
     """The driver's description of a launch whose blocks may start before the one ahead in the stream has ended."""
     api = driver()
     config = api.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+    config.gridDimX, config.gridDimY, config.gridDimZ = grid
     config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
     config.sharedMemBytes = launch.shared_bytes
     allowed = api.CUlaunchAttribute()
@@ -162,7 +162,8 @@ class Prepared:
         self.ordinal = ordinal
         self.kernel = kernel
         self.function = load(kernel, ordinal, launch.shared_bytes)
-        self.shape = (*launch.grid, *launch.block, launch.shared_bytes)
+        grid = launch.grid_on(device(ordinal).gpu)
+        self.shape = (*grid, *launch.block, launch.shared_bytes)
         size = len(launch.params)
         self._params = ctypes.create_string_buffer(launch.params, size)
         self._size = ctypes.c_size_t(size)
@@ -171,7 +172,9 @@ class Prepared:
         self._extra = (ctypes.c_void_p * 5)(1, address(self._params), 2, address(self._size), 0)
         self._extra_address = address(self._extra)
         self._launch, self._launch_with = driver().cuLaunchKernel, driver().cuLaunchKernelEx
-        self._config = _overlapping(launch) if launch.overlaps and device(ordinal).arch.can_overlap_grids else None
+        self._config = (
+            _overlapping(launch, grid) if launch.overlaps and device(ordinal).arch.can_overlap_grids else None
+        )
         self._lock = threading.Lock()
 
     def launch(self, params: bytes, stream: int) -> None:

@@ -30,6 +30,14 @@ class Launch:
     overlaps: bool = False
     """Whether its blocks may start before the launch ahead in the stream has ended, on GPUs that can (sm_90). Only for
     a kernel that waits itself before it touches global memory (cuda/ptx/grid_dependency.cuh)."""
+    resident: int = 0
+    """Where not 0: blocks walk the first axis of the grid by themselves, so that of it no more are started than this
+    many an SM."""
+
+    def grid_on(self, gpu: Gpu) -> tuple[int, int, int]:
+        """The blocks that are started on a GPU."""
+        x, y, z = self.grid
+        return (min(x, self.resident * gpu.sm_count) if self.resident else x), y, z
 
 
 class Executor(Protocol):

@@ -179,10 +179,14 @@ class Rung:
     vector_bytes: int = 4
     """The width of the aligned path's accesses."""
     least_capability: tuple[int, int] = (8, 0)
+    only_on: str = ""
+    """The one target that has its instructions ("sm_90a"), where they are not in all later ones."""
     entry: str = "gemm"
     dynamic_shared: bool = False
     overlaps: bool = False
     """Whether its kernel waits for earlier grids itself (jit.launch.Launch.overlaps)."""
+    stays: bool = False
+    """Whether its blocks take tile after tile (jit.launch.Launch.resident)."""
     out_dtypes: tuple[str, ...] = ("f32",)
     """Types that the result and C can have."""
     levels: tuple[str, ...] = ()
@@ -212,6 +216,8 @@ class Rung:
         if arch.compute_capability < self.least_capability:
             need, have = ("{}.{}".format(*cc) for cc in (self.least_capability, arch.compute_capability))
             return f"{self.id} needs compute capability {need}; {arch} has {have}"
+        if self.only_on and arch.name != self.only_on:
+            return f"{self.id} needs instructions that only {self.only_on} has; the target is {arch}"
         if reason := no_block(config) or self._lacks(config) or self.check(config, problem):
             return f"{self.id} cannot take {config}: {reason}"
         if config.threads > arch.threads_per_block:
@@ -280,4 +286,5 @@ class Rung:
         """The launch of one batch of at most 65535 products. Pure: addresses in, packed parameters out."""
         params = pack_args(problem, addresses, alpha, beta)
         shared = self.shared_bytes(config, problem) if self.dynamic_shared else 0
-        return Launch(self.grid(config, problem), (config.threads, 1, 1), params, shared, self.overlaps)
+        resident = config.min_blocks if self.stays else 0
+        return Launch(self.grid(config, problem), (config.threads, 1, 1), params, shared, self.overlaps, resident)

@@ -15,6 +15,8 @@ SHAPES = ((16, 16), (32, 8), (8, 32))
 """The shapes of one wmma product, m x n; k is 16."""
 _SHARED_OF_AN_SM = 228 * 1024
 """Of the GPUs whose grids can overlap (sm_90), bytes: whether two blocks of h11 fit beside one another."""
+WGMMA_N = (64, 128, 256)
+"""How wide h12's products are; they are 64 rows high, and 16 deep."""
 _STAGING = 1024
 """Bytes of shared memory through which a warp of a wmma rung stores its results."""
 
@@ -165,6 +167,18 @@ def _check_multistage(config: GemmConfig, problem: GemmProblem) -> str | None:
     return first_reason(reasons())
 
 
+def _check_wgmma(config: GemmConfig, problem: GemmProblem) -> str | None:
+    def reasons() -> Iterator[str | None]:
+        yield from _tile_reasons(config, problem)
+        yield _stages(config, 3 if config.min_blocks == 1 else 2, 8)
+        if config.warp_n not in WGMMA_N:
+            yield f"a product is one of {WGMMA_N} columns wide; warp_n is {config.warp_n}"
+        if config.warp_m % 16 or config.tile_m % (4 * config.warp_m):
+            yield f"tile_m={config.tile_m} is not whole warpgroups of 4 x warp_m={config.warp_m} rows, 16 a warp and product"
+
+    return first_reason(reasons())
+
+
 # --- configs: from sweeps on an H200 at 4096 x 4096 x 4096 (benchmarks/results) ---------------------------------------
 
 
@@ -182,6 +196,7 @@ def _mma_config(tile_k: int, stages: int) -> GemmConfig:
 _SIMT = GemmConfig(128, 128, 16, 4, 4, 64, 32, 2, 2, min_blocks=2)
 _NAIVE = GemmConfig(64, 64, 16, warp_m=16, warp_n=16, min_blocks=2)
 _MULTISTAGE = GemmConfig(128, 256, 32, warp_m=64, warp_n=64, stages=4, group_m=8)
+_WGMMA = GemmConfig(128, 256, 64, warp_m=16, warp_n=256, stages=4, group_m=8)
 
 
 def _one(config: GemmConfig) -> Callable[[], tuple[GemmConfig, ...]]:
@@ -234,6 +249,23 @@ def _multistage_space() -> tuple[GemmConfig, ...]:
     )  # fmt: skip
 
 
+def _wgmma_space() -> tuple[GemmConfig, ...]:
+    """Block and warpgroup tiles x depth x stages, largest first."""
+    shapes = (
+        # tile_m, tile_n, warp_m, warp_n, min_blocks
+        (128, 256, 16, 256, 1), (256, 128, 16, 128, 1), (256, 128, 32, 128, 1), (128, 128, 16, 128, 1),
+        (128, 128, 16, 128, 2), (128, 128, 32, 128, 2), (64, 256, 16, 256, 1), (64, 256, 16, 128, 2),
+        (256, 64, 16, 64, 2), (128, 64, 16, 64, 2), (64, 128, 16, 128, 2), (128, 64, 16, 64, 3), (64, 128, 16, 128, 3),
+        (64, 64, 16, 64, 2), (64, 64, 16, 64, 4),
+    )  # fmt: skip
+    return tuple(
+        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
+        for tile_m, tile_n, warp_m, warp_n, blocks in shapes
+        for tile_k, stages in product((32, 64, 128), (3, 4, 5, 6))
+        if (2 * stages * tile_k * (tile_m + tile_n) + 1024) * blocks <= _SHARED_OF_AN_SM
+    )
+
+
 # --- the rungs -------------------------------------------------------------------------------------------------------
 
 _HALVES = ("bf16", "f16")
@@ -242,11 +274,11 @@ _HALVES = ("bf16", "f16")
 def _rung(id: str, teaches: str, default: GemmConfig, space: Callable[[], tuple[GemmConfig, ...]],
           shared_bytes: Callable[[GemmConfig, GemmProblem], int],
           check: Callable[[GemmConfig, GemmProblem], str | None], dynamic_shared: bool = True,
-          overlaps: bool = False, levels: tuple[str, ...] = ()) -> Rung:  # fmt: skip
+          overlaps: bool = False, levels: tuple[str, ...] = (), only_on: str = "", stays: bool = False) -> Rung:  # fmt: skip
     return Rung(
         id, teaches, f"gemm/{id}.cuh", _HALVES, default, space, shared_bytes, check, vector_bytes=16,
         dynamic_shared=dynamic_shared, overlaps=overlaps, out_dtypes=tuple(CPP_TYPES), own_constants=_constants,
-        levels=levels,
+        levels=levels, only_on=only_on, stays=stays,
     )  # fmt: skip
 
 
@@ -296,5 +328,13 @@ TENSOR_RUNGS: tuple[Rung, ...] = (
         "h11_mma_multistage", "a ring of 3 to 5 tiles, fragments a step ahead, no bank conflicts, L2 raster, split k",
         _MULTISTAGE, _multistage_space, _ring, _check_multistage, overlaps=True,
         levels=("split_k", "slices_k"),
+    ),
+    _rung(
+        "h12_wgmma", "wgmma: warpgroups multiply straight from shared memory, asynchronously; no fragments, no ldmatrix",
+        _WGMMA, _wgmma_space, _tiles, _check_wgmma, overlaps=True, levels=("split_k",), only_on="sm_90a",
+    ),
+    _rung(
+        "h13_persistent", "blocks stay: the first copies of the next tile run behind this one's stores",
+        _WGMMA, _wgmma_space, _tiles, _check_wgmma, overlaps=True, levels=("split_k",), only_on="sm_90a", stays=True,
     ),
 )  # fmt: skip

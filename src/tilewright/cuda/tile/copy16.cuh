@@ -35,7 +35,7 @@ struct Copy16 {
   __device__ Copy16(unsigned tile, const Source16& source, int line0, int inner0)
       : source(source), line0(line0), inner0(inner0) {
     from = source.base + (line0 + line(0)) * source.line_stride + inner0 + column();
-    to = Tile::address(tile, line(0) * Tile::inner + column());
+    to = Tile::address(tile, Tile::place(line(0), column()));
   }
 
   static __device__ int line(int pass) { return threadIdx.x / Tile::chunks + pass * lines_a_pass; }
@@ -43,7 +43,7 @@ struct Copy16 {
   static __device__ bool in_tile(int pass) { return !ragged || line(pass) < Tile::lines; }
   /// Shared address of this thread's chunk of a pass.
   __device__ unsigned target(unsigned buffer_bytes, int pass) const {
-    return Tile::step(to + buffer_bytes, pass * lines_a_pass * Tile::inner);
+    return Tile::step(to + buffer_bytes, Tile::place(pass * lines_a_pass, 0));
   }
   /// How many of the chunk's eight elements exist.
   __device__ int count(int pass) const {

@@ -20,3 +20,9 @@ __device__ inline TileOrigin tile_origin(unsigned index, int m, int n) {
   const unsigned rows = min(tiles_m - group * group_m, unsigned(group_m));  // the last group may be shorter
   return {int(group * group_m + within % rows) * tile_m, int(within / rows) * tile_n};
 }
+
+/// How many there are.
+template <int tile_m, int tile_n>
+__device__ inline unsigned tiles_of(int m, int n) {
+  return ((m + tile_m - 1) / tile_m) * ((n + tile_n - 1) / tile_n);
+}

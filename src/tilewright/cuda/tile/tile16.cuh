@@ -5,22 +5,29 @@
 //
 //     k_inner    [m or n][k]     A row-major, B column-major ("t")
 //     else       [k][m or n]     A column-major ("t"), B row-major
+//
+// A line may be cut into panels, which lie behind one another, each with its part of all lines:
+//
+//     panel = inner      0 0 0 0 0 0 0 0        panel = inner / 2      0 0 0 0   then   0 0 0 0
+//                        1 1 1 1 1 1 1 1                               1 1 1 1          1 1 1 1
 
 #include "ptx/cp_async.cuh"
 #include "tile/swizzle.cuh"
 
-template <int extent_, int tile_k_, bool k_inner_, class Swizzle_ = NoSwizzle>
+template <int extent_, int tile_k_, bool k_inner_, class Swizzle_ = NoSwizzle, int panel_ = 0>
 struct SharedTile {
   using Swz = Swizzle_;
   static constexpr int extent = extent_, tile_k = tile_k_;
   static constexpr bool k_inner = k_inner_;
   static constexpr int lines = k_inner ? extent : tile_k, inner = k_inner ? tile_k : extent;
-  static constexpr int size = lines * inner, bytes = 2 * size;
+  static constexpr int panel = panel_ ? panel_ : inner;
+  static constexpr int size = lines * inner, bytes = 2 * size, panel_bytes = 2 * lines * panel;
   static constexpr int chunks = inner / 8;  // of 16 bytes, in a line
   static_assert(inner % 8 == 0, "a line is whole 16-byte chunks");
 
   /// Offset in elements before swizzling.
-  static constexpr __device__ unsigned offset(int mn, int k) { return k_inner ? mn * inner + k : k * inner + mn; }
+  static constexpr __device__ unsigned place(int line, int i) { return i / panel * lines * panel + line * panel + i % panel; }
+  static constexpr __device__ unsigned offset(int mn, int k) { return k_inner ? place(mn, k) : place(k, mn); }
 
   /// Shared address of the chunk that holds offset `o`, in a tile at `tile`.
   static __device__ unsigned address(unsigned tile, unsigned o) { return tile + 2 * Swz::apply(o); }

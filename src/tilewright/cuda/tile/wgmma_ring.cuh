@@ -1,0 +1,78 @@
+#pragma once
+// The main loop of h12 and h13: a ring of tiles that cp.async fills and wgmma reads.
+//
+//     tile t      wait until it has landed; barrier; start its products; start the copy of tile t + ahead;
+//                 wait for the products of tile t - lag
+//
+// lag 1: the products of two tiles are in flight, so that the tensor cores do not run dry at the barrier. The copy goes
+// to the buffer of tile t - 2, since behind the barrier all warpgroups have waited for that. lag 0: to that of tile
+// t - 1, so that one buffer more is on its way; where blocks share an SM, the others keep the tensor cores busy.
+
+#include "gemm/operands16.cuh"
+#include "tile/wgmma_tile.cuh"
+
+template <class Cfg>
+struct WgmmaRing {
+  static constexpr int lag = Cfg::min_blocks > 1 ? 0 : 1;
+  static constexpr int ahead = Cfg::stages - 1 - lag;  // tiles that are being copied while one is multiplied
+  static_assert(ahead >= 1, "too few stages");
+  using A = WgmmaTile<TileA<Cfg>>;
+  using B = WgmmaTile<TileB<Cfg>>;
+  using Sums = WarpgroupAccumulators<Cfg, A, B>;
+
+  const GemmArgs& args;
+  unsigned a_tiles, b_tiles;  // shared addresses of the buffers
+  int first, tiles;           // this block's tiles along k: [first, first + tiles)
+  WarpgroupTiling<Cfg> at;
+  CopyA16<Cfg, A> copy_a;
+  CopyB16<Cfg, B> copy_b;
+
+  __device__ WgmmaRing(const GemmArgs& args, unsigned shared, TileOrigin origin)
+      : args(args), a_tiles(shared), b_tiles(shared + Cfg::stages * A::bytes), first(first_tile(args, blockIdx.z)),
+        tiles(first_tile(args, blockIdx.z + 1) - first),
+        copy_a(copy_of_a<Cfg, A>(args, a_tiles, origin.row, first * Cfg::tile_k)),
+        copy_b(copy_of_b<Cfg, B>(args, b_tiles, first * Cfg::tile_k, origin.col)) {}
+
+  /// Where part `part` of k begins.
+  static __device__ int first_tile(const GemmArgs& args, int part) {
+    const int all = (args.k + Cfg::tile_k - 1) / Cfg::tile_k;
+    return Cfg::split_k > 1 ? (long long)all * part / Cfg::split_k : part * all;
+  }
+
+  /// Turns to another tile of the result. The buffers are free.
+  __device__ void move_to(TileOrigin origin) {
+    copy_a = copy_of_a<Cfg, A>(args, a_tiles, origin.row, first * Cfg::tile_k);
+    copy_b = copy_of_b<Cfg, B>(args, b_tiles, first * Cfg::tile_k, origin.col);
+  }
+
+  __device__ void start(int tile, int stage) {
+    if (tile < tiles) {
+      copy_a.start(stage * A::bytes);
+      copy_b.start(stage * B::bytes);
+    }
+    cp_async_commit();  // also when empty: the wait counts groups
+  }
+
+  /// Starts the copies of the first tiles.
+  __device__ void fill() {
+#pragma unroll
+    for (int stage = 0; stage < ahead; ++stage) start(stage, stage);
+  }
+
+  /// Everything along k, after `fill`. No copy and no product of this warpgroup is under way afterwards.
+  __device__ void multiply(Sums& sums) {
+    int read = 0, write = ahead;
+    for (int tile = 0; tile < tiles; ++tile) {
+      cp_async_wait<ahead - 1>();
+      fence_proxy_async();
+      __syncthreads();
+      sums.multiply(a_tiles + read * A::bytes, b_tiles + read * B::bytes, at);
+      start(tile + ahead, write);
+      wgmma_wait<lag>();
+      read = read + 1 == Cfg::stages ? 0 : read + 1;
+      write = write + 1 == Cfg::stages ? 0 : write + 1;
+    }
+    cp_async_wait<0>();
+    sums.finish();
+  }
+};
