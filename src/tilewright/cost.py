@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from .arch import Gpu
 from .choices import Choice
+from .ladder import find_rung
 from .ladder.rung import GemmConfig, Rung, ceil_div
 from .problems import ITEM_BYTES, GemmProblem
 
@@ -55,6 +56,7 @@ class Candidate:
     """A config with its k perhaps split, operands to pack first, and the model's microseconds."""
 
     choice: Choice
+    rung: Rung
     config: GemmConfig
     packs: tuple[str, ...]
     us: float
@@ -79,11 +81,11 @@ def _pass_us(moved: float, gpu: Gpu) -> float:
 
 
 def resident_blocks(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu) -> int:
-    """Blocks of h11 that an SM holds at once: by shared memory, threads, and registers as its accumulators need."""
+    """Blocks of h11 to h13 that an SM holds at once: by shared memory, threads, and registers as accumulators need."""
     arch = gpu.arch
     shared = rung.shared_bytes(config, problem) + arch.shared_reserved
     pieces_m, pieces_n = config.warp_m // 16, config.warp_n // 16
-    registers = 8 * pieces_m * pieces_n + 8 * (pieces_m + pieces_n) + 48
+    registers = 8 * pieces_m * pieces_n + (0 if rung.warpgroups else 8 * (pieces_m + pieces_n)) + 48
     limits = (
         arch.shared_per_sm // shared, 32 * arch.warps_per_sm // config.threads, arch.blocks_per_sm,
         max(arch.registers_per_sm // (registers * config.threads), config.min_blocks),
@@ -100,7 +102,8 @@ def product_us(problem: GemmProblem, rung: Rung, choice: Choice, config: GemmCon
     peak = (gpu.peak_tflops(problem.dtype) or 4 * gpu.ffma_tflops) * 1e6 / gpu.sm_count
     arithmetic = flops / (peak * choice.efficiency)
     rounds = ceil_div(busiest, resident_blocks(problem, rung, config, gpu))
-    copies = rounds * steps * TILE_LATENCY_US / max(config.stages - 1, 1)
+    under_way = config.stages - (2 if rung.warpgroups and config.min_blocks == 1 else 1)
+    copies = rounds * steps * TILE_LATENCY_US / max(under_way, 1)
     if problem.m % config.tile_m or problem.n % config.tile_n or problem.k % config.tile_k:
         arithmetic *= RAGGED
     if narrow:
@@ -108,7 +111,8 @@ def product_us(problem: GemmProblem, rung: Rung, choice: Choice, config: GemmCon
         arithmetic = max(arithmetic / UNPACKED, elements / ELEMENTS_A_US)
         copies = rounds * steps * TILE_LATENCY_US  # each tile is waited for
     memory = problem.batch * (problem.m + problem.n) * problem.k * item / (gpu.dram_gb_s * 1e3 * OF_BANDWIDTH)
-    return LAUNCH_US + (rounds - 1) * REFILL_US + max(arithmetic, copies, memory)
+    refills = (rounds - 1) * REFILL_US * (0.5 if rung.stays else 1.0)
+    return LAUNCH_US + refills + max(arithmetic, copies, memory)
 
 
 def packing_us(problem: GemmProblem, config: GemmConfig, names: tuple[str, ...], gpu: Gpu) -> float:
@@ -131,10 +135,11 @@ def summing_us(problem: GemmProblem, parts: int, gpu: Gpu) -> float:
     return _pass_us((2 * parts + 1) * 4.0 * problem.m * problem.n * problem.batch, gpu)
 
 
-def candidates(problem: GemmProblem, rung: Rung, choices: list[Choice], gpu: Gpu, may_split: bool) -> list[Candidate]:
+def candidates(problem: GemmProblem, choices: list[Choice], gpu: Gpu, may_split: bool) -> list[Candidate]:
     """Every choice, with k split as far as the grid leaves SMs idle, with and without packing what needs it."""
     found = []
     for choice in choices:
+        rung = find_rung(choice.rung)
         narrow = narrow_operands(problem, rung, choice.config)
         ways = {(), narrow, *((name,) for name in narrow)} if problem.k else {()}
         tiles = tiles_of(problem, choice.config)
@@ -153,7 +158,7 @@ def candidates(problem: GemmProblem, rung: Rung, choices: list[Choice], gpu: Gpu
                     )
                     + summing_us(problem, parts, gpu)
                 )
-                found.append(Candidate(choice, config, packs, us))
+                found.append(Candidate(choice, rung, config, packs, us))
     return found
 
 

@@ -72,7 +72,7 @@ def plan_for(
 ) -> Plan:  # fmt: skip
     """The plan for a problem on a GPU (or on the first listed GPU of an architecture). Deterministic.
 
-    A `config` without a rung is one of the dtype's fast rung. `demands` narrow what the plan may choose by itself.
+    A `config` without a rung is one of the highest that takes it. `demands` narrow what the plan may choose by itself.
     Raises ConfigRejected, with the numbers, when the rung or config named cannot run the problem, or no rung can.
     """
     if config is not None and not isinstance(config, GemmConfig):
@@ -100,7 +100,7 @@ def _plan(
             "depends on the magnitudes of their whole tile. Leave one of the two away."
         )
     if rung_name is not None or config is not None:
-        rung = find_rung(rung_name) if rung_name is not None else known[-1]
+        rung = find_rung(rung_name) if rung_name is not None else _rung_for(config, problem, known, gpu)
         if reason := rung.why_not(problem, config or rung.default, gpu.arch):
             if config is None and (other := _instead_of_default(rung, problem, gpu)) is not None:
                 why = f"{rung} was named in the call; its default cannot run: {reason}"
@@ -123,21 +123,20 @@ def _plan(
 
 
 def _choose(problem: GemmProblem, gpu: Gpu, known: tuple[Rung, ...], batch_invariant: bool) -> Plan:
-    top = known[-1]
     refused: list[tuple[str, str, str]] = []
     fits: list[Choice] = []
     for choice in CHOICES.get(problem.kind, ()):
-        rung = _rung_of(choice, top)
+        rung = find_rung(choice.rung)
         if reason := rung.why_not(problem, choice.config, gpu.arch):
             refused.append((rung.id, str(choice.config), reason))
         else:
             fits.append(choice)
     if fits and problem.precision != "ieee":
-        return _of_a_precision(problem, gpu, top, fits, tuple(refused))
+        return _of_a_precision(problem, gpu, fits, tuple(refused))
     if batch_invariant:
         fits = [choice for choice in fits if choice.config.slices_k == 1]
     if fits:
-        return _modelled(problem, gpu, top, fits, tuple(refused), batch_invariant)
+        return _modelled(problem, gpu, fits, tuple(refused), batch_invariant)
     for rung in reversed(known):
         if reason := rung.why_not(problem, rung.default, gpu.arch):
             refused.append((rung.id, str(rung.default), reason))
@@ -149,21 +148,23 @@ def _choose(problem: GemmProblem, gpu: Gpu, known: tuple[Rung, ...], batch_invar
     raise ConfigRejected(f"no rung can run this {problem.kind} problem on {gpu.arch}: {reasons}{more}.")
 
 
+def _rung_for(config: GemmConfig | None, problem: GemmProblem, known: tuple[Rung, ...], gpu: Gpu) -> Rung:
+    """The highest that can take a config; if none can, the highest that the GPU has, which says why not."""
+    here = [rung for rung in reversed(known) if rung.only_on in ("", gpu.arch.name)]
+    return next((rung for rung in here if config and rung.why_not(problem, config, gpu.arch) is None), here[0])
+
+
 def _instead_of_default(rung: Rung, problem: GemmProblem, gpu: Gpu) -> Choice | None:
     """The first of a rung's own choices that can run the problem."""
-    own = (choice for choice in CHOICES.get(problem.kind, ()) if choice.rung and find_rung(choice.rung) is rung)
+    own = (choice for choice in CHOICES.get(problem.kind, ()) if find_rung(choice.rung) is rung)
     return next((choice for choice in own if rung.why_not(problem, choice.config, gpu.arch) is None), None)
 
 
-def _rung_of(choice: Choice, top: Rung) -> Rung:
-    return find_rung(choice.rung) if choice.rung else top
-
-
 def _of_a_precision(
-    problem: GemmProblem, gpu: Gpu, top: Rung, fits: list[Choice], refused: tuple[tuple[str, str, str], ...]
+    problem: GemmProblem, gpu: Gpu, fits: list[Choice], refused: tuple[tuple[str, str, str], ...]
 ) -> Plan:
     """The quickest by the model in cost.py; the first of equals, in the table's order."""
-    rungs = [_rung_of(choice, top) for choice in fits]
+    rungs = [find_rung(choice.rung) for choice in fits]
     costs = [
         fp32x3_us(problem, rung, choice, gpu)
         if problem.precision == "fp32x3"
@@ -186,7 +187,7 @@ _SPLIT_WORDS = {True: "operands split first", False: "operands split by each blo
 
 
 def _modelled(
-    problem: GemmProblem, gpu: Gpu, top: Rung, fits: list[Choice], refused: tuple[tuple[str, str, str], ...],
+    problem: GemmProblem, gpu: Gpu, fits: list[Choice], refused: tuple[tuple[str, str, str], ...],
     batch_invariant: bool,
 ) -> Plan:  # fmt: skip
     """The quickest by the model in cost.py; of equals the smallest tile."""
@@ -194,7 +195,7 @@ def _modelled(
     def order(candidate: Candidate) -> tuple[float, int]:
         return candidate.us, candidate.config.tile_m * candidate.config.tile_n
 
-    known = candidates(problem, top, fits, gpu, may_split=not batch_invariant)
+    known = candidates(problem, fits, gpu, may_split=not batch_invariant)
     best = min(known, key=order)
     if problem.dtype == "f32":
         one_launch = min((one for one in known if not one.packs and one.config.split_k == 1), key=order)
@@ -207,14 +208,14 @@ def _modelled(
         why.append(f"k in {parts} parts, since {tiles} tiles alone do not keep {gpu.sm_count} SMs busy")
     elif batch_invariant:
         why.append("k is never split, so that a row's bits do not depend on m")
-    for name in narrow_operands(problem, top, best.config):
+    for name in narrow_operands(problem, best.rung, best.config):
         verb = "is packed first" if name in best.packs else "is read element by element, which costs less than packing"
         why.append(f"{name} {verb}: {_narrow_reason(problem, name, best.config)}")
     source = f"cost model ({best.choice.source})"
-    return Plan(top, best.config, source, "; ".join(why), refused, _others(top, known, best), best.packs)
+    return Plan(best.rung, best.config, source, "; ".join(why), refused, _others(known, best), best.packs)
 
 
-def _others(top: Rung, known: list[Candidate], best: Candidate) -> tuple[tuple[str, str, str], ...]:
+def _others(known: list[Candidate], best: Candidate) -> tuple[tuple[str, str, str], ...]:
     """The next best by the model, of each tile only the quickest of its ways to run."""
     quickest: dict[tuple[int, int], Candidate] = {}
     for other in sorted(known, key=lambda candidate: candidate.us):
@@ -222,7 +223,7 @@ def _others(top: Rung, known: list[Candidate], best: Candidate) -> tuple[tuple[s
             quickest.setdefault((other.config.tile_m, other.config.tile_n), other)
     quickest.pop((best.config.tile_m, best.config.tile_n), None)
     return tuple(
-        (top.id, worded(other.config, other.packs), f"modelled at {other.us / best.us:.2f} of the choice's time")
+        (other.rung.id, worded(other.config, other.packs), f"modelled at {other.us / best.us:.2f} of the choice's time")
         for other in list(quickest.values())[:RUNNERS_UP]
     )
 

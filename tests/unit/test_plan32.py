@@ -70,7 +70,7 @@ def test_several_launches_are_chosen_only_where_the_model_is_clear():
     for size in range(300, 1100, 67):
         problem = dense(size, size, size)
         plan = plan_for(problem, UNTUNED)
-        known = candidates(problem, F12, list(FP32_CHOICES), UNTUNED, True)
+        known = candidates(problem, list(FP32_CHOICES), UNTUNED, True)
         one = min(c.us for c in known if not c.packs and c.config.split_k == 1)
         best = min(c.us for c in known)
         assert (bool(plan.packs) or plan.config.split_k > 1) == (best * CLEARLY < one), size

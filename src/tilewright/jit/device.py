@@ -165,8 +165,11 @@ class Prepared:
         grid = launch.grid_on(device(ordinal).gpu)
         self.shape = (*grid, *launch.block, launch.shared_bytes)
         size = len(launch.params)
-        self._params = ctypes.create_string_buffer(launch.params, size)
+        self._params = ctypes.create_string_buffer(launch.params, -(-size // 8) * 8)
         self._size = ctypes.c_size_t(size)
+        self.bytes = memoryview(self._params).cast("B")
+        """The parameters of the next launch. Whoever writes them holds `lock` until it has started."""
+        self.words = self.bytes.cast("Q")
         # CU_LAUNCH_PARAM_BUFFER_POINTER = 1, _SIZE = 2, _END = 0: the whole packed buffer, whatever it declares
         address = ctypes.addressof
         self._extra = (ctypes.c_void_p * 5)(1, address(self._params), 2, address(self._size), 0)
@@ -175,18 +178,24 @@ class Prepared:
         self._config = (
             _overlapping(launch, grid) if launch.overlaps and device(ordinal).arch.can_overlap_grids else None
         )
-        self._lock = threading.Lock()
+        self._stream = -1
+        self.lock = threading.Lock()
 
     def launch(self, params: bytes, stream: int) -> None:
         """Start the kernel on `stream` (a CUstream as an integer). The device's context must be current."""
-        with self._lock:  # the driver reads the buffer during the call
-            self._params.raw = params
-            if self._config is None:
-                (status,) = self._launch(self.function, *self.shape, stream, 0, self._extra_address)
-            else:
-                self._config.hStream = stream
-                (status,) = self._launch_with(self._config, self.function, 0, self._extra_address)
-        if int(status):
+        with self.lock:  # the driver reads the buffer during the call
+            self.bytes[: len(params)] = params
+            self.start(stream)
+
+    def start(self, stream: int) -> None:
+        """As `launch`, with the parameters that are there. The caller holds `lock`."""
+        if self._config is None:
+            (status,) = self._launch(self.function, *self.shape, stream, 0, self._extra_address)
+        else:
+            if stream != self._stream:
+                self._config.hStream = self._stream = stream
+            (status,) = self._launch_with(self._config, self.function, 0, self._extra_address)
+        if status:
             self._explain(status)
 
     def _explain(self, status: Any) -> None:

@@ -185,6 +185,8 @@ class Rung:
     dynamic_shared: bool = False
     overlaps: bool = False
     """Whether its kernel waits for earlier grids itself (jit.launch.Launch.overlaps)."""
+    warpgroups: bool = False
+    """Whether four warps multiply as one, both operands from shared memory (wgmma)."""
     stays: bool = False
     """Whether its blocks take tile after tile (jit.launch.Launch.resident)."""
     out_dtypes: tuple[str, ...] = ("f32",)

@@ -174,7 +174,7 @@ def _check_wgmma(config: GemmConfig, problem: GemmProblem) -> str | None:
         if config.warp_n not in WGMMA_N:
             yield f"a product is one of {WGMMA_N} columns wide; warp_n is {config.warp_n}"
         if config.warp_m % 16 or config.tile_m % (4 * config.warp_m):
-            yield f"tile_m={config.tile_m} is not whole warpgroups of 4 x warp_m={config.warp_m} rows, 16 a warp and product"
+            yield f"tile_m={config.tile_m} is no multiple of a warpgroup's 4 x warp_m, or that none of 64"
 
     return first_reason(reasons())
 
@@ -274,11 +274,12 @@ _HALVES = ("bf16", "f16")
 def _rung(id: str, teaches: str, default: GemmConfig, space: Callable[[], tuple[GemmConfig, ...]],
           shared_bytes: Callable[[GemmConfig, GemmProblem], int],
           check: Callable[[GemmConfig, GemmProblem], str | None], dynamic_shared: bool = True,
-          overlaps: bool = False, levels: tuple[str, ...] = (), only_on: str = "", stays: bool = False) -> Rung:  # fmt: skip
+          overlaps: bool = False, levels: tuple[str, ...] = (), warpgroups: bool = False,
+          stays: bool = False) -> Rung:  # fmt: skip
     return Rung(
         id, teaches, f"gemm/{id}.cuh", _HALVES, default, space, shared_bytes, check, vector_bytes=16,
         dynamic_shared=dynamic_shared, overlaps=overlaps, out_dtypes=tuple(CPP_TYPES), own_constants=_constants,
-        levels=levels, only_on=only_on, stays=stays,
+        levels=levels, only_on="sm_90a" if warpgroups else "", warpgroups=warpgroups, stays=stays,
     )  # fmt: skip
 
 
@@ -330,11 +331,11 @@ TENSOR_RUNGS: tuple[Rung, ...] = (
         levels=("split_k", "slices_k"),
     ),
     _rung(
-        "h12_wgmma", "wgmma: warpgroups multiply straight from shared memory, asynchronously; no fragments, no ldmatrix",
-        _WGMMA, _wgmma_space, _tiles, _check_wgmma, overlaps=True, levels=("split_k",), only_on="sm_90a",
+        "h12_wgmma", "wgmma: warpgroups multiply straight from shared memory, asynchronously: no fragments",
+        _WGMMA, _wgmma_space, _tiles, _check_wgmma, overlaps=True, levels=("split_k",), warpgroups=True,
     ),
     _rung(
         "h13_persistent", "blocks stay: the first copies of the next tile run behind this one's stores",
-        _WGMMA, _wgmma_space, _tiles, _check_wgmma, overlaps=True, levels=("split_k",), only_on="sm_90a", stays=True,
+        _WGMMA, _wgmma_space, _tiles, _check_wgmma, overlaps=True, levels=("split_k",), warpgroups=True, stays=True,
     ),
 )  # fmt: skip

@@ -313,7 +313,7 @@ def _run_in_place(
         extents = [byte_extent(x) for x in (call.q, call.k, call.v, call.bias, call.out) if x is not None]
         warm = WarmAttention(
             ordinal, prepared, launch.params, call.out_shape, dense_strides(call.out_shape), result.dtype,
-            result.device, call.lse_shape if with_lse else None, call.out_is_given,
+            call.lse_shape if with_lse else None, call.out_is_given,
             tuple(high - low for low, high in extents),
         )  # fmt: skip
         remember(sys.modules["torch"], given, options, warm)

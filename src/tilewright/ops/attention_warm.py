@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import DeviceError
 from ..jit.launch import current_executor
 from .device_calls import enter_context
-from .warm import MISS, _signature
+from .dlpack import dense_strides
+from .warm import MISS, _signature, allocator
 
 if TYPE_CHECKING:
     from ..jit.device import Prepared
@@ -31,7 +32,6 @@ class WarmAttention:
     strides: tuple[int, ...]
     """Of a new result, in elements."""
     dtype: Any
-    device: Any
     lse_shape: tuple[int, ...] | None
     out_is_given: bool
     extents: tuple[int, ...]
@@ -41,6 +41,7 @@ class WarmAttention:
 _calls: dict[Any, tuple[WarmAttention, bytes]] = {}
 _tensor_types: tuple[type, ...] = ()
 _torch: Any = None
+_empty: Any = None
 
 
 def _key(torch: Any, given: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
@@ -73,7 +74,7 @@ def warm_attention(
     bias_address = 0 if bias is None else bias.data_ptr()
     addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr())
     if out is None:
-        out = torch.empty_strided(call.shape, call.strides, dtype=call.dtype, device=call.device)
+        out = _empty(call.shape, call.strides, call.dtype)
         out_address = out.data_ptr()
     else:
         out_address = out.data_ptr()
@@ -84,7 +85,7 @@ def warm_attention(
     lse = None
     lse_address = 0
     if call.lse_shape is not None:
-        lse = torch.empty(call.lse_shape, dtype=torch.float32, device=call.device)
+        lse = _empty(call.lse_shape, dense_strides(call.lse_shape), torch.float32)
         lse_address = lse.data_ptr()
     starts = (0, 0) if starts_q is None else (starts_q.data_ptr(), starts_k.data_ptr())
     params = _HEAD.pack(*addresses, out_address, lse_address) + middle + _TAIL.pack(bias_address, *starts)
@@ -98,7 +99,7 @@ def warm_attention(
 
 def remember(torch: Any, given: tuple[Any, ...], options: tuple[Any, ...], call: WarmAttention) -> None:
     """Let later calls with this key take the warm path."""
-    global _tensor_types, _torch
+    global _tensor_types, _torch, _empty
     try:
         key = _key(torch, given, options)
         hash(key)
@@ -106,7 +107,7 @@ def remember(torch: Any, given: tuple[Any, ...], options: tuple[Any, ...], call:
         return
     if len(_calls) >= _MOST_KEYS:
         _calls.clear()
-    _torch, _tensor_types = torch, (torch.Tensor, torch.nn.Parameter)
+    _torch, _tensor_types, _empty = torch, (torch.Tensor, torch.nn.Parameter), allocator(torch)
     _calls[key] = call, call.params[_HEAD.size : -_TAIL.size]
 
 

@@ -23,7 +23,7 @@ from .launches import Recipe, recipe_for
 from .operands import Operand
 from .results import as_callers_kind, empty_like, result_operand
 from .verify import verified
-from .warm import Step, WarmCall, key_of, remember, split_params
+from .warm import Step, WarmCall, key_of, layout_of, remember
 
 _run_before: set[tuple[Any, GemmProblem, int]] = set()
 """(plan, problem, GPU) of what has run in this process: compiled and loaded, so that a capture may run it."""
@@ -135,9 +135,10 @@ def _step(call: Call, prepared: Prepared, stage: Any, params: bytes, at: Any, of
     """What a warm call repeats; None where the parameters are not what a warm call would pack."""
     alpha, beta = (call.alpha, call.beta) if stage.scaled else (1.0, 0.0)
     tail = pack_fused(stage.problem, at.fused)
-    middle = split_params(params, (at.a, at.b, at.c, at.out), alpha, beta, tail)
-    if middle is None:
+    layout = layout_of(params, (at.a, at.b, at.c, at.out), alpha, beta, tail)
+    if layout is None:
         return None
+    scalars, word = layout
     moved = {"a": offsets[0], "b": offsets[1], "c": offsets[2], "out": offsets[3], "work": 0}
     order = ("a", "b", "c", "out", "work")
     if call.c is None:
@@ -145,10 +146,11 @@ def _step(call: Call, prepared: Prepared, stage: Any, params: bytes, at: Any, of
     places = tuple((order.index(place.base), place.offset + moved[place.base]) for place in stage.places)
     views = call.fusion.views if call.fusion is not None and at.fused else ()
     fused = tuple(
-        (None if view.dtype == INDEX else view.name, address - view.address, tail[place + 8 : place + 32])
-        for view, address, place in zip(views, at.fused, range(0, len(tail), 32), strict=True)
+        (word + 4 * number, view.name, address - view.address)
+        for number, (view, address) in enumerate(zip(views, at.fused, strict=True))
+        if view.dtype != INDEX  # where an index starts is the same at every call
     )
-    return Step(prepared, places, middle, stage.scaled, fused)
+    return Step(prepared, places, scalars if stage.scaled else None, fused)
 
 
 def _remember(
@@ -176,7 +178,7 @@ def _remember(
     layout = call.c is not None and same_view(replace(call.c, address=0), replace(call.out, address=0))
     warm = WarmCall(
         call.a.device or 0, ready, recipe.program.workspace_bytes, call.shapes.result,
-        dense_strides(call.shapes.result), result.dtype, result.device, extent(call.a), extent(call.b),
+        dense_strides(call.shapes.result), result.dtype, extent(call.a), extent(call.b),
         extent(call.c), extent(call.out), layout, fused,
     )  # fmt: skip
     key = key_of(torch, a, b, c, call.c is not None, out, tuple(call.options), asked)

@@ -26,8 +26,6 @@ MISS = object()
 
 _ADDRESSES = struct.Struct("<4Q")  # a, b, c, out: the head of GemmArgs
 _SCALARS = struct.Struct("<2f4x")  # alpha, beta: its tail
-_UNSCALED = _SCALARS.pack(1.0, 0.0)
-_ADDRESS = struct.Struct("<q")  # of an epilogue's operand, ahead of its strides
 _NUMBERS = (float, int)
 _ZEROS = (b"\0\0\0\0", b"\0\0\0\x80")
 _MOST_KEYS = 4096
@@ -40,13 +38,11 @@ class Step:
     prepared: Prepared
     places: tuple[tuple[int, int], ...]
     """For each of its four addresses: which of (a, b, c, out, workspace), and bytes from there."""
-    middle: bytes
-    """Its parameters between the addresses and the scalars."""
-    scaled: bool
-    """Whether it takes the call's alpha and beta; else 1 and 0."""
-    fused: tuple[tuple[str | None, int, bytes], ...] = ()
-    """For each operand of its epilogue: the caller's name, bytes from its address, and its strides as parameters. An
-    index has no name, and begins at the number."""
+    scalars: slice | None
+    """Where the call's alpha and beta are in its parameters, in bytes; None: it takes 1 and 0."""
+    fused: tuple[tuple[int, str, int], ...] = ()
+    """For each array of its epilogue: where its address is in the parameters, in words; the caller's name; bytes from
+    its address."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,6 @@ class WarmCall:
     strides: tuple[int, ...]
     """Of a new result: dense, row-major, in elements."""
     dtype: Any
-    device: Any
     a_extent: int
     b_extent: int
     c_extent: int
@@ -73,6 +68,8 @@ class WarmCall:
 _calls: dict[Any, WarmCall] = {}
 _tensor_types: tuple[type, ...] = ()
 _torch: Any = None
+_empty: Any = None
+"""(shape, strides, dtype) -> a new tensor on the current GPU."""
 
 
 def _signature(tensor: Any, grad_enabled: Any) -> tuple[Any, ...]:
@@ -133,8 +130,7 @@ def warm_matmul(
     a_address, b_address = a.data_ptr(), b.data_ptr()
     c_address = c.data_ptr() if uses_c else 0
     if out is None:
-        # half the host time of torch.empty, which parses more
-        out = torch.empty_strided(call.shape, call.strides, dtype=call.dtype, device=call.device)
+        out = _empty(call.shape, call.strides, call.dtype)
         out_address = out.data_ptr()
     else:
         out_address = out.data_ptr()
@@ -145,18 +141,22 @@ def warm_matmul(
     stream = torch._C._cuda_getCurrentRawStream(call.ordinal)
     work = 0
     if call.workspace_bytes:
-        held = torch.empty_strided((call.workspace_bytes,), (1,), dtype=torch.uint8, device=call.device)
+        held = _empty((call.workspace_bytes,), (1,), torch.uint8)
         work = held.data_ptr()  # given back on return: torch's pool keeps it apart until the stream has passed
     bases = (a_address, b_address, c_address, out_address, work)
     try:
         for step in call.steps:
             (a_in, da), (b_in, db), (c_in, dc), (out_in, dout) = step.places
-            head = _ADDRESSES.pack(bases[a_in] + da, bases[b_in] + db, bases[c_in] + dc, bases[out_in] + dout)
-            params = head + step.middle + (scalars if step.scaled else _UNSCALED)
-            for name, offset, strides in step.fused:
-                base = 0 if name is None else asked.operands[name].data_ptr()  # type: ignore[union-attr]
-                params += _ADDRESS.pack(base + offset) + strides
-            step.prepared.launch(params, stream)
+            prepared = step.prepared
+            with prepared.lock:  # all else is in its parameters from the first call on
+                words = prepared.words
+                words[0], words[1] = bases[a_in] + da, bases[b_in] + db
+                words[2], words[3] = bases[c_in] + dc, bases[out_in] + dout
+                for word, name, offset in step.fused:
+                    words[word] = asked.operands[name].data_ptr() + offset  # type: ignore[union-attr]
+                if step.scalars is not None:
+                    prepared.bytes[step.scalars] = scalars
+                prepared.start(stream)
     except DeviceError:
         if step is not call.steps[0]:
             raise
@@ -189,11 +189,19 @@ def _fused_is_apart(call: WarmCall, out: Any, out_address: int, asked: Request |
 
 def remember(torch: Any, key: Any, call: WarmCall) -> None:
     """Let later calls with this key take the warm path."""
-    global _tensor_types, _torch
+    global _tensor_types, _torch, _empty
     if len(_calls) >= _MOST_KEYS:
         _calls.clear()
-    _torch, _tensor_types = torch, (torch.Tensor, torch.nn.Parameter)
+    _torch, _tensor_types, _empty = torch, (torch.Tensor, torch.nn.Parameter), allocator(torch)
     _calls[key] = call
+
+
+def allocator(torch: Any) -> Any:
+    """What makes a new tensor on the current GPU from (shape, strides, dtype) at the least host time: what code that
+    torch.compile writes calls, half that of torch.empty_strided, itself half that of torch.empty. Torches without it
+    have the second."""
+    quick = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+    return quick or (lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device="cuda"))
 
 
 def forget() -> None:
@@ -201,13 +209,15 @@ def forget() -> None:
     _calls.clear()
 
 
-def split_params(
+def layout_of(
     params: bytes, addresses: tuple[int, int, int, int], alpha: float, beta: float, fused: bytes = b""
-) -> bytes | None:
-    """What of a kernel's parameters lies between addresses and scalars; None when they are laid out otherwise.
+) -> tuple[slice, int] | None:
+    """Where alpha and beta are in a kernel's parameters, in bytes, and where the epilogue's part begins, in words.
 
-    `fused`: the epilogue's part, behind the scalars.
+    None when the parameters are not laid out as a warm call writes them: addresses, all else, scalars, that part.
     """
-    head, tail = _ADDRESSES.pack(*addresses), _SCALARS.pack(alpha, beta) + fused
-    middle = params[len(head) : -len(tail)]
-    return middle if head + middle + tail == params else None
+    head, scalars = _ADDRESSES.pack(*addresses), _SCALARS.pack(alpha, beta)
+    start = len(params) - len(fused) - len(scalars)
+    if not params.startswith(head) or params[start:] != scalars + fused or (start + len(scalars)) % 8:
+        return None
+    return slice(start, start + len(scalars)), (start + len(scalars)) // 8

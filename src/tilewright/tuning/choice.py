@@ -47,6 +47,9 @@ class TunedChoice:
     """(rung, config, reason) of what the table knows and the problem or GPU does not allow."""
 
 
+SAME_BITS = frozenset({"h11_mma_multistage", "h12_wgmma", "h13_persistent", "f12_multistage", "t01_tf32"})
+"""Of each kind of product the rungs whose results have the same bits, k walked in one chain: wgmma adds as mma.sync
+does (tests/gpu)."""
 _ALL_RUNGS = tuple(rung.id for rung in GEMM_RUNGS)
 Source = tuple[str, Mapping[str, AnyEntry]]
 """What to call a table ("tuned here", "shipped"), and the table."""
@@ -58,7 +61,7 @@ def choose(
     """The choice from the tables in order: the problem's own class in the first that has it, else the heuristic over
     the first that has near neighbours. None where no table knows anything near.
 
-    `one_chain`: only kernels of the type's last rung that walk k in one chain, whatever the grid (batch_invariant).
+    `one_chain`: only kernels that walk k in one chain, whatever the grid, and have the same bits (batch_invariant).
     `ignored` is told, in a line a table, which of its results name what this version does not have.
     """
     for alike in _own_classes(problem):
@@ -113,7 +116,7 @@ def unknown(name: str, entries: Sequence[AnyEntry], rungs: Iterable[str]) -> lis
 
 def _rungs(kind: str, one_chain: bool) -> dict[str, Rung]:
     known = rungs_of(kind)
-    return {rung.id: rung for rung in (known[-1:] if one_chain else known)}
+    return {rung.id: rung for rung in known if not one_chain or rung.id in SAME_BITS}
 
 
 def _in_one_chain(config: GemmConfig) -> bool:

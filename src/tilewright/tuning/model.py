@@ -23,6 +23,8 @@ _SHARED_BYTES = 128
 """Bytes a clock that an SM's shared memory gives."""
 _CONFLICTS = {"h03": 2.0, "h04": 2.0, "h05": 2.0, "h06": 2.0, "h07": 2.0, "h08": 3.0, "h09": 1.5, "h10": 1.5}
 """Wavefronts of a shared load over the fewest possible, where fragments meet bank conflicts (docs/ladder.md)."""
+_WGMMA_READS = 1.37
+"""Of the bytes that a wgmma names, what it takes of shared memory's bandwidth."""
 _SPLITTING = 7
 """Instructions by which t02 makes an element's three parts and stores them, counted in its machine code."""
 MMA_SHARE = {(9, 0): 0.63}
@@ -64,6 +66,7 @@ class Fit:
 
 _TENSOR = Fit(1.05, 0.22, 0.74, 1.14, 0.23, 0.06, 2.4, 0.92, 4.7, 0.21, 2.1, 2.5, 1.0, 0.5)
 _PARTS = Fit(1.35, 1.05, 0.14, 1.1, 2.1, 0.47, 3.0, 0.92, 4.7, 0.21, 2.1, 0.4, 1.0, 0.0)
+_WGMMA = Fit(0.84, 0.05, 0.68, 1.87, 1.96, 0.017, 4.2, 0.92, 4.7, 0.21, 2.1, 2.5, 1.0, 0.0)
 _FFMA = Fit(1.4, 1.28, 0.23, 1.3, 0.4, 0.024, 0.8, 1.0, 2.9, 0.0, 2.1, 2.5, 1.0, 0.04)
 
 
@@ -105,6 +108,8 @@ def estimate_registers(config: GemmConfig, rung: Rung | None = None) -> int:
     if rung is not None and rung.precision == "fp32x3":
         right = 3 * config.warp_n // 4 * (2 if rung.splits else 1)
         return config.warp_m * config.warp_n // 32 + config.warp_n // 2 + 24 + right + _BOOKKEEPING
+    if rung is not None and rung.warpgroups:
+        return config.warp_m * config.warp_n // 32 + _BOOKKEEPING + 12
     if on_tensor_cores(config):
         tile = config.warp_m * config.warp_n // 32
         fragments = (config.warp_m + config.warp_n) // 4
@@ -113,11 +118,19 @@ def estimate_registers(config: GemmConfig, rung: Rung | None = None) -> int:
     return rows * cols + (rows + cols) * (2 if config.stages > 1 else 1) + _BOOKKEEPING
 
 
+def _fit_of(problem: GemmProblem, rung: Rung, config: GemmConfig) -> Fit:
+    if rung.warpgroups:
+        return _WGMMA
+    if problem.kind == "fp32x3":
+        return _PARTS
+    return _TENSOR if on_tensor_cores(config) else _FFMA
+
+
 def predict(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, packs: tuple[str, ...] = ()) -> Prediction:
     """The model's word on one candidate that why_not has let pass. `packs`: operands copied to aligned lines first."""
     before = problem
     problem = as_packed(problem, config, packs)
-    arch, fit = gpu.arch, _PARTS if problem.kind == "fp32x3" else _TENSOR if on_tensor_cores(config) else _FFMA
+    arch, fit = gpu.arch, _fit_of(problem, rung, config)
     registers = estimate_registers(config, rung)
     cap = arch.registers_per_sm // max(config.threads * config.min_blocks, 1)
     shared = rung.shared_bytes(config, problem)
@@ -139,7 +152,7 @@ def predict(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, pack
         block_us += config.tile_m * config.tile_n / (fit.stores_a_clock * gpu.boost_mhz)
     sm_us = busiest * (block_us + fit.block_us / beside)
     dram_us = problem.bytes / (gpu.dram_gb_s * fit.dram) * 1e-3
-    below = _rungs_above(rung.id, problem.kind)
+    below = _rungs_above(rung, problem.kind)
     total = max(sm_us, dram_us) * (1 + fit.below_the_top * below) + fit.launch_us
     bandwidth = gpu.dram_gb_s * fit.passes * 1e3  # bytes a microsecond
     for name in packs:
@@ -158,9 +171,10 @@ def predict(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, pack
 
 
 @lru_cache(maxsize=256)
-def _rungs_above(rung: str, kind: str) -> int:
-    ladder = [other.id for other in rungs_of(kind)]
-    return len(ladder) - 1 - ladder.index(rung) if rung in ladder else 0
+def _rungs_above(rung: Rung, kind: str) -> int:
+    """Of its own way to multiply."""
+    ladder = [other.id for other in rungs_of(kind) if other.warpgroups == rung.warpgroups]
+    return len(ladder) - 1 - ladder.index(rung.id) if rung.id in ladder else 0
 
 
 def _step_us(
@@ -173,7 +187,9 @@ def _step_us(
     warps = max(config.threads // 32, 1)
     # a scheduler hides an instruction's latency with other warps and with independent products of its own
     ahead = beside * warps / gpu.arch.warp_schedulers
-    if on_tensor_cores(config):
+    if rung.warpgroups:
+        peak = gpu.peak_tflops(problem.kind)
+    elif on_tensor_cores(config):
         peak = gpu.peak_tflops(problem.kind) * MMA_SHARE.get(gpu.arch.compute_capability, 0.95)
     else:
         peak = gpu.ffma_tflops
@@ -181,10 +197,14 @@ def _step_us(
     hidden = ahead / (ahead + fit.hiding)
     # bytes of tile_k x (a warp's rows + columns) from shared memory, for each warp of the block
     warp_m, warp_n = config.warp_m or config.thread_m * 4, config.warp_n or config.thread_n * 8
-    reads = warps / config.slices_k * (warp_m + warp_n) * tile_k * item * _CONFLICTS.get(rung.id[:3], 1.0)
+    if rung.warpgroups:  # a product of 64 x warp_n reads both of its operands
+        reads = warps / 4 * config.warp_m / 16 * (64 + warp_n) * tile_k * item * _WGMMA_READS
+    else:
+        reads = warps / config.slices_k * (warp_m + warp_n) * tile_k * item * _CONFLICTS.get(rung.id[:3], 1.0)
     brought = (config.tile_m + config.tile_n) * tile_k * item
     l2_a_sm = gpu.dram_gb_s * fit.l2 / max(sms, gpu.sm_count // 2) * 1e3  # bytes a microsecond
-    in_flight = max(config.stages - 1, 1) * brought * beside
+    reading = 2 if rung.warpgroups and config.min_blocks == 1 else 1  # buffers that products read, not copies fill
+    in_flight = max(config.stages - reading, 1) * brought * beside
     parts = {
         "arithmetic": products / rate / hidden,
         "shared memory": (reads + brought) / (_SHARED_BYTES * clock),

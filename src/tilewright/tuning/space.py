@@ -150,7 +150,7 @@ def explore(
         limit = FAR_BEHIND * ordered[0].prediction.ms
         near = [candidate for candidate in ordered if candidate.prediction.ms <= limit]
         if problem.epilogue is not None:
-            for candidate in _beside(near, rungs[-1])[: int(SHARE_BESIDE * kept)]:
+            for candidate in _beside(near, rungs)[: int(SHARE_BESIDE * kept)]:
                 if len(chosen) < kept:
                     chosen.setdefault(id(candidate), candidate)
         shapes: Counter[tuple[int, ...]] = Counter()
@@ -170,15 +170,28 @@ def explore(
     return Space(tuple(sorted(chosen.values(), key=_order)), dict(pruned), considered)
 
 
-def _beside(near: Sequence[Candidate], top: Rung) -> list[Candidate]:
-    """What an epilogue may favour and the model does not tell: blocks of the fastest rung of which an SM holds two or
+def _beside(near: Sequence[Candidate], rungs: Sequence[Rung]) -> list[Candidate]:
+    """What an epilogue may favour and the model does not tell: blocks of the fast rungs of which an SM holds two or
     more, so that one computes products while another ends. Of each tile the two depths of its pipeline that are most,
     in the model's order of tiles."""
+    able = {candidate.rung.id for candidate in near}
+    fast = {rung.id for rung in [rung for rung in rungs if rung.id in able][-1:]}
+    fast |= {rung.id for rung in rungs if rung.warpgroups}
     tiles: dict[tuple[object, ...], list[Candidate]] = {}
     for candidate in near:
         c = candidate.config
-        if candidate.rung.id == top.id and candidate.prediction.resident > 1:
-            tile = (c.tile_m, c.tile_n, c.tile_k, c.warp_m, c.warp_n, c.split_k, c.slices_k, candidate.packs)
+        if candidate.rung.id in fast and candidate.prediction.resident > 1:
+            tile = (
+                candidate.rung.id,
+                c.tile_m,
+                c.tile_n,
+                c.tile_k,
+                c.warp_m,
+                c.warp_n,
+                c.split_k,
+                c.slices_k,
+                candidate.packs,
+            )
             tiles.setdefault(tile, []).append(candidate)
     found = []
     for same in tiles.values():
