@@ -6,7 +6,7 @@ elements is NaN, so that a read of it shows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 import numpy as np
@@ -158,12 +158,16 @@ class Bench:
         exact = reference(a, b, c, case.alpha, case.beta or 0.0)
         return to_stored(exact.astype(np.float32), case.out_dtype)
 
-    def run(self, rung: Rung, config: GemmConfig, kernel: CompiledKernel | None = None) -> Product:
-        """Compile (unless a kernel is given) and launch, what splits its operands first where the rung wants that.
+    def run(
+        self, rung: Rung, config: GemmConfig, kernel: CompiledKernel | None = None, sms: int | None = None
+    ) -> Product:
+        """Compile (unless a kernel is given) and launch, what splits its operands first where the rung wants that. On a
+        GPU of `sms` SMs, where that is given.
 
         Raises ConfigRejected, CompileError, EmulatorFault.
         """
         emulator = Emulator()
+        emulator.gpu = replace(emulator.gpu, sm_count=sms or emulator.gpu.sm_count)
         a, b, c = (
             emulator.upload(placed.bits.view(np.uint8), name) + placed.byte_offset if placed is not None else 0
             for name, placed in zip("abc", self.operands, strict=True)

@@ -38,6 +38,8 @@ SMALL = {
     "h09_mma_swizzled": mma(2, tile_k=16),
     "h10_mma_three_stage": mma(3, tile_k=16),
     "h11_mma_multistage": mma(3, group_m=2),
+    "h12_wgmma": GemmConfig(64, 64, 32, warp_m=16, warp_n=64, stages=3),
+    "h13_persistent": GemmConfig(64, 64, 16, warp_m=16, warp_n=64, stages=2, min_blocks=2, group_m=2),
 }
 
 CASES = [
