@@ -17,7 +17,7 @@ PIPELINE = (
 const int stage_bytes = 2 * 2048 + 256;
 enum { right, no_proxy_fence, no_barrier, same_stage, two_stages, no_copy_wait, no_last_wait, no_commit, no_fence,
        around_it, no_first_copy, writes_after_own_wait, scales_too_early, other_descriptor, overwrites_d,
-       no_barrier_after_wait };
+       no_barrier_after_wait, blocks_apart, one_starts_anew };
 __device__ u32 *tile_at(int stage) { return tile + stage * stage_bytes / 4; }
 __device__ void start(const u32 *from, int tile, int stage) {
     const u32 to = __cvta_generic_to_shared(tile_at(stage));
@@ -27,8 +27,9 @@ __device__ void start(const u32 *from, int tile, int stage) {
 }
 extern "C" __global__ void k(const u32 *from, float *out, int tiles, int wrong, u64 a0, u64 b0) {
     float d[4] = {};
-    const int adds = 1;
-    if (wrong != no_first_copy) start(from, 0, 0);
+    const int adds = wrong != one_starts_anew || threadIdx.x < 128;
+    const int skew = wrong == blocks_apart ? blockIdx.x : 0;
+    if (wrong != no_first_copy) start(from, 0, skew % 3);
     ORDER("cp.async.commit_group;");
     if (wrong != no_fence) ORDER("wgmma.fence.sync.aligned;");
 #pragma unroll 1
@@ -36,7 +37,8 @@ extern "C" __global__ void k(const u32 *from, float *out, int tiles, int wrong, 
         if (wrong != no_copy_wait) ORDER("cp.async.wait_group 0;");
         if (wrong != no_proxy_fence) ORDER("fence.proxy.async;");
         if (wrong != no_barrier) __syncthreads();
-        u64 a = a0 + (t % 3 * stage_bytes + threadIdx.x / 128 * 2048 >> 4), b = b0 + (t % 3 * stage_bytes >> 4);
+        const int stages = wrong == two_stages ? 2 : 3, here = (t + skew) % 3;
+        u64 a = a0 + (here * stage_bytes + threadIdx.x / 128 * 2048 >> 4), b = b0 + (here * stage_bytes >> 4);
         if (wrong == other_descriptor && threadIdx.x == 77) b += 1;
         if (wrong != around_it || threadIdx.x / 32 != 5) {
             MULTIPLY
@@ -44,8 +46,7 @@ extern "C" __global__ void k(const u32 *from, float *out, int tiles, int wrong, 
         if (wrong != no_commit) ORDER("wgmma.commit_group.sync.aligned;");
         if (wrong == scales_too_early) d[1] *= 2;
         if (wrong == overwrites_d && t == 1) d[2] = 0;
-        const int stages = wrong == two_stages ? 2 : 3;
-        if (t + 1 < tiles) start(from, t + 1, wrong == same_stage ? t % 3 : (t + 1) % stages);
+        if (t + 1 < tiles) start(from, t + 1, wrong == same_stage ? here : (t + 1 + skew) % stages);
         ORDER("cp.async.commit_group;");
         ORDER("wgmma.wait_group.sync.aligned 1;");
     }
@@ -60,7 +61,7 @@ NAMES = PIPELINE[PIPELINE.index("enum {") + 6 : PIPELINE.index("};")].replace(",
 
 
 def pipelined(wrong: str = "right", tiles: int = 4, a0: int | None = None, b0: int | None = None, hazards="raise"):
-    """(the result, the float64 product)."""
+    """(the result, the float64 product of each tile)."""
     rng = np.random.default_rng(5)
     a = rng.integers(-50, 51, (tiles, 128, 16)).astype(np.float16)
     b = rng.integers(-50, 51, (tiles, 8, 16)).astype(np.float16)
@@ -76,8 +77,7 @@ def pipelined(wrong: str = "right", tiles: int = 4, a0: int | None = None, b0: i
          descriptor(4096, b_leading, b_stride, 16) if b0 is None else b0],
         shared_bytes=3 * 4352, hazards=hazards,
     )  # fmt: skip
-    expected = np.einsum("tmk,tnk->mn", a.astype(float), b.astype(float))
-    return result, expected
+    return result, np.einsum("tmk,tnk->tmn", a.astype(float), b.astype(float))
 
 
 def caught(run, *args, **options) -> emu.Hazard:
@@ -87,14 +87,13 @@ def caught(run, *args, **options) -> emu.Hazard:
     return fault.value.hazard
 
 
-@pytest.mark.parametrize("wrong", ["right", "writes_after_own_wait"])
-def test_a_right_pipeline_passes_and_is_right(wrong):
-    result, expected = pipelined(wrong)
-    got = result.arrays[1].reshape(2, 128, 1, 2, 2)
-    for half in range(2):
-        d = np.full((64, 8), np.nan)
-        d[places(8)] = got[half]
-        assert np.array_equal(d, expected[64 * half : 64 * half + 64].astype(np.float32))
+@pytest.mark.parametrize("way", ["right", "writes_after_own_wait", "blocks_apart", "one_starts_anew"])
+def test_a_right_pipeline_passes_and_is_right(way):
+    result, products = pipelined(way)
+    halves = result.arrays[1].reshape(2, 128, 1, 2, 2)
+    for half, got in enumerate(halves):
+        expected = (products[-1] if half and way == "one_starts_anew" else products.sum(axis=0))[64 * half :][:64]
+        assert np.array_equal(got, expected[places(8)])
     assert result.counters.flops == {"hgmma": 3 * 4 * 2 * 128 * 8 * 16}
     assert result.counters.by_class["tensor"] == 3 * 4 * 256
     assert result.counters.shared_load_requests == 0
