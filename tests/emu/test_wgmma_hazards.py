@@ -161,7 +161,7 @@ def test_lanes_that_are_missing_from_a_warpgroup_are_named():
 ROLES = (
     PRELUDE
     + """
-enum { right, no_proxy_fence, reads_early, frees_early, writes_early };
+enum { right, writes_own, no_proxy_fence, reads_early, frees_early, writes_early, writes_own_early };
 extern "C" __global__ void k(const u32 *from, float *out, int tiles, int wrong, u64 a, u64 b) {
     const int adds = 1;
     if (threadIdx.x >= 128) {
@@ -181,9 +181,12 @@ extern "C" __global__ void k(const u32 *from, float *out, int tiles, int wrong, 
     for (int t = 0; t < tiles; ++t) {
         if (t == 0 || wrong != reads_early) ORDER("bar.sync 1, 256;");
         for (int i = 0; i < 9 * (threadIdx.x / 32); ++i) ORDER("nanosleep.u32 1;");
+        if (wrong == writes_own_early && threadIdx.x == 40) tile[0] = 7;
+        ORDER("fence.proxy.async;");
         MULTIPLY
         ORDER("wgmma.commit_group.sync.aligned;");
         if (wrong != frees_early) ORDER("wgmma.wait_group.sync.aligned 0;");
+        if (wrong == writes_own && threadIdx.x == 40) tile[0] = 7;
         if (t + 1 < tiles) ORDER("bar.arrive 2, 256;");
     }
     ORDER("wgmma.wait_group.sync.aligned 0;");
@@ -207,14 +210,21 @@ def in_roles(wrong: int):
     return result.arrays[1], np.einsum("tmk,tnk->mn", a.astype(float), b.astype(float))
 
 
-def test_warpgroups_in_roles_and_warps_that_come_late():
-    got, expected = in_roles(0)
+@pytest.mark.parametrize("way", [0, 1])
+def test_warpgroups_in_roles_and_warps_that_come_late(way):
+    got, expected = in_roles(way)
     assert np.array_equal(got.reshape(128, 1, 2, 2), expected[places(8)])
 
 
 @pytest.mark.parametrize(
     ("wrong", "kind"),
-    [(1, "proxy_fence_missing"), (2, "shared_race"), (3, "wgmma_not_waited"), (4, "shared_race")],
+    [
+        (2, "proxy_fence_missing"),
+        (3, "shared_race"),
+        (4, "wgmma_not_waited"),
+        (5, "shared_race"),
+        (6, "shared_race"),
+    ],
 )
 def test_roles_that_do_not_wait_for_one_another_are_caught(wrong, kind):
     assert caught(in_roles, wrong).kind == kind
@@ -277,3 +287,47 @@ def test_setmaxnreg_is_checked():
     with pytest.raises(PtxError, match="a multiple of 8"):
         emu.emulate(ptx.replace("u32 40", "u32 41"), "k", 1, 128, [])
     assert caught(emu.emulate, ptx, "k", 1, 96, []).kind == "warp_divergence"
+
+
+def in_ptx(*body: str) -> np.ndarray:
+    """Runs `body` of a warpgroup with B all zeros at %rd1, A in %r4 and registers for accumulators; %r9 goes out."""
+    lines = [
+        ".version 8.0\n.target sm_90a\n.address_size 64", ".visible .entry k(.param .u64 out)\n{",
+        ".reg .b32 %r<10>;\n.reg .f32 %f<40>;\n.reg .b64 %rd<4>;\n.shared .align 128 .b8 tile[512];",
+        "mov.u32 %r0, %tid.x;", "mov.u32 %r1, tile;", "mad.lo.u32 %r2, %r0, 4, %r1;", "st.shared.u32 [%r2], 0;",
+        "fence.proxy.async;", "bar.sync 0;", f"mov.u64 %rd1, {descriptor(0, 128, 256, 16)};", "mov.u32 %r4, 0;",
+        "wgmma.fence.sync.aligned;", *body, "wgmma.wait_group.sync.aligned 0;", "ld.param.u64 %rd2, [out];",
+        "mad.wide.u32 %rd2, %r0, 4, %rd2;", "st.global.u32 [%rd2], %r9;", "ret;\n}",
+    ]  # fmt: skip
+    return emu.emulate("\n".join(lines), "k", 1, 128, [np.ones(128, np.uint32)]).arrays[0]
+
+
+def group(first: int) -> str:
+    """A product onto %f<first> to %f<first + 3>, as a group of its own."""
+    d = ", ".join(f"%f{first + i}" for i in range(4))
+    what = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"
+    return f"{what} {{{d}}}, {{%r4, %r4, %r4, %r4}}, %rd1, 1, 1, 1, 0;\nwgmma.commit_group.sync.aligned;"
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ((group(0), group(4), "wgmma.wait_group.sync.aligned 1;", "mov.b32 %r9, %f0;", "add.f32 %f9, %f1, %f1;"), None),
+        ((group(0), group(4), "wgmma.wait_group.sync.aligned 1;", "add.f32 %f9, %f4, %f4;"), "%f4"),
+        ((group(0), "mov.f32 %f8, %f0;", "wgmma.wait_group.sync.aligned 0;", "add.f32 %f9, %f8, %f8;"), None),
+        ((group(0), "mov.f32 %f8, %f0;", "add.f32 %f9, %f8, %f8;"), "%f8"),
+        ((group(0), "mov.f32 %f8, %f0;", group(4), "wgmma.wait_group.sync.aligned 1;", "add.f32 %f9, %f8, %f8;"), None),
+        ((group(0), "mov.f32 %f8, %f0;", "mov.f32 %f8, %f20;"), "%f8"),
+        ((group(0), "mov.b64 %rd3, {%f0, %f1};"), "%f0"),
+        ((group(0), "add.u32 %r9, %r4, 0;", "mov.u32 %r5, %r4;", "add.u32 %r5, %r5, 1;"), None),
+        ((group(0), "add.u32 %r4, %r9, 0;"), "%r4"),
+        ((group(0), "mov.u32 %r4, %r9;"), "%r4"),
+    ],
+)
+def test_registers_and_their_copies_are_in_flight_until_the_wait_that_covers_them(body, what):
+    if what is None:
+        assert not in_ptx(*body).any()
+        return
+    hazard = caught(in_ptx, *body)
+    assert hazard.kind == "wgmma_not_waited"
+    assert f"the register {what[1:]} is" in hazard.message or f"the register {what} is" in hazard.message
