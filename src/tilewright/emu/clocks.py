@@ -73,7 +73,7 @@ class ClockShadow(Shadow):
             self.products.issue(pattern)
             return
         if self.products and kind != "read":
-            self.products.written(pattern, lanes, addresses, warps, known)
+            self.products.written(pattern, lanes, addresses, known)
         writing = kind in ("write", "copy")
         against = [(self.written, "write")]
         if kind != "read":

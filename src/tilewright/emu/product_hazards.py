@@ -224,9 +224,7 @@ class ProductClocks:
         """The first warp of warpgroups (`rows`; None: all) waited."""
         np.subtract.at(self.reading, pattern.granules if rows is None else pattern.granules[rows], 1)
 
-    def written(
-        self, pattern: SharedPattern, lanes: np.ndarray, addresses: np.ndarray, warps: np.ndarray, known: np.ndarray
-    ) -> None:
+    def written(self, pattern: SharedPattern, lanes: np.ndarray, addresses: np.ndarray, known: np.ndarray) -> None:
         """A write: nothing may read the bytes now, and it has to know of a wait of each warpgroup that has read."""
         granules = pattern.granules
         bad = self.reading[granules] > 0
@@ -238,9 +236,6 @@ class ProductClocks:
         seen = self.waited[granules]
         knows = known[:, : 4 * self.groups].reshape(-1, 1, self.groups, 4)
         unknown = (seen > 0).any(axis=3) & ~((seen > 0) & (seen <= knows)).any(axis=3)
-        own = warps // 4
-        whole = own < self.groups
-        unknown[np.flatnonzero(whole), :, own[whole]] = False
         if unknown.any():
             row, k, group = (int(v) for v in np.argwhere(unknown)[0])
             other = self.machine.program.instructions[int(self.by[granules[row, k]])]
