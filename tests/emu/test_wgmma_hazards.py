@@ -289,6 +289,9 @@ def test_setmaxnreg_is_checked():
     assert caught(emu.emulate, ptx, "k", 1, 96, []).kind == "warp_divergence"
 
 
+ALL = "wgmma.wait_group.sync.aligned 0;"
+
+
 def in_ptx(*body: str) -> np.ndarray:
     """Runs `body` of a warpgroup with B all zeros at %rd1, A in %r4 and registers for accumulators; %r9 goes out."""
     lines = [
@@ -296,7 +299,7 @@ def in_ptx(*body: str) -> np.ndarray:
         ".reg .b32 %r<10>;\n.reg .f32 %f<40>;\n.reg .b64 %rd<4>;\n.shared .align 128 .b8 tile[512];",
         "mov.u32 %r0, %tid.x;", "mov.u32 %r1, tile;", "mad.lo.u32 %r2, %r0, 4, %r1;", "st.shared.u32 [%r2], 0;",
         "fence.proxy.async;", "bar.sync 0;", f"mov.u64 %rd1, {descriptor(0, 128, 256, 16)};", "mov.u32 %r4, 0;",
-        "wgmma.fence.sync.aligned;", *body, "wgmma.wait_group.sync.aligned 0;", "ld.param.u64 %rd2, [out];",
+        "wgmma.fence.sync.aligned;", *body, "ld.param.u64 %rd2, [out];",
         "mad.wide.u32 %rd2, %r0, 4, %rd2;", "st.global.u32 [%rd2], %r9;", "ret;\n}",
     ]  # fmt: skip
     return emu.emulate("\n".join(lines), "k", 1, 128, [np.ones(128, np.uint32)]).arrays[0]
@@ -326,8 +329,15 @@ def group(first: int) -> str:
 )
 def test_registers_and_their_copies_are_in_flight_until_the_wait_that_covers_them(body, what):
     if what is None:
-        assert not in_ptx(*body).any()
+        assert not in_ptx(*body, ALL).any()
         return
-    hazard = caught(in_ptx, *body)
+    hazard = caught(in_ptx, *body, ALL)
     assert hazard.kind == "wgmma_not_waited"
     assert f"the register {what[1:]} is" in hazard.message or f"the register {what} is" in hazard.message
+
+
+@pytest.mark.parametrize("body", [(group(0),), (group(0), group(4), "wgmma.wait_group.sync.aligned 1;")])
+def test_a_warp_that_ends_before_its_product_is_caught(body):
+    hazard = caught(in_ptx, *body)
+    assert hazard.kind == "wgmma_not_waited"
+    assert "the warp ends" in hazard.message

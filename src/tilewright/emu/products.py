@@ -51,6 +51,10 @@ class AsyncProducts:
         self.committed = np.zeros(warps, np.int64)
         self.finished = np.zeros(warps, np.int64)
         """Groups below this number have been waited for."""
+        self.newest = np.full(warps, FREE, np.int64)
+        """Group of the last product."""
+        self.last = np.zeros(warps, np.int64)
+        """Its instruction."""
         self.fenced = np.zeros(warps, bool)
         """Whether the warp has run wgmma.fence."""
         self.group = np.full((len(where.number), warps), FREE, np.int64)
@@ -65,6 +69,7 @@ class AsyncProducts:
         self.flights.clear()
         self.committed[:] = 0
         self.finished[:] = 0
+        self.newest[:] = FREE
         self.fenced[:] = False
         self.group[:] = FREE
 
@@ -98,6 +103,7 @@ class AsyncProducts:
             row = int(np.flatnonzero(wrong.any(axis=1))[0])
             self._late(instruction, int(numbers[row]), warps[wrong[row]])
         self.group[np.ix_(numbers, warps)] = self.committed[warps]
+        self.newest[warps], self.last[warps] = self.committed[warps], instruction.index
         self.use[numbers] = use
         self.by[numbers] = instruction.index
         for pattern in reads:
@@ -125,6 +131,13 @@ class AsyncProducts:
             if flight.waiting.any():
                 kept.append(flight)
         self.flights = kept
+
+    def leave(self, lanes: np.ndarray) -> None:
+        """Lanes (a mask) end."""
+        late = np.flatnonzero(lanes.reshape(-1, 32).any(axis=1) & (self.newest >= self.finished))
+        if len(late):
+            product = self.machine.program.instructions[int(self.last[late[0]])]
+            self._report("wgmma_not_waited", "the warp ends and has not waited for this wgmma", product, late)
 
     def snapshot(self) -> tuple[Any, ...]:
         """What is being read now, as the hazard checker names it: equal for equal states of a loop."""

@@ -221,6 +221,8 @@ class Scheduler:
         self.goto(otherwise)
         np.copyto(self.key, NOWHERE, where=leaving)
         machine = self.machine
+        if machine.products:
+            machine.products.leave(leaving)
         before = self._alive()
         self._set_live(self.live & ~leaving)
         after = self._alive()

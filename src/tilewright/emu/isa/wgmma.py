@@ -33,7 +33,7 @@ from .mma import whole_warps
 from .registry import Step, executes
 
 SIZE = {"bf16": 2, "f16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1}
-REMEMBERED = 64
+REMEMBERED = 16
 """Sets of descriptors kept at one operand."""
 
 
