@@ -144,7 +144,7 @@ def places(n: int) -> tuple[np.ndarray, np.ndarray]:
     """(row, column) of D that [thread, j, h, p] holds."""
     thread, j, h, p = np.ogrid[:128, : n // 8, :2, :2]
     row = 16 * (thread // 32) + 8 * h + thread % 32 // 4
-    return np.broadcast_arrays(row, 8 * j + 2 * (thread % 4) + p)
+    return tuple(np.broadcast_arrays(row, 8 * j + 2 * (thread % 4) + p))
 
 
 def run(
