@@ -1,0 +1,82 @@
+"""Around wgmma: its fence, groups and waits, the fence between proxies, and registers handed between warpgroups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..machine import Machine
+from ..ptx import Immediate, Instruction
+from .mma import whole_warps
+from .registry import Step, executes
+
+
+def whole_warpgroups(machine: Machine, instruction: Instruction) -> np.ndarray:
+    """The first warp, in the batch, of each warpgroup that is here with all its lanes. Complains of others."""
+    per_cta = machine.warps_per_cta // 4
+    first = (np.arange(machine.ctas)[:, None] * machine.warps_per_cta + np.arange(per_cta) * 4).reshape(-1)
+    if machine.mask is not None:
+        active = machine.mask.reshape(-1, 32).sum(axis=1)
+        first = first[(active[first[:, None] + np.arange(4)] == 32).all(axis=1)]
+    count = machine.lanes if machine.mask is None else int(np.count_nonzero(machine.mask))
+    if count != 128 * len(first):
+        left = np.ones(machine.lanes, bool) if machine.mask is None else machine.mask.copy()
+        left[(first[:, None] * 32 + np.arange(128)).reshape(-1)] = False
+        machine.report(
+            "warp_divergence",
+            f"{'.'.join(instruction.opcode.split('.')[:2])} runs without some lanes of the warpgroup; it is the work "
+            "of all 128 of four warps, the first of them a multiple of four",
+            instruction, np.flatnonzero(left), None,
+        )  # fmt: skip
+    return first
+
+
+def _by_warps(machine: Machine, instruction: Instruction, act: Callable[[], None]) -> Step:
+    def step() -> None:
+        whole_warps(machine, instruction)
+        act()
+
+    return step
+
+
+@executes("wgmma.{what:fence|commit_group}.sync.aligned", kind="control", destination="none")
+def order(machine: Machine, instruction: Instruction) -> Step:
+    """Order registers before the products to come; close the group of products issued since the last commit."""
+    if machine.products is None:
+        return _by_warps(machine, instruction, lambda: None)
+    products = machine.products
+    fence = instruction.fields["what"] == "fence"
+    return _by_warps(machine, instruction, products.fence if fence else products.commit)
+
+
+@executes("wgmma.wait_group.sync.aligned", kind="control", destination="none")
+def wait_group(machine: Machine, instruction: Instruction) -> Step:
+    """All groups but the n newest are done."""
+    n = instruction.operands[0]
+    machine.expect(instruction, isinstance(n, Immediate) and n.bits >= 0, "needs a constant")
+    assert isinstance(n, Immediate)
+    newest, products = n.bits, machine.products
+    return _by_warps(machine, instruction, (lambda: products.wait(newest)) if products else (lambda: None))
+
+
+@executes("fence.proxy.async{space:.global|.shared::cta|.shared::cluster|}", kind="control", destination="none")
+def proxy_fence(machine: Machine, instruction: Instruction) -> Step:
+    """What the active threads wrote before may be read by wgmma; that to global memory concerns nobody here."""
+    shadow = machine.shadow
+    return (lambda: None) if instruction.fields["space"] == ".global" else shadow.fence
+
+
+@executes(
+    "setmaxnreg.{inc|dec}.sync.aligned.u32", kind="control", destination="none", warpgroup=True,
+)  # fmt: skip
+def set_registers(machine: Machine, instruction: Instruction) -> Step:
+    """Registers a thread may use from here on: checked, otherwise without effect."""
+    n = instruction.operands[0]
+    right = isinstance(n, Immediate) and 24 <= n.bits <= 256 and n.bits % 8 == 0
+    machine.expect(instruction, right, "needs a constant from 24 to 256, a multiple of 8")
+
+    def step() -> None:
+        whole_warpgroups(machine, instruction)
+
+    return step
