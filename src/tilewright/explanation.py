@@ -211,15 +211,15 @@ def explain_problem(
         return Explanation(problem, gpu, gpu_source, None, "", "", (0, 1, 1), (0, 1, 1), 0, 0, bound)
     plan = plan_for(problem, gpu, rung, config, demands=demands)
     program = program_for(replace(problem, batch=min(problem.batch, GRID_BATCH)), plan)
-    product = program.product.problem
+    product, config = program.product.problem, program.product.config
     operands = len(product.epilogue.operands) if product.epilogue else 0
-    launch = plan.rung.plan(product, plan.config, Addresses(0, 0, 0, fused=(0,) * operands))
+    launch = plan.rung.plan(product, config, Addresses(0, 0, 0, fused=(0,) * operands))
     wide = plan.rung.vector_bytes > 4 and vector_out(problem)
-    resources = plan.rung.compile(product, plan.config, gpu.arch).resources if compile else None
+    resources = plan.rung.compile(product, config, gpu.arch).resources if compile else None
     return Explanation(
-        problem, gpu, gpu_source, plan, edge_reason(plan.rung, product, plan.config),
+        problem, gpu, gpu_source, plan, edge_reason(plan.rung, product, config),
         "16-byte vectors" if wide else "less than 16 bytes at a time", launch.grid, launch.block,
-        plan.rung.shared_bytes(plan.config, product), launches, bound, resources,
+        plan.rung.shared_bytes(config, product), launches, bound, resources,
         tuple(stage.name for stage in program.stages), program.workspace_bytes,
     )  # fmt: skip
 

@@ -146,6 +146,14 @@ class Stage:
     """Of a, b, c and out in its parameters."""
     scaled: bool
     """Whether alpha and beta are applied here."""
+    copies: int = 1
+    """Entries of its batch for each product: parts of k, where these are a batch."""
+
+    @property
+    def config(self) -> GemmConfig:
+        """Of the product's stage."""
+        assert isinstance(self.kernel, Tiled)
+        return self.kernel.config
 
     def compile(self, arch: Arch) -> CompiledKernel:
         """Raises ConfigRejected with the reason, CompileError with the log."""
@@ -156,7 +164,7 @@ class Stage:
         a, b, c, out = (bases[place.base] + place.offset for place in self.places)
         fused = self.problem.epilogue.operands if self.problem.epilogue else ()
         addresses = Addresses(a, b, out, c, tuple(bases[fused_base(number)] for number in range(len(fused))))
-        problem = replace(self.problem, batch=min(count, self.problem.batch))
+        problem = replace(self.problem, batch=min(count * self.copies, self.problem.batch))
         alpha, beta = (alpha, beta) if self.scaled else (1.0, 0.0)
         return self.kernel.plan(problem, addresses, alpha, beta), addresses
 
@@ -232,19 +240,32 @@ def _split_stage(
     return Stage(f"split {name}", split, work, (Place(name), Place(name), Place(name), place), False), target, place
 
 
+def _batch_of_parts(problem: GemmProblem, parts: int) -> GemmProblem:
+    """One product as a batch of products of its parts of k (Rung.check has found that they are equal)."""
+    k = problem.k // parts
+    a, b = problem.a, problem.b
+    return replace(
+        problem, k=k, batch=parts, a=replace(a, batch_stride=k * a.col_stride),
+        b=replace(b, batch_stride=k * b.row_stride),
+    )  # fmt: skip
+
+
 @lru_cache(maxsize=4096)
 def program_for(problem: GemmProblem, plan: Plan) -> Program:
     """The launches that `plan` means for `problem`. Pure."""
     workspace = _Workspace()
     stages = []
     places = {name: Place(name) for name in ("a", "b", "c", "out")}
-    product = problem
+    parts, config, product, copies = plan.config.split_k, plan.config, problem, 1
+    if parts > 1 and plan.rung.parts_as_batch:
+        config, product, copies = replace(config, split_k=1), _batch_of_parts(problem, parts), parts
+    whole = product
     for name in "ab" if plan.rung.splits else plan.packs:
         prepare = _split_stage if plan.rung.splits else _pack_stage
-        stage, lies, places[name] = prepare(name, problem, plan.config, workspace)
-        stages.append(stage)
+        stage, lies, places[name] = prepare(name, whole, config, workspace)
+        stages.append(replace(stage, copies=copies))
         product = replace(product, a=lies) if name == "a" else replace(product, b=lies)
-    parts, tiled = plan.config.split_k, Tiled(plan.rung, plan.config)
+    tiled = Tiled(plan.rung, config)
     if parts == 1:
         order = (places["a"], places["b"], places["c"], places["out"])
         stages.append(Stage("product", tiled, product, order, True))
@@ -254,7 +275,7 @@ def program_for(problem: GemmProblem, plan: Plan) -> Program:
     sums = workspace.room(parts * problem.batch * problem.m * pitch * ITEM_BYTES["f32"])
     product = replace(product, out=partial, c=None, out_dtype="f32", epilogue=None)
     order = (places["a"], places["b"], sums, sums)
-    stages.append(Stage("product", tiled, product, order, False))
+    stages.append(Stage("product", tiled, product, order, False, copies))
     total = replace(problem, k=parts, a=partial, b=Matrix(0, 0))
     order = (sums, sums, places["c"], places["out"])
     stages.append(Stage("sum of parts", SUM_PARTS, total, order, True))

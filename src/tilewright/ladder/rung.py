@@ -197,6 +197,8 @@ class Rung:
     """How it multiplies float32 operands (problems.PRECISIONS)."""
     splits: bool = False
     """Whether it reads operands that launches of their own have split into parts (program.py)."""
+    parts_as_batch: bool = False
+    """Whether parts of k are products of a batch to its kernel, which knows no parts itself (program.py)."""
     own_constants: Callable[[GemmConfig, GemmProblem], dict[str, Constant]] = _none
     """What this rung's kernel is compiled for beside what all are."""
     grid: Callable[[GemmConfig, GemmProblem], tuple[int, int, int]] = walked

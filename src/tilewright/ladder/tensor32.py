@@ -26,12 +26,28 @@ _CHAIN = 512
 """Elements of k after which accumulators of fp32x3 start anew; their sums lie behind the buffers."""
 
 
+def _sums(config: GemmConfig, problem: GemmProblem) -> int:
+    """Bytes of the chains' sums; 0 where k, or a part of it, is one chain."""
+    return 4 * config.tile_m * config.tile_n if ceil_div(problem.k, config.split_k) > _CHAIN else 0
+
+
 def _fp32x3_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
-    return _constants(config, problem) | {"chains": problem.k > _CHAIN}
+    return _constants(config, problem) | {"chains": _sums(config, problem) > 0}
 
 
 def _fp32x3_shared(config: GemmConfig, problem: GemmProblem) -> int:
-    return _buffers(6)(config, problem) + (4 * config.tile_m * config.tile_n if problem.k > _CHAIN else 0)
+    return _buffers(6)(config, problem) + _sums(config, problem)
+
+
+def _parts(config: GemmConfig, problem: GemmProblem) -> str | None:
+    """What parts of k need to be products of a batch: a batch of their own, and equal lengths of whole tiles."""
+    if config.split_k == 1:
+        return None
+    if problem.batch != 1:
+        return f"split_k={config.split_k} of {problem.batch} products; here parts of k are a batch themselves"
+    if problem.k % (config.split_k * config.tile_k) or problem.k == 0:
+        return f"k={problem.k} is no {config.split_k} parts of whole tiles of {config.tile_k}"
+    return None
 
 
 def _buffers(element_bytes: int) -> Callable[[GemmConfig, GemmProblem], int]:
@@ -41,8 +57,7 @@ def _buffers(element_bytes: int) -> Callable[[GemmConfig, GemmProblem], int]:
 
 def _ring(config: GemmConfig, problem: GemmProblem) -> int:
     """The stages of both operands' tiles, three parts an element, and the sums behind them."""
-    sums = 4 * config.tile_m * config.tile_n if problem.k > _CHAIN else 0
-    return 6 * config.stages * config.tile_k * (config.tile_m + config.tile_n) + sums
+    return 6 * config.stages * config.tile_k * (config.tile_m + config.tile_n) + _sums(config, problem)
 
 
 MOST_BORROWED = 4 * 2**30
@@ -59,9 +74,9 @@ def record_bytes(extent: int, tile_k: int, lines: int, k: int) -> int:
 
 def _borrowed(config: GemmConfig, problem: GemmProblem) -> int:
     """Bytes of both split operands, in one launch."""
-    batch = min(problem.batch, 2**16 - 1)
+    batch, parts = min(problem.batch, 2**16 - 1), config.split_k
     return sum(
-        record_bytes(extent, config.tile_k, lines, problem.k) * (batch if matrix.batch_stride else 1)
+        record_bytes(extent, config.tile_k, lines, problem.k // parts) * parts * (batch if matrix.batch_stride else 1)
         for extent, lines, matrix in (
             (config.tile_m, problem.m, problem.a), (config.tile_n, problem.n, problem.b),
         )
@@ -92,6 +107,7 @@ def _check_split(config: GemmConfig, problem: GemmProblem) -> str | None:
 
     def reasons() -> Iterator[str | None]:
         yield from _shapes(config, 32)
+        yield _parts(config, problem)
         for tile in (config.tile_m, config.tile_n):
             if 6 * tile * config.tile_k % (16 * config.threads):
                 yield f"{config.threads} threads do not copy {6 * tile * config.tile_k} B of a tile in whole passes"
@@ -121,6 +137,7 @@ def _check(step_k: int) -> Callable[[GemmConfig, GemmProblem], str | None]:
 
     def reasons(config: GemmConfig, problem: GemmProblem) -> Iterator[str | None]:
         yield from _shapes(config, 2 * step_k)
+        yield _parts(config, problem)
         if config.stages != 2:
             yield f"stages={config.stages}; it has no such choice, 2 is its value"
         for name, extent, k_inner in (
@@ -161,10 +178,12 @@ TENSOR32_RUNGS: tuple[Rung, ...] = (
         "t02_fp32x3", "every operand as three bf16 numbers, six products of them: fp32's accuracy on tensor cores",
         "gemm/t02_fp32x3.cuh", ("f32",), _FP32X3, _space((32, 64)), _fp32x3_shared, _check(16), vector_bytes=16,
         dynamic_shared=True, overlaps=True, own_constants=_fp32x3_constants, precision="fp32x3",
+        levels=("split_k",), parts_as_batch=True,
     ),
     Rung(
         "t03_fp32x3_split", "operands split once, in a pass of their own: the main loop copies and multiplies parts",
         "gemm/t03_fp32x3_split.cuh", ("f32",), _SPLIT, _split_space, _ring, _check_split, vector_bytes=16,
         dynamic_shared=True, overlaps=True, own_constants=_split_constants, precision="fp32x3", splits=True,
+        levels=("split_k",), parts_as_batch=True,
     ),
 )  # fmt: skip

@@ -186,8 +186,9 @@ def tune_problems(
 
 def _job(problem: GemmProblem, candidate: Candidate) -> Job:
     """The product's own kernel, operands packed and k split as the candidate says."""
-    rung, product = candidate.rung, program_of(problem, candidate).product.problem
-    return Job(rung.include, rung.constants(product, candidate.config), rung.entry, fused_headers(product))
+    rung, product = candidate.rung, program_of(problem, candidate).product
+    constants = rung.constants(product.problem, product.config)
+    return Job(rung.include, constants, rung.entry, fused_headers(product.problem))
 
 
 def tune_family(
