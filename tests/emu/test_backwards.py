@@ -13,6 +13,8 @@ from tilewright.ladder import GemmConfig, find_rung
 from tilewright.ops import launches
 from tilewright.ops.call import Options, read_call
 from tilewright.plan import Plan
+from tilewright.problems import GemmProblem, Matrix
+from tilewright.program import program_for
 from tilewright.tuning.inputs import Inputs
 from tilewright.tuning.verify import Pattern
 
@@ -59,6 +61,24 @@ def test_rungs_read_and_write_backwards(rung, dtype, way):
     loose = found.precision == "tf32" or dtype == "float16"
     np.testing.assert_allclose(out, expected, rtol=0, atol=3e-2 if loose else 3e-5)
     assert np.isfinite(around(out)).sum() == m * n, "nothing beside the result is written"
+
+
+def test_wmma_does_not_read_lines_that_lie_one_before_the_other():
+    """Aligned as wmma asks for, but their distance is negative: h02 reads them element by element."""
+    a, b = (np.random.default_rng(seed).standard_normal((64, 64)).astype(np.float16)[::-1] for seed in range(2))
+    with tw.emulator():
+        out = tw.matmul(a, b, rung="h02")
+    np.testing.assert_allclose(out, a.astype(np.float64) @ b, rtol=0, atol=3e-2)
+
+
+def test_packing_goes_along_the_nearer_neighbours_whichever_way_they_lie():
+    plan = Plan(find_rung("h11"), replace(SMALL, stages=3), "a test", "a test", packs=("a",))
+    for row_stride, col_stride, along_rows in ((-300, 2, False), (2, -300, True), (-2, 300, True), (300, -2, False)):
+        problem = GemmProblem.dense(100, 64, 100, dtype="f16")
+        problem = replace(problem, a=Matrix(row_stride, col_stride, alignment=2))
+        pack = program_for(problem, plan).stages[0].problem
+        assert abs(pack.a.col_stride) == 2
+        assert (pack.a.col_stride == row_stride) == along_rows
 
 
 def test_batches_epilogues_and_broadcasts_run_backwards_too():

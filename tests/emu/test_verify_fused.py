@@ -77,6 +77,13 @@ def test_results_of_hard_numbers_pass_whatever_is_fused(dtype):
     assert np.isfinite(out).mean() > 0.6
 
 
+def test_behind_what_may_overflow_a_nan_passes():
+    """Just beyond the largest number exp may be that or infinite, and the quotient 1 or NaN."""
+    a = np.nextafter(np.float32(np.log(np.finfo(np.float32).max)), np.float32(100)).reshape(1, 1)
+    out = fused_run(a, np.ones((1, 1), np.float32), epilogue=lambda acc: exp(acc) / exp(acc), verify=True)
+    assert np.isnan(out) or out == 1
+
+
 def test_every_part_of_a_call_is_verified_with_it():
     a, b = values(2, 3, 40, 21).swapaxes(-1, -2)[:, ::2], values(3, 40, 24)
     bias, c, r = values(24, dtype="float32"), values(2, 2, 21, 24, seed=1), values(21, 24)[::-1]
