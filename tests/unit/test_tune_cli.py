@@ -51,7 +51,7 @@ def test_without_a_gpu_it_says_so_in_one_line_and_leaves_with_2(tmp_path):
 
 
 def test_a_dry_run_of_a_precision_tries_its_rungs(tmp_path):
-    done = run(tmp_path, "--shapes", "256x256x256", "--precision", "fp32x3", "--keep", "6", "--dry-run")
+    done = run(tmp_path, "--shapes", "256x256x256", "--precision", "fp32x3", "--keep", "16", "--dry-run")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("fp32x3 nn 256 x 256 x 256 on ")
