@@ -101,6 +101,12 @@ def test_a_dlpack_view_has_the_producers_memory_and_gives_it_back_once(versioned
     assert gone() is None, "the deleter was not called"
 
 
+def test_a_dlpack_view_may_run_backwards():
+    array = np.arange(24, dtype=np.float32).reshape(4, 6)[::-1, ::-2]
+    view = as_operand(Exporter(array, False), "a")
+    assert (view.address, view.shape, view.strides) == (array.ctypes.data, (4, 3), (-6, -2))
+
+
 def test_a_dlpack_float64_is_refused_and_given_back():
     array = np.zeros((2, 2))
     gone = weakref.ref(array)
@@ -196,6 +202,8 @@ def test_cuda_array_interface_gives_device_strides_and_stream(gpu_two):
     assert (view.kind, view.address, view.device, view.strides) == ("cuda_array_interface", 4096, 2, (8, 1))
     assert view.stream == 7
     assert as_operand(Interface(strides=None), "a").strides == (4, 1)
+    backwards = as_operand(Interface(strides=(-16, 4)), "a")
+    assert (backwards.address, backwards.strides) == (4096, (-4, 1)), "the address is that of the first element"
     assert as_operand(Interface(stream=None), "a").stream is None
     assert as_operand(Interface(stream=1), "a").stream == 0, "1 is the legacy default stream"
 

@@ -64,7 +64,7 @@ def run_in_place(call: Call, given: tuple[Any, Any, Any, Any], asked: Request | 
         bases[fused_base(number)] = view.address
     steps: list[Step | None] = []
     try:
-        with bound_to(ordinal), _verifying(recipe, bases, stream) if call.verify else nullcontext():
+        with _verifying(recipe, bases, stream) if call.verify else nullcontext(), bound_to(ordinal):
             for number, stage, launch, at, offsets in recipe.launches(bases):
                 prepared = Prepared(kernels[number], launch, ordinal)
                 prepared.launch(launch.params, stream)
