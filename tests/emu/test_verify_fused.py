@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.arch import ARCHS
 from tilewright.emu.memory import ARENA_BASE
 from tilewright.emu.session import Emulator
 from tilewright.epilogue import erf, exp, gelu, gelu_tanh, log, maximum, rsqrt, sigmoid, silu, sqrt, tanh, where
 from tilewright.errors import WrongResult
-from tilewright.ladder import GemmConfig, rung
+from tilewright.ladder import GEMM_RUNGS, GemmConfig
+from tilewright.ladder.rung import Rung
+from tilewright.problems import GemmProblem
 
 SMALL = GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=3, group_m=8, min_blocks=4)
 HARD = np.array(
@@ -106,6 +109,17 @@ def test_out_may_be_c_or_an_operand():
         np.testing.assert_allclose(out, right, rtol=0, atol=3e-5)
 
 
+@pytest.mark.parametrize("rung", GEMM_RUNGS, ids=str)
+def test_a_config_that_makes_a_result_makes_its_bare_sums_too(rung):
+    """In fp32, whatever the result's dtype: verify runs them by the same config."""
+    arch = ARCHS["sm_90a"]
+    for out_dtype in rung.out_dtypes:
+        problem = GemmProblem.dense(333, 130, 777, dtype=rung.dtypes[0], precision=rung.precision, out_dtype=out_dtype)
+        able = [config for config in rung.space()[::7] if rung.why_not(problem, config, arch) is None]
+        assert able
+        assert not [c for c in able if rung.why_not(replace(problem, out_dtype="f32"), c, arch) is not None]
+
+
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 
@@ -149,7 +163,7 @@ def test_each_functions_range_is_close(monkeypatch):
     ],
 )
 def test_a_wrong_kernel_is_caught(monkeypatch, mistake, words):
-    plan = rung.Rung.plan
+    plan = Rung.plan
 
     def wrong(self, problem, config, addresses, alpha, beta):
         if mistake == "k stops early":
@@ -162,6 +176,6 @@ def test_a_wrong_kernel_is_caught(monkeypatch, mistake, words):
             problem = replace(problem, epilogue=replace(problem.epilogue, operands=(bias, residual)))
         return plan(self, problem, config, addresses, alpha, beta)
 
-    monkeypatch.setattr(rung.Rung, "plan", wrong)
+    monkeypatch.setattr(Rung, "plan", wrong)
     with pytest.raises(WrongResult, match=words):
         fused_run(values(32, 64), values(64, 32), bias=values(32), residual=values(32, 32), alpha=0.5, verify=True)
