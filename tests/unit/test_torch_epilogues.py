@@ -172,6 +172,65 @@ def test_compiled_functions_keep_the_operator_in_one_graph(kind):
         torch.testing.assert_close(one, other)
 
 
+class Scaled(nn.Module):
+    """Reads a global, an attribute, a number of the call, and what the function it calls reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift, self.weight = 2.0, values(3, 5, seed=2)
+
+    def forward(self, a, factor, x):
+        return tt.matmul(
+            a, self.weight, epilogue=lambda acc, x, row, *, n: scaled(acc + self.shift, x, n) * factor + row, x=x,
+            n=factor,
+        )  # fmt: skip
+
+
+def test_what_a_compiled_epilogue_reads_may_change_between_calls(monkeypatch):
+    torch.compiler.reset()
+    module = Scaled()
+    compiled = torch.compile(module, fullgraph=True, backend="eager")
+    a, x = values(4, 3, seed=1), values(5, seed=3)
+
+    def check(factor):
+        torch.testing.assert_close(compiled(a, factor, x), module(a, factor, x))
+
+    for factor in (0.25, 1.5):  # the second makes a symbol of it
+        check(factor)
+    monkeypatch.setitem(globals(), "SCALE", 0.75)
+    check(1.5)
+    module.shift = -1.0
+    check(1.5)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda acc, k=2.0, row=1: acc * k, "the parameter row, an index, has no defaults"),
+        (lambda acc, *, col: acc * col, "no index behind a \\*"),
+        (SCALE.__mul__, "functions and lambdas only"),
+        (lambda acc: acc * 1e300, "1e\\+300 is beyond float32"),
+        (lambda acc, x: acc * x, "names the operand 'x', and the call does not pass it"),
+        (lambda acc: acc if acc > 0 else 0, "Python control flow"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compiled_is_told_in_our_words(function, words):
+    torch.compiler.reset()
+    compiled = torch.compile(
+        lambda a, b: tt.matmul(a, b, epilogue=function), fullgraph=True, backend="eager", dynamic=False
+    )
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=f"InvalidEpilogue.*{words}"):
+        compiled(torch.ones(4, 2), torch.ones(2, 3))
+
+
+def test_without_fullgraph_what_cannot_be_compiled_runs_as_it_is():
+    torch.compiler.reset()
+    compiled = torch.compile(
+        lambda a, b: tt.matmul(a, b, epilogue=lambda acc, k=2.0, row=0.5: acc * k + row), backend="eager"
+    )
+    torch.testing.assert_close(compiled(torch.ones(4, 2), torch.ones(2, 3)), torch.full((4, 3), 4.5))
+
+
 @pytest.mark.parametrize(
     ("error", "words", "options"),
     [

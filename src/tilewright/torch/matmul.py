@@ -16,15 +16,14 @@ from ..ops.epilogue.recorded import parse
 from ..ops.matmul import matmul as run
 from ..problems import check_precision
 from . import fused, product
+from .traced import traced_text
 
 _NOT_HERE = frozenset(("out", "deterministic", "batch_invariant", "verify", "rung", "config"))
 """Options of tilewright.matmul that the operators do not have."""
 
 
-@torch.compiler.assume_constant_result
-def _text_of(function: Any, given: tuple[tuple[str, float | int | bool | None], ...]) -> str:
-    """The recorded expression; torch.compile calls this while it compiles."""
-    return record(function, dict(given)).text
+_record = torch.compiler.disable(record)
+"""Where torch.compile gave up a function, it is not to try again with what the function calls."""
 
 
 @torch.compiler.assume_constant_result
@@ -92,8 +91,8 @@ def _fused(
             raise InvalidEpilogue(f"activation={activation!r} is not known. Known: {', '.join(ACTIVATIONS)}.")
         text = _standard_text(tuple(operands), activation)
     else:
-        given = tuple((name, x if isinstance(x, numbers.Real) else None) for name, x in operands.items())
-        text = _text_of(epilogue, given)
+        given: dict[str, Any] = {name: x if isinstance(x, numbers.Real) else None for name, x in operands.items()}
+        text = traced_text(epilogue, given) if torch.compiler.is_dynamo_compiling() else _record(epilogue, given).text
     scale: Any = operands.get("row_scale")
     if torch.is_tensor(scale) and b.dim() > 1 and scale.dim() > 0:
         rows = a.shape[-2] if a.dim() > 1 else 1

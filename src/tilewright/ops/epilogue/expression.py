@@ -5,9 +5,10 @@ from __future__ import annotations
 import dis
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +44,22 @@ def trace_graph(function: Callable[..., Any], given: Mapping[str, Number | None]
     """The operations that `trace` notes, and the result among them."""
     if isinstance(function, np.ufunc):  # np.exp for lambda acc: np.exp(acc)
         function = _as_function(function)
+    graph = Graph()
+    return graph, call_with_symbols(function, graph, read_parameters(function, tuple(given)), given)
+
+
+class Parameter(NamedTuple):
+    """One of an epilogue's, but the first."""
+
+    name: str
+    origin: str
+    """ "operand", which the call passes; "index"; "default"."""
+    by_position: bool
+    """That it cannot be named."""
+
+
+def read_parameters(function: Callable[..., Any], given: tuple[str, ...]) -> tuple[Parameter, ...]:
+    """Raises InvalidEpilogue where parameters and the names of the operands given do not match."""
     parameters = _parameters(function)
     first, rest = parameters[0], parameters[1:]
     names = [parameter.name for parameter in rest]
@@ -58,18 +75,42 @@ def trace_graph(function: Callable[..., Any], given: Mapping[str, Number | None]
             f"{'are' if len(unknown) > 1 else 'is'} no parameter of {_title(function)}, whose parameters are "
             f"({', '.join(p.name for p in parameters)}). Name it there, or leave it away."
         )
-    graph = Graph()
-    arguments: dict[str, Any] = {}
-    for parameter in rest:
-        arguments[parameter.name] = _argument(graph, parameter, given, function)
-    by_position = [arguments.pop(p.name) for p in rest if p.kind is not inspect.Parameter.KEYWORD_ONLY]
-    result = function(graph.add(Node("sum", FLOAT)), *by_position, **arguments)
+    found = tuple(
+        Parameter(p.name, _origin(p, given, function), p.kind is inspect.Parameter.POSITIONAL_ONLY) for p in rest
+    )
+    unnamed = [parameter for parameter in found if parameter.by_position]
+    for before, after in pairwise(unnamed):
+        if before.origin == "default" and after.origin != "default":
+            raise InvalidEpilogue(
+                f"epilogue: {_title(function)} takes {after.name} by position only, behind {before.name}, which the "
+                f"call does not pass. Pass {before.name}=..., or take the slash out of the parameters."
+            )
+    return found
+
+
+def call_with_symbols(
+    function: Callable[..., Any], graph: Graph, parameters: Sequence[Parameter], given: Mapping[str, Number | None]
+) -> Traced:
+    """What the function makes of symbols, noted in `graph`. torch.compile traces this too, to see what it reads."""
+    by_position: list[Any] = []
+    by_name: dict[str, Any] = {}
+    for name, origin, no_name in parameters:
+        if origin == "default":
+            continue
+        value: Any = given[name] if origin == "operand" else None
+        if value is None:
+            value = graph.add(Node("input", FLOAT if origin == "operand" else INT, (), name))
+        if no_name:
+            by_position.append(value)
+        else:
+            by_name[name] = value
+    result = function(graph.add(Node("sum", FLOAT)), *by_position, **by_name)
     if isinstance(result, (tuple, list, dict)) or result is None:
         raise InvalidEpilogue(
             f"epilogue: {_title(function)} returned {'None' if result is None else 'a ' + type(result).__name__}; it "
             "returns one value, the result's element."
         )
-    return graph, as_float(as_traced(graph, result, "the result"), "the result")
+    return as_float(as_traced(graph, result, "the result"), "the result")
 
 
 def _as_function(ufunc: np.ufunc) -> Callable[..., Any]:
@@ -105,17 +146,14 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return parameters
 
 
-def _argument(
-    graph: Graph, parameter: inspect.Parameter, given: Mapping[str, Number | None], function: Callable[..., Any]
-) -> Any:
+def _origin(parameter: inspect.Parameter, given: tuple[str, ...], function: Callable[..., Any]) -> str:
     name = parameter.name
     if name in given:
-        value = given[name]
-        return graph.add(Node("input", FLOAT, (), name)) if value is None else value
+        return "operand"
     if parameter.default is not parameter.empty:
-        return parameter.default
+        return "default"
     if name in INDICES:
-        return graph.add(Node("input", INT, (), name))
+        return "index"
     if name in _MATMULS_OWN:
         raise InvalidEpilogue(
             f"epilogue: {_title(function)} names an operand {name!r}, which is an argument of the product itself. Give "

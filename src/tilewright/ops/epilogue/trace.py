@@ -43,7 +43,7 @@ class Graph:
 
     def add(self, node: Node) -> Traced:
         # constants by their bits: -0.0 and 0.0 differ, and NaN equals itself
-        bits = struct.pack("<d", node.value) if isinstance(node.value, float) else node.value
+        bits = node.value.hex() if isinstance(node.value, float) else node.value
         number = self._numbers.setdefault((node.op, node.kind, node.args, bits), len(self.nodes))
         if number == len(self.nodes):
             self.nodes.append(node)
@@ -72,7 +72,7 @@ def caller_line() -> str:
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back  # type: ignore[assignment]
-    if frame is None:
+    if frame is None or "/_dynamo/" in frame.f_code.co_filename:  # torch.compile follows the code, and tells lines
         return ""
     name, number = frame.f_code.co_filename, frame.f_lineno
     text = linecache.getline(name, number).strip()
