@@ -51,10 +51,29 @@ def test_results_and_gradients_are_right_against_float64(dtype, a, b):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_operator_passes_torchs_own_checks(dtype):
     a, b, c = (values(*shape, dtype=dtype, grad=True) for shape in ((33, 48), (48, 24), (24,)))
-    torch.library.opcheck(torch.ops.tilewright.matmul.default, (a, b, c, 1.5, 0.5, None, "ieee"))
+    torch.library.opcheck(torch.ops.tilewright.matmul.default, (a, b, c, 1.5, 0.5, None, "ieee", False, False))
     torch.library.opcheck(
-        torch.ops.tilewright.matmul.default, (a.detach(), b.detach().t().contiguous().t(), None, 1.0, 0.0, None, "ieee")
+        torch.ops.tilewright.matmul.default,
+        (a.detach(), b.detach().t().contiguous().t(), None, 1.0, 0.0, None, "ieee", False, False),
     )
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_rows_and_their_gradients_are_the_same_bits_among_any_number_of_rows(compiled):
+    def rows(x, weight, bias):
+        return tt.linear(x, weight, bias, "silu", batch_invariant=True)
+
+    call = torch.compile(rows, fullgraph=True) if compiled else rows
+    weight, bias = values(96, 4096, dtype=torch.bfloat16), values(96, dtype=torch.bfloat16)
+    x, seed = values(2048, 4096, dtype=torch.bfloat16), values(2048, 96, dtype=torch.bfloat16)
+    found = []
+    for count in (2048, 7):  # the second would be split along k
+        given = x[:count].clone().requires_grad_()
+        result = call(given, weight, bias)
+        result.backward(seed[:count])
+        found.append((result.detach()[:7], given.grad[:7]))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
 
 
 def test_compiled_models_keep_the_operator_in_one_graph():
@@ -172,4 +191,4 @@ def test_the_fused_operator_passes_torchs_own_checks():
     a, b, bias, r = (values(*shape, grad=True) for shape in ((33, 48), (48, 24), (24,), (33, 24)))
     text = _standard_text(("bias", "residual"), "silu")
     operator = torch.ops.tilewright.fused_matmul.default
-    torch.library.opcheck(operator, (a, b, None, 1.0, 0.0, None, text, [bias, r], "ieee"))
+    torch.library.opcheck(operator, (a, b, None, 1.0, 0.0, None, text, [bias, r], "ieee", False, False))

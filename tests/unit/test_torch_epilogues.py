@@ -142,9 +142,10 @@ def test_the_operator_passes_torchs_own_checks():
     a, b, c, bias, r = (values(*s, dtype=torch.float32) for s in ((3, 4, 5), (5, 6), (6,), (4, 1), (3, 4, 6)))
     operator = torch.ops.tilewright.fused_matmul.default
     text = _standard_text(("bias", "residual"), "silu")
-    torch.library.opcheck(operator, (a, b, c, 1.5, 0.5, None, text, [bias, r], "ieee"))
+    torch.library.opcheck(operator, (a, b, c, 1.5, 0.5, None, text, [bias, r], "ieee", False, False))
     torch.library.opcheck(
-        operator, (a.detach(), b.detach(), None, 1.0, 0.0, torch.float16, text, [bias.detach(), r], "ieee")
+        operator,
+        (a.detach(), b.detach(), None, 1.0, 0.0, torch.float16, text, [bias.detach(), r], "ieee", False, False),
     )
 
 
@@ -242,7 +243,11 @@ def test_without_fullgraph_what_cannot_be_compiled_runs_as_it_is():
         (InvalidEpilogue, "torch's relu met a traced value", {"epilogue": lambda acc: torch.relu(acc)}),
         (InvalidOperand, "bias is a float, not a tensor", {"bias": 2.0}),
         (InvalidOperand, "residual is a torch.int32", {"residual": torch.ones(4, 3, dtype=torch.int32)}),
-        (InvalidOperand, "row_scale (5, 1) does not broadcast", {"row_scale": torch.ones(5)}),
+        (
+            InvalidOperand,
+            "row_scale (5,) does not broadcast to the result's shape (4, 3) (one number a row)",
+            {"row_scale": torch.ones(5)},
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_as_matmul_refuses_it(error, words, options):

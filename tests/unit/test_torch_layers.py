@@ -27,7 +27,7 @@ def values(*shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize(("a", "b"), SHAPES)
 def test_the_fake_has_the_shape_and_strides_of_the_product(a, b):
     meta = torch.ops.tilewright.matmul(
-        torch.empty(a, device="meta"), torch.empty(b, device="meta"), None, 1.0, 0.0, None, "ieee"
+        torch.empty(a, device="meta"), torch.empty(b, device="meta"), None, 1.0, 0.0, None, "ieee", False, False
     )
     real = torch.matmul(values(*a), values(*b))
     assert meta.shape == real.shape
@@ -36,14 +36,25 @@ def test_the_fake_has_the_shape_and_strides_of_the_product(a, b):
 
 def test_the_fake_has_the_dtype_asked_for():
     a = torch.empty(4, 5, device="meta", dtype=torch.bfloat16)
-    assert torch.ops.tilewright.matmul(a, a.t(), None, 1.0, 0.0, torch.float32, "ieee").dtype == torch.float32
-    assert torch.ops.tilewright.matmul(a, a.t(), None, 1.0, 0.0, None, "ieee").dtype == torch.bfloat16
+    assert (
+        torch.ops.tilewright.matmul(a, a.t(), None, 1.0, 0.0, torch.float32, "ieee", False, False).dtype
+        == torch.float32
+    )
+    assert torch.ops.tilewright.matmul(a, a.t(), None, 1.0, 0.0, None, "ieee", False, False).dtype == torch.bfloat16
 
 
 def test_shapes_that_do_not_fit_are_refused_when_tracing():
     with pytest.raises(Exception, match="do not fit"):
         torch.ops.tilewright.matmul(
-            torch.empty(4, 5, device="meta"), torch.empty(4, 5, device="meta"), None, 1.0, 0.0, None, "ieee"
+            torch.empty(4, 5, device="meta"),
+            torch.empty(4, 5, device="meta"),
+            None,
+            1.0,
+            0.0,
+            None,
+            "ieee",
+            False,
+            False,
         )
 
 
@@ -75,36 +86,42 @@ def test_gradients_of_gradients_exist():
 
 def test_the_operator_passes_torchs_own_checks():
     a, b, c = values(3, 4, 5).requires_grad_(), values(5, 6).requires_grad_(), values(6).requires_grad_()
-    torch.library.opcheck(torch.ops.tilewright.matmul.default, (a, b, c, 1.5, 0.5, None, "ieee"))
-    torch.library.opcheck(torch.ops.tilewright.matmul.default, (a, b, c, 1.5, 0.5, None, "fp32x3"))
+    torch.library.opcheck(torch.ops.tilewright.matmul.default, (a, b, c, 1.5, 0.5, None, "ieee", False, False))
+    torch.library.opcheck(torch.ops.tilewright.matmul.default, (a, b, c, 1.5, 0.5, None, "fp32x3", True, True))
     torch.library.opcheck(
-        torch.ops.tilewright.matmul.default, (a.detach(), b.detach(), None, 1.0, 0.0, torch.float16, "ieee")
+        torch.ops.tilewright.matmul.default,
+        (a.detach(), b.detach(), None, 1.0, 0.0, torch.float16, "ieee", False, False),
     )
 
 
-@pytest.mark.parametrize("fused", [{}, {"bias": 3, "activation": "silu"}], ids=["bare", "fused"])
-def test_gradients_are_products_of_the_same_precision(fused, monkeypatch):
-    """The operators' kernel for CPUs is told the precision, of each of the three products."""
+@pytest.fixture
+def told():
+    """What the operator's kernel for CPUs is told of precision, deterministic and batch_invariant, in order."""
     from tilewright.torch import product
 
-    told = []
-    plain = product._on_cpu
+    found, plain = [], product._on_cpu
 
     def kernel(*arguments):
-        told.append(arguments[6] if len(arguments) > 6 else "ieee")
+        found.append(arguments[6:])
         return plain(*arguments)
 
     product.matmul_op.register_kernel("cpu")(kernel)
-    try:
-        a, b = values(3, 5, seed=1).requires_grad_(), values(5, 3, seed=2).requires_grad_()
-        given = {name: values(size) if isinstance(size, int) else size for name, size in fused.items()}
-        result = tt.matmul(a, b, precision="fp32x3", **given)
-        torch.testing.assert_close(result, tt.matmul(a, b, **given))
-        told.clear()
-        result.sum().backward()
-        assert told == ["fp32x3"] * (3 if fused else 2)  # behind an epilogue the sum is made again
-    finally:
-        product.matmul_op.register_kernel("cpu")(plain)
+    yield found
+    product.matmul_op.register_kernel("cpu")(plain)
+
+
+@pytest.mark.parametrize("fused", [{}, {"bias": 3, "activation": "silu"}], ids=["bare", "fused"])
+def test_the_gradients_products_keep_the_promises_of_the_product(fused, told):
+    a, b = values(3, 5, seed=1).requires_grad_(), values(5, 3, seed=2).requires_grad_()
+    given = {name: values(size) if isinstance(size, int) else size for name, size in fused.items()}
+    result = tt.matmul(a, b, precision="fp32x3", deterministic=True, batch_invariant=True, **given)
+    torch.testing.assert_close(result, tt.matmul(a, b, **given))
+    assert told == [("fp32x3", True, True), ("ieee", False, False)]
+    told.clear()
+    result.sum().backward()
+    by_rows, over_rows = ("fp32x3", True, True), ("fp32x3", True, False)
+    # behind an epilogue the sum is made again first
+    assert told == [by_rows, by_rows, over_rows] if fused else [by_rows, over_rows]
 
 
 @pytest.mark.parametrize("name", ["alpha", "beta"])
@@ -118,7 +135,7 @@ def test_a_scale_whose_gradient_would_be_lost_is_refused(name):
     torch.testing.assert_close(given, tt.matmul(a, b, c=c, **{name: 2.0}).detach())
 
 
-@pytest.mark.parametrize("option", ["deterministic", "batch_invariant", "verify", "out", "rung", "config"])
+@pytest.mark.parametrize("option", ["verify", "out", "rung", "config"])
 def test_an_option_that_the_operator_lacks_is_refused_with_gradients_or_not(option):
     for grad in (True, False):
         with (
@@ -203,6 +220,35 @@ def test_tied_weights_stay_tied_and_a_choice_is_respected():
     assert tt.replace_linears(model, where=lambda name, module: module.out_features == 8) == 2
     assert model[0].weight is model[1].weight
     assert type(model[2]) is torch.nn.Linear
+
+
+PROMISES = {"precision": "fp32x3", "deterministic": True, "batch_invariant": True}
+
+
+@pytest.mark.parametrize("made", ["linear", "Linear", "replace_linears"])
+def test_layers_pass_on_what_they_promise(made, monkeypatch):
+    asked = []
+    monkeypatch.setitem(tt.linear.__globals__, "matmul", lambda *_, **options: asked.append(options) or torch.empty(0))
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    layer = tt.Linear(8, 4, **PROMISES) if made == "Linear" else torch.nn.Linear(8, 4)
+    if made == "linear":
+        tt.linear(values(2, 8), layer.weight, layer.bias, out_dtype=torch.float16, **PROMISES)
+        assert asked[0]["out_dtype"] == torch.float16
+    else:
+        assert made == "Linear" or tt.replace_linears(layer, **PROMISES) == 1
+        layer(values(2, 8))
+        assert repr(layer).endswith("bias=True, precision=fp32x3, deterministic=True, batch_invariant=True)")
+    assert PROMISES.items() <= asked[0].items()
+
+
+def test_a_layer_on_the_cpu_says_what_it_does_not_promise():
+    layer = tt.Linear(3, 4, batch_invariant=True)
+    with pytest.warns(UserWarning, match="torch's own linear runs instead, without batch_invariant"):
+        layer(values(2, 3))
+    with pytest.raises(InvalidOperand, match="'fp64' is not known"):
+        tt.Linear(3, 4, precision="fp64")
+    with pytest.raises(InvalidOperand, match="'fp64' is not known"):
+        tt.replace_linears(layer, precision="fp64")
 
 
 def test_subclasses_of_linear_are_left_alone():

@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from ..errors import InvalidOperand
+from ..problems import check_precision
 from .matmul import matmul
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -28,15 +29,17 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 def linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, activation: str | None = None,
-    residual: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None, *, out_dtype: torch.dtype | None = None, precision: str = "ieee",
+    deterministic: bool = False, batch_invariant: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """activation(x @ weight.T + bias) + residual, in one kernel, with gradients.
 
     x [..., in_features]; weight [out_features, in_features]; bias [out_features]; activation: None, "relu", "gelu",
     "gelu_tanh", "silu", "sigmoid" or "tanh"; residual broadcasts to the result. Bias, activation and residual are
-    computed inside the kernel, in float32, before the result is rounded. Under torch.autocast operands are cast as
-    torch.nn.functional.linear would. CPU tensors and other dtypes take torch's own, said once by a warning. Raises
-    InvalidOperand for an unknown activation, and as tilewright.matmul does.
+    computed inside the kernel, in float32, before the result is rounded to out_dtype, by default x's. precision,
+    deterministic, batch_invariant: as tilewright.torch.matmul has them. Under torch.autocast operands are cast as
+    torch.nn.functional.linear would. CPU tensors and other dtypes take torch's own, which knows nothing of these
+    three; a warning says so once. Raises InvalidOperand for an unknown activation, and as tilewright.matmul does.
     """
     if activation is not None and activation not in ACTIVATIONS:
         raise InvalidOperand(f"activation {activation!r} is not known. There are: {', '.join(ACTIVATIONS)}.")
@@ -45,45 +48,69 @@ def linear(
         x, weight = x.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
     if x.is_cuda and x.dtype in _DTYPES:
-        return matmul(x, weight.t(), bias=bias, activation=activation, residual=residual)
+        return matmul(
+            x, weight.t(), bias=bias, activation=activation, residual=residual, out_dtype=out_dtype,
+            precision=precision, deterministic=deterministic, batch_invariant=batch_invariant,
+        )  # fmt: skip
     if not torch.compiler.is_compiling():
+        unkept = {"precision": precision != "ieee", "deterministic": deterministic, "batch_invariant": batch_invariant}
+        names = ", ".join(name for name, asked in unkept.items() if asked)
         warnings.warn(
-            f"tilewright has no kernel for {x.dtype} on {x.device.type}; torch's own linear runs instead.",
+            f"tilewright has no kernel for {x.dtype} on {x.device.type}; torch's own linear runs instead"
+            f"{f', without {names}' if names else ''}.",
             stacklevel=2,
         )
     result = functional.linear(x, weight, bias)
     if activation is not None:
         result = ACTIVATIONS[activation](result)
-    return result if residual is None else result + residual
+    result = result if residual is None else result + residual
+    return result if out_dtype is None else result.to(out_dtype)
 
 
 class Linear(nn.Linear):
     """torch.nn.Linear, multiplied by tilewright: the same parameters, state dict and representation.
 
-    `activation`, None or a name that `linear` knows, is computed in the same kernel.
+    `activation`, None or a name that `linear` knows, is computed in the same kernel. `precision`, `deterministic` and
+    `batch_invariant` are what `linear` takes.
     """
 
     activation: str | None = None
+    precision: str = "ieee"
+    deterministic: bool = False
+    batch_invariant: bool = False
 
-    def __init__(self, *args: Any, activation: str | None = None, **kwargs: Any) -> None:
-        """As torch.nn.Linear. Raises InvalidOperand for an unknown activation."""
+    def __init__(
+        self, *args: Any, activation: str | None = None, precision: str = "ieee", deterministic: bool = False,
+        batch_invariant: bool = False, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        """As torch.nn.Linear. Raises InvalidOperand for an unknown activation or precision."""
         super().__init__(*args, **kwargs)
         if activation is not None and activation not in ACTIVATIONS:
             raise InvalidOperand(f"activation {activation!r} is not known. There are: {', '.join(ACTIVATIONS)}.")
         self.activation = activation
+        self._promise(precision, deterministic, batch_invariant)
+
+    def _promise(self, precision: str, deterministic: bool, batch_invariant: bool) -> None:
+        check_precision(precision, "f32")
+        self.precision, self.deterministic, self.batch_invariant = precision, deterministic, batch_invariant
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """input [..., in_features] -> [..., out_features]."""
-        return linear(input, self.weight, self.bias, self.activation)
+        return linear(
+            input, self.weight, self.bias, self.activation, precision=self.precision,
+            deterministic=self.deterministic, batch_invariant=self.batch_invariant,
+        )  # fmt: skip
 
     def extra_repr(self) -> str:
-        told = super().extra_repr()
-        return told if self.activation is None else f"{told}, activation={self.activation}"
+        own = {name: getattr(self, name) for name in ("activation", "precision", "deterministic", "batch_invariant")}
+        told = (f"{name}={value}" for name, value in own.items() if value != getattr(Linear, name))
+        return ", ".join((super().extra_repr(), *told))
 
 
 def replace_linears(
-    model: nn.Module, where: Callable[[str, nn.Linear], bool] | None = None, *, fuse: bool = False
-) -> int:
+    model: nn.Module, where: Callable[[str, nn.Linear], bool] | None = None, *, fuse: bool = False,
+    precision: str = "ieee", deterministic: bool = False, batch_invariant: bool = False,
+) -> int:  # fmt: skip
     """Make every torch.nn.Linear of `model`, itself included, a `Linear`, in place; returns how many there were.
 
     `where(name, module)` chooses. Parameters, tied weights, hooks, buffers, training mode and device stay what they
@@ -92,11 +119,16 @@ def replace_linears(
     fuse: where an nn.Sequential has ReLU, GELU, SiLU, Sigmoid or Tanh behind such a layer, the layer computes it too
     and an nn.Identity takes its place. Left alone are layers that the model holds more than once, and layers and
     activations with hooks, which would see other values. What forward methods call themselves is not looked into.
+
+    precision, deterministic, batch_invariant: what the replaced layers have of them. Raises InvalidOperand for an
+    unknown precision.
     """
+    check_precision(precision, "f32")
     count = 0
     for name, module in model.named_modules():
         if type(module) is nn.Linear and (where is None or where(name, module)):
             module.__class__ = Linear
+            cast(Linear, module)._promise(precision, deterministic, batch_invariant)
             count += 1
     if fuse:
         times = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))

@@ -18,7 +18,7 @@ from ..problems import check_precision
 from . import fused, product
 from .traced import traced_text
 
-_NOT_HERE = frozenset(("out", "deterministic", "batch_invariant", "verify", "rung", "config"))
+_NOT_HERE = frozenset(("out", "verify", "rung", "config"))
 """Options of tilewright.matmul that the operators do not have."""
 
 
@@ -40,15 +40,18 @@ def matmul(
     a: torch.Tensor, b: torch.Tensor, *, c: torch.Tensor | None = None, alpha: float = 1.0, beta: float | None = None,
     out_dtype: torch.dtype | None = None, bias: torch.Tensor | None = None, activation: str | None = None,
     residual: torch.Tensor | None = None, row_scale: torch.Tensor | None = None, col_scale: torch.Tensor | None = None,
-    epilogue: Callable[..., Any] | None = None, precision: str = "ieee", **operands: Any,
+    epilogue: Callable[..., Any] | None = None, precision: str = "ieee", deterministic: bool = False,
+    batch_invariant: bool = False, **operands: Any,
 ) -> torch.Tensor:  # fmt: skip
     """alpha * (a @ b) + beta * c with what is fused behind it, and gradients; torch.compile keeps it as one operator.
 
     a [..., m, k], b [..., k, n]: float32, float16 or bfloat16 CUDA tensors of one dtype, any strides; batch axes
     broadcast. c broadcasts to the result and has its dtype. bias, activation, residual, row_scale, col_scale, epilogue
-    and its operands, precision: as tilewright.matmul has them; the gradients' products have the same precision. On CPU
-    tensors torch's own operations run, in their own precision.
+    and its operands, precision, deterministic, batch_invariant: as tilewright.matmul has them. On CPU tensors torch's
+    own operations run, in their own precision and order, which promise nothing.
 
+    The gradients' products have the same precision, and are deterministic if the product is. batch_invariant makes
+    a's gradient so too; b's is a sum over all rows, and what is broadcast is summed by torch.
     Gradients reach a, b, c and every tensor among the operands. With an epilogue the backward pass makes the sum again,
     by a product in float32, where the expression's derivative needs it; at a tie of maximum or minimum each side gets
     half. Raises as tilewright.matmul does.
@@ -69,46 +72,49 @@ def matmul(
         c = None
     if precision != "ieee":
         check_precision(precision, "f32" if a.dtype == torch.float32 else str(a.dtype))
+    how = product.How(precision, deterministic, batch_invariant)
     tensors = [x for x in (a, b, c, bias, residual, row_scale, col_scale, *operands.values()) if torch.is_tensor(x)]
     needs_graph = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if torch.compiler.is_compiling() or needs_graph or type(a) is not torch.Tensor or not a.is_cuda:
         asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
         if asked is None:
-            return torch.ops.tilewright.matmul(a, b, c, alpha, beta, out_dtype, precision)
-        return _fused(a, b, c, alpha, beta, out_dtype, precision, epilogue, activation, dict(asked.operands))
+            return torch.ops.tilewright.matmul(a, b, c, alpha, beta, out_dtype, *how)
+        return _fused(a, b, c, alpha, beta, out_dtype, how, epilogue, activation, dict(asked.operands))
     return run(  # a third of an operator's host time
         a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, bias=bias, activation=activation, residual=residual,
-        row_scale=row_scale, col_scale=col_scale, epilogue=epilogue, precision=precision, **operands,
+        row_scale=row_scale, col_scale=col_scale, epilogue=epilogue, precision=precision, deterministic=deterministic,
+        batch_invariant=batch_invariant, **operands,
     )  # fmt: skip
 
 
 def _fused(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float,
-    out_dtype: torch.dtype | None, precision: str, epilogue: Any, activation: str | None, operands: dict[str, Any],
+    out_dtype: torch.dtype | None, how: product.How, epilogue: Any, activation: str | None, operands: dict[str, Any],
 ) -> torch.Tensor:  # fmt: skip
     if epilogue is None:
         if activation is not None and activation not in ACTIVATIONS:
             raise InvalidEpilogue(f"activation={activation!r} is not known. Known: {', '.join(ACTIVATIONS)}.")
         text = _standard_text(tuple(operands), activation)
     else:
-        given: dict[str, Any] = {name: x if isinstance(x, numbers.Real) else None for name, x in operands.items()}
-        text = traced_text(epilogue, given) if torch.compiler.is_dynamo_compiling() else _record(epilogue, given).text
+        known: dict[str, Any] = {name: x if isinstance(x, numbers.Real) else None for name, x in operands.items()}
+        text = traced_text(epilogue, known) if torch.compiler.is_dynamo_compiling() else _record(epilogue, known).text
+    given = dict(operands)
     scale: Any = operands.get("row_scale")
     if torch.is_tensor(scale) and b.dim() > 1 and scale.dim() > 0:
         rows = a.shape[-2] if a.dim() > 1 else 1
         if scale.dim() == 1 or scale.shape[-1] != 1 or scale.shape[-2] not in (1, rows):
             operands["row_scale"] = scale.unsqueeze(-1)  # one number a row
     if not torch.compiler.is_compiling():  # else the operator's fake kernel looks
-        _check(operands, product.product_shape(a, b), epilogue is not None)
+        _check(operands, given, product.product_shape(a, b), epilogue is not None)
     tensors = [operands[name] for name in _operands_of(text)]
-    return torch.ops.tilewright.fused_matmul(a, b, c, alpha, beta, out_dtype, text, tensors, precision)
+    return torch.ops.tilewright.fused_matmul(a, b, c, alpha, beta, out_dtype, text, tensors, *how)
 
 
-def _check(operands: dict[str, Any], shape: list[Any], may_be_numbers: bool) -> None:
-    """Raises InvalidOperand."""
+def _check(operands: dict[str, Any], given: dict[str, Any], shape: list[Any], may_be_numbers: bool) -> None:
+    """Raises InvalidOperand, which names shapes as they were `given`."""
     for name, operand in operands.items():
         if torch.is_tensor(operand) and operand.is_floating_point():
-            fused.check_over_result(name, operand, shape)
+            fused.check_over_result(name, operand, shape, given[name].shape)
         elif not (may_be_numbers and isinstance(operand, numbers.Real)):
             kind = operand.dtype if torch.is_tensor(operand) else type(operand).__name__
             raise InvalidOperand(f"{name} is a {kind}, not a tensor of floats.")
