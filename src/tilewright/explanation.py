@@ -124,8 +124,8 @@ def refused_rows(refused: Sequence[tuple[str, str, str]]) -> list[tuple[str, str
 
 PRECISION_COSTS = {
     "ieee": "",
-    "tf32": " rounded to tf32 (11 bits: errors near 2^-12 of each operand)",
-    "fp32x3": " as accurately as fp32, by six products of three bf16 parts an operand",
+    "tf32": ", operands rounded to tf32 (11 bits: errors near 2^-12 of each operand)",
+    "fp32x3": ", as accurately as fp32, by six products of three bf16 parts an operand",
 }
 """What a precision means, as `describe` says it."""
 

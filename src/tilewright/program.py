@@ -16,7 +16,6 @@ from .jit import CompiledKernel, Launch, compile_rung
 from .jit.source import Constant
 from .ladder.fused import fused_headers
 from .ladder.rung import Addresses, GemmConfig, Rung, ceil_div, pack_args, result_constants
-from .ladder.tensor import CPP_TYPES
 from .ladder.tensor32 import record_bytes
 from .problems import ITEM_BYTES, GemmProblem, Matrix
 
@@ -66,7 +65,7 @@ PACK = Helper(
 )  # fmt: skip
 SUM_PARTS = Helper(
     "sum_parts", 128, 1,
-    lambda p: result_constants(p) | {"out_type": CPP_TYPES[p.out_dtype], "edge": True, "split_k": 1},
+    lambda p: result_constants(p) | {"edge": True, "split_k": 1},
     lambda p: p.m * ceil_div(p.n, 4),
 )  # fmt: skip
 

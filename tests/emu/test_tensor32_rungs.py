@@ -29,14 +29,14 @@ def fp32(*sizes, **changes) -> Case:
 CASES = [
     # whole tiles: every layout, four tiles along k and one
     fp32(64, 32, 128, layouts="nn"),
-    fp32(32, 64, 32, layouts="tt", alpha=1.5, beta=-0.5),
+    fp32(32, 64, 32, layouts="tt", out_dtype="bf16", alpha=1.5, beta=-0.5),
     fp32(64, 64, 64, layouts="nt", out="o", batch=2, shared_b=True),
     # ragged: lines that 16-byte loads can read, then lines that they cannot; thin; every other element
-    fp32(40, 36, 44, layouts="tn", out="t", beta=1.0),
+    fp32(40, 36, 44, layouts="tn", out="t", out_dtype="f16", beta=1.0),
     fp32(45, 70, 37, layouts="nn", out="q", alpha=-1.0, beta=2.0, c="q"),
-    fp32(1, 33, 50, layouts="ss", out="s", batch=2),
+    fp32(1, 33, 50, layouts="ss", out="s", out_dtype="bf16", batch=2),
     # chains of 512 along k
-    fp32(20, 32, 1100, layouts="nt"),
+    fp32(20, 32, 1100, layouts="nt", out_dtype="f16"),
 ]
 
 

@@ -13,8 +13,7 @@ from ..errors import ConfigRejected
 from ..jit import CompiledKernel, Launch
 from ..jit.compile import compile_unit
 from ..jit.source import Constant, render
-from .rung import ceil_div
-from .tensor import CPP_TYPES
+from .rung import CPP_TYPES, ceil_div
 
 D_HEADS = (32, 64, 96, 128, 192, 256)
 KERNEL = "attention/kernel.cuh"

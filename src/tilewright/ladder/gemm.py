@@ -56,10 +56,6 @@ def _async_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Cons
     }
 
 
-def _multistage_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
-    return _async_constants(config, problem) | {"split_k": config.split_k}
-
-
 # --- what a config must satisfy --------------------------------------------------------------------------------------
 
 
@@ -270,7 +266,7 @@ FP32_RUNGS: tuple[Rung, ...] = (
     Rung(
         "f12_multistage", "a ring of stages, fragments loaded ahead across tiles: several copies always under way",
         "gemm/f12_multistage.cuh", ("f32",), _MULTISTAGE, _multistage_space, _transposed_tiles, _check_stages,
-        vector_bytes=16, dynamic_shared=True, overlaps=True, own_constants=_multistage_constants,
+        vector_bytes=16, dynamic_shared=True, overlaps=True, own_constants=_async_constants,
         levels=("split_k",),
     ),
 )  # fmt: skip

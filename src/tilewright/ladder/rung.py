@@ -87,7 +87,7 @@ def no_block(config: GemmConfig) -> str | None:
     return None
 
 
-_OWN_CONSTANTS = ("cache", "fragment_sets", "split_k", "slices_k")
+_OWN_CONSTANTS = ("cache", "fragment_sets", "slices_k")
 """Fields of a config that only the rungs which use them compile in (Rung.own_constants)."""
 
 
@@ -138,6 +138,8 @@ def pack_args(problem: GemmProblem, addresses: Addresses, alpha: float, beta: fl
     return args + pack_fused(problem, addresses.fused)
 
 
+CPP_TYPES = {"f32": "float", "bf16": "struct bf16", "f16": "struct f16"}
+"""The device code's types. They are declared behind the generated constants: hence `struct`."""
 UNITS = {"none": 0, "col": 1, "row": 2}
 """Matrix.unit as device code has it (cuda/gemm/args.cuh)."""
 
@@ -152,11 +154,14 @@ def vector_out(problem: GemmProblem) -> bool:
 
 
 def result_constants(problem: GemmProblem) -> dict[str, Constant]:
-    """What a kernel that stores results is compiled for: how C and out lie."""
+    """What a kernel that stores results is compiled for: C's and out's type, and how they lie."""
     out_unit = problem.out.unit(problem.m, problem.n)
     if problem.c is not None and problem.c.unit(problem.m, problem.n) != out_unit:
         out_unit = "none"
-    return {"vector_out": vector_out(problem), "use_c": problem.use_c, "out_unit": UNITS[out_unit]}
+    return {
+        "out_type": CPP_TYPES[problem.out_dtype], "vector_out": vector_out(problem), "use_c": problem.use_c,
+        "out_unit": UNITS[out_unit],
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -189,8 +194,6 @@ class Rung:
     """Whether four warps multiply as one, both operands from shared memory (wgmma)."""
     stays: bool = False
     """Whether its blocks take tile after tile (jit.launch.Launch.resident)."""
-    out_dtypes: tuple[str, ...] = ("f32",)
-    """Types that the result and C can have."""
     levels: tuple[str, ...] = ()
     """Fields of a config that its kernel knows beside those that its default sets."""
     precision: str = "ieee"
@@ -215,8 +218,6 @@ class Rung:
             return f"{self.id} multiplies {', '.join(self.dtypes)}; the operands are {problem.dtype}"
         if problem.precision != self.precision:
             return f"{self.id} multiplies with precision {self.precision!r}; asked for is {problem.precision!r}"
-        if problem.out_dtype not in self.out_dtypes:
-            return f"{self.id} makes results in {', '.join(self.out_dtypes)}; asked for is {problem.out_dtype}"
         if arch.compute_capability < self.least_capability:
             need, have = ("{}.{}".format(*cc) for cc in (self.least_capability, arch.compute_capability))
             return f"{self.id} needs compute capability {need}; {arch} has {have}"

@@ -7,10 +7,8 @@ from itertools import product
 
 from ..jit.source import Constant
 from ..problems import ITEM_BYTES, GemmProblem, Matrix
-from .rung import GemmConfig, Rung
+from .rung import CPP_TYPES, GemmConfig, Rung
 
-CPP_TYPES = {"f32": "float", "bf16": "struct bf16", "f16": "struct f16"}
-"""The device code's types. They are declared behind the generated constants: hence `struct`."""
 SHAPES = ((16, 16), (32, 8), (8, 32))
 """The shapes of one wmma product, m x n; k is 16."""
 _SHARED_OF_AN_SM = 228 * 1024
@@ -39,11 +37,9 @@ def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
         "a_edge": reaches_out(problem.a, (problem.m, problem.k), (config.tile_m, config.tile_k)),
         "b_edge": reaches_out(problem.b, (problem.k, problem.n), (config.tile_k, config.tile_n)),
         "in_type": CPP_TYPES[problem.dtype],
-        "out_type": CPP_TYPES[problem.out_dtype],
         "a_wide": wide(problem.a, problem.m, problem.k, problem.dtype),
         "b_wide": wide(problem.b, problem.k, problem.n, problem.dtype),
         "fragment_sets": config.fragment_sets,
-        "split_k": config.split_k,
         "slices_k": config.slices_k,
         "alone": 2 * _ring(config, problem) > _SHARED_OF_AN_SM,
     }
@@ -278,7 +274,7 @@ def _rung(id: str, teaches: str, default: GemmConfig, space: Callable[[], tuple[
           stays: bool = False) -> Rung:  # fmt: skip
     return Rung(
         id, teaches, f"gemm/{id}.cuh", _HALVES, default, space, shared_bytes, check, vector_bytes=16,
-        dynamic_shared=dynamic_shared, overlaps=overlaps, out_dtypes=tuple(CPP_TYPES), own_constants=_constants,
+        dynamic_shared=dynamic_shared, overlaps=overlaps, own_constants=_constants,
         levels=levels, only_on="sm_90a" if warpgroups else "", warpgroups=warpgroups, stays=stays,
     )  # fmt: skip
 

@@ -14,10 +14,8 @@ from .tensor import first_reason, power_of_two, wide
 def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
     return {
         "in_type": "float",
-        "out_type": "float",
         "a_wide": wide(problem.a, problem.m, problem.k, problem.dtype),
         "b_wide": wide(problem.b, problem.k, problem.n, problem.dtype),
-        "split_k": 1,
         "slices_k": 1,
     }
 

@@ -13,7 +13,7 @@ from ..ladder.rung import GemmConfig
 from ..plan import Demands
 from ..problems import INDEX, Epilogue, FusedOperand
 from .dlpack import dense_strides
-from .dtypes import DTYPE_NAMES, parse_dtype, result_dtypes
+from .dtypes import DTYPE_NAMES, parse_dtype
 from .epilogue.fusion import Fusion, Request, read_fusion
 from .extents import check_out, same_view
 from .operands import Operand, as_operand
@@ -113,8 +113,7 @@ def read_call(
                              f"exactly {shapes.result}.")  # fmt: skip
     if c_view is not None and c_view.dtype != out_view.dtype:
         names = DTYPE_NAMES[c_view.dtype], DTYPE_NAMES[out_view.dtype]
-        can_be = out_given is None and c_view.dtype in result_dtypes(a_view.dtype)
-        way_out = f"Convert c, or ask for out_dtype={c_view.dtype!r}." if can_be else "Convert c."
+        way_out = f"Convert c, or ask for out_dtype={c_view.dtype!r}." if out_given is None else "Convert c."
         raise InvalidOperand(f"c is {names[0]} and the result {names[1]}. {way_out}")
     views = fusion.views if fusion is not None else ()
     is_out = _check_overlaps(out_given, [a_view, b_view], c_view, views, shapes)
@@ -201,20 +200,13 @@ def _check_pair(a: Operand, other: Operand) -> None:
 
 
 def _result_dtype(a: Operand, out: Operand | None, asked: Any) -> str:
-    """The result's dtype: what is asked for, else out's, else a's. Raises InvalidOperand for one that none can make."""
+    """The result's dtype: what is asked for, else out's, else a's. Raises InvalidOperand where both say another."""
     dtype = out.dtype if out is not None else a.dtype
     if asked is not None:
         dtype = parse_dtype(asked)
         if out is not None and dtype != out.dtype:
             names = DTYPE_NAMES[out.dtype], DTYPE_NAMES[dtype]
             raise InvalidOperand(f"out is {names[0]} and out_dtype says {names[1]}. Leave out_dtype away.")
-    able = result_dtypes(a.dtype)
-    if dtype not in able:
-        words = f"out is {DTYPE_NAMES[dtype]}" if out is not None else f"out_dtype={asked!r} was asked for"
-        raise InvalidOperand(
-            f"{words}; products of {DTYPE_NAMES[a.dtype]} operands are made in "
-            f"{' or '.join(DTYPE_NAMES[short] for short in able)}. Convert the result, or the operands."
-        )
     return dtype
 
 

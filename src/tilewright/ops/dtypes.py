@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ..errors import InvalidOperand
-from ..ladder import rungs_for
 
 SHORT_NAMES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 """What the libraries call the dtypes, and what they are called here."""
@@ -34,13 +32,6 @@ def parse_dtype(value: Any, name: str = "out_dtype") -> str:
             f"({', '.join(SHORT_NAMES)}), and the dtype objects of NumPy, torch, JAX and ml_dtypes."
         )
     return short
-
-
-@lru_cache(maxsize=8)
-def result_dtypes(dtype: str) -> tuple[str, ...]:
-    """The dtypes that products of `dtype` operands can be written in."""
-    able = {out for rung in rungs_for(dtype) for out in rung.out_dtypes}
-    return tuple(short for short in DTYPE_NAMES if short in able)
 
 
 def numpy_dtype(dtype: str, like: Any = None) -> np.dtype:

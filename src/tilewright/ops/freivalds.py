@@ -17,8 +17,7 @@ from ..errors import WrongResult
 from ..jit import CompiledKernel
 from ..jit.launch import Launch
 from ..jit.source import Constant
-from ..ladder.rung import UNITS, ceil_div, result_constants
-from ..ladder.tensor import CPP_TYPES
+from ..ladder.rung import CPP_TYPES, UNITS, ceil_div, result_constants
 from ..problems import GemmProblem, Matrix
 from ..program import Helper, Place, Program, Stage
 
@@ -52,7 +51,7 @@ def _threads(problem: GemmProblem) -> int:
 SIGN_ROWS = Helper("sign_rows", 256, 1, lambda p: _operand(p, p.n), _threads)
 CHECK_ROWS = Helper(
     "check_rows", 256, 1,
-    lambda p: _operand(p, p.k) | _bounds(p) | result_constants(p) | {"out_type": CPP_TYPES[p.out_dtype]}, _threads,
+    lambda p: _operand(p, p.k) | _bounds(p) | result_constants(p), _threads,
 )  # fmt: skip
 
 

@@ -43,8 +43,8 @@ def matmul(
     c: an array of the result's dtype that broadcasts to the result's shape. It is never read when beta is 0.
     beta: 1 when c is given, else 0.
     out: an array of exactly the result's shape to write to. It must not overlap a or b; it may be c itself.
-    out_dtype: the result's dtype: by default out's, else a's. Products of 16-bit operands are summed in float32 and
-        written as "f32", "f16" or "bf16" (or a library's own dtype object); of float32 operands as "f32".
+    out_dtype: the result's dtype: by default out's, else a's. Products are summed in float32 and rounded once to "f32",
+        "f16" or "bf16" (or a library's own dtype object), whatever the operands are.
     bias, activation, residual, row_scale, col_scale: with acc = alpha * (a @ b) + beta * c, the result is
             activation(acc * row_scale * col_scale + bias) + residual
         bias: [n] or, a row each, [m, 1]; row_scale: [m] or [m, 1]; col_scale: [n]; residual: as the result. All of

@@ -21,8 +21,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..errors import WrongResult
-from ..ladder.rung import ceil_div, result_constants
-from ..ladder.tensor import CPP_TYPES
+from ..ladder.rung import CPP_TYPES, ceil_div, result_constants
 from ..problems import ITEM_BYTES, Matrix
 from ..program import Helper, Place, Stage, program_for
 from .epilogue.ranges import range_headers

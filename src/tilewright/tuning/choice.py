@@ -15,7 +15,7 @@ from ..arch import Gpu
 from ..cost import narrow_operands
 from ..ladder import GEMM_RUNGS, rungs_of
 from ..ladder.rung import GemmConfig, Rung
-from ..problems import GemmProblem
+from ..problems import ITEM_BYTES, GemmProblem
 from .classes import ProblemClass, class_of, distance
 from .entries import AnyEntry, GemmEntry, worded
 from .model import as_packed, predict
@@ -88,19 +88,21 @@ def _own_classes(problem: GemmProblem) -> list[list[str]]:
     """Keys under which a result serves the problem as its own, the best first; those in one list serve it equally.
 
     C changes little; an epilogue more, since nothing covers it at the end of a block, but which one it is less than
-    whether there is one. The two 16-bit types run the same code at the same rate.
+    whether there is one. The two 16-bit types run the same code at the same rate. Beside the products of fp32 operands
+    it is little what type is stored: where one of 16 bits was not tuned, what was found for fp32's serves.
     """
     without_c = replace(problem, c=None)
-    kinds = dict.fromkeys(class_of(p) for p in (problem, without_c, replace(without_c, epilogue=None)))
+    ways = [problem, without_c, replace(without_c, epilogue=None)]
+    if problem.dtype == "f32":
+        ways += [replace(way, out_dtype="f32") for way in ways]
     other = {"bf16": "f16", "f16": "bf16"}
-    return [
-        [str(kind)]
-        + [
-            str(replace(kind, dtype=twin, out_dtype=other.get(kind.out_dtype, kind.out_dtype)))
-            for twin in filter(None, [other.get(kind.dtype)])
-        ]
-        for kind in kinds
-    ]
+    found = []
+    for kind in dict.fromkeys(class_of(way) for way in ways):
+        twin = replace(
+            kind, dtype=other.get(kind.dtype, kind.dtype), out_dtype=other.get(kind.out_dtype, kind.out_dtype)
+        )
+        found.append(list(dict.fromkeys((str(kind), str(twin)))))
+    return found
 
 
 def unknown(name: str, entries: Sequence[AnyEntry], rungs: Iterable[str]) -> list[str]:
@@ -151,10 +153,13 @@ def _exact(problem: GemmProblem, gpu: Gpu, name: str, entry: GemmEntry, one_chai
 
 
 def _with(problem: GemmProblem, entry: GemmEntry) -> str:
-    """What was computed with an entry's product, where a problem has an epilogue."""
-    if problem.epilogue is None:
-        return ""
-    return f" (with {entry.epilogue})" if entry.epilogue else " (without an epilogue)"
+    """What was computed with an entry's product, where a problem has an epilogue; and results of another size."""
+    told = []
+    if problem.epilogue is not None:
+        told.append(f"with {entry.epilogue}" if entry.epilogue else "without an epilogue")
+    if ITEM_BYTES[problem.out_dtype] != ITEM_BYTES[entry.klass.out_dtype]:
+        told.append(f"results in {entry.klass.out_dtype}")
+    return f" ({', '.join(told)})" if told else ""
 
 
 def _shape(entry: GemmEntry) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.source import Constant
-from ..ladder.tensor import CPP_TYPES
+from ..ladder.rung import CPP_TYPES
 from ..problems import ITEM_BYTES
 
 DIGITS = {"f32": 24, "f16": 11, "bf16": 8}

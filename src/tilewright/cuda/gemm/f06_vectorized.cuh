@@ -3,7 +3,7 @@
 // A quarter of the load and store instructions move the same bytes; but neighbouring threads' vectors of B now lie
 // apart and conflict, which f08 mends, and rows of A fall on the same banks, which f09 mends.
 #include "gemm/operands.cuh"
-#include "tile/epilogue.cuh"
+#include "tile/epilogue16.cuh"
 #include "tile/simt.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
@@ -38,5 +38,6 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   for (int i = 0; i < Cfg::thread_m; ++i)
 #pragma unroll
     for (int j = 0; j < Cfg::thread_n; j += 4)
-      store_vector<Cfg>(args, origin.row + row + i, origin.col + col + j, &acc[i][j]);
+      store_run<Cfg, 4>(args, origin.row + row + i, origin.col + col + j,
+                        *reinterpret_cast<const float(*)[4]>(&acc[i][j]));
 }

@@ -91,5 +91,5 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
     for (; tile < tiles; ++tile) multiply_tile(Constant<false>(), tile + 1 == tiles);
   }
   cp_async_wait<0>();
-  store_warp_tile<Cfg, Cfg::split_k>(args, origin.row, origin.col, at, acc);
+  store_warp_tile<Cfg>(args, origin.row, origin.col, at, acc);
 }

@@ -2,8 +2,8 @@
 // Half the bytes come through memory; the products stay FFMA on values widened after they left shared memory, so the
 // ceiling stays that of fp32. What the tensor cores then add is theirs alone.
 #include "gemm/operands16.cuh"
-#include "tile/epilogue16.cuh"
 #include "tile/simt.cuh"
+#include "tile/simt_store.cuh"
 
 /// `count` elements from `first` on along m or n, at one k, widened.
 template <class Tile, class T, int count>
@@ -53,11 +53,5 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
     }
     __syncthreads();
   }
-#pragma unroll
-  for (int i = 0; i < Tiling::rows; ++i)
-#pragma unroll
-    for (int j = 0; j < Tiling::cols; j += 4)
-      store_run<Cfg, 4>(args, origin.row + at.row(i / Cfg::thread_m) + i % Cfg::thread_m,
-                        origin.col + at.col(j / Cfg::thread_n) + j % Cfg::thread_n,
-                        *reinterpret_cast<const float(*)[4]>(&acc[i][j]));
+  store_warp_tile<Cfg>(args, origin.row, origin.col, at, acc);
 }

@@ -5,8 +5,8 @@
 //     b_tile[k][n]   pitch tile_n, or tile_n + 4 where B is transposed too
 
 #include "gemm/operands.cuh"
-#include "tile/epilogue.cuh"
 #include "tile/simt.cuh"
+#include "tile/simt_store.cuh"
 
 template <class Cfg>
 struct TransposedTiles {

@@ -2,8 +2,8 @@
 // The main loop of f07 and f08: A in shared memory row by row, as it lies in global memory, read 4 k of a row at a time.
 
 #include "gemm/operands.cuh"
-#include "tile/epilogue.cuh"
 #include "tile/simt.cuh"
+#include "tile/simt_store.cuh"
 
 template <class Cfg>
 __device__ inline void warp_tiled_gemm(const GemmArgs& args) {

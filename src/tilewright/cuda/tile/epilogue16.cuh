@@ -59,15 +59,34 @@ struct Select<false, A, B> {
   using type = B;
 };
 
+// What every run of four fp32 elements passes has no loops: around them the compiler multiplies to get at each row of a
+// tile, where else it adds.
+
+/// value = alpha * acc
+template <class Out, int count>
+__device__ inline void scale(float (&value)[count], const float (&acc)[count], float alpha) {
+  if constexpr (sizeof(Out) == 4 && count == 4) {
+    value[0] = alpha * acc[0], value[1] = alpha * acc[1], value[2] = alpha * acc[2], value[3] = alpha * acc[3];
+  } else {
+#pragma unroll
+    for (int i = 0; i < count; ++i) value[i] = alpha * acc[i];
+  }
+}
+
 /// Words of `count` values, and back.
 template <class Out, int count, int words>
 __device__ inline void pack_run(unsigned (&word)[words], const float (&value)[count]) {
+  if constexpr (sizeof(Out) == 4 && words == 4) {
+    word[0] = __float_as_uint(value[0]), word[1] = __float_as_uint(value[1]);
+    word[2] = __float_as_uint(value[2]), word[3] = __float_as_uint(value[3]);
+  } else {
 #pragma unroll
-  for (int i = 0; i < words; ++i) {
-    if constexpr (sizeof(Out) == 4)
-      word[i] = __float_as_uint(value[i]);
-    else
-      word[i] = pack<Out>(value[2 * i], value[2 * i + 1]);
+    for (int i = 0; i < words; ++i) {
+      if constexpr (sizeof(Out) == 4)
+        word[i] = __float_as_uint(value[i]);
+      else
+        word[i] = pack<Out>(value[2 * i], value[2 * i + 1]);
+    }
   }
 }
 template <class Out>
@@ -101,8 +120,7 @@ __device__ inline void store_run(const GemmArgs& args, int row, int col, const f
     if (Cfg::edge && (row >= args.m || col >= args.n)) return;
     using Word = typename Select<words == 4, uint4, uint2>::type;
     float value[count];
-#pragma unroll
-    for (int i = 0; i < count; ++i) value[i] = args.alpha * acc[i];
+    scale<Out>(value, acc, args.alpha);
     if constexpr (Cfg::use_c) {
       const Word old = *reinterpret_cast<const Word*>(c_base<Cfg>(args) + row * args.c_row + col);
       unsigned word[words];

@@ -9,8 +9,7 @@ from importlib import metadata
 from ...errors import ConfigRejected, MissingDependency
 from ...jit.source import Constant, Library
 from ...jit.wheels import library
-from ...ladder.rung import GemmConfig, Rung, ceil_div
-from ...ladder.tensor import CPP_TYPES
+from ...ladder.rung import CPP_TYPES, GemmConfig, Rung, ceil_div
 from ...problems import ITEM_BYTES, GemmProblem, Matrix
 from ..ground import Ground
 from ..ladder import Step
@@ -96,7 +95,6 @@ def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
     simt = problem.dtype == "f32"
     return {
         "in_type": CPP_TYPES[problem.dtype],
-        "out_type": CPP_TYPES[problem.out_dtype],
         "a_elements": 1 if simt else _elements(problem.a, problem.m, problem.k, problem.dtype),
         "b_elements": 1 if simt else _elements(problem.b, problem.k, problem.n, problem.dtype),
         "out_elements": 1 if simt else _elements(problem.out, problem.m, problem.n, problem.out_dtype),
@@ -143,7 +141,7 @@ def _grid(config: GemmConfig, problem: GemmProblem) -> tuple[int, int, int]:
 def _rung(id: str, teaches: str, dtypes: tuple[str, ...], default: GemmConfig, space: tuple[GemmConfig, ...]) -> Rung:
     return Rung(
         id, teaches, "peers/cutlass.cuh", dtypes, default, lambda: space, _shared, _check, dynamic_shared=True,
-        out_dtypes=tuple(CPP_TYPES), own_constants=_constants, grid=_grid, libraries=libraries,
+        own_constants=_constants, grid=_grid, libraries=libraries,
     )  # fmt: skip
 
 
