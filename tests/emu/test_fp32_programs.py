@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import epilogue_cases
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tilewright import plan as plan_module
 from tilewright.lab.check import Guarded, check
+from tilewright.lab.numbers import to_stored
 from tilewright.ladder import GemmConfig, find_rung
 from tilewright.ops import launches
 from tilewright.plan import Plan
@@ -46,19 +48,23 @@ def lying(rows: int, cols: int, kind: str) -> np.ndarray:
     }[kind]()
 
 
-@pytest.mark.parametrize(("m", "n", "k", "parts"), [(33, 41, 67, 3), (1, 70, 40, 2), (32, 32, 16, 9)])
+@pytest.mark.parametrize(
+    ("m", "n", "k", "parts", "dtype"), [(33, 41, 67, 3, "f16"), (1, 70, 40, 2, "f32"), (32, 32, 16, 9, "bf16")]
+)
 @pytest.mark.parametrize("layout", ["nn", "tt"])
-def test_the_parts_of_a_split_product_add_up(planned, layout, m, n, k, parts):
+def test_the_parts_of_a_split_product_add_up_and_are_rounded_once(planned, layout, m, n, k, parts, dtype):
     a, b = lying(m, k, "odd rows"), lying(k, n, "odd rows")
     if layout == "tt":
         a, b = lying(m, k, "odd columns"), lying(k, n, "odd columns")
-    target = Guarded((m, n))
+    target, out = epilogue_cases.target((m, n), dtype)
     planned(parts=parts)
     with tw.emulator() as emulator:
-        tw.matmul(a, b, out=target.view)
+        tw.matmul(a, b, out=out)
         assert len(emulator.results) == 2, "the product, and the sum of its parts"
+        whole = tw.matmul(a, b)
         assert not emulator.memory._buffers, "the workspace is given back"
-    right(target.view, a, b)
+    right(epilogue_cases.stored_values(target), a, b, out_dtype=dtype)
+    np.testing.assert_array_equal(target.view, to_stored(whole, dtype), "the parts, or their sum, were rounded before")
     assert target.untouched() == 0
     assert target.intact()
 
@@ -100,10 +106,10 @@ def test_scalars_c_and_an_epilogue_are_applied_once_in_the_sum(planned):
             right(lies, a, b, c=c, alpha=-1.5, beta=0.5)
             lies[...] = 7
             assert (whole == 7).all(), "written beside out"
-        fused = tw.matmul(a, b, alpha=2.0, bias=bias, activation="relu")
+        fused = tw.matmul(a, b, alpha=2.0, bias=bias, activation="relu", out_dtype="f16")
         nothing = tw.matmul(a, b, c=np.full_like(c, np.nan), beta=0)
     exact = np.maximum(2.0 * (a.astype(np.float64) @ b) + bias, 0)
-    np.testing.assert_allclose(fused, exact, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(fused, exact, rtol=2.0**-11, atol=1e-4)
     right(nothing, a, b)
 
 

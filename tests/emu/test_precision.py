@@ -46,9 +46,11 @@ def test_c_bias_and_activation_go_with_a_precision():
     c, bias = RNG.standard_normal((40, 33), np.float32), RNG.standard_normal(33, np.float32)
     with tw.emulator():
         out = tw.matmul(
-            A, B, c=c, alpha=0.5, beta=2.0, bias=bias, activation="relu", precision="fp32x3", config=SMALL
+            A, B, c=c.astype(np.float16), alpha=0.5, beta=2.0, bias=bias, activation="relu", precision="fp32x3",
+            config=SMALL, out_dtype="f16",
         )  # fmt: skip
-    np.testing.assert_allclose(out, np.maximum(0.5 * EXACT + 2.0 * c + bias, 0), atol=2e-5)
+    exact = np.maximum(0.5 * EXACT + 2.0 * c.astype(np.float16) + bias, 0)
+    np.testing.assert_allclose(out, exact, rtol=1.01 * 2.0**-11, atol=2e-5)
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("tf32", 0.2), ("fp32x3", 1e-4)])
@@ -56,7 +58,7 @@ def test_everything_that_is_fused_goes_with_a_precision(precision, tolerance):
     """Ragged, batched, strided: scales, a bias a row, an expression of its own, a transposed residual, a given out."""
     rows, cols, bias = (RNG.standard_normal(shape, np.float32) for shape in ((2, 40, 1), (33,), (40, 1)))
     residual = RNG.standard_normal((33, 40), np.float32).T
-    out = np.full((2, 33, 40), np.nan, np.float32).swapaxes(-1, -2)
+    out = np.full((2, 33, 40), np.nan, np.float16 if precision == "tf32" else np.float32).swapaxes(-1, -2)
     with tw.emulator():
         given = tw.matmul(
             A, B, out=out, precision=precision, config=SMALL, bias=bias, r=residual, rows=rows, cols=cols,

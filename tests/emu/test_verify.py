@@ -21,19 +21,19 @@ def values(*shape: int, dtype: str = "float16", seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "shape"),
+    ("dtype", "out_dtype", "shape"),
     [
-        *(("float16", shape) for shape in ((40, 33, 70), (1, 1, 1), (65, 2, 300), (5, 7, 0))),
-        *(("float32", shape) for shape in ((40, 33, 70), (5, 7, 0))),
+        *(("float16", None, shape) for shape in ((40, 33, 70), (1, 1, 1), (65, 2, 300), (5, 7, 0))),
+        *(("float32", *rest) for rest in ((None, (40, 33, 70)), (None, (5, 7, 0)), ("float16", (40, 33, 70)))),
     ],
 )
-def test_right_products_pass_with_their_check_launched(dtype, shape):
+def test_right_products_pass_with_their_check_launched(dtype, out_dtype, shape):
     m, n, k = shape
     a, b = values(m, k, dtype=dtype), values(k, n, dtype=dtype)
     with tw.emulator() as emulator:
-        plain = tw.matmul(a, b)
+        plain = tw.matmul(a, b, out_dtype=out_dtype)
         alone = len(emulator.results)
-        np.testing.assert_array_equal(tw.matmul(a, b, verify=True), plain)
+        np.testing.assert_array_equal(tw.matmul(a, b, out_dtype=out_dtype, verify=True), plain)
         assert len(emulator.results) == 2 * alone + (2 if k else 1)
         assert not emulator.memory._buffers
 

@@ -68,14 +68,16 @@ def fused_run(a, b, **options):
     return out
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_results_of_hard_numbers_pass_whatever_is_fused(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype"), [("float16", "float16"), ("float32", "float32"), ("float32", "float16")]
+)
+def test_results_of_hard_numbers_pass_whatever_is_fused(dtype, out_dtype):
     """Infinities, NaN, cancelled bits, tails below the smallest number, sums beyond the largest."""
     with np.errstate(all="ignore"):
         a, r = HARD[:, None].astype(dtype), values(len(HARD), 16)
         b = np.ones((1, 16), dtype)
-        c = np.where(np.arange(16) % 3 == 1, -HARD[:, None], 0).astype(dtype)
-    out = fused_run(a, b, epilogue=each_function, r=r, c=c, alpha=0.9, verify=True)
+        c = np.where(np.arange(16) % 3 == 1, -HARD[:, None], 0).astype(out_dtype)
+    out = fused_run(a, b, epilogue=each_function, r=r, c=c, alpha=0.9, out_dtype=out_dtype, verify=True)
     assert np.isnan(out[-1, :10]).all()
     assert np.isfinite(out).mean() > 0.6
 

@@ -18,16 +18,18 @@ from tilewright.lab.numbers import to_tf32
 from tilewright.ladder import Rung, rungs_of
 
 
-def launch(rung: Rung, dtype: type[np.generic], m: int, n: int, k: int) -> bool:
+def launch(rung: Rung, dtype: type[np.generic], out_dtype: type[np.generic], m: int, n: int, k: int) -> bool:
     """Whether the rung's product is right. NumPy arrays: nothing but the kernel runs on the GPU."""
     rng = np.random.default_rng(m)
-    a, b, c = (rng.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, n), (m, n)))
+    a, b = (rng.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, n)))
+    c = rng.standard_normal((m, n)).astype(out_dtype)
     if rung.precision == "tf32":
         a, b = to_tf32(a), to_tf32(b)  # its products are exact then
-    out = tw.matmul(a, b, c=c, alpha=1.5, beta=-0.5, rung=rung.id, precision=rung.precision)
+    out = tw.matmul(a, b, c=c, alpha=1.5, beta=-0.5, out_dtype=out_dtype, rung=rung.id, precision=rung.precision)
     name = "f16" if dtype is np.float16 else "tf32" if rung.precision == "tf32" else "f32"
     wide = [array.astype(np.float32) for array in (out, a, b, c)]
-    verdict = check(*wide[:3], c=wide[3], alpha=1.5, beta=-0.5, dtype=name, out_dtype=name.replace("tf32", "f32"))
+    out_name = "f16" if out_dtype is np.float16 else "f32"
+    verdict = check(*wide[:3], c=wide[3], alpha=1.5, beta=-0.5, dtype=name, out_dtype=out_name)
     print(f"{rung.id} {m}x{n}x{k}: {'right' if verdict.ok else verdict.reason}", flush=True)
     return verdict.ok
 
@@ -41,8 +43,8 @@ def main(chosen: list[str]) -> int:
                 continue
             config = rung.default
             whole = (config.tile_m, config.tile_n, 5 * (config.tile_k or 16))
-            right &= launch(rung, dtype, *whole)
-            right &= launch(rung, dtype, whole[0] + 1, whole[1] - 3, whole[2] - 5)
+            right &= launch(rung, dtype, dtype, *whole)
+            right &= launch(rung, dtype, np.float16, whole[0] + 1, whole[1] - 3, whole[2] - 5)
     return 0 if right else 1
 
 

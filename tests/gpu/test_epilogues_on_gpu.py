@@ -38,7 +38,7 @@ def test_every_rung_fuses_on_whole_tiles_and_at_edges(torch, rung):
         if find_rung(rung).precision == "tf32":  # numbers that tf32 holds
             a, b = (torch.from_numpy(to_tf32(side.cpu().numpy())).cuda() for side in (a, b))
         bias, rows, r = normal(torch, n), normal(torch, m, 1, dtype="f16"), normal(torch, m, n, dtype=dtype)
-        target = Target(torch, (m, n), "n", dtype)
+        target = Target(torch, (m, n), "n", dtype if m == 256 else "f16")
         assert tw.matmul(a, b, out=target.view, rung=rung, bias=bias, row_scale=rows, residual=r, activation="silu",
                          precision=find_rung(rung).precision) is target.view  # fmt: skip
         right(torch, target.view, a, b, lambda acc, bias, rows, r: silu64(torch, acc * rows + bias) + r, bias, rows, r)
@@ -63,7 +63,7 @@ def test_random_calls(torch, seed):
         m, n, k = 8 * (m // 8 + 1), 8 * (n // 8 + 1), 8 * (k // 8 + 1)
     batch = ((), (3,), (2, 3))[seed % 3]
     dtype = ("f32", "bf16", "f16")[rng.integers(3)]
-    out_dtype = dtype if dtype == "f32" else ("f32", "bf16", "f16")[rng.integers(3)]
+    out_dtype = ("f32", "bf16", "f16")[rng.integers(3)]
     name = list(CHOICES)[rng.integers(len(CHOICES))]
     traced, exact = CHOICES[name]
     a = place(torch, (*batch, m, k), "ntpso"[rng.integers(5)], dtype)

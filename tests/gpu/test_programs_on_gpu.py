@@ -57,14 +57,14 @@ def place(torch, rows: int, cols: int, kind: str, dtype):
     }[kind]()
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("out_dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("shape", [(256, 256, 256), (1, 1000, 3000), (129, 257, 131)], ids=str)
 def test_dtypes_in_and_out(torch, dtype, out_dtype, shape):
     m, n, k = shape
     kinds = getattr(torch, dtype), getattr(torch, out_dtype)
     a, b = place(torch, m, k, "n", kinds[0]), place(torch, k, n, "n", kinds[0])
-    short = {"bfloat16": "bf16", "float16": "f16"}[dtype]
+    short = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}[dtype]
     for _ in range(2):  # cold, then warm
         out, intact = guarded(torch, (m, n), kinds[1])
         assert tw.matmul(a, b, out=out) is out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from products import CASES, Target, place
+from products import CASES, Target, place, values
 
 import tilewright as tw
 from tilewright.lab.check import check
@@ -13,6 +13,8 @@ from tilewright.ladder import rungs_for
 pytestmark = pytest.mark.gpu
 
 RUNGS = [rung.id for rung in rungs_for("f32")]
+OUT = ("f32", "bf16", "f32", "f16")
+"""Types of results: each case meets all of them, and each rung too."""
 
 
 def test_there_are_forty_cases():
@@ -22,22 +24,23 @@ def test_there_are_forty_cases():
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("rung", RUNGS)
 def test_a_rung_is_right_and_stays_inside(torch, rung, case):
+    out_dtype = OUT[(RUNGS.index(rung) + CASES.index(case)) % len(OUT)]
     torch.manual_seed(case.m * 7 + case.n * 5 + case.k)
     a = place(torch, (*case.batch, case.m, case.k), case.a)
     b_batch = case.batch if case.b_batch is None else case.b_batch
     b = place(torch, (*b_batch, case.k, case.n), case.b)
-    target = Target(torch, (*case.batch, case.m, case.n), case.out)
+    target = Target(torch, (*case.batch, case.m, case.n), case.out, out_dtype)
     c = None
     if case.beta is not None:
-        c = place(torch, (*case.batch, case.m, case.n), case.c)
+        c = place(torch, (*case.batch, case.m, case.n), case.c, out_dtype)
         if case.beta == 0:
             c = torch.full_like(c, float("nan"))  # must not be read
     out = tw.matmul(a, b, c=c, alpha=case.alpha, beta=case.beta, out=target.view, rung=rung)
     assert out is target.view
     torch.cuda.synchronize()
     verdict = check(
-        out.cpu().numpy(), a.cpu().numpy(), b.cpu().numpy(), c=None if c is None else c.cpu().numpy(),
-        alpha=case.alpha, beta=case.beta or 0.0,
+        values(out), values(a), values(b), c=None if c is None else values(c), alpha=case.alpha, beta=case.beta or 0.0,
+        out_dtype=out_dtype,
     )  # fmt: skip
     assert verdict.ok, verdict.reason
     assert target.unwritten() == 0

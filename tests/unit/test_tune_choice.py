@@ -181,6 +181,25 @@ def test_the_other_16_bit_type_takes_the_result_as_its_own():
     assert choose(problem(dtype="f16"), H200, [("here", own)]).config == MIDDLE
 
 
+def test_fp32_operands_take_what_was_found_for_fp32_results_until_16_bits_are_tuned():
+    few, many = GemmConfig(32, 32, 8, 4, 4, 16, 32, stages=3, cache="cg", group_m=8), find_rung("f12").default
+
+    def of(config: GemmConfig, **more) -> Entry:
+        wide = GemmProblem.dense(512, 512, 512, **more)
+        return Entry(class_of(wide), (512, 512, 512, 1), (Timed("f12_multistage", config, 1.0),), when="2026-01-01")
+
+    asked = GemmProblem.dense(512, 512, 512, out_dtype="bf16")
+    found = choose(asked, H200, [("here", table(of(few)))])
+    assert (found.config, found.source) == (few, "here")
+    assert "the class of this problem (results in f32)" in found.why
+    twin = table(of(few), of(many, out_dtype="f16"))
+    assert choose(asked, H200, [("here", twin)]).config == many
+    assert "results in" not in choose(asked, H200, [("here", twin)]).why
+    assert choose(dataclasses.replace(asked, out_dtype="f32"), H200, [("here", twin)]).config == few
+    fused = with_epilogue(asked, *read_words("bias,silu"))
+    assert "(without an epilogue, results in f32)" in choose(fused, H200, [("here", table(of(few)))]).why
+
+
 def test_one_chain_takes_no_kernel_of_another_order_along_k():
     split, sliced = dataclasses.replace(SMALL, split_k=4), h11(64, 64, 32, 32, slices_k=2)
     of = entry(problem(), (split, 1.0), (sliced, 1.5), (LARGE, 2.0))
