@@ -282,10 +282,12 @@ def test_under_no_grad_a_scalar_that_could_have_a_gradient_is_a_number():
 
 def test_mixed_dtypes_are_refused():
     refuse(["a is float32 and b is float16"], random(3, 4), random(4, 5).astype(np.float16))
-    refuse(["out is float16"], random(3, 4), random(4, 5), out=np.zeros((3, 5), np.float16))
+    refuse(["out is float16 and out_dtype says float32"], random(3, 4), random(4, 5), out=np.zeros((3, 5), np.float16),
+           out_dtype="f32")  # fmt: skip
     refuse(["out", "float64", "float32, float16, bfloat16"], random(3, 4), random(4, 5), out=np.zeros((3, 5)))
     refuse(["c", "float64"], random(3, 4), random(4, 5), c=np.zeros(5))
-    refuse(["c is float16 and the result float32. Convert c."], random(3, 4), random(4, 5), c=np.zeros(5, np.float16))
+    refuse(["c is float16 and the result float32. Convert c, or ask for out_dtype='f16'"], random(3, 4), random(4, 5),
+           c=np.zeros(5, np.float16))  # fmt: skip
     halves = random(3, 4).astype(np.float16), random(4, 5).astype(np.float16)
     refuse(["ask for out_dtype='f32'"], *halves, c=random(5))
     refuse(["result float16. Convert c."], *halves, c=random(5), out=np.zeros((3, 5), np.float16))
