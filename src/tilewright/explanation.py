@@ -12,6 +12,7 @@ from .jit.launch import current_executor
 from .ladder.rung import Addresses, GemmConfig, Rung, vector_out
 from .ops.call import Call, Operands
 from .ops.shapes import GRID_BATCH
+from .ops.verify import by_elements
 from .plan import NONE, Demands, Plan, plan_for
 from .problems import INDEX, ITEM_BYTES, GemmProblem, Matrix
 from .program import program_for
@@ -58,6 +59,8 @@ class Explanation:
     "sum of parts"."""
     workspace_bytes: int = 0
     """What the stages borrow to pass on to one another."""
+    verification: str = ""
+    """What the check costs, where verify=True asks for one."""
 
     def __str__(self) -> str:
         rows = [("product", describe(self.problem)), ("GPU", f"{self.gpu.name} ({self.gpu.arch}): {self.gpu_source}")]
@@ -79,6 +82,8 @@ class Explanation:
                 rows.append(("stages", f"{', '.join(self.stages)}; {self.workspace_bytes} B of memory borrowed"))
             if self.resources is not None:
                 rows.append(("compiled", self._compiled(self.resources)))
+            if self.verification:
+                rows.append(("verify", self.verification))
             rows.append(("bound", self._bound()))
             if self.plan.ignored:
                 rows.append(("ignored", self.plan.ignored))
@@ -229,10 +234,25 @@ def explain_call(call: Call, gpu: str | None, compile: bool) -> Explanation:
     options = call.options
     named, source = _gpu_of(call, gpu)
     counts = [count for count, _ in call.product.launches()]
-    return explain_problem(
+    told = explain_problem(
         call.product.problem, named, source, options.rung, options.config, launches=len(counts), compile=compile,
         demands=options.demands,
     )  # fmt: skip
+    return replace(told, verification=_verification(call)) if call.verify else told
+
+
+def _verification(call: Call) -> str:
+    problem = call.product.problem
+    if by_elements(call):
+        elements = problem.m * problem.n * problem.batch
+        return (
+            "each element: the same kernel makes the product once more, without what follows it; "
+            f"{12 * elements} B of memory borrowed and passed over twice; the host waits"
+        )
+    return (
+        f"by Freivalds' product: {problem.bytes} B of operands and result read once more, in two launches; the host "
+        "waits"
+    )
 
 
 def _gpu_of(call: Operands, name: str | None) -> tuple[Gpu, str]:

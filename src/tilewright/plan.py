@@ -18,7 +18,7 @@ from .arch import GPUS, Arch, Gpu
 from .choices import CHOICES, Choice
 from .cost import CLEARLY, Candidate, candidates, fp32_cost, fp32x3_us, narrow_operands, tiles_of
 from .errors import ConfigRejected
-from .ladder import GEMM_RUNGS, GemmConfig, Rung, find_rung, rungs_for
+from .ladder import GemmConfig, Rung, find_rung, rungs_for
 from .ladder.rung import ceil_div
 from .ladder.tensor import ragged
 from .problems import ITEM_BYTES, GemmProblem
@@ -89,11 +89,6 @@ def _plan(
 ) -> Plan:
     """`tuned` counts the changes of tuning results in this process."""
     known = rungs_for(problem.dtype, problem.precision)
-    if not known:
-        have = sorted({dtype for rung in GEMM_RUNGS for dtype in rung.dtypes})
-        raise ConfigRejected(
-            f"no rung multiplies {problem.dtype} yet; there are rungs for {', '.join(have)}. Convert the operands."
-        )
     if demands.batch_invariant and problem.precision == "fp32x3":
         raise ConfigRejected(
             "batch_invariant=True cannot be had with precision='fp32x3': which tiny results are done again in fp32 "
@@ -259,7 +254,7 @@ def explain(
     a: Any, b: Any, *, c: Any = None, alpha: float = 1.0, beta: float | None = None, out: Any = None,
     out_dtype: Any = None, bias: Any = None, activation: str | None = None, residual: Any = None, row_scale: Any = None,
     col_scale: Any = None, epilogue: Callable[..., Any] | None = None, deterministic: bool = False,
-    batch_invariant: bool = False, precision: str = "ieee", rung: str | None = None,
+    batch_invariant: bool = False, verify: bool = False, precision: str = "ieee", rung: str | None = None,
     config: GemmConfig | None = None, gpu: str | None = None, compile: bool = False, **operands: Any,
 ) -> Explanation:  # fmt: skip
     """What `matmul` would run for the same arguments, and why; nothing is launched. Print the result.
@@ -274,4 +269,4 @@ def explain(
 
     asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
     options = Options(out_dtype, deterministic, batch_invariant, rung, config, precision)
-    return explain_call(read_call(a, b, c, alpha, beta, out, options, asked), gpu, compile)
+    return explain_call(read_call(a, b, c, alpha, beta, out, options, asked, verify), gpu, compile)

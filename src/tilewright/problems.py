@@ -14,7 +14,7 @@ LARGEST_EXTENT = 2**31 - 2**16
 PRECISIONS = ("ieee", "tf32", "fp32x3")
 """How float32 operands are multiplied: fp32 arithmetic; rounded to tf32; as parts, as accurately as fp32."""
 
-ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
+ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 
 
 def check_precision(precision: str, dtype: str) -> None:

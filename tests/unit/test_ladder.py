@@ -124,8 +124,8 @@ def test_why_not_carries_the_numbers():
         r"needs \d{6,} B of shared memory a block; sm_90a allows 232448", f12.why_not(SQUARE, deep, SM_90A)
     )
     assert "4096 threads a block; sm_90a allows 1024" in f01.why_not(SQUARE, GemmConfig(64, 64), SM_90A)
-    assert "multiplies f32; the operands are f64" in f01.why_not(
-        GemmProblem.dense(8, 8, 8, dtype="f64"), f01.default, SM_90A
+    assert "multiplies f32; the operands are bf16" in f01.why_not(
+        GemmProblem.dense(8, 8, 8, dtype="bf16"), f01.default, SM_90A
     )
     old = dataclasses.replace(SM_90A, compute_capability=(7, 0))
     assert "needs compute capability 8.0; sm_90a has 7.0" in f01.why_not(SQUARE, f01.default, old)

@@ -79,11 +79,6 @@ def test_a_named_config_that_does_not_fit_is_refused_with_numbers_and_a_way_out(
         plan_for(GemmProblem.dense(100, 100, 100), H200, config=config)
 
 
-def test_a_dtype_without_rungs_is_refused_with_those_that_have():
-    with pytest.raises(ConfigRejected, match=r"no rung multiplies f64 yet; there are rungs for .*f32"):
-        plan_for(GemmProblem.dense(8, 8, 8, dtype="f64"), H200)
-
-
 def test_what_a_smaller_gpu_refuses_is_listed_and_the_rest_still_runs(monkeypatch):
     small = dataclasses.replace(UNTUNED, arch=dataclasses.replace(UNTUNED.arch, shared_per_block=48 * 1024))
     plan = plan_for(GemmProblem.dense(4096, 4096, 4096), small)
@@ -120,6 +115,16 @@ def test_where_no_table_is_the_cost_model_is_named_with_its_runners_up(dtype):
     shares = [float(words.split()[2]) for _, _, words in plan.runners_up]
     assert 1 <= shares[0] <= shares[1] <= shares[2]
     assert str(plan.config) not in [config for _, config, _ in plan.runners_up]
+
+
+def test_explain_says_what_the_check_of_a_result_costs():
+    a = zeros(64, 32)
+    assert "verify" not in str(tw.explain(a, a.T))
+    rows = f"Freivalds' product: {4 * (64 * 32 * 2 + 64 * 64)} B"
+    assert rows in " ".join(str(tw.explain(a, a.T, verify=True)).split())
+    for fused in ({"activation": "relu"}, {"c": (out := zeros(64, 64)), "out": out}):
+        told = " ".join(str(tw.explain(a, a.T, verify=True, **fused)).split())
+        assert f"makes the product once more, without what follows it; {12 * 64 * 64} B" in told
 
 
 def test_explain_says_which_gpu_it_speaks_of_and_why(monkeypatch):

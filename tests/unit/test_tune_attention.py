@@ -13,7 +13,7 @@ import tilewright as tw
 from tilewright.arch import GPUS
 from tilewright.attention_plan import plan_attention
 from tilewright.attention_problem import AttentionProblem
-from tilewright.errors import CacheError, DeviceError, InvalidOperand
+from tilewright.errors import CacheError, ConfigRejected, DeviceError, InvalidOperand
 from tilewright.ladder import ATTENTION_RUNGS, AttentionConfig, find_attention_rung
 from tilewright.ladder.attention_rung import D_HEADS
 from tilewright.ops import attention_warm
@@ -302,7 +302,7 @@ def test_what_was_measured_stands_in_the_store_and_a_second_run_measures_what_is
 
 def test_tune_attention_reads_the_operands_as_attention_does(measured, store):
     q, k = np.zeros((2, 8, 100, 128), np.float16), np.zeros((2, 2, 300, 128), np.float16)
-    tuned = tw.tune_attention(q, k, k, is_causal=True, rungs=["a17"])
+    tuned = tw.tune_attention(q, k, k, is_causal=True, rungs="a17")
     (one,) = measured
     assert (one.batch, one.heads_q, one.heads_kv, one.seq_q, one.seq_k, one.is_causal) == (2, 8, 2, 100, 300, True)
     assert {timed.rung for timed in tuned.entry.timed} == {A17.id}
@@ -310,6 +310,14 @@ def test_tune_attention_reads_the_operands_as_attention_does(measured, store):
         tw.tune_attention(q, k, k)
     with pytest.raises(InvalidOperand, match="nothing can be tuned"):
         tw.tune_attention(q[:0], k[:0], k[:0])
+
+
+def test_rungs_in_a_string_are_read_by_its_commas():
+    x = np.zeros((1, 1, 64, 64), np.float16)
+    with pytest.raises(ConfigRejected, match="'z99' is not known"):
+        tw.tune(x[0, 0], x[0, 0], rungs="h11, z99")
+    with pytest.raises(ConfigRejected, match="'z99' is not known"):
+        tw.tune_attention(x, x, x, rungs="a17, z99")
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from ..errors import WrongResult
 from ..ladder.rung import CPP_TYPES, ceil_div, result_constants
 from ..problems import ITEM_BYTES, Matrix
 from ..program import Helper, Place, Stage, program_for
+from .call import Call
 from .epilogue.ranges import range_headers
 from .extents import same_view
 from .freivalds import Device, RowCheck
@@ -55,7 +56,7 @@ def verified(recipe: Recipe, bases: dict[str, int], device: Device) -> Iterator[
     call = recipe.call
     made_by = f"It was made by {recipe.plan.rung}, config {recipe.plan.config}. Do not use it; name another rung, and "
     made_by += "report this."
-    if call.fusion is not None or (call.c is not None and same_view(call.c, call.out)):
+    if by_elements(call):
         elements = _Elements(recipe, bases, device, made_by)
         yield
         elements.check()
@@ -66,6 +67,11 @@ def verified(recipe: Recipe, bases: dict[str, int], device: Device) -> Iterator[
     for count, at, _ in recipe.parts(bases):
         rows(count, at, recipe.alpha, call.beta, done, made_by)
         done += count
+
+
+def by_elements(call: Call) -> bool:
+    """Whether a call's result is checked element by element, and not by Freivalds' product alone."""
+    return call.fusion is not None or (call.c is not None and same_view(call.c, call.out))
 
 
 class _Elements:

@@ -33,7 +33,7 @@ def tune(
     row_scale: Any = None,
     col_scale: Any = None,
     epilogue: Callable[..., Any] | None = None,
-    rungs: Sequence[str] | None = None,
+    rungs: str | Sequence[str] | None = None,
     seconds: float = 60.0,
     jobs: int | None = None,
     again: bool = False,
@@ -47,15 +47,17 @@ def tune(
     bias, activation, residual, row_scale, col_scale, epilogue, **operands: as for `matmul`. The product is measured
         with this very epilogue, in which random normal numbers stand for the operands' values; the result serves all
         products of the class that have one, whichever it is.
-    rungs: ids of the rungs to try; by default all that multiply the dtype with that precision.
+    rungs: the rungs to try, ids in a list or in a string with commas ("f11,f12"); by default all that multiply the
+        dtype with that precision.
     seconds: at most about this long is measured, after compiling; most problems take a second or two.
     jobs: compiling processes; by default one a core but one.
     again: measure although the store has the result for this class of problems.
 
     Returns what was found: `.entry.best` (rung, config, ms), `.entry.timed` (all, the fastest first), `.entry.failed`
     (with kind and reason), `.space` (what was pruned, why). Raises InvalidOperand as matmul does and for an empty
-    result, InvalidEpilogue as matmul does and for an epilogue that is not finite on random normal numbers, DeviceError
-    without a GPU, on the emulator, or while a CUDA graph is captured.
+    result, InvalidEpilogue as matmul does and for an epilogue that is not finite on random normal numbers,
+    ConfigRejected for a rung that is not known, DeviceError without a GPU, on the emulator, or while a CUDA graph is
+    captured.
     """
     from ..ladder import find_rung
     from ..ops.call import Options, read_call
@@ -63,6 +65,7 @@ def tune(
     from ..ops.shapes import GRID_BATCH
     from .run import tune_problems
 
+    chosen = [find_rung(name) for name in _ids(rungs)] if rungs else None
     asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
     call = read_call(a, b, None, 1.0, None, None, Options(out_dtype, precision=precision), asked)
     problem = call.product.problem
@@ -74,7 +77,6 @@ def tune(
     else:
         _refuse_capture(call.a.stream or 0, ordinal)
     problem = replace(problem, batch=min(problem.batch, GRID_BATCH))
-    chosen = [find_rung(name) for name in rungs] if rungs else None
     (tuned,) = tune_problems([problem], ordinal=ordinal, rungs=chosen, seconds=seconds, jobs=jobs, again=again)
     return tuned
 
@@ -87,7 +89,7 @@ def tune_attention(
     is_causal: bool = False,
     window: tuple[int, int] | None = None,
     layout: str = "bhsd",
-    rungs: Sequence[str] | None = None,
+    rungs: str | Sequence[str] | None = None,
     seconds: float = 60.0,
     jobs: int | None = None,
     again: bool = False,
@@ -98,13 +100,14 @@ def tune_attention(
     which are taken to be dense. Calls that also change scores, give the LSE or are packed use the result where they
     can. rungs, seconds, jobs, again, and what is returned: as for `tune`.
 
-    Raises InvalidOperand as attention does and for an empty result, DeviceError without a GPU, on the emulator, or
-    while a CUDA graph is captured.
+    Raises InvalidOperand as attention does and for an empty result, ConfigRejected for a rung that is not known,
+    DeviceError without a GPU, on the emulator, or while a CUDA graph is captured.
     """
     from ..ladder import find_attention_rung
     from ..ops.attention_call import read_attention
     from .attention_run import tune_attention_problems
 
+    chosen = [find_attention_rung(name) for name in _ids(rungs)] if rungs else None
     call = read_attention(q, k, v, is_causal=is_causal, window=window, layout=layout)
     problem = call.problem
     if problem is None or problem.seq_k == 0:
@@ -114,11 +117,14 @@ def tune_attention(
         _refuse_without_gpu()
     else:
         _refuse_capture(call.q.stream or 0, ordinal)
-    chosen = [find_attention_rung(name) for name in rungs] if rungs else None
     (tuned,) = tune_attention_problems(
         [problem], ordinal=ordinal, rungs=chosen, seconds=seconds, jobs=jobs, again=again
     )  # fmt: skip
     return tuned
+
+
+def _ids(rungs: str | Sequence[str]) -> Sequence[str]:
+    return [name.strip() for name in rungs.split(",")] if isinstance(rungs, str) else rungs
 
 
 def _refuse_without_gpu() -> None:
