@@ -10,6 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from torch.autograd import forward_ad  # noqa: E402
+
 import tilewright.torch as tt  # noqa: E402
 from tilewright.errors import InvalidOperand  # noqa: E402
 
@@ -122,6 +124,30 @@ def test_the_gradients_products_keep_the_promises_of_the_product(fused, told):
     by_rows, over_rows = ("fp32x3", True, True), ("fp32x3", True, False)
     # behind an epilogue the sum is made again first
     assert told == [by_rows, by_rows, over_rows] if fused else [by_rows, over_rows]
+
+
+@pytest.mark.parametrize("transform", ["grad", "jvp", "vmap"])
+@pytest.mark.parametrize("op", ["matmul", "attention"])
+def test_torch_funcs_transforms_are_refused(transform, op):
+    x = values(1, 2, 8, 16)
+    call = {"matmul": lambda x: tt.matmul(x, x.mT), "attention": lambda x: tt.attention(x, x, x)}[op]
+    run = {
+        "grad": lambda: torch.func.grad(lambda x: call(x).sum())(x),
+        "jvp": lambda: torch.func.jvp(call, (x,), (x,)),
+        "vmap": lambda: torch.vmap(call)(x[None]),
+    }[transform]
+    with pytest.raises(InvalidOperand, match=f"{op} is called inside one of torch.func's transforms"):
+        run()
+
+
+def test_a_tangent_is_not_lost():
+    x, y = values(3, 4), values(4, 2)
+    with forward_ad.dual_level():
+        assert torch.equal(tt.matmul(x, y), x @ y)
+        with pytest.raises(InvalidOperand, match=r"shape \(4, 2\) has a tangent"):
+            tt.matmul(x, forward_ad.make_dual(y, y))
+    tangent = torch.autograd.functional.jvp(lambda y: tt.matmul(x, y), y, y)[1]
+    torch.testing.assert_close(tangent, x @ y)
 
 
 @pytest.mark.parametrize("name", ["alpha", "beta"])

@@ -19,6 +19,7 @@ from ..jit.launch import current_executor
 from ..ladder.attention_rung import D_HEADS
 from ..ops.attention import attention as run
 from ..ops.attention_call import read_window
+from .transforms import refuse_transforms
 
 
 def _rows_outside_heads(q: Tensor) -> bool:
@@ -138,6 +139,7 @@ def attention(
     """
     if q.dim() != 4:
         raise InvalidOperand(f"q has shape {tuple(q.shape)}; it must have the 4 axes [batch, heads, rows, d_head].")
+    refuse_transforms("tilewright.torch.attention", q, k, v, bias)
     left, right = read_window(window)
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else float(scale)
     arguments = (q, k, v, bias, is_causal, scale, left, right, float(softcap))

@@ -17,6 +17,7 @@ from ..ops.matmul import matmul as run
 from ..problems import check_precision
 from . import fused, product
 from .traced import traced_text
+from .transforms import refuse_transforms
 
 _NOT_HERE = frozenset(("out", "verify", "rung", "config"))
 """Options of tilewright.matmul that the operators do not have."""
@@ -74,6 +75,7 @@ def matmul(
         check_precision(precision, "f32" if a.dtype == torch.float32 else str(a.dtype))
     how = product.How(precision, deterministic, batch_invariant)
     tensors = [x for x in (a, b, c, bias, residual, row_scale, col_scale, *operands.values()) if torch.is_tensor(x)]
+    refuse_transforms("tilewright.torch.matmul", *tensors)
     needs_graph = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if torch.compiler.is_compiling() or needs_graph or type(a) is not torch.Tensor or not a.is_cuda:
         asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
