@@ -23,7 +23,7 @@ from .record import went_wrong, who, write_json
 
 KINDS = (
     "times", "counters", "stalls", "host", "products", "cold", "accuracy", "epilogue", "attention", "attention-stalls",
-    "attention-host", "peers", "duels", "heldout", "tuning-time",
+    "attention-host", "peers", "duels", "heldout", "tuning-time", "blocks",
 )  # fmt: skip
 
 
@@ -166,6 +166,10 @@ def run_suite(
         from .epilogues import epilogue_records
 
         records = epilogue_records(suite["name"], suite["cases"], seconds=seconds, say=say)
+    elif suite["kind"] == "blocks":
+        from .blocks import block_records
+
+        records = block_records(suite["name"], suite["cases"], seconds=seconds, say=say)
     elif suite["kind"] == "counters":
         from .counters import compare
 

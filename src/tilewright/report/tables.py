@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import TilewrightError
 from ..lab.record import find_records, went_wrong
-from . import precision
+from . import blocks, precision
 from .cells import DASH, Column, Record, number, percent
 from .cells import config as _config
 from .cells import milliseconds as _milliseconds
@@ -324,6 +324,7 @@ PAGES: dict[str, tuple[Column, ...]] = {
     "fp32-peers": PEERS_PAGE,
     "bf16-duels": DUELS_PAGE,
     "bf16-duels-swizzled": DUELS_PAGE,
+    "torch-blocks": blocks.TIMES,
     "tune-heldout": HELDOUT_PAGE,
     "tune-cold": TUNING_TIME_PAGE,
     "bf16-program-sweep": PROGRAMS_PAGE,

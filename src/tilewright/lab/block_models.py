@@ -1,0 +1,57 @@
+"""Transformer blocks as models have them, for lab/blocks.py. Imports torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class LlamaBlock(nn.Module):
+    """What Llama repeats: grouped causal attention with rotary positions, then a gated feed-forward, each on the
+    normalised residual stream. The gate is an nn.Sequential, so that replace_linears(fuse=True) finds its SiLU."""
+
+    def __init__(self, d_model: int, d_ff: int, heads: int, kv_heads: int, tokens: int) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.d_head = heads, kv_heads, d_model // heads
+        narrow = kv_heads * self.d_head
+        self.norm_attention, self.norm_feed = nn.RMSNorm(d_model, eps=1e-5), nn.RMSNorm(d_model, eps=1e-5)
+        self.q, self.o = nn.Linear(d_model, d_model, bias=False), nn.Linear(d_model, d_model, bias=False)
+        self.k, self.v = nn.Linear(d_model, narrow, bias=False), nn.Linear(d_model, narrow, bias=False)
+        self.gate = nn.Sequential(nn.Linear(d_model, d_ff, bias=False), nn.SiLU())
+        self.up, self.down = nn.Linear(d_model, d_ff, bias=False), nn.Linear(d_ff, d_model, bias=False)
+        speeds = 10000.0 ** (-torch.arange(0, self.d_head, 2) / self.d_head)
+        angles = torch.outer(torch.arange(tokens), speeds).repeat(1, 2)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def _turned(self, x: torch.Tensor) -> torch.Tensor:
+        """Rotary positions: each pair (i, i + d_head / 2) turned by its angle."""
+        left, right = x.chunk(2, dim=-1)
+        return x * self.cos + torch.cat((-right, left), dim=-1) * self.sin
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x [batch, tokens, d_model], and so the result."""
+        normal = self.norm_attention(x)
+        q, k, v = (
+            project(normal).unflatten(-1, (heads, self.d_head)).transpose(1, 2)
+            for project, heads in ((self.q, self.heads), (self.k, self.kv_heads), (self.v, self.kv_heads))
+        )
+        seen = functional.scaled_dot_product_attention(
+            self._turned(q), self._turned(k), v, is_causal=True, enable_gqa=self.heads != self.kv_heads
+        )
+        x = x + self.o(seen.transpose(1, 2).flatten(2))
+        normal = self.norm_feed(x)
+        return x + self.down(self.gate(normal) * self.up(normal))
+
+
+def make_block(case: dict[str, Any]) -> nn.Module:
+    """The block of a case, with torch's own layers. It stays in training mode, without dropout: in evaluation
+    nn.TransformerEncoderLayer would not call its layers, but a kernel of torch's for all of it."""
+    if case["block"] == "llama":
+        return LlamaBlock(case["d_model"], case["d_ff"], case["heads"], case["kv_heads"], case["tokens"])
+    return nn.TransformerEncoderLayer(
+        case["d_model"], case["heads"], case["d_ff"], dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+    )

@@ -1,0 +1,116 @@
+"""Whole transformer blocks: torch's own beside the same with replace_linears; on a GPU, with torch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import MissingDependency
+from .bench import time_pairs
+from .climb_gpu import driver_version
+from .ladder import Progress, silent
+from .record import provenance
+from .reference import torch_stream
+
+PASSES = ("forward", "training")
+"""forward: without gradients. training: forward, and the gradients of the input and of all parameters."""
+
+
+class Pair(NamedTuple):
+    """A block by torch and its copy with tilewright's layers, an input, and the gradient of the result."""
+
+    theirs: Any
+    ours: Any
+    x: Any
+    seed: Any
+
+
+def make_pair(torch: Any, case: Mapping[str, Any], device: str) -> tuple[Pair, int, int]:
+    """A pair with random parameters and normal inputs; how many layers were replaced, how many took an activation."""
+    from ..torch import Linear, replace_linears
+    from .block_models import make_block
+
+    dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[case["dtype"]]
+    theirs = make_block(dict(case)).to(device, dtype)
+    ours = copy.deepcopy(theirs)
+    replaced = replace_linears(ours, fuse=True)
+    fused = sum(isinstance(module, Linear) and module.activation is not None for module in ours.modules())
+    shape = (case["batch"], case["tokens"], case["d_model"])
+    x, seed = (torch.randn(shape, device=device, dtype=dtype) for _ in range(2))
+    return Pair(theirs, ours, x, seed), replaced, fused
+
+
+def run_pass(torch: Any, which: str, block: Any, x: Any, seed: Any) -> dict[str, Any]:
+    """The result by name, and for training the gradients."""
+    if which == "forward":
+        with torch.no_grad():
+            return {"result": block(x)}
+    names, parameters = zip(*block.named_parameters(), strict=True)
+    given = x.detach().requires_grad_()
+    result = block(given)
+    gradients = torch.autograd.grad(result, (given, *parameters), seed)
+    return {"result": result.detach(), **dict(zip(("x", *names), gradients, strict=True))}
+
+
+def verdict(torch: Any, ours: Mapping[str, Any], theirs: Mapping[str, Any], exact: Mapping[str, Any]) -> str:
+    """Why `ours` are wrong, "" when they are not: each within twice the error of torch's, in the same dtype, against
+    the same block in float64."""
+    for name, right in exact.items():
+        mine = ours[name].double()
+        measure = float((theirs[name].double() - right).abs().max())
+        allowed = 2 * measure + 1e-6 * float(right.abs().max())
+        error = (mine - right).abs()
+        wrong = ~(error <= allowed)  # NaN is wrong
+        if wrong.any():
+            worst = float(error.nan_to_num(nan=float("inf")).max())
+            return f"{name}: {int(wrong.sum())} elements are off by up to {worst:.3g}; torch's by {measure:.3g}"
+    return ""
+
+
+def check_pair(torch: Any, which: str, pair: Pair) -> str:
+    """The verdict on a pair."""
+    ours, theirs = (run_pass(torch, which, block, pair.x, pair.seed) for block in (pair.ours, pair.theirs))
+    exact = run_pass(torch, which, copy.deepcopy(pair.theirs).double(), pair.x.double(), pair.seed.double())
+    return verdict(torch, ours, theirs, exact)
+
+
+def block_records(
+    suite: str, cases: Sequence[dict[str, Any]], seconds: float = 1.0, say: Progress = silent
+) -> list[dict[str, Any]]:
+    """Records of cases {"block": "llama" or "encoder", "pass": one of PASSES, sizes, "dtype"}; verified, then timed in
+    pairs. Times hold what the host cannot hide behind the GPU, as a model's do. Raises MissingDependency."""
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingDependency("the suite of blocks needs torch: pip install 'tilewright[bench]'") from error
+    from ..jit.device import device
+
+    l2 = device(0).gpu.l2
+    name = torch.cuda.get_device_name(0)
+    origin = provenance(machine_kind="gpu", gpu=name, driver=driver_version(), reference_version=torch.__version__)
+    records = []
+    for number, case in enumerate(cases):
+        say(number, f"{case['block']}, {case['pass']}, d_model {case['d_model']}, d_ff {case['d_ff']}")
+        torch.manual_seed(0)
+        first, replaced, fused = make_pair(torch, case, "cuda")
+        reason = check_pair(torch, case["pass"], first)
+        result: dict[str, Any] = {"right": not reason, "reason": reason}
+        if not reason:
+            torch.cuda.empty_cache()
+            of_block = sum(x.nbytes for x in (*first.ours.parameters(), first.x))
+            pairs = [first, *(make_pair(torch, case, "cuda")[0] for _ in range(max(1, -(-3 * l2 // of_block) - 1)))]
+            sides = [[_launch(torch, case["pass"], p[side], p) for p in pairs] for side in (1, 0)]
+            timing, conditions = time_pairs(0, sides[0], sides[1], seconds=seconds, graphs=False)
+            result |= timing.to_dict() | {"buffer_sets": len(pairs), "conditions": conditions}
+        told = case | {"call": f"{case['block']}, {case['pass']}", "replaced": replaced, "fused": fused}
+        records.append({"suite": suite, "case": told, "result": result, "provenance": origin})
+    return records
+
+
+def _launch(torch: Any, which: str, block: Any, pair: Pair) -> Callable[[int], None]:
+    def launch(stream: int) -> None:
+        with torch.cuda.stream(torch_stream(torch, stream, 0)):
+            run_pass(torch, which, block, pair.x, pair.seed)
+
+    return launch
