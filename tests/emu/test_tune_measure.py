@@ -100,17 +100,25 @@ def gpu(monkeypatch) -> Iterator[EmulatedGpu]:
         yield emulator
 
 
-def test_a_product_is_verified_and_timed(gpu):
-    problem = GemmProblem.dense(48, 40, 32, dtype="bf16")
-    rung, config = find_rung("h10"), GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=3)
+@pytest.mark.parametrize(
+    ("name", "config", "dtype"),
+    [
+        ("h10", GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=3), "bf16"),
+        ("f12", GemmConfig(32, 32, 8, 4, 4, 16, 32, stages=3, cache="cg"), "f32"),
+    ],
+)
+def test_a_product_is_verified_and_timed(gpu, name, config, dtype):
+    problem = GemmProblem.dense(48, 40, 32, dtype=dtype, out_dtype="bf16")
+    rung = find_rung(name)
     right = Candidate(rung, config, None)  # type: ignore[arg-type]
-    with GpuMeasurer(problem, 0, Pattern("bf16")) as measurer:
+    with GpuMeasurer(problem, 0, Pattern(dtype)) as measurer:
         kernel = program_of(problem, right).product.compile(gpu.arch)
         assert measurer.verify(right, kernel) == ""
         measurer.prepare(right, kernel)
         assert measurer.one_pass([right], 0) == pytest.approx([0.1])
-        halves = dataclasses.replace(problem, dtype="f16", out_dtype="bf16")
-        assert "elements are wrong" in measurer.verify(right, rung.compile(halves, config, gpu.arch))
+        other = {"dtype": "f16"} if dtype == "bf16" else {"out_dtype": "f16"}
+        misread = dataclasses.replace(problem, **other)
+        assert "elements are wrong" in measurer.verify(right, rung.compile(misread, config, gpu.arch))
 
 
 ATTENTION = AttentionProblem.dense(1, 2, 40, 72, 32, heads_kv=1, is_causal=True)
