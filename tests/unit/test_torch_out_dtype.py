@@ -36,7 +36,8 @@ def test_the_result_is_of_the_type_asked_for_and_gradients_of_the_operands(dtype
     exact.backward(pull.double())
     for mine, right in zip((a, b, c, bias) if fused else (a, b, c), wide, strict=False):
         assert mine.grad.dtype == mine.dtype
-        torch.testing.assert_close(mine.grad.double(), right.grad, rtol=2**-7, atol=2**-7)
+        off = 1e-5 if mine.dtype == dtype == torch.float32 else 2**-7  # the result's type rounds no operand's gradient
+        torch.testing.assert_close(mine.grad.double(), right.grad, rtol=off, atol=off)
 
 
 @pytest.mark.parametrize(("dtype", "out_dtype"), PAIRS)
