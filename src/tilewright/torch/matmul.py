@@ -73,11 +73,11 @@ def matmul(
         c = None
     if precision != "ieee":
         check_precision(precision, "f32" if a.dtype == torch.float32 else str(a.dtype))
-    how = product.How(precision, deterministic, batch_invariant)
     tensors = [x for x in (a, b, c, bias, residual, row_scale, col_scale, *operands.values()) if torch.is_tensor(x)]
     refuse_transforms("tilewright.torch.matmul", *tensors)
     needs_graph = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if torch.compiler.is_compiling() or needs_graph or type(a) is not torch.Tensor or not a.is_cuda:
+        how = product.How(precision, deterministic, batch_invariant)
         asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
         if asked is None:
             return torch.ops.tilewright.matmul(a, b, c, alpha, beta, out_dtype, *how)
