@@ -9,6 +9,7 @@ from products import CASES, Case, Target, place, values
 import tilewright as tw
 from tilewright.lab.check import check
 from tilewright.ladder import find_rung, rungs_for
+from tilewright.tuning.choice import SAME_BITS
 
 pytestmark = pytest.mark.gpu
 
@@ -74,3 +75,16 @@ def test_the_emulator_differs_by_what_the_tensor_cores_cut(torch, gpu, rung, dty
     steps = 64 / 16
     allowed = steps * 2.0**-22 * (np.abs(values(a)).astype(np.float64) @ np.abs(values(b)))
     assert (np.abs(hardware.astype(np.float64) - emulated) <= (0 if rung == "h01_simt" else allowed)).all()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_rungs_that_stand_for_one_another_have_the_same_bits(torch, dtype):
+    """batch_invariant=True may run any of them: with every tile they add a chain along k in one order."""
+    for m, n, k in ((300, 264, 1000), (64, 512, 4104)):
+        a, b = place(torch, (m, k), "n", dtype), place(torch, (k, n), "t", dtype)
+        seen = {}
+        for rung in (rung for rung in rungs_for(dtype) if rung.id in SAME_BITS):
+            for config in {(c.tile_m, c.tile_n, c.warp_n): c for c in rung.space() if c.slices_k == 1}.values():
+                out = tw.matmul(a, b, out_dtype="float32", rung=rung.id, config=config)
+                seen.setdefault(out.cpu().numpy().tobytes(), []).append((rung.id, str(config)))
+        assert len(seen) == 1, sorted(seen.values(), key=len)[0]

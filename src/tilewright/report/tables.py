@@ -237,6 +237,11 @@ STEPS_PAGE: tuple[Column, ...] = (
     ("NN", _result("ratio_nn", ".3f")),
     ("NT", _result("ratio_nt", ".3f")),
 )
+WGMMA_STEPS_PAGE: tuple[Column, ...] = (
+    ("step", lambda record: str(record["case"]["step"])),
+    ("k 4096", _result("ratio_k4096", ".3f")),
+    ("k 1024", _result("ratio_k1024", ".3f")),
+)
 _ATTENTION_FIGURES: tuple[Column, ...] = (
     ("config", _config),
     ("ms", _milliseconds),
@@ -311,6 +316,7 @@ PAGES: dict[str, tuple[Column, ...]] = {
     "bf16-stalls": STALLS16_PAGE,
     "bf16-counters": COUNTERS_PAGE,
     "bf16-steps": STEPS_PAGE,
+    "bf16-wgmma-steps": WGMMA_STEPS_PAGE,
     "bf16-products": PRODUCTS_PAGE,
     "bf16-cubes": PRODUCTS_PAGE,
     "fp32-products": PRODUCTS_PAGE,
