@@ -9,8 +9,9 @@ g = lane / 4 and t = lane % 4, of each 8 columns j
 A in registers is a warp's 16 rows: register 2 q + h holds e elements from (16 w + 8 h + g, 4 e q + e t) on.
 
 Numbers are as in mma.py: exact products of one instruction and the accumulator are summed in float64 and rounded once.
-How far hardware's cut is from that was measured for mma.sync; for wgmma it is to be measured (its fp8 forms are known
-to keep fewer bits). Operands' reads are no requests of the load unit: none are counted.
+How far hardware's cut is from that was measured for mma.sync, whose bits wgmma gives for bf16 and fp16 (tests/gpu); for
+its other types it is to be measured (fp8 forms are known to keep fewer bits). Operands' reads are no requests of the
+load unit: none are counted.
 """
 
 from __future__ import annotations
