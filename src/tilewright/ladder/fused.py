@@ -18,12 +18,14 @@ def fused_headers(problem: GemmProblem) -> dict[str, str]:
     epilogue = problem.epilogue
     if epilogue is None:
         return {}
-    reads = [read_operand(number, operand, problem) for number, operand in enumerate(epilogue.operands)]
+    operands = tuple(enumerate(epilogue.operands))
+    arrays = [number for number, operand in operands if operand.dtype != INDEX]
     fetches = [
-        f"fetch_tile<Cfg, {_CPP_TYPES[operand.dtype]}>(args.operand[{number}], row, col, m, n);"
-        for number, operand in enumerate(epilogue.operands)
+        f"fetch_tile<Cfg, {_CPP_TYPES[operand.dtype]}>(args.operand[{number}], row, col, m, n, now);"
+        for number, operand in operands
         if operand.dtype != INDEX and operand.matrix.row_stride and operand.matrix.col_stride == 1
     ]
+    registers = [f"decltype(in{number})::registers" for number in arrays]
     text = "\n".join(
         [
             "#pragma once",
@@ -32,21 +34,30 @@ def fused_headers(problem: GemmProblem) -> dict[str, str]:
             '#include "tile/fused.cuh"',
             '#include "tile/fused_math.cuh"',
             "",
-            args_struct(len(reads)),
+            args_struct(len(operands)),
             "",
             "template <class Cfg>",
-            "__device__ inline void fetch_fused(const FusedArgs& args, int row, int col, int m, int n) {",
+            "__device__ inline void fetch_fused(const FusedArgs& args, int row, int col, int m, int n,",
+            "                                   bool now = true) {",
             *(f"  {line}" for line in fetches),
             "}",
             "",
-            "template <bool vectors, int count>",
-            "__device__ inline void fuse(const FusedArgs& args, int row, int col, float (&value)[count]) {",
-            *(f"  {line}" for line in reads),
-            "#pragma unroll",
-            "  for (int i = 0; i < count; ++i) {",
-            *(f"    {line}" for line in epilogue.code.splitlines()),
+            "template <bool vectors, class Order>",
+            "struct FusedReads {",
+            *(f"  {held_as(operand, problem)} in{number};" for number, operand in operands),
+            f"  static constexpr int registers = {' + '.join(registers) or 0};",
+            "",
+            "  __device__ void read(const FusedArgs& args, int row, int col, int left) {",
+            *(f"    {read_operand(number, operand)}" for number, operand in operands),
             "  }",
-            "}",
+            "  __device__ void apply(const FusedArgs& args, float (&value)[Order::count]) {",
+            *(f"    in{number}.settle();" for number in arrays),
+            "#pragma unroll",
+            "    for (int i = 0; i < Order::count; ++i) {",
+            *(f"      {line}" for line in epilogue.code.splitlines()),
+            "    }",
+            "  }",
+            "};",
             "",
         ]
     )
@@ -59,21 +70,26 @@ def args_struct(operands: int) -> str:
     return f"struct FusedArgs {{{members}}};"
 
 
-def read_operand(number: int, operand: FusedOperand, problem: GemmProblem, vectors: bool = True) -> str:
-    """The statement that leaves `count` elements of a row in in{number}, an index as a number; `vectors`: by the
-    accesses that the function's own `vectors` allows."""
-    place = f"args.operand[{number}], row, col"
+def held_as(operand: FusedOperand, problem: GemmProblem, vectors: bool = True) -> str:
+    """The type of what is read of an operand, in the order `Order` (cuda/tile/fused.cuh); of an index a number.
+    `vectors`: by the accesses that the text's own `vectors` allows."""
     if operand.dtype == INDEX:
-        return f"const long long in{number} = read_index({place});"
+        return "long long"
     lies, item = operand.matrix, ITEM_BYTES[operand.dtype]
     along = {0: "fused_same", 1: "fused_unit"}.get(lies.col_stride, "fused_strided")
     aligned = lies.alignment % 16 == 0 and not any(
         step * item % 16 for step in (lies.row_stride if problem.m > 1 else 0, lies.batch_stride)
     )
     wide = "vectors" if vectors and lies.col_stride == 1 and aligned else "false"
-    flags = f"{_CPP_TYPES[operand.dtype]}, {str(lies.row_stride != 0).lower()}, {along}, {wide}, "
-    flags += str(not operand.is_out).lower()
-    return f"float in{number}[count]; read_fused<{flags}>(in{number}, {place});"
+    flags = f"{_CPP_TYPES[operand.dtype]}, {str(lies.row_stride != 0).lower()}, {along}, {wide}"
+    return f"FusedRun<{flags}, {str(not operand.is_out).lower()}, Order>"
+
+
+def read_operand(number: int, operand: FusedOperand) -> str:
+    """The statement that fills in{number}."""
+    if operand.dtype == INDEX:
+        return f"in{number} = read_index(args.operand[{number}], row, col + Order::first());"
+    return f"in{number}.read(args.operand[{number}], row, col, left);"
 
 
 def pack_fused(problem: GemmProblem, addresses: tuple[int, ...]) -> bytes:

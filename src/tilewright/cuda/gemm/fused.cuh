@@ -2,12 +2,20 @@
 // What becomes of a sum before it is rounded and stored: here nothing. A problem with an epilogue has this file's place
 // taken by a text made from its expression (ladder/fused.py), with the operands' addresses and strides in FusedArgs.
 
+#include "tile/fused.cuh"
+
 struct FusedArgs {};
 
-/// Brings what the block's tile, from (row, col) on, will read of the operands near, while the products go on.
+/// Brings what the block's tile, from (row, col) on, will read of the operands near, while the products go on;
+/// where `now` is false it does not.
 template <class Cfg>
-__device__ inline void fetch_fused(const FusedArgs&, int row, int col, int m, int n) {}
+__device__ inline void fetch_fused(const FusedArgs&, int row, int col, int m, int n, bool now = true) {}
 
-/// `count` elements of a row from (row, col) on; `vectors`: whole runs of an aligned result, all of them inside it.
-template <bool vectors, int count>
-__device__ inline void fuse(const FusedArgs&, int row, int col, float (&value)[count]) {}
+/// What the epilogue reads for a lane's elements of a row beside `col` (Order in tile/fused.cuh), and what it makes of them.
+/// `vectors`: whole vectors of an aligned result are inside it or outside; `left` columns from col on are inside.
+template <bool vectors, class Order>
+struct FusedReads {
+  static constexpr int registers = 0;
+  __device__ void read(const FusedArgs&, int row, int col, int left) {}
+  __device__ void apply(const FusedArgs&, float (&value)[Order::count]) {}
+};

@@ -11,6 +11,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   typename WgmmaRing<Cfg>::Sums sums;
   start_after_earlier_grids<Cfg::alone>();
   ring.fill();
-  ring.multiply(sums);
-  sums.store(args, origin.row + ring.at.row0, origin.col + ring.at.col0);
+  typename WgmmaRing<Cfg>::Sums::Rows rows;
+  ring.multiply(sums, rows, origin);
+  sums.store(rows, args, origin.row + ring.at.row0, origin.col + ring.at.col0);
 }

@@ -19,7 +19,8 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   ring.fill();
   for (unsigned tile = blockIdx.x; tile < all; tile += gridDim.x) {
     typename WgmmaRing<Cfg>::Sums sums;
-    ring.multiply(sums);
+    typename WgmmaRing<Cfg>::Sums::Rows rows;
+    ring.multiply(sums, rows, origin);
     const TileOrigin made = origin;
     if (tile + gridDim.x < all) {
       __syncthreads();  // all have read the last tiles
@@ -27,6 +28,6 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
       ring.move_to(origin);
       ring.fill();
     }
-    sums.store(args, made.row + ring.at.row0, made.col + ring.at.col0);
+    sums.store(rows, args, made.row + ring.at.row0, made.col + ring.at.col0);
   }
 }

@@ -2,8 +2,8 @@
 // out = alpha * acc + beta * C, then the problem's own epilogue (gemm/fused.cuh), out and C in fp32, bf16 or fp16. With
 // use_c false (beta = 0) C is never read.
 
-#include "gemm/args.cuh"
 #include "ptx/number16.cuh"
+#include "tile/fuse.cuh"
 
 /// Where this block's part of out begins. With split_k, block z writes partial sum z behind all of z - 1's.
 template <class Cfg>

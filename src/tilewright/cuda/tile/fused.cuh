@@ -2,6 +2,7 @@
 // How a fused epilogue reads its operands. Each lies over the result like an array broadcast to its shape: element
 // (row, col) of product blockIdx.y, at any strides, 0 among them.
 
+#include "ptx/global.cuh"
 #include "ptx/number16.cuh"
 
 struct FusedOperand {
@@ -14,7 +15,7 @@ constexpr int fused_same = 0, fused_unit = 1, fused_strided = 2;
 
 /// `words` 32-bit words. `cached`: nobody writes them while the kernel runs, so loads may pass stores and merge.
 template <bool cached, int words>
-__device__ inline void read_words(unsigned* to, const void* from) {
+__device__ inline void read_words(unsigned (&to)[words], const void* from) {
   if constexpr (words == 1) {
     const auto* word = static_cast<const unsigned*>(from);
     to[0] = cached ? __ldg(word) : *word;
@@ -38,48 +39,128 @@ __device__ inline float read_one(const float* from) {
   return cached ? __ldg(from) : *from;
 }
 template <bool cached, class T>
-__device__ inline float read_one(const T* from) {
-  return to_float(T{cached ? __ldg(&from->bits) : from->bits});
+__device__ inline T read_one(const T* from) {
+  return {cached ? __ldg(&from->bits) : from->bits};
 }
 
-/// `count` elements from (row, col) on, widened. `by_row`: whether rows differ. `vectors`: lines start at 16-byte
-/// boundaries and the run is inside the result.
-template <class T, bool by_row, int by_col, bool vectors, bool cached, int count>
-__device__ inline void read_fused(float (&to)[count], const FusedOperand& operand, int row, int col) {
-  const T* from = static_cast<const T*>(operand.base) + blockIdx.y * operand.batch;
-  if constexpr (by_row) from += row * operand.row;
-  if constexpr (by_col == fused_same) {
-    const float value = read_one<cached>(from);
+// Which elements of a row a lane has of an epilogue's run, beside column `col`.
+
+/// `count` side by side.
+template <int count_>
+struct InLine {
+  static constexpr int count = count_;
+  static constexpr bool quad = false;
+  static __device__ int first() { return 0; }
+  static constexpr __device__ int along(int i) { return i; }
+};
+
+/// Four neighbouring tensor-core products' (ptx/wgmma.cuh): 32 columns of a row by the four lanes of a quad.
+///
+///     column   0 1   2 3   4 5   6 7 | 8 9   10 11 ..
+///     lane      0     1     2     3  |  0     1    ..
+///     element  0 1   0 1   0 1   0 1 | 2 3   2 3
+struct InQuad {
+  static constexpr int count = 8;
+  static constexpr bool quad = true;
+  static __device__ int first() { return threadIdx.x % 4 * 2; }
+  static constexpr __device__ int along(int i) { return i / 2 * 8 + i % 2; }
+};
+
+/// Among the four lanes of a quad: lane t's word j and lane j's word t change places. Four words that lane t read side by
+/// side, from column 8 t on, are in a quad's order then, and back.
+__device__ inline void transpose_quad(unsigned (&word)[4]) {
+  const bool odd = threadIdx.x % 2, high = threadIdx.x / 2 % 2;
 #pragma unroll
-    for (int i = 0; i < count; ++i) to[i] = value;
-  } else if constexpr (vectors && count * sizeof(T) % 4 == 0) {
-    constexpr int words = count * int(sizeof(T)) / 4;
-    unsigned word[words];
-    read_words<cached, words>(word, from + col);
+  for (int j = 0; j < 4; j += 2) {
+    const unsigned got = __shfl_xor_sync(~0u, odd ? word[j] : word[j + 1], 1);
+    word[j] = odd ? got : word[j], word[j + 1] = odd ? word[j + 1] : got;
+  }
 #pragma unroll
-    for (int i = 0; i < count; ++i) {
-      if constexpr (sizeof(T) == 4)
-        to[i] = __uint_as_float(word[i]);
-      else
-        to[i] = half_of<T>(word[i / 2], i % 2);
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < count; ++i)
-      to[i] = read_one<cached>(from + (by_col == fused_unit ? col + i : (col + i) * operand.col));
+  for (int j = 0; j < 2; ++j) {
+    const unsigned got = __shfl_xor_sync(~0u, high ? word[j] : word[j + 2], 2);
+    word[j] = high ? got : word[j], word[j + 2] = high ? word[j + 2] : got;
   }
 }
 
+/// A lane's elements of an operand as they were read. Reading is apart from use, so that a kernel may ask long before:
+/// read(), then once, by whole warps, settle(), then [i], widened. `by_row`: whether rows differ. `vectors`: lines start
+/// at 16-byte boundaries and whole vectors of 8 columns are inside the result or outside; `left` columns from col on are
+/// inside, all of a run in line.
+template <class T, bool by_row, int by_col, bool vectors, bool cached, class Order>
+struct FusedRun {
+  static constexpr int count = Order::count;
+  static constexpr bool in_words = by_col == fused_unit && vectors && count * sizeof(T) % 4 == 0;
+  static constexpr bool moved = Order::quad && in_words && by_row && sizeof(T) == 2;  // 16 bytes a lane, transposed
+  static constexpr int words = in_words ? count * int(sizeof(T)) / 4 : 0;
+  static constexpr int elements = in_words ? 0 : by_col == fused_same ? 1 : count;
+  static constexpr int registers = by_row ? words + elements : (words + elements + 1) / 2;  // two rows share them
+
+  unsigned word[words ? words : 1];
+  T element[elements ? elements : 1];
+
+  /// Where nothing is inside there is 0: what an earlier run left would have to be kept for it.
+  __device__ void read(const FusedOperand& operand, int row, int col, int left) {
+    const T* from = static_cast<const T*>(operand.base) + blockIdx.y * operand.batch;
+    if constexpr (by_row) from += row * operand.row;
+#pragma unroll
+    for (int i = 0; i < words; ++i) word[i] = 0;
+#pragma unroll
+    for (int i = 0; i < elements; ++i) element[i] = {};
+    if constexpr (by_col == fused_same) {
+      if (left > 0) element[0] = read_one<cached>(from);
+    } else if constexpr (moved) {
+      const int mine = threadIdx.x % 4 * 8;
+      if (mine < left) {
+        if constexpr (cached)
+          read_words<true>(word, from + col + mine);
+        else
+          load_global_16(word, from + col + mine);
+      }
+    } else if constexpr (Order::quad && in_words) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        if (8 * j < left)
+          read_words<cached>(reinterpret_cast<unsigned(&)[words / 4]>(word[j * (words / 4)]),
+                             from + col + Order::first() + 8 * j);
+    } else if constexpr (in_words) {
+      read_words<cached>(word, from + col);
+    } else {
+#pragma unroll
+      for (int i = 0; i < elements; ++i) {
+        const int at = col + Order::first() + Order::along(i);
+        if (!Order::quad || i / 2 * 8 < left)
+          element[i] = read_one<cached>(from + (by_col == fused_unit ? at : at * operand.col));
+      }
+    }
+  }
+
+  __device__ void settle() {
+    if constexpr (moved) transpose_quad(word);
+  }
+
+  __device__ float operator[](int i) const {
+    if constexpr (!in_words)
+      return to_float(element[by_col == fused_same ? 0 : i]);
+    else if constexpr (sizeof(T) == 4)
+      return __uint_as_float(word[i]);
+    else
+      return half_of<T>(word[i / 2], i % 2);
+  }
+};
+
 /// Asks L2 for a tile of an operand whose rows lie contiguous: by the time the products are done, its reads need not
-/// wait for memory. Only a hint; addresses are those of elements, so nothing outside the operand is touched.
+/// wait for memory. Only a hint; addresses are those of elements, so nothing outside the operand is touched. `now` false:
+/// nothing is asked for. No branch either way: around wgmma's asynchronous products the compiler bears none.
 template <class Cfg, class T>
-__device__ inline void fetch_tile(const FusedOperand& operand, int row0, int col0, int m, int n) {
+__device__ inline void fetch_tile(const FusedOperand& operand, int row0, int col0, int m, int n, bool now) {
   constexpr int step = 128 / int(sizeof(T)), lines = (Cfg::tile_n + step - 1) / step;  // of a row
   const T* from = static_cast<const T*>(operand.base) + blockIdx.y * operand.batch;
-#pragma unroll 1
-  for (int i = threadIdx.x; i < Cfg::tile_m * lines; i += Cfg::threads) {
-    const int row = row0 + i / lines, col = col0 + i % lines * step;
-    if (row < m && col < n) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + row * operand.row + col));
+#pragma unroll
+  for (int i = 0; i < Cfg::tile_m * lines; i += Cfg::threads) {
+    const int line = i + threadIdx.x, row = row0 + line / lines, col = col0 + line % lines * step;
+    const bool fetch = now && line < Cfg::tile_m * lines && row < m && col < n;
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %1, 0; @p prefetch.global.L2 [%0];}" ::"l"(from + row * operand.row + col),
+                 "r"(unsigned(fetch)));
   }
 }
 

@@ -59,20 +59,26 @@ struct WgmmaRing {
     for (int stage = 0; stage < ahead; ++stage) start(stage, stage);
   }
 
-  /// Everything along k, after `fill`. No copy and no product of this warpgroup is under way afterwards.
-  __device__ void multiply(Sums& sums) {
+  /// Everything along k of the tile of the result at `origin`, after `fill`. No copy and no product of this warpgroup is
+  /// under way afterwards; what the epilogue reads first is. Its operands come to L2 a part at a time, warp after warp,
+  /// so that memory serves them between the copies.
+  __device__ void multiply(Sums& sums, typename Sums::Rows& rows, TileOrigin origin) {
+    const int turn = threadIdx.x / 32 * unsigned(tiles) / (Cfg::threads / 32);
     int read = 0, write = ahead;
+    sums.clear();
     for (int tile = 0; tile < tiles; ++tile) {
       cp_async_wait<ahead - 1>();
+      wgmma_wait<lag>();
       fence_proxy_async();
       __syncthreads();
       sums.multiply(a_tiles + read * A::bytes, b_tiles + read * B::bytes, at);
       start(tile + ahead, write);
-      wgmma_wait<lag>();
+      fetch_fused<Cfg>(args.fused, origin.row, origin.col, args.m, args.n, tile == turn);
       read = read + 1 == Cfg::stages ? 0 : read + 1;
       write = write + 1 == Cfg::stages ? 0 : write + 1;
     }
     cp_async_wait<0>();
+    sums.read_ahead(rows, args, origin.row + at.row0, origin.col + at.col0);
     sums.finish();
   }
 };

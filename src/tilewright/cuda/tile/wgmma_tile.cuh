@@ -5,7 +5,7 @@
 // each product a warp holds 16 rows (ptx/wgmma.cuh).
 
 #include "ptx/wgmma.cuh"
-#include "tile/accumulator_store.cuh"
+#include "tile/result_rows.cuh"
 #include "tile/tile16.cuh"
 
 /// A tile as wgmma reads it: lines in panels of at most 128 bytes, swizzled.
@@ -36,7 +36,22 @@ struct WarpgroupTiling {
 template <class Cfg, class A, class B>
 struct WarpgroupAccumulators {
   using At = WarpgroupTiling<Cfg>;
-  float value[At::products][At::columns][4] = {};
+  // A thread's, at the occupancy asked for, less the sums and what addresses and the main loop's state take.
+  static constexpr int registers = 65536 / (Cfg::threads * Cfg::min_blocks), kept = Cfg::edge ? 72 : 28;
+  static constexpr int free = (registers < 255 ? registers : 255) - 4 * At::products * At::columns - kept;
+  using Rows = ResultRows<Cfg, At::columns, free>;
+  float value[At::products][At::columns][4];
+
+  /// To zero, here: where the compiler writes them on a way around the products only, it takes that for a write among
+  /// them, and waits for each.
+  __device__ void clear() {
+#pragma unroll
+    for (int i = 0; i < At::products; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4 * At::columns; ++j) value[i][j / 4][j % 4] = 0;
+      wgmma_arrived(value[i]);
+    }
+  }
 
   /// Starts the products of the tiles at `a` and `b`, as one group.
   __device__ void multiply(unsigned a, unsigned b, const At& at) {
@@ -57,10 +72,20 @@ struct WarpgroupAccumulators {
     for (int i = 0; i < At::products; ++i) wgmma_arrived(value[i]);
   }
 
-  /// To global memory; `row0`, `col0`: of the warpgroup's tile.
-  __device__ void store(const GemmArgs& args, int row0, int col0) const {
+  /// A warp's first row of product i, where the warpgroup's tile starts at `row0`.
+  static __device__ int row_of(int row0, int i) { return row0 + 64 * i + threadIdx.x / 32 % 4 * 16; }
+
+  /// Asks for what storing the sums will need first: while products are under way.
+  __device__ void read_ahead(Rows& rows, const GemmArgs& args, int row0, int col0) const {
+    rows.read(args, row_of(row0, 0), col0);
+  }
+
+  /// To global memory, behind read_ahead; `row0`, `col0`: of the warpgroup's tile.
+  __device__ void store(Rows& rows, const GemmArgs& args, int row0, int col0) const {
 #pragma unroll
-    for (int i = 0; i < At::products; ++i)
-      store_sixteen_rows<Cfg>(args, row0 + 64 * i + threadIdx.x / 32 % 4 * 16, col0, value[i]);
+    for (int i = 0; i < At::products; ++i) {
+      if (i > 0) rows.read(args, row_of(row0, i), col0);
+      rows.store(args, row_of(row0, i), col0, value[i]);
+    }
   }
 };

@@ -94,7 +94,7 @@ def _short(graph: Graph, live: Iterable[int], bounds: Mapping[str, tuple[int, in
 
 def statements(
     graph: Graph, result: Traced, inputs: tuple[str, ...], *, element: str = "value[i]",
-    index: str = "in{0} + i * args.operand[{0}].col", bounds: Mapping[str, tuple[int, int]] | None = None,
+    index: str = "in{0} + Order::along(i) * args.operand[{0}].col", bounds: Mapping[str, tuple[int, int]] | None = None,
 ) -> str:  # fmt: skip
     """C++ statements for element i: they read value[i] and input j at in{j}, and write value[i].
 

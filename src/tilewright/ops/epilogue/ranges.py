@@ -6,7 +6,7 @@ Written from the operations, not from the text that kernels compile, so that a m
 from __future__ import annotations
 
 from ...errors import InvalidEpilogue
-from ...ladder.fused import HEADER, args_struct, read_operand
+from ...ladder.fused import HEADER, args_struct, held_as, read_operand
 from ...problems import INDEX, ITEM_BYTES, Epilogue, GemmProblem
 from .codegen import literal
 from .trace import BOOL, FLOAT, INT, Node
@@ -33,7 +33,10 @@ def range_headers(problem: GemmProblem) -> dict[str, str]:
             f"{epilogue.description}: only its code is known, so no result can be verified. Let matmul's arguments "
             "make it, or leave verify away."
         )
-    reads = [read_operand(number, operand, problem, vectors=False) for number, operand in enumerate(epilogue.operands)]
+    reads = [
+        f"{held_as(operand, problem, vectors=False)} in{number}; {read_operand(number, operand)}"
+        for number, operand in enumerate(epilogue.operands)
+    ]
     lines = [*reads, *_statements(epilogue)]
     text = "\n".join(
         [
@@ -46,7 +49,8 @@ def range_headers(problem: GemmProblem) -> dict[str, str]:
             args_struct(len(reads)),
             "",
             "__device__ inline Range fuse_range(const FusedArgs& args, int row, int col, Range value) {",
-            "  constexpr int count = 1;",
+            "  using Order = InLine<1>;",
+            "  constexpr int left = 1;",
             *(f"  {line}" for line in lines),
             "}",
             "",
