@@ -27,9 +27,14 @@ __device__ inline void read_words(unsigned (&to)[words], const void* from) {
     static_assert(words % 4 == 0, "whole 16-byte accesses");
 #pragma unroll
     for (int i = 0; i < words; i += 4) {
-      const auto* word = static_cast<const uint4*>(from) + i / 4;
-      const uint4 v = cached ? __ldg(word) : *word;
-      to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
+      unsigned(&four)[4] = reinterpret_cast<unsigned(&)[4]>(to[i]);
+      const uint4* at = static_cast<const uint4*>(from) + i / 4;
+      if constexpr (cached) {
+        const uint4 v = __ldg(at);
+        four[0] = v.x, four[1] = v.y, four[2] = v.z, four[3] = v.w;
+      } else {
+        load_global_16(four, at);
+      }
     }
   }
 }
@@ -43,31 +48,43 @@ __device__ inline T read_one(const T* from) {
   return {cached ? __ldg(&from->bits) : from->bits};
 }
 
-// Which elements of a row a lane has of an epilogue's run, beside column `col`.
+// Which elements of a row a lane has, beside column `col`: element i is column col + first() + along(i), and inside the
+// result where inside(i, left) says so, `left` columns from col on being inside.
 
-/// `count` side by side.
+/// `count` side by side, all of them inside.
 template <int count_>
 struct InLine {
   static constexpr int count = count_;
-  static constexpr bool quad = false;
+  static constexpr bool shuffled = false;
   static __device__ int first() { return 0; }
   static constexpr __device__ int along(int i) { return i; }
+  static __device__ bool inside(int, int) { return true; }
 };
 
-/// Four neighbouring tensor-core products' (ptx/wgmma.cuh): 32 columns of a row by the four lanes of a quad.
+/// 32 columns of a row by the four lanes of a quad, eight side by side each.
+struct InLanes {
+  static constexpr int count = 8;
+  static constexpr bool shuffled = false;
+  static __device__ int first() { return threadIdx.x % 4 * 8; }
+  static constexpr __device__ int along(int i) { return i; }
+  static __device__ bool inside(int, int left) { return first() < left; }
+};
+
+/// The same 32 as four neighbouring tensor-core products have them (ptx/wgmma.cuh):
 ///
 ///     column   0 1   2 3   4 5   6 7 | 8 9   10 11 ..
 ///     lane      0     1     2     3  |  0     1    ..
 ///     element  0 1   0 1   0 1   0 1 | 2 3   2 3
 struct InQuad {
   static constexpr int count = 8;
-  static constexpr bool quad = true;
+  static constexpr bool shuffled = true;
   static __device__ int first() { return threadIdx.x % 4 * 2; }
   static constexpr __device__ int along(int i) { return i / 2 * 8 + i % 2; }
+  static __device__ bool inside(int i, int left) { return i / 2 * 8 < left; }
 };
 
-/// Among the four lanes of a quad: lane t's word j and lane j's word t change places. Four words that lane t read side by
-/// side, from column 8 t on, are in a quad's order then, and back.
+/// Among the four lanes of a quad: lane t's word j and lane j's word t change places. Words of two elements come from
+/// InLanes to InQuad by that, and back.
 __device__ inline void transpose_quad(unsigned (&word)[4]) {
   const bool odd = threadIdx.x % 2, high = threadIdx.x / 2 % 2;
 #pragma unroll
@@ -84,13 +101,12 @@ __device__ inline void transpose_quad(unsigned (&word)[4]) {
 
 /// A lane's elements of an operand as they were read. Reading is apart from use, so that a kernel may ask long before:
 /// read(), then once, by whole warps, settle(), then [i], widened. `by_row`: whether rows differ. `vectors`: lines start
-/// at 16-byte boundaries and whole vectors of 8 columns are inside the result or outside; `left` columns from col on are
-/// inside, all of a run in line.
+/// at 16-byte boundaries, and eight columns are inside the result or outside as one.
 template <class T, bool by_row, int by_col, bool vectors, bool cached, class Order>
 struct FusedRun {
   static constexpr int count = Order::count;
   static constexpr bool in_words = by_col == fused_unit && vectors && count * sizeof(T) % 4 == 0;
-  static constexpr bool moved = Order::quad && in_words && by_row && sizeof(T) == 2;  // 16 bytes a lane, transposed
+  static constexpr bool moved = Order::shuffled && in_words && by_row && sizeof(T) == 2;  // read as InLanes
   static constexpr int words = in_words ? count * int(sizeof(T)) / 4 : 0;
   static constexpr int elements = in_words ? 0 : by_col == fused_same ? 1 : count;
   static constexpr int registers = by_row ? words + elements : (words + elements + 1) / 2;  // two rows share them
@@ -107,29 +123,22 @@ struct FusedRun {
 #pragma unroll
     for (int i = 0; i < elements; ++i) element[i] = {};
     if constexpr (by_col == fused_same) {
-      if (left > 0) element[0] = read_one<cached>(from);
+      if (Order::inside(0, left)) element[0] = read_one<cached>(from);
     } else if constexpr (moved) {
-      const int mine = threadIdx.x % 4 * 8;
-      if (mine < left) {
-        if constexpr (cached)
-          read_words<true>(word, from + col + mine);
-        else
-          load_global_16(word, from + col + mine);
-      }
-    } else if constexpr (Order::quad && in_words) {
+      if (InLanes::inside(0, left)) read_words<cached>(word, from + col + InLanes::first());
+    } else if constexpr (in_words && Order::shuffled) {
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        if (8 * j < left)
+        if (Order::inside(2 * j, left))
           read_words<cached>(reinterpret_cast<unsigned(&)[words / 4]>(word[j * (words / 4)]),
-                             from + col + Order::first() + 8 * j);
+                             from + col + Order::first() + Order::along(2 * j));
     } else if constexpr (in_words) {
-      read_words<cached>(word, from + col);
+      if (Order::inside(0, left)) read_words<cached>(word, from + col + Order::first());
     } else {
 #pragma unroll
       for (int i = 0; i < elements; ++i) {
         const int at = col + Order::first() + Order::along(i);
-        if (!Order::quad || i / 2 * 8 < left)
-          element[i] = read_one<cached>(from + (by_col == fused_unit ? at : at * operand.col));
+        if (Order::inside(i, left)) element[i] = read_one<cached>(from + (by_col == fused_unit ? at : at * operand.col));
       }
     }
   }

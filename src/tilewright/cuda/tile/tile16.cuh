@@ -10,23 +10,32 @@
 //
 //     panel = inner      0 0 0 0 0 0 0 0        panel = inner / 2      0 0 0 0   then   0 0 0 0
 //                        1 1 1 1 1 1 1 1                               1 1 1 1          1 1 1 1
+//
+// by_lane: 32 lines lie in the order in which tensor-core products hand them out. Products j = 0 to 3 of lines 8 j to
+// 8 j + 7 give lane t of a quad lines 8 j + 2 t and the next; what lies there are lines 8 t + 2 j and the next, so that
+// the lane gets eight lines side by side. Of a line's number the bits of t and j change places: steps that are sums of
+// distinct bits stay so.
 
 #include "ptx/cp_async.cuh"
 #include "tile/swizzle.cuh"
 
-template <int extent_, int tile_k_, bool k_inner_, class Swizzle_ = NoSwizzle, int panel_ = 0>
+template <int extent_, int tile_k_, bool k_inner_, class Swizzle_ = NoSwizzle, int panel_ = 0, bool by_lane_ = false>
 struct SharedTile {
   using Swz = Swizzle_;
   static constexpr int extent = extent_, tile_k = tile_k_;
-  static constexpr bool k_inner = k_inner_;
+  static constexpr bool k_inner = k_inner_, by_lane = by_lane_;
   static constexpr int lines = k_inner ? extent : tile_k, inner = k_inner ? tile_k : extent;
   static constexpr int panel = panel_ ? panel_ : inner;
   static constexpr int size = lines * inner, bytes = 2 * size, panel_bytes = 2 * lines * panel;
   static constexpr int chunks = inner / 8;  // of 16 bytes, in a line
   static_assert(inner % 8 == 0, "a line is whole 16-byte chunks");
+  static_assert(!by_lane || lines % 32 == 0, "whole groups of lines");
 
   /// Offset in elements before swizzling.
-  static constexpr __device__ unsigned place(int line, int i) { return i / panel * lines * panel + line * panel + i % panel; }
+  static constexpr __device__ unsigned place(int line, int i) {
+    const int at = by_lane ? (line & ~30) | (line & 6) << 2 | (line >> 2 & 6) : line;
+    return i / panel * lines * panel + at * panel + i % panel;
+  }
   static constexpr __device__ unsigned offset(int mn, int k) { return k_inner ? place(mn, k) : place(k, mn); }
 
   /// Shared address of the chunk that holds offset `o`, in a tile at `tile`.

@@ -17,7 +17,8 @@ struct WgmmaRing {
   static constexpr int ahead = Cfg::stages - 1 - lag;  // tiles that are being copied while one is multiplied
   static_assert(ahead >= 1, "too few stages");
   using A = WgmmaTile<TileA<Cfg>>;
-  using B = WgmmaTile<TileB<Cfg>>;
+  // Lines of B that lie along k may lie in any order: in the one that results are stored by.
+  using B = WgmmaTile<TileB<Cfg>, TileB<Cfg>::k_inner && Cfg::vector_out>;
   using Sums = WarpgroupAccumulators<Cfg, A, B>;
 
   const GemmArgs& args;

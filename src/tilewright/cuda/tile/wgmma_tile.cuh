@@ -9,8 +9,8 @@
 #include "tile/tile16.cuh"
 
 /// A tile as wgmma reads it: lines in panels of at most 128 bytes, swizzled.
-template <class Tile, int panel = (Tile::inner < 64 ? Tile::inner : 64)>
-using WgmmaTile = SharedTile<Tile::extent, Tile::tile_k, Tile::k_inner, ConflictFree<panel>, panel>;
+template <class Tile, bool by_lane = false, int panel = (Tile::inner < 64 ? Tile::inner : 64)>
+using WgmmaTile = SharedTile<Tile::extent, Tile::tile_k, Tile::k_inner, ConflictFree<panel>, panel, by_lane>;
 
 /// Where the lines of `Tile` from `line` on lie, at k = 16 * step, in the tile at `tile`.
 template <class Tile>
@@ -37,9 +37,9 @@ template <class Cfg, class A, class B>
 struct WarpgroupAccumulators {
   using At = WarpgroupTiling<Cfg>;
   // A thread's, at the occupancy asked for, less the sums and what addresses and the main loop's state take.
-  static constexpr int registers = 65536 / (Cfg::threads * Cfg::min_blocks), kept = Cfg::edge ? 72 : 28;
+  static constexpr int registers = 65536 / (Cfg::threads * Cfg::min_blocks), kept = Cfg::edge ? 90 : 28;
   static constexpr int free = (registers < 255 ? registers : 255) - 4 * At::products * At::columns - kept;
-  using Rows = ResultRows<Cfg, At::columns, free>;
+  using Rows = ResultRows<Cfg, At::columns, free, B::by_lane>;
   float value[At::products][At::columns][4];
 
   /// To zero, here: where the compiler writes them on a way around the products only, it takes that for a write among
