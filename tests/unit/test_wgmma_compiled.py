@@ -46,8 +46,8 @@ def test_products_stay_asynchronous_and_nothing_spills_behind_an_epilogue(rung, 
     ("rung", "config", "layout"), [("h12", TALL, "nn"), ("h12", BESIDE, "nt"), ("h13", TALL, "nn")], ids=str
 )
 def test_results_and_the_residual_go_16_bytes_at_a_time_and_lanes_exchange_only_where_they_must(rung, config, layout):
-    """A thread's 64 results of 2 bytes: eight accesses. Each vector changes lanes by four exchanges, unless B lies so that
-    it need not; the bias, too, comes in vectors then, one for two rows."""
+    """A thread's 64 results of 2 bytes: eight accesses. Each vector changes lanes by four exchanges, unless B lies so
+    that it need not; the bias, too, comes in vectors then, one for two rows."""
     counts = Counter(instruction.opcode for instruction in code_of(compiled(rung, config, layout)))
     stores = {opcode: count for opcode, count in counts.items() if opcode.startswith("STG")}
     assert stores == {"STG.E.128": 8}
