@@ -21,7 +21,7 @@ def fused_headers(problem: GemmProblem) -> dict[str, str]:
     operands = tuple(enumerate(epilogue.operands))
     arrays = [number for number, operand in operands if operand.dtype != INDEX]
     fetches = [
-        f"fetch_tile<Cfg, {_CPP_TYPES[operand.dtype]}>(args.operand[{number}], row, col, m, n, now);"
+        f"fetch_tile<Cfg, {_CPP_TYPES[operand.dtype]}, branches>(args.operand[{number}], row, col, m, n, now);"
         for number, operand in operands
         if operand.dtype != INDEX and operand.matrix.row_stride and operand.matrix.col_stride == 1
     ]
@@ -36,7 +36,7 @@ def fused_headers(problem: GemmProblem) -> dict[str, str]:
             "",
             args_struct(len(operands)),
             "",
-            "template <class Cfg>",
+            "template <class Cfg, bool branches = true>",
             "__device__ inline void fetch_fused(const FusedArgs& args, int row, int col, int m, int n,",
             "                                   bool now = true) {",
             *(f"  {line}" for line in fetches),

@@ -7,8 +7,8 @@
 struct FusedArgs {};
 
 /// Brings what the block's tile, from (row, col) on, will read of the operands near, while the products go on;
-/// where `now` is false it does not.
-template <class Cfg>
+/// where `now` is false it does not. `branches`: whether it may branch.
+template <class Cfg, bool branches = true>
 __device__ inline void fetch_fused(const FusedArgs&, int row, int col, int m, int n, bool now = true) {}
 
 /// What the epilogue reads for a lane's elements of a row beside `col` (Order in tile/fused.cuh), and what it makes of them.

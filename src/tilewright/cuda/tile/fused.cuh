@@ -159,17 +159,27 @@ struct FusedRun {
 
 /// Asks L2 for a tile of an operand whose rows lie contiguous: by the time the products are done, its reads need not
 /// wait for memory. Only a hint; addresses are those of elements, so nothing outside the operand is touched. `now` false:
-/// nothing is asked for. No branch either way: around wgmma's asynchronous products the compiler bears none.
-template <class Cfg, class T>
+/// nothing is asked for, without a branch: around wgmma's asynchronous products the compiler bears none. Elsewhere a loop
+/// is better (`branches`): f12's products lost 7% to the registers of straight code.
+template <class Cfg, class T, bool branches>
 __device__ inline void fetch_tile(const FusedOperand& operand, int row0, int col0, int m, int n, bool now) {
   constexpr int step = 128 / int(sizeof(T)), lines = (Cfg::tile_n + step - 1) / step;  // of a row
   const T* from = static_cast<const T*>(operand.base) + blockIdx.y * operand.batch;
+  if constexpr (branches) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < Cfg::tile_m * lines; i += Cfg::threads) {
+      const int row = row0 + i / lines, col = col0 + i % lines * step;
+      if (row < m && col < n) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + row * operand.row + col));
+    }
+  } else {
 #pragma unroll
-  for (int i = 0; i < Cfg::tile_m * lines; i += Cfg::threads) {
-    const int line = i + threadIdx.x, row = row0 + line / lines, col = col0 + line % lines * step;
-    const bool fetch = now && line < Cfg::tile_m * lines && row < m && col < n;
-    asm volatile("{.reg .pred p; setp.ne.u32 p, %1, 0; @p prefetch.global.L2 [%0];}" ::"l"(from + row * operand.row + col),
-                 "r"(unsigned(fetch)));
+    for (int i = 0; i < Cfg::tile_m * lines; i += Cfg::threads) {
+      const int line = i + threadIdx.x, row = row0 + line / lines, col = col0 + line % lines * step;
+      const bool fetch = now && line < Cfg::tile_m * lines && row < m && col < n;
+      asm volatile("{.reg .pred p; setp.ne.u32 p, %1, 0; @p prefetch.global.L2 [%0];}" ::"l"(
+                       from + row * operand.row + col),
+                   "r"(unsigned(fetch)));
+    }
   }
 }
 

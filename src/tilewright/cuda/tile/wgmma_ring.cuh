@@ -74,7 +74,7 @@ struct WgmmaRing {
       __syncthreads();
       sums.multiply(a_tiles + read * A::bytes, b_tiles + read * B::bytes, at);
       start(tile + ahead, write);
-      fetch_fused<Cfg>(args.fused, origin.row, origin.col, args.m, args.n, tile == turn);
+      fetch_fused<Cfg, false>(args.fused, origin.row, origin.col, args.m, args.n, tile == turn);
       read = read + 1 == Cfg::stages ? 0 : read + 1;
       write = write + 1 == Cfg::stages ? 0 : write + 1;
     }
