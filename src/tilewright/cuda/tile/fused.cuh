@@ -159,7 +159,7 @@ struct FusedRun {
 
 /// Asks L2 for a tile of an operand whose rows lie contiguous: by the time the products are done, its reads need not
 /// wait for memory. Only a hint; addresses are those of elements, so nothing outside the operand is touched. `now` false:
-/// nothing is asked for, without a branch: around wgmma's asynchronous products the compiler bears none. Elsewhere a loop
+/// nothing is asked for, by a predicate: wgmma's products, which stand around it, were measured without a branch. Elsewhere a loop
 /// is better (`branches`): f12's products lost 7% to the registers of straight code.
 template <class Cfg, class T, bool branches>
 __device__ inline void fetch_tile(const FusedOperand& operand, int row0, int col0, int m, int n, bool now) {
