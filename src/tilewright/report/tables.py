@@ -305,6 +305,7 @@ PAGES: dict[str, tuple[Column, ...]] = {
     "fp32-ladder": LADDER_PAGE,
     "fp32-f12": SIZES_PAGE,
     "host-time": HOST_PAGE,
+    "warm-calls": HOST_PAGE,
     "cold-start": COLD_PAGE,
     "epilogue": EPILOGUE_PAGE,
     "epilogue-parts": EPILOGUE_PARTS_PAGE,
