@@ -93,3 +93,21 @@ def test_indices_count_a_lanes_own_columns(m, n, layout):
 
     verdict = judge(stored_values(guarded), a, b, function, dtype="f16", out_dtype="f16")
     assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("rung", [H12, H13])
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+def test_fp32_rows_that_end_within_eight_columns_end_there(rung, layout):
+    """16-byte vectors suit rows of 100 fp32 numbers; a lane's eight columns may still be half inside."""
+    m, n, k = 40, 100, 24
+    a, b, b_given = operands(m, n, k, layout)
+    old, bias = values(m, n, dtype="f32", seed=3), values(n, dtype="f16")
+    guarded, out = target((m, n), "f32")
+    run(rung, given(a, "f16"), b_given, out, c=given(old, "f32"), beta=-2.0, bias=given(bias, "f16"))
+    assert_whole(guarded)
+
+    def function(acc, bias, old):
+        return acc - 2 * old + bias
+
+    verdict = judge(stored_values(guarded), a, b, function, dtype="f16", out_dtype="f32", bias=bias, old=old)
+    assert verdict.ok, verdict.reason

@@ -48,6 +48,13 @@ def test_partial_sums_add_up_to_the_product(rung):
     assert (np.abs(sums).max(axis=(1, 2)) > 0).sum() == 7
 
 
+def test_partial_sums_whose_rows_end_within_eight_columns_stay_in_their_rows():
+    """Partial sums are fp32 whatever the result is: n = 100 is whole vectors of them, but not whole eights."""
+    Bench(Case(70, 100, 130, "nt", dtype="f16", batch=2), 2).run(
+        H12, dataclasses.replace(SMALL, split_k=2)
+    ).assert_right()
+
+
 @pytest.mark.parametrize("sms", [1, 3, 4])
 def test_blocks_that_stay_take_every_tile_once(sms):
     """15 tiles, walked in groups of 2 rows, the last of 1, by 1 to 4 blocks."""

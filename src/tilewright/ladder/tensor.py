@@ -7,7 +7,7 @@ from itertools import product
 
 from ..jit.source import Constant
 from ..problems import ITEM_BYTES, GemmProblem, Matrix
-from .rung import CPP_TYPES, GemmConfig, Rung
+from .rung import CPP_TYPES, GemmConfig, Rung, vector_out
 
 SHAPES = ((16, 16), (32, 8), (8, 32))
 """The shapes of one wmma product, m x n; k is 16."""
@@ -43,6 +43,11 @@ def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
         "slices_k": config.slices_k,
         "alone": 2 * _ring(config, problem) > _SHARED_OF_AN_SM,
     }
+
+
+def _wgmma_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+    """Beside the others': whether eight columns of a result that vectors suit are inside it or outside as one."""
+    return _constants(config, problem) | {"whole_eights": vector_out(problem) and problem.n % 8 == 0}
 
 
 # --- shared memory of a block, in bytes ------------------------------------------------------------------------------
@@ -274,7 +279,7 @@ def _rung(id: str, teaches: str, default: GemmConfig, space: Callable[[], tuple[
           stays: bool = False) -> Rung:  # fmt: skip
     return Rung(
         id, teaches, f"gemm/{id}.cuh", _HALVES, default, space, shared_bytes, check, vector_bytes=16,
-        dynamic_shared=dynamic_shared, overlaps=overlaps, own_constants=_constants,
+        dynamic_shared=dynamic_shared, overlaps=overlaps, own_constants=_wgmma_constants if warpgroups else _constants,
         levels=levels, only_on="sm_90a" if warpgroups else "", warpgroups=warpgroups, stays=stays,
     )  # fmt: skip
 

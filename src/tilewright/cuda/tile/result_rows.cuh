@@ -7,7 +7,8 @@
 //                                                            what the epilogue reads takes the same way back
 //     else, fp32                                             8 bytes a lane: a quad fills a sector
 //
-// Results whose rows no 16-byte access suits go as those of mma.sync do (tile/accumulator_store.cuh).
+// Results whose rows no 16-byte access suits, or end within eight columns (fp32: n = 100), go as those of mma.sync do
+// (tile/accumulator_store.cuh).
 
 #include "tile/accumulator_store.cuh"
 
@@ -77,7 +78,7 @@ struct ResultGroup {
 /// A warp's 16 rows from `row0` on, `columns` products from `col0` on. `free`: registers that what is read ahead may take.
 template <class Cfg, int columns, int free, bool by_lane>
 struct ResultRows {
-  static constexpr bool grouped = Cfg::vector_out;
+  static constexpr bool grouped = Cfg::whole_eights;
   using Group = ResultGroup<Cfg, typename Select<by_lane, InLanes, InQuad>::type>;
   static constexpr int groups = columns / 4, each = Group::registers;
   static constexpr int ahead = each * groups <= free ? groups : each < free ? free / each : 1;

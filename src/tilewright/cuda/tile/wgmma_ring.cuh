@@ -18,7 +18,7 @@ struct WgmmaRing {
   static_assert(ahead >= 1, "too few stages");
   using A = WgmmaTile<TileA<Cfg>>;
   // Lines of B that lie along k may lie in any order: in the one that results are stored by.
-  using B = WgmmaTile<TileB<Cfg>, TileB<Cfg>::k_inner && Cfg::vector_out>;
+  using B = WgmmaTile<TileB<Cfg>, TileB<Cfg>::k_inner && Cfg::whole_eights>;
   using Sums = WarpgroupAccumulators<Cfg, A, B>;
 
   const GemmArgs& args;
