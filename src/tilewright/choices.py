@@ -80,7 +80,7 @@ def _wgmma(
     return Choice(config, efficiency, _WGMMA_SWEEP, rung)
 
 
-_WGMMA_SWEEP = "from an H200: benchmarks/results/bf16-wgmma-sweep-H200.json, scaled to a grid that fills the GPU"
+_WGMMA_SWEEP = "from single runs on an H200 (no record), scaled to a grid that fills the GPU"
 WGMMA_CHOICES: tuple[Choice, ...] = (
     _wgmma((128, 256), (16, 256), 4, 1, 0.74, "h13"),
     _wgmma((256, 128), (16, 128), 4, 1, 0.74, "h13"),

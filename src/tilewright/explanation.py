@@ -47,6 +47,7 @@ class Explanation:
     output: str
     """How results are stored."""
     grid: tuple[int, int, int]
+    """Blocks that are started on the GPU."""
     block: tuple[int, int, int]
     shared_bytes: int
     """Shared memory of a block."""
@@ -108,7 +109,11 @@ class Explanation:
         blocks += " block" if self.grid == (1, 1, 1) else " blocks"
         times = "1 launch" if self.launches == 1 else f"{self.launches} launches, the largest"
         whose = "the product: " if len(self.stages) > 1 else ""
-        return f"{whose}{times} of {blocks} of {self.block[0]} threads, {self.shared_bytes} B of shared memory a block"
+        stays = ", tile after tile" if self.plan is not None and self.plan.rung.stays else ""
+        return (
+            f"{whose}{times} of {blocks} of {self.block[0]} threads{stays}, {self.shared_bytes} B of shared memory a "
+            "block"
+        )
 
     @staticmethod
     def _compiled(resources: Resources) -> str:
@@ -223,7 +228,7 @@ def explain_problem(
     resources = plan.rung.compile(product, config, gpu.arch).resources if compile else None
     return Explanation(
         problem, gpu, gpu_source, plan, edge_reason(plan.rung, product, config),
-        "16-byte vectors" if wide else "less than 16 bytes at a time", launch.grid, launch.block,
+        "16-byte vectors" if wide else "less than 16 bytes at a time", launch.grid_on(gpu), launch.block,
         plan.rung.shared_bytes(config, product), launches, bound, resources,
         tuple(stage.name for stage in program.stages), program.workspace_bytes,
     )  # fmt: skip

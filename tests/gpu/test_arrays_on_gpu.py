@@ -183,6 +183,12 @@ def test_a_warm_call_obeys_every_change_of_its_arguments(torch):
             right(out.cpu(), *wanted, **extra)
 
 
+def test_an_empty_sum_is_0_whatever_alpha_is(torch):
+    a, b = torch.zeros(5, 0, device="cuda"), torch.zeros(0, 7, device="cuda")
+    for alpha in (0.0, 0.0, float("inf"), float("nan"), 2.0):
+        assert bool((tw.matmul(a, b, alpha=alpha) == 0).all()), alpha
+
+
 def test_a_warm_call_still_refuses_an_out_that_overlaps(torch):
     flat = torch.randn(3 * 128 * 128, device="cuda")
     a, apart = flat[: 128 * 128].view(128, 128), flat[128 * 128 :][: 128 * 128].view(128, 128)

@@ -57,6 +57,12 @@ def test_h11_is_right_with_a_config_of_each_tile(torch, config):
 
 
 @pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("case", [Case(70, 100, 64), Case(70, 100, 64, "n", "t"), Case(33, 12, 40)], ids=str)
+def test_fp32_rows_of_whole_vectors_but_no_whole_eights_stay_in_their_rows(torch, case, rung):
+    run(torch, case, "bf16", "f32", rung=rung)
+
+
+@pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_the_emulator_differs_by_what_the_tensor_cores_cut(torch, gpu, rung, dtype):
     """A product m16n8k16 is rounded once on the emulator and cut on the GPU: an fp32 spacing of the sum of absolute

@@ -160,6 +160,13 @@ def test_explain_tells_the_whole_grid_of_parts_and_of_batches_that_one_grid_cann
     assert "1 launch of 1 block of" in str(tw.explain(zeros(3, 5), zeros(5, 3), gpu="H200"))
 
 
+def test_explain_tells_how_many_blocks_stay():
+    a = zeros(4096, 4096).astype(np.float16)
+    told = tw.explain(a, a, rung="h13", gpu="H200")
+    assert told.grid == (132, 1, 1)  # one an SM, for 512 tiles
+    assert "1 launch of 132 blocks of 256 threads, tile after tile," in " ".join(str(told).split())
+
+
 def test_what_no_grid_can_hold_is_refused_in_a_few_words():
     huge = np.broadcast_to(np.float32(0), (2**30, 2**30))
     with pytest.raises(ConfigRejected, match=r"a grid holds 2147483647.* more\.$") as caught:

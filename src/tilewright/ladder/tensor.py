@@ -12,9 +12,9 @@ from .rung import CPP_TYPES, GemmConfig, Rung, vector_out
 SHAPES = ((16, 16), (32, 8), (8, 32))
 """The shapes of one wmma product, m x n; k is 16."""
 _SHARED_OF_AN_SM = 228 * 1024
-"""Of the GPUs whose grids can overlap (sm_90), bytes: whether two blocks of h11 fit beside one another."""
+"""Of the GPUs whose grids can overlap (sm_90), bytes: whether two blocks of h11 to h13 fit beside one another."""
 WGMMA_N = (64, 128, 256)
-"""How wide h12's products are; they are 64 rows high, and 16 deep."""
+"""How wide wgmma's products are here; they are 64 rows high, and 16 deep."""
 _STAGING = 1024
 """Bytes of shared memory through which a warp of a wmma rung stores its results."""
 

@@ -133,6 +133,8 @@ def _borrow(a: Operand, nbytes: int) -> tuple[int, Callable[[], None]]:
 
 def _step(call: Call, prepared: Prepared, stage: Any, params: bytes, at: Any, offsets: tuple[int, ...]) -> Step | None:
     """What a warm call repeats; None where the parameters are not what a warm call would pack."""
+    if call.product.problem.k == 0:
+        return None  # launches take alpha for 0 there (Recipe.alpha), whatever the next call's is
     alpha, beta = (call.alpha, call.beta) if stage.scaled else (1.0, 0.0)
     tail = pack_fused(stage.problem, at.fused)
     layout = layout_of(params, (at.a, at.b, at.c, at.out), alpha, beta, tail)

@@ -200,7 +200,8 @@ def allocator(torch: Any) -> Any:
     """What makes a new tensor on the current GPU from (shape, strides, dtype) at the least host time: what code that
     torch.compile writes calls, half that of torch.empty_strided, itself half that of torch.empty. Torches without it
     have the second."""
-    quick = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    quick = getattr(guards, "_empty_strided_cuda", None)
     return quick or (lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device="cuda"))
 
 

@@ -1,5 +1,5 @@
 #pragma once
-// The 16-bit operands of a block, for h01 and h03 to h11: their tiles in shared memory and what copies them there.
+// The 16-bit operands of a block, for h01 and h03 to h13: their tiles in shared memory and what copies them there.
 
 #include "tile/copy16.cuh"
 #include "tile/raster.cuh"

@@ -1,5 +1,5 @@
 #pragma once
-// The multiply stage of h12: wgmma reads both operands from shared memory, no fragment passes through registers.
+// The multiply stage of h12 and h13: wgmma reads both operands from shared memory, no fragment passes through registers.
 //
 // A warpgroup makes 4 warp_m x warp_n of the block's tile, warp_m / 16 products of 64 x warp_n under one another; of
 // each product a warp holds 16 rows (ptx/wgmma.cuh).
