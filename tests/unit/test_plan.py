@@ -13,6 +13,8 @@ from tilewright.arch import ARCHS, GPUS
 from tilewright.choices import FP32_CHOICES
 from tilewright.errors import ConfigRejected, InvalidOperand
 from tilewright.explanation import edge_reason, explain_problem, roofline
+from tilewright.jit import Launch
+from tilewright.jit.device import with_sms
 from tilewright.ladder import GemmConfig, find_rung, rungs_for
 from tilewright.plan import plan_for
 from tilewright.problems import GemmProblem, Matrix
@@ -165,6 +167,15 @@ def test_explain_tells_how_many_blocks_stay():
     told = tw.explain(a, a, rung="h13", gpu="H200")
     assert told.grid == (132, 1, 1)  # one an SM, for 512 tiles
     assert "1 launch of 132 blocks of 256 threads, tile after tile," in " ".join(str(told).split())
+
+
+def test_a_board_with_fewer_sms_than_its_name_says_gets_fewer_blocks_that_stay():
+    sxm, pcie = GPUS["H100"], with_sms(GPUS["H100"], 114)
+    launch = Launch((512, 3, 2), (256, 1, 1), b"", resident=1)
+    assert launch.grid_on(sxm) == (132, 3, 2)
+    assert launch.grid_on(pcie) == (114, 3, 2)
+    assert pcie.peak_tflops("bf16") == pytest.approx(989.4 * 114 / 132)
+    assert with_sms(sxm, 132) is sxm
 
 
 def test_what_no_grid_can_hold_is_refused_in_a_few_words():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -83,9 +83,17 @@ def device(ordinal: int) -> Device:
 
     arch = arch_of((attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")))
     known = [gpu for gpu in GPUS.values() if gpu.name.lower() in name.lower()]
-    gpu = known[0] if known else _unlisted(name, arch, attribute)
+    gpu = with_sms(known[0], attribute("MULTIPROCESSOR_COUNT")) if known else _unlisted(name, arch, attribute)
     context = check(api.cuDevicePrimaryCtxRetain(handle), f"opening a context on GPU {ordinal}")
     return Device(ordinal, name, handle, context, arch, gpu)
+
+
+def with_sms(listed: Gpu, sm_count: int) -> Gpu:
+    """A listed GPU as it was found: boards of one name differ in their SMs (an H100 PCIe has 114 of the SXM's 132, a
+    MIG slice fewer), and blocks that stay are as many as there are SMs."""
+    if sm_count == listed.sm_count:
+        return listed
+    return replace(listed, sm_count=sm_count, bf16_tflops=listed.bf16_tflops * sm_count / listed.sm_count)
 
 
 def _unlisted(name: str, arch: Arch, attribute: Any) -> Gpu:

@@ -1,5 +1,5 @@
-// h13: new over h12: blocks stay. As many as the SMs hold take tile after tile of the result; the first copies of the
-// next tile are on their way while the results of this one are stored, and no block starts but once.
+// h13: new over h12: blocks stay. min_blocks an SM take tile after tile of the result; the first copies of the next tile
+// are on their way while the results of this one are stored, and no block starts but once.
 //
 //     copies      1 1 1 1 1 1   2 2 2 2 2 2 2   3 3 ...
 //     products      1 1 1 1 1 1       2 2 2 2 2 2
