@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 
 import numpy as np
@@ -248,3 +249,14 @@ def test_torch_tensors_that_cannot_be_read_are_refused_with_a_way_out():
         assert word in str(caught.value)
     with torch.no_grad():
         assert as_operand(cases[0][0], "a").shape == (2, 2)
+
+
+def test_a_torch_tensor_with_a_tangent_is_refused_and_its_primal_is_read():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    duals = torch.autograd.forward_ad
+    with duals.dual_level():
+        dual = duals.make_dual(torch.zeros(2, 2), torch.ones(2, 2))
+        with pytest.raises(InvalidOperand, match=re.escape("unpack_dual(a).primal")):
+            as_operand(dual, "a")
+        assert as_operand(duals.unpack_dual(dual).primal, "a").shape == (2, 2)
+        assert as_operand(torch.zeros(3, 2), "a").shape == (3, 2)

@@ -66,8 +66,8 @@ def warm_attention(
         known = _calls.get(_key(torch, (q, k, v, bias, out, starts_q, starts_k), options))
     except (AttributeError, RuntimeError, TypeError):
         return MISS
-    if known is None or current_executor() is not None:
-        return MISS
+    if known is None or current_executor() is not None or torch.autograd.forward_ad._current_level >= 0:
+        return MISS  # in a dual level an operand may have a tangent
     call, middle = known
     if torch._C._cuda_getDevice() != call.ordinal:
         return MISS  # another GPU's context is current: the full path changes it for the launch

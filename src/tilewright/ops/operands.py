@@ -180,6 +180,12 @@ def _from_torch(tensor: Any, name: str, torch: Any) -> Operand:
             f"{name} (shape {shape}) requires a gradient, which only tilewright.torch.matmul has. Call that, or pass "
             f"{name}.detach(), or call under torch.no_grad()."
         )
+    duals = torch.autograd.forward_ad
+    if duals._current_level >= 0 and duals.unpack_dual(tensor).tangent is not None:
+        raise InvalidOperand(
+            f"{name} (shape {shape}) has a forward-mode tangent, which would be lost. Pass "
+            f"torch.autograd.forward_ad.unpack_dual({name}).primal."
+        )
     if tensor.is_neg():
         raise InvalidOperand(
             f"{name} (shape {shape}) is a lazily negated view (of a conjugate). Write it out: {name}.resolve_neg()."

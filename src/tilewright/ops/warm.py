@@ -125,6 +125,8 @@ def warm_matmul(
     if call is None or current_executor() is not None:
         return MISS
     torch = _torch
+    if torch.autograd.forward_ad._current_level >= 0:
+        return MISS  # an operand may have a tangent
     if torch._C._cuda_getDevice() != call.ordinal:
         return MISS  # another GPU's context is current: the full path changes it for the launch
     a_address, b_address = a.data_ptr(), b.data_ptr()
