@@ -1,7 +1,7 @@
 // f01: one thread makes one element. The ground floor.
 // Neighbouring threads take neighbouring rows, so a warp walks down a column: its loads of A and its stores touch
 // 32 different rows, one 32-byte sector each for 4 bytes used; its load of B is one element for all.
-#include "tile/epilogue16.cuh"
+#include "tile/epilogue.cuh"
 #include "tile/raster.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
@@ -16,5 +16,5 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   for (int k = 0; k < args.k; ++k)
     sum = fmaf(a[offset_of<Cfg::a_unit>(row, k, args.a_row, args.a_col)],
                b[offset_of<Cfg::b_unit>(k, col, args.b_row, args.b_col)], sum);
-  store_element16<Cfg>(args, row, col, sum);
+  store_element<Cfg>(args, row, col, sum);
 }

@@ -1,7 +1,7 @@
 // f02: new over f01: neighbouring threads take neighbouring columns.
 // A warp's loads of B and its stores now cover one contiguous line of 128 bytes, 4 full sectors; its load of A is one
 // element for all. Nothing else changed.
-#include "tile/epilogue16.cuh"
+#include "tile/epilogue.cuh"
 #include "tile/raster.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
@@ -16,5 +16,5 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   for (int k = 0; k < args.k; ++k)
     sum = fmaf(a[offset_of<Cfg::a_unit>(row, k, args.a_row, args.a_col)],
                b[offset_of<Cfg::b_unit>(k, col, args.b_row, args.b_col)], sum);
-  store_element16<Cfg>(args, row, col, sum);
+  store_element<Cfg>(args, row, col, sum);
 }

@@ -2,7 +2,7 @@
 // Each element of a tile is read from global memory once a block instead of once a thread: tile_n times less
 // traffic for A, tile_m times less for B.
 #include "gemm/operands.cuh"
-#include "tile/epilogue16.cuh"
+#include "tile/epilogue.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
   // A line of A is one element longer than its tile is wide: lines start at any alignment then, so the compiler keeps
@@ -25,5 +25,5 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
       sum = fmaf(a_tile[row * a_pitch + k], b_tile[k * Cfg::tile_n + col], sum);
     __syncthreads();  // all have read before the next tile overwrites
   }
-  store_element16<Cfg>(args, origin.row + row, origin.col + col, sum);
+  store_element<Cfg>(args, origin.row + row, origin.col + col, sum);
 }

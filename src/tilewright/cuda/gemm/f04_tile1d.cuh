@@ -2,7 +2,7 @@
 // An element of B is read from shared memory once and used thread_m times from a register: shared loads a product
 // fall from 2 to 1 + 1/thread_m.
 #include "gemm/operands.cuh"
-#include "tile/epilogue16.cuh"
+#include "tile/epilogue.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
   constexpr int a_pitch = Cfg::tile_k + 1;  // single loads, as in f03
@@ -29,5 +29,5 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   }
 #pragma unroll
   for (int i = 0; i < Cfg::thread_m; ++i) 
-    store_element16<Cfg>(args, origin.row + row + i * rows_apart, origin.col + col, acc[i]);
+    store_element<Cfg>(args, origin.row + row + i * rows_apart, origin.col + col, acc[i]);
 }

@@ -2,7 +2,7 @@
 // apart and its columns threads_n apart: neighbouring threads stay neighbours in memory.
 // thread_m + thread_n shared loads feed thread_m * thread_n products: at 8 x 8, a quarter of a load a product.
 #include "gemm/operands.cuh"
-#include "tile/epilogue16.cuh"
+#include "tile/epilogue.cuh"
 #include "tile/simt.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
@@ -35,5 +35,5 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   for (int i = 0; i < Cfg::thread_m; ++i)
 #pragma unroll
     for (int j = 0; j < Cfg::thread_n; ++j)
-      store_element16<Cfg>(args, origin.row + row + i * threads_m, origin.col + col + j * threads_n, acc[i][j]);
+      store_element<Cfg>(args, origin.row + row + i * threads_m, origin.col + col + j * threads_n, acc[i][j]);
 }

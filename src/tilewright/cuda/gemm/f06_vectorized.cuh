@@ -3,7 +3,7 @@
 // A quarter of the load and store instructions move the same bytes; but neighbouring threads' vectors of B now lie
 // apart and conflict, which f08 mends, and rows of A fall on the same banks, which f09 mends.
 #include "gemm/operands.cuh"
-#include "tile/epilogue16.cuh"
+#include "tile/epilogue.cuh"
 #include "tile/simt.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {

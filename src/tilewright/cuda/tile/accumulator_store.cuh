@@ -1,7 +1,7 @@
 #pragma once
 // Accumulators of tensor-core products (ptx/mma.cuh) to global memory, straight from the registers, 8 bytes an access.
 
-#include "tile/epilogue16.cuh"
+#include "tile/epilogue.cuh"
 
 /// A warp's 16 rows from `row0` on, `pieces` pieces of 16 columns from `col0` on. fp32: a lane's two elements of a row;
 /// four lanes fill a sector. 16 bits: lanes 2i and 2i + 1 swap halves of two neighbouring products first,

@@ -1,7 +1,7 @@
 #pragma once
 // Accumulators of FFMA's products (tile/simt.cuh) to global memory, four elements of a row an access.
 
-#include "tile/epilogue16.cuh"
+#include "tile/epilogue.cuh"
 
 /// A thread's elements of a warp tile whose block's begins at (row0, col0).
 template <class Cfg, class Tiling, int rows, int cols>

@@ -18,7 +18,7 @@ __device__ inline const typename Cfg::out_type* c_base(const GemmArgs& args) {
 
 /// What goes to (row, col), an element of the result.
 template <class Cfg>
-__device__ inline float element16(const GemmArgs& args, int row, int col, float acc) {
+__device__ inline float result_element(const GemmArgs& args, int row, int col, float acc) {
   float value[1] = {args.alpha * acc};
   if constexpr (Cfg::use_c) {
     const auto old = c_base<Cfg>(args)[offset_of<Cfg::out_unit>(row, col, args.c_row, args.c_col)];
@@ -29,10 +29,10 @@ __device__ inline float element16(const GemmArgs& args, int row, int col, float 
 }
 
 template <class Cfg>
-__device__ inline void store_element16(const GemmArgs& args, int row, int col, float acc) {
+__device__ inline void store_element(const GemmArgs& args, int row, int col, float acc) {
   using Out = typename Cfg::out_type;
   if (Cfg::edge && (row >= args.m || col >= args.n)) return;
-  const float value = element16<Cfg>(args, row, col, acc);
+  const float value = result_element<Cfg>(args, row, col, acc);
   out_base<Cfg>(args)[offset_of<Cfg::out_unit>(row, col, args.out_row, args.out_col)] = from_float<Out>(value);
 }
 
@@ -109,13 +109,13 @@ __device__ inline void store_run(const GemmArgs& args, int row, int col, const f
       if (row < args.m && col + 4 <= args.n) {
         float value[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) value[i] = element16<Cfg>(args, row, col + i, acc[i]);
+        for (int i = 0; i < 4; ++i) value[i] = result_element<Cfg>(args, row, col + i, acc[i]);
         store_four(out_base<Cfg>(args) + row * args.out_row + col, value);
         return;
       }
     }
 #pragma unroll
-    for (int i = 0; i < count; ++i) store_element16<Cfg>(args, row, col + i, acc[i]);
+    for (int i = 0; i < count; ++i) store_element<Cfg>(args, row, col + i, acc[i]);
   } else {
     if (Cfg::edge && (row >= args.m || col >= args.n)) return;
     using Word = typename Select<words == 4, uint4, uint2>::type;
