@@ -123,7 +123,8 @@ def _choose(problem: GemmProblem, gpu: Gpu, known: tuple[Rung, ...], batch_invar
     for choice in CHOICES.get(problem.kind, ()):
         rung = find_rung(choice.rung)
         if reason := rung.why_not(problem, choice.config, gpu.arch):
-            refused.append((rung.id, str(choice.config), reason))
+            if not any(name == rung.id and told == reason for name, _, told in refused):
+                refused.append((rung.id, str(choice.config), reason))
         else:
             fits.append(choice)
     if fits and problem.precision != "ieee":

@@ -54,6 +54,8 @@ def test_every_gpu_has_a_plan(gpu, layout):
     assert plan.rung.warpgroups if gpu.arch.name == "sm_90a" else plan.rung is H11
     assert plan.rung.why_not(problem, plan.config, gpu.arch) is None
     assert len(plan.refused) < len(CHOICES["bf16"]) / 2
+    reasons = [(rung, reason) for rung, _, reason in plan.refused]
+    assert len(set(reasons)) == len(reasons), "a reason that all configs of a rung share is told once"
 
 
 def test_large_products_take_large_tiles_and_small_ones_small():
