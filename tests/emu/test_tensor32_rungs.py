@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 import numpy as np
 import pytest
@@ -129,21 +130,26 @@ def test_fp32x3_errs_no_more_than_a_chain_of_fp32_roundings(rung, k):
     assert ours.max() <= chain.max()
 
 
-@pytest.mark.parametrize("rung", FP32X3, ids=str)
-def test_fp32x3_keeps_fp32s_accuracy_in_hard_ranges(rung):
-    """Against the sum of magnitudes: fp32 itself is allowed k roundings, and errs a few. Infinities and NaN as fp32.
-    One product of a batch for each kind of values."""
-    bench = bench_of(rung, fp32(32, 32, 64, batch=len(VALUES)))
-    sides = [make_operands(name, 32, 32, 64, seed=7) for name in VALUES]
+def assert_hard_ranges_hold(rung: Rung, case: Case, names: Collection[str], seed: int) -> None:
+    """One product of the batch for each kind of values: as accurate as fp32, infinities and NaN as fp32 has them."""
+    bench = bench_of(rung, case)
+    sides = [make_operands(name, case.m, case.n, case.k, seed=seed) for name in names]
     for i in range(2):
         bench.put(i, np.stack([side[i] for side in sides]))
     product = bench.run(rung, SMALL[rung.id])
     assert product.unwritten == 0
     assert product.intact_around
-    for name, (a, b), out in zip(VALUES, sides, bench.out.view, strict=True):
+    for name, (a, b), out in zip(names, sides, bench.out.view, strict=True):
         errors = Exact.of(a, b).errors(out)
         assert errors.kinds, name
         assert errors.share < 8, name
+
+
+@pytest.mark.parametrize("rung", FP32X3, ids=str)
+def test_fp32x3_keeps_fp32s_accuracy_in_hard_ranges(rung):
+    """Against the sum of magnitudes: fp32 itself is allowed k roundings, and errs a few. Infinities and NaN as fp32.
+    One product of a batch for each kind of values."""
+    assert_hard_ranges_hold(rung, fp32(32, 32, 64, batch=len(VALUES)), VALUES, seed=7)
 
 
 @pytest.mark.parametrize("rung", FP32X3, ids=str)
@@ -151,17 +157,7 @@ def test_fp32x3_keeps_fp32s_accuracy_in_hard_ranges(rung):
 def test_hard_ranges_hold_in_every_layout_batch_and_ragged_tile(rung, layouts):
     """What is done again is read where the operands lie: strided, and in its own batch entry."""
     names = ("subnormal a, huge b", "infinities and NaN", "one product of 1, all others tiny times huge")
-    bench = bench_of(rung, fp32(37, 43, 41, layouts=layouts, out="t", batch=len(names)))
-    sides = [make_operands(name, 37, 43, 41, seed=5) for name in names]
-    for i in range(2):
-        bench.put(i, np.stack([side[i] for side in sides]))
-    product = bench.run(rung, SMALL[rung.id])
-    assert product.unwritten == 0
-    assert product.intact_around
-    for (a, b), out in zip(sides, bench.out.view, strict=True):
-        errors = Exact.of(a, b).errors(out)
-        assert errors.kinds
-        assert errors.share < 8
+    assert_hard_ranges_hold(rung, fp32(37, 43, 41, layouts=layouts, out="t", batch=len(names)), names, seed=5)
 
 
 @pytest.mark.parametrize("rung", FP32X3, ids=str)

@@ -4,5 +4,5 @@
 
 struct A05 : A04 {
   template <class Cfg>
-  using Product = typename Either<Cfg::buffer, StepAhead, StepByStep>::type;
+  using Product = typename Select<Cfg::buffer, StepAhead, StepByStep>::type;
 };

@@ -16,16 +16,8 @@
 #include "tile/piece_product.cuh"
 #include "tile/piece_reader.cuh"
 #include "tile/score.cuh"
+#include "tile/select.cuh"
 #include "tile/softmax.cuh"
-
-template <bool first, class A, class B>
-struct Either {
-  using type = A;
-};
-template <class A, class B>
-struct Either<false, A, B> {
-  using type = B;
-};
 
 /// Where a block stands: its batch entry, heads and first row.
 template <class Cfg, class Rung>

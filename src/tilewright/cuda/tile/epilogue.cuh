@@ -4,6 +4,7 @@
 
 #include "ptx/number16.cuh"
 #include "tile/fuse.cuh"
+#include "tile/select.cuh"
 
 /// Where this block's part of out begins. With split_k, block z writes partial sum z behind all of z - 1's.
 template <class Cfg>
@@ -49,15 +50,6 @@ __device__ inline void store_four(Out* to, const float (&value)[4]) {
     to[3] = from_float<Out>(value[3]);
   }
 }
-
-template <bool first, class A, class B>
-struct Select {
-  using type = A;
-};
-template <class A, class B>
-struct Select<false, A, B> {
-  using type = B;
-};
 
 // What every run of four fp32 elements passes has no loops: around them the compiler multiplies to get at each row of a
 // tile, where else it adds.
