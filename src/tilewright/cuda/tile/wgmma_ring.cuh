@@ -1,8 +1,8 @@
 #pragma once
 // The main loop of h12 and h13: a ring of tiles that cp.async fills and wgmma reads.
 //
-//     tile t      wait until it has landed; barrier; start its products; start the copy of tile t + ahead;
-//                 wait for the products of tile t - lag
+//     tile t      wait until it has landed, and for the products of tile t - 1 - lag; barrier; start its products; start the
+//                 copy of tile t + ahead
 //
 // lag 1: the products of two tiles are in flight, so that the tensor cores do not run dry at the barrier. The copy goes
 // to the buffer of tile t - 2, since behind the barrier all warpgroups have waited for that. lag 0: to that of tile
