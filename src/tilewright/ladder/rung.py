@@ -52,6 +52,24 @@ class GemmConfig:
             return 32 * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n) * self.slices_k
         return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n)
 
+    @cached_property
+    def no_block(self) -> str | None:
+        """Why it describes no block of threads at all, whatever the rung; None when it does."""
+        for name in _FIELDS:
+            value, least = getattr(self, name), 0 if name in ("tile_k", "warp_m", "warp_n") else 1
+            if name != "cache" and (not isinstance(value, int) or value < least):
+                return f"{name} is {value!r}"
+        if (self.warp_m == 0) != (self.warp_n == 0):
+            return f"a warp's tile of {self.warp_m} x {self.warp_n} is none"
+        if self.threads < 1:
+            return "its tiles leave a block without threads"
+        return None
+
+    @cached_property
+    def given(self) -> tuple[str, ...]:
+        """The fields that differ from their defaults."""
+        return tuple(name for name, default in _FIELDS.items() if getattr(self, name) != default)
+
     def __str__(self) -> str:
         text = f"{self.tile_m}x{self.tile_n}" + (f"x{self.tile_k}" if self.tile_k else "")
         if self.warp_m:
@@ -75,18 +93,7 @@ class GemmConfig:
         return text
 
 
-def no_block(config: GemmConfig) -> str | None:
-    """Why a config describes no block of threads at all, whatever the rung; None when it does."""
-    for name, value in ((f.name, getattr(config, f.name)) for f in fields(config) if f.name != "cache"):
-        if not isinstance(value, int) or value < (0 if name in ("tile_k", "warp_m", "warp_n") else 1):
-            return f"{name} is {value!r}"
-    if (config.warp_m == 0) != (config.warp_n == 0):
-        return f"a warp's tile of {config.warp_m} x {config.warp_n} is none"
-    if config.threads < 1:
-        return "its tiles leave a block without threads"
-    return None
-
-
+_FIELDS = {f.name: f.default for f in fields(GemmConfig)}
 _OWN_CONSTANTS = ("cache", "fragment_sets", "slices_k")
 """Fields of a config that only the rungs which use them compile in (Rung.own_constants)."""
 
@@ -223,7 +230,7 @@ class Rung:
             return f"{self.id} needs compute capability {need}; {arch} has {have}"
         if self.only_on and arch.name != self.only_on:
             return f"{self.id} needs instructions that only {self.only_on} has; the target is {arch}"
-        if reason := no_block(config) or self._lacks(config) or self.check(config, problem):
+        if reason := config.no_block or self._lacks(config) or self.check(config, problem):
             return f"{self.id} cannot take {config}: {reason}"
         if config.threads > arch.threads_per_block:
             return f"{config} needs {config.threads} threads a block; {arch} allows {arch.threads_per_block}"
@@ -238,15 +245,17 @@ class Rung:
             return f"{config} makes {config.split_k} parts of k; a grid holds 65535"
         return None
 
+    @cached_property
+    def _levels(self) -> frozenset[str]:
+        """Fields of a config that its kernel knows."""
+        known = {*_OF_EVERY_RUNG, *self.levels, *self.default.given}
+        pair = {"subtiles_m", "subtiles_n"}  # one level
+        return frozenset(known | pair if known & pair else known)
+
     def _lacks(self, config: GemmConfig) -> str | None:
         """A level that the config has and this rung's kernel does not: it would make a part of the result only."""
-        for f in fields(config):
-            if getattr(config, f.name) == f.default or f.name in (*_OF_EVERY_RUNG, *self.levels):
-                continue
-            same_level = ("subtiles_m", "subtiles_n") if f.name.startswith("subtiles") else (f.name,)
-            if all(getattr(self.default, name) == getattr(GemmConfig, name) for name in same_level):
-                return f"{f.name} is {getattr(config, f.name)!r}, and it has no such level"
-        return None
+        name = next((name for name in config.given if name not in self._levels), None)
+        return f"{name} is {getattr(config, name)!r}, and it has no such level" if name else None
 
     def edge(self, problem: GemmProblem, config: GemmConfig) -> bool:
         """Whether the problem needs the predicated path: a ragged size, or lines that vectors cannot read."""
@@ -266,9 +275,7 @@ class Rung:
 
     def constants(self, problem: GemmProblem, config: GemmConfig) -> dict[str, Constant]:
         """What the kernel is compiled for: the config, and what of the problem selects a path."""
-        values: dict[str, Constant] = {
-            f.name: getattr(config, f.name) for f in fields(config) if f.name not in _OWN_CONSTANTS
-        }
+        values: dict[str, Constant] = {name: getattr(config, name) for name in _FIELDS if name not in _OWN_CONSTANTS}
         values |= {
             "threads": config.threads,
             "cache_all": config.cache == "ca",

@@ -30,15 +30,14 @@ def ragged(matrix: Matrix, sizes: tuple[int, int], tiles: tuple[int, int]) -> bo
 
 
 def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
-    def reaches_out(matrix: Matrix, sizes: tuple[int, int], tiles: tuple[int, int]) -> bool:
-        return ragged(matrix, sizes, tiles) or not wide(matrix, *sizes, problem.dtype)
-
+    a_sizes, b_sizes = (problem.m, problem.k), (problem.k, problem.n)
+    a_wide, b_wide = wide(problem.a, *a_sizes, problem.dtype), wide(problem.b, *b_sizes, problem.dtype)
     return {
-        "a_edge": reaches_out(problem.a, (problem.m, problem.k), (config.tile_m, config.tile_k)),
-        "b_edge": reaches_out(problem.b, (problem.k, problem.n), (config.tile_k, config.tile_n)),
+        "a_edge": not a_wide or ragged(problem.a, a_sizes, (config.tile_m, config.tile_k)),
+        "b_edge": not b_wide or ragged(problem.b, b_sizes, (config.tile_k, config.tile_n)),
         "in_type": CPP_TYPES[problem.dtype],
-        "a_wide": wide(problem.a, problem.m, problem.k, problem.dtype),
-        "b_wide": wide(problem.b, problem.k, problem.n, problem.dtype),
+        "a_wide": a_wide,
+        "b_wide": b_wide,
         "fragment_sets": config.fragment_sets,
         "slices_k": config.slices_k,
         "alone": 2 * _ring(config, problem) > _SHARED_OF_AN_SM,

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import groupby, islice
 from math import exp, isfinite, log, log2
+from typing import NamedTuple
 
 from ..arch import Gpu
 from ..cost import narrow_operands
@@ -18,7 +21,7 @@ from ..ladder.rung import GemmConfig, Rung
 from ..problems import ITEM_BYTES, GemmProblem
 from .classes import ProblemClass, class_of, distance
 from .entries import AnyEntry, GemmEntry, worded
-from .model import as_packed, predict
+from .model import Model, as_packed, predict
 from .space import splits, ways_to_pack
 
 NEIGHBOURS = 10
@@ -187,14 +190,16 @@ def neighbours(wanted: ProblemClass, table: Mapping[str, AnyEntry]) -> list[tupl
     return alike[:NEIGHBOURS]
 
 
-@dataclass(frozen=True)
-class _Word:
-    """What one neighbour says of a config: how much slower than modelled it was, in log time."""
+class _Word(NamedTuple):
+    """What neighbours say of a config, with k in some number of parts and operands packed or not: the sum of their
+    weights, and of weight times how much slower than modelled it was, in log time."""
 
     weight: float
     miss: float
-    split_k: int
-    packs: int
+
+
+_Words = dict[tuple[int, bool], _Word]
+"""By parts of k, and whether operands were packed."""
 
 
 @dataclass(frozen=True)
@@ -205,13 +210,22 @@ class _Miss:
     whole: GemmConfig
     miss: float
     split_k: int
-    packs: int
+    packed: bool
+
+
+class Estimate(NamedTuple):
+    """What a config that ran on a neighbour, or a relative of it, should take here. `packs`: as plan.Plan.packs."""
+
+    ms: float
+    rung: str
+    config: GemmConfig
+    packs: tuple[str, ...]
 
 
 def estimates(
     problem: GemmProblem, gpu: Gpu, near: Sequence[tuple[float, GemmEntry]], one_chain: bool = False
-) -> list[tuple[float, str, GemmConfig, tuple[str, ...]]]:
-    """(estimated ms, rung, config, packs) of what ran on a neighbour and can run here, the least first.
+) -> list[Estimate]:
+    """Of what ran on a neighbour, the least first; some of it may not be able to run here (Rung.why_not).
 
     k may be split into other numbers of parts than there, and what lies unaligned here packed or not: a neighbour's
     word on a config counts for its relatives, the less the further they are.
@@ -223,22 +237,40 @@ def estimates(
     several = problem.dtype != "f32" or not all(timed.one_launch for _, entry in near for timed in entry.timed)
     for (name, base), words in said.items():
         rung = rungs[name]
-        for parts in splits(rung, base, problem, gpu) if several else (1,):
-            if one_chain and (parts > 1 or base.slices_k > 1):
-                continue
-            config = base if parts == 1 else replace(base, split_k=parts)
-            for packs in ways_to_pack(rung, base, problem) if several else [()]:
-                if rung.why_not(as_packed(problem, config, packs), config, gpu.arch) is not None:
-                    continue
+        if one_chain and base.slices_k > 1:
+            continue
+        parted = [(parts, base if parts == 1 else _parted(base, parts)) for parts in (
+            splits(rung, base, problem, gpu) if several and not one_chain else (1,)
+        )]  # fmt: skip
+        for packs in ways_to_pack(rung, base, problem) if several else [()]:
+            model = Model(problem, rung, base, gpu, packs)
+            for parts, config in parted:
                 weight = miss = 0.0
-                for word in words:
-                    apart = abs(log2(parts / word.split_k)) + 2 * ((len(packs) > 0) != (word.packs > 0))
-                    weight += (w := word.weight * exp(-apart))
-                    miss += w * word.miss
+                for (parts_there, packed_there), word in words.items():
+                    kinship = _kinship(parts, parts_there, packed_there != bool(packs))
+                    weight += kinship * word.weight
+                    miss += kinship * word.miss
                 miss = (miss + DOUBT * total * prior) / (weight + DOUBT * total)
-                expected = predict(problem, rung, config, gpu, packs).ms
-                found.append((expected * exp(miss), name, config, packs))
-    return sorted(found, key=lambda item: (item[0], item[1], repr(item[2:])))
+                found.append(Estimate(model.predict(config).ms * exp(miss), name, config, packs))
+    found.sort(key=lambda one: one.ms)
+    equals = (list(group) for _, group in groupby(found, key=lambda one: one.ms))
+    return [one for group in equals for one in (sorted(group, key=_by_name) if len(group) > 1 else group)]
+
+
+def _by_name(one: Estimate) -> tuple[str, str]:
+    """The order of equal estimates, so that the choice does not depend on that of a table."""
+    return one.rung, repr((one.config, one.packs))
+
+
+@lru_cache(maxsize=1 << 14)
+def _parted(config: GemmConfig, parts: int) -> GemmConfig:
+    return replace(config, split_k=parts)
+
+
+@lru_cache(maxsize=1 << 10)
+def _kinship(parts: int, parts_there: int, packed_otherwise: bool) -> float:
+    """What a neighbour's word on a config counts for one with k in other parts, or packed or not where that was not."""
+    return exp(-abs(log2(parts / parts_there)) - 2 * packed_otherwise)
 
 
 _MOST_KNOWN = 4096
@@ -261,9 +293,9 @@ def _missed(entry: GemmEntry, gpu: Gpu) -> tuple[_Miss, ...]:
             continue
         expected = predict(there, rungs[timed.rung], timed.config, gpu, timed.packs).ms
         if isfinite(expected):  # else it does not fit on this GPU
-            whole = replace(timed.config, split_k=1)
+            whole = timed.config if timed.config.split_k == 1 else _parted(timed.config, 1)
             miss = log(timed.ms / expected)
-            misses.append(_Miss(timed.rung, whole, miss, timed.config.split_k, len(timed.packs)))
+            misses.append(_Miss(timed.rung, whole, miss, timed.config.split_k, bool(timed.packs)))
     if len(_missed_before) >= _MOST_KNOWN:
         _missed_before.clear()
     _missed_before[id(entry), gpu] = entry, tuple(misses)
@@ -272,17 +304,18 @@ def _missed(entry: GemmEntry, gpu: Gpu) -> tuple[_Miss, ...]:
 
 def _words_of(
     near: Sequence[tuple[float, GemmEntry]], rungs: Mapping[str, Rung], gpu: Gpu
-) -> tuple[dict[tuple[str, GemmConfig], list[_Word]], float, float]:
+) -> tuple[dict[tuple[str, GemmConfig], _Words], float, float]:
     """(words by rung and config with k whole, what an unknown config is taken to miss by, the weight of all)."""
-    said: dict[tuple[str, GemmConfig], list[_Word]] = {}
+    said: dict[tuple[str, GemmConfig], _Words] = {}
     total = mean = 0.0
     nearest = near[0][0]
     for d, entry in near:
         weight = exp(-(d - nearest) / REACH) / (1 + d)
         misses = [known for known in _missed(entry, gpu) if known.rung in rungs]
         for known in misses:
-            word = _Word(weight, known.miss, known.split_k, known.packs)
-            said.setdefault((known.rung, known.whole), []).append(word)
+            words = said.setdefault((known.rung, known.whole), {})
+            so_far = words.get(way := (known.split_k, known.packed), _Word(0.0, 0.0))
+            words[way] = _Word(so_far.weight + weight, so_far.miss + weight * known.miss)
         if misses:
             total += weight
             mean += weight * sum(known.miss for known in misses) / len(misses)
@@ -292,17 +325,23 @@ def _words_of(
 def _estimated(
     problem: GemmProblem, gpu: Gpu, name: str, near: Sequence[tuple[float, GemmEntry]], one_chain: bool
 ) -> TunedChoice | None:
+    rungs = _rungs(problem.kind, one_chain)
     ordered = estimates(problem, gpu, near, one_chain)
-    if not ordered:
+    able = (
+        one for one in ordered
+        if rungs[one.rung].why_not(as_packed(problem, one.config, one.packs), one.config, gpu.arch) is None
+    )  # fmt: skip
+    first = list(islice(able, 1 + RUNNERS_UP))
+    if not first:
         return None
-    ms, rung, config, packs = ordered[0]
+    best, *rest = first
     return TunedChoice(
-        _rungs(problem.kind, one_chain)[rung], config, packs, f"heuristic from what is {name}",
+        rungs[best.rung], best.config, best.packs, f"heuristic from what is {name}",
         f"this class was not tuned; least of {len(ordered)} estimates from {len(near)} neighbours' times, the nearest "
         f"{_shape(near[0][1])}, and the model's waves",
         tuple(
-            (other, worded(c, p), f"estimated at {estimate / ms:.2f} of the choice's time")
-            for estimate, other, c, p in ordered[1 : 1 + RUNNERS_UP]
+            (one.rung, worded(one.config, one.packs), f"estimated at {one.ms / best.ms:.2f} of the choice's time")
+            for one in rest
         ),
         _refused(problem, gpu, near, one_chain),
     )  # fmt: skip

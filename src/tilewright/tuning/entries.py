@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from ..errors import CacheError, ConfigRejected
 from ..ladder.attention_rung import AttentionConfig
-from ..ladder.rung import GemmConfig, no_block
+from ..ladder.rung import GemmConfig
 from .attention_classes import AttentionClass
 from .classes import ProblemClass
 
@@ -117,7 +117,7 @@ def newer(one: AnyEntry, other: AnyEntry) -> AnyEntry:
 
 def config_to_dict(config: GemmConfig) -> dict[str, Any]:
     """The fields that differ from their defaults."""
-    return {f.name: getattr(config, f.name) for f in fields(config) if getattr(config, f.name) != _DEFAULTS[f.name]}
+    return {name: getattr(config, name) for name in config.given}
 
 
 def _named(timed: Timed[Any]) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def _config(values: dict[str, Any]) -> _Known | None:
     if packs not in ("", "a", "b", "ab"):
         raise ValueError(f"packs={packs!r} names no operands")
     config = GemmConfig(**given)
-    if reason := no_block(config):
+    if reason := config.no_block:
         raise ValueError(f"no config: {reason}")
     return values["rung"], config, tuple(packs)
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from ..arch import Gpu
+from ..cost import tiles_of
 from ..jit import Resources
 from ..ladder import rungs_of
 from ..ladder.rung import GemmConfig, Rung, ceil_div, vector_out
@@ -70,8 +72,7 @@ _WGMMA = Fit(0.84, 0.05, 0.68, 1.87, 1.96, 0.017, 4.2, 0.92, 4.7, 0.21, 2.1, 2.5
 _FFMA = Fit(1.4, 1.28, 0.23, 1.3, 0.4, 0.024, 0.8, 1.0, 2.9, 0.0, 2.1, 2.5, 1.0, 0.04)
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(NamedTuple):
     """`ms` is the model's. `registers` a thread and `resident` blocks an SM are estimates too."""
 
     ms: float
@@ -128,46 +129,86 @@ def _fit_of(problem: GemmProblem, rung: Rung, config: GemmConfig) -> Fit:
 
 def predict(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, packs: tuple[str, ...] = ()) -> Prediction:
     """The model's word on one candidate that why_not has let pass. `packs`: operands copied to aligned lines first."""
-    before = problem
-    problem = as_packed(problem, config, packs)
-    arch, fit = gpu.arch, _fit_of(problem, rung, config)
-    registers = estimate_registers(config, rung)
-    cap = arch.registers_per_sm // max(config.threads * config.min_blocks, 1)
-    shared = rung.shared_bytes(config, problem)
-    granted = max(min(registers, cap, arch.registers_per_thread), 1)
-    room = occupancy(Resources(granted, 0, 0, 0, 0, 1), config.threads, shared, arch)
-    tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n) * problem.batch
-    blocks = tiles * config.split_k
-    if room.blocks == 0:
-        return Prediction(float("inf"), blocks, 0, 0.0, registers, "a block does not fit on an SM")
-    busiest = max(1, ceil_div(blocks, gpu.sm_count))
-    beside = min(busiest, room.blocks)
-    steps = max(1, ceil_div(ceil_div(problem.k, max(config.tile_k, 1)), config.split_k))
-    parts = _step_us(problem, rung, config, gpu, fit, beside, min(blocks, gpu.sm_count))
-    limiter = max(parts, key=lambda name: parts[name])
-    spill = max(1.0, registers / granted) ** 2
-    edge = 1 + fit.edge if rung.edge(problem, config) else 1.0
-    block_us = steps * (parts[limiter] * spill * edge + fit.sync_us / beside)
-    if config.split_k == 1 and not vector_out(problem):
-        block_us += config.tile_m * config.tile_n / (fit.stores_a_clock * gpu.boost_mhz)
-    sm_us = busiest * (block_us + fit.block_us / beside)
-    dram_us = problem.bytes / (gpu.dram_gb_s * fit.dram) * 1e-3
-    below = _rungs_above(rung, problem.kind)
-    total = max(sm_us, dram_us) * (1 + fit.below_the_top * below) + fit.launch_us
-    bandwidth = gpu.dram_gb_s * fit.passes * 1e3  # bytes a microsecond
-    for name in packs:
-        matrix, size = (before.a, before.m * before.k) if name == "a" else (before.b, before.k * before.n)
-        copies = before.batch if matrix.batch_stride else 1
-        total += fit.pass_us + 2 * copies * size * ITEM_BYTES[before.dtype] / bandwidth
-    if rung.splits:  # both operands: 4 bytes an element read, 6 written
-        for matrix, size in ((before.a, before.m * before.k), (before.b, before.k * before.n)):
-            total += fit.pass_us + 10 * (before.batch if matrix.batch_stride else 1) * size / bandwidth
-    if config.split_k > 1:
-        total += fit.pass_us + (2 * config.split_k + 1) * 4 * problem.m * problem.n * problem.batch / bandwidth
-    if dram_us > sm_us:
-        limiter = "device memory"
-    waves = blocks / (gpu.sm_count * room.blocks)
-    return Prediction(total * 1e-3, blocks, room.blocks, waves, registers, limiter)
+    return Model(problem, rung, config, gpu, packs).predict(config)
+
+
+class Model:
+    """The model's word on a config with k in any number of parts: what does not depend on it is made once."""
+
+    def __init__(
+        self, problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, packs: tuple[str, ...] = ()
+    ) -> None:
+        self.problem = as_packed(problem, config, packs)
+        self.rung, self.gpu = rung, gpu
+        self.fit = _fit_of(self.problem, rung, config)
+        self.registers = estimate_registers(config, rung)
+        arch = gpu.arch
+        cap = arch.registers_per_sm // max(config.threads * config.min_blocks, 1)
+        self.granted = max(min(self.registers, cap, arch.registers_per_thread), 1)
+        self.resident: dict[int, int] = {}
+        """Blocks that an SM holds, by their bytes of shared memory."""
+        self.tiles = tiles_of(self.problem, config)
+        edge = rung.edge(self.problem, config)
+        self.step = _Step(self.problem, rung, config, gpu, self.fit, edge)
+        self.slower = max(1.0, self.registers / self.granted) ** 2, 1 + self.fit.edge if edge else 1.0
+        """For what spills, and at edges."""
+        self.stores_us = 0.0
+        if not vector_out(self.problem):
+            self.stores_us = config.tile_m * config.tile_n / (self.fit.stores_a_clock * gpu.boost_mhz)
+        self.dram_us = self.problem.bytes / (gpu.dram_gb_s * self.fit.dram) * 1e-3
+        self.below = 1 + self.fit.below_the_top * _rungs_above(rung, self.problem.kind)
+        self.passes_us = self._passes_us(problem, packs)
+
+    @property
+    def _bandwidth(self) -> float:
+        """Of passes over memory, bytes a microsecond."""
+        return self.gpu.dram_gb_s * self.fit.passes * 1e3
+
+    def _passes_us(self, before: GemmProblem, packs: tuple[str, ...]) -> list[float]:
+        """Of each launch that prepares an operand."""
+        passes, operands = [], {"a": (before.a, before.m * before.k), "b": (before.b, before.k * before.n)}
+        for name in packs:
+            matrix, size = operands[name]
+            copies = before.batch if matrix.batch_stride else 1
+            passes.append(self.fit.pass_us + 2 * copies * size * ITEM_BYTES[before.dtype] / self._bandwidth)
+        if self.rung.splits:  # both operands: 4 bytes an element read, 6 written
+            for matrix, size in operands.values():
+                copies = before.batch if matrix.batch_stride else 1
+                passes.append(self.fit.pass_us + 10 * copies * size / self._bandwidth)
+        return passes
+
+    def _resident(self, config: GemmConfig) -> int:
+        shared = self.rung.shared_bytes(config, self.problem)
+        if shared not in self.resident:
+            resources = Resources(self.granted, 0, 0, 0, 0, 1)
+            self.resident[shared] = occupancy(resources, config.threads, shared, self.gpu.arch).blocks
+        return self.resident[shared]
+
+    def predict(self, config: GemmConfig) -> Prediction:
+        """`config`: the model's own, with k in as many parts as it says."""
+        problem, gpu, fit = self.problem, self.gpu, self.fit
+        resident, blocks = self._resident(config), self.tiles * config.split_k
+        if resident == 0:
+            return Prediction(float("inf"), blocks, 0, 0.0, self.registers, "a block does not fit on an SM")
+        busiest = max(1, ceil_div(blocks, gpu.sm_count))
+        beside = min(busiest, resident)
+        steps = max(1, ceil_div(ceil_div(problem.k, max(config.tile_k, 1)), config.split_k))
+        parts = self.step.us(beside, min(blocks, gpu.sm_count))
+        bound = max(parts)
+        spill, edge = self.slower
+        block_us = steps * (bound * spill * edge + fit.sync_us / beside)
+        if config.split_k == 1:
+            block_us += self.stores_us
+        sm_us = busiest * (block_us + fit.block_us / beside)
+        total = max(sm_us, self.dram_us) * self.below + fit.launch_us
+        for pass_us in self.passes_us:
+            total += pass_us
+        if config.split_k > 1:
+            moved = (2 * config.split_k + 1) * 4 * problem.m * problem.n * problem.batch
+            total += fit.pass_us + moved / self._bandwidth
+        limiter = "device memory" if self.dram_us > sm_us else _BOUNDS[parts.index(bound)]
+        waves = blocks / (gpu.sm_count * resident)
+        return Prediction(total * 1e-3, blocks, resident, waves, self.registers, limiter)
 
 
 @lru_cache(maxsize=256)
@@ -177,64 +218,73 @@ def _rungs_above(rung: Rung, kind: str) -> int:
     return len(ladder) - 1 - ladder.index(rung.id) if rung.id in ladder else 0
 
 
-def _step_us(
-    problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, fit: Fit, beside: int, sms: int
-) -> dict[str, float]:
-    """Microseconds of one tile along k of one block, by what could bound them, `beside` blocks sharing an SM."""
-    item, tile_k = ITEM_BYTES[problem.dtype], max(config.tile_k, 1)
-    clock = gpu.boost_mhz  # clocks a microsecond
-    products = config.tile_m * config.tile_n * tile_k
-    warps = max(config.threads // 32, 1)
-    # a scheduler hides an instruction's latency with other warps and with independent products of its own
-    ahead = beside * warps / gpu.arch.warp_schedulers
-    if rung.warpgroups:
-        peak = gpu.peak_tflops(problem.kind)
-    elif on_tensor_cores(config):
-        peak = gpu.peak_tflops(problem.kind) * MMA_SHARE.get(gpu.arch.compute_capability, 0.95)
-    else:
-        peak = gpu.ffma_tflops
-    rate = peak * fit.share * 1e6 / gpu.sm_count / 2  # products a microsecond
-    hidden = ahead / (ahead + fit.hiding)
-    # bytes of tile_k x (a warp's rows + columns) from shared memory, for each warp of the block
-    warp_m, warp_n = config.warp_m or config.thread_m * 4, config.warp_n or config.thread_n * 8
-    if rung.warpgroups:  # a product of 64 x warp_n reads both of its operands
-        reads = warps / 4 * config.warp_m / 16 * (64 + warp_n) * tile_k * item * _WGMMA_READS
-    else:
-        reads = warps / config.slices_k * (warp_m + warp_n) * tile_k * item * _CONFLICTS.get(rung.id[:3], 1.0)
-    brought = (config.tile_m + config.tile_n) * tile_k * item
-    l2_a_sm = gpu.dram_gb_s * fit.l2 / max(sms, gpu.sm_count // 2) * 1e3  # bytes a microsecond
-    reading = 2 if rung.warpgroups and config.min_blocks == 1 else 1  # buffers that products read, not copies fill
-    in_flight = max(config.stages - reading, 1) * brought * beside
-    parts = {
-        "arithmetic": products / rate / hidden,
-        "shared memory": (reads + brought) / (_SHARED_BYTES * clock),
-        "L2": brought / l2_a_sm,
-        "latency": brought / (in_flight / fit.latency_us),
-    }
-    if problem.kind == "fp32x3" and not rung.splits:
-        parts["arithmetic"] += (
-            (config.tile_m + config.tile_n) * tile_k * _SPLITTING / (gpu.arch.fp32_lanes_per_sm * clock)
-        )
-    single = _single_elements(problem, rung, config)
-    if single:
-        parts["single elements"] = single * tile_k / (fit.elements_a_clock * clock) + 0.5 * parts["arithmetic"]
-    if config.stages == 1:  # a block loads, waits, multiplies; only blocks beside it fill the gaps
-        parts["latency"] = (fit.latency_us + max(parts["arithmetic"], parts["shared memory"])) / beside
-    return parts
+_BOUNDS = ("arithmetic", "shared memory", "L2", "latency", "single elements")
+"""What the time of one tile along k may be bound by."""
 
 
-def _single_elements(problem: GemmProblem, rung: Rung, config: GemmConfig) -> int:
-    """Elements of a step of 1 along k that a block copies one by one."""
+class _Step:
+    """One tile along k of one block."""
+
+    def __init__(
+        self, problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, fit: Fit, edge: bool
+    ) -> None:  # fmt: skip
+        item, tile_k = ITEM_BYTES[problem.dtype], max(config.tile_k, 1)
+        clock = gpu.boost_mhz  # clocks a microsecond
+        products = config.tile_m * config.tile_n * tile_k
+        warps = max(config.threads // 32, 1)
+        if rung.warpgroups:
+            peak = gpu.peak_tflops(problem.kind)
+        elif on_tensor_cores(config):
+            peak = gpu.peak_tflops(problem.kind) * MMA_SHARE.get(gpu.arch.compute_capability, 0.95)
+        else:
+            peak = gpu.ffma_tflops
+        rate = peak * fit.share * 1e6 / gpu.sm_count / 2  # products a microsecond
+        # bytes of tile_k x (a warp's rows + columns) from shared memory, for each warp of the block
+        warp_m, warp_n = config.warp_m or config.thread_m * 4, config.warp_n or config.thread_n * 8
+        if rung.warpgroups:  # a product of 64 x warp_n reads both of its operands
+            reads = warps / 4 * config.warp_m / 16 * (64 + warp_n) * tile_k * item * _WGMMA_READS
+        else:
+            reads = warps / config.slices_k * (warp_m + warp_n) * tile_k * item * _CONFLICTS.get(rung.id[:3], 1.0)
+        self.gpu, self.fit, self.stages = gpu, fit, config.stages
+        self.warps_a_scheduler = warps, gpu.arch.warp_schedulers
+        self.arithmetic_us = products / rate
+        self.splitting_us = 0.0
+        if problem.kind == "fp32x3" and not rung.splits:
+            lanes = gpu.arch.fp32_lanes_per_sm * clock
+            self.splitting_us = (config.tile_m + config.tile_n) * tile_k * _SPLITTING / lanes
+        self.brought = (config.tile_m + config.tile_n) * tile_k * item
+        self.shared_us = (reads + self.brought) / (_SHARED_BYTES * clock)
+        reading = 2 if rung.warpgroups and config.min_blocks == 1 else 1  # buffers that products read, not copies fill
+        self.in_flight = max(config.stages - reading, 1) * self.brought
+        self.single_us = _single_elements(problem, rung, config, edge) * tile_k / (fit.elements_a_clock * clock)
+
+    def us(self, beside: int, sms: int) -> tuple[float, ...]:
+        """Microseconds by each of _BOUNDS, `beside` blocks sharing an SM, on so many SMs."""
+        gpu, fit, brought = self.gpu, self.fit, self.brought
+        warps, schedulers = self.warps_a_scheduler
+        # a scheduler hides an instruction's latency with other warps and with independent products of its own
+        ahead = beside * warps / schedulers
+        arithmetic = self.arithmetic_us / (ahead / (ahead + fit.hiding)) + self.splitting_us
+        l2_a_sm = gpu.dram_gb_s * fit.l2 / max(sms, gpu.sm_count // 2) * 1e3  # bytes a microsecond
+        if self.stages == 1:  # a block loads, waits, multiplies; only blocks beside it fill the gaps
+            latency = (fit.latency_us + max(arithmetic, self.shared_us)) / beside
+        else:
+            latency = brought / (self.in_flight * beside / fit.latency_us)
+        single = self.single_us + 0.5 * arithmetic if self.single_us else 0.0
+        return arithmetic, self.shared_us, brought / l2_a_sm, latency, single
+
+
+def _single_elements(problem: GemmProblem, rung: Rung, config: GemmConfig, edge: bool) -> int:
+    """Elements of a step of 1 along k that a block copies one by one. `edge`: as Rung.edge."""
     if rung.splits:
         return 0
     item = ITEM_BYTES[problem.dtype]
-    edge, facts = rung.edge(problem, config), rung.own_constants(config, problem)
+    facts = rung.own_constants(config, problem) if item == 4 else {}
     total = 0
     for name, matrix, rows, cols, extent in (
         ("a", problem.a, problem.m, problem.k, config.tile_m), ("b", problem.b, problem.k, problem.n, config.tile_n),
     ):  # fmt: skip
-        wide = matrix.unit(rows, cols) != "none" and matrix.vector_bytes(rows, cols, item) == 16
         # an edge of 16-bit operands costs no more than a comparison; fp32 rungs copy all of it by elements
-        if facts.get(f"{name}_edge", edge) if item == 4 else not wide:
+        if facts.get(f"{name}_edge", edge) if item == 4 else not matrix.readable(rows, cols, item, 16):
             total += extent
     return total
