@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections import Counter
+from importlib import resources
 
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tilewright.arch import GPUS
-from tilewright.ladder import GemmConfig, find_rung
+from tilewright.ladder import GemmConfig, Rung, find_rung
 from tilewright.plan import plan_for
 from tilewright.problems import GemmProblem
 from tilewright.tuning import tables
 from tilewright.tuning.choice import choose, estimates, neighbours
 from tilewright.tuning.classes import ProblemClass, class_of
-from tilewright.tuning.entries import Entry, Timed
+from tilewright.tuning.entries import Entry, Stored, Timed
 from tilewright.tuning.fused import read_words, with_epilogue
-from tilewright.tuning.model import predict
+from tilewright.tuning.model import Model, predict
 from tilewright.tuning.store import Store
 from tilewright.tuning.tables import generation, results_changed, sources_for
 
@@ -231,6 +234,60 @@ def test_the_choice_does_not_depend_on_the_order_of_a_table():
         assert choose(problem(m), H200, ahead) == choose(problem(m), H200, behind)
     near = neighbours(class_of(problem(300)), table(*entries))
     assert estimates(problem(300), H200, near) == estimates(problem(300), H200, near)
+
+
+# --- what a plan costs ------------------------------------------------------------------------------------------------
+
+
+def stored_shipped() -> Stored:
+    return Stored((resources.files("tilewright.tuning") / "shipped" / "h200.json").read_bytes())
+
+
+@pytest.fixture
+def work(monkeypatch) -> Counter[str]:
+    """How often kernels are modelled and refusals are looked for."""
+    done: Counter[str] = Counter()
+
+    def counted(kind: type, name: str) -> None:
+        real = getattr(kind, name)
+
+        def called(self, *args):
+            done[f"{kind.__name__}.{name}"] += 1
+            return real(self, *args)
+
+        monkeypatch.setattr(kind, name, called)
+
+    counted(Model, "__init__")
+    counted(Rung, "why_not")
+    return done
+
+
+def test_a_plan_for_a_tuned_class_decodes_that_entry_and_models_nothing(work):
+    shipped, asked = stored_shipped(), problem(4096, 4096, 4096)
+    found = choose(asked, H200, [("shipped", shipped)])
+    assert found.source == "shipped"
+    assert set(shipped.decoded) == {str(class_of(asked))}
+    assert work["Model.__init__"] == 0
+    assert work["Rung.why_not"] == len(shipped[str(class_of(asked))].timed)
+
+
+def test_a_plan_by_neighbours_decodes_those_models_them_once_and_looks_for_few_refusals(work):
+    shipped, asked = stored_shipped(), problem(1501, 613, 4099)
+    near = neighbours(class_of(asked), shipped)
+    assert set(shipped.decoded) == {entry.key for _, entry in near}
+    assert len(near) == 10
+    first = choose(asked, H200, [("shipped", shipped)])
+    assert first.source == "heuristic from what is shipped"
+    assert len(shipped.decoded) == 10
+    made, ran = work["Model.__init__"], sum(len(entry.timed) for _, entry in near)
+    refusals = work["Rung.why_not"]
+    assert refusals <= ran + 10, "of neighbours' own results, and of the first few estimates"
+    work.clear()
+    again = choose(problem(1501, 613, 4099, use_c=True), H200, [("shipped", shipped)])
+    assert again.config == first.config
+    assert work["Model.__init__"] == made - ran, "neighbours are known by now"
+    (count,) = re.findall(r"least of (\d+) estimates", again.why)
+    assert int(count) > 3 * work["Model.__init__"], "parts of k share what does not depend on them"
 
 
 # --- with an epilogue ------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from tilewright.ladder import GemmConfig, find_rung
 from tilewright.problems import GemmProblem
 from tilewright.tuning import store as store_module
 from tilewright.tuning.classes import class_of
-from tilewright.tuning.entries import Entry, Failure, Timed, decode, decode_named, encode, newer
+from tilewright.tuning.entries import Entry, Failure, Stored, Timed, decode, decode_named, encode, newer
 from tilewright.tuning.store import Store, default_folder, file_name, merge, stored_files
 
 F12 = find_rung("f12")
@@ -105,6 +105,33 @@ def test_what_is_no_table_is_refused_with_the_reason(damage):
     assert damage(data) != data
     with pytest.raises(CacheError, match="no table of tuning results"):
         decode(damage(data))
+
+
+def test_a_stored_table_decodes_an_entry_when_it_is_asked_for_and_then_says_what_is_wrong_with_it():
+    sound, damaged = entry(), entry(m=512)
+    data = encode(table(sound, damaged), "H200", "cuda13").replace(b'"shape":[512', b'"shape":["x"')
+    stored = Stored(data)
+    assert set(stored.classes) == {sound.key, damaged.key}
+    assert stored.decoded == {}
+    assert stored[sound.key] == sound
+    assert set(stored.decoded) == {sound.key}
+    assert stored[sound.key] is stored[sound.key]
+    assert "no key" not in stored
+    for ask in (lambda: stored[damaged.key], lambda: damaged.key in stored, lambda: len(stored), stored.whole):
+        with pytest.raises(CacheError, match=r"no table of tuning results .*'x'"):
+            ask()
+
+
+def test_a_stored_table_has_no_entries_of_another_versions_results_alone():
+    known, other = entry(), entry(m=512)
+    data = encode(table(known), "H200", "cuda13").replace(b'"stages":3', b'"stages":3,"warp_specialised":1')
+    line = encode(table(other), "H200", "cuda13").decode().splitlines()[-1].removesuffix("]}")
+    line = line.replace(line[line.index('"ms":{') + 6 : line.index("}", line.index('"ms":{'))], "")
+    stored = Stored(data.decode().rstrip().removesuffix("]}").encode() + f",{line}]}}".encode())
+    assert set(stored.classes) == {known.key, other.key}
+    assert (list(stored), len(stored), other.key in stored) == ([known.key], 1, False)
+    assert stored == {known.key: stored[known.key]}
+    assert [timed.ms for timed in stored[known.key].timed] == [1.0]
 
 
 def test_the_newer_result_stands_and_a_finished_one_before_one_that_was_stopped():

@@ -304,8 +304,8 @@ def _print_stores() -> None:
             fused = f", with {entry.epilogue}" if entry.epilogue else ""
             print(f"  {key}: {best}, {best.ms * 1e3:.4g} us, of {len(entry.timed)}{state}{fused}")
     for name in GPUS:
-        if table := shipped(name):
-            print(f"shipped with the package: {len(table)} problems tuned on {name}")
+        if ships := shipped(name):
+            print(f"shipped with the package: {len(ships)} problems tuned on {name}")
 
 
 def _take_over(path: Path, replace: bool) -> None:

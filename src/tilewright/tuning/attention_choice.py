@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import exp, isfinite, log
 
 from ..arch import Gpu
@@ -16,7 +17,7 @@ from ..ladder import ATTENTION_RUNGS, AttentionConfig, AttentionRung
 from .attention_classes import AttentionClass, attention_class_of, attention_distance
 from .attention_space import predict_attention
 from .choice import RUNNERS_UP, Source, time_words, unknown
-from .entries import AnyEntry, AttentionEntry
+from .entries import AnyEntry, AttentionEntry, classes_in
 
 NEIGHBOURS = 4
 FARTHEST = 2.5
@@ -62,9 +63,10 @@ def choose_attention(
 
 def neighbours(wanted: AttentionClass, table: Mapping[str, AnyEntry]) -> list[tuple[float, AttentionEntry]]:
     """(distance, entry) of the nearest classes of the same d_head, the nearest first."""
-    known = ((key, entry) for key, entry in table.items() if isinstance(entry.klass, AttentionClass))
-    found = sorted((attention_distance(wanted, entry.klass), key, entry) for key, entry in known)
-    return [(d, entry) for d, _, entry in found if d <= FARTHEST][:NEIGHBOURS]
+    known = classes_in(table, AttentionClass)
+    found = sorted((attention_distance(wanted, klass), key) for key, klass in known)
+    near = ((d, table.get(key)) for d, key in found if d <= FARTHEST)
+    return list(islice(((d, entry) for d, entry in near if entry is not None), NEIGHBOURS))
 
 
 def _shape(entry: AttentionEntry) -> str:

@@ -20,7 +20,7 @@ from ..ladder import GEMM_RUNGS, rungs_of
 from ..ladder.rung import GemmConfig, Rung
 from ..problems import ITEM_BYTES, GemmProblem
 from .classes import ProblemClass, class_of, distance
-from .entries import AnyEntry, GemmEntry, worded
+from .entries import AnyEntry, GemmEntry, classes_in, worded
 from .model import Model, as_packed, predict
 from .space import splits, ways_to_pack
 
@@ -181,13 +181,11 @@ def neighbours(wanted: ProblemClass, table: Mapping[str, AnyEntry]) -> list[tupl
     Times with an epilogue and without are not mixed: what an epilogue costs would count as a config's own slowness.
     Bare products ask bare ones alone; for one with an epilogue it goes by the nearest.
     """
-    products = ((key, entry) for key, entry in table.items() if isinstance(entry.klass, ProblemClass))
-    found = [
-        (distance(wanted, entry.klass), key, entry) for key, entry in products if wanted.fused or not entry.klass.fused
-    ]
-    near = sorted((d, key, entry) for d, key, entry in found if d <= FARTHEST)
-    alike = [(d, entry) for d, _, entry in near if entry.klass.fused == near[0][2].klass.fused]
-    return alike[:NEIGHBOURS]
+    known = classes_in(table, ProblemClass)
+    found = [(distance(wanted, klass), key, klass) for key, klass in known if wanted.fused or not klass.fused]
+    near = sorted((d, key, klass) for d, key, klass in found if d <= FARTHEST)
+    alike = ((d, table.get(key)) for d, key, klass in near if klass.fused == near[0][2].fused)
+    return list(islice(((d, entry) for d, entry in alike if entry is not None), NEIGHBOURS))
 
 
 class _Word(NamedTuple):

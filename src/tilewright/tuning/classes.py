@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from math import log2
 from typing import Any
 
@@ -24,13 +25,18 @@ def _is_whole(extent: int, most: int) -> bool:
 
 def checked(values: dict[str, Any], kind: type) -> dict[str, Any]:
     """The values of the fields of `kind`, a dataclass of int, str and bool. Raises KeyError or TypeError."""
-    for f in fields(kind):
-        if f.name not in values:
-            raise KeyError(f.name)
-        wanted = {"int": int, "str": str, "bool": bool}[str(f.type)]
-        if type(values[f.name]) is not wanted:
-            raise TypeError(f"{f.name} is {values[f.name]!r}, not {f.type}")
-    return {f.name: values[f.name] for f in fields(kind)}
+    types = _types(kind)
+    for name, wanted in types:
+        if name not in values:
+            raise KeyError(name)
+        if type(values[name]) is not wanted:
+            raise TypeError(f"{name} is {values[name]!r}, not {wanted.__name__}")
+    return {name: values[name] for name, _ in types}
+
+
+@cache
+def _types(kind: type) -> tuple[tuple[str, type], ...]:
+    return tuple((f.name, {"int": int, "str": str, "bool": bool}[str(f.type)]) for f in fields(kind))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from math import isfinite
@@ -164,28 +165,87 @@ def encode(table: Mapping[str, AnyEntry], gpu: str, driver: str) -> bytes:
     return ("{" + ",\n".join(body) + "}\n").encode()
 
 
+class Stored(Mapping[str, AnyEntry]):
+    """A table as its JSON has it: an entry is decoded when it is first asked for, since a plan asks for few of them.
+
+    Raises CacheError: at once for what is no JSON, another schema, or no class; for a damaged entry when it is asked
+    for. Entries without a result that this version knows are not there.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        with _saying_what_is_wrong():
+            found = json.loads(data)
+            if found["schema"] != SCHEMA:
+                raise ValueError(f"schema {found['schema']!r} instead of {SCHEMA}")
+            self.gpu, self.driver = found["gpu"], found["driver"]
+            if not isinstance(self.gpu, str) or not isinstance(self.driver, str):
+                raise TypeError("gpu and driver must be text")
+            self._configs: dict[str, Any] = dict(found["configs"].items())
+            pairs = [(_class(values["class"]), values) for values in found["entries"]]
+        self.classes = {str(klass): klass for klass, _ in pairs}
+        """Of all entries, by key."""
+        self._entries = {str(klass): values for klass, values in pairs}
+        self._known: dict[str, _Known | None] = {}
+        self.decoded: dict[str, AnyEntry] = {}
+        """Those that were asked for."""
+
+    def __getitem__(self, key: str) -> AnyEntry:
+        entry = self.decoded.get(key)
+        if entry is None:
+            values = self._entries[key]
+            with _saying_what_is_wrong():
+                entry = _entry(self.classes[key], values, self._config)
+            entry = self.decoded.setdefault(key, entry)  # a thread beside us may have been first
+        if not entry.timed:
+            raise KeyError(key)
+        return entry
+
+    def __iter__(self) -> Iterator[str]:
+        return (key for key in self._entries if key in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _config(self, name: str) -> _Known | None:
+        if name not in self._known:
+            self._known[name] = _config(self._configs[name])
+        return self._known[name]
+
+    def whole(self) -> Table:
+        """All entries decoded, and all configs looked at. Raises CacheError."""
+        with _saying_what_is_wrong():
+            for name in self._configs:
+                self._config(name)
+        return dict(self)
+
+
+@contextmanager
+def _saying_what_is_wrong() -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise CacheError(f"it is no table of tuning results ({type(error).__name__}: {error})") from error
+
+
+def classes_in(table: Mapping[str, AnyEntry], kind: type[K]) -> list[tuple[str, K]]:
+    """(key, class) of the entries for one op. Decodes none."""
+    if isinstance(table, Stored):
+        return [(key, klass) for key, klass in table.classes.items() if isinstance(klass, kind)]
+    return [(key, entry.klass) for key, entry in table.items() if isinstance(entry.klass, kind)]
+
+
 def decode(data: bytes) -> Table:
     """The entries of a table's JSON. Raises CacheError with what is wrong with it.
 
     Configs with fields that this version does not know are left out: a newer version may have written them.
     """
-    return decode_named(data)[0]
+    return Stored(data).whole()
 
 
 def decode_named(data: bytes) -> tuple[Table, str, str]:
     """(entries, GPU, driver) of a table's JSON. See decode."""
-    try:
-        found = json.loads(data)
-        if found["schema"] != SCHEMA:
-            raise ValueError(f"schema {found['schema']!r} instead of {SCHEMA}")
-        configs = {key: _config(fields) for key, fields in found["configs"].items()}
-        entries = [_entry(values, configs) for values in found["entries"]]
-        gpu, driver = found["gpu"], found["driver"]
-        if not isinstance(gpu, str) or not isinstance(driver, str):
-            raise TypeError("gpu and driver must be text")
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise CacheError(f"it is no table of tuning results ({type(error).__name__}: {error})") from error
-    return {entry.key: entry for entry in entries if entry.timed}, gpu, driver
+    stored = Stored(data)
+    return stored.whole(), stored.gpu, stored.driver
 
 
 _Known = tuple[str, GemmConfig | AttentionConfig, tuple[str, ...]]
@@ -217,12 +277,15 @@ def _config(values: dict[str, Any]) -> _Known | None:
     return values["rung"], config, tuple(packs)
 
 
-def _entry(values: dict[str, Any], configs: dict[str, _Known | None]) -> AnyEntry:
-    is_attention = "d_head" in values["class"]
-    klass: Any = (AttentionClass if is_attention else ProblemClass).from_dict(values["class"])
+def _class(values: dict[str, Any]) -> ProblemClass | AttentionClass:
+    return (AttentionClass if "d_head" in values else ProblemClass).from_dict(values)
+
+
+def _entry(klass: Any, values: dict[str, Any], config_of: Callable[[str], _Known | None]) -> AnyEntry:
+    is_attention = isinstance(klass, AttentionClass)
     timed: list[Timed[Any]] = []
     for key, ms in values["ms"].items():
-        known = configs[key]
+        known = config_of(key)
         if not isinstance(ms, (int, float)) or not isfinite(ms) or ms <= 0:
             raise ValueError(f"{ms!r} is no time")
         if known is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from ..arch import Gpu
 from ..errors import CacheError, DeviceError
 from .choice import Source
-from .entries import Table, decode
+from .entries import AnyEntry, Stored
 from .store import Store, default_folder, file_name, stored_files
 
 TUNED_HERE, SHIPPED = "tuned here", "shipped with the package"
@@ -48,11 +49,11 @@ def _newest_driver(gpu: str, folder: Path) -> str:
 
 
 @lru_cache(maxsize=8)
-def shipped(gpu: str) -> Table:
-    """The pre-tuned table of a GPU; empty where none ships."""
+def shipped(gpu: str) -> Mapping[str, AnyEntry]:
+    """The pre-tuned table of a GPU; empty where none ships. Raises CacheError, or later where it is damaged within."""
     name = gpu.lower().replace(" ", "_") + ".json"
     place = resources.files(__package__) / "shipped" / name
-    return decode(place.read_bytes()) if place.is_file() else {}
+    return Stored(place.read_bytes()) if place.is_file() else {}
 
 
 def sources_for(gpu: Gpu) -> list[Source]:
