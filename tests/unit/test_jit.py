@@ -8,6 +8,7 @@ import shutil
 import struct
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -152,6 +153,46 @@ def test_a_kernel_compiles_once_in_a_process_and_then_comes_from_memory(fresh):
     kernel = compile_source(FILL, entry="fill")
     assert not kernel.from_cache
     assert compile_source(FILL, entry="fill") is kernel
+
+
+def test_a_kernel_that_is_cached_is_had_without_loading_nvrtc(fresh, monkeypatch):
+    first = compile_source(FILL, entry="fill")
+    compile_module._in_memory.clear()  # as a new process would find it
+
+    def loaded() -> None:
+        raise AssertionError("NVRTC was loaded")
+
+    monkeypatch.setattr(nvrtc, "version", loaded)
+    monkeypatch.setattr(nvrtc, "bindings", loaded)
+    again = compile_source(FILL, entry="fill")
+    assert (again.from_cache, again.key, again.cubin) == (True, first.key, first.cubin)
+    with pytest.raises(AssertionError, match="NVRTC was loaded"):
+        compile_source(FILL.replace("1.0f", "2.0f"), entry="fill")
+
+
+def test_a_kernel_is_kept_under_the_version_that_made_it_where_that_is_not_the_wheels(fresh, monkeypatch):
+    monkeypatch.setattr(nvrtc, "installed", lambda: "0.1")
+    first = compile_source(FILL, entry="fill")
+    assert not first.from_cache
+    assert compile_source(FILL, entry="fill") is first
+    for wheel in ("0.1", "", nvrtc.version()):
+        compile_module._in_memory.clear()
+        monkeypatch.setattr(nvrtc, "installed", lambda wheel=wheel: wheel)
+        again = compile_source(FILL, entry="fill")
+        assert (again.from_cache, again.key) == (True, first.key)
+
+
+def test_the_wheels_version_is_read_where_there_is_exactly_one(tmp_path, monkeypatch):
+    assert nvrtc.installed() == nvrtc.version()
+    for count, wheel in enumerate(("cu13", "cu14")):
+        (tmp_path / wheel / "lib").mkdir(parents=True)
+        for name in ("libnvrtc.so.13", "libnvrtc-builtins.so.13.2", "libnvrtc-builtins.alt.so.13.2"):
+            (tmp_path / wheel / "lib" / name).touch()
+        spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+        monkeypatch.setattr(nvrtc, "find_spec", lambda name, spec=spec: spec)
+        assert nvrtc.installed.__wrapped__() == ("", "13.2")[count == 0]
+    monkeypatch.setattr(nvrtc, "find_spec", lambda name: None)
+    assert nvrtc.installed.__wrapped__() == ""
 
 
 def test_threads_that_ask_at_once_get_one_compilation(fresh, monkeypatch):

@@ -107,11 +107,15 @@ def compile_unit(
 
 
 def _compile(
-    source: Source, arch: str, target: str, options: Sequence[str], libraries: Sequence[Library]
+    source: Source, arch: str, target: str, options: Sequence[str], libraries: Sequence[Library], version: str = ""
 ) -> CompiledKernel:
-    """`target`: the architecture, for all of a kernel, or its virtual one ("compute_90a"), for PTX only."""
+    """`target`: the architecture, for all of a kernel, or its virtual one ("compute_90a"), for PTX only.
+
+    `version`: of NVRTC; by default that of its wheel, so that a cached kernel is had without loading NVRTC.
+    """
     all_options = (*BASE_OPTIONS, *options)
-    key = cache_key(source, target, all_options, nvrtc.version(), libraries)
+    version = version or nvrtc.installed() or nvrtc.version()
+    key = cache_key(source, target, all_options, version, libraries)
     cache = kernel_cache()
     place = (str(cache.folder), key)
     with _guard:
@@ -123,11 +127,14 @@ def _compile(
         whole = target == arch
         files = cache.load(key)
         if files is None and not whole:  # all of the kernel, whose PTX is the same, may be there
-            files = cache.load(cache_key(source, arch, all_options, nvrtc.version(), libraries))
+            files = cache.load(cache_key(source, arch, all_options, version, libraries))
         needed = {"kernel.ptx", "kernel.log", *(["kernel.cubin"] if whole else [])}
         needed |= {"kernel.entry"} if source.expression else set()
         from_cache = files is not None and needed <= files.keys()
         if files is None or not from_cache:
+            if (loaded := nvrtc.version()) != version:
+                _in_memory[place] = _compile(source, arch, target, options, libraries, loaded)
+                return _in_memory[place]
             folders = [f"--include-path={folder}" for library in libraries for folder in library.folders]
             cubin, ptx, log, entry = nvrtc.build(source, target, (*all_options, *folders))
             files = {"kernel.ptx": ptx.encode(), "kernel.log": log.encode()}

@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from ..errors import CompileError, MissingDependency
@@ -51,6 +53,20 @@ def version() -> str:
     """NVRTC's version as loaded, "major.minor"."""
     _, major, minor = bindings().nvrtcVersion()
     return f"{major}.{minor}"
+
+
+@lru_cache(maxsize=1)
+def installed() -> str:
+    """The version of NVRTC's wheel, "major.minor", found without loading it; "" unless there is exactly one.
+
+    The library's own name has the major number alone; the part that it loads beside it has both. What `version` says
+    may be another, where another copy is loaded: a key by this one finds what this one compiled, all the same.
+    """
+    spec = find_spec("nvidia")
+    folders = spec.submodule_search_locations if spec is not None else None
+    beside = [file for folder in folders or () for file in Path(folder).glob("cu*/lib/libnvrtc-builtins.so.*")]
+    found = re.fullmatch(r"libnvrtc-builtins\.so\.(\d+\.\d+)", beside[0].name) if len(beside) == 1 else None
+    return found[1] if found else ""
 
 
 def _bytes(program: Any, size: Any, get: Any) -> bytes:
