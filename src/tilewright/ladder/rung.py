@@ -55,9 +55,9 @@ class GemmConfig:
     @cached_property
     def no_block(self) -> str | None:
         """Why it describes no block of threads at all, whatever the rung; None when it does."""
-        for name in _FIELDS:
-            value, least = getattr(self, name), 0 if name in ("tile_k", "warp_m", "warp_n") else 1
-            if name != "cache" and (not isinstance(value, int) or value < least):
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
                 return f"{name} is {value!r}"
         if (self.warp_m == 0) != (self.warp_n == 0):
             return f"a warp's tile of {self.warp_m} x {self.warp_n} is none"
@@ -94,6 +94,7 @@ class GemmConfig:
 
 
 _FIELDS = {f.name: f.default for f in fields(GemmConfig)}
+_LEAST = {name: 0 if name in ("tile_k", "warp_m", "warp_n") else 1 for name in _FIELDS if name != "cache"}
 _OWN_CONSTANTS = ("cache", "fragment_sets", "slices_k")
 """Fields of a config that only the rungs which use them compile in (Rung.own_constants)."""
 

@@ -181,10 +181,11 @@ class Stored(Mapping[str, AnyEntry]):
             if not isinstance(self.gpu, str) or not isinstance(self.driver, str):
                 raise TypeError("gpu and driver must be text")
             self._configs: dict[str, Any] = dict(found["configs"].items())
-            pairs = [(_class(values["class"]), values) for values in found["entries"]]
-        self.classes = {str(klass): klass for klass, _ in pairs}
+            classes = [_class(values["class"]) for values in found["entries"]]
+        keys = [str(klass) for klass in classes]
+        self.classes = dict(zip(keys, classes, strict=True))
         """Of all entries, by key."""
-        self._entries = {str(klass): values for klass, values in pairs}
+        self._entries: dict[str, Any] = dict(zip(keys, found["entries"], strict=True))
         self._known: dict[str, _Known | None] = {}
         self.decoded: dict[str, AnyEntry] = {}
         """Those that were asked for."""
@@ -262,19 +263,19 @@ def _config(values: dict[str, Any]) -> _Known | None:
         if reason := tiles.why_not():
             raise ValueError(f"no config: {reason}")
         return values["rung"], tiles, ()
-    given = {name: value for name, value in values.items() if name not in ("rung", "packs")}
-    if not set(given) <= set(_DEFAULTS):
+    given = dict(values)
+    rung, packs = given.pop("rung"), given.pop("packs", "")
+    if not given.keys() <= _DEFAULTS.keys():
         return None
     for name, value in given.items():
         if not (isinstance(value, str) if name == "cache" else type(value) is int and abs(value) <= MOST):
             raise ValueError(f"{name}={value!r} is no value of a config")
-    packs = values.get("packs", "")
     if packs not in ("", "a", "b", "ab"):
         raise ValueError(f"packs={packs!r} names no operands")
     config = GemmConfig(**given)
     if reason := config.no_block:
         raise ValueError(f"no config: {reason}")
-    return values["rung"], config, tuple(packs)
+    return rung, config, tuple(packs)
 
 
 def _class(values: dict[str, Any]) -> ProblemClass | AttentionClass:
