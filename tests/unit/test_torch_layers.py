@@ -97,8 +97,8 @@ def test_the_operator_passes_torchs_own_checks():
 
 
 @pytest.fixture
-def told():
-    """What the operator's kernel for CPUs is told of precision, deterministic and batch_invariant, in order."""
+def told(monkeypatch):
+    """What the CPU's product is told of precision, deterministic and batch_invariant, in order."""
     from tilewright.torch import product
 
     found, plain = [], product._on_cpu
@@ -107,7 +107,8 @@ def told():
         found.append(arguments[6:])
         return plain(*arguments)
 
-    product.matmul_op.register_kernel("cpu")(kernel)
+    monkeypatch.setattr(product, "_on_cpu", kernel)  # eager calls
+    product.matmul_op.register_kernel("cpu")(kernel)  # the operator's
     yield found
     product.matmul_op.register_kernel("cpu")(plain)
 

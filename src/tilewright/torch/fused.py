@@ -1,20 +1,33 @@
-"""A product with an epilogue as a torch operator: the expression is one of its arguments, as text.
+"""A product with an epilogue for torch, with gradients: at once where nothing has to see it, else as an operator.
 
-The backward pass makes the sum again, by a product of its own where the derivative asks for it, and walks the
-expression backwards in float32 (expression.py). Nothing of the result's size is kept from the forward pass.
+The operator takes the expression as text. The backward pass has the expression's derivative as expressions, too: where
+one depends on the sum it is the epilogue of a product that makes the sum again, so that neither pass keeps or writes
+anything of the result's size but gradients (backward.py).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from functools import partial, reduce
+from typing import Any, NamedTuple
 
 import torch
 
 from ..errors import InvalidOperand
 from ..ops.epilogue.recorded import Recorded, parse
 from ..ops.matmul import matmul as run
-from .expression import Evaluation, compute_dtype
-from .product import How, gradient_of_a, gradient_of_b, product_shape
+from .backward import Backward, plan_backward
+from .eager import is_eager, wants_gradients
+from .expression import Frame, compute_dtype, evaluate, in_one_operation
+from .product import (
+    How,
+    gradient_of_a,
+    gradient_of_b,
+    gradient_of_c,
+    product,
+    product_shape,
+    reduced,
+)
 
 _SCHEMA = (
     "(Tensor a, Tensor b, Tensor? c, float alpha, float beta, ScalarType? out_dtype, str expression, "
@@ -29,29 +42,21 @@ def fused_matmul_op(
     deterministic: bool, batch_invariant: bool,
 ) -> torch.Tensor:  # fmt: skip
     """`expression` of alpha * (a @ b) + beta * c and its `operands`, in the order of Recorded.operands."""
-    recorded = parse(expression)
-    named: dict[str, Any] = dict(zip(recorded.operands, operands, strict=True))
     with torch.no_grad():
-        options: dict[str, Any] = {
-            "out_dtype": out_dtype, "precision": precision, "deterministic": deterministic,
-            "batch_invariant": batch_invariant, "epilogue": recorded,
-        }  # fmt: skip
-        return run(a, b, c=c, alpha=alpha, beta=beta, **named | options)
+        how = How(precision, deterministic, batch_invariant)
+        return _on_gpu(a, b, c, alpha, beta, out_dtype, parse(expression), operands, how)
 
 
-def _evaluation(
-    recorded: Recorded, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float,
-    operands: list[torch.Tensor], how: How,
-) -> Evaluation:  # fmt: skip
-    """The expression over the sum, which is made, in float32, when it is asked for."""
-    wide = compute_dtype(a)
-
-    def product() -> torch.Tensor:
-        of_c = None if c is None else c.to(wide)
-        return torch.ops.tilewright.matmul(a, b, of_c, alpha, beta, wide, *how)
-
-    named = dict(zip(recorded.operands, operands, strict=True))
-    return Evaluation(recorded, product, named, tuple(product_shape(a, b)), a.dim() > 1, b.dim() > 1, a)
+def _on_gpu(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float,
+    out_dtype: torch.dtype | None, expression: Recorded, operands: Sequence[torch.Tensor], how: How,
+) -> torch.Tensor:  # fmt: skip
+    precision, deterministic, batch_invariant = how
+    given: dict[str, Any] = {"epilogue": expression, **dict(zip(expression.operands, operands, strict=True))}
+    return run(
+        a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, precision=precision, deterministic=deterministic,
+        batch_invariant=batch_invariant, **given,
+    )  # fmt: skip
 
 
 @fused_matmul_op.register_kernel("cpu")
@@ -61,9 +66,20 @@ def _on_cpu(
     deterministic: bool, batch_invariant: bool,
 ) -> torch.Tensor:  # fmt: skip
     """By torch's own operations: there is no tilewright kernel for CPUs."""
-    how = How(precision, deterministic, batch_invariant)
-    result = _evaluation(parse(expression), a, b, c, alpha, beta, operands, how).result
+    recorded, how = parse(expression), How(precision, deterministic, batch_invariant)
+    named = dict(zip(recorded.operands, operands, strict=True))
+    wide = compute_dtype(a.dtype)
+    frame = Frame(tuple(product_shape(a, b)), a.dim() > 1, b.dim() > 1, wide, a.device)
+    make_sum = partial(_sum, a, b, c, alpha, beta, wide, how)
+    (result,) = evaluate(recorded.nodes, [len(recorded.nodes) - 1], make_sum, named, frame)
     return torch.empty(result.shape, dtype=out_dtype or a.dtype).copy_(result)
+
+
+def _sum(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float, wide: torch.dtype, how: How
+) -> torch.Tensor:
+    """alpha * (a @ b) + beta * c as the epilogue reads it."""
+    return product(a, b, None if c is None else c.to(wide), alpha, beta, wide, how)
 
 
 @fused_matmul_op.register_fake
@@ -88,29 +104,151 @@ def check_over_result(name: str, operand: torch.Tensor, shape: list[Any], given:
         raise InvalidOperand(f"{name} {told} does not broadcast to the result's shape {tuple(shape)}{per_row}.")
 
 
+# --- at once, or as an operator ---------------------------------------------------------------------------------------
+
+
+class Call(NamedTuple):
+    """What is no tensor."""
+
+    alpha: float
+    beta: float
+    out_dtype: torch.dtype | None
+    expression: Recorded
+    how: How
+
+
+def fused_product(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, call: Call, operands: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """call.expression of alpha * (a @ b) + beta * c and its operands, with gradients where they are asked for."""
+    given = (a, b, *operands) if c is None else (a, b, c, *operands)
+    if not is_eager(given):
+        alpha, beta, out_dtype, expression, how = call
+        return torch.ops.tilewright.fused_matmul(a, b, c, alpha, beta, out_dtype, expression.text, list(operands), *how)
+    if wants_gradients(given):
+        return TilewrightFusedMatmul.apply(a, b, c, call, *operands)
+    return _run(a, b, c, call, operands)
+
+
+def _run(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, call: Call, operands: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    alpha, beta, out_dtype, expression, how = call
+    if a.is_cuda:
+        return _on_gpu(a, b, c, alpha, beta, out_dtype, expression, operands, how)
+    return _on_cpu(a, b, c, alpha, beta, out_dtype, expression.text, list(operands), *how)
+
+
+class TilewrightFusedMatmul(torch.autograd.Function):
+    """The product with an epilogue in eager mode."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+        a, b, c, call, *operands = inputs
+        _keep(ctx, a, b, c, call, operands)
+        return _run(a, b, c, call, operands)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+        needs = ctx.needs_input_grad
+        of_a, of_b, of_c, of_operands = _gradients(ctx, grad, needs[:3], needs[4:])
+        return of_a, of_b, of_c, None, *of_operands
+
+
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    a, b, c, alpha, beta, _, expression, operands, *how = inputs
-    ctx.save_for_backward(a, b, c, *operands)
-    ctx.alpha, ctx.beta, ctx.expression, ctx.how = alpha, beta, expression, How(*how)
+    a, b, c, alpha, beta, out_dtype, expression, operands, *how = inputs
+    _keep(ctx, a, b, c, Call(alpha, beta, out_dtype, parse(expression), How(*how)), operands)
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-    a, b, c, *operands = ctx.saved_tensors
-    recorded = parse(ctx.expression)
-    values = _evaluation(recorded, a, b, c, ctx.alpha, ctx.beta, operands, ctx.how)
-    of_sum, named = values.gradients(grad)
-    grad_a = grad_b = grad_c = None
-    if of_sum is not None:
-        needs = ctx.needs_input_grad
-        grad_a = gradient_of_a(a.shape, b, of_sum, ctx.alpha, a.dtype, ctx.how) if needs[0] else None
-        grad_b = gradient_of_b(a, b.shape, of_sum, ctx.alpha, b.dtype, ctx.how) if needs[1] else None
-        if c is not None and needs[2]:
-            grad_c = (ctx.beta * of_sum).sum_to_size(c.shape).to(c.dtype)
-    of_operands = [
-        named[name].sum_to_size(operand.shape).to(operand.dtype) if name in named else None
-        for name, operand in zip(recorded.operands, operands, strict=True)
-    ]
-    return grad_a, grad_b, grad_c, None, None, None, None, of_operands, *(None,) * len(ctx.how)
+    needs = ctx.needs_input_grad
+    of_a, of_b, of_c, of_operands = _gradients(ctx, grad, needs[:3], tuple(needs[7]))
+    return of_a, of_b, of_c, None, None, None, None, of_operands, *(None,) * len(How._fields)
 
 
 fused_matmul_op.register_autograd(_backward, setup_context=_setup_context)
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
+
+Like = tuple[tuple[int, ...], torch.dtype]
+"""A tensor's shape and dtype, of which the tensor itself need not be kept."""
+
+
+def _keep(
+    ctx: Any, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, call: Call, operands: Sequence[torch.Tensor]
+) -> None:
+    """Keep for the backward pass what it will read, and what it must know of all."""
+    of_a, of_b, of_c = a.requires_grad, b.requires_grad, c is not None and c.requires_grad
+    asked = tuple([x.requires_grad for x in operands])
+    plan = plan_backward(call.expression, of_a or of_b or of_c, asked)
+    again = plan.needs_sum
+    ctx.save_for_backward(
+        a if again or of_b else None, b if again or of_a else None, c if again else None,
+        *[x if name in plan.reads else None for name, x in zip(call.expression.operands, operands, strict=True)],
+    )  # fmt: skip
+    ctx.call = call
+    ctx.like = [None if x is None else (x.shape, x.dtype) for x in (a, b, c, *operands)]
+
+
+def _gradients(
+    ctx: Any, grad: torch.Tensor, needs: tuple[bool, ...], operands_need: tuple[bool, ...]
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, list[torch.Tensor | None]]:
+    """Of a, b, c and the operands."""
+    a, b, c, *operands = ctx.saved_tensors
+    like_a, like_b, like_c, *likes = ctx.like
+    call: Call = ctx.call
+    names = call.expression.operands
+    plan = plan_backward(call.expression, needs[0] or needs[1] or needs[2], operands_need)
+    takers = {name: like for name, like in zip(names, likes, strict=True) if name in plan.of_operands}
+    named = {name: x for name, x in zip(names, operands, strict=True) if name in plan.reads}
+    named[plan.derivative.grad] = grad
+    wide_c = like_c[1] if like_c is not None and needs[2] else None
+    axes = (len(like_a[0]) > 1, len(like_b[0]) > 1)
+    made = _made(plan, call, a, b, c, named, grad, axes, like_a[1], wide_c, takers)
+    of_a = of_b = of_c = None
+    if plan.of_sum is not None:
+        of_sum = made.get(plan.of_sum, grad)
+        narrow = of_sum if of_sum.dtype == like_a[1] else of_sum.to(like_a[1])
+        of_a = gradient_of_a(like_a[0], b, narrow, call.alpha, call.how) if needs[0] else None
+        of_b = gradient_of_b(a, like_b[0], narrow, call.alpha, call.how) if needs[1] else None
+        of_c = gradient_of_c(of_sum, call.beta, *like_c) if needs[2] else None
+    of_operands = [
+        reduced(made.get(plan.of_operands[name], grad), *takers[name]) if name in takers else None for name in names
+    ]
+    return of_a, of_b, of_c, of_operands
+
+
+def _made(
+    plan: Backward, call: Call, a: Any, b: Any, c: Any, named: dict[str, torch.Tensor], grad: torch.Tensor,
+    axes: tuple[bool, bool], dtype: torch.dtype, c_dtype: torch.dtype | None, takers: dict[str, Like],
+) -> dict[int, torch.Tensor]:  # fmt: skip
+    """The plan's gradients by number, of the result's shape. That of the sum is in the operands' dtype, or c's if c
+    takes it and has a wider one; others are in float32 where they are still to be reduced."""
+    made = {}
+    wide = compute_dtype(dtype)
+    for number, expression in plan.by_product.items():
+        if number == plan.of_sum:
+            kinds = [dtype, c_dtype or dtype]
+        else:
+            takes = [takers[name] for name, taken in plan.of_operands.items() if taken == number]
+            kinds = [of if shape == grad.shape else wide for shape, of in takes]
+        if c is not None:
+            kinds.append(c.dtype)  # a product's result has C's dtype
+        kind = reduce(torch.promote_types, kinds)
+        its_c = c if c is None or c.dtype == kind else c.to(kind)
+        operands = [named[name] for name in expression.operands]
+        made[number] = fused_product(a, b, its_c, call._replace(out_dtype=kind, expression=expression), operands)
+    nodes = plan.derivative.graph.nodes
+    left = []
+    for number in plan.by_torch:
+        at_once = in_one_operation(nodes, number, named, dtype) if number == plan.of_sum else None
+        if at_once is None:
+            left.append(number)
+        else:
+            made[number] = at_once
+    if left:
+        make_sum = partial(_sum, a, b, c, call.alpha, call.beta, wide, call.how)
+        frame = Frame(tuple(grad.shape), *axes, wide, grad.device)
+        made.update(zip(left, evaluate(nodes, left, make_sum, named, frame), strict=True))
+    return made

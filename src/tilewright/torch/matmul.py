@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from ..errors import InvalidEpilogue, InvalidOperand
-from ..ops.epilogue.expression import record, record_standard
+from ..ops.epilogue.expression import record_standard, recorded_of
 from ..ops.epilogue.functions import ACTIVATIONS
 from ..ops.epilogue.fusion import request
 from ..ops.epilogue.recorded import parse
 from ..ops.matmul import matmul as run
 from ..problems import check_precision
 from . import fused, product
+from .eager import is_eager, wants_gradients
 from .traced import traced_text
 from .transforms import refuse_transforms
 
@@ -23,7 +24,7 @@ _NOT_HERE = frozenset(("out", "verify", "rung", "config"))
 """Options of tilewright.matmul that the operators do not have."""
 
 
-_record = torch.compiler.disable(record)
+_record = torch.compiler.disable(recorded_of)
 """Where torch.compile gave up a function, it is not to try again with what the function calls."""
 
 
@@ -75,24 +76,29 @@ def matmul(
         check_precision(precision, "f32" if a.dtype == torch.float32 else str(a.dtype))
     tensors = [x for x in (a, b, c, bias, residual, row_scale, col_scale, *operands.values()) if torch.is_tensor(x)]
     refuse_transforms("tilewright.torch.matmul", *tensors)
-    needs_graph = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    if torch.compiler.is_compiling() or needs_graph or type(a) is not torch.Tensor or not a.is_cuda:
-        how = product.How(precision, deterministic, batch_invariant)
-        asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
-        if asked is None:
-            return torch.ops.tilewright.matmul(a, b, c, alpha, beta, out_dtype, *how)
+    compiling = torch.compiler.is_compiling()
+    if not compiling and a.is_cuda and not wants_gradients(tensors) and is_eager(tensors):
+        return run(
+            a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, bias=bias, activation=activation,
+            residual=residual, row_scale=row_scale, col_scale=col_scale, epilogue=epilogue, precision=precision,
+            deterministic=deterministic, batch_invariant=batch_invariant, **operands,
+        )  # fmt: skip
+    how = product.How(precision, deterministic, batch_invariant)
+    if not compiling:
+        alpha, beta = (x.item() if torch.is_tensor(x) else x for x in scales.values())
+    asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
+    if asked is not None:
         return _fused(a, b, c, alpha, beta, out_dtype, how, epilogue, activation, dict(asked.operands))
-    return run(  # a third of an operator's host time
-        a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, bias=bias, activation=activation, residual=residual,
-        row_scale=row_scale, col_scale=col_scale, epilogue=epilogue, precision=precision, deterministic=deterministic,
-        batch_invariant=batch_invariant, **operands,
-    )  # fmt: skip
+    if compiling:
+        return torch.ops.tilewright.matmul(a, b, c, alpha, beta, out_dtype, *how)
+    return product.product(a, b, c, alpha, beta, out_dtype, how)
 
 
 def _fused(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float,
     out_dtype: torch.dtype | None, how: product.How, epilogue: Any, activation: str | None, operands: dict[str, Any],
 ) -> torch.Tensor:  # fmt: skip
+    compiling = torch.compiler.is_compiling()
     if epilogue is None:
         if activation is not None and activation not in ACTIVATIONS:
             raise InvalidEpilogue(f"activation={activation!r} is not known. Known: {', '.join(ACTIVATIONS)}.")
@@ -106,10 +112,12 @@ def _fused(
         rows = a.shape[-2] if a.dim() > 1 else 1
         if scale.dim() == 1 or scale.shape[-1] != 1 or scale.shape[-2] not in (1, rows):
             operands["row_scale"] = scale.unsqueeze(-1)  # one number a row
-    if not torch.compiler.is_compiling():  # else the operator's fake kernel looks
+    if not compiling:  # else the operator's fake kernel looks
         _check(operands, given, product.product_shape(a, b), epilogue is not None)
     tensors = [operands[name] for name in _operands_of(text)]
-    return torch.ops.tilewright.fused_matmul(a, b, c, alpha, beta, out_dtype, text, tensors, *how)
+    if compiling:
+        return torch.ops.tilewright.fused_matmul(a, b, c, alpha, beta, out_dtype, text, tensors, *how)
+    return fused.fused_product(a, b, c, fused.Call(alpha, beta, out_dtype, parse(text), how), tensors)
 
 
 def _check(operands: dict[str, Any], given: dict[str, Any], shape: list[Any], may_be_numbers: bool) -> None:

@@ -1,4 +1,8 @@
-"""The product as a torch operator: a fake kernel for tracing, gradients, and torch's own product on the CPU."""
+"""The product for torch, with gradients: at once where nothing has to see it, else as an operator.
+
+`product` chooses. In eager mode gradients go through an autograd.Function, which costs the host a tenth of what an
+operator's do; what traces (torch.compile, fake tensors, modes, subclasses) gets the operator. Both share one backward.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..ops.matmul import matmul as run
+from .eager import is_eager, wants_gradients
 from .expression import compute_dtype
 
 
@@ -39,7 +44,7 @@ def _on_cpu(
     out_dtype: torch.dtype | None, precision: str, deterministic: bool, batch_invariant: bool,
 ) -> torch.Tensor:  # fmt: skip
     """torch's own product, in its precision and order: there is no tilewright kernel for CPUs."""
-    dtype = compute_dtype(a)
+    dtype = compute_dtype(a.dtype)
     product = alpha * torch.matmul(a.to(dtype), b.to(dtype))
     if c is not None:
         product = product + beta * c.to(dtype)
@@ -50,9 +55,11 @@ def product_shape(a: torch.Tensor, b: torch.Tensor) -> list[Any]:
     """numpy.matmul's rules. Extents may be symbolic."""
     rows = list(a.shape[-2:-1]) if a.dim() > 1 else []
     cols = list(b.shape[-1:]) if b.dim() > 1 else []
-    inner = b.shape[-2] if b.dim() > 1 else b.shape[0]
-    torch._check(a.shape[-1] == inner, lambda: f"a {tuple(a.shape)} and b {tuple(b.shape)} do not fit")
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    k, inner = a.shape[-1], b.shape[-2] if b.dim() > 1 else b.shape[0]
+    if type(k) is not int or k != inner:
+        torch._check(k == inner, lambda: f"a {tuple(a.shape)} and b {tuple(b.shape)} do not fit")
+    before, beside = a.shape[:-2], b.shape[:-2]
+    batch = torch.broadcast_shapes(before, beside) if before and beside else before or beside
     return [*batch, *rows, *cols]
 
 
@@ -64,64 +71,141 @@ def _fake(
     return a.new_empty(product_shape(a, b), dtype=out_dtype or a.dtype)
 
 
+# --- at once, or as an operator ---------------------------------------------------------------------------------------
+
+
+def product(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float,
+    out_dtype: torch.dtype | None, how: How,
+) -> torch.Tensor:  # fmt: skip
+    """alpha * (a @ b) + beta * c, with gradients where they are asked for. C is None exactly when beta is 0."""
+    given = (a, b) if c is None else (a, b, c)
+    if not is_eager(given):
+        return torch.ops.tilewright.matmul(a, b, c, alpha, beta, out_dtype, *how)
+    if wants_gradients(given):
+        return TilewrightMatmul.apply(a, b, c, alpha, beta, out_dtype, how)
+    return run_product(a, b, c, alpha, beta, out_dtype, how)
+
+
+def run_product(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float,
+    out_dtype: torch.dtype | None, how: How,
+) -> torch.Tensor:  # fmt: skip
+    """The same, now, of tensors without gradients."""
+    precision, deterministic, batch_invariant = how
+    if a.is_cuda:
+        return run(
+            a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, precision=precision, deterministic=deterministic,
+            batch_invariant=batch_invariant,
+        )  # fmt: skip
+    return _on_cpu(a, b, c, alpha, beta, out_dtype, *how)
+
+
+class TilewrightMatmul(torch.autograd.Function):
+    """The product in eager mode."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+        a, b, c, alpha, beta, out_dtype, how = inputs
+        _keep(ctx, a, b, c, alpha, beta, how)
+        return run_product(a, b, c, alpha, beta, out_dtype, how)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+        return *_gradients(ctx, grad), None, None, None, None
+
+
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     a, b, c, alpha, beta, _, *how = inputs
-    ctx.save_for_backward(a if ctx.needs_input_grad[1] else None, b if ctx.needs_input_grad[0] else None)
-    ctx.shapes = (a.shape, b.shape, None if c is None else c.shape)
-    ctx.dtype, ctx.c_dtype = a.dtype, None if c is None else c.dtype
-    ctx.alpha, ctx.beta, ctx.how = alpha, beta, How(*how)
+    _keep(ctx, a, b, c, alpha, beta, How(*how))
 
 
-def _matrices(a: tuple[int, ...], b: tuple[int, ...], grad: torch.Tensor) -> torch.Tensor:
+def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+    return *_gradients(ctx, grad), *(None,) * (3 + len(How._fields))
+
+
+matmul_op.register_autograd(_backward, setup_context=_setup_context)
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
+
+
+def _keep(
+    ctx: Any, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float, how: How
+) -> None:
+    needs = ctx.needs_input_grad
+    ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None)
+    ctx.call = (a.shape, b.shape, a.dtype, None if c is None else (c.shape, c.dtype), alpha, beta, how)
+
+
+def _gradients(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    a, b = ctx.saved_tensors
+    a_shape, b_shape, dtype, of_c, alpha, beta, how = ctx.call
+    needs = ctx.needs_input_grad
+    narrow = grad if grad.dtype == dtype else grad.to(dtype)
+    grad_a = gradient_of_a(a_shape, b, narrow, alpha, how) if needs[0] else None
+    grad_b = gradient_of_b(a, b_shape, narrow, alpha, how) if needs[1] else None
+    grad_c = gradient_of_c(grad, beta, *of_c) if of_c is not None and needs[2] else None
+    return grad_a, grad_b, grad_c
+
+
+def _matrices(a_axes: int, b_axes: int, grad: torch.Tensor) -> torch.Tensor:
     """The result's gradient with the axes that one-dimensional operands dropped."""
-    if len(a) == 1:
-        grad = grad.unsqueeze(-2 if len(b) > 1 else -1)
-    if len(b) == 1:
+    if a_axes == 1:
+        grad = grad.unsqueeze(-2 if b_axes > 1 else -1)
+    if b_axes == 1:
         grad = grad.unsqueeze(-1)
     return grad
 
 
 def gradient_of_a(
-    a_shape: tuple[int, ...], b: torch.Tensor, grad: torch.Tensor, alpha: float, dtype: torch.dtype, how: How
+    a_shape: tuple[int, ...], b: torch.Tensor, grad: torch.Tensor, alpha: float, how: How
 ) -> torch.Tensor:
     """alpha dY B^T, summed over the axes that were broadcast. Its rows are those of dY, so it can promise what the
-    product does."""
-    wide = _matrices(a_shape, b.shape, grad).to(dtype)
-    turned = (b if b.dim() > 1 else b.unsqueeze(-1)).mT
-    result = _product(wide, turned, alpha, how)
-    return (result if len(a_shape) > 1 else result.squeeze(-2)).sum_to_size(a_shape)
+    product does. grad: in the operands' dtype."""
+    wide = _matrices(len(a_shape), b.dim(), grad)
+    turned = b.mT if b.dim() > 1 else b.unsqueeze(0)
+    result = product(wide, turned, None, alpha, 0.0, None, how)
+    return summed(result if len(a_shape) > 1 else result.squeeze(-2), a_shape)
 
 
 def gradient_of_b(
-    a: torch.Tensor, b_shape: tuple[int, ...], grad: torch.Tensor, alpha: float, dtype: torch.dtype, how: How
+    a: torch.Tensor, b_shape: tuple[int, ...], grad: torch.Tensor, alpha: float, how: How
 ) -> torch.Tensor:
     """alpha A^T dY, summed over the axes that were broadcast. It sums over the rows of A, however many there are, so
-    there is nothing that could be the same for any number of them."""
-    how = how._replace(batch_invariant=False)
-    wide = _matrices(a.shape, b_shape, grad).to(dtype)
-    turned = (a if a.dim() > 1 else a.unsqueeze(0)).mT
-    if len(b_shape) == 2 and turned.dim() > 2:
+    there is nothing that could be the same for any number of them. grad: in the operands' dtype."""
+    if how.batch_invariant:
+        how = how._replace(batch_invariant=False)
+    wide = _matrices(a.dim(), len(b_shape), grad)
+    if len(b_shape) == 2 and a.dim() > 2:
         # one B for all batches: one product over all their rows, summed inside the kernel
-        result = _product(a.reshape(-1, a.shape[-1]).mT, wide.reshape(-1, wide.shape[-1]), alpha, how)
+        turned, wide = a.reshape(-1, a.shape[-1]).mT, wide.reshape(-1, wide.shape[-1])
     else:
-        result = _product(turned, wide, alpha, how)
-    return (result if len(b_shape) > 1 else result.squeeze(-1)).sum_to_size(b_shape)
+        turned = a.mT if a.dim() > 1 else a.unsqueeze(-1)
+    result = product(turned, wide, None, alpha, 0.0, None, how)
+    return summed(result if len(b_shape) > 1 else result.squeeze(-1), b_shape)
 
 
-def _product(a: torch.Tensor, b: torch.Tensor, alpha: float, how: How) -> torch.Tensor:
-    return torch.ops.tilewright.matmul(a, b, None, alpha, 0.0, None, *how)
+def gradient_of_c(of_sum: torch.Tensor, beta: float, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """beta dY, summed over the axes that were broadcast; rounded once."""
+    if beta == 1:
+        return reduced(of_sum, shape, dtype)
+    if of_sum.shape == shape:
+        return (beta * of_sum).to(dtype)
+    return (beta * reduced(of_sum, shape, compute_dtype(of_sum.dtype))).to(dtype)
 
 
-def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-    a, b = ctx.saved_tensors
-    a_shape, b_shape, c_shape = ctx.shapes
-    needs = ctx.needs_input_grad
-    grad_a = gradient_of_a(a_shape, b, grad, ctx.alpha, ctx.dtype, ctx.how) if needs[0] else None
-    grad_b = gradient_of_b(a, b_shape, grad, ctx.alpha, ctx.dtype, ctx.how) if needs[1] else None
-    grad_c = None
-    if c_shape is not None and needs[2]:
-        grad_c = (ctx.beta * grad.to(compute_dtype(grad))).sum_to_size(c_shape).to(ctx.c_dtype)
-    return grad_a, grad_b, grad_c, *(None,) * (3 + len(ctx.how))
+def summed(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    return x if x.shape == shape else x.sum_to_size(shape)
 
 
-matmul_op.register_autograd(_backward, setup_context=_setup_context)
+def reduced(x: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """x summed to a shape that broadcasts to its own, in dtype. torch sums 16-bit numbers in float32, and rounds once;
+    no copy of x in a wider dtype is made."""
+    if x.shape == shape:
+        return x if x.dtype == dtype else x.to(dtype)
+    lead = x.dim() - len(shape)
+    axes = [n for n in range(x.dim()) if n < lead or (shape[n - lead] == 1 and x.shape[n] != 1)]
+    wide = dtype if dtype == x.dtype else torch.promote_types(compute_dtype(x.dtype), dtype)
+    result = x.sum(axes, keepdim=True, dtype=wide).view(shape)
+    return result if result.dtype == dtype else result.to(dtype)

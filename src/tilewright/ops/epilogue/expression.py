@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -216,6 +216,7 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, np.ufunc, type)
 _DEEPEST = 4
 _MOST = 1024
 _traced: dict[Any, Expression] = {}
+_recorded: dict[Any, Recorded] = {}
 
 
 class _Unkeyable(Exception):
@@ -320,13 +321,28 @@ def expression_of(function: Any, given: Mapping[str, Number | None]) -> Expressi
         if set(function.operands) - given.keys():
             raise InvalidEpilogue(f"epilogue: {function.expression.description} needs {', '.join(function.operands)}.")
         return function.expression
+    return _once(trace, _traced, function, given)
+
+
+def recorded_of(function: Any, given: Mapping[str, Number | None]) -> Recorded:
+    """`record`, once for each key."""
+    return function if isinstance(function, Recorded) else _once(record, _recorded, function, given)
+
+
+_Kept = TypeVar("_Kept")
+
+
+def _once(
+    make: Callable[[Any, Mapping[str, Number | None]], _Kept], kept: dict[Any, _Kept], function: Any,
+    given: Mapping[str, Number | None],
+) -> _Kept:  # fmt: skip
     key = function_key(function)
     if key is None:
-        return trace(function, given)
+        return make(function, given)
     key = (key, tuple((name, type(value), repr(value)) for name, value in given.items()))
-    expression = _traced.get(key)
-    if expression is None:
-        if len(_traced) >= _MOST:
-            _traced.clear()
-        expression = _traced[key] = trace(function, given)
-    return expression
+    found = kept.get(key)
+    if found is None:
+        if len(kept) >= _MOST:
+            kept.clear()
+        found = kept[key] = make(function, given)
+    return found

@@ -1,0 +1,59 @@
+"""How the gradients behind an epilogue are made: which cost a product, which one pass, and which nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ..ops.epilogue.codegen import live_nodes
+from ..ops.epilogue.derivative import Derivative, differentiate
+from ..ops.epilogue.recorded import Recorded
+from ..ops.epilogue.trace import FLOAT, Traced
+
+MOST_PRODUCTS = 2
+"""Of operands' gradients by themselves. More would cost more than the sum, made once in float32, and passes over it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Backward:
+    """The gradients that are asked for, as numbers of the derivative's operations. Equal ones are made once."""
+
+    derivative: Derivative
+    of_sum: int | None
+    """None where none of a, b and c needs it, or the result does not depend on it."""
+    of_operands: dict[str, int]
+    """By operand, of those that need a gradient and have one."""
+    by_product: dict[int, Recorded]
+    """These depend on the sum: each is the epilogue of one more product, the result's gradient among its operands."""
+    by_torch: tuple[int, ...]
+    """These are computed by torch's operations; what is in neither is the result's gradient itself."""
+    needs_sum: bool
+    """Whether anything depends on the sum."""
+    reads: frozenset[str]
+    """Operands of the forward pass that are read."""
+
+
+@lru_cache(maxsize=4096)
+def plan_backward(expression: Recorded, sum_asked: bool, operands_asked: tuple[bool, ...]) -> Backward:
+    """`operands_asked`: for each of expression.operands."""
+    derivative = differentiate(expression)
+    graph = derivative.graph
+    of_sum = derivative.of_sum if sum_asked else None
+    of_operands = {
+        name: derivative.of_operands[name]
+        for name, asked in zip(expression.operands, operands_asked, strict=True)
+        if asked and name in derivative.of_operands
+    }
+    wanted = sorted({*of_operands.values(), *(() if of_sum is None else (of_sum,))})
+    live = {number: live_nodes(graph, Traced(graph, number)) for number in wanted}
+    used = {number: [graph.nodes[n] for n in live[number]] for number in wanted}
+    on_sum = [number for number in wanted if any(node.op == "sum" for node in used[number])]
+    given = [number for number in wanted if used[number][-1].op == "input"]
+    by_product = on_sum if sum(number != of_sum for number in on_sum) <= MOST_PRODUCTS else []
+    inputs = {node.value for nodes in used.values() for node in nodes if node.op == "input" and node.kind == FLOAT}
+    return Backward(
+        derivative, of_sum, of_operands,
+        by_product={number: derivative.recorded(number) for number in by_product},
+        by_torch=tuple(number for number in wanted if number not in by_product and number not in given),
+        needs_sum=bool(on_sum), reads=frozenset(inputs - {derivative.grad}),
+    )  # fmt: skip

@@ -1,0 +1,32 @@
+"""Whether a call can go straight to a kernel, past torch's dispatcher, and whether it has gradients to give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_tracing = torch._C._get_tracing_state
+_has_storage = torch._C._has_storage
+
+
+def is_eager(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether nothing traces, watches or wraps these tensors, all of them in memory of GPUs or all of the host's.
+
+    False while torch compiles or traces, inside a dispatch mode (fake tensors, make_fx, counters of operations), for
+    subclasses, and for tensors without memory: meta tensors, and those of torch.autograd.grad(is_grads_batched=True).
+    """
+    if torch.compiler.is_compiling() or _dispatch_modes() or _tracing() is not None:
+        return False
+    on_gpu = tensors[0].is_cuda
+    for x in tensors:
+        if type(x) not in PLAIN or not (x.is_cuda if on_gpu else x.is_cpu) or not _has_storage(x):
+            return False
+    return True
+
+
+def wants_gradients(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether a result of these is to be differentiated."""
+    return torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)

@@ -1,0 +1,193 @@
+"""Gradients in eager mode, without a GPU: past the operators, with everything that torch's own layers keep."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+import tilewright.torch as tt  # noqa: E402
+from tilewright import epilogue as ep  # noqa: E402
+from tilewright.torch import fused, product  # noqa: E402
+
+
+def values(*shape: int, seed: int = 0, dtype=torch.float64, grad: bool = True) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_(grad)
+
+
+def gated(acc, bias, r):
+    return ep.silu(acc + bias) * r
+
+
+KINDS = {
+    "bare": ((), {}, lambda acc: acc),
+    "bias": (("bias",), {}, lambda acc, bias: acc + bias),
+    "activation": (("bias", "residual"), {"activation": "gelu"}, lambda acc, bias, r: F.gelu(acc + bias) + r),
+    "function": (("bias", "r"), {"epilogue": gated}, lambda acc, bias, r: F.silu(acc + bias) * r),
+}
+"""By name: operands beside a and b, options, and what torch would do to the product."""
+
+
+def call(kind, a, b, *others, **more):
+    names, options, _ = KINDS[kind]
+    return tt.matmul(a, b, **dict(zip(names, others, strict=True)), **options, **more)
+
+
+def by_torch(kind, a, b, *others):
+    return KINDS[kind][2](a @ b, *others)
+
+
+def operands(kind):
+    given = values(4, 3, seed=1), values(3, 5, seed=2), values(5, seed=3), values(4, 5, seed=4)
+    return given[: 2 + len(KINDS[kind][0])]
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The dtype of each product that is computed, in order; behind an epilogue the CPU makes the sum by one more."""
+    found = []
+    plain, with_epilogue = product._on_cpu, fused._on_cpu
+
+    def bare(*arguments):
+        found.append(arguments[5] or arguments[0].dtype)
+        return plain(*arguments)
+
+    def behind(*arguments):
+        found.append(arguments[5] or arguments[0].dtype)
+        before = len(found)
+        result = with_epilogue(*arguments)
+        del found[before:]
+        return result
+
+    monkeypatch.setattr(product, "_on_cpu", bare)
+    monkeypatch.setattr(fused, "_on_cpu", behind)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_eager_calls_take_no_operator_and_what_traces_does(kind):
+    given = operands(kind)
+    name = "TilewrightMatmulBackward" if kind == "bare" else "TilewrightFusedMatmulBackward"
+    assert call(kind, *given).grad_fn.name() == name
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(x) for x in given]
+        assert "GeneratedBackwardFor_tilewright" in call(kind, *fakes).grad_fn.name()
+    graph = make_fx(lambda *given: torch.autograd.grad(call(kind, *given).sum(), given[0]))(*given)
+    assert sum("tilewright" in str(node.target) for node in graph.graph.nodes) >= 2
+    wanted = torch.autograd.grad(by_torch(kind, *given).sum(), given[0])
+    torch.testing.assert_close(graph(*given), wanted)
+
+
+class Wrapped(torch.Tensor):
+    pass
+
+
+def test_subclasses_take_the_operator():
+    a, b = values(4, 3).as_subclass(Wrapped), values(3, 5)
+    result = tt.matmul(a, b, bias=values(5))
+    assert isinstance(result, Wrapped)
+    made_by = result.grad_fn.next_functions[0][0]  # behind the step that wraps it again
+    assert "GeneratedBackwardFor_tilewright" in made_by.name()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_have_gradients(kind):
+    given = operands(kind)
+    assert torch.autograd.gradcheck(lambda *given: call(kind, *given, alpha=0.5), given)
+    assert torch.autograd.gradgradcheck(lambda *given: call(kind, *given, alpha=0.5), given)
+
+
+ASKED = [(kind, place) for kind in KINDS for place in range(2 + len(KINDS[kind][0]))]
+
+
+@pytest.mark.parametrize(("kind", "asked"), ASKED)
+def test_only_what_needs_a_gradient_is_computed(kind, asked, made):
+    given = [x.detach().requires_grad_(place == asked) for place, x in enumerate(operands(kind))]
+    result = call(kind, *given)
+    made.clear()
+    (mine,) = torch.autograd.grad(result.square().sum(), given[asked])
+    needs_sum = {"bare": False, "bias": False, "activation": asked != 3, "function": True}[kind]
+    assert len(made) == (asked < 2) + needs_sum
+    torch.testing.assert_close(mine, torch.autograd.grad(by_torch(kind, *given).square().sum(), given[asked])[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_operand_changed_in_place_is_told(kind):
+    a, b, *others = operands(kind)
+    changed = b * 1
+    result = call(kind, a, changed, *others)
+    with torch.no_grad():
+        changed.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_checkpoints_and_hooks_on_saved_tensors_see_them(kind):
+    given = operands(kind)
+    wanted = torch.autograd.grad(call(kind, *given).square().sum(), given)
+    again = torch.autograd.grad(
+        checkpoint(lambda *x: call(kind, *x), *given, use_reentrant=False).square().sum(), given
+    )
+    packed = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: packed.append(x.shape) or x.clone(), lambda x: x):
+        result = call(kind, *given)
+    hooked = torch.autograd.grad(result.square().sum(), given)
+    torch.testing.assert_close(again, wanted)
+    torch.testing.assert_close(hooked, wanted)
+    assert packed[:2] == [(4, 3), (3, 5)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept"),
+    [("bare", [(4, 3), (3, 5)]), ("bias", [(4, 3), (3, 5)]), ("activation", [(4, 3), (3, 5), (5,)])],
+)
+def test_only_what_the_gradients_read_is_kept(kind, kept):
+    packed = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: packed.append(tuple(x.shape)) or x, lambda x: x):
+        call(kind, *operands(kind))
+    assert packed == kept, "no residual, nothing of the result's size"
+
+
+def test_b_is_kept_for_as_gradient_only():
+    a, b, bias = operands("bias")
+    packed = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: packed.append(tuple(x.shape)) or x, lambda x: x):
+        result = tt.matmul(a.detach(), b, bias=bias)
+    assert packed == [(4, 3)], "b is read by a's gradient only"
+    result.sum().backward()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["expanded", "transposed", "sliced"])
+def test_a_gradient_may_lie_as_it_likes(kind, how):
+    given = operands(kind)
+    grad = {
+        "expanded": values(1, 1, grad=False).expand(4, 5), "transposed": values(5, 4, grad=False).t(),
+        "sliced": values(8, 10, grad=False)[::2, 1::2],
+    }[how]  # fmt: skip
+    mine = torch.autograd.grad(call(kind, *given), given, grad)
+    expected = torch.autograd.grad(by_torch(kind, *given), given, grad)
+    torch.testing.assert_close(mine, expected)
+
+
+def test_batches_of_gradients_are_each_computed():
+    a, b = operands("bare")
+    result = tt.matmul(a, b)
+    pulls = torch.stack([torch.ones_like(result), 2 * torch.ones_like(result)])
+    (mine,) = torch.autograd.grad(result, a, pulls, is_grads_batched=True)
+    torch.testing.assert_close(mine, pulls @ b.detach().T)
+
+
+def test_a_scale_may_be_a_tensor_without_a_gradient():
+    a, b, c = values(4, 3), values(3, 5), values(4, 5)
+    mine = tt.matmul(a, b, c=c, alpha=torch.tensor(0.5), beta=torch.tensor(2.0))
+    torch.testing.assert_close(mine, 0.5 * a @ b + 2 * c)
+    mine.sum().backward()
+    torch.testing.assert_close(c.grad, torch.full_like(c, 2.0))
