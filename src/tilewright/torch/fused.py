@@ -94,7 +94,7 @@ def _fake(
     return a.new_empty(shape, dtype=out_dtype or a.dtype)
 
 
-def check_over_result(name: str, operand: torch.Tensor, shape: list[Any], given: Any = None) -> None:
+def check_over_result(name: str, operand: torch.Tensor, shape: Sequence[Any], given: Any = None) -> None:
     """Raises InvalidOperand for what does not broadcast to the result; `given` is the shape to name. Extents may be
     symbolic."""
     lead = len(shape) - operand.dim()
@@ -200,12 +200,14 @@ def _gradients(
     call: Call = ctx.call
     names = call.expression.operands
     plan = plan_backward(call.expression, needs[0] or needs[1] or needs[2], operands_need)
-    takers = {name: like for name, like in zip(names, likes, strict=True) if name in plan.of_operands}
-    named = {name: x for name, x in zip(names, operands, strict=True) if name in plan.reads}
+    named = {name: x for name, x in zip(names, operands, strict=True) if x is not None}
     named[plan.derivative.grad] = grad
-    wide_c = like_c[1] if like_c is not None and needs[2] else None
-    axes = (len(like_a[0]) > 1, len(like_b[0]) > 1)
-    made = _made(plan, call, a, b, c, named, grad, axes, like_a[1], wide_c, takers)
+    made: dict[int, torch.Tensor] = {}  # what is not in it is the result's gradient itself
+    if plan.by_product or plan.by_torch:
+        wide_c = like_c[1] if like_c is not None and needs[2] else None
+        axes = (len(like_a[0]) > 1, len(like_b[0]) > 1)
+        takers = dict(zip(names, likes, strict=True))
+        made = _made(plan, call, a, b, c, named, grad, axes, like_a[1], wide_c, takers)
     of_a = of_b = of_c = None
     if plan.of_sum is not None:
         of_sum = made.get(plan.of_sum, grad)
@@ -214,7 +216,8 @@ def _gradients(
         of_b = gradient_of_b(a, like_b[0], narrow, call.alpha, call.how) if needs[1] else None
         of_c = gradient_of_c(of_sum, call.beta, *like_c) if needs[2] else None
     of_operands = [
-        reduced(made.get(plan.of_operands[name], grad), *takers[name]) if name in takers else None for name in names
+        reduced(made.get(plan.of_operands[name], grad), *like) if name in plan.of_operands else None
+        for name, like in zip(names, likes, strict=True)
     ]
     return of_a, of_b, of_c, of_operands
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -64,19 +64,22 @@ def matmul(
         raise InvalidOperand(
             f"tilewright.torch.matmul has no option {name}. tilewright.matmul has it, without gradients."
         )
-    scales: dict[str, Any] = {"alpha": alpha, "beta": beta}
-    for name, number in scales.items():
-        if torch.is_tensor(number) and number.requires_grad and torch.is_grad_enabled():
-            raise InvalidOperand(f"{name} requires a gradient, and none would reach it. Pass {name}={name}.item().")
+    compiling = torch.compiler.is_compiling()
+    if type(alpha) is not float or type(beta) is not float:
+        _refuse_learned(alpha=alpha, beta=beta)
+        if not compiling:
+            alpha, beta = (x.item() if isinstance(x, torch.Tensor) else x for x in (alpha, beta))
     if c is None and beta != 0:
         raise InvalidOperand(f"beta={beta} without c: there is nothing to scale. Pass c, or leave beta away.")
     if beta == 0:
         c = None
     if precision != "ieee":
         check_precision(precision, "f32" if a.dtype == torch.float32 else str(a.dtype))
-    tensors = [x for x in (a, b, c, bias, residual, row_scale, col_scale, *operands.values()) if torch.is_tensor(x)]
+    asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
+    tensors = [a, b] if c is None else [a, b, c]
+    if asked is not None:
+        tensors += [x for x in asked.operands.values() if isinstance(x, torch.Tensor)]
     refuse_transforms("tilewright.torch.matmul", *tensors)
-    compiling = torch.compiler.is_compiling()
     if not compiling and a.is_cuda and not wants_gradients(tensors) and is_eager(tensors):
         return run(
             a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, bias=bias, activation=activation,
@@ -84,47 +87,55 @@ def matmul(
             deterministic=deterministic, batch_invariant=batch_invariant, **operands,
         )  # fmt: skip
     how = product.How(precision, deterministic, batch_invariant)
-    if not compiling:
-        alpha, beta = (x.item() if torch.is_tensor(x) else x for x in scales.values())
-    asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
-    if asked is not None:
-        return _fused(a, b, c, alpha, beta, out_dtype, how, epilogue, activation, dict(asked.operands))
-    if compiling:
-        return torch.ops.tilewright.matmul(a, b, c, alpha, beta, out_dtype, *how)
-    return product.product(a, b, c, alpha, beta, out_dtype, how)
-
-
-def _fused(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float,
-    out_dtype: torch.dtype | None, how: product.How, epilogue: Any, activation: str | None, operands: dict[str, Any],
-) -> torch.Tensor:  # fmt: skip
-    compiling = torch.compiler.is_compiling()
+    if asked is None:
+        if compiling:
+            return torch.ops.tilewright.matmul(a, b, c, alpha, beta, out_dtype, *how)
+        return product.product(a, b, c, alpha, beta, out_dtype, how)
+    given = asked.operands
     if epilogue is None:
         if activation is not None and activation not in ACTIVATIONS:
             raise InvalidEpilogue(f"activation={activation!r} is not known. Known: {', '.join(ACTIVATIONS)}.")
-        text = _standard_text(tuple(operands), activation)
     else:
-        known: dict[str, Any] = {name: x if isinstance(x, numbers.Real) else None for name, x in operands.items()}
-        text = traced_text(epilogue, known) if torch.compiler.is_dynamo_compiling() else _record(epilogue, known).text
-    given = dict(operands)
-    scale: Any = operands.get("row_scale")
-    if torch.is_tensor(scale) and b.dim() > 1 and scale.dim() > 0:
-        rows = a.shape[-2] if a.dim() > 1 else 1
-        if scale.dim() == 1 or scale.shape[-1] != 1 or scale.shape[-2] not in (1, rows):
-            operands["row_scale"] = scale.unsqueeze(-1)  # one number a row
-    if not compiling:  # else the operator's fake kernel looks
-        _check(operands, given, product.product_shape(a, b), epilogue is not None)
-    tensors = [operands[name] for name in _operands_of(text)]
-    if compiling:
-        return torch.ops.tilewright.fused_matmul(a, b, c, alpha, beta, out_dtype, text, tensors, *how)
-    return fused.fused_product(a, b, c, fused.Call(alpha, beta, out_dtype, parse(text), how), tensors)
+        known: dict[str, Any] = {name: x if isinstance(x, numbers.Real) else None for name, x in given.items()}
+    laid = _laid(given, a, b)
+    if compiling:  # the operator's fake kernel looks whether operands fit
+        if epilogue is None:
+            text = _standard_text(tuple(given), activation)
+        elif torch.compiler.is_dynamo_compiling():
+            text = traced_text(epilogue, known)
+        else:
+            text = _record(epilogue, known).text
+        listed = [laid[name] for name in _operands_of(text)]
+        return torch.ops.tilewright.fused_matmul(a, b, c, alpha, beta, out_dtype, text, listed, *how)
+    expression = record_standard(frozenset(given), activation) if epilogue is None else _record(epilogue, known)
+    _check(laid, given, tuple(product.product_shape(a, b)), epilogue is not None)
+    call = fused.Call(alpha, beta, out_dtype, expression, how)
+    return fused.fused_product(a, b, c, call, [laid[name] for name in expression.operands])
 
 
-def _check(operands: dict[str, Any], given: dict[str, Any], shape: list[Any], may_be_numbers: bool) -> None:
+def _refuse_learned(**scales: Any) -> None:
+    for name, number in scales.items():
+        if isinstance(number, torch.Tensor) and number.requires_grad and torch.is_grad_enabled():
+            raise InvalidOperand(f"{name} requires a gradient, and none would reach it. Pass {name}={name}.item().")
+
+
+def _laid(operands: Mapping[str, Any], a: torch.Tensor, b: torch.Tensor) -> Mapping[str, Any]:
+    """The operands as they broadcast to the result: a row_scale of one number a row gets the axis of the columns."""
+    scale = operands.get("row_scale")
+    if not isinstance(scale, torch.Tensor) or b.dim() < 2 or scale.dim() == 0:
+        return operands
+    rows = a.shape[-2] if a.dim() > 1 else 1
+    if scale.dim() > 1 and scale.shape[-1] == 1 and scale.shape[-2] in (1, rows):
+        return operands
+    return {**operands, "row_scale": scale.unsqueeze(-1)}
+
+
+def _check(operands: Mapping[str, Any], given: Mapping[str, Any], shape: tuple[int, ...], may_be_numbers: bool) -> None:
     """Raises InvalidOperand, which names shapes as they were `given`."""
     for name, operand in operands.items():
-        if torch.is_tensor(operand) and operand.is_floating_point():
-            fused.check_over_result(name, operand, shape, given[name].shape)
+        if isinstance(operand, torch.Tensor) and operand.is_floating_point():
+            if operand.shape != shape[len(shape) - operand.dim() :]:
+                fused.check_over_result(name, operand, shape, given[name].shape)
         elif not (may_be_numbers and isinstance(operand, numbers.Real)):
-            kind = operand.dtype if torch.is_tensor(operand) else type(operand).__name__
+            kind = operand.dtype if isinstance(operand, torch.Tensor) else type(operand).__name__
             raise InvalidOperand(f"{name} is a {kind}, not a tensor of floats.")

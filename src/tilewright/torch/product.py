@@ -204,8 +204,11 @@ def reduced(x: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torc
     no copy of x in a wider dtype is made."""
     if x.shape == shape:
         return x if x.dtype == dtype else x.to(dtype)
-    lead = x.dim() - len(shape)
-    axes = [n for n in range(x.dim()) if n < lead or (shape[n - lead] == 1 and x.shape[n] != 1)]
     wide = dtype if dtype == x.dtype else torch.promote_types(compute_dtype(x.dtype), dtype)
-    result = x.sum(axes, keepdim=True, dtype=wide).view(shape)
+    lead = x.dim() - len(shape)
+    if x.shape[lead:] == shape:
+        result = x.sum(list(range(lead)), dtype=wide)
+    else:
+        axes = [n for n in range(x.dim()) if n < lead or (shape[n - lead] == 1 and x.shape[n] != 1)]
+        result = x.sum(axes, keepdim=True, dtype=wide).view(shape)
     return result if result.dtype == dtype else result.to(dtype)
