@@ -222,6 +222,12 @@ def _pack_stage(
     return stage, target, place
 
 
+def as_packed(problem: GemmProblem, config: GemmConfig, packs: tuple[str, ...]) -> GemmProblem:
+    """The problem as the product's kernel meets it once the operands named are packed."""
+    lies = {name: _pack_stage(name, problem, config, _Workspace())[1] for name in packs}
+    return replace(problem, a=lies.get("a", problem.a), b=lies.get("b", problem.b))
+
+
 def _split_stage(
     name: str, problem: GemmProblem, config: GemmConfig, workspace: _Workspace
 ) -> tuple[Stage, Matrix, Place]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from .. import program
 from ..arch import Gpu
 from ..cost import tiles_of
 from ..jit import Resources
@@ -17,7 +18,6 @@ from ..ladder import rungs_of
 from ..ladder.rung import GemmConfig, Rung, ceil_div, vector_out
 from ..occupancy import occupancy
 from ..problems import ITEM_BYTES, GemmProblem
-from ..program import program_for
 
 _BOOKKEEPING = 36
 """Registers for addresses, counters and what the compiler keeps beside accumulators and fragments."""
@@ -89,16 +89,13 @@ def on_tensor_cores(config: GemmConfig) -> bool:
 
 
 def as_packed(problem: GemmProblem, config: GemmConfig, packs: tuple[str, ...]) -> GemmProblem:
-    """The problem as the product's kernel meets it once the operands named are packed (program.py)."""
+    """program.as_packed, once for all configs of a tile."""
     return _packed(problem, (config.tile_m, config.tile_n, max(config.tile_k, 1)), packs) if packs else problem
 
 
 @lru_cache(maxsize=1024)
 def _packed(problem: GemmProblem, tile: tuple[int, int, int], packs: tuple[str, ...]) -> GemmProblem:
-    from ..plan import Plan  # which asks us
-
-    plan = Plan(rungs_of(problem.kind)[-1], GemmConfig(*tile), "", "", packs=packs)
-    return program_for(problem, plan).product.problem
+    return program.as_packed(problem, GemmConfig(*tile), packs)
 
 
 def estimate_registers(config: GemmConfig, rung: Rung | None = None) -> int:
@@ -140,7 +137,7 @@ class Model:
     ) -> None:
         self.problem = as_packed(problem, config, packs)
         self.rung, self.gpu = rung, gpu
-        self.fit = _fit_of(self.problem, rung, config)
+        self.fit = fit = _fit_of(self.problem, rung, config)
         self.registers = estimate_registers(config, rung)
         arch = gpu.arch
         cap = arch.registers_per_sm // max(config.threads * config.min_blocks, 1)
@@ -148,34 +145,29 @@ class Model:
         self.resident: dict[int, int] = {}
         """Blocks that an SM holds, by their bytes of shared memory."""
         self.tiles = tiles_of(self.problem, config)
+        self.steps = ceil_div(problem.k, max(config.tile_k, 1))
         edge = rung.edge(self.problem, config)
-        self.step = _Step(self.problem, rung, config, gpu, self.fit, edge)
-        self.slower = max(1.0, self.registers / self.granted) ** 2, 1 + self.fit.edge if edge else 1.0
-        """For what spills, and at edges."""
+        self.step = _Step(self.problem, rung, config, gpu, fit, edge)
+        self.spill = max(1.0, self.registers / self.granted) ** 2
+        self.edge = 1 + fit.edge if edge else 1.0
         self.stores_us = 0.0
         if not vector_out(self.problem):
-            self.stores_us = config.tile_m * config.tile_n / (self.fit.stores_a_clock * gpu.boost_mhz)
-        self.dram_us = self.problem.bytes / (gpu.dram_gb_s * self.fit.dram) * 1e-3
-        self.below = 1 + self.fit.below_the_top * _rungs_above(rung, self.problem.kind)
+            self.stores_us = config.tile_m * config.tile_n / (fit.stores_a_clock * gpu.boost_mhz)
+        self.dram_us = self.problem.bytes / (gpu.dram_gb_s * fit.dram) * 1e-3
+        self.below = 1 + fit.below_the_top * _rungs_above(rung.id, rung.warpgroups, problem.kind)
+        self.bandwidth = gpu.dram_gb_s * fit.passes * 1e3  # of passes over memory, bytes a microsecond
         self.passes_us = self._passes_us(problem, packs)
 
-    @property
-    def _bandwidth(self) -> float:
-        """Of passes over memory, bytes a microsecond."""
-        return self.gpu.dram_gb_s * self.fit.passes * 1e3
-
     def _passes_us(self, before: GemmProblem, packs: tuple[str, ...]) -> list[float]:
-        """Of each launch that prepares an operand."""
-        passes, operands = [], {"a": (before.a, before.m * before.k), "b": (before.b, before.k * before.n)}
-        for name in packs:
-            matrix, size = operands[name]
-            copies = before.batch if matrix.batch_stride else 1
-            passes.append(self.fit.pass_us + 2 * copies * size * ITEM_BYTES[before.dtype] / self._bandwidth)
+        """Of each launch that prepares an operand: bytes read and written, an element."""
+        moved = dict.fromkeys(packs, 2 * ITEM_BYTES[before.dtype])
         if self.rung.splits:  # both operands: 4 bytes an element read, 6 written
-            for matrix, size in operands.values():
-                copies = before.batch if matrix.batch_stride else 1
-                passes.append(self.fit.pass_us + 10 * copies * size / self._bandwidth)
-        return passes
+            moved = {"a": 10, "b": 10}
+        operands = {"a": (before.a, before.m * before.k), "b": (before.b, before.k * before.n)}
+        return [
+            self.fit.pass_us + each * (before.batch if matrix.batch_stride else 1) * size / self.bandwidth
+            for each, (matrix, size) in ((each, operands[name]) for name, each in moved.items())
+        ]
 
     def _resident(self, config: GemmConfig) -> int:
         shared = self.rung.shared_bytes(config, self.problem)
@@ -186,36 +178,33 @@ class Model:
 
     def predict(self, config: GemmConfig) -> Prediction:
         """`config`: the model's own, with k in as many parts as it says."""
-        problem, gpu, fit = self.problem, self.gpu, self.fit
-        resident, blocks = self._resident(config), self.tiles * config.split_k
+        problem, fit, sms, parts = self.problem, self.fit, self.gpu.sm_count, config.split_k
+        resident, blocks = self._resident(config), self.tiles * parts
         if resident == 0:
             return Prediction(float("inf"), blocks, 0, 0.0, self.registers, "a block does not fit on an SM")
-        busiest = max(1, ceil_div(blocks, gpu.sm_count))
+        busiest = max(1, ceil_div(blocks, sms))
         beside = min(busiest, resident)
-        steps = max(1, ceil_div(ceil_div(problem.k, max(config.tile_k, 1)), config.split_k))
-        parts = self.step.us(beside, min(blocks, gpu.sm_count))
-        bound = max(parts)
-        spill, edge = self.slower
-        block_us = steps * (bound * spill * edge + fit.sync_us / beside)
-        if config.split_k == 1:
+        bounds = self.step.us(beside, min(blocks, sms))
+        bound = max(bounds)
+        steps = max(1, ceil_div(self.steps, parts))
+        block_us = steps * (bound * self.spill * self.edge + fit.sync_us / beside)
+        if parts == 1:
             block_us += self.stores_us
         sm_us = busiest * (block_us + fit.block_us / beside)
         total = max(sm_us, self.dram_us) * self.below + fit.launch_us
         for pass_us in self.passes_us:
             total += pass_us
-        if config.split_k > 1:
-            moved = (2 * config.split_k + 1) * 4 * problem.m * problem.n * problem.batch
-            total += fit.pass_us + moved / self._bandwidth
-        limiter = "device memory" if self.dram_us > sm_us else _BOUNDS[parts.index(bound)]
-        waves = blocks / (gpu.sm_count * resident)
-        return Prediction(total * 1e-3, blocks, resident, waves, self.registers, limiter)
+        if parts > 1:
+            total += fit.pass_us + (2 * parts + 1) * 4 * problem.m * problem.n * problem.batch / self.bandwidth
+        limiter = "device memory" if self.dram_us > sm_us else _BOUNDS[bounds.index(bound)]
+        return Prediction(total * 1e-3, blocks, resident, blocks / (sms * resident), self.registers, limiter)
 
 
 @lru_cache(maxsize=256)
-def _rungs_above(rung: Rung, kind: str) -> int:
+def _rungs_above(name: str, warpgroups: bool, kind: str) -> int:
     """Of its own way to multiply."""
-    ladder = [other.id for other in rungs_of(kind) if other.warpgroups == rung.warpgroups]
-    return len(ladder) - 1 - ladder.index(rung.id) if rung.id in ladder else 0
+    ladder = [rung.id for rung in rungs_of(kind) if rung.warpgroups == warpgroups]
+    return len(ladder) - 1 - ladder.index(name) if name in ladder else 0
 
 
 _BOUNDS = ("arithmetic", "shared memory", "L2", "latency", "single elements")
