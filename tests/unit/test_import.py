@@ -46,6 +46,16 @@ def test_matmul_on_numpy_loads_no_array_library():
     assert not {"torch", "cupy", "jax", "rich", "typer"} & set(run(code).split())
 
 
+def test_a_product_loads_nothing_of_attention():
+    code = (
+        "import sys, tilewright as tw; from tilewright.arch import GPUS; tw.matmul\n"
+        "from tilewright.plan import plan_for; from tilewright.problems import GemmProblem\n"
+        "assert 'shipped' in plan_for(GemmProblem.dense(1000, 1000, 900), GPUS['H200']).source\n"
+        "print(*(name for name in sys.modules if 'attention' in name), 'and no more')"
+    )
+    assert run(code) == "and no more"
+
+
 def imports(path: Path) -> set[str]:
     """Every module that a file of the package imports, anywhere in it, as a dotted name below tilewright."""
     folder = path.relative_to(PACKAGE).parent.parts

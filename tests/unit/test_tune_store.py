@@ -17,8 +17,8 @@ from tilewright.errors import CacheError
 from tilewright.ladder import GemmConfig, find_rung
 from tilewright.problems import GemmProblem
 from tilewright.tuning import store as store_module
-from tilewright.tuning.classes import class_of
-from tilewright.tuning.entries import Entry, Failure, Stored, Timed, decode, decode_named, encode, newer
+from tilewright.tuning.classes import ProblemClass, class_of
+from tilewright.tuning.entries import Entry, Failure, Stored, Timed, classes_in, decode, decode_named, encode, newer
 from tilewright.tuning.store import Store, default_folder, file_name, merge, stored_files
 
 F12 = find_rung("f12")
@@ -111,7 +111,7 @@ def test_a_stored_table_decodes_an_entry_when_it_is_asked_for_and_then_says_what
     sound, damaged = entry(), entry(m=512)
     data = encode(table(sound, damaged), "H200", "cuda13").replace(b'"shape":[512', b'"shape":["x"')
     stored = Stored(data)
-    assert set(stored.classes) == {sound.key, damaged.key}
+    assert dict(classes_in(stored, ProblemClass)) == {sound.key: sound.klass, damaged.key: damaged.klass}
     assert stored.decoded == {}
     assert stored[sound.key] == sound
     assert set(stored.decoded) == {sound.key}
@@ -128,7 +128,7 @@ def test_a_stored_table_has_no_entries_of_another_versions_results_alone():
     line = encode(table(other), "H200", "cuda13").decode().splitlines()[-1].removesuffix("]}")
     line = line.replace(line[line.index('"ms":{') + 6 : line.index("}", line.index('"ms":{'))], "")
     stored = Stored(data.decode().rstrip().removesuffix("]}").encode() + f",{line}]}}".encode())
-    assert set(stored.classes) == {known.key, other.key}
+    assert {key for key, _ in classes_in(stored, ProblemClass)} == {known.key, other.key}
     assert (list(stored), len(stored), other.key in stored) == ([known.key], 1, False)
     assert stored == {known.key: stored[known.key]}
     assert [timed.ms for timed in stored[known.key].timed] == [1.0]

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..attention_problem import DTYPES, AttentionProblem
 from ..ladder.attention_rung import D_HEADS
-from .classes import bucket, checked
+from .classes import ATTENTION, bucket, checked
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class AttentionClass:
     def __str__(self) -> str:
         mask = "causal" if self.is_causal else "full"
         shared = f" in groups of {self.group}" if self.group > 1 else ""
-        return f"attention {self.dtype} {mask} d{self.d_head} {self.heads} heads{shared} {self.queries}x{self.keys}"
+        return f"{ATTENTION}{self.dtype} {mask} d{self.d_head} {self.heads} heads{shared} {self.queries}x{self.keys}"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -48,7 +48,7 @@ class AttentionClass:
 
 
 _CLASS = re.compile(
-    rf"attention ({'|'.join(DTYPES)}) (causal|full) d({'|'.join(map(str, D_HEADS))}) \d{{1,10}} heads"
+    rf"{ATTENTION}({'|'.join(DTYPES)}) (causal|full) d({'|'.join(map(str, D_HEADS))}) \d{{1,10}} heads"
     r"( in groups of \d{1,6})? \d{1,10}x\d{1,10}"
 )
 

@@ -10,6 +10,9 @@ from typing import Any
 
 from ..problems import ITEM_BYTES, PRECISIONS, GemmProblem
 
+ATTENTION = "attention "
+"""How classes of attention begin in words; those of products begin with a type."""
+
 
 def bucket(extent: int) -> int:
     """`extent` rounded up to four significant bits: steps of 6 to 12 %. What is at most 16 stands for itself."""

@@ -18,16 +18,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from math import isfinite
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import CacheError, ConfigRejected
-from ..ladder.attention_rung import AttentionConfig
 from ..ladder.rung import GemmConfig
-from .attention_classes import AttentionClass
-from .classes import ProblemClass
+from .classes import ATTENTION, ProblemClass
 
-K = TypeVar("K", ProblemClass, AttentionClass)
-C = TypeVar("C", GemmConfig, AttentionConfig)
+if TYPE_CHECKING:
+    from ..ladder.attention_rung import AttentionConfig
+    from .attention_classes import AttentionClass
+
+K = TypeVar("K", ProblemClass, "AttentionClass")
+C = TypeVar("C", GemmConfig, "AttentionConfig")
 
 SCHEMA = 1
 MOST = 1 << 16
@@ -100,7 +102,7 @@ class Entry(Generic[K, C]):
 
 
 GemmEntry = Entry[ProblemClass, GemmConfig]
-AttentionEntry = Entry[AttentionClass, AttentionConfig]
+AttentionEntry = Entry["AttentionClass", "AttentionConfig"]
 AnyEntry = Entry[Any, Any]
 Table = dict[str, AnyEntry]
 """Entries by the key of their class."""
@@ -122,7 +124,7 @@ def config_to_dict(config: GemmConfig) -> dict[str, Any]:
 
 
 def _named(timed: Timed[Any]) -> dict[str, Any]:
-    if isinstance(timed.config, AttentionConfig):
+    if not isinstance(timed.config, GemmConfig):
         return {"rung": timed.rung, "attention": str(timed.config)}
     packs = {"packs": "".join(timed.packs)} if timed.packs else {}
     return {"rung": timed.rung, **packs, **config_to_dict(timed.config)}
@@ -168,8 +170,8 @@ def encode(table: Mapping[str, AnyEntry], gpu: str, driver: str) -> bytes:
 class Stored(Mapping[str, AnyEntry]):
     """A table as its JSON has it: an entry is decoded when it is first asked for, since a plan asks for few of them.
 
-    Raises CacheError: at once for what is no JSON, another schema, or no class; for a damaged entry when it is asked
-    for. Entries without a result that this version knows are not there.
+    Raises CacheError: at once for what is no JSON or another schema; for damaged classes when one of their op is asked
+    for; for a damaged entry when that is. Entries without a result that this version knows are not there.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -181,28 +183,36 @@ class Stored(Mapping[str, AnyEntry]):
             if not isinstance(self.gpu, str) or not isinstance(self.driver, str):
                 raise TypeError("gpu and driver must be text")
             self._configs: dict[str, Any] = dict(found["configs"].items())
-            classes = [_class(values["class"]) for values in found["entries"]]
-        keys = [str(klass) for klass in classes]
-        self.classes = dict(zip(keys, classes, strict=True))
-        """Of all entries, by key."""
-        self._entries: dict[str, Any] = dict(zip(keys, found["entries"], strict=True))
+            self._values: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
+            for values in found["entries"]:
+                self._values["d_head" in values["class"]].append(values)
+        self._entries: dict[bool, dict[str, tuple[Any, dict[str, Any]]]] = {}
         self._known: dict[str, _Known | None] = {}
         self.decoded: dict[str, AnyEntry] = {}
         """Those that were asked for."""
 
+    def of_op(self, attention: bool) -> dict[str, tuple[Any, dict[str, Any]]]:
+        """(class, what the file says) of all entries for attention, or for products, by key."""
+        if attention not in self._entries:
+            read = _attention_class if attention else ProblemClass.from_dict
+            with _saying_what_is_wrong():
+                pairs = [(read(values["class"]), values) for values in self._values[attention]]
+            self._entries[attention] = {str(pair[0]): pair for pair in pairs}
+        return self._entries[attention]
+
     def __getitem__(self, key: str) -> AnyEntry:
         entry = self.decoded.get(key)
         if entry is None:
-            values = self._entries[key]
+            klass, values = self.of_op(key.startswith(ATTENTION))[key]
             with _saying_what_is_wrong():
-                entry = _entry(self.classes[key], values, self._config)
+                entry = _entry(klass, values, self._config)
             entry = self.decoded.setdefault(key, entry)  # a thread beside us may have been first
         if not entry.timed:
             raise KeyError(key)
         return entry
 
     def __iter__(self) -> Iterator[str]:
-        return (key for key in self._entries if key in self)
+        return (key for attention in (False, True) for key in self.of_op(attention) if key in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -231,7 +241,7 @@ def _saying_what_is_wrong() -> Iterator[None]:
 def classes_in(table: Mapping[str, AnyEntry], kind: type[K]) -> list[tuple[str, K]]:
     """(key, class) of the entries for one op. Decodes none."""
     if isinstance(table, Stored):
-        return [(key, klass) for key, klass in table.classes.items() if isinstance(klass, kind)]
+        return [(key, klass) for key, (klass, _) in table.of_op(kind is not ProblemClass).items()]
     return [(key, entry.klass) for key, entry in table.items() if isinstance(entry.klass, kind)]
 
 
@@ -249,13 +259,16 @@ def decode_named(data: bytes) -> tuple[Table, str, str]:
     return stored.whole(), stored.gpu, stored.driver
 
 
-_Known = tuple[str, GemmConfig | AttentionConfig, tuple[str, ...]]
+_Known = tuple[str, Any, tuple[str, ...]]
+"""A rung, its GemmConfig or AttentionConfig, and what is packed."""
 
 
 def _config(values: dict[str, Any]) -> _Known | None:
     if not isinstance(values["rung"], str):
         raise ValueError(f"rung={values['rung']!r} is no name")
     if "attention" in values:
+        from ..ladder.attention_rung import AttentionConfig
+
         try:
             tiles = AttentionConfig.parse(str(values["attention"]))
         except ConfigRejected:  # another version's grammar
@@ -278,12 +291,14 @@ def _config(values: dict[str, Any]) -> _Known | None:
     return rung, config, tuple(packs)
 
 
-def _class(values: dict[str, Any]) -> ProblemClass | AttentionClass:
-    return (AttentionClass if "d_head" in values else ProblemClass).from_dict(values)
+def _attention_class(values: dict[str, Any]) -> AttentionClass:
+    from .attention_classes import AttentionClass  # products have no use for attention's modules
+
+    return AttentionClass.from_dict(values)
 
 
 def _entry(klass: Any, values: dict[str, Any], config_of: Callable[[str], _Known | None]) -> AnyEntry:
-    is_attention = isinstance(klass, AttentionClass)
+    is_attention = not isinstance(klass, ProblemClass)
     timed: list[Timed[Any]] = []
     for key, ms in values["ms"].items():
         known = config_of(key)
@@ -291,7 +306,7 @@ def _entry(klass: Any, values: dict[str, Any], config_of: Callable[[str], _Known
             raise ValueError(f"{ms!r} is no time")
         if known is not None:
             rung, config, packs = known
-            if isinstance(config, AttentionConfig) != is_attention:
+            if isinstance(config, GemmConfig) == is_attention:
                 raise TypeError(f"{config} is no config for {klass}")
             timed.append(Timed(rung, config, float(ms), packs))
     shape = tuple(values["shape"])
