@@ -191,3 +191,18 @@ def test_a_scale_may_be_a_tensor_without_a_gradient():
     torch.testing.assert_close(mine, 0.5 * a @ b + 2 * c)
     mine.sum().backward()
     torch.testing.assert_close(c.grad, torch.full_like(c, 2.0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_a_layers_weight_gets_a_gradient_that_lies_as_it_does(kind, batch):
+    """Else torch would copy each of them, turning it round."""
+    weight = torch.nn.Parameter(values(5, 3, grad=False))
+    others = operands(kind)[2:]
+    arrived = []
+    weight.register_hook(lambda grad: arrived.append(grad.stride()))
+    call(kind, values(*batch, 4, 3), weight.t(), *others).sum().backward()
+    assert arrived == [(3, 1)]
+    transposed = values(*batch, 3, 4).mT
+    wanted = torch.autograd.grad(by_torch(kind, transposed, weight.t(), *others).sum(), weight)
+    torch.testing.assert_close(torch.autograd.grad(call(kind, transposed, weight.t(), *others).sum(), weight), wanted)

@@ -24,6 +24,7 @@ from .product import (
     gradient_of_a,
     gradient_of_b,
     gradient_of_c,
+    lies_turned,
     product,
     product_shape,
     reduced,
@@ -187,7 +188,7 @@ def _keep(
         a if again or of_b else None, b if again or of_a else None, c if again else None,
         *[x if name in plan.reads else None for name, x in zip(call.expression.operands, operands, strict=True)],
     )  # fmt: skip
-    ctx.call = call
+    ctx.call, ctx.b_turned = call, lies_turned(b)
     ctx.like = [None if x is None else (x.shape, x.dtype) for x in (a, b, c, *operands)]
 
 
@@ -213,7 +214,7 @@ def _gradients(
         of_sum = made.get(plan.of_sum, grad)
         narrow = of_sum if of_sum.dtype == like_a[1] else of_sum.to(like_a[1])
         of_a = gradient_of_a(like_a[0], b, narrow, call.alpha, call.how) if needs[0] else None
-        of_b = gradient_of_b(a, like_b[0], narrow, call.alpha, call.how) if needs[1] else None
+        of_b = gradient_of_b(a, like_b[0], ctx.b_turned, narrow, call.alpha, call.how) if needs[1] else None
         of_c = gradient_of_c(of_sum, call.beta, *like_c) if needs[2] else None
     of_operands = [
         reduced(made.get(plan.of_operands[name], grad), *like) if name in plan.of_operands else None

@@ -135,16 +135,17 @@ def _keep(
 ) -> None:
     needs = ctx.needs_input_grad
     ctx.save_for_backward(a if needs[1] else None, b if needs[0] else None)
-    ctx.call = (a.shape, b.shape, a.dtype, None if c is None else (c.shape, c.dtype), alpha, beta, how)
+    of_c = None if c is None else (c.shape, c.dtype)
+    ctx.call = (a.shape, b.shape, lies_turned(b), a.dtype, of_c, alpha, beta, how)
 
 
 def _gradients(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
     a, b = ctx.saved_tensors
-    a_shape, b_shape, dtype, of_c, alpha, beta, how = ctx.call
+    a_shape, b_shape, b_turned, dtype, of_c, alpha, beta, how = ctx.call
     needs = ctx.needs_input_grad
     narrow = grad if grad.dtype == dtype else grad.to(dtype)
     grad_a = gradient_of_a(a_shape, b, narrow, alpha, how) if needs[0] else None
-    grad_b = gradient_of_b(a, b_shape, narrow, alpha, how) if needs[1] else None
+    grad_b = gradient_of_b(a, b_shape, b_turned, narrow, alpha, how) if needs[1] else None
     grad_c = gradient_of_c(grad, beta, *of_c) if of_c is not None and needs[2] else None
     return grad_a, grad_b, grad_c
 
@@ -170,20 +171,31 @@ def gradient_of_a(
 
 
 def gradient_of_b(
-    a: torch.Tensor, b_shape: tuple[int, ...], grad: torch.Tensor, alpha: float, how: How
+    a: torch.Tensor, b_shape: tuple[int, ...], b_turned: bool, grad: torch.Tensor, alpha: float, how: How
 ) -> torch.Tensor:
     """alpha A^T dY, summed over the axes that were broadcast. It sums over the rows of A, however many there are, so
-    there is nothing that could be the same for any number of them. grad: in the operands' dtype."""
+    there is nothing that could be the same for any number of them. grad: in the operands' dtype.
+
+    Where B lies turned round, as a layer's weight.t() does, the result does too: else torch would copy it into the
+    weight's layout.
+    """
     if how.batch_invariant:
         how = how._replace(batch_invariant=False)
     wide = _matrices(a.dim(), len(b_shape), grad)
     if len(b_shape) == 2 and a.dim() > 2:
         # one B for all batches: one product over all their rows, summed inside the kernel
-        turned, wide = a.reshape(-1, a.shape[-1]).mT, wide.reshape(-1, wide.shape[-1])
-    else:
-        turned = a.mT if a.dim() > 1 else a.unsqueeze(-1)
-    result = product(turned, wide, None, alpha, 0.0, None, how)
+        a, wide = a.reshape(-1, a.shape[-1]), wide.reshape(-1, wide.shape[-1])
+    elif a.dim() == 1:
+        a = a.unsqueeze(0)
+    if b_turned:
+        return summed(product(wide.mT, a, None, alpha, 0.0, None, how).mT, b_shape)
+    result = product(a.mT, wide, None, alpha, 0.0, None, how)
     return summed(result if len(b_shape) > 1 else result.squeeze(-1), b_shape)
+
+
+def lies_turned(b: torch.Tensor) -> bool:
+    """Whether B's columns lie in a row, and its rows do not."""
+    return b.dim() > 1 and b.stride(-2) == 1 and b.stride(-1) != 1
 
 
 def gradient_of_c(of_sum: torch.Tensor, beta: float, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
