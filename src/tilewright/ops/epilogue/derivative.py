@@ -114,7 +114,7 @@ _RULES: dict[str, Callable[..., Parts]] = {
     "exp": lambda g, z, x: (g * z,),
     "log": lambda g, z, x: (g / x,),
     "sqrt": lambda g, z, x: (g / (2 * z),),
-    "rsqrt": lambda g, z, x: (-0.5 * g * (z * z * z),),
+    "rsqrt": lambda g, z, x: (g * (-0.5 * z * (z * z)),),
     "tanh": lambda g, z, x: (g * ((1 - z) * (1 + z)),),
     "erf": lambda g, z, x: (g * (_exactly(x, 2 / math.sqrt(math.pi)) * exp(-(x * x))),),
     "sigmoid": lambda g, z, x: (g * (z * sigmoid(-x)),),
