@@ -206,3 +206,78 @@ def test_a_layers_weight_gets_a_gradient_that_lies_as_it_does(kind, batch):
     transposed = values(*batch, 3, 4).mT
     wanted = torch.autograd.grad(by_torch(kind, transposed, weight.t(), *others).sum(), weight)
     torch.testing.assert_close(torch.autograd.grad(call(kind, transposed, weight.t(), *others).sum(), weight), wanted)
+
+
+# --- what the gradients behind an epilogue cost -----------------------------------------------------------------------
+
+H, S = torch.bfloat16, torch.float32
+COSTS = {
+    "a bias": (lambda acc, x: acc + x, {"x": (5,)}, []),
+    "a residual": (lambda acc, x: x - acc, {"x": (4, 5)}, []),
+    "a scale of its own": (lambda acc: 0.3 * acc, {}, []),
+    "silu": (lambda acc, x: ep.silu(acc + x), {"x": (5,)}, [H]),
+    "a gate": (lambda acc, x, y: ep.silu(acc + x) * y, {"x": (5,), "y": (4, 5)}, [H, H]),
+    "a gate a row": (lambda acc, x, y: ep.silu(acc + x) * y, {"x": (5,), "y": (4, 1)}, [S, H]),
+    "three gates": (lambda acc, x, y, z: ep.exp(acc / 4 * x) * y * z, {"x": (5,), "y": (5,), "z": (4, 1)}, [S]),
+    "an index": (lambda acc, x, row, col: ep.where(col <= row, acc * x, 0.0), {"x": (5,)}, [S]),
+}
+"""By name: an expression, its operands' shapes, and the products that its gradients take beside those of a and b."""
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_gradients_behind_an_epilogue_take_these_products_and_no_more(name, made):
+    function, shapes, more = COSTS[name]
+    given = {key: values(*shape, seed=3, dtype=H) for key, shape in shapes.items()}
+    result = tt.matmul(values(4, 3, dtype=H), values(3, 5, dtype=H), epilogue=function, **given)
+    made.clear()
+    result.sum().backward()
+    assert made == [*more, H, H]
+
+
+def slopes(function, given, grad):
+    """The gradients in float64 of the very numbers given; that those are right gradcheck holds, below."""
+    wide = {name: x.detach().double().requires_grad_() for name, x in given.items()}
+    a, b = wide.pop("a"), wide.pop("b")
+    result = tt.matmul(a, b, epilogue=function, **wide)
+    return torch.autograd.grad(result, [a, b, *wide.values()], grad.double())
+
+
+@pytest.mark.parametrize("dtype", [H, torch.float16], ids=str)
+@pytest.mark.parametrize("name", COSTS)
+def test_gradients_of_16_bits_are_rounded_once_on_the_way(name, dtype):
+    """Of the sum's gradient, to the operands' type, as torch rounds it between two of its kernels."""
+    function, shapes, _ = COSTS[name]
+    given = {"a": values(4, 3, seed=1, dtype=dtype), "b": values(3, 5, seed=2, dtype=dtype)}
+    given |= {key: values(*shape, seed=5, dtype=dtype) for key, shape in shapes.items()}
+    grad = values(4, 5, seed=9, dtype=dtype, grad=False)
+    others = {name: x for name, x in given.items() if name not in "ab"}
+    result = tt.matmul(given["a"], given["b"], epilogue=function, **others)
+    mine = torch.autograd.grad(result, list(given.values()), grad)
+    step = torch.finfo(dtype).eps / 2
+    for x, one, right in zip(given.values(), mine, slopes(function, given, grad), strict=True):
+        assert one.dtype == x.dtype
+        assert torch.isfinite(one).all()
+        assert float((one.double() - right).abs().max()) <= 3 * step * max(1.0, float(right.abs().max()))
+
+
+def test_operands_of_another_type_get_gradients_of_theirs():
+    a, b = values(4, 3, dtype=H), values(3, 5, dtype=H)
+    bias, residual = values(5, dtype=S), values(4, 5, dtype=torch.float16)
+    tt.matmul(a, b, bias=bias, residual=residual).backward(torch.full((4, 5), 257 / 256, dtype=S).to(H))
+    assert (bias.grad.dtype, residual.grad.dtype) == (S, torch.float16)
+    torch.testing.assert_close(bias.grad, torch.full((5,), 4.0 * float(torch.tensor(257 / 256).to(H))))
+
+
+@pytest.mark.parametrize(
+    "shapes", [((3,), (3, 5)), ((4, 3), (3,)), ((3,), (3,)), ((2, 4, 3), (3, 5)), ((0, 3), (3, 5))]
+)
+@pytest.mark.parametrize("name", ["silu", "three gates", "an index"])
+def test_gradients_of_gradients_behind_an_epilogue_whichever_way_it_goes(name, shapes):
+    function, operands_shapes, _ = COSTS[name]
+    given = [values(*shape, seed=1) for shape in shapes]
+    shape = torch.matmul(*given).shape
+    for number, _ in enumerate(operands_shapes):
+        given.append(values(*(1 if number == 2 else extent for extent in shape[len(shape) - 1 :]), seed=number))
+    call = lambda a, b, *x: tt.matmul(a, b, epilogue=function, **dict(zip(operands_shapes, x, strict=True)))  # noqa: E731
+    assert torch.autograd.gradcheck(call, given)
+    assert torch.autograd.gradgradcheck(call, given)
