@@ -7,7 +7,7 @@ architecture; peaks are the vendor's (boost clock x units), each with its source
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .errors import InvalidOperand
 
@@ -70,6 +70,12 @@ class Gpu:
         if dtype == "f32":
             return self.ffma_tflops
         return self.bf16_tflops / {"tf32": 2, "fp32x3": 6}.get(dtype, 1)
+
+    def assumed_tflops(self, dtype: str) -> float:
+        """peak_tflops, or where that is not known, as if tensor cores had four times FFMA's rate for 16 bits: to choose
+        kernels by, never to quote."""
+        known = self if self.bf16_tflops else replace(self, bf16_tflops=4 * self.ffma_tflops)
+        return known.peak_tflops(dtype)
 
 
 _KIB = 1024

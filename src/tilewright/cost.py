@@ -99,7 +99,7 @@ def product_us(problem: GemmProblem, rung: Rung, choice: Choice, config: GemmCon
     busiest = max(1, ceil_div(tiles_of(problem, config) * config.split_k, gpu.sm_count))
     steps = ceil_div(ceil_div(problem.k, config.tile_k), config.split_k)
     flops = 2.0 * config.tile_m * config.tile_n * config.tile_k * steps * busiest
-    peak = (gpu.peak_tflops(problem.dtype) or 4 * gpu.ffma_tflops) * 1e6 / gpu.sm_count
+    peak = gpu.assumed_tflops(problem.dtype) * 1e6 / gpu.sm_count
     arithmetic = flops / (peak * choice.efficiency)
     rounds = ceil_div(busiest, resident_blocks(problem, rung, config, gpu))
     under_way = config.stages - (2 if rung.warpgroups and config.min_blocks == 1 else 1)
@@ -206,7 +206,7 @@ def fp32x3_us(problem: GemmProblem, rung: Rung, choice: Choice, gpu: Gpu) -> flo
     here, full = beside * a_block, config.min_blocks * a_block
     slower = (here + HIDING_PARTS) / here * full / (full + HIDING_PARTS)
     steps = ceil_div(problem.k, config.tile_k) * config.tile_k + FIXED_OF_PARTS / min(blocks, config.min_blocks)
-    rate = gpu.peak_tflops(problem.kind) * choice.efficiency * 1e6 / gpu.sm_count / 2
+    rate = gpu.assumed_tflops(problem.kind) * choice.efficiency * 1e6 / gpu.sm_count / 2
     bandwidth = gpu.dram_gb_s * 1e3 * OF_BANDWIDTH
     total = LAUNCH_US + max(blocks * config.tile_m * config.tile_n * steps / rate * slower, problem.bytes / bandwidth)
     for matrix, elements in ((problem.a, problem.m * problem.k), (problem.b, problem.k * problem.n)):

@@ -88,6 +88,11 @@ def test_the_model_knows_waves_masks_and_spills():
     assert ms(problem(1, 1, 256), NARROW) < ms(problem(1, 1, 256), WIDE), "two blocks share what one would do alone"
 
 
+def test_the_model_orders_kernels_on_a_gpu_whose_tensor_peak_is_not_known():
+    unlisted = dataclasses.replace(GPUS["A100"], name="A10", bf16_tflops=0.0)
+    assert explore_attention(problem(), unlisted, ATTENTION_RUNGS, 4).kept
+
+
 # --- classes and the store -------------------------------------------------------------------------------------------
 
 

@@ -7,8 +7,9 @@ import dataclasses
 import pytest
 
 from tilewright.arch import GPUS
-from tilewright.ladder import GEMM_RUNGS, find_rung, rungs_for
-from tilewright.problems import GemmProblem, Matrix
+from tilewright.ladder import GEMM_RUNGS, find_rung, rungs_for, rungs_of
+from tilewright.plan import plan_for
+from tilewright.problems import ITEM_BYTES, GemmProblem, Matrix
 from tilewright.tuning.classes import ProblemClass, bucket, class_of, distance
 from tilewright.tuning.fused import read_words, with_epilogue
 from tilewright.tuning.model import estimate_registers, predict
@@ -50,6 +51,18 @@ def test_what_cannot_run_is_put_aside_and_told():
     space = explore(dense(4096, 4096, 4096), small, [find_rung("h11")])
     assert space.pruned["cannot run it (why_not)"] > 20
     assert "cannot run it" in str(space)
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "tf32", "fp32x3"])
+def test_a_gpu_whose_tensor_peak_is_not_known_is_planned_and_tuned_for_all_the_same(kind):
+    unlisted = dataclasses.replace(GPUS["RTX 4090"], name="RTX 4080", sm_count=76, bf16_tflops=0.0)
+    of = GemmProblem.dense(512, 512, 512, **({"dtype": kind} if kind in ITEM_BYTES else {"precision": kind}))
+    assert of.kind == kind
+    assert explore(of, unlisted, rungs_of(kind), 4).kept
+    assert plan_for(of, unlisted).source.startswith("cost model")
+    assert unlisted.peak_tflops("bf16") == 0, "nothing is quoted"
+    listed = GPUS["RTX 4090"]
+    assert listed.assumed_tflops(kind) == listed.peak_tflops(kind)
 
 
 def test_no_block_tile_crowds_out_all_others():

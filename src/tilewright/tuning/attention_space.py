@@ -76,7 +76,8 @@ def predict_attention(problem: AttentionProblem, rung: AttentionRung, config: At
     relative = (_ARITHMETIC + _SOFTMAX / config.d_head + reads) * slower * spill
     ahead = beside * config.n_warps / arch.warp_schedulers
     hidden = ahead / (ahead + _HALF_HIDDEN)
-    rate = gpu.bf16_tflops * MMA_SHARE.get(arch.compute_capability, 0.95) * 1e6 / gpu.sm_count  # FLOP a us on an SM
+    share = MMA_SHARE.get(arch.compute_capability, 0.95)
+    rate = gpu.assumed_tflops(problem.dtype) * share * 1e6 / gpu.sm_count  # FLOP a us on an SM
     key_us = 4 * config.b_r * config.d_head * relative / (rate * hidden)
     sm_us = max(busiest * keys, most) * key_us
     dram_us = problem.bytes / gpu.dram_gb_s * 1e-3

@@ -222,9 +222,9 @@ class _Step:
         products = config.tile_m * config.tile_n * tile_k
         warps = max(config.threads // 32, 1)
         if rung.warpgroups:
-            peak = gpu.peak_tflops(problem.kind)
+            peak = gpu.assumed_tflops(problem.kind)
         elif on_tensor_cores(config):
-            peak = gpu.peak_tflops(problem.kind) * MMA_SHARE.get(gpu.arch.compute_capability, 0.95)
+            peak = gpu.assumed_tflops(problem.kind) * MMA_SHARE.get(gpu.arch.compute_capability, 0.95)
         else:
             peak = gpu.ffma_tflops
         rate = peak * fit.share * 1e6 / gpu.sm_count / 2  # products a microsecond
