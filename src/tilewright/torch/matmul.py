@@ -54,9 +54,9 @@ def matmul(
 
     The gradients' products have the same precision, and are deterministic if the product is. batch_invariant makes
     a's gradient so too; b's is a sum over all rows, and what is broadcast is summed by torch.
-    Gradients reach a, b, c and every tensor among the operands. With an epilogue the backward pass makes the sum again,
-    by a product in float32, where the expression's derivative needs it; at a tie of maximum or minimum each side gets
-    half. Raises as tilewright.matmul does.
+    Gradients reach a, b, c and every tensor among the operands. Behind an epilogue whose derivative needs the sum the
+    backward pass makes it again, by a product with that derivative as its epilogue; at a tie of maximum or minimum each
+    side gets half. Raises as tilewright.matmul does.
     """
     beta = (0.0 if c is None else 1.0) if beta is None else beta
     if operands and not _NOT_HERE.isdisjoint(operands):  # else they would work until a gradient is asked for
