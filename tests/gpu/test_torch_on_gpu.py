@@ -205,8 +205,8 @@ def test_a_training_step_with_bias_activation_and_residual_is_right_against_floa
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_behind_an_activation_nothing_of_the_results_size_is_made_but_the_sums_gradient(dtype):
-    x, weight, bias = (values(*s, dtype=dtype, grad=True) for s in ((512, 128), (4096, 128), (4096,)))
-    grad = values(512, 4096, dtype=dtype)
+    x, weight, bias = (values(*s, dtype=dtype, grad=True) for s in ((2048, 128), (8192, 128), (8192,)))
+    grad = values(2048, 8192, dtype=dtype)
     for _ in range(2):
         result = tt.linear(x, weight, bias, "silu")
         torch.cuda.synchronize()
@@ -214,7 +214,7 @@ def test_behind_an_activation_nothing_of_the_results_size_is_made_but_the_sums_g
         before = torch.cuda.memory_allocated()
         torch.autograd.grad(result, (x, weight, bias), grad)
     grown = torch.cuda.max_memory_allocated() - before
-    assert grown < 1.5 * grad.numel() * grad.element_size() + 4 * 2**20
+    assert grown < 1.5 * grad.numel() * grad.element_size() + 8 * 2**20  # a float32 result: twice that
 
 
 def test_the_gradients_run_in_the_forwards_stream():
@@ -231,7 +231,9 @@ def test_the_gradients_run_in_the_forwards_stream():
         assert torch.equal(mine.cpu(), expected.cpu())
 
 
-def test_a_warm_forward_and_backward_of_a_small_linear_take_under_200_microseconds_of_host_time(capsys):
+def test_a_warm_forward_and_backward_of_a_small_linear_take_under_200_microseconds_of_host_time_and_with_silu_250(
+    capsys,
+):
     from tilewright.lab.host import host_microseconds
 
     x, seed = values(64, 64, dtype=torch.bfloat16, grad=True), values(64, 64, dtype=torch.bfloat16)

@@ -177,12 +177,15 @@ def test_a_gradient_may_lie_as_it_likes(kind, how):
     torch.testing.assert_close(mine, expected)
 
 
-def test_batches_of_gradients_are_each_computed():
-    a, b = operands("bare")
-    result = tt.matmul(a, b)
-    pulls = torch.stack([torch.ones_like(result), 2 * torch.ones_like(result)])
-    (mine,) = torch.autograd.grad(result, a, pulls, is_grads_batched=True)
-    torch.testing.assert_close(mine, pulls @ b.detach().T)
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_of_gradients_are_each_computed(kind):
+    given = operands(kind)
+    result = call(kind, *given)
+    pulls = values(3, 4, 5, grad=False)
+    batched = torch.autograd.grad(result, given, pulls, is_grads_batched=True, retain_graph=True)
+    for place, pull in enumerate(pulls):
+        alone = torch.autograd.grad(result, given, pull, retain_graph=True)
+        torch.testing.assert_close(tuple(x[place] for x in batched), alone)
 
 
 def test_a_scale_may_be_a_tensor_without_a_gradient():

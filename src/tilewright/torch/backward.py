@@ -34,8 +34,10 @@ class Backward:
 
 
 @lru_cache(maxsize=4096)
-def plan_backward(expression: Recorded, sum_asked: bool, operands_asked: tuple[bool, ...]) -> Backward:
-    """`operands_asked`: for each of expression.operands."""
+def plan_backward(
+    expression: Recorded, sum_asked: bool, operands_asked: tuple[bool, ...], by_products: bool = True
+) -> Backward:
+    """`operands_asked`: for each of expression.operands. by_products: whether an epilogue may take the gradient."""
     derivative = differentiate(expression)
     graph = derivative.graph
     of_sum = derivative.of_sum if sum_asked else None
@@ -49,7 +51,8 @@ def plan_backward(expression: Recorded, sum_asked: bool, operands_asked: tuple[b
     used = {number: [graph.nodes[n] for n in live[number]] for number in wanted}
     on_sum = [number for number in wanted if any(node.op == "sum" for node in used[number])]
     given = [number for number in wanted if used[number][-1].op == "input"]
-    by_product = on_sum if sum(number != of_sum for number in on_sum) <= MOST_PRODUCTS else []
+    few = sum(number != of_sum for number in on_sum) <= MOST_PRODUCTS
+    by_product = on_sum if by_products and few else []
     inputs = {node.value for nodes in used.values() for node in nodes if node.op == "input" and node.kind == FLOAT}
     return Backward(
         derivative, of_sum, of_operands,

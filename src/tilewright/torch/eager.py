@@ -30,3 +30,9 @@ def is_eager(tensors: Sequence[torch.Tensor]) -> bool:
 def wants_gradients(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether a result of these is to be differentiated."""
     return torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)
+
+
+def is_batched(x: torch.Tensor) -> bool:
+    """Whether x is a batch in disguise, of torch.autograd.grad(is_grads_batched=True): torch then runs each operator
+    once for each of it, but not those that take a list of tensors."""
+    return type(x) is torch.Tensor and not _has_storage(x)

@@ -17,7 +17,7 @@ from ..errors import InvalidOperand
 from ..ops.epilogue.recorded import Recorded, parse
 from ..ops.matmul import matmul as run
 from .backward import Backward, plan_backward
-from .eager import is_eager, wants_gradients
+from .eager import is_batched, is_eager, wants_gradients
 from .expression import Frame, compute_dtype, evaluate, in_one_operation
 from .product import (
     How,
@@ -200,7 +200,8 @@ def _gradients(
     like_a, like_b, like_c, *likes = ctx.like
     call: Call = ctx.call
     names = call.expression.operands
-    plan = plan_backward(call.expression, needs[0] or needs[1] or needs[2], operands_need)
+    sum_asked = needs[0] or needs[1] or needs[2]
+    plan = plan_backward(call.expression, sum_asked, operands_need, by_products=not is_batched(grad))
     named = {name: x for name, x in zip(names, operands, strict=True) if x is not None}
     named[plan.derivative.grad] = grad
     made: dict[int, torch.Tensor] = {}  # what is not in it is the result's gradient itself
