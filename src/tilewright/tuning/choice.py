@@ -182,10 +182,14 @@ def neighbours(wanted: ProblemClass, table: Mapping[str, AnyEntry]) -> list[tupl
     Bare products ask bare ones alone; for one with an epilogue it goes by the nearest.
     """
     known = classes_in(table, ProblemClass)
-    found = [(distance(wanted, klass), key, klass) for key, klass in known if wanted.fused or not klass.fused]
-    near = sorted((d, key, klass) for d, key, klass in found if d <= FARTHEST)
-    alike = ((d, table.get(key)) for d, key, klass in near if klass.fused == near[0][2].fused)
-    return list(islice(((d, entry) for d, entry in alike if entry is not None), NEIGHBOURS))
+    found = [(distance(wanted, klass), key) for key, klass in known if wanted.fused or not klass.fused]
+    within = sorted((d, key) for d, key in found if d <= FARTHEST)
+    near = ((d, entry) for d, key in within if (entry := table.get(key)) is not None)
+    nearest = next(near, None)
+    if nearest is None:
+        return []
+    alike = (one for one in near if one[1].klass.fused == nearest[1].klass.fused)
+    return [nearest, *islice(alike, NEIGHBOURS - 1)]
 
 
 class _Word(NamedTuple):
@@ -237,15 +241,14 @@ def estimates(
         rung = rungs[name]
         if one_chain and base.slices_k > 1:
             continue
-        parted = [(parts, base if parts == 1 else _parted(base, parts)) for parts in (
-            splits(rung, base, problem, gpu) if several and not one_chain else (1,)
-        )]  # fmt: skip
+        parts = splits(rung, base, problem, gpu) if several and not one_chain else (1,)
+        configs = [_in_parts(base, count) for count in parts]
         for packs in ways_to_pack(rung, base, problem) if several else [()]:
             model = Model(problem, rung, base, gpu, packs)
-            for parts, config in parted:
+            for config in configs:
                 weight = miss = 0.0
                 for (parts_there, packed_there), word in words.items():
-                    kinship = _kinship(parts, parts_there, packed_there != bool(packs))
+                    kinship = _kinship(config.split_k, parts_there, packed_there != bool(packs))
                     weight += kinship * word.weight
                     miss += kinship * word.miss
                 miss = (miss + DOUBT * total * prior) / (weight + DOUBT * total)
@@ -261,7 +264,7 @@ def _by_name(one: Estimate) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=1 << 14)
-def _parted(config: GemmConfig, parts: int) -> GemmConfig:
+def _in_parts(config: GemmConfig, parts: int) -> GemmConfig:
     return replace(config, split_k=parts)
 
 
@@ -291,8 +294,7 @@ def _missed(entry: GemmEntry, gpu: Gpu) -> tuple[_Miss, ...]:
             continue
         expected = predict(there, rungs[timed.rung], timed.config, gpu, timed.packs).ms
         if isfinite(expected):  # else it does not fit on this GPU
-            whole = timed.config if timed.config.split_k == 1 else _parted(timed.config, 1)
-            miss = log(timed.ms / expected)
+            whole, miss = _in_parts(timed.config, 1), log(timed.ms / expected)
             misses.append(_Miss(timed.rung, whole, miss, timed.config.split_k, bool(timed.packs)))
     if len(_missed_before) >= _MOST_KNOWN:
         _missed_before.clear()
