@@ -56,9 +56,12 @@ def cold_records(suite: str, cases: list[dict[str, Any]], say: Progress) -> list
 def _first_product(case: dict[str, Any], cache: str) -> dict[str, Any]:
     program = Path(__file__).with_name("first_product.py").read_text(encoding="utf-8")
     command = [sys.executable, "-c", program, *(str(case[name]) for name in ("m", "n", "k", "dtype"))]
+    # bytecode is kept from the first process on, as pip leaves it beside an installed package
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, "TILEWRIGHT_CACHE": cache}
-    )
+        command, capture_output=True, text=True, timeout=300, check=False,
+        env=environment | {"TILEWRIGHT_CACHE": cache},
+    )  # fmt: skip
     if done.returncode:
         raise TilewrightError(f"the first product failed: {(done.stderr or done.stdout)[-500:]}")
     run = json.loads(done.stdout.splitlines()[-1])
