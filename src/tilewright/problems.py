@@ -61,6 +61,12 @@ class Matrix:
             width = gcd(width, pitch * item_bytes)
         return gcd(width, self.batch_stride * item_bytes)
 
+    def whole_sectors(self, rows: int, cols: int, item_bytes: int) -> bool:
+        """Whether all lines start at multiples of 32 bytes, a sector, if the first one does."""
+        by_rows = self.unit(rows, cols) == "col"
+        pitch, lines = (self.row_stride, rows) if by_rows else (self.col_stride, cols)
+        return self.batch_stride * item_bytes % 32 == 0 and (lines <= 1 or pitch * item_bytes % 32 == 0)
+
     def readable(self, rows: int, cols: int, item_bytes: int, access_bytes: int) -> bool:
         """Whether accesses so wide can read its lines: they lie contiguous, and each starts at a multiple of that."""
         return self.unit(rows, cols) != "none" and self.vector_bytes(rows, cols, item_bytes) >= access_bytes

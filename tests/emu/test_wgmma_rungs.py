@@ -32,6 +32,22 @@ def test_warpgroups_stand_under_and_beside_one_another_and_make_one_product_or_m
     Bench(Case(tile[0], tile[1], 96, "nt", out_dtype="bf16")).run(H12, config).assert_right()
 
 
+@pytest.mark.parametrize("sizes", [(128, 192, 96), (70, 200, 72)], ids=str)
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+def test_192_columns_which_no_power_of_two_of_threads_divides_are_copied_panel_by_panel(layout, sizes):
+    for tile_m, tile_n in ((128, 192), (64, 384)):
+        config = GemmConfig(tile_m, tile_n, 32, warp_m=16, warp_n=192, stages=3)
+        Bench(Case(*sizes, layout, dtype="f16", out_dtype="f16")).run(H12, config).assert_right()
+
+
+@pytest.mark.parametrize("sizes", [(64, 64, 64), (70, 56, 72)], ids=str)
+def test_lines_that_start_in_the_middle_of_sectors_are_read_through_l1(sizes):
+    bench = Bench(Case(*sizes, "pp", dtype="f16", out_dtype="f16"))
+    bench.run(H12, SMALL).assert_right()
+    facts = H12.own_constants(SMALL, bench.problem)
+    assert (facts["a_sectors"], facts["b_sectors"]) == (sizes[2] % 16 == 8, sizes[1] % 16 == 8)
+
+
 @pytest.mark.parametrize(("stages", "blocks"), [(2, 2), (3, 2), (3, 1), (4, 1), (6, 1)])
 def test_the_ring_is_right_at_fewer_and_more_tiles_than_it_has_stages(stages, blocks):
     config = dataclasses.replace(SMALL, stages=stages, min_blocks=blocks)
@@ -88,7 +104,7 @@ def test_other_architectures_are_told_that_they_lack_it():
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"warp_n": 32}, "64, 128, 256"), ({"warp_m": 64}, "no multiple"), ({"stages": 2}, "3 to 8 stages"),
+    [({"warp_n": 32}, "64, 128, 192, 256"), ({"warp_m": 64}, "no multiple"), ({"stages": 2}, "3 to 8 stages"),
      ({"tile_k": 24}, "power of two"), ({"slices_k": 2}, "no such level")],
 )  # fmt: skip
 def test_a_config_that_wgmma_cannot_take_is_refused_with_the_reason(change, words):

@@ -31,7 +31,7 @@ def found(rung: str, tool: str) -> dict:
     ran = subprocess.run(["compute-sanitizer", "--tool", tool, *launches], capture_output=True, text=True, timeout=300)
     summary = SUMMARY[tool].search(ran.stdout + ran.stderr)
     return {
-        "right": ran.returncode == 0 and ran.stdout.count("right") == 2,
+        "right": ran.returncode == 0 and "right" in ran.stdout,
         "errors": int(summary[1]) if summary else None,
     }
 

@@ -13,7 +13,7 @@ SHAPES = ((16, 16), (32, 8), (8, 32))
 """The shapes of one wmma product, m x n; k is 16."""
 _SHARED_OF_AN_SM = 228 * 1024
 """Of the GPUs whose grids can overlap (sm_90), bytes: whether two blocks of h11 to h13 fit beside one another."""
-WGMMA_N = (64, 128, 256)
+WGMMA_N = (64, 128, 192, 256)
 """How wide wgmma's products are here; they are 64 rows high, and 16 deep."""
 _STAGING = 1024
 """Bytes of shared memory through which a warp of a wmma rung stores its results."""
@@ -38,6 +38,8 @@ def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
         "in_type": CPP_TYPES[problem.dtype],
         "a_wide": a_wide,
         "b_wide": b_wide,
+        "a_sectors": problem.a.whole_sectors(problem.m, problem.k, ITEM_BYTES[problem.dtype]),
+        "b_sectors": problem.b.whole_sectors(problem.k, problem.n, ITEM_BYTES[problem.dtype]),
         "fragment_sets": config.fragment_sets,
         "slices_k": config.slices_k,
         "alone": 2 * _ring(config, problem) > _SHARED_OF_AN_SM,
@@ -84,11 +86,16 @@ def power_of_two(what: str, value: int, least: int) -> str | None:
 
 def _tile_reasons(config: GemmConfig, problem: GemmProblem) -> Iterator[str | None]:
     """What the copies need (Copy16 in tile/copy16.cuh): steps from an address that are sums of distinct bits."""
-    yield power_of_two("tile_m", config.tile_m, 16)
     yield power_of_two("tile_n", config.tile_n, 16)
+    yield power_of_two("warp_n", config.warp_n, 8)
+    yield from _copy_reasons(config, problem)
+
+
+def _copy_reasons(config: GemmConfig, problem: GemmProblem, panel: int = 0) -> Iterator[str | None]:
+    """The same, whatever tile_n is. `panel`: chunks of a line's part, where lines are cut into such."""
+    yield power_of_two("tile_m", config.tile_m, 16)
     yield power_of_two("tile_k", config.tile_k, 16)
     yield power_of_two("warp_m", config.warp_m, 8)
-    yield power_of_two("warp_n", config.warp_n, 8)
     for name, tile, warp in (("m", config.tile_m, config.warp_m), ("n", config.tile_n, config.warp_n)):
         if warp > tile:
             yield f"warp_{name}={warp} is larger than tile_{name}={tile}"
@@ -97,7 +104,8 @@ def _tile_reasons(config: GemmConfig, problem: GemmProblem) -> Iterator[str | No
         ("B", config.tile_n, problem.b.unit(problem.k, problem.n) == "row"),
     ):
         chunks = max((config.tile_k if k_inner else extent) // 8, 1)
-        if config.threads % chunks:
+        by_panel = panel and config.threads % panel == 0 and config.tile_k % (config.threads // panel) == 0
+        if config.threads % chunks and not by_panel:
             yield f"{config.threads} threads do not divide a line of {chunks} 16-byte chunks of {name}'s tile"
 
 
@@ -169,12 +177,15 @@ def _check_multistage(config: GemmConfig, problem: GemmProblem) -> str | None:
 
 def _check_wgmma(config: GemmConfig, problem: GemmProblem) -> str | None:
     def reasons() -> Iterator[str | None]:
-        yield from _tile_reasons(config, problem)
+        yield from _copy_reasons(config, problem, panel=8)
         yield _stages(config, 3 if config.min_blocks == 1 else 2, 8)
         if config.warp_n not in WGMMA_N:
             yield f"a product is one of {WGMMA_N} columns wide; warp_n is {config.warp_n}"
+        if config.tile_n % config.warp_n:
+            yield f"tile_n={config.tile_n} is no multiple of warp_n={config.warp_n}"
         if config.warp_m % 16 or config.tile_m % (4 * config.warp_m):
             yield f"tile_m={config.tile_m} is no multiple of a warpgroup's 4 x warp_m, or that none of 64"
+        yield power_of_two("a block's threads", config.threads, 128)
 
     return first_reason(reasons())
 
@@ -253,15 +264,16 @@ def _wgmma_space() -> tuple[GemmConfig, ...]:
     """Block and warpgroup tiles x depth x stages, largest first."""
     shapes = (
         # tile_m, tile_n, warp_m, warp_n, min_blocks
-        (128, 256, 16, 256, 1), (256, 128, 16, 128, 1), (256, 128, 32, 128, 1), (128, 128, 16, 128, 1),
-        (128, 128, 16, 128, 2), (128, 128, 32, 128, 2), (64, 256, 16, 256, 1), (64, 256, 16, 128, 2),
-        (256, 64, 16, 64, 2), (128, 64, 16, 64, 2), (64, 128, 16, 128, 2), (128, 64, 16, 64, 3), (64, 128, 16, 128, 3),
-        (64, 64, 16, 64, 2), (64, 64, 16, 64, 4),
+        (128, 256, 16, 256, 1), (256, 128, 16, 128, 1), (256, 128, 32, 128, 1), (128, 192, 16, 192, 1),
+        (128, 128, 16, 128, 1), (128, 128, 16, 128, 2), (128, 128, 32, 128, 2), (64, 256, 16, 256, 1),
+        (64, 256, 16, 128, 2), (256, 64, 16, 64, 2), (64, 192, 16, 192, 1), (64, 192, 16, 192, 2),
+        (64, 128, 16, 128, 1), (128, 64, 16, 64, 1), (64, 128, 16, 128, 2), (128, 64, 16, 64, 2),
+        (128, 64, 16, 64, 3), (64, 128, 16, 128, 3), (64, 64, 16, 64, 1), (64, 64, 16, 64, 2), (64, 64, 16, 64, 4),
     )  # fmt: skip
     return tuple(
         GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
         for tile_m, tile_n, warp_m, warp_n, blocks in shapes
-        for tile_k, stages in product((32, 64, 128), (3, 4, 5, 6))
+        for tile_k, stages in product((32, 64, 128), (3, 4, 5, 6, 8))
         if (2 * stages * tile_k * (tile_m + tile_n) + 1024) * blocks <= _SHARED_OF_AN_SM
     )
 

@@ -15,7 +15,7 @@ from math import exp, isfinite, log, log2
 from typing import NamedTuple
 
 from ..arch import Gpu
-from ..cost import narrow_operands
+from ..cost import packable_operands
 from ..ladder import GEMM_RUNGS, rungs_of
 from ..ladder.rung import GemmConfig, Rung
 from ..problems import ITEM_BYTES, GemmProblem
@@ -132,7 +132,7 @@ def _exact(problem: GemmProblem, gpu: Gpu, name: str, entry: GemmEntry, one_chai
     rungs = _rungs(problem.kind, one_chain)
     able, refused = [], []
     for t in entry.timed:
-        if t.rung not in rungs or not set(t.packs) <= set(narrow_operands(problem, rungs[t.rung], t.config)):
+        if t.rung not in rungs or not set(t.packs) <= set(packable_operands(problem, rungs[t.rung], t.config)):
             continue
         if one_chain and not _in_one_chain(t.config):
             continue

@@ -8,7 +8,7 @@ from functools import cache
 from math import log2
 from typing import Any
 
-from ..problems import ITEM_BYTES, PRECISIONS, GemmProblem
+from ..problems import ITEM_BYTES, PRECISIONS, GemmProblem, Matrix
 
 ATTENTION = "attention "
 """How classes of attention begin in words; those of products begin with a type."""
@@ -55,7 +55,8 @@ class ProblemClass:
     layout: str
     """A then B: n, t or s, as GemmProblem.layout."""
     access: str
-    """A's and B's lines: w where 16-byte accesses can read them, else n; the result: v for vectors, else e."""
+    """A's and B's lines: w where 16-byte accesses can read them, else n; of 16-bit operands h where they start in the
+    middle of sectors. The result: v for vectors, else e."""
     whole: bool
     """Whether tiles of 64 x 64 x 32, or smaller powers of two, leave no edge."""
     use_c: bool
@@ -93,7 +94,7 @@ class ProblemClass:
 
 _TYPE = "|".join(ITEM_BYTES)
 _CLASS = re.compile(
-    rf"({_TYPE})(-({_TYPE}))?( as ({'|'.join(PRECISIONS)}))? [nts]{{2}} [nw]{{2}}[ve] (whole|ragged)"
+    rf"({_TYPE})(-({_TYPE}))?( as ({'|'.join(PRECISIONS)}))? [nts]{{2}} [hnw]{{2}}[ve] (whole|ragged)"
     r"( \+c)?( \+epilogue)? "
     r"\d{1,10}x\d{1,10}x\d{1,10}( x\d{1,10})?"
 )
@@ -103,21 +104,31 @@ def class_of(problem: GemmProblem) -> ProblemClass:
     """The class of a problem: a pure function of it."""
     m, n, k, item = problem.m, problem.n, problem.k, ITEM_BYTES[problem.dtype]
     out_item = ITEM_BYTES[problem.out_dtype]
-    a = problem.a.unit(m, k) != "none" and problem.a.vector_bytes(m, k, item) == 16
-    b = problem.b.unit(k, n) != "none" and problem.b.vector_bytes(k, n, item) == 16
+    a, b = _lines(problem.a, m, k, item), _lines(problem.b, k, n, item)
     views = [problem.out] + ([problem.c] if problem.c else [])
     vectors = n * out_item % 16 == 0 and all(
         view.col_stride == 1 and view.vector_bytes(m, n, out_item) == 16 for view in views
     )
     return ProblemClass(
         bucket(m), bucket(n), bucket(k), bucket(problem.batch), problem.dtype, problem.out_dtype, problem.layout,
-        ("w" if a else "n") + ("w" if b else "n") + ("v" if vectors else "e"),
+        a + b + ("v" if vectors else "e"),
         _is_whole(m, 64) and _is_whole(n, 64) and _is_whole(k, 32), problem.use_c, problem.epilogue is not None,
         problem.precision,
     )  # fmt: skip
 
 
+def _lines(matrix: Matrix, rows: int, cols: int, item: int) -> str:
+    if not matrix.readable(rows, cols, item, 16):
+        return "n"
+    return "w" if item == 4 or matrix.whole_sectors(rows, cols, item) else "h"
+
+
 _HALVES = {"bf16", "f16"}
+
+
+def _narrow(klass: ProblemClass) -> str:
+    """Its access, half sectors as whole ones."""
+    return klass.access.replace("h", "w")
 
 
 def distance(one: ProblemClass, other: ProblemClass) -> float:
@@ -136,7 +147,7 @@ def distance(one: ProblemClass, other: ProblemClass) -> float:
         (one.dtype != other.dtype, 0.01),
         ((ITEM_BYTES[one.out_dtype]) != ITEM_BYTES[other.out_dtype], 0.3),
         (one.layout != other.layout, 1.0),
-        (one.access != other.access, 1.5),
+        (one.access != other.access, 1.5 if _narrow(one) != _narrow(other) else 0.7),
         (one.whole != other.whole, 1.0),
         (one.use_c != other.use_c, 0.1),
         (one.fused != other.fused, 0.1),

@@ -25,8 +25,10 @@ _SHARED_BYTES = 128
 """Bytes a clock that an SM's shared memory gives."""
 _CONFLICTS = {"h03": 2.0, "h04": 2.0, "h05": 2.0, "h06": 2.0, "h07": 2.0, "h08": 3.0, "h09": 1.5, "h10": 1.5}
 """Wavefronts of a shared load over the fewest possible, where fragments meet bank conflicts (docs/ladder.md)."""
-_WGMMA_READS = 1.37
+_WGMMA_READS = 0.22
 """Of the bytes that a wgmma names, what it takes of shared memory's bandwidth."""
+_HALF_SECTORS = 0.7
+"""Of the bytes copied of an operand whose lines do not start at sectors, what they cost more on the way."""
 _SPLITTING = 7
 """Instructions by which t02 makes an element's three parts and stores them, counted in its machine code."""
 MMA_SHARE = {(9, 0): 0.63}
@@ -68,7 +70,7 @@ class Fit:
 
 _TENSOR = Fit(1.05, 0.22, 0.74, 1.14, 0.23, 0.06, 2.4, 0.92, 4.7, 0.21, 2.1, 2.5, 1.0, 0.5)
 _PARTS = Fit(1.35, 1.05, 0.14, 1.1, 2.1, 0.47, 3.0, 0.92, 4.7, 0.21, 2.1, 0.4, 1.0, 0.0)
-_WGMMA = Fit(0.84, 0.05, 0.68, 1.87, 1.96, 0.017, 4.2, 0.92, 4.7, 0.21, 2.1, 2.5, 1.0, 0.0)
+_WGMMA = Fit(0.71, 0.014, 1.02, 0.17, 0.74, 0.02, 2.6, 0.92, 4.7, 0.21, 2.1, 2.5, 1.0, 0.0)
 _FFMA = Fit(1.4, 1.28, 0.23, 1.3, 0.4, 0.024, 0.8, 1.0, 2.9, 0.0, 2.1, 2.5, 1.0, 0.04)
 
 
@@ -242,7 +244,10 @@ class _Step:
             lanes = gpu.arch.fp32_lanes_per_sm * clock
             self.splitting_us = (config.tile_m + config.tile_n) * tile_k * _SPLITTING / lanes
         self.brought = (config.tile_m + config.tile_n) * tile_k * item
-        self.shared_us = (reads + self.brought) / (_SHARED_BYTES * clock)
+        facts, extents = rung.own_constants(config, problem), (("a", config.tile_m), ("b", config.tile_n))
+        half = sum(extent for name, extent in extents if not facts.get(f"{name}_sectors", True))
+        self.carried = self.brought + _HALF_SECTORS * half * tile_k * item
+        self.shared_us = (reads + self.carried) / (_SHARED_BYTES * clock)
         reading = 2 if rung.warpgroups and config.min_blocks == 1 else 1  # buffers that products read, not copies fill
         self.in_flight = max(config.stages - reading, 1) * self.brought
         self.single_us = _single_elements(problem, rung, config, edge) * tile_k / (fit.elements_a_clock * clock)
@@ -260,7 +265,7 @@ class _Step:
         else:
             latency = brought / (self.in_flight * beside / fit.latency_us)
         single = self.single_us + 0.5 * arithmetic if self.single_us else 0.0
-        return arithmetic, self.shared_us, brought / l2_a_sm, latency, single
+        return arithmetic, self.shared_us, self.carried / l2_a_sm, latency, single
 
 
 def _single_elements(problem: GemmProblem, rung: Rung, config: GemmConfig, edge: bool) -> int:

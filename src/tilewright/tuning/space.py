@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from ..arch import Gpu
-from ..cost import SPLITS, narrow_operands
+from ..cost import SPLITS, packable_operands
 from ..ladder.rung import GemmConfig, Rung, ceil_div
 from ..problems import GemmProblem
 from .entries import worded
@@ -93,9 +93,9 @@ def splits(rung: Rung, config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> It
 
 
 def ways_to_pack(rung: Rung, config: GemmConfig, problem: GemmProblem) -> list[tuple[str, ...]]:
-    """Nothing; and what the rung copies element by element as it lies."""
-    narrow = narrow_operands(problem, rung, config)
-    return sorted({(), narrow, *((name,) for name in narrow)})
+    """Nothing; and what the rung copies element by element, or sector by half sector, as it lies."""
+    names = packable_operands(problem, rung, config)
+    return sorted({(), names, *((name,) for name in names)})
 
 
 def explore(
@@ -120,6 +120,9 @@ def explore(
             pruned["cannot run it (why_not)"] += 1
             return
         prediction = predict(problem, rung, config, gpu, packs)
+        if rung.stays and prediction.blocks <= gpu.sm_count * config.min_blocks and not always:
+            pruned["stay for one tile"] += 1
+            return
         granted = min(gpu.arch.registers_per_sm // max(config.threads * config.min_blocks, 1), 255)
         if prediction.resident == 0:
             pruned["do not fit on an SM"] += 1

@@ -10,9 +10,9 @@ template <class Cfg, class Swz = NoSwizzle>
 using TileB = SharedTile<Cfg::tile_n, Cfg::tile_k, Cfg::b_unit == unit_row, Swz>;
 
 template <class Cfg, class Tile>
-using CopyA16 = Copy16<Tile, Cfg::threads, Cfg::a_wide, Cfg::a_edge>;
+using CopyA16 = Copy16<Tile, Cfg::threads, Cfg::a_wide, Cfg::a_edge, Cfg::a_sectors>;
 template <class Cfg, class Tile>
-using CopyB16 = Copy16<Tile, Cfg::threads, Cfg::b_wide, Cfg::b_edge>;
+using CopyB16 = Copy16<Tile, Cfg::threads, Cfg::b_wide, Cfg::b_edge, Cfg::b_sectors>;
 
 /// The copy of A's tiles from row `m0` on and from column `k0` on.
 template <class Cfg, class Tile>
