@@ -112,12 +112,16 @@ def test_an_out_whose_extent_meets_an_operand_is_seen():
 
 
 class Flat:
-    """Memory of a GPU that there is not."""
+    """Memory of a GPU that there is not, each piece right behind the one before."""
 
     start = 1 << 20
 
+    def __init__(self) -> None:
+        self.end = self.start
+
     def filled(self, nbytes: int, pattern: Pattern) -> int:
-        return self.start
+        self.end += nbytes
+        return self.end - nbytes
 
 
 @pytest.mark.parametrize("way", list(WAYS))

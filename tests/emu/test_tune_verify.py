@@ -7,6 +7,8 @@ import pytest
 
 from tilewright.arch import ARCHS
 from tilewright.emu import Emulator
+from tilewright.problems import GemmProblem
+from tilewright.tuning.inputs import Inputs
 from tilewright.tuning.verify import (
     RESULT_BYTES,
     Difference,
@@ -89,6 +91,15 @@ def test_the_pattern_is_the_same_each_time_and_its_values_are_those_stored():
         assert values[0] == values[2] != values[1] == values[3]
         assert (STORE[dtype](values.astype(np.float32)) == one.stored[places % Pattern.LENGTH]).all()
         assert abs(one.values(np.arange(100_000)).std() - 1) < 0.02
+
+
+def test_no_line_of_a_is_one_of_b():
+    """4096 cubed, transposed times plain: one pattern for both, of whatever length, would repeat somewhere."""
+    problem = GemmProblem.dense(4096, 4096, 4096, layout="tn", dtype="bf16")
+    inputs = Inputs(problem, Pattern("bf16"))
+    rows, every = np.arange(256), np.arange(4096)
+    sums = inputs.values("a", 0, np.array([2048]), rows) @ inputs.values("b", 0, rows, every)
+    assert np.abs(sums).max() < 8 * 256**0.5, "a sum of 256 squares is 16 times the root of 256"
 
 
 @pytest.mark.parametrize("extent", [1, 2, 15, 16, 17, 5000])

@@ -26,44 +26,50 @@ def _reaches(matrix: Matrix, rows: int, cols: int, batch: int) -> tuple[int, int
 @dataclass(frozen=True)
 class _Input:
     dtype: str
+    row: str
+    """Of inputs in memory: see Inputs."""
     lies: Matrix
     offset: int
-    """Bytes from the start of a set's part of its dtype to the first element; of an index 0."""
+    """Bytes from the start of a set's part of its row to the first element; of an index 0."""
 
 
 class Inputs:
     """The inputs of a problem, laid out; in memory once `allocate` was called.
 
-    Those of one dtype lie behind one another in memory that repeats the dtype's pattern, set after set:
+    Those of one dtype lie behind one another in memory that repeats the dtype's pattern, set after set, but for B,
+    which has a row and a pattern of its own:
 
-        bf16   | A | B | residual | A | B | residual | ...        f32   | bias | bias | ...
+        bf16   | A | residual | A | residual | ...      bf16 of b   | B | B | ...      f32   | bias | bias | ...
 
-    so no two of a dtype hold the same numbers, and one that takes another's place is found. None is better aligned
-    than the problem says.
+    so no two of a dtype hold the same numbers, and one that takes another's place is found. With one pattern for both
+    operands lines of A met the very same numbers in B: a sum of squares, larger than all that the bound was made for.
+    None is better aligned than the problem says.
     """
 
     def __init__(self, problem: GemmProblem, pattern: Pattern) -> None:
         m, n, k = problem.m, problem.n, problem.k
-        self._patterns = {problem.dtype: pattern}
+        b_row = f"{problem.dtype} of b"
+        self._patterns = {problem.dtype: pattern, b_row: pattern_of(problem.dtype, 1)}
         self._bytes: Counter[str] = Counter()
         self._inputs: dict[str, _Input] = {}
         self._starts: dict[str, int] = {}
         self._count = len(problem.epilogue.operands) if problem.epilogue else 0
         self._add("a", problem.dtype, problem.a, m, k, problem.batch)
-        self._add("b", problem.dtype, problem.b, k, n, problem.batch)
+        self._add("b", problem.dtype, problem.b, k, n, problem.batch, b_row)
         for number, operand in enumerate(problem.epilogue.operands if problem.epilogue else ()):
             self._add(fused_base(number), operand.dtype, operand.matrix, m, n, problem.batch)
 
-    def _add(self, name: str, dtype: str, lies: Matrix, rows: int, cols: int, batch: int) -> None:
+    def _add(self, name: str, dtype: str, lies: Matrix, rows: int, cols: int, batch: int, row: str = "") -> None:
+        row = row or dtype
         if dtype == INDEX:
-            self._inputs[name] = _Input(dtype, lies, 0)
+            self._inputs[name] = _Input(dtype, row, lies, 0)
             return
         item = ITEM_BYTES[dtype]
         before = -sum(min(reach, 0) for reach in _reaches(lies, rows, cols, batch)) * item
-        self._inputs[name] = _Input(dtype, lies, self._bytes[dtype] + before + (lies.alignment - before) % 16)
-        self._bytes[dtype] += rounded_up(footprint(lies, rows, cols, batch, item) + 16)
-        if dtype not in self._patterns:
-            self._patterns[dtype] = pattern_of(dtype)
+        self._inputs[name] = _Input(dtype, row, lies, self._bytes[row] + before + (lies.alignment - before) % 16)
+        self._bytes[row] += rounded_up(footprint(lies, rows, cols, batch, item) + 16)
+        if row not in self._patterns:
+            self._patterns[row] = pattern_of(dtype)
 
     @property
     def bytes(self) -> int:
@@ -72,15 +78,15 @@ class Inputs:
 
     def allocate(self, memory: Memory, count: int) -> None:
         """Raises DeviceError when `count` sets do not fit."""
-        for dtype, nbytes in self._bytes.items():
-            self._starts[dtype] = memory.filled(count * nbytes, self._patterns[dtype])
+        for row, nbytes in self._bytes.items():
+            self._starts[row] = memory.filled(count * nbytes, self._patterns[row])
 
     def address(self, name: str, number: int) -> int:
         """Of an input in set `number`; of an index where it starts, 0."""
         found = self._inputs[name]
         if found.dtype == INDEX:
             return 0
-        return self._starts[found.dtype] + number * self._bytes[found.dtype] + found.offset
+        return self._starts[found.row] + number * self._bytes[found.row] + found.offset
 
     def fused(self, number: int) -> tuple[int, ...]:
         """The addresses of the epilogue's operands in set `number`."""
@@ -91,4 +97,4 @@ class Inputs:
         found = self._inputs[name]
         steps = rows[:, None] * found.lies.row_stride + cols[None, :] * found.lies.col_stride
         places = found.offset // ITEM_BYTES.get(found.dtype, 1) + entry * found.lies.batch_stride + steps
-        return places if found.dtype == INDEX else self._patterns[found.dtype].values(places)
+        return places if found.dtype == INDEX else self._patterns[found.row].values(places)

@@ -100,10 +100,10 @@ class Pattern:
         return ITEM_BYTES[self.dtype]
 
 
-@lru_cache(maxsize=2)
-def pattern_of(dtype: str) -> Pattern:
-    """The pattern of a dtype, made once while it is used."""
-    return Pattern(dtype)
+@lru_cache(maxsize=4)
+def pattern_of(dtype: str, seed: int = 0) -> Pattern:
+    """A pattern, made once while it is used."""
+    return Pattern(dtype, seed)
 
 
 def sample_places(extent: int, count: int, seed: int) -> np.ndarray:
