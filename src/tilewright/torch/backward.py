@@ -29,8 +29,8 @@ class Backward:
     """These are computed by torch's operations; what is in neither is the result's gradient itself."""
     needs_sum: bool
     """Whether anything depends on the sum."""
-    reads: frozenset[str]
-    """Operands of the forward pass that are read."""
+    reads: tuple[bool, ...]
+    """Of each of the expression's operands, whether it is read."""
 
 
 @lru_cache(maxsize=4096)
@@ -58,5 +58,5 @@ def plan_backward(
         derivative, of_sum, of_operands,
         by_product={number: derivative.recorded(number) for number in by_product},
         by_torch=tuple(number for number in wanted if number not in by_product and number not in given),
-        needs_sum=bool(on_sum), reads=frozenset(inputs - {derivative.grad}),
+        needs_sum=bool(on_sum), reads=tuple(name in inputs for name in expression.operands),
     )  # fmt: skip

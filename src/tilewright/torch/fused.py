@@ -186,7 +186,7 @@ def _keep(
     again = plan.needs_sum
     ctx.save_for_backward(
         a if again or of_b else None, b if again or of_a else None, c if again else None,
-        *[x if name in plan.reads else None for name, x in zip(call.expression.operands, operands, strict=True)],
+        *[x if read else None for x, read in zip(operands, plan.reads, strict=True)],
     )  # fmt: skip
     ctx.call, ctx.b_turned = call, lies_turned(b)
     ctx.like = [None if x is None else (x.shape, x.dtype) for x in (a, b, c, *operands)]

@@ -53,14 +53,14 @@ def _on_cpu(
 
 def product_shape(a: torch.Tensor, b: torch.Tensor) -> list[Any]:
     """numpy.matmul's rules. Extents may be symbolic."""
-    rows = list(a.shape[-2:-1]) if a.dim() > 1 else []
-    cols = list(b.shape[-1:]) if b.dim() > 1 else []
-    k, inner = a.shape[-1], b.shape[-2] if b.dim() > 1 else b.shape[0]
+    left, right = a.shape, b.shape
+    k, inner = left[-1], right[-2] if len(right) > 1 else right[0]
     if type(k) is not int or k != inner:
-        torch._check(k == inner, lambda: f"a {tuple(a.shape)} and b {tuple(b.shape)} do not fit")
-    before, beside = a.shape[:-2], b.shape[:-2]
-    batch = torch.broadcast_shapes(before, beside) if before and beside else before or beside
-    return [*batch, *rows, *cols]
+        torch._check(k == inner, lambda: f"a {tuple(left)} and b {tuple(right)} do not fit")
+    if len(right) == 2 and len(left) > 1:
+        return [*left[:-1], right[1]]
+    batch = torch.broadcast_shapes(left[:-2], right[:-2])
+    return [*batch, *left[-2:-1], *(right[-1:] if len(right) > 1 else ())]
 
 
 @matmul_op.register_fake

@@ -1,0 +1,88 @@
+"""Training through tilewright.torch by the kernels themselves, on the emulator: what a GPU is given."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch.nn import functional as F  # noqa: E402
+
+import tilewright as tw  # noqa: E402
+import tilewright.torch as tt  # noqa: E402
+from tilewright import epilogue as ep  # noqa: E402
+from tilewright.torch import fused, product  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def by_kernels(monkeypatch):
+    """CPU tensors go where a GPU's go, and the emulator takes them there."""
+
+    def bare(a, b, c, alpha, beta, out_dtype, how):
+        return product.run(a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, **how._asdict())
+
+    def behind(a, b, c, call, operands):
+        return fused._on_gpu(a, b, c, call.alpha, call.beta, call.out_dtype, call.expression, operands, call.how)
+
+    monkeypatch.setattr(product, "run_product", bare)
+    monkeypatch.setattr(fused, "_run", behind)
+    with tw.emulator():
+        yield
+
+
+def values(*shape: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(dtype).requires_grad_()
+
+
+def gated(acc, bias, r):
+    return ep.silu(acc + bias) * r
+
+
+def many(acc, x, y, z):
+    return ep.gelu(acc * x) * y - z / (1 + acc * acc)
+
+
+CASES = {
+    "bare": ({}, [], lambda acc: acc),
+    "bias": ({}, ["bias"], lambda acc, bias: acc + bias),
+    "scaled": ({}, ["col_scale"], lambda acc, scale: acc * scale),
+    "gelu": ({"activation": "gelu"}, ["bias", "residual"], lambda acc, bias, r: F.gelu(acc + bias) + r),
+    "gated": ({"epilogue": gated}, ["bias", "r"], lambda acc, bias, r: F.silu(acc + bias) * r),
+    "many": (
+        {"epilogue": many}, ["x", "y", "z"], lambda acc, x, y, z: F.gelu(acc * x) * y - z / (1 + acc * acc),
+    ),
+}  # fmt: skip
+LAST = {"bias": 1, "col_scale": 1, "x": 1, "y": 1}
+"""How many of the result's last axes an operand has; by default all."""
+
+
+PLAIN, LAYER, ROW, BATCH = ((9, 6), (6, 11)), ((2, 5, 8), (8, 3)), ((7,), (7, 4)), ((2, 5, 8), (2, 8, 3))
+HALF, SINGLE = torch.bfloat16, torch.float32
+STEPS = [
+    ("bare", HALF, LAYER), ("bias", HALF, PLAIN), ("scaled", SINGLE, BATCH), ("gelu", HALF, LAYER),
+    ("gelu", SINGLE, ROW), ("gated", HALF, BATCH), ("gated", SINGLE, PLAIN), ("many", HALF, PLAIN),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "dtype", "shapes"), STEPS, ids=str)
+def test_a_training_step_by_kernels_has_float64s_result_and_gradients(case, dtype, shapes):
+    options, names, by_torch = CASES[case]
+    a, b = (values(*shape, dtype=dtype, seed=seed) for seed, shape in enumerate(shapes))
+    shape = torch.matmul(a, b).shape
+    c = values(*shape[-1:], dtype=dtype, seed=2)
+    others = [values(*shape[-LAST.get(name, 9) :], dtype=dtype, seed=3 + n) for n, name in enumerate(names)]
+    given = [a, b, c, *others]
+    wide = [x.detach().double().requires_grad_() for x in given]
+    weight = b.mT.contiguous().mT if len(shapes[1]) > 1 else b  # as a layer's weight lies
+    result = tt.matmul(a, weight, c=c, alpha=0.5, beta=-2.0, **dict(zip(names, others, strict=True)), **options)
+    expected = by_torch(0.5 * wide[0] @ wide[1] - 2 * wide[2], *wide[3:])
+    step = 1e-5 if dtype == torch.float32 else 2.0**-7
+    assert result.dtype == dtype
+    torch.testing.assert_close(result.double(), expected, rtol=step, atol=step)
+    mine = torch.autograd.grad(result.sum(), given)  # a gradient of one element, spread over the result
+    for one, x, right in zip(mine, given, torch.autograd.grad(expected.sum(), wide), strict=True):
+        assert one.dtype == x.dtype
+        assert torch.isfinite(one).all()
+        size = max(1.0, float(right.abs().max()))
+        assert float((one.double() - right).abs().max()) <= 2 * step * size
