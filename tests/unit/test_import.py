@@ -46,6 +46,17 @@ def test_matmul_on_numpy_loads_no_array_library():
     assert not {"torch", "cupy", "jax", "rich", "typer"} & set(run(code).split())
 
 
+def test_matmul_on_numpy_does_not_load_masked_arrays():
+    """NumPy loads them when they are first asked for; old ones do so at once."""
+    code = (
+        "import sys, numpy as np, tilewright as tw; before = 'numpy.ma' in sys.modules\n"
+        "a = np.ones((4, 4), np.float32)\n"
+        "with tw.emulator(): tw.matmul(a, a, rung='f01')\n"
+        "print(('numpy.ma' in sys.modules) == before)"
+    )
+    assert run(code) == "True"
+
+
 def test_a_product_loads_nothing_of_attention():
     code = (
         "import sys, tilewright as tw; from tilewright.arch import GPUS; tw.matmul\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from importlib import resources
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -240,7 +240,7 @@ def test_the_choice_does_not_depend_on_the_order_of_a_table():
 
 
 def stored_shipped() -> Stored:
-    return Stored((resources.files("tilewright.tuning") / "shipped" / "h200.json").read_bytes())
+    return Stored(Path(tables.__file__).with_name("shipped").joinpath("h200.json").read_bytes())
 
 
 @pytest.fixture

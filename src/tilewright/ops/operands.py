@@ -149,7 +149,8 @@ def _element_strides(name: str, shape: Sequence[int], byte_strides: Sequence[int
 
 
 def _from_numpy(array: np.ndarray, name: str) -> Operand:
-    if isinstance(array, np.ma.MaskedArray):
+    masked = sys.modules.get("numpy.ma")  # loaded wherever an array is masked; np.ma would load it, which takes a while
+    if masked is not None and isinstance(array, masked.MaskedArray):
         advice = "Pass another out, or none." if name == "out" else f"Fill it: {name}.filled(0)."
         raise InvalidOperand(f"{name} is a masked array, and the mask would be ignored. {advice}")
     dtype = SHORT_NAMES.get(array.dtype.name, "") if array.dtype.isnative else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 
 from ..arch import Gpu
@@ -52,7 +51,7 @@ def _newest_driver(gpu: str, folder: Path) -> str:
 def shipped(gpu: str) -> Mapping[str, AnyEntry]:
     """The pre-tuned table of a GPU; empty where none ships. Raises CacheError, or later where it is damaged within."""
     name = gpu.lower().replace(" ", "_") + ".json"
-    place = resources.files(__package__) / "shipped" / name
+    place = Path(__file__).with_name("shipped") / name
     return Stored(place.read_bytes()) if place.is_file() else {}
 
 
