@@ -29,6 +29,7 @@ KINDS = {
     "bare": ((), {}, lambda acc: acc),
     "bias": (("bias",), {}, lambda acc, bias: acc + bias),
     "activation": (("bias", "residual"), {"activation": "gelu"}, lambda acc, bias, r: F.gelu(acc + bias) + r),
+    "relu": (("bias",), {"activation": "relu"}, lambda acc, bias: F.relu(acc + bias)),
     "function": (("bias", "r"), {"epilogue": gated}, lambda acc, bias, r: F.silu(acc + bias) * r),
 }
 """By name: operands beside a and b, options, and what torch would do to the product."""
@@ -112,7 +113,7 @@ def test_only_what_needs_a_gradient_is_computed(kind, asked, made):
     result = call(kind, *given)
     made.clear()
     (mine,) = torch.autograd.grad(result.square().sum(), given[asked])
-    needs_sum = {"bare": False, "bias": False, "activation": asked != 3, "function": True}[kind]
+    needs_sum = {"activation": asked != 3, "function": True}.get(kind, False)
     assert len(made) == (asked < 2) + needs_sum
     torch.testing.assert_close(mine, torch.autograd.grad(by_torch(kind, *given).square().sum(), given[asked])[0])
 
@@ -146,13 +147,18 @@ def test_checkpoints_and_hooks_on_saved_tensors_see_them(kind):
 
 @pytest.mark.parametrize(
     ("kind", "kept"),
-    [("bare", [(4, 3), (3, 5)]), ("bias", [(4, 3), (3, 5)]), ("activation", [(4, 3), (3, 5), (5,)])],
+    [
+        ("bare", [(4, 3), (3, 5)]),
+        ("bias", [(4, 3), (3, 5)]),
+        ("activation", [(4, 3), (3, 5), (5,)]),
+        ("relu", [(4, 3), (3, 5), (4, 5)]),
+    ],
 )
 def test_only_what_the_gradients_read_is_kept(kind, kept):
     packed = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: packed.append(tuple(x.shape)) or x, lambda x: x):
         call(kind, *operands(kind))
-    assert packed == kept, "no residual, nothing of the result's size"
+    assert packed == kept, "no residual; nothing of the result's size but behind a relu, which torch's keeps, too"
 
 
 def test_b_is_kept_for_as_gradient_only():
@@ -219,6 +225,8 @@ COSTS = {
     "a residual": (lambda acc, x: x - acc, {"x": (4, 5)}, []),
     "a scale of its own": (lambda acc: 0.3 * acc, {}, []),
     "silu": (lambda acc, x: ep.silu(acc + x), {"x": (5,)}, [H]),
+    "relu": (lambda acc, x: ep.relu(acc + x), {"x": (5,)}, []),
+    "relu of an activation": (lambda acc, x: ep.relu(ep.tanh(acc) + x), {"x": (5,)}, [S, H]),
     "a gate": (lambda acc, x, y: ep.silu(acc + x) * y, {"x": (5,), "y": (4, 5)}, [H, H]),
     "a gate a row": (lambda acc, x, y: ep.silu(acc + x) * y, {"x": (5,), "y": (4, 1)}, [S, H]),
     "three gates": (lambda acc, x, y, z: ep.exp(acc / 4 * x) * y * z, {"x": (5,), "y": (5,), "z": (4, 1)}, [S]),

@@ -7,8 +7,8 @@ from functools import lru_cache
 
 from ..ops.epilogue.codegen import live_nodes
 from ..ops.epilogue.derivative import Derivative, differentiate
-from ..ops.epilogue.recorded import Recorded
-from ..ops.epilogue.trace import FLOAT, Traced
+from ..ops.epilogue.recorded import Recorded, write
+from ..ops.epilogue.trace import FLOAT, Graph, Traced
 
 MOST_PRODUCTS = 2
 """Of operands' gradients by themselves. More would cost more than the sum, made once in float32, and passes over it."""
@@ -60,3 +60,17 @@ def plan_backward(
         by_torch=tuple(number for number in wanted if number not in by_product and number not in given),
         needs_sum=bool(on_sum), reads=tuple(name in inputs for name in expression.operands),
     )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def before_relu(expression: Recorded) -> Recorded | None:
+    """What stands inside a relu that comes last, if its own gradients need no sum: where that was above 0 the result
+    is, so no product has to tell it. None for every other expression."""
+    last = expression.nodes[-1]
+    if last.op != "relu":
+        return None
+    graph = Graph()
+    values = [graph.add(node) for node in expression.nodes]
+    inside = write(graph, values[last.args[0]])
+    needs_sum = plan_backward(inside, True, (True,) * len(inside.operands)).needs_sum
+    return None if needs_sum else inside

@@ -16,7 +16,7 @@ import torch
 from ..errors import InvalidOperand
 from ..ops.epilogue.recorded import Recorded, parse
 from ..ops.matmul import matmul as run
-from .backward import Backward, plan_backward
+from .backward import Backward, before_relu, plan_backward
 from .eager import is_batched, is_eager, wants_gradients
 from .expression import Frame, compute_dtype, evaluate, in_one_operation
 from .product import (
@@ -146,8 +146,9 @@ class TilewrightFusedMatmul(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
         a, b, c, call, *operands = inputs
-        _keep(ctx, a, b, c, call, operands)
-        return _run(a, b, c, call, operands)
+        result = _run(a, b, c, call, operands)
+        _keep(ctx, a, b, c, call, operands, result)
+        return result
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
@@ -158,7 +159,7 @@ class TilewrightFusedMatmul(torch.autograd.Function):
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     a, b, c, alpha, beta, out_dtype, expression, operands, *how = inputs
-    _keep(ctx, a, b, c, Call(alpha, beta, out_dtype, parse(expression), How(*how)), operands)
+    _keep(ctx, a, b, c, Call(alpha, beta, out_dtype, parse(expression), How(*how)), operands, output)
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
@@ -177,9 +178,14 @@ Like = tuple[tuple[int, ...], torch.dtype]
 
 
 def _keep(
-    ctx: Any, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, call: Call, operands: Sequence[torch.Tensor]
-) -> None:
-    """Keep for the backward pass what it will read, and what it must know of all."""
+    ctx: Any, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, call: Call, operands: Sequence[torch.Tensor],
+    result: torch.Tensor,
+) -> None:  # fmt: skip
+    """Keep for the backward pass what it will read, and what it must know of all. Behind a relu it reads the result,
+    as torch's does, and the rest of the expression is left."""
+    inside = before_relu(call.expression)
+    if inside is not None:
+        call = call._replace(expression=inside)
     of_a, of_b, of_c = a.requires_grad, b.requires_grad, c is not None and c.requires_grad
     asked = tuple([x.requires_grad for x in operands])
     plan = plan_backward(call.expression, of_a or of_b or of_c, asked)
@@ -187,6 +193,7 @@ def _keep(
     ctx.save_for_backward(
         a if again or of_b else None, b if again or of_a else None, c if again else None,
         *[x if read else None for x, read in zip(operands, plan.reads, strict=True)],
+        None if inside is None else result,
     )  # fmt: skip
     ctx.call, ctx.b_turned = call, lies_turned(b)
     ctx.like = [None if x is None else (x.shape, x.dtype) for x in (a, b, c, *operands)]
@@ -196,7 +203,9 @@ def _gradients(
     ctx: Any, grad: torch.Tensor, needs: tuple[bool, ...], operands_need: tuple[bool, ...]
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, list[torch.Tensor | None]]:
     """Of a, b, c and the operands."""
-    a, b, c, *operands = ctx.saved_tensors
+    a, b, c, *operands, result = ctx.saved_tensors
+    if result is not None:
+        grad = torch.ops.aten.threshold_backward(grad, result, 0)
     like_a, like_b, like_c, *likes = ctx.like
     call: Call = ctx.call
     names = call.expression.operands
