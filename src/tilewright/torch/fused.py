@@ -205,7 +205,7 @@ def _gradients(
     """Of a, b, c and the operands."""
     a, b, c, *operands, result = ctx.saved_tensors
     if result is not None:
-        grad = torch.ops.aten.threshold_backward(grad, result, 0)
+        grad = torch.ops.aten.threshold_backward.default(grad, result, 0)
     like_a, like_b, like_c, *likes = ctx.like
     call: Call = ctx.call
     names = call.expression.operands
