@@ -6,9 +6,10 @@ import contextlib
 import re
 import shutil
 import struct
+import sys
 import threading
 import time
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -191,8 +192,10 @@ def test_the_wheels_version_is_read_where_there_is_exactly_one(tmp_path, monkeyp
         spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
         monkeypatch.setattr(nvrtc, "find_spec", lambda name, spec=spec: spec)
         assert nvrtc.installed.__wrapped__() == ("", "13.2")[count == 0]
-    monkeypatch.setattr(nvrtc, "find_spec", lambda name: None)
-    assert nvrtc.installed.__wrapped__() == ""
+    monkeypatch.undo()
+    for none in (None, ModuleType("nvidia")):
+        monkeypatch.setitem(sys.modules, "nvidia", none)
+        assert nvrtc.installed.__wrapped__() == ""
 
 
 def test_threads_that_ask_at_once_get_one_compilation(fresh, monkeypatch):

@@ -62,7 +62,10 @@ def installed() -> str:
     The library's own name has the major number alone; the part that it loads beside it has both. What `version` says
     may be another, where another copy is loaded: a key by this one finds what this one compiled, all the same.
     """
-    spec = find_spec("nvidia")
+    try:
+        spec = find_spec("nvidia")
+    except ValueError:  # somebody made a module of that name up
+        spec = None
     folders = spec.submodule_search_locations if spec is not None else None
     beside = [file for folder in folders or () for file in Path(folder).glob("cu*/lib/libnvrtc-builtins.so.*")]
     found = re.fullmatch(r"libnvrtc-builtins\.so\.(\d+\.\d+)", beside[0].name) if len(beside) == 1 else None

@@ -204,8 +204,7 @@ _Words = dict[tuple[int, bool], _Word]
 """By parts of k, and whether operands were packed."""
 
 
-@dataclass(frozen=True)
-class _Miss:
+class _Miss(NamedTuple):
     """How much slower than modelled a result is, in log time; `whole`: its config with k in one part."""
 
     rung: str

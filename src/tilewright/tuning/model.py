@@ -6,7 +6,6 @@ never shown as one. Its rates are shares of a GPU's peaks, fitted to sweeps on a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -35,8 +34,7 @@ MMA_SHARE = {(9, 0): 0.63}
 """Of the tensor peak, that mma.sync reaches: 625 of 989 TFLOP/s measured on an H200, nearly all of it elsewhere."""
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(NamedTuple):
     """Constants of the model, fitted to measured times; of one kind of kernel each."""
 
     share: float
