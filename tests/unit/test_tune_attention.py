@@ -23,7 +23,7 @@ from tilewright.tuning.attention_choice import choose_attention
 from tilewright.tuning.attention_classes import AttentionClass, attention_class_of, attention_distance
 from tilewright.tuning.attention_run import attention_kernels, tune_attention_problems
 from tilewright.tuning.attention_space import explore_attention, predict_attention
-from tilewright.tuning.entries import Entry, Stored, Timed, classes_in, decode, encode
+from tilewright.tuning.entries import Entry, Timed, classes_in, decode, encode, stored
 from tilewright.tuning.store import Store
 from tilewright.tuning.tables import results_changed
 
@@ -120,13 +120,11 @@ def test_results_stand_beside_products_in_one_table(tmp_path):
     both = table(entry(problem(), (WIDE, 1.0), (NARROW, 2.0)), other)
     data = encode(both, "H200", "cuda13")
     assert decode(data) == both
-    stored = Stored(data)
-    assert dict(classes_in(stored, AttentionClass)) == {
-        str(attention_class_of(problem())): attention_class_of(problem())
-    }
-    assert choose_attention(problem(4, 16, 1024), H200, [("here", stored)], []).config == WIDE
-    assert set(stored.decoded) == {str(attention_class_of(problem()))}, "no product was looked at"
-    assert stored == both
+    told = stored(data)
+    assert dict(classes_in(told, AttentionClass)) == {str(attention_class_of(problem())): attention_class_of(problem())}
+    assert choose_attention(problem(4, 16, 1024), H200, [("here", told)], []).config == WIDE
+    assert set(told.decoded) == {str(attention_class_of(problem()))}, "no product was looked at"
+    assert told == both
     store = Store("H200", "cuda13", tmp_path)
     assert store.add(both.values())
     assert Store("H200", "cuda13", tmp_path).table == both

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -18,7 +19,7 @@ from tilewright.problems import GemmProblem
 from tilewright.tuning import tables
 from tilewright.tuning.choice import choose, estimates, neighbours
 from tilewright.tuning.classes import ProblemClass, class_of
-from tilewright.tuning.entries import Entry, Stored, Timed
+from tilewright.tuning.entries import Entry, Timed, stored
 from tilewright.tuning.fused import read_words, with_epilogue
 from tilewright.tuning.model import Model, predict
 from tilewright.tuning.store import Store
@@ -239,8 +240,8 @@ def test_the_choice_does_not_depend_on_the_order_of_a_table():
 # --- what a plan costs ------------------------------------------------------------------------------------------------
 
 
-def stored_shipped() -> Stored:
-    return Stored(Path(tables.__file__).with_name("shipped").joinpath("h200.json").read_bytes())
+def shipped_file() -> Path:
+    return Path(tables.__file__).with_name("shipped") / "h200.json"
 
 
 @pytest.fixture
@@ -263,7 +264,7 @@ def work(monkeypatch) -> Counter[str]:
 
 
 def test_a_plan_for_a_tuned_class_decodes_that_entry_and_models_nothing(work):
-    shipped, asked = stored_shipped(), problem(4096, 4096, 4096)
+    shipped, asked = stored(shipped_file().read_bytes()), problem(4096, 4096, 4096)
     found = choose(asked, H200, [("shipped", shipped)])
     assert found.source == "shipped"
     assert set(shipped.decoded) == {str(class_of(asked))}
@@ -271,8 +272,15 @@ def test_a_plan_for_a_tuned_class_decodes_that_entry_and_models_nothing(work):
     assert work["Rung.why_not"] == len(shipped[str(class_of(asked))].timed)
 
 
+def test_a_plan_for_a_tuned_class_parses_little_of_the_table(monkeypatch):
+    data, parsed, loads = shipped_file().read_bytes(), [], json.loads
+    monkeypatch.setattr(json, "loads", lambda text: parsed.append(len(text)) or loads(text))
+    assert choose(problem(4096, 4096, 4096), H200, [("shipped", stored(data))]).source == "shipped"
+    assert sum(parsed) < len(data) / 4, "classes, and the entry with its configs"
+
+
 def test_a_plan_by_neighbours_decodes_those_models_them_once_and_looks_for_few_refusals(work):
-    shipped, asked = stored_shipped(), problem(1501, 613, 4099)
+    shipped, asked = stored(shipped_file().read_bytes()), problem(1501, 613, 4099)
     near = neighbours(class_of(asked), shipped)
     assert set(shipped.decoded) == {entry.key for _, entry in near}
     assert len(near) == 10

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
 import multiprocessing
 import os
+import re
 import resource
 import time
 import warnings
@@ -18,7 +20,7 @@ from tilewright.ladder import GemmConfig, find_rung
 from tilewright.problems import GemmProblem
 from tilewright.tuning import store as store_module
 from tilewright.tuning.classes import ProblemClass, class_of
-from tilewright.tuning.entries import Entry, Failure, Stored, Timed, classes_in, decode, decode_named, encode, newer
+from tilewright.tuning.entries import Entry, Failure, Timed, classes_in, decode, decode_named, encode, newer, stored
 from tilewright.tuning.store import Store, default_folder, file_name, merge, stored_files
 
 F12 = find_rung("f12")
@@ -107,31 +109,66 @@ def test_what_is_no_table_is_refused_with_the_reason(damage):
         decode(damage(data))
 
 
-def test_a_stored_table_decodes_an_entry_when_it_is_asked_for_and_then_says_what_is_wrong_with_it():
+def of_another_layout(data: bytes) -> bytes:
+    return json.dumps(json.loads(data), indent=1).encode()
+
+
+LAYOUTS = pytest.mark.parametrize("laid_out", [bytes, of_another_layout])
+
+
+@LAYOUTS
+def test_a_stored_table_decodes_an_entry_when_it_is_asked_for_and_then_says_what_is_wrong_with_it(laid_out):
     sound, damaged = entry(), entry(m=512)
-    data = encode(table(sound, damaged), "H200", "cuda13").replace(b'"shape":[512', b'"shape":["x"')
-    stored = Stored(data)
-    assert dict(classes_in(stored, ProblemClass)) == {sound.key: sound.klass, damaged.key: damaged.klass}
-    assert stored.decoded == {}
-    assert stored[sound.key] == sound
-    assert set(stored.decoded) == {sound.key}
-    assert stored[sound.key] is stored[sound.key]
-    assert "no key" not in stored
-    for ask in (lambda: stored[damaged.key], lambda: damaged.key in stored, lambda: len(stored), stored.whole):
+    data = laid_out(encode(table(sound, damaged), "H200", "cuda13").replace(b'"shape":[512', b'"shape":["x"'))
+    found = stored(data)
+    assert (found.gpu, found.driver) == ("H200", "cuda13")
+    assert dict(classes_in(found, ProblemClass)) == {sound.key: sound.klass, damaged.key: damaged.klass}
+    assert found.decoded == {}
+    assert found[sound.key] == sound
+    assert set(found.decoded) == {sound.key}
+    assert found[sound.key] is found[sound.key]
+    assert "no key" not in found
+    for ask in (lambda: found[damaged.key], lambda: damaged.key in found, lambda: len(found), found.whole):
         with pytest.raises(CacheError, match=r"no table of tuning results .*'x'"):
             ask()
 
 
-def test_a_stored_table_has_no_entries_of_another_versions_results_alone():
+@LAYOUTS
+def test_a_stored_table_has_no_entries_of_another_versions_results_alone(laid_out):
     known, other = entry(), entry(m=512)
-    data = encode(table(known), "H200", "cuda13").replace(b'"stages":3', b'"stages":3,"warp_specialised":1')
-    line = encode(table(other), "H200", "cuda13").decode().splitlines()[-1].removesuffix("]}")
-    line = line.replace(line[line.index('"ms":{') + 6 : line.index("}", line.index('"ms":{'))], "")
-    stored = Stored(data.decode().rstrip().removesuffix("]}").encode() + f",{line}]}}".encode())
-    assert {key for key, _ in classes_in(stored, ProblemClass)} == {known.key, other.key}
-    assert (list(stored), len(stored), other.key in stored) == ([known.key], 1, False)
-    assert stored == {known.key: stored[known.key]}
-    assert [timed.ms for timed in stored[known.key].timed] == [1.0]
+    data = encode(table(known, other), "H200", "cuda13")
+    line = next(line for line in data.decode().splitlines() if line.startswith('{"class":{"m":512'))
+    nothing = re.sub(r'"ms":\{[^}]*\}', '"ms":{}', line)
+    found = stored(laid_out(data.replace(line.encode(), nothing.encode())))
+    assert {key for key, _ in classes_in(found, ProblemClass)} == {known.key, other.key}
+    assert (list(found), len(found), other.key in found) == ([known.key], 1, False)
+    assert found == table(known)
+    assert stored(laid_out(encode({}, "H200", "cuda13"))) == {}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[: len(data) // 2],
+        lambda data: b"",
+        lambda data: b"[]",
+        lambda data: b"\xff\xfe" + data,
+        lambda data: data.replace(b'"schema":1', b'"schema":99'),
+        lambda data: data.replace(b'"gpu":"H200"', b'"gpu":1'),
+        lambda data: data.replace(b'{"class"', b'{"klass"'),
+        lambda data: data.replace(b'"dtype":"f32"', b'"dtype":"f33"'),
+        lambda data: data.replace(b'"whole":true', b'"whole":1'),
+        lambda data: data.replace(b'"stages":3', b'"stages":"3"'),
+        lambda data: data.replace(b'"stages":3', b'"stages":3]'),
+        lambda data: data.replace(b":1.0,", b":-1.0,"),
+        lambda data: data.replace(b'"failed":[]', b'"failed":['),
+    ],
+)
+def test_a_damaged_table_is_refused_when_it_is_stored_or_when_its_entry_is_asked_for(damage):
+    data = encode(table(entry()), "H200", "cuda13")
+    assert damage(data) != data
+    with pytest.raises(CacheError, match="no table of tuning results"):
+        stored(damage(data)).get(entry().key)
 
 
 def test_the_newer_result_stands_and_a_finished_one_before_one_that_was_stopped():

@@ -161,51 +161,85 @@ def encode(table: Mapping[str, AnyEntry], gpu: str, driver: str) -> bytes:
     def line(value: Any) -> str:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
-    body = [f'"schema":{SCHEMA},"gpu":{line(gpu)},"driver":{line(driver)}']
-    body.append('"configs":{\n' + ",\n".join(f"{line(key)}:{line(configs[key])}" for key in sorted(configs)) + "}")
-    body.append('"entries":[\n' + ",\n".join(line(entry) for entry in entries) + "]")
-    return ("{" + ",\n".join(body) + "}\n").encode()
+    head = f'{{"schema":{SCHEMA},"gpu":{line(gpu)},"driver":{line(driver)}'
+    rows = ",\n".join(f"{line(key)}:{line(configs[key])}" for key in sorted(configs))
+    return (head + _CONFIGS + rows + _ENTRIES + ",\n".join(line(entry) for entry in entries) + _END).encode()
+
+
+_CONFIGS, _ENTRIES, _END = ',\n"configs":{\n', '},\n"entries":[\n', "]}\n"
+
+
+def _by_rows(data: bytes) -> dict[str, Any]:
+    """A table's JSON with each config and entry still as text, where it is laid out as `encode` does; else all parsed.
+
+    JSON's own text holds no line ends, so a row ends where its line does. Parsing all takes three times as long.
+    """
+    text = data.decode()
+    head, _, rest = text.partition(_CONFIGS)
+    configs, _, entries = rest.partition(_ENTRIES)
+    if not entries.endswith(_END):
+        return dict(json.loads(text))
+    rows = (row.partition('":') for row in configs.split(",\n") if row)
+    return json.loads(head + "}") | {
+        "configs": {key[1:]: row for key, _, row in rows},  # names are hashes (_id): nothing is escaped in them
+        "entries": [row for row in entries.removesuffix(_END).split(",\n") if row],
+    }
+
+
+def _parsed(row: Any) -> Any:
+    return json.loads(row) if isinstance(row, str) else row
+
+
+def _class_in(entry: Any) -> dict[str, Any]:
+    """The class of an entry, of one that is still text without parsing the rest: it stands first."""
+    if not isinstance(entry, str):
+        return dict(entry["class"])
+    start, _, rest = entry.partition(":")
+    if start != '{"class"':
+        raise ValueError(f"an entry that begins {entry[:20]!r}")
+    return dict(json.loads(rest[: rest.index("}") + 1]))
 
 
 class Stored(Mapping[str, AnyEntry]):
     """A table as its JSON has it: an entry is decoded when it is first asked for, since a plan asks for few of them.
 
-    Raises CacheError: at once for what is no JSON or another schema; for damaged classes when one of their op is asked
-    for; for a damaged entry when that is. Entries without a result that this version knows are not there.
+    `found`: the JSON, parsed or by rows (`stored`). Raises CacheError: at once for what is no table or of another
+    schema; for damaged classes when one of their op is asked for; for a damaged entry when that is. Entries without a
+    result that this version knows are not there.
     """
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, found: Any) -> None:
         with _saying_what_is_wrong():
-            found = json.loads(data)
             if found["schema"] != SCHEMA:
                 raise ValueError(f"schema {found['schema']!r} instead of {SCHEMA}")
             self.gpu, self.driver = found["gpu"], found["driver"]
             if not isinstance(self.gpu, str) or not isinstance(self.driver, str):
                 raise TypeError("gpu and driver must be text")
             self._configs: dict[str, Any] = dict(found["configs"].items())
-            self._values: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
-            for values in found["entries"]:
-                self._values["d_head" in values["class"]].append(values)
-        self._entries: dict[bool, dict[str, tuple[Any, dict[str, Any]]]] = {}
+            self._rows: dict[bool, list[tuple[dict[str, Any], Any]]] = {False: [], True: []}
+            for row in found["entries"]:
+                klass = _class_in(row)
+                self._rows["d_head" in klass].append((klass, row))
+        self._entries: dict[bool, dict[str, tuple[Any, Any]]] = {}
         self._known: dict[str, _Known | None] = {}
         self.decoded: dict[str, AnyEntry] = {}
         """Those that were asked for."""
 
-    def of_op(self, attention: bool) -> dict[str, tuple[Any, dict[str, Any]]]:
-        """(class, what the file says) of all entries for attention, or for products, by key."""
+    def of_op(self, attention: bool) -> dict[str, tuple[Any, Any]]:
+        """(class, row) of all entries for attention, or for products, by key."""
         if attention not in self._entries:
             read = _attention_class if attention else ProblemClass.from_dict
             with _saying_what_is_wrong():
-                pairs = [(read(values["class"]), values) for values in self._values[attention]]
+                pairs = [(read(klass), row) for klass, row in self._rows[attention]]
             self._entries[attention] = {str(pair[0]): pair for pair in pairs}
         return self._entries[attention]
 
     def __getitem__(self, key: str) -> AnyEntry:
         entry = self.decoded.get(key)
         if entry is None:
-            klass, values = self.of_op(key.startswith(ATTENTION))[key]
+            klass, row = self.of_op(key.startswith(ATTENTION))[key]
             with _saying_what_is_wrong():
-                entry = _entry(klass, values, self._config)
+                entry = _entry(klass, _parsed(row), self._config)
             entry = self.decoded.setdefault(key, entry)  # a thread beside us may have been first
         if not entry.timed:
             raise KeyError(key)
@@ -219,7 +253,7 @@ class Stored(Mapping[str, AnyEntry]):
 
     def _config(self, name: str) -> _Known | None:
         if name not in self._known:
-            self._known[name] = _config(self._configs[name])
+            self._known[name] = _config(_parsed(self._configs[name]))
         return self._known[name]
 
     def whole(self) -> Table:
@@ -250,13 +284,22 @@ def decode(data: bytes) -> Table:
 
     Configs with fields that this version does not know are left out: a newer version may have written them.
     """
-    return Stored(data).whole()
+    return decode_named(data)[0]
 
 
 def decode_named(data: bytes) -> tuple[Table, str, str]:
     """(entries, GPU, driver) of a table's JSON. See decode."""
-    stored = Stored(data)
-    return stored.whole(), stored.gpu, stored.driver
+    with _saying_what_is_wrong():
+        found = json.loads(data)
+    table = Stored(found)
+    return table.whole(), table.gpu, table.driver
+
+
+def stored(data: bytes) -> Stored:
+    """A table's JSON, of which only what is asked for is looked at. Raises CacheError, as Stored says."""
+    with _saying_what_is_wrong():
+        found = _by_rows(data)
+    return Stored(found)
 
 
 _Known = tuple[str, Any, tuple[str, ...]]

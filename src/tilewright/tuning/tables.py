@@ -9,7 +9,7 @@ from pathlib import Path
 from ..arch import Gpu
 from ..errors import CacheError, DeviceError
 from .choice import Source
-from .entries import AnyEntry, Stored
+from .entries import AnyEntry, stored
 from .store import Store, default_folder, file_name, stored_files
 
 TUNED_HERE, SHIPPED = "tuned here", "shipped with the package"
@@ -52,7 +52,7 @@ def shipped(gpu: str) -> Mapping[str, AnyEntry]:
     """The pre-tuned table of a GPU; empty where none ships. Raises CacheError, or later where it is damaged within."""
     name = gpu.lower().replace(" ", "_") + ".json"
     place = Path(__file__).with_name("shipped") / name
-    return Stored(place.read_bytes()) if place.is_file() else {}
+    return stored(place.read_bytes()) if place.is_file() else {}
 
 
 def sources_for(gpu: Gpu) -> list[Source]:
