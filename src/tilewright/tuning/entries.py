@@ -145,7 +145,7 @@ def encode(table: Mapping[str, AnyEntry], gpu: str, driver: str) -> bytes:
     configs = {_id(timed): _named(timed) for entry in table.values() for timed in entry.timed}
     entries = [
         {
-            "class": entry.klass.to_dict(),
+            "class": entry.klass.to_dict(),  # first: _class_in
             "shape": list(entry.shape),
             "ms": {_id(timed): float(f"{timed.ms:.5g}") for timed in entry.timed},
             "failed": [[f.rung, f.config, f.kind, f.reason] for f in entry.failed],

@@ -6,6 +6,7 @@ never shown as one. Its rates are shares of a GPU's peaks, fitted to sweeps on a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from .. import program
 from ..arch import Gpu
 from ..cost import tiles_of
 from ..jit import Resources
+from ..jit.source import Constant
 from ..ladder import rungs_of
 from ..ladder.rung import GemmConfig, Rung, ceil_div, vector_out
 from ..occupancy import occupancy
@@ -248,7 +250,7 @@ class _Step:
         self.shared_us = (reads + self.carried) / (_SHARED_BYTES * clock)
         reading = 2 if rung.warpgroups and config.min_blocks == 1 else 1  # buffers that products read, not copies fill
         self.in_flight = max(config.stages - reading, 1) * self.brought
-        self.single_us = _single_elements(problem, rung, config, edge) * tile_k / (fit.elements_a_clock * clock)
+        self.single_us = _single_elements(problem, rung, config, edge, facts) * tile_k / (fit.elements_a_clock * clock)
 
     def us(self, beside: int, sms: int) -> tuple[float, ...]:
         """Microseconds by each of _BOUNDS, `beside` blocks sharing an SM, on so many SMs."""
@@ -266,12 +268,13 @@ class _Step:
         return arithmetic, self.shared_us, self.carried / l2_a_sm, latency, single
 
 
-def _single_elements(problem: GemmProblem, rung: Rung, config: GemmConfig, edge: bool) -> int:
-    """Elements of a step of 1 along k that a block copies one by one. `edge`: as Rung.edge."""
+def _single_elements(
+    problem: GemmProblem, rung: Rung, config: GemmConfig, edge: bool, facts: Mapping[str, Constant]
+) -> int:
+    """Elements of a step of 1 along k that a block copies one by one. `edge`, `facts`: as Rung.edge, own_constants."""
     if rung.splits:
         return 0
     item = ITEM_BYTES[problem.dtype]
-    facts = rung.own_constants(config, problem) if item == 4 else {}
     total = 0
     for name, matrix, rows, cols, extent in (
         ("a", problem.a, problem.m, problem.k, config.tile_m), ("b", problem.b, problem.k, problem.n, config.tile_n),
