@@ -107,7 +107,7 @@ def test_a_slope_that_dies_away_keeps_its_digits(name):
 def everything(acc, x, y, row, col):
     one = ep.exp(acc / 4) - ep.log(acc * acc + 1) + ep.sqrt(y * y + 1) * ep.rsqrt(x * x + 2)
     two = ep.tanh(acc) * ep.erf(x) + ep.sigmoid(y) * ep.silu(acc) - ep.gelu(acc) / (1 + ep.gelu_tanh(y) ** 2)
-    three = abs(acc) * ep.relu(x) + ep.maximum(acc, y) * ep.minimum(x, 0.25) + ep.where(acc < x, -y, 3 * x)
+    three = abs(acc) * ep.relu(x) + ep.maximum(acc, y) * ep.minimum(x, y) + ep.where(acc < x, -y, 3 * x)
     return one + two - three * ep.where((row + 2 * col) % 3 == 1, 1.0, acc) + acc * row
 
 

@@ -86,16 +86,21 @@ def test_the_named_operands_are_as_told_with_their_gradients(activation):
     assert torch.autograd.gradcheck(fused, given)
 
 
-def test_a_tie_of_maximum_gives_each_side_half_and_relu_of_zero_nothing():
-    a = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
-    b, x = torch.ones(3, 2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    tt.matmul(
-        a, torch.ones(3, 2, dtype=torch.float64), epilogue=lambda acc, x: ep.maximum(acc, x), x=x
-    ).sum().backward()
-    torch.testing.assert_close(x.grad, torch.ones_like(x))
-    a.grad = None
-    tt.matmul(a, b, activation="relu").sum().backward()
-    torch.testing.assert_close(a.grad, torch.zeros_like(a))
+@pytest.mark.parametrize("function", [ep.maximum, ep.minimum])
+def test_a_tie_gives_each_side_half(function):
+    a, b, x = values(2, 3), values(3, 4), values(4)
+    with torch.no_grad():
+        a.zero_()
+        x.zero_()
+    mine = torch.autograd.grad(tt.matmul(a, b, epilogue=lambda acc, x: function(acc, x), x=x).sum(), (a, x))
+    torch.testing.assert_close(mine, ((b.sum(1) / 2).expand(2, 3), torch.ones_like(x)))
+
+
+def test_relu_of_zero_gives_nothing():
+    a, b = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True), torch.ones(3, 2, dtype=torch.float64)
+    for function in (ep.relu, lambda x: ep.relu(x) * 2):  # by its result, and by the sum
+        (mine,) = torch.autograd.grad(tt.matmul(a, b, epilogue=lambda acc, f=function: f(acc)).sum(), a)
+        assert torch.equal(mine, torch.zeros_like(a))
 
 
 def test_values_and_indices_are_those_of_the_kernel():
