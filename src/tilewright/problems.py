@@ -54,12 +54,9 @@ class Matrix:
 
     def vector_bytes(self, rows: int, cols: int, item_bytes: int) -> int:
         """The widest power of two up to 16 that divides the address of every line's start (bytes)."""
-        pitch = self.row_stride if self.unit(rows, cols) == "col" else self.col_stride
-        lines = rows if self.unit(rows, cols) == "col" else cols
-        width = gcd(16, self.alignment)
-        if lines > 1:
-            width = gcd(width, pitch * item_bytes)
-        return gcd(width, self.batch_stride * item_bytes)
+        by_rows = self.unit(rows, cols) == "col"
+        pitch, lines = (self.row_stride, rows) if by_rows else (self.col_stride, cols)
+        return gcd(16, self.alignment, pitch * item_bytes if lines > 1 else 0, self.batch_stride * item_bytes)
 
     def whole_sectors(self, rows: int, cols: int, item_bytes: int) -> bool:
         """Whether all lines start at multiples of 32 bytes, a sector, if the first one does."""

@@ -131,17 +131,20 @@ def _narrow(klass: ProblemClass) -> str:
     return klass.access.replace("h", "w")
 
 
+def _apart(extent: int, other: int) -> float:
+    """1 for a factor of two."""
+    return (log2(max(extent, 1)) - log2(max(other, 1))) ** 2
+
+
 def distance(one: ProblemClass, other: ProblemClass) -> float:
     """How far two classes are apart: about 1 for a factor of two in one extent; infinite where kernels differ."""
     if one.dtype != other.dtype and {one.dtype, other.dtype} != _HALVES:
         return float("inf")
     if one.precision != other.precision:
         return float("inf")
-    total = sum(
-        weight * (log2(max(a, 1)) - log2(max(b, 1))) ** 2
-        for a, b, weight in (
-            (one.m, other.m, 1.0), (one.n, other.n, 1.0), (one.k, other.k, 0.5), (one.batch, other.batch, 0.7),
-        )
+    total = (
+        _apart(one.m, other.m) + _apart(one.n, other.n)
+        + 0.5 * _apart(one.k, other.k) + 0.7 * _apart(one.batch, other.batch)
     )  # fmt: skip
     for differs, cost in (
         (one.dtype != other.dtype, 0.01),
