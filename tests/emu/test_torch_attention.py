@@ -84,6 +84,25 @@ def test_gradients_are_those_of_the_formula(sq, sk, options):
         assert (ours.grad.double() - theirs.grad).abs().max() <= 1e-2 * max(1.0, theirs.grad.abs().max().item())
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_gradients_of_gradients_are_those_of_the_formula(shared):
+    given = tensors(hk=4, sq=7, sk=7, grad=True)
+    wide = [x.detach().double().requires_grad_() for x in given]
+    if shared:
+        given, wide = [given[0]] * 3, [wide[0]] * 3
+    options = {"is_causal": True, "softcap": 1.5}  # by operations that have them
+    with tw.emulator():
+        out = tw.torch.attention(*given, **options)
+    assert out.grad_fn.name() == "TilewrightAttentionBackward"
+    found = []
+    for result, leaves in ((out, given), (plain(*wide, **options), wide)):
+        first = torch.autograd.grad(result.double().square().sum(), leaves, create_graph=True)
+        found.append(torch.autograd.grad(sum(x.double().square().sum() for x in first), leaves))
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.isfinite(ours).all()
+        assert (ours.double() - theirs).abs().max() <= 2e-2 * max(1.0, theirs.abs().max().item())
+
+
 def plain(q, k, v, bias=None, is_causal=False, window=(-1, -1), softcap=0.0):
     """The definition, with empty rows 0."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))

@@ -1,7 +1,8 @@
-"""Attention for torch: a custom operator with fake tensors and a gradient, and torch's own signature upon it.
+"""Attention for torch: at once in eager mode, else a custom operator, both with one gradient; torch's own signature.
 
 The gradient recomputes with torch's operators: by scaled_dot_product_attention where there is no soft cap, else step
-by step in float32. It takes memory for rows of q x rows of k where the mask is more than a plain causal one.
+by step in float32. It takes memory for rows of q x rows of k where the mask is more than a plain causal one. It has a
+gradient itself where torch's operators have one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ..jit.launch import current_executor
 from ..ladder.attention_rung import D_HEADS
 from ..ops.attention import attention as run
 from ..ops.attention_call import read_window
+from .eager import is_eager, wants_gradients
 from .transforms import refuse_transforms
 
 
@@ -109,16 +111,18 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    q, k, v, bias = ctx.saved_tensors
     asked = [n for n in range(4) if ctx.needs_input_grad[n]]
-    with torch.enable_grad():
-        given: list[Any] = [None if x is None else x.detach() for x in (q, k, v, bias)]
+    again = torch.is_grad_enabled()  # a gradient of the gradient is asked for
+    # views, so that one tensor that is q and k gets the gradient of each
+    given: list[Any] = [None if x is None else x.view_as(x) if again else x.detach() for x in ctx.saved_tensors]
+    if not again:
         for n in asked:
             given[n].requires_grad_()
+    with torch.enable_grad():
         out, seen = recompute(*given, *ctx.options)
     if seen is not None:
         grad = grad.masked_fill(~seen, 0)
-    found = torch.autograd.grad(out, [given[n] for n in asked], grad)
+    found = torch.autograd.grad(out, [given[n] for n in asked], grad, create_graph=again)
     by_input: list[Any] = [None] * 9
     for n, gradient in zip(asked, found, strict=True):
         by_input[n] = gradient
@@ -126,6 +130,20 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)
+
+
+class TilewrightAttention(torch.autograd.Function):
+    """Attention in eager mode: the operator's gradient at a part of its host time."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        result = _direct(*inputs)
+        _save(ctx, inputs, result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        return _differentiate(ctx, grad)
 
 
 def attention(
@@ -143,10 +161,10 @@ def attention(
     left, right = read_window(window)
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else float(scale)
     arguments = (q, k, v, bias, is_causal, scale, left, right, float(softcap))
-    if torch.compiler.is_compiling() or type(q) not in (Tensor, torch.nn.Parameter):
+    given = (q, k, v) if bias is None else (q, k, v, bias)
+    if not is_eager(given):
         return _forward(*arguments)
-    wanted = any(x is not None and x.requires_grad for x in (q, k, v, bias))
-    return _forward(*arguments) if wanted and torch.is_grad_enabled() else _direct(*arguments)
+    return TilewrightAttention.apply(*arguments) if wants_gradients(given) else _direct(*arguments)
 
 
 _said: set[str] = set()
