@@ -1,8 +1,8 @@
 """A product with an epilogue for torch, with gradients: at once where nothing has to see it, else as an operator.
 
 The operator takes the expression as text. The backward pass has the expression's derivative as expressions, too: where
-one depends on the sum it is the epilogue of a product that makes the sum again, so that neither pass keeps or writes
-anything of the result's size but gradients (backward.py).
+one depends on the sum it is the epilogue of a product that makes the sum again, so that nothing of the result's size is
+kept for it (behind a relu the result itself is) and nothing but a gradient written (backward.py).
 """
 
 from __future__ import annotations

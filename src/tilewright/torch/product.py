@@ -1,6 +1,6 @@
 """The product for torch, with gradients: at once where nothing has to see it, else as an operator.
 
-`product` chooses. In eager mode gradients go through an autograd.Function, which costs the host a tenth of what an
+`product` chooses. In eager mode gradients go through an autograd.Function, which costs the host a part of what an
 operator's do; what traces (torch.compile, fake tensors, modes, subclasses) gets the operator. Both share one backward.
 """
 
