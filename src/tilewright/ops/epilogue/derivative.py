@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from .expression import INDICES
-from .functions import erf, exp, sigmoid, where
+from .functions import erf, exp, minimum, sigmoid, where
 from .recorded import Recorded, write
 from .trace import FLOAT, Graph, Node, Traced
 
@@ -67,8 +67,9 @@ def _exactly(like: Traced, value: float) -> Traced:
 Parts = tuple[Traced | None, ...]
 
 # Each rule: g, the gradient of an operation's result z, then z and the operation's arguments; gives their gradients.
-# They are written so that nothing finite becomes infinite or NaN on the way, and that no difference of near numbers is
-# multiplied by a large one. At infinities they are NaN where torch's are.
+# They are written so that nothing finite becomes infinite or NaN on the way, that no difference of near numbers is
+# multiplied by a large one, and that no sum has two products, either of which a compiler could take into an FMA: then
+# bits would depend on the kernel. At infinities they are NaN where torch's are.
 
 
 def _larger(g: Traced, z: Traced, x: Traced, y: Traced) -> Parts:
@@ -88,19 +89,19 @@ def _silu(g: Traced, z: Traced, x: Traced) -> Parts:
 
 
 def _gelu(g: Traced, z: Traced, x: Traced) -> Parts:
-    """The normal distribution up to x, and x times its density there."""
-    below = 0.5 * (1 + erf(x * _exactly(x, math.sqrt(0.5))))
-    return (g * (below + x * (exp(-0.5 * (x * x)) * _exactly(x, 1 / math.sqrt(2 * math.pi)))),)
+    """The normal distribution up to x, and x times its density there; both times 2, until the end."""
+    density = exp(-0.5 * (x * x)) * _exactly(x, math.sqrt(2 / math.pi))
+    return (g * (0.5 * ((1 + erf(x * _exactly(x, math.sqrt(0.5)))) + x * density)),)
 
 
 def _gelu_tanh(g: Traced, z: Traced, x: Traced) -> Parts:
     """Of x sigmoid(v), v = c x + d x^3, which is gelu_tanh: share + x share (1 - share) (c + 3 d x^2). Where x^2 would
-    be infinite share (1 - share) is 0, so it is multiplied by that first."""
+    be infinite share (1 - share) is 0, and any number does for it."""
     c = math.sqrt(8 / math.pi)
     d = 0.044715 * c
     share = sigmoid(x * (_exactly(x, c) + _exactly(x, d) * (x * x)))
-    inner = x * (share * (1 - share))
-    return (g * (share + (inner * _exactly(x, c) + inner * x * x * _exactly(x, 3 * d))),)
+    slope = _exactly(x, c) + _exactly(x, 3 * d) * minimum(x * x, 1e30)
+    return (g * (share + x * (share * (1 - share)) * slope),)
 
 
 _RULES: dict[str, Callable[..., Parts]] = {
