@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import TilewrightError
 from ..lab.record import find_records, went_wrong
-from . import blocks, precision
+from . import blocks, precision, wgmma
 from .cells import DASH, Column, Record, number, percent
 from .cells import config as _config
 from .cells import milliseconds as _milliseconds
@@ -237,11 +237,6 @@ STEPS_PAGE: tuple[Column, ...] = (
     ("NN", _result("ratio_nn", ".3f")),
     ("NT", _result("ratio_nt", ".3f")),
 )
-WGMMA_STEPS_PAGE: tuple[Column, ...] = (
-    ("step", lambda record: str(record["case"]["step"])),
-    ("k 4096", _result("ratio_k4096", ".3f")),
-    ("k 1024", _result("ratio_k1024", ".3f")),
-)
 _ATTENTION_FIGURES: tuple[Column, ...] = (
     ("config", _config),
     ("ms", _milliseconds),
@@ -317,7 +312,9 @@ PAGES: dict[str, tuple[Column, ...]] = {
     "bf16-stalls": STALLS16_PAGE,
     "bf16-counters": COUNTERS_PAGE,
     "bf16-steps": STEPS_PAGE,
-    "bf16-wgmma-steps": WGMMA_STEPS_PAGE,
+    "bf16-wgmma-steps": wgmma.STEPS,
+    "bf16-wgmma-tiles": wgmma.TILES,
+    "bf16-sectors": wgmma.SECTORS,
     "bf16-products": PRODUCTS_PAGE,
     "bf16-cubes": PRODUCTS_PAGE,
     "fp32-products": PRODUCTS_PAGE,
