@@ -204,6 +204,15 @@ def edge_reason(rung: Rung, problem: GemmProblem, config: GemmConfig) -> str:
     return "edge (predicated)"
 
 
+def half_sectors(rung: Rung, problem: GemmProblem, config: GemmConfig) -> str:
+    """Which operands' lines start in the middle of sectors, and what is done about it; "" where none do."""
+    facts = rung.own_constants(config, problem)
+    names = " and ".join(
+        name.upper() for name in "ab" if facts.get(f"{name}_wide") and not facts.get(f"{name}_sectors", True)
+    )
+    return f"; {names} through L1: lines start in the middle of 32-byte sectors" if names else ""
+
+
 def roofline(problem: GemmProblem, gpu: Gpu) -> Roofline:
     """The bound from the peak for the operands' dtype, where it is known, and the bandwidth of device memory."""
     memory = gpu.dram_gb_s * problem.intensity * 1e-3
@@ -227,7 +236,8 @@ def explain_problem(
     wide = plan.rung.vector_bytes > 4 and vector_out(problem)
     resources = plan.rung.compile(product, config, gpu.arch).resources if compile else None
     return Explanation(
-        problem, gpu, gpu_source, plan, edge_reason(plan.rung, product, config),
+        problem, gpu, gpu_source, plan,
+        edge_reason(plan.rung, product, config) + half_sectors(plan.rung, product, config),
         "16-byte vectors" if wide else "less than 16 bytes at a time", launch.grid_on(gpu), launch.block,
         plan.rung.shared_bytes(config, product), launches, bound, resources,
         tuple(stage.name for stage in program.stages), program.workspace_bytes,

@@ -147,6 +147,14 @@ def test_the_workspace_holds_packed_lines_and_parts_apart_from_one_another():
         assert offset % SLOT == 0
 
 
+def test_explain_tells_which_operands_lines_split_sectors():
+    a, b = np.zeros((64, 1000), np.float16), np.zeros((1000, 64), np.float16)
+    told = str(tw.explain(a, b, gpu="H200")).replace("\n         ", " ")
+    assert "; A through L1: lines start in the middle of 32-byte sectors" in told
+    whole = str(tw.explain(np.zeros((64, 1008), np.float16), np.zeros((1008, 64), np.float16), gpu="H200"))
+    assert "through L1" not in whole
+
+
 def test_explain_tells_the_stages_and_what_is_borrowed():
     a, b = np.zeros((4095, 4095), np.float16), np.zeros((4095, 4095), np.float16)
     told = tw.explain(a, b, gpu="H200")
