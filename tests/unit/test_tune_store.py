@@ -78,30 +78,30 @@ def test_a_config_of_a_newer_version_is_left_out_and_the_rest_is_read():
     assert found.unknown == 1
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: data[: len(data) // 2],
-        lambda data: b"",
-        lambda data: b"[]",
-        lambda data: b"\xff\xfe" + data,
-        lambda data: data.replace(b'"schema":1', b'"schema":99'),
-        lambda data: data.replace(b'"shape":[256', b'"shape":["x"'),
-        lambda data: data.replace(b":1.0,", b":-1.0,"),
-        lambda data: data.replace(b":1.0,", b":NaN,"),
-        lambda data: data.replace(b'"stages":3', b'"stages":"3"'),
-        lambda data: data.replace(b'"whole":true', b'"whole":1'),
-        lambda data: data.replace(b'"dtype":"f32",', b""),
-        lambda data: data.replace(b'"dtype":"f32"', b'"dtype":"f33"'),
-        lambda data: data.replace(b'"layout":"nn"', b'"layout":"xn"'),
-        lambda data: data.replace(b'"shape":[256', b'"shape":[0'),
-        lambda data: data.replace(b'"shape":[256', b'"shape":[1e999'),
-        lambda data: data.replace(b'"stages":3', b'"stages":0'),
-        lambda data: data.replace(b'"warp_n":64', b'"warp_n":0'),
-        lambda data: data.replace(b'"rung":"f12_multistage"', b'"rung":12'),
-        lambda data: b"[" * 100_000,
-    ],
-)
+DAMAGES = [
+    lambda data: data[: len(data) // 2],
+    lambda data: b"",
+    lambda data: b"[]",
+    lambda data: b"\xff\xfe" + data,
+    lambda data: data.replace(b'"schema":1', b'"schema":99'),
+    lambda data: data.replace(b'"shape":[256', b'"shape":["x"'),
+    lambda data: data.replace(b":1.0,", b":-1.0,"),
+    lambda data: data.replace(b":1.0,", b":NaN,"),
+    lambda data: data.replace(b'"stages":3', b'"stages":"3"'),
+    lambda data: data.replace(b'"whole":true', b'"whole":1'),
+    lambda data: data.replace(b'"dtype":"f32",', b""),
+    lambda data: data.replace(b'"dtype":"f32"', b'"dtype":"f33"'),
+    lambda data: data.replace(b'"layout":"nn"', b'"layout":"xn"'),
+    lambda data: data.replace(b'"shape":[256', b'"shape":[0'),
+    lambda data: data.replace(b'"shape":[256', b'"shape":[1e999'),
+    lambda data: data.replace(b'"stages":3', b'"stages":0'),
+    lambda data: data.replace(b'"warp_n":64', b'"warp_n":0'),
+    lambda data: data.replace(b'"rung":"f12_multistage"', b'"rung":12'),
+    lambda data: b"[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_what_is_no_table_is_refused_with_the_reason(damage):
     data = encode(table(entry()), "H200", "cuda13")
     assert damage(data) != data
@@ -149,18 +149,10 @@ def test_a_stored_table_has_no_entries_of_another_versions_results_alone(laid_ou
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda data: data[: len(data) // 2],
-        lambda data: b"",
-        lambda data: b"[]",
-        lambda data: b"\xff\xfe" + data,
-        lambda data: data.replace(b'"schema":1', b'"schema":99'),
+        *DAMAGES,
         lambda data: data.replace(b'"gpu":"H200"', b'"gpu":1'),
         lambda data: data.replace(b'{"class"', b'{"klass"'),
-        lambda data: data.replace(b'"dtype":"f32"', b'"dtype":"f33"'),
-        lambda data: data.replace(b'"whole":true', b'"whole":1'),
-        lambda data: data.replace(b'"stages":3', b'"stages":"3"'),
         lambda data: data.replace(b'"stages":3', b'"stages":3]'),
-        lambda data: data.replace(b":1.0,", b":-1.0,"),
         lambda data: data.replace(b'"failed":[]', b'"failed":['),
     ],
 )
