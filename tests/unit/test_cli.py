@@ -135,6 +135,14 @@ def test_explain_says_which_rung_runs_and_why(run):
     assert max(map(len, out.splitlines())) <= 100
 
 
+def test_explain_takes_a_batch_and_the_results_type(run):
+    status, out, _ = run(
+        "explain", "--m", "64", "--n", "64", "--k", "64", "--batch", "3", "--dtype", "f16", "--out-dtype", "f32"
+    )
+    assert status == 0
+    assert "3 x [64 x 64] @ [64 x 64] in f16 to f32" in out
+
+
 def test_doctor_names_what_is_missing_and_how_to_get_it(run, tmp_path):
     status, out, _ = run("doctor", "--json", tmp_path / "d.json")
     assert status == 0

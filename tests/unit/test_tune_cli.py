@@ -79,12 +79,25 @@ def test_a_dry_run_prints_the_order_and_what_was_pruned_and_no_time(tmp_path):
         assert unit not in done.stdout
 
 
+def test_a_batch_and_the_results_type_are_tuned_as_they_are_named(tmp_path):
+    done = run(
+        tmp_path, "--shapes", "512x512x64x48", "--dtype", "bf16", "--out-dtype", "f32", "--keep", "2", "--dry-run"
+    )
+    assert done.returncode == 0
+    assert "bf16 to f32 nn 512 x 512 x 64 x48 on H200" in done.stdout
+    assert " 768 " in done.stdout, "48 batches of 16 tiles"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ((), "nothing to tune: give --shapes"),
         (("--shapes", "64x64"), "'64x64' is no m x n x k"),
         (("--shapes", "64xax64"), "'64xax64' is no m x n x k"),
+        (("--shapes", "64x64x64x2x2"), "is no m x n x k, or m x n x k x batch"),
+        (("--shapes", "64x64x64x0", "--dry-run"), "batch=0: sizes must be at least 1"),
+        (("--shapes", "64x64x64", "--out-dtype", "f8", "--dry-run"), "dtype 'f8' is not supported"),
+        (("--attention", "1x4x64x64", "--out-dtype", "f32", "--dry-run"), "--out-dtype are of products"),
         (("--shapes", "0x64x64"), "m=0: sizes must be at least 1"),
         (("--shapes", "64x64x64", "--layout", "nq"), "layout 'nq' is not one of"),
         (("--shapes", "64x64x64", "--gpu", "Voodoo"), "Known: "),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,7 @@ LONG_S = 60.0
 
 Layout = Annotated[str, typer.Option(help="A then B: n row-major, t transposed in memory.")]
 Dtype = Annotated[str, typer.Option(help="Type of the operands.")]
+OutDtype = Annotated[str | None, typer.Option(help="Type of the result. Default: the operands'.")]
 Precision = Annotated[str, typer.Option(help="Of f32 operands: ieee, tf32 or fp32x3 (docs/precision.md).")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the records to this file.", metavar="FILE")]
 
@@ -72,14 +74,17 @@ def gemm(
     keep(climb_emulator(steps, named) if no_gpu else climb_gpu(steps, seconds, others), json_file)
 
 
-def dense_problem(sizes: list[int], layout: str, dtype: str, precision: str = "ieee") -> GemmProblem:
+def dense_problem(
+    sizes: Sequence[int], layout: str, dtype: str, precision: str = "ieee", out_dtype: str | None = None
+) -> GemmProblem:
+    """`sizes`: m, n, k, and how many such products if not one."""
     from ..problems import GemmProblem
 
-    m, n, k = sizes
-    for name, extent in (("m", m), ("n", n), ("k", k)):
+    m, n, k, batch = (*sizes, 1)[:4]
+    for name, extent in (("m", m), ("n", n), ("k", k), ("batch", batch)):
         if extent < 1:
             raise InvalidOperand(f"{name}={extent}: sizes must be at least 1.")
-    return GemmProblem.dense(m, n, k, layout=layout, dtype=dtype, precision=precision)
+    return GemmProblem.dense(m, n, k, layout=layout, batch=batch, dtype=dtype, out_dtype=out_dtype, precision=precision)
 
 
 def _title(problem: GemmProblem) -> str:
@@ -129,7 +134,9 @@ def explain(
     k: Annotated[int, typer.Option(help="Length of the sums.")],
     layout: Layout = "nn",
     dtype: Dtype = "f32",
+    out_dtype: OutDtype = None,
     precision: Precision = "ieee",
+    batch: Annotated[int, typer.Option(help="How many such products.")] = 1,
     rung: Annotated[str | None, typer.Option(help="A rung to run instead of the plan's choice.")] = None,
     gpu: Annotated[str, typer.Option(help="The GPU to plan for.")] = DEFAULT_GPU,
     compiled: Annotated[bool, typer.Option("--compile", help="Compile it too: registers and spills.")] = False,
@@ -139,5 +146,5 @@ def explain(
     from ..ladder import find_rung
 
     chosen = find_rung(rung).id if rung is not None else None
-    problem = dense_problem([m, n, k], layout, dtype, precision)
+    problem = dense_problem((m, n, k, batch), layout, dtype, precision, out_dtype)
     print(explain_problem(problem, find_gpu(gpu), "named with --gpu", chosen, compile=compiled))

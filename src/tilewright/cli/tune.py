@@ -14,7 +14,7 @@ from ..arch import DEFAULT_GPU, GPUS, Gpu, find_gpu
 from ..errors import CacheError, InvalidOperand, TilewrightError
 from .climb import why_no_gpu
 from .console import Progress, console, note
-from .ladder import dense_problem
+from .ladder import OutDtype, dense_problem
 
 if TYPE_CHECKING:
     from ..attention_problem import AttentionProblem
@@ -34,7 +34,12 @@ EXAMPLES = (
 
 
 def tune(
-    shapes: Annotated[str, typer.Option(help="m x n x k, several with commas: 4096x4096x4096,1x8192x8192.")] = "",
+    shapes: Annotated[
+        str,
+        typer.Option(
+            help="m x n x k, or m x n x k x batch; several with commas: 4096x4096x4096,1x8192x8192,512x512x64x48."
+        ),
+    ] = "",
     attention: Annotated[
         str, typer.Option(help="batch x heads x length x d_head, with commas; 32/8 heads: 32 of queries, 8 of keys.")
     ] = "",
@@ -42,6 +47,7 @@ def tune(
     dtype: Annotated[
         str | None, typer.Option(help="Types of the operands, with commas. Default: f32, for attention bf16.")
     ] = None,
+    out_dtype: OutDtype = None,
     precision: Annotated[str, typer.Option(help="Of f32 operands: ieee, tf32 or fp32x3.")] = "ieee",
     layout: Annotated[str, typer.Option(help="A then B: n row-major, t transposed; several with commas.")] = "nn",
     epilogue: Annotated[
@@ -80,8 +86,8 @@ def tune(
         raise InvalidOperand("--shapes and --attention: tune one after the other, since --rungs and --dtype differ.")
     if epilogue and not shapes:
         raise InvalidOperand("--epilogue is of products. Give --shapes, or leave it away.")
-    if attention and (precision, layout) != ("ieee", "nn"):
-        raise InvalidOperand("--precision and --layout are of products. Give --shapes, or leave them away.")
+    if attention and (precision, layout, out_dtype) != ("ieee", "nn", None):
+        raise InvalidOperand("--precision, --layout and --out-dtype are of products. Give --shapes or leave them away.")
     if causal and not attention:
         raise InvalidOperand("--causal is of attention. Give --attention, or leave it away.")
     kind: _Products | _Attention
@@ -89,7 +95,8 @@ def tune(
     if attention:
         kind, problems = _Attention(rungs, keep), _attention_problems(attention, dtype or "bf16", causal)
     else:
-        kind, problems = _Products(rungs, keep), _problems(shapes, dtype or "f32", layout, precision, epilogue)
+        kind = _Products(rungs, keep)
+        problems = _problems(shapes, dtype or "f32", layout, precision, out_dtype, epilogue)
     if not (problems or listed or export or import_file or merge_file):
         raise InvalidOperand(
             "nothing to tune: give --shapes, such as 4096x4096x4096, or --attention; or --list, --export, --import, "
@@ -118,17 +125,21 @@ def tune(
         raise typer.Exit(1)
 
 
-def _problems(shapes: str, dtypes: str, layouts: str, precision: str, epilogue: str) -> list[GemmProblem]:
+def _problems(
+    shapes: str, dtypes: str, layouts: str, precision: str, out_dtype: str | None, epilogue: str
+) -> list[GemmProblem]:
     found: list[GemmProblem] = []
     for shape in filter(None, (part.strip() for part in shapes.split(","))):
         try:
             sizes = [int(extent) for extent in shape.lower().split("x")]
         except ValueError:
             sizes = []
-        if len(sizes) != 3:
-            raise InvalidOperand(f"--shapes: {shape!r} is no m x n x k. Write 4096x4096x4096, several with commas.")
+        if len(sizes) not in (3, 4):
+            raise InvalidOperand(
+                f"--shapes: {shape!r} is no m x n x k, or m x n x k x batch. Write 4096x4096x4096, several with commas."
+            )
         found += [
-            dense_problem(sizes, lay.strip(), d.strip(), precision)
+            dense_problem(sizes, lay.strip(), d.strip(), precision, out_dtype)
             for d in dtypes.split(",")
             for lay in layouts.split(",")
         ]

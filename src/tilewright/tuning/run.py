@@ -90,9 +90,11 @@ def kernel_set(kind: str, fused: bool = False) -> str:
 
 
 def name_of(problem: GemmProblem) -> str:
-    """Such as bf16 nn 4096 x 4096 x 1024, silu(acc + bias)."""
+    """Such as bf16 nn 4096 x 4096 x 1024, silu(acc + bias); bf16 to f32 nt 512 x 512 x 64 x48."""
+    out = f" to {problem.out_dtype}" if problem.out_dtype != problem.dtype else ""
+    batch = f" x{problem.batch}" if problem.batch != 1 else ""
     fused = f", {problem.epilogue.description}" if problem.epilogue is not None else ""
-    return f"{problem.kind} {problem.layout} {problem.m} x {problem.n} x {problem.k}{fused}"
+    return f"{problem.kind}{out} {problem.layout} {problem.m} x {problem.n} x {problem.k}{batch}{fused}"
 
 
 class Measures(Measurer[Any], Protocol):
