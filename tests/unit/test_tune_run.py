@@ -10,6 +10,7 @@ import time
 import types
 import warnings
 from concurrent.futures import Future
+from dataclasses import replace
 
 import pytest
 
@@ -182,11 +183,26 @@ def test_a_product_with_an_epilogue_is_measured_with_it_and_stored_beside_the_ba
 
 def test_one_result_serves_all_epilogues_of_a_class_until_it_is_asked_for_again(world, store):
     tune(store, fused())
-    (known,) = tune(again(store), fused("bias"))
+    (known,) = tune(again(store), fused("bias,gelu"))
     assert known.space is None
     assert known.entry.epilogue == "silu(acc + bias) + residual"
-    (anew,) = tune(again(store), fused("bias"), again=True)
-    assert again(store).table[anew.entry.key].epilogue == "acc + bias"
+    (anew,) = tune(again(store), fused("bias,gelu"), again=True)
+    assert again(store).table[anew.entry.key].epilogue == "gelu(acc + bias)"
+
+
+def test_an_epilogue_that_does_not_show_is_tuned_and_planned_as_none(world, store):
+    """A bias or a relu; not a residual, which is read at the end of a block, nor a function."""
+    (bare,) = tune(store, fused("bias,relu"))
+    assert bare.entry.epilogue == ""
+    assert not bare.entry.klass.fused
+    assert world.measured[-1].epilogue is None
+    for words in ("bias", "row_scale,col_scale,bias"):
+        (known,) = tune(again(store), fused(words))
+        assert known.space is None, "it is known"
+    assert class_of(fused("residual")).fused
+    assert class_of(fused("silu")).fused
+    unknown = replace(fused("bias"), epilogue=replace(fused("bias").epilogue, nodes=()))
+    assert class_of(unknown).fused, "code of which nothing is known"
 
 
 def test_ctrl_c_and_failures_are_kept_with_an_epilogue_too(world, store):
@@ -488,7 +504,7 @@ def test_tune_measures_with_the_calls_epilogue(world, tuned_folder):
     assert [(operand.name, operand.dtype) for operand in measured.epilogue.operands] == [("x", "f32"), ("r", "f16")]
     assert tuned.entry.klass.fused
     assert tuned.entry.epilogue == "silu(acc * x) * r"
-    assert tw.explain(a, b, activation="relu", gpu="H200").plan.source == "tuned here"
+    assert tw.explain(a, b, activation="tanh", gpu="H200").plan.source == "tuned here"
     assert tw.tune(a, b, bias=np.ones(96, np.float16), activation="gelu", rungs=["h11"]).space is None
     with pytest.raises(InvalidEpilogue, match="has no operand 'gate'"):
         tw.tune(a, b, gate=r)

@@ -61,7 +61,7 @@ class ProblemClass:
     """Whether tiles of 64 x 64 x 32, or smaller powers of two, leave no edge."""
     use_c: bool
     fused: bool = False
-    """Whether an epilogue is computed with it."""
+    """Whether an epilogue is computed with it whose cost shows (shows)."""
     precision: str = "ieee"
     """As GemmProblem.precision."""
 
@@ -100,6 +100,20 @@ _CLASS = re.compile(
 )
 
 
+_CHEAP = frozenset(("sum", "input", "constant", "to_float", "+", "-", "*", "relu"))
+"""Operations of an epilogue that take an instruction an element, or none."""
+
+
+def shows(problem: GemmProblem) -> bool:
+    """Whether the problem has an epilogue that changes which kernel is fastest: one with a function, or that reads an
+    operand of the result's size. A bias cost 0.1% on an H200 (benchmarks/results/epilogue-parts-H200.json)."""
+    epilogue = problem.epilogue
+    if epilogue is None:
+        return False
+    small = all(not operand.matrix.row_stride or not operand.matrix.col_stride for operand in epilogue.operands)
+    return not (small and epilogue.nodes and all(node.op in _CHEAP for node in epilogue.nodes))
+
+
 def class_of(problem: GemmProblem) -> ProblemClass:
     """The class of a problem: a pure function of it."""
     m, n, k, item = problem.m, problem.n, problem.k, ITEM_BYTES[problem.dtype]
@@ -112,7 +126,7 @@ def class_of(problem: GemmProblem) -> ProblemClass:
     return ProblemClass(
         bucket(m), bucket(n), bucket(k), bucket(problem.batch), problem.dtype, problem.out_dtype, problem.layout,
         a + b + ("v" if vectors else "e"),
-        _is_whole(m, 64) and _is_whole(n, 64) and _is_whole(k, 32), problem.use_c, problem.epilogue is not None,
+        _is_whole(m, 64) and _is_whole(n, 64) and _is_whole(k, 32), problem.use_c, shows(problem),
         problem.precision,
     )  # fmt: skip
 

@@ -165,12 +165,13 @@ def tune_problems(
     """Tune each problem on a GPU, at most about `seconds` of measuring each, and store what was found.
 
     What would run now, by `planned`, is among the candidates. Results are taken to be dense; C is left out. A problem
-    with an epilogue is measured with it, for the class of products that have one, whichever. Kernels compile in `jobs`
-    processes, those of the next problems while one is measured. A problem whose class the store has, for today's
-    kernels, is not measured again unless `again`. Ctrl-C: what was measured of the problem under way is stored, and
-    KeyboardInterrupt goes on its way. Raises DeviceError without a GPU, or when a kernel's fault has taken the GPU's
-    context along.
+    with an epilogue is measured with it, for the class of products that have one, whichever; with one that does not
+    show (classes.shows), without it. Kernels compile in `jobs` processes, those of the next problems while one is
+    measured. A problem whose class the store has, for today's kernels, is not measured again unless `again`. Ctrl-C:
+    what was measured of the problem under way is stored, and KeyboardInterrupt goes on its way. Raises DeviceError
+    without a GPU, or when a kernel's fault has taken the GPU's context along.
     """
+    problems = [problem if class_of(problem).fused else replace(problem, epilogue=None) for problem in problems]
     chosen: dict[str, tuple[Rung, ...]] = {kind: choose_rungs(kind, rungs) for kind in {p.kind for p in problems}}
 
     def explored(problem: GemmProblem, gpu: Gpu) -> Space[Candidate]:
