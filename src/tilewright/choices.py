@@ -74,18 +74,22 @@ was measured there takes 1.023 times the best one's time (geometric mean; at mos
 
 
 def _wgmma(
-    tile: tuple[int, int], warp: tuple[int, int], stages: int, blocks: int, efficiency: float, rung: str
-) -> Choice:
+    tile: tuple[int, int], warp: tuple[int, int], stages: int, blocks: int, efficiency: float, rung: str,
+    source: str = "",
+) -> Choice:  # fmt: skip
     config = GemmConfig(*tile, 64, warp_m=warp[0], warp_n=warp[1], stages=stages, group_m=8, min_blocks=blocks)
-    return Choice(config, efficiency, _WGMMA_SWEEP, rung)
+    return Choice(config, efficiency, source or _WGMMA_SWEEP, rung)
 
 
 _WGMMA_SWEEP = "measured on an H200 at 4096 cubed: benchmarks/results/bf16-wgmma-sweep-H200.json"
+_FEW = "from an H200 where tiles are few: benchmarks/results/bf16-wgmma-tiles-H200.json"
 WGMMA_CHOICES: tuple[Choice, ...] = (
     _wgmma((128, 256), (16, 256), 4, 1, 0.75, "h13"),
+    _wgmma((128, 192), (16, 192), 4, 1, 0.70, "h13", _FEW),
     _wgmma((256, 128), (16, 128), 4, 1, 0.745, "h13"),
     _wgmma((128, 128), (16, 128), 3, 2, 0.72, "h12"),
     _wgmma((64, 128), (16, 128), 4, 2, 0.53, "h12"),
+    _wgmma((64, 128), (16, 128), 8, 1, 0.56, "h12", _FEW),
     _wgmma((128, 64), (16, 64), 4, 2, 0.44, "h12"),
     _wgmma((64, 64), (16, 64), 6, 2, 0.35, "h12"),
 )
