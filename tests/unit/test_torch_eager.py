@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import tilewright.torch as tt  # noqa: E402
 from tilewright import epilogue as ep  # noqa: E402
+from tilewright.errors import InvalidOperand  # noqa: E402
 from tilewright.torch import fused, product  # noqa: E402
 
 
@@ -196,6 +197,29 @@ def test_batches_of_gradients_are_each_computed(kind, monkeypatch):
     for place, pull in enumerate(pulls):
         alone = torch.autograd.grad(result, given, pull, retain_graph=True)
         torch.testing.assert_close(tuple(x[place] for x in batched), alone)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shapes", [((2, 3, 0), (0, 4)), ((2, 3, 5), (5, 0)), ((0, 3, 5), (5, 4))], ids=str)
+def test_batches_without_an_element_have_gradients_too(kind, shapes):
+    a, b = values(*shapes[0]), values(*shapes[1])
+    names = KINDS[kind][0]
+    given = (a, b, *(values(shapes[1][-1], seed=2 + n) for n in range(len(names))))
+    mine = torch.autograd.grad(call(kind, *given).sum(), given)
+    for one, right in zip(mine, torch.autograd.grad(by_torch(kind, *given).sum(), given), strict=True):
+        torch.testing.assert_close(one, right)
+
+
+@pytest.mark.parametrize("kind", ["bare", "activation"])
+@pytest.mark.parametrize(
+    ("shapes", "what"), [(((3, 5), (4, 4)), "do not fit"), (((), (3, 4)), "a has no axis"), (((3, 4), ()), "b has no axis"),
+                         (((2, 3, 5), (3, 5, 4)), "do not broadcast")], ids=str,
+)  # fmt: skip
+def test_operands_that_do_not_fit_are_refused_as_without_gradients(kind, shapes, what):
+    a, b = (values(*shape) for shape in shapes)
+    others = (values(4), values(4)) if kind == "activation" else ()
+    with pytest.raises(InvalidOperand, match=what):
+        call(kind, a, b, *others)
 
 
 def test_a_scale_may_be_a_tensor_without_a_gradient():

@@ -98,7 +98,7 @@ def read_call(
         others.append(out_given)
     for other in others:
         _check_pair(a_view, other)
-    shapes = matmul_shapes(a_view, b_view)
+    shapes = matmul_shapes(a_view.shape, b_view.shape)
     fusion = read_fusion(asked, shapes, a_view) if asked is not None else None
     for other in fusion.given if fusion is not None else ():
         _check_pair(a_view, other)

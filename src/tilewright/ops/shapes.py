@@ -35,31 +35,25 @@ class Shapes:
         return (*self.batch, self.m, self.n)
 
 
-def matmul_shapes(a: Operand, b: Operand) -> Shapes:
+def matmul_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
     """numpy.matmul's rules for two shapes. Raises InvalidOperand with both where they do not fit."""
-    for operand in (a, b):
-        if not operand.shape:
-            raise InvalidOperand(
-                f"{operand.name} has no axis (shape ()); matmul needs one or more. To scale, use alpha."
-            )
-    a_shape = a.shape if len(a.shape) > 1 else (1, *a.shape)
-    b_shape = b.shape if len(b.shape) > 1 else (*b.shape, 1)
-    *a_batch, m, k = a_shape
-    *b_batch, b_k, n = b_shape
+    for name, shape in (("a", a), ("b", b)):
+        if not shape:
+            raise InvalidOperand(f"{name} has no axis (shape ()); matmul needs one or more. To scale, use alpha.")
+    *a_batch, m, k = a if len(a) > 1 else (1, *a)
+    *b_batch, b_k, n = b if len(b) > 1 else (*b, 1)
     if k != b_k:
-        where = "last" if len(b.shape) == 1 else "second to last"
-        raise InvalidOperand(
-            f"a {a.shape} and b {b.shape} do not fit: a's last axis has {k} elements, b's {where} has {b_k}."
-        )
+        where = "last" if len(b) == 1 else "second to last"
+        raise InvalidOperand(f"a {a} and b {b} do not fit: a's last axis has {k} elements, b's {where} has {b_k}.")
     try:
         batch = np.broadcast_shapes(tuple(a_batch), tuple(b_batch))
     except ValueError:
         raise InvalidOperand(
-            f"a {a.shape} and b {b.shape} do not fit: their batch axes {tuple(a_batch)} and {tuple(b_batch)} do not "
+            f"a {a} and b {b} do not fit: their batch axes {tuple(a_batch)} and {tuple(b_batch)} do not "
             "broadcast. Axes must be equal, or one of them 1."
         ) from None
-    result = (*batch, *(() if len(a.shape) == 1 else (m,)), *(() if len(b.shape) == 1 else (n,)))
-    return Shapes(batch, m, n, k, result, len(a.shape) == 1, len(b.shape) == 1)
+    result = (*batch, *(() if len(a) == 1 else (m,)), *(() if len(b) == 1 else (n,)))
+    return Shapes(batch, m, n, k, result, len(a) == 1, len(b) == 1)
 
 
 def broadcast(operand: Operand, shape: tuple[int, ...]) -> Operand:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..ops.matmul import matmul as run
+from ..ops.shapes import matmul_shapes
 from .eager import is_eager, wants_gradients
 from .expression import compute_dtype
 
@@ -44,6 +45,7 @@ def _on_cpu(
     out_dtype: torch.dtype | None, precision: str, deterministic: bool, batch_invariant: bool,
 ) -> torch.Tensor:  # fmt: skip
     """torch's own product, in its precision and order: there is no tilewright kernel for CPUs."""
+    product_shape(a, b)  # refuses what does not fit
     dtype = compute_dtype(a.dtype)
     product = alpha * torch.matmul(a.to(dtype), b.to(dtype))
     if c is not None:
@@ -52,13 +54,14 @@ def _on_cpu(
 
 
 def product_shape(a: torch.Tensor, b: torch.Tensor) -> list[Any]:
-    """numpy.matmul's rules. Extents may be symbolic."""
+    """numpy.matmul's rules. Extents may be symbolic. Raises InvalidOperand where they are known and do not fit."""
     left, right = a.shape, b.shape
-    k, inner = left[-1], right[-2] if len(right) > 1 else right[0]
-    if type(k) is not int or k != inner:
-        torch._check(k == inner, lambda: f"a {tuple(left)} and b {tuple(right)} do not fit")
-    if len(right) == 2 and len(left) > 1:
+    if len(right) == 2 and len(left) > 1 and type(left[-1]) is int and left[-1] == right[0]:
         return [*left[:-1], right[1]]
+    if all(type(extent) is int for extent in (*left, *right)):
+        return [*matmul_shapes(tuple(left), tuple(right)).result]
+    inner = right[-2] if len(right) > 1 else right[0]
+    torch._check(left[-1] == inner, lambda: f"a {tuple(left)} and b {tuple(right)} do not fit")
     batch = torch.broadcast_shapes(left[:-2], right[:-2])
     return [*batch, *left[-2:-1], *(right[-1:] if len(right) > 1 else ())]
 
@@ -184,7 +187,7 @@ def gradient_of_b(
     wide = _matrices(a.dim(), len(b_shape), grad)
     if len(b_shape) == 2 and a.dim() > 2:
         # one B for all batches: one product over all their rows, summed inside the kernel
-        a, wide = a.reshape(-1, a.shape[-1]), wide.reshape(-1, wide.shape[-1])
+        a, wide = a.flatten(0, -2), wide.flatten(0, -2)
     elif a.dim() == 1:
         a = a.unsqueeze(0)
     if b_turned:
