@@ -212,8 +212,9 @@ def test_batches_without_an_element_have_gradients_too(kind, shapes):
 
 @pytest.mark.parametrize("kind", ["bare", "activation"])
 @pytest.mark.parametrize(
-    ("shapes", "what"), [(((3, 5), (4, 4)), "do not fit"), (((), (3, 4)), "a has no axis"), (((3, 4), ()), "b has no axis"),
-                         (((2, 3, 5), (3, 5, 4)), "do not broadcast")], ids=str,
+    ("shapes", "what"),
+    [(((3, 5), (4, 4)), "do not fit"), (((), (3, 4)), "a has no axis"), (((3, 4), ()), "b has no axis"),
+     (((2, 3, 5), (3, 5, 4)), "do not broadcast")], ids=str,
 )  # fmt: skip
 def test_operands_that_do_not_fit_are_refused_as_without_gradients(kind, shapes, what):
     a, b = (values(*shape) for shape in shapes)
