@@ -125,6 +125,19 @@ def plain(q, k, v, bias=None, is_causal=False, window=(-1, -1), softcap=0.0):
     return weights.masked_fill(~rows, 0) @ v
 
 
+@pytest.mark.parametrize("d", [32, 40])
+def test_a_result_that_lies_as_q_does_may_be_changed_in_place(d):
+    q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in tensors(sq=5, sk=7, d=d))
+    right = in_double(F.scaled_dot_product_attention, q, *(x.repeat_interleave(2, 1) for x in (k, v)))
+    with tw.emulator():
+        out = tw.torch.attention(q, k, v)
+        assert out.stride() == q.stride()
+        out.mul_(2)  # torch refuses this for a view that a Function returns
+        close(out, 2 * right)
+        (mine,) = torch.autograd.grad(out.sum(), v)
+    torch.testing.assert_close(mine.double(), torch.autograd.grad(2 * right.sum(), v)[0].double(), atol=1e-2, rtol=1e-2)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiling_breaks_no_graph_also_for_gradients(dynamic):
     def step(q, k, v):

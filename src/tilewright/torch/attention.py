@@ -30,11 +30,10 @@ def _rows_outside_heads(q: Tensor) -> bool:
 
 
 def _empty(q: Tensor) -> Tensor:
-    """A result as the operator makes it: dense, in q's order of heads and rows."""
-    if not _rows_outside_heads(q):
-        return torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    b, h, s, d = q.shape
-    return torch.empty((b, s, h, d), dtype=q.dtype, device=q.device).transpose(1, 2)
+    """A result: dense, in q's order of heads and rows. No view of another tensor, which torch would not let be changed
+    in place where it has a gradient."""
+    order = (0, 2, 1, 3) if _rows_outside_heads(q) else (0, 1, 2, 3)
+    return torch.empty_permuted(q.shape, order, dtype=q.dtype, device=q.device)
 
 
 def _direct(
@@ -45,8 +44,10 @@ def _direct(
     options: dict[str, Any] = {"bias": bias, "is_causal": is_causal, "scale": scale, "window": window}
     if not _rows_outside_heads(q):
         return run(q, k, v, softcap=softcap, **options)
-    turned = (x.transpose(1, 2) for x in (q, k, v))
-    return run(*turned, softcap=softcap, layout="bshd", **options).transpose(1, 2)
+    result = _empty(q)
+    turned, out = (x.transpose(1, 2) for x in (q, k, v)), result.transpose(1, 2)
+    run(*turned, softcap=softcap, layout="bshd", out=out, **options)
+    return result
 
 
 def _operator(
