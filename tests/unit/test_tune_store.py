@@ -113,7 +113,19 @@ def of_another_layout(data: bytes) -> bytes:
     return json.dumps(json.loads(data), indent=1).encode()
 
 
-LAYOUTS = pytest.mark.parametrize("laid_out", [bytes, of_another_layout])
+def with_a_row_by_hand(data: bytes) -> bytes:
+    """The first entry's class stands last, on lines of its own; all else is as it was."""
+    lines = data.decode().split("\n")
+    place = next((place for place, line in enumerate(lines) if line.startswith('{"class"')), None)
+    if place is None:
+        return data
+    values, end = json.JSONDecoder().raw_decode(lines[place])
+    values["class"] = values.pop("class")
+    lines[place] = json.dumps(values, indent=1) + lines[place][end:]
+    return "\n".join(lines).encode()
+
+
+LAYOUTS = pytest.mark.parametrize("laid_out", [bytes, of_another_layout, with_a_row_by_hand])
 
 
 @LAYOUTS

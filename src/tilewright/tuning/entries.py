@@ -177,13 +177,22 @@ def _by_rows(data: bytes) -> dict[str, Any]:
     text = data.decode()
     head, _, rest = text.partition(_CONFIGS)
     configs, _, entries = rest.partition(_ENTRIES)
-    if not entries.endswith(_END):
+    known = [row for row in configs.split(",\n") if row]
+    found = [row for row in entries.removesuffix(_END).split(",\n") if row]
+    if not entries.endswith(_END) or not _are_rows('"', known) or not _are_rows(_CLASS_FIRST, found):
         return dict(json.loads(text))
-    rows = (row.partition('":') for row in configs.split(",\n") if row)
+    rows = (row.partition('":') for row in known)
     return json.loads(head + "}") | {
         "configs": {key[1:]: row for key, _, row in rows},  # names are hashes (_id): nothing is escaped in them
-        "entries": [row for row in entries.removesuffix(_END).split(",\n") if row],
+        "entries": found,
     }
+
+
+_CLASS_FIRST = '{"class":{'
+
+
+def _are_rows(start: str, rows: list[str]) -> bool:
+    return all(row.startswith(start) and row.endswith("}") for row in rows)
 
 
 def _parsed(row: Any) -> Any:
@@ -194,10 +203,7 @@ def _class_in(entry: Any) -> dict[str, Any]:
     """The class of an entry, of one that is still text without parsing the rest: it stands first."""
     if not isinstance(entry, str):
         return dict(entry["class"])
-    start, _, rest = entry.partition(":")
-    if start != '{"class"':
-        raise ValueError(f"an entry that begins {entry[:20]!r}")
-    return dict(json.loads(rest[: rest.index("}") + 1]))
+    return dict(json.loads(entry[len(_CLASS_FIRST) - 1 : entry.index("}") + 1]))
 
 
 class Stored(Mapping[str, AnyEntry]):
