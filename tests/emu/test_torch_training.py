@@ -86,3 +86,22 @@ def test_a_training_step_by_kernels_has_float64s_result_and_gradients(case, dtyp
         assert torch.isfinite(one).all()
         size = max(1.0, float(right.abs().max()))
         assert float((one.double() - right).abs().max()) <= 2 * step * size
+
+
+@pytest.mark.parametrize("options", [{}, {"activation": "silu"}, {"activation": "relu"}], ids=str)
+def test_gradients_and_operands_that_are_lazily_negated_views_are_written_out_first(options):
+    a, b = (values(*shape, dtype=SINGLE, seed=seed) for seed, shape in enumerate(PLAIN))
+    lazy = torch.view_as_complex(torch.stack((a, a), -1)).conj().imag
+    assert lazy.is_neg()
+
+    arrived = []
+
+    def gradients(result):
+        result.register_hook(lambda grad: arrived.append(grad.is_neg()))
+        end = (torch.complex(torch.zeros_like(result), result).conj() * (2 + 3j)).real.sum()
+        return torch.autograd.grad(end, (a, b))
+
+    right = gradients(getattr(F, options.get("activation", ""), lambda x: x)(-a @ b))
+    for one, other in zip(gradients(tt.matmul(lazy, b, **options)), right, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert arrived == [True, True]

@@ -16,13 +16,14 @@ def is_eager(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether nothing traces, watches or wraps these tensors, all of them in memory of GPUs or all of the host's.
 
     False while torch compiles or traces, inside a dispatch mode (fake tensors, make_fx, counters of operations), for
-    subclasses, and for tensors without memory: meta tensors, and those of torch.autograd.grad(is_grads_batched=True).
+    subclasses, for tensors without memory (meta tensors, and those of torch.autograd.grad(is_grads_batched=True)), and
+    for lazily negated views, such as a gradient that comes through a conjugate: the dispatcher writes them out.
     """
     if torch.compiler.is_compiling() or _dispatch_modes() or _tracing() is not None:
         return False
     on_gpu = tensors[0].is_cuda
     for x in tensors:
-        if type(x) not in PLAIN or not (x.is_cuda if on_gpu else x.is_cpu) or not _has_storage(x):
+        if type(x) not in PLAIN or not (x.is_cuda if on_gpu else x.is_cpu) or not _has_storage(x) or x.is_neg():
             return False
     return True
 
