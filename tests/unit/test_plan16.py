@@ -153,6 +153,8 @@ def test_explain_tells_which_operands_lines_split_sectors():
     assert "; A through L1: lines start in the middle of 32-byte sectors" in told
     whole = str(tw.explain(np.zeros((64, 1008), np.float16), np.zeros((1008, 64), np.float16), gpu="H200"))
     assert "through L1" not in whole
+    narrow = tw.explain(np.zeros((64, 1001), np.float16), np.zeros((1001, 64), np.float16), gpu="H200", rung="h12")
+    assert "through L1" not in str(narrow).replace("\n         ", " "), "its elements are copied one by one"
 
 
 def test_explain_tells_the_stages_and_what_is_borrowed():

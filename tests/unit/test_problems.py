@@ -34,6 +34,15 @@ def test_vector_width_divides_every_lines_start(row, batch, base, rows, item):
     assert all(start % width == 0 for start in starts)
 
 
+def test_lines_and_batches_that_start_at_sectors():
+    assert Matrix(16, 1).whole_sectors(4, 16, 2)
+    assert not Matrix(24, 1).whole_sectors(4, 16, 2)
+    assert Matrix(24, 1).whole_sectors(1, 16, 2), "there is one line"
+    assert not Matrix(1, 24).whole_sectors(16, 4, 2), "its lines are columns"
+    assert Matrix(16, 1, 64).whole_sectors(4, 16, 2)
+    assert not Matrix(16, 1, 72).whole_sectors(4, 16, 2), "the second of the batch starts in the middle of one"
+
+
 def test_vector_width_of_aligned_and_offset_matrices():
     assert Matrix(64, 1).vector_bytes(4, 64, 4) == 16
     assert Matrix(65, 1).vector_bytes(4, 64, 4) == 4

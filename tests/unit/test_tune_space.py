@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from tilewright.arch import GPUS
-from tilewright.ladder import GEMM_RUNGS, find_rung, rungs_for, rungs_of
+from tilewright.ladder import GEMM_RUNGS, GemmConfig, find_rung, rungs_for, rungs_of
 from tilewright.plan import plan_for
 from tilewright.problems import ITEM_BYTES, GemmProblem, Matrix
 from tilewright.tuning.classes import ProblemClass, bucket, class_of, distance
@@ -92,6 +92,13 @@ def test_with_an_epilogue_more_blocks_that_share_an_sm_are_tried_with_what_was_f
     assert few.rung == now, "what would run now comes first"
 
 
+def test_blocks_that_stay_are_not_tried_where_each_has_one_tile():
+    few, many = (explore(dense(size, size, 512), H200, rungs_of("bf16")) for size in (512, 8192))
+    assert "stay for one tile" in str(few)
+    assert not any(candidate.rung.stays for candidate in few.kept)
+    assert any(candidate.rung.stays for candidate in many.kept)
+
+
 def test_what_is_asked_for_is_kept_whatever_the_model_says():
     f01 = find_rung("f01")
     space = explore(dense(4096, 4096, 4096, dtype="f32"), H200, rungs_for("f32"), 8, also=[(f01, f01.default, ())])
@@ -120,6 +127,16 @@ def test_the_model_knows_that_element_copies_are_slow_and_memory_bounds_thin_pro
     thin = dense(16, 8192, 8192)
     best = explore(thin, H200, [h11], 1).kept[0].prediction
     assert best.ms > thin.bytes / (H200.dram_gb_s * 1e6)
+
+
+def test_the_model_knows_that_halves_of_sectors_are_fetched_twice():
+    square, config = dense(1024, 1024, 1024), GemmConfig(64, 128, 64, warp_m=16, warp_n=128, stages=8)
+    whole, half = (
+        predict(dataclasses.replace(square, b=Matrix(pitch, 1)), find_rung("h12"), config, H200)
+        for pitch in (1040, 1032)
+    )
+    assert half.limiter == "L2"
+    assert whole.ms < half.ms
 
 
 @pytest.mark.parametrize("rung", [r for r in GEMM_RUNGS if r.id[:3] in ("h11", "f12", "h08", "f09")], ids=str)
@@ -165,3 +182,11 @@ def test_distance_is_one_for_a_factor_of_two_and_infinite_between_fp32_and_16_bi
     assert distance(one, class_of(dense(1024, 1024, 1024, dtype="f32"))) == float("inf")
     assert 0 < distance(one, class_of(dense(1024, 1024, 1024, dtype="f16"))) < 0.2
     assert distance(one, class_of(dense(1024, 1024, 1024, layout="nt"))) >= 1.0
+
+
+def test_lines_in_the_middle_of_sectors_are_a_class_nearer_to_whole_ones_than_lines_without_vectors_are():
+    whole, half, narrow = (class_of(dense(1000, size, size)) for size in (1008, 1000, 1001))
+    assert (whole.access, half.access, narrow.access) == ("wwv", "hhv", "nne")
+    assert ProblemClass.from_dict(half.to_dict()) == half
+    assert 0 < distance(whole, half) < distance(whole, narrow)
+    assert distance(half, narrow) == distance(whole, narrow)
