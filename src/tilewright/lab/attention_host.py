@@ -57,7 +57,9 @@ def attention_host_records(suite: str, cases: list[dict[str, Any]], say: Progres
     except ImportError as error:
         raise MissingDependency("the host suite needs torch: pip install 'tilewright[bench]'") from error
     name = torch.cuda.get_device_name(0)
-    origin = provenance(machine_kind="gpu", gpu=name, driver=driver_version(), reference_version=torch.__version__)
+    origin = provenance(
+        machine_kind="gpu", gpu=name, driver=driver_version(), reference_version=f"torch {torch.__version__}"
+    )
     records = []
     for number, case in enumerate(cases):
         say(number, "host time of attention at {batch} x {heads} x {seq}, d_head {d_head}".format(**case))

@@ -88,7 +88,9 @@ def block_records(
 
     l2 = device(0).gpu.l2
     name = torch.cuda.get_device_name(0)
-    origin = provenance(machine_kind="gpu", gpu=name, driver=driver_version(), reference_version=torch.__version__)
+    origin = provenance(
+        machine_kind="gpu", gpu=name, driver=driver_version(), reference_version=f"torch {torch.__version__}"
+    )
     records = []
     for number, case in enumerate(cases):
         say(number, f"{case['block']}, {case['pass']}, d_model {case['d_model']}, d_ff {case['d_ff']}")

@@ -32,7 +32,7 @@ def cold_records(suite: str, cases: list[dict[str, Any]], say: Progress) -> list
         raise MissingDependency("the cold suite needs torch: pip install 'tilewright[bench]'") from error
     origin = provenance(
         machine_kind="gpu", gpu=torch.cuda.get_device_name(0), driver=driver_version(),
-        reference_version=torch.__version__,
+        reference_version=f"torch {torch.__version__}",
     )  # fmt: skip
     records = []
     for number, case in enumerate(cases):

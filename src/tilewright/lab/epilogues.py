@@ -69,7 +69,9 @@ def epilogue_records(
     except ImportError as error:
         raise MissingDependency("the epilogue suite needs torch: pip install 'tilewright[bench]'") from error
     name = torch.cuda.get_device_name(0)
-    origin = provenance(machine_kind="gpu", gpu=name, driver=driver_version(), reference_version=torch.__version__)
+    origin = provenance(
+        machine_kind="gpu", gpu=name, driver=driver_version(), reference_version=f"torch {torch.__version__}"
+    )
     records = []
     for number, case in enumerate(cases):
         say(number, f"{case['against']} at {case['m']}x{case['n']}x{case['k']}")

@@ -44,7 +44,9 @@ def host_records(suite: str, cases: list[dict[str, Any]], say: Progress) -> list
 
     torch.backends.cuda.matmul.allow_tf32 = False
     name = torch.cuda.get_device_name(0)
-    origin = provenance(machine_kind="gpu", gpu=name, driver=driver_version(), reference_version=torch.__version__)
+    origin = provenance(
+        machine_kind="gpu", gpu=name, driver=driver_version(), reference_version=f"torch {torch.__version__}"
+    )
     records = []
     for number, case in enumerate(cases):
         m, n, k = case["m"], case["n"], case["k"]
