@@ -195,6 +195,23 @@ def test_linear_is_torchs_linear_with_its_activation(activation):
     torch.testing.assert_close(tt.linear(x, weight, bias, activation), expected)
 
 
+@pytest.mark.filterwarnings("ignore:tilewright has no kernel")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_autocast_casts_what_it_casts_for_torchs_linear(dtype):
+    """float64 it leaves alone."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    before = torch.is_autocast_enabled("cuda")
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        with FakeTensorMode():
+            x, weight, bias = (torch.empty(shape, device="cuda", dtype=dtype) for shape in ((4, 8), (6, 8), (6,)))
+            wanted = torch.nn.functional.linear(x, weight, bias).dtype
+            assert tt.linear(x, weight, bias).dtype == wanted
+    finally:
+        torch.set_autocast_enabled("cuda", before)
+
+
 def test_an_unknown_activation_is_refused_with_the_known_ones():
     with pytest.raises(InvalidOperand, match="relu, gelu"):
         tt.linear(values(2, 3), values(4, 3), activation="swish")

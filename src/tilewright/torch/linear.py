@@ -44,9 +44,8 @@ def linear(
     if activation is not None and activation not in ACTIVATIONS:
         raise InvalidOperand(f"activation {activation!r} is not known. There are: {', '.join(ACTIVATIONS)}.")
     if x.is_cuda and torch.is_autocast_enabled("cuda"):
-        dtype = torch.get_autocast_dtype("cuda")
-        x, weight = x.to(dtype), weight.to(dtype)
-        bias = None if bias is None else bias.to(dtype)
+        x, weight = _as_autocast_does(x), _as_autocast_does(weight)
+        bias = None if bias is None else _as_autocast_does(bias)
     if x.is_cuda and x.dtype in _DTYPES:
         return matmul(
             x, weight.t(), bias=bias, activation=activation, residual=residual, out_dtype=out_dtype,
@@ -65,6 +64,11 @@ def linear(
         result = ACTIVATIONS[activation](result)
     result = result if residual is None else result + residual
     return result if out_dtype is None else result.to(out_dtype)
+
+
+def _as_autocast_does(x: torch.Tensor) -> torch.Tensor:
+    """torch's autocast leaves float64 alone."""
+    return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype("cuda"))
 
 
 class Linear(nn.Linear):
