@@ -8,10 +8,12 @@ bandwidths scale.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from .arch import Gpu
 from .choices import Choice
+from .jit.source import Constant
 from .ladder import find_rung
 from .ladder.rung import GemmConfig, Rung, ceil_div
 from .problems import ITEM_BYTES, GemmProblem
@@ -72,14 +74,18 @@ def narrow_operands(problem: GemmProblem, rung: Rung, config: GemmConfig) -> tup
     Of 16 bits those whose lines no 16-byte access reads; of 32 bits those that no tile divides too.
     """
     facts = rung.own_constants(config, problem)
-    return tuple(name for name in "ab" if facts.get(f"{name}_edge") and not facts.get(f"{name}_wide"))
+    return tuple(name for name in "ab" if _is_narrow(facts, name))
 
 
 def packable_operands(problem: GemmProblem, rung: Rung, config: GemmConfig) -> tuple[str, ...]:
     """Those, and the operands of 16 bits whose lines do not start at sectors: a product that reads them often is faster
     with a copy whose lines do."""
-    facts, narrow = rung.own_constants(config, problem), narrow_operands(problem, rung, config)
-    return tuple(name for name in "ab" if name in narrow or not facts.get(f"{name}_sectors", True))
+    facts = rung.own_constants(config, problem)
+    return tuple(name for name in "ab" if _is_narrow(facts, name) or not facts.get(f"{name}_sectors", True))
+
+
+def _is_narrow(facts: Mapping[str, Constant], name: str) -> bool:
+    return bool(facts.get(f"{name}_edge")) and not facts.get(f"{name}_wide")
 
 
 def _pass_us(moved: float, gpu: Gpu) -> float:

@@ -54,15 +54,17 @@ class Matrix:
 
     def vector_bytes(self, rows: int, cols: int, item_bytes: int) -> int:
         """The widest power of two up to 16 that divides the address of every line's start (bytes)."""
-        by_rows = self.unit(rows, cols) == "col"
-        pitch, lines = (self.row_stride, rows) if by_rows else (self.col_stride, cols)
-        return gcd(16, self.alignment, pitch * item_bytes if lines > 1 else 0, self.batch_stride * item_bytes)
+        return gcd(16, self.alignment, self._lines_apart(rows, cols, item_bytes))
 
     def whole_sectors(self, rows: int, cols: int, item_bytes: int) -> bool:
         """Whether all lines start at multiples of 32 bytes, a sector, if the first one does."""
+        return self._lines_apart(rows, cols, item_bytes) % 32 == 0
+
+    def _lines_apart(self, rows: int, cols: int, item_bytes: int) -> int:
+        """The largest number of bytes of which every line's distance from the first is a multiple; 0 of one line."""
         by_rows = self.unit(rows, cols) == "col"
         pitch, lines = (self.row_stride, rows) if by_rows else (self.col_stride, cols)
-        return self.batch_stride * item_bytes % 32 == 0 and (lines <= 1 or pitch * item_bytes % 32 == 0)
+        return gcd(pitch * item_bytes if lines > 1 else 0, self.batch_stride * item_bytes)
 
     def readable(self, rows: int, cols: int, item_bytes: int, access_bytes: int) -> bool:
         """Whether accesses so wide can read its lines: they lie contiguous, and each starts at a multiple of that."""

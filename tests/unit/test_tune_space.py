@@ -65,6 +65,14 @@ def test_a_gpu_whose_tensor_peak_is_not_known_is_planned_and_tuned_for_all_the_s
     assert listed.assumed_tflops(kind) == listed.peak_tflops(kind)
 
 
+def test_an_epilogue_that_does_not_show_has_the_space_of_the_bare_product():
+    """What --dry-run prints is what tuning measures: it leaves such an epilogue away."""
+    bare = dense(4096, 4096, 1024, dtype="bf16")
+    fused = with_epilogue(bare, *read_words("bias"))
+    spaces = [explore(problem, H200, rungs_for("bf16")) for problem in (bare, fused)]
+    assert [str(one) for one in spaces[0].kept] == [str(one) for one in spaces[1].kept]
+
+
 def test_no_block_tile_crowds_out_all_others():
     space = explore(dense(2048, 2048, 2048), H200, rungs_for("bf16"), 24)
     assert len({(c.config.tile_m, c.config.tile_n) for c in space.kept}) >= 4

@@ -16,6 +16,7 @@ from ..arch import Gpu
 from ..cost import SPLITS, packable_operands
 from ..ladder.rung import GemmConfig, Rung, ceil_div
 from ..problems import GemmProblem
+from .classes import shows
 from .entries import worded
 from .model import Prediction, as_packed, predict
 
@@ -152,7 +153,7 @@ def explore(
     if ordered:
         limit = FAR_BEHIND * ordered[0].prediction.ms
         near = [candidate for candidate in ordered if candidate.prediction.ms <= limit]
-        if problem.epilogue is not None:
+        if shows(problem):
             for candidate in _beside(near, rungs)[: int(SHARE_BESIDE * kept)]:
                 if len(chosen) < kept:
                     chosen.setdefault(id(candidate), candidate)

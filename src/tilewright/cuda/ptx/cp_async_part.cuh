@@ -1,8 +1,8 @@
 #pragma once
 // cp.async of 16 bytes that may not all exist. sm_80+. SASS: LDGSTS.ZFILL with a predicate; a size goes into the address.
 
-/// Cached in L2 only, or (cache_all) in L1 too. Copies the first `bytes` (0..16) and fills the rest with zeros. Both addresses are 16-byte aligned; with 0 bytes
-/// nothing is read.
+/// Copies the first `bytes` (0..16) and fills the rest with zeros; cached in L2 only, or (cache_all) in L1 too. Both
+/// addresses are 16-byte aligned; with 0 bytes nothing is read.
 template <bool cache_all = false>
 __device__ inline void cp_async_16_part(unsigned shared, const void* global, int bytes) {
   if constexpr (cache_all)

