@@ -9,21 +9,22 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from . import epilogue, errors
+    from . import ladder as ladder
     from . import torch as torch
-    from .attention_explanation import explain_attention
+    from .attn.attention import attention, attention_varlen
+    from .attn.explain import explain_attention
     from .emu import emulate, emulator
-    from .ops.attention import attention, attention_varlen
-    from .ops.matmul import matmul
-    from .plan import explain
+    from .gemm.matmul import matmul
+    from .plan.plan import explain
     from .tuning import tune, tune_attention
 
 # Heavy modules load when first needed: `import tilewright` alone stays under 0.2 s.
 _LAZY = {
-    "matmul": ".ops.matmul",
-    "attention": ".ops.attention",
-    "attention_varlen": ".ops.attention",
-    "explain": ".plan",
-    "explain_attention": ".attention_explanation",
+    "matmul": ".gemm.matmul",
+    "attention": ".attn.attention",
+    "attention_varlen": ".attn.attention",
+    "explain": ".plan.plan",
+    "explain_attention": ".attn.explain",
     "emulate": ".emu",
     "emulator": ".emu",
     "tune": ".tuning",
@@ -49,7 +50,7 @@ __all__ = [
 if not TYPE_CHECKING:  # type checkers then know a misspelt name
 
     def __getattr__(name: str) -> Any:
-        if name in ("epilogue", "errors", "torch"):
+        if name in ("epilogue", "errors", "ladder", "torch"):
             return import_module(f".{name}", __name__)
         if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

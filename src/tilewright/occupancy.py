@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .arch import Arch
+from .gpus import Arch
 from .jit import Resources
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from tilewright.attention_problem import AttentionProblem, HeadRows
+from tilewright.attn.problem import AttentionProblem, HeadRows
+from tilewright.attn.rung import AttentionAddresses, AttentionConfig, AttentionRung
 from tilewright.emu import Emulator
 from tilewright.jit import use_executor
 from tilewright.lab.attention_check import attention_reference, check_attention
 from tilewright.lab.check import CheckResult, Guarded
 from tilewright.lab.numbers import POISON, from_stored, rounded, to_stored
-from tilewright.ladder import AttentionAddresses, AttentionConfig, AttentionRung
 
 
 def spread(values: np.ndarray, rows: HeadRows, dtype: str) -> np.ndarray:

@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 import tilewright as tw
+from tilewright.arrays import dlpack
 from tilewright.lab.check import CheckResult, Guarded, check, numpy_product, reference
 from tilewright.lab.numbers import from_stored, rounded, to_stored
-from tilewright.ops import dlpack
 
 
 class ByNumpy:

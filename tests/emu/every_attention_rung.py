@@ -16,8 +16,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 from attention_runs import run_attention
 
-from tilewright.attention_problem import AttentionProblem
-from tilewright.ladder import ATTENTION_RUNGS
+from tilewright.attn.problem import AttentionProblem
+from tilewright.attn.rungs import ATTENTION_RUNGS
 
 LENGTHS = (1, 17, 128, 200)
 

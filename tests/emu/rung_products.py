@@ -13,14 +13,13 @@ import numpy as np
 
 from tilewright.emu import Emulator, EmuResult
 from tilewright.errors import ConfigRejected
+from tilewright.gemm.problem import ITEM_BYTES, GemmProblem, Matrix
+from tilewright.gemm.rung import Addresses, GemmConfig, Rung
 from tilewright.jit import CompiledKernel, use_executor
 from tilewright.lab.check import CheckResult, check, reference
 from tilewright.lab.numbers import POISON, STORED, from_stored, rounded, to_stored, to_tf32
-from tilewright.ladder import GemmConfig
-from tilewright.ladder.rung import Addresses, Rung
-from tilewright.plan import Plan
-from tilewright.problems import ITEM_BYTES, GemmProblem, Matrix
-from tilewright.program import program_for
+from tilewright.plan.plan import Plan
+from tilewright.run.program import program_for
 
 BAND = 256
 """Elements of poison before and behind a result."""

@@ -8,23 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tilewright.arch import find_gpu
-from tilewright.attention_problem import AttentionProblem
+from tilewright.attn.problem import AttentionProblem
+from tilewright.attn.rung import AttentionConfig
+from tilewright.attn.rungs import find_attention_rung
 from tilewright.cli import main
 from tilewright.emu import Emulator
 from tilewright.errors import ConfigRejected, EmulatorFault
+from tilewright.gpus import find_gpu
 from tilewright.jit import use_executor
 from tilewright.jit.compile import compile_unit
-from tilewright.lab.attention import (
-    AttentionStep,
-    prepare_attention,
-    run_attention_checked,
-    select_attention_rungs,
-)
+from tilewright.lab.attention import AttentionStep, prepare_attention, run_attention_checked, select_attention_rungs
 from tilewright.lab.attention_check import attention_reference, check_attention
 from tilewright.lab.attention_gpu import small_problem
 from tilewright.lab.ladder import climb_on_emulator
-from tilewright.ladder import AttentionConfig, find_attention_rung
 
 H200 = find_gpu("H200")
 

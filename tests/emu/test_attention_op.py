@@ -7,11 +7,12 @@ import pytest
 
 import tilewright as tw
 import tilewright.epilogue
-from tilewright.attention_problem import AttentionProblem
+from tilewright.attn import rung as attention_rung
+from tilewright.attn.problem import AttentionProblem
+from tilewright.attn.rung import AttentionConfig
 from tilewright.errors import ConfigRejected, InvalidEpilogue
 from tilewright.lab.attention_check import attention_reference, check_attention
 from tilewright.lab.check import Guarded
-from tilewright.ladder import AttentionConfig, attention_rung
 
 SMALL = AttentionConfig(32, 32, 32, 2, 0, 2, 2)
 INF = np.inf

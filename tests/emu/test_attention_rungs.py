@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from attention_runs import run_attention
 
-from tilewright.attention_problem import AttentionProblem, HeadRows
-from tilewright.ladder import ATTENTION_RUNGS, AttentionConfig, find_attention_rung
+from tilewright.attn.problem import AttentionProblem, HeadRows
+from tilewright.attn.rung import AttentionConfig
+from tilewright.attn.rungs import ATTENTION_RUNGS, find_attention_rung
 
 RUNGS = [rung.id for rung in ATTENTION_RUNGS]
 

@@ -9,12 +9,13 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import InvalidOperand
-from tilewright.ladder import GemmConfig, find_rung
-from tilewright.ops import launches
-from tilewright.ops.call import Options, read_call
-from tilewright.plan import Plan
-from tilewright.problems import GemmProblem, Matrix
-from tilewright.program import program_for
+from tilewright.gemm.call import Options, read_call
+from tilewright.gemm.problem import GemmProblem, Matrix
+from tilewright.gemm.rung import GemmConfig
+from tilewright.gemm.rungs.simt import find_rung
+from tilewright.plan.plan import Plan
+from tilewright.run import launches
+from tilewright.run.program import program_for
 from tilewright.tuning.inputs import Inputs
 from tilewright.tuning.verify import Pattern
 

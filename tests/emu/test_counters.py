@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright import emu
+from tilewright.emu import banks, coalesce
 from tilewright.jit import compile_source
-from tilewright.lab import banks, coalesce
 
 LANE = np.arange(32)
 HEAD = 'extern "C" __global__ void k'

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.arch import GPUS
 from tilewright.emu import Emulator
 from tilewright.errors import EmulatorFault, MissingDependency
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gemm.rung import GemmConfig
+from tilewright.gpus import GPUS
 from tilewright.jit import use_executor
 from tilewright.lab.ladder import Step, prepare, run_checked
 from tilewright.lab.peers import cutlass
-from tilewright.ladder import GemmConfig
-from tilewright.problems import GemmProblem
 
 try:
     cutlass.libraries()

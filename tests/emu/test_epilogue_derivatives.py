@@ -11,10 +11,10 @@ from epilogue_cases import ByNumpy, each_by_kernel
 
 import tilewright as tw
 from tilewright import epilogue as ep
+from tilewright.epilogue.derivative import differentiate
+from tilewright.epilogue.evaluate import evaluate
+from tilewright.epilogue.expression import record
 from tilewright.lab.numbers import from_stored
-from tilewright.ops.epilogue.derivative import differentiate
-from tilewright.ops.epilogue.evaluate import evaluate
-from tilewright.ops.epilogue.expression import record
 
 FUNCTIONS = {
     "exp": ep.exp, "log": ep.log, "sqrt": ep.sqrt, "rsqrt": ep.rsqrt, "tanh": ep.tanh, "erf": ep.erf,

@@ -10,8 +10,8 @@ import pytest
 from epilogue_cases import ByNumpy, each_by_kernel
 
 from tilewright import epilogue as ep
+from tilewright.epilogue.expression import trace
 from tilewright.lab.numbers import from_stored
-from tilewright.ops.epilogue.expression import trace
 
 NAMES = ("exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "silu", "relu", "gelu", "gelu_tanh")
 FLUSHED = 1.2e-36

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 import tilewright as tw
-from tilewright.ladder import find_rung
-from tilewright.ops import launches
-from tilewright.plan import Plan
+from tilewright.gemm.rungs.simt import find_rung
+from tilewright.plan.plan import Plan
+from tilewright.run import launches
 
 PAGE = Path(__file__).parents[2] / "docs" / "epilogues.md"
 

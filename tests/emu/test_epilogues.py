@@ -14,13 +14,14 @@ from test_tensor_rungs import SMALL as SMALL16
 
 import tilewright as tw
 from tilewright import epilogue as ep
-from tilewright.arch import ARCHS
 from tilewright.errors import ConfigRejected
+from tilewright.gemm.problem import Epilogue, GemmProblem
+from tilewright.gemm.rung import Rung
+from tilewright.gemm.rungs.simt import GEMM_RUNGS, find_rung
+from tilewright.gpus import ARCHS
 from tilewright.jit import CompiledKernel
-from tilewright.ladder import GEMM_RUNGS, Rung, find_rung
-from tilewright.ops import launches
-from tilewright.plan import Plan
-from tilewright.problems import Epilogue, GemmProblem
+from tilewright.plan.plan import Plan
+from tilewright.run import launches
 
 SMALL = SMALL32 | SMALL16
 ELEMENTS_ONLY = ("f01_naive", "f02_coalesced", "f03_shared", "f04_tile1d", "f05_tile2d")

@@ -11,10 +11,10 @@ from test_tensor_rungs import SMALL as SMALL16
 
 from tilewright.emu.memory import ARENA_BASE, Buffer, element_views
 from tilewright.emu.session import Emulator
+from tilewright.gemm.problem import ITEM_BYTES, GemmProblem, Matrix
+from tilewright.gemm.rung import Addresses
+from tilewright.gemm.rungs.simt import find_rung
 from tilewright.jit import use_executor
-from tilewright.ladder import find_rung
-from tilewright.ladder.rung import Addresses
-from tilewright.problems import ITEM_BYTES, GemmProblem, Matrix
 
 M, N, K = 33, 35, 34
 STEP = 2**27 + 8

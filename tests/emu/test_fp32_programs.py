@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import plan as plan_module
+from tilewright.gemm.rung import GemmConfig
+from tilewright.gemm.rungs.simt import find_rung
 from tilewright.lab.check import Guarded, check
 from tilewright.lab.numbers import to_stored
-from tilewright.ladder import GemmConfig, find_rung
-from tilewright.ops import launches
-from tilewright.plan import Plan
+from tilewright.plan import plan as plan_module
+from tilewright.plan.plan import Plan
+from tilewright.run import launches
 
 SMALL = GemmConfig(32, 32, 8, 4, 4, 16, 32, stages=3, cache="ca", group_m=8, min_blocks=8)
 

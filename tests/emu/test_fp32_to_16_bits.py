@@ -12,10 +12,10 @@ from test_rungs import SMALL as SMALL_FFMA
 from test_tensor32_rungs import SMALL as SMALL_TENSOR
 
 import tilewright as tw
-from tilewright.arch import ARCHS
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gemm.rungs.simt import GEMM_RUNGS, find_rung
+from tilewright.gpus import ARCHS
 from tilewright.lab.numbers import from_stored, to_stored
-from tilewright.ladder import GEMM_RUNGS, find_rung
-from tilewright.problems import GemmProblem
 
 SMALL = SMALL_FFMA | SMALL_TENSOR
 RUNGS = [rung.id for rung in GEMM_RUNGS if "f32" in rung.dtypes]

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from tilewright.arch import GPUS
 from tilewright.cli import main
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gemm.rung import Rung
+from tilewright.gemm.rungs.simt import find_rung, rungs_for
+from tilewright.gpus import GPUS
 from tilewright.lab.ladder import Step, climb_on_emulator, emulation_seconds, prepare, random_operands, run_checked
 from tilewright.lab.record import validate
-from tilewright.ladder import find_rung, rungs_for
-from tilewright.ladder.rung import Rung
-from tilewright.problems import GemmProblem
 
 FP32 = [rung.id for rung in rungs_for("f32")]
 SMALL = ("--m", "128", "--n", "256", "--k", "64")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.arrays import dlpack
 from tilewright.errors import InvalidOperand
 from tilewright.lab.check import Guarded, check
 from tilewright.lab.numbers import from_stored, rounded, to_stored
-from tilewright.ops import dlpack
 
 
 class Bits:

@@ -12,8 +12,8 @@ from test_rungs import SMALL
 
 import tilewright as tw
 from tilewright.errors import EmulatorFault, InvalidOperand
+from tilewright.gemm.rung import GemmConfig
 from tilewright.lab.check import Guarded, check
-from tilewright.ladder import GemmConfig
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -193,7 +193,7 @@ def test_refusals_leave_the_emulator_as_it_was():
 
 
 def test_a_fault_in_a_kernel_gives_its_uploads_back(monkeypatch):
-    from tilewright.ladder.rung import Rung
+    from tilewright.gemm.rung import Rung
 
     a = normal(64, 64)
     plan = Rung.plan

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.arch import find_gpu
 from tilewright.errors import ConfigRejected
-from tilewright.ladder import GemmConfig, find_rung
-from tilewright.plan import Plan
-from tilewright.problems import GemmProblem
-from tilewright.program import program_for
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gemm.rung import GemmConfig
+from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.space import Candidate, explore
+from tilewright.gpus import find_gpu
+from tilewright.plan.plan import Plan
+from tilewright.run.program import program_for
 from tilewright.tuning.run import _job
-from tilewright.tuning.space import Candidate, explore
 
 THREE = GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=2, group_m=2, min_blocks=4, split_k=3)
 

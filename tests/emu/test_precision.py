@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.arch import GPUS
 from tilewright.errors import ConfigRejected, InvalidOperand
-from tilewright.ladder import GemmConfig, find_rung
-from tilewright.plan import Demands, plan_for
-from tilewright.problems import LARGEST_EXTENT, GemmProblem, row_major
+from tilewright.gemm.problem import LARGEST_EXTENT, GemmProblem, row_major
+from tilewright.gemm.rung import GemmConfig
+from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gpus import GPUS
+from tilewright.plan.plan import Demands, plan_for
 
 RNG = np.random.default_rng(21)
 A, B = RNG.standard_normal((2, 40, 70), np.float32), RNG.standard_normal((70, 33), np.float32)

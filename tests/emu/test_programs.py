@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import plan as plan_module
+from tilewright.gemm.rung import GemmConfig
+from tilewright.gemm.rungs.simt import find_rung
 from tilewright.lab.check import Guarded, check
-from tilewright.ladder import GemmConfig, find_rung
-from tilewright.ops import launches
-from tilewright.plan import Plan
+from tilewright.plan import plan as plan_module
+from tilewright.plan.plan import Plan
+from tilewright.run import launches
 
 SMALL = GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=3, group_m=8, min_blocks=4)
 

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rung_products import Bench, Case
 
-from tilewright.arch import ARCHS
-from tilewright.ladder import GemmConfig, Rung, rungs_for
+from tilewright.gemm.rung import GemmConfig, Rung
+from tilewright.gemm.rungs.simt import rungs_for
+from tilewright.gpus import ARCHS
 
 # h01 has one config; larger tiles take the emulator seconds.
 SPACES = {

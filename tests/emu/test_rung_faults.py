@@ -10,13 +10,14 @@ import pytest
 from rung_products import Bench, Case
 from test_tensor_rungs import SMALL
 
-from tilewright.arch import ARCHS
 from tilewright.emu import Emulator
 from tilewright.errors import EmulatorFault
+from tilewright.gemm.rung import Rung
+from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gpus import ARCHS
 from tilewright.jit import use_executor
 from tilewright.jit.compile import CompiledKernel, compile_unit
 from tilewright.jit.source import Source, render
-from tilewright.ladder import Rung, find_rung
 
 SEVEN_TILES = Case(32, 32, 7 * 16)
 WAIT, RACE, NEVER = "async_copy_not_waited", "shared_race", "uninitialised_shared_read"

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ladder import GemmConfig, rungs_for
+from tilewright.gemm.rung import GemmConfig
+from tilewright.gemm.rungs.simt import rungs_for
 
 RUNGS = [rung.id for rung in rungs_for("f32")]
 

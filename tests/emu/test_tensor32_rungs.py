@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from rung_products import Bench, Case
 
-from tilewright.arch import ARCHS
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gemm.rung import GemmConfig, Rung
+from tilewright.gemm.rungs.simt import find_rung, rungs_for
+from tilewright.gpus import ARCHS
 from tilewright.lab.accuracy import VALUES, Exact, make_operands
-from tilewright.ladder import GemmConfig, Rung, find_rung, rungs_for
-from tilewright.problems import GemmProblem
 
 T01, T02, T03 = find_rung("t01_tf32"), find_rung("t02_fp32x3"), find_rung("t03_fp32x3_split")
 ALL, FP32X3 = (T01, T02, T03), (T02, T03)

@@ -13,14 +13,15 @@ from epilogue_cases import ByNumpy
 from test_tune_measure import gpu  # noqa: F401  the fixture
 
 from tilewright import epilogue as ep
+from tilewright.epilogue.evaluate import evaluate
+from tilewright.epilogue.expression import trace
 from tilewright.errors import InvalidEpilogue, WrongResult
-from tilewright.ladder import GemmConfig, find_rung
-from tilewright.ops.epilogue.evaluate import evaluate
-from tilewright.ops.epilogue.expression import trace
-from tilewright.problems import INDEX, Epilogue, FusedOperand, GemmProblem, Matrix
+from tilewright.gemm.problem import INDEX, Epilogue, FusedOperand, GemmProblem, Matrix
+from tilewright.gemm.rung import GemmConfig
+from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.space import Candidate
 from tilewright.tuning.fused import IN_FP32, exact, moved, read_words, with_epilogue
 from tilewright.tuning.measure import GpuMeasurer, program_of
-from tilewright.tuning.space import Candidate
 from tilewright.tuning.verify import Pattern
 
 H10, F12 = find_rung("h10"), find_rung("f12")

@@ -12,17 +12,21 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 import pytest
 
-from tilewright.attention_problem import AttentionProblem
+from tilewright.attn.problem import AttentionProblem
+from tilewright.attn.rung import AttentionConfig
+from tilewright.attn.rungs import find_attention_rung
+from tilewright.attn.space import AttentionCandidate
 from tilewright.emu import Emulator
 from tilewright.errors import WrongResult
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gemm.rung import GemmConfig
+from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.space import Candidate
 from tilewright.jit import use_executor
-from tilewright.ladder import AttentionConfig, GemmConfig, find_attention_rung, find_rung
-from tilewright.problems import GemmProblem
-from tilewright.tuning import attention_measure, measure, race
-from tilewright.tuning.attention_measure import AttentionMeasurer, exact_attention
-from tilewright.tuning.attention_space import AttentionCandidate
+from tilewright.tuning import attn_measure as attention_measure
+from tilewright.tuning import measure, race
+from tilewright.tuning.attn_measure import AttentionMeasurer, exact_attention
 from tilewright.tuning.measure import GpuMeasurer, program_of
-from tilewright.tuning.space import Candidate
 from tilewright.tuning.verify import Pattern
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.arch import ARCHS
 from tilewright.emu import Emulator
-from tilewright.problems import GemmProblem
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gpus import ARCHS
 from tilewright.tuning.inputs import Inputs
 from tilewright.tuning.verify import (
     RESULT_BYTES,

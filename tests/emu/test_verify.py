@@ -9,8 +9,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import WrongResult
-from tilewright.ladder import GemmConfig
-from tilewright.ladder.rung import Rung
+from tilewright.gemm.rung import GemmConfig, Rung
 
 SMALL = GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=3, group_m=8, min_blocks=4)
 SMALL32 = GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=2, group_m=2)
@@ -99,7 +98,7 @@ def test_a_wrong_kernel_is_caught(monkeypatch, mistake, change, dtype):
 
 def test_a_wrong_sum_of_parts_and_a_wrong_alpha_are_caught(monkeypatch):
     a, b = values(32, 128), values(128, 32)
-    from tilewright import program
+    from tilewright.run import program
 
     parts = replace(SMALL, split_k=4)
     plan = program.Helper.plan

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.arch import ARCHS
 from tilewright.emu.memory import ARENA_BASE
 from tilewright.emu.session import Emulator
 from tilewright.epilogue import erf, exp, gelu, gelu_tanh, log, maximum, rsqrt, sigmoid, silu, sqrt, tanh, where
 from tilewright.errors import WrongResult
-from tilewright.ladder import GEMM_RUNGS, GemmConfig
-from tilewright.ladder.rung import Rung
-from tilewright.problems import GemmProblem
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gemm.rung import GemmConfig, Rung
+from tilewright.gemm.rungs.simt import GEMM_RUNGS
+from tilewright.gpus import ARCHS
 
 SMALL = GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=3, group_m=8, min_blocks=4)
 HARD = np.array(

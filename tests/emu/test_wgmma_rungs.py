@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from rung_products import Bench, Case
 
-from tilewright.arch import ARCHS
-from tilewright.ladder import GemmConfig, find_rung
+from tilewright.gemm.rung import GemmConfig
+from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gpus import ARCHS
 
 H12, H13 = find_rung("h12"), find_rung("h13")
 SMALL = GemmConfig(64, 64, 32, warp_m=16, warp_n=64, stages=3)

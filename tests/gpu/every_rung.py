@@ -13,9 +13,10 @@ import sys
 import numpy as np
 
 import tilewright as tw
+from tilewright.gemm.rung import Rung
+from tilewright.gemm.rungs.simt import rungs_of
 from tilewright.lab.check import check
 from tilewright.lab.numbers import to_tf32
-from tilewright.ladder import Rung, rungs_of
 
 
 def launch(rung: Rung, dtype: type[np.generic], out_dtype: type[np.generic], m: int, n: int, k: int) -> bool:

@@ -14,9 +14,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tilewright.gemm.rungs.simt import GEMM_RUNGS
 from tilewright.jit.device import device
 from tilewright.lab.record import provenance, write_json
-from tilewright.ladder import GEMM_RUNGS
 
 TOOLS = ("memcheck", "racecheck")
 SUMMARY = {

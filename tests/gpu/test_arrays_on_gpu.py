@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.arrays import dlpack
+from tilewright.arrays.device_array import DeviceArray
 from tilewright.errors import InvalidOperand
 from tilewright.lab.check import check
-from tilewright.ops import dlpack, warm
-from tilewright.ops.device_array import DeviceArray
+from tilewright.run import warm
 
 pytestmark = pytest.mark.gpu
 
@@ -212,7 +213,7 @@ def test_out_may_be_c_warm_too(torch):
 
 
 def test_a_new_thread_runs_warm_plans(torch, monkeypatch):
-    from tilewright.ops import matmul as module
+    from tilewright.gemm import matmul as module
 
     a, b = torch.from_numpy(A).cuda(), torch.from_numpy(B).cuda()
     tw.matmul(a, b)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.attn import warm as attention_warm
 from tilewright.errors import InvalidOperand
 from tilewright.lab.attention_host import attention_calls
 from tilewright.lab.host import host_microseconds
-from tilewright.ops import attention_warm
 
 pytestmark = pytest.mark.gpu
 

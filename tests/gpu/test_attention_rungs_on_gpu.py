@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.attention_problem import AttentionProblem
+from tilewright.attn.problem import AttentionProblem
+from tilewright.attn.rung import D_HEADS
+from tilewright.attn.rungs import ATTENTION_RUNGS, find_attention_rung
 from tilewright.jit.device import bound_to, executor_for
 from tilewright.lab.attention import AttentionStep, prepare_attention, run_attention_checked
 from tilewright.lab.attention_gpu import launches_of, make_buffers
-from tilewright.ladder import ATTENTION_RUNGS, find_attention_rung
-from tilewright.ladder.attention_rung import D_HEADS
 
 pytestmark = pytest.mark.gpu
 

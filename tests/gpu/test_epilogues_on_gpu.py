@@ -8,11 +8,11 @@ from products import Target, place, torch_type
 
 import tilewright as tw
 from tilewright import epilogue as ep
+from tilewright.gemm import matmul as matmul_module
+from tilewright.gemm.rungs.simt import GEMM_RUNGS, find_rung
 from tilewright.lab.epilogues import verdict
 from tilewright.lab.numbers import to_tf32
-from tilewright.ladder import GEMM_RUNGS, find_rung
-from tilewright.ops import matmul as matmul_module
-from tilewright.ops import warm
+from tilewright.run import warm
 
 pytestmark = pytest.mark.gpu
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tilewright.errors import MissingDependency
+from tilewright.gemm.problem import GemmProblem
 from tilewright.jit.device import device
 from tilewright.lab.ground import Ground
 from tilewright.lab.peers import PEERS
 from tilewright.lab.peers.candidate import judge
 from tilewright.lab.peers.compete import hold_race
 from tilewright.lab.reference import find_reference
-from tilewright.problems import GemmProblem
 
 pytestmark = pytest.mark.gpu
 

@@ -7,10 +7,10 @@ import pytest
 from products import CASES, Target, place, values
 
 import tilewright as tw
+from tilewright.gemm.problem import PRECISIONS
 from tilewright.lab.accuracy import VALUES, Exact, accuracy_records, make_operands
 from tilewright.lab.check import check
 from tilewright.lab.numbers import to_tf32
-from tilewright.problems import PRECISIONS
 
 pytestmark = pytest.mark.gpu
 

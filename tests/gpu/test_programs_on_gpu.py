@@ -9,10 +9,11 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import DeviceError, WrongResult
+from tilewright.gemm.rung import GemmConfig
+from tilewright.gemm.rungs.simt import find_rung
 from tilewright.lab.check import check
-from tilewright.ladder import GemmConfig, find_rung
-from tilewright.ops import in_place, launches, warm
-from tilewright.plan import Plan, plan_for
+from tilewright.plan.plan import Plan, plan_for
+from tilewright.run import in_place, launches, warm
 
 pytestmark = pytest.mark.gpu
 
@@ -258,7 +259,7 @@ def test_verify_has_no_false_alarm_in_many_draws_and_on_hard_values(torch, dtype
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_verify_catches_a_kernel_that_is_wrong_on_the_gpu(torch, dtype, monkeypatch):
-    from tilewright import program
+    from tilewright.run import program
 
     kind = getattr(torch, dtype)
     a, b = torch.randn(512, 512, device="cuda").to(kind), torch.randn(512, 512, device="cuda").to(kind)

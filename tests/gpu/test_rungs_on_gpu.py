@@ -7,8 +7,8 @@ import pytest
 from products import CASES, Target, place, values
 
 import tilewright as tw
+from tilewright.gemm.rungs.simt import rungs_for
 from tilewright.lab.check import check
-from tilewright.ladder import rungs_for
 
 pytestmark = pytest.mark.gpu
 
@@ -60,7 +60,7 @@ def test_what_the_plan_chooses_is_right(torch, size, layout):
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 @pytest.mark.parametrize("shape", [(256, 256, 64), (67, 45, 33), (1, 130, 20)], ids=str)
 def test_the_emulator_gives_the_gpus_very_bits(torch, gpu, rung, layout, shape):
-    from tilewright.arch import GPUS
+    from tilewright.gpus import GPUS
 
     if gpu.name not in GPUS:
         pytest.skip(f"{gpu.name} is not a GPU that the emulator knows")

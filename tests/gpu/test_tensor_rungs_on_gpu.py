@@ -7,9 +7,9 @@ import pytest
 from products import CASES, Case, Target, place, values
 
 import tilewright as tw
+from tilewright.gemm.rungs.simt import find_rung, rungs_for
 from tilewright.lab.check import check
-from tilewright.ladder import find_rung, rungs_for
-from tilewright.tuning.choice import SAME_BITS
+from tilewright.plan.choice import SAME_BITS
 
 pytestmark = pytest.mark.gpu
 
@@ -67,7 +67,7 @@ def test_fp32_rows_of_whole_vectors_but_no_whole_eights_stay_in_their_rows(torch
 def test_the_emulator_differs_by_what_the_tensor_cores_cut(torch, gpu, rung, dtype):
     """A product m16n8k16 is rounded once on the emulator and cut on the GPU: an fp32 spacing of the sum of absolute
     products a step. h01 has no tensor cores: the same bits."""
-    from tilewright.arch import GPUS
+    from tilewright.gpus import GPUS
 
     if gpu.name not in GPUS:
         pytest.skip(f"{gpu.name} is not a GPU that the emulator knows")

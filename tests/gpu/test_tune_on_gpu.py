@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.attention_plan import plan_attention
-from tilewright.attention_problem import AttentionProblem
+from tilewright.attn.plan import plan_attention
+from tilewright.attn.problem import AttentionProblem
 from tilewright.epilogue import relu, where
 from tilewright.errors import DeviceError
+from tilewright.gemm.problem import GemmProblem, Matrix, row_major
+from tilewright.gemm.rungs.simt import find_rung, rungs_for
+from tilewright.gemm.space import Candidate, explore
 from tilewright.jit.device import device
-from tilewright.ladder import find_rung, rungs_for
-from tilewright.plan import plan_for
-from tilewright.problems import GemmProblem, Matrix, row_major
-from tilewright.tuning import tables
-from tilewright.tuning.attention_run import tune_attention_problems
+from tilewright.plan import tables
+from tilewright.plan.plan import plan_for
+from tilewright.plan.store import Store
+from tilewright.tuning.attn_run import tune_attention_problems
 from tilewright.tuning.fused import read_words, with_epilogue
 from tilewright.tuning.measure import GpuMeasurer, program_of
 from tilewright.tuning.run import tune_problems
-from tilewright.tuning.space import Candidate, explore
-from tilewright.tuning.store import Store
 from tilewright.tuning.verify import Pattern
 
 pytestmark = pytest.mark.gpu

@@ -11,8 +11,8 @@ from products import place, torch_type
 import tilewright as tw
 from tilewright import epilogue as ep
 from tilewright.errors import DeviceError, WrongResult
-from tilewright.ladder import GEMM_RUNGS
-from tilewright.ladder.rung import Rung
+from tilewright.gemm.rung import Rung
+from tilewright.gemm.rungs.simt import GEMM_RUNGS
 
 pytestmark = pytest.mark.gpu
 

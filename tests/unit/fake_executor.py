@@ -8,10 +8,10 @@ from unittest import mock
 
 import numpy as np
 
-from tilewright.arch import GPUS
+from tilewright.gemm import rung as rung_module
+from tilewright.gemm.rung import Rung
+from tilewright.gpus import GPUS
 from tilewright.jit.launch import Launch, use_executor
-from tilewright.ladder import rung as rung_module
-from tilewright.ladder.rung import Rung
 
 _BASE = 1 << 40
 

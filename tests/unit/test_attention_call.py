@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.arch import GPUS
-from tilewright.attention_plan import plan_attention
-from tilewright.attention_problem import AttentionProblem, BiasRows
+from tilewright.attn.call import padded_head, read_attention, read_attention_varlen
+from tilewright.attn.plan import plan_attention
+from tilewright.attn.problem import AttentionProblem, BiasRows
+from tilewright.attn.rung import AttentionAddresses, AttentionConfig
+from tilewright.attn.stages import _ARGS, StridedRows, plan_copy
 from tilewright.errors import ConfigRejected, DeviceError, InvalidOperand
+from tilewright.gpus import GPUS
 from tilewright.jit import compile_source, device
 from tilewright.lab.attention_check import visible
-from tilewright.ladder import AttentionAddresses, AttentionConfig
-from tilewright.ladder.copy_rows import _ARGS, StridedRows, plan_copy
-from tilewright.ops.attention_call import padded_head, read_attention, read_attention_varlen
 
 
 def zeros(*shape: int, dtype=np.float16) -> np.ndarray:

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright import emu
-from tilewright.arch import find_arch
-from tilewright.attention_problem import AttentionProblem, BiasRows, HeadRows
+from tilewright.attn.problem import AttentionProblem, BiasRows, HeadRows
+from tilewright.attn.rung import _ARGS, D_HEADS, AttentionAddresses, AttentionConfig
+from tilewright.attn.rungs import ATTENTION_RUNGS, find_attention_rung
 from tilewright.errors import ConfigRejected, InvalidOperand
+from tilewright.gpus import find_arch
 from tilewright.lab.attention_check import visible
-from tilewright.ladder import ATTENTION_RUNGS, AttentionAddresses, AttentionConfig, find_attention_rung
-from tilewright.ladder.attention_rung import _ARGS, D_HEADS
 
 H200, A100, ADA = (find_arch(name) for name in ("sm_90a", "sm_80", "sm_89"))
 

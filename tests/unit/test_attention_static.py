@@ -10,12 +10,13 @@ from functools import lru_cache
 
 import pytest
 
-from tilewright.arch import find_arch
-from tilewright.attention_problem import AttentionProblem
+from tilewright.attn.problem import AttentionProblem
+from tilewright.attn.rung import AttentionConfig
+from tilewright.attn.rungs import find_attention_rung
 from tilewright.errors import MissingDependency
+from tilewright.gpus import find_arch
 from tilewright.jit import CompiledKernel
 from tilewright.lab.sass import Instruction, disassemble, find_disassembler, main_loop
-from tilewright.ladder import AttentionConfig, find_attention_rung
 
 WHOLE, SLICED, MIXED = "load_0_0_0_fragments", "load_2_2_2_fragments", "load_0_2_2_fragments"
 SIZES = ("64, 64", "128, 32", "128, 64")

@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 
 import tilewright
-from tilewright.arch import find_gpu
 from tilewright.cli import main
 from tilewright.errors import CacheError
+from tilewright.gpus import find_gpu
 from tilewright.jit import cache as cache_module
 from tilewright.jit import compile as compile_module
 from tilewright.jit.cache import KernelCache
 from tilewright.jit.compile import compile_source
 from tilewright.jit.launch import use_executor
 from tilewright.lab.doctor import examine
-from tilewright.tuning import store, tables
+from tilewright.plan import store, tables
 
 KEY, OTHER = "a" * 64, "b" * 64
 FILES = {"kernel.cubin": b"\x7fELF" + bytes(range(256)), "kernel.ptx": b".version 9.0", "kernel.log": b"ptxas info"}

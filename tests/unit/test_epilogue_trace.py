@@ -14,8 +14,8 @@ import pytest
 import tilewright as tw
 from tilewright import epilogue as ep
 from tilewright.epilogue import exp, silu, where
+from tilewright.epilogue.expression import expression_of, function_key, standard, trace
 from tilewright.errors import InvalidEpilogue, InvalidOperand
-from tilewright.ops.epilogue.expression import expression_of, function_key, standard, trace
 
 A = np.ones((8, 4), np.float32)
 B = np.ones((4, 6), np.float32)

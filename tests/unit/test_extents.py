@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.ops import extents
-from tilewright.ops.operands import Operand
+from tilewright.arrays import extents
+from tilewright.arrays.view import Operand
 
 views = st.builds(
     lambda address, axes: Operand(

@@ -15,8 +15,11 @@ import numpy as np
 import pytest
 
 from tilewright import emu
-from tilewright.arch import ARCHS
 from tilewright.errors import CompileError
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gemm.rung import _ARGS
+from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gpus import ARCHS
 from tilewright.jit import cache as cache_module
 from tilewright.jit import compile as compile_module
 from tilewright.jit import nvrtc
@@ -24,9 +27,6 @@ from tilewright.jit import source as source_module
 from tilewright.jit.compile import BASE_OPTIONS, cache_key, compile_source, compile_unit
 from tilewright.jit.launch import current_executor, use_executor
 from tilewright.jit.source import CUDA_ROOT, Source, gather, literal, render
-from tilewright.ladder import find_rung
-from tilewright.ladder.rung import _ARGS
-from tilewright.problems import GemmProblem
 
 FILL = 'extern "C" __global__ void fill(float* x) { x[threadIdx.x] = 1.0f; }'
 

@@ -8,14 +8,14 @@ import types
 import numpy as np
 import pytest
 
-from tilewright.arch import GPUS
 from tilewright.errors import TilewrightError
+from tilewright.gemm.rung import Rung
+from tilewright.gpus import GPUS
 from tilewright.lab import accuracy, climb_gpu
 from tilewright.lab.accuracy import LARGEST, VALUES, Errors, Exact, accuracy_records, make_operands, verdict
 from tilewright.lab.numbers import to_tf32
 from tilewright.lab.record import validate
 from tilewright.lab.reference import Reference
-from tilewright.ladder.rung import Rung
 from tilewright.report import precision as pages
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tilewright.gemm.problem import GemmProblem
 from tilewright.lab.bench import Timing, paired_samples, parse_conditions, percentile, summary
 from tilewright.lab.ground import MOST_SETS, sets_for
-from tilewright.problems import GemmProblem
 
 
 def launches(name: str, count: int) -> list:

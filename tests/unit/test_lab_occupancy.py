@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.arch import ARCHS, GPUS
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gpus import ARCHS, GPUS
 from tilewright.jit import Resources
 from tilewright.lab.roofline import bound, compulsory, tiled_bytes
 from tilewright.occupancy import occupancy
-from tilewright.problems import GemmProblem
 
 
 def using(registers: int, shared: int = 0) -> Resources:

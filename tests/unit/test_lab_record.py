@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.arch import GPUS
 from tilewright.errors import ConfigRejected, MissingDependency, TilewrightError
+from tilewright.gemm.rungs.simt import find_rung, rungs_for
+from tilewright.gpus import GPUS
 from tilewright.lab import counters
 from tilewright.lab.record import (
     check_writable,
@@ -22,7 +23,6 @@ from tilewright.lab.record import (
     write_text,
 )
 from tilewright.lab.suite import find_suite, main, read_suite, run_suite, select_rungs, steps_of
-from tilewright.ladder import find_rung, rungs_for
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -214,7 +214,7 @@ def test_a_profile_of_any_other_number_of_kernels_is_refused(rows):
 
 
 def test_a_missing_profiler_is_named(monkeypatch):
-    from tilewright.problems import GemmProblem
+    from tilewright.gemm.problem import GemmProblem
 
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(MissingDependency, match="ncu"):

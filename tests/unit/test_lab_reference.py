@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tilewright.errors import WrongResult
+from tilewright.gemm.problem import GemmProblem
 from tilewright.lab.ground import verify_reference
 from tilewright.lab.ladder import prepare
 from tilewright.lab.reference import find_reference
-from tilewright.problems import GemmProblem
 
 PROBLEM = GemmProblem.dense(24, 40, 30, layout="nt")
 

@@ -9,12 +9,12 @@ import struct
 import pytest
 
 from tilewright import emulator
-from tilewright.arch import ARCHS
 from tilewright.errors import ConfigRejected
+from tilewright.gemm.problem import GemmProblem, Matrix
+from tilewright.gemm.rung import Addresses, GemmConfig, vector_out
+from tilewright.gemm.rungs.simt import GEMM_RUNGS, find_rung, rungs_for
+from tilewright.gpus import ARCHS
 from tilewright.jit.source import CUDA_ROOT
-from tilewright.ladder import GEMM_RUNGS, GemmConfig, find_rung, rungs_for
-from tilewright.ladder.rung import Addresses, vector_out
-from tilewright.problems import GemmProblem, Matrix
 
 FP32 = rungs_for("f32")
 SQUARE = GemmProblem.dense(512, 512, 512)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.errors import ConfigRejected, DeviceError, InvalidOperand
-from tilewright.ops import shapes as shapes_module
+from tilewright.gemm import shapes as shapes_module
 
 SEED = 20261121
 
@@ -297,7 +297,7 @@ def test_mixed_dtypes_are_refused():
 def test_unknown_rungs_and_configs_that_do_not_fit_are_refused():
     refuse(["f99", "f12_multistage"], random(3, 4), random(4, 5), rung="f99", kind=ConfigRejected)
     refuse(["rung is ['f12']", "such as 'f12'"], random(3, 4), random(4, 5), rung=["f12"], kind=ConfigRejected)
-    from tilewright.ladder import GemmConfig
+    from tilewright.gemm.rung import GemmConfig
 
     config = GemmConfig(64, 64)
     refuse(["config is 5", "GemmConfig"], random(3, 4), random(4, 5), config=5, kind=ConfigRejected)

@@ -9,9 +9,10 @@ import weakref
 import numpy as np
 import pytest
 
+from tilewright.arrays import dlpack
+from tilewright.arrays.view import as_operand
 from tilewright.errors import InvalidOperand
-from tilewright.ops import device_calls, dlpack
-from tilewright.ops.operands import as_operand
+from tilewright.jit import device_calls
 
 
 def test_a_numpy_view_keeps_its_address_shape_and_element_strides():

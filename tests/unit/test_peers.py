@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from tilewright.errors import ConfigRejected, DeviceError, MissingDependency
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gemm.rung import GemmConfig
 from tilewright.lab.check import Guarded
 from tilewright.lab.ground import Buffers
 from tilewright.lab.ladder import prepare
@@ -16,8 +18,6 @@ from tilewright.lab.numbers import to_stored
 from tilewright.lab.peers import PEERS, Candidate, Entry, Peer, candidate, compete, select_peers
 from tilewright.lab.peers.compete import hold_race, peer_record
 from tilewright.lab.record import went_wrong
-from tilewright.ladder import GemmConfig
-from tilewright.problems import GemmProblem
 
 PROBLEM = GemmProblem.dense(120, 40, 24, layout="nt", dtype="bf16")
 

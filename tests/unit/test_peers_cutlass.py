@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.arch import GPUS
 from tilewright.errors import MissingDependency
+from tilewright.gemm.problem import Epilogue, GemmProblem
+from tilewright.gemm.rung import GemmConfig
+from tilewright.gpus import GPUS
 from tilewright.jit.compile import cache_key
 from tilewright.jit.source import Library, Source
 from tilewright.lab.peers import cutlass
-from tilewright.ladder import GemmConfig
-from tilewright.problems import Epilogue, GemmProblem
 
 ARCH = GPUS["H200"].arch
 

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tilewright.arch import GPUS
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gpus import GPUS
 from tilewright.lab.peers import build, candidate, cublaslt, cutlass
 from tilewright.lab.peers.candidate import Candidate
-from tilewright.problems import GemmProblem
 
 
 class FakeLt:

@@ -9,15 +9,16 @@ import pytest
 from fake_executor import fake_gpu
 
 import tilewright as tw
-from tilewright.arch import ARCHS, GPUS
-from tilewright.choices import FP32_CHOICES
 from tilewright.errors import ConfigRejected, InvalidOperand
-from tilewright.explanation import edge_reason, explain_problem, roofline
+from tilewright.gemm.explain import edge_reason, explain_problem, roofline
+from tilewright.gemm.problem import GemmProblem, Matrix
+from tilewright.gemm.rung import GemmConfig
+from tilewright.gemm.rungs.simt import find_rung, rungs_for
+from tilewright.gpus import ARCHS, GPUS
 from tilewright.jit import Launch
 from tilewright.jit.device import with_sms
-from tilewright.ladder import GemmConfig, find_rung, rungs_for
-from tilewright.plan import plan_for
-from tilewright.problems import GemmProblem, Matrix
+from tilewright.plan.fallback import FP32_CHOICES
+from tilewright.plan.plan import plan_for
 
 H200 = GPUS["H200"]
 UNTUNED = GPUS["H100"]

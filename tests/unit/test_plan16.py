@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import plan as plan_module
-from tilewright.arch import GPUS
-from tilewright.choices import CHOICES
-from tilewright.cost import SPLITS, packing_us
-from tilewright.ladder import find_rung
-from tilewright.plan import Demands, plan_for
-from tilewright.problems import GemmProblem, Matrix
-from tilewright.program import SLOT, program_for
+from tilewright.gemm.problem import GemmProblem, Matrix
+from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gpus import GPUS
+from tilewright.plan import plan as plan_module
+from tilewright.plan.cost import SPLITS, packing_us
+from tilewright.plan.fallback import CHOICES
+from tilewright.plan.plan import Demands, plan_for
+from tilewright.run.program import SLOT, program_for
 
 H200 = GPUS["H200"]
 H11 = find_rung("h11")

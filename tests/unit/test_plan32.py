@@ -10,15 +10,15 @@ from statistics import fmean
 
 import pytest
 
-from tilewright.arch import GPUS
-from tilewright.choices import FP32_CHOICES
-from tilewright.cost import CLEARLY, candidates, fp32_us, narrow_operands
-from tilewright.explanation import explain_problem
-from tilewright.ladder import find_rung
-from tilewright.plan import Demands, plan_for
-from tilewright.problems import GemmProblem, Matrix
-from tilewright.program import program_for
-from tilewright.tuning.space import explore
+from tilewright.gemm.explain import explain_problem
+from tilewright.gemm.problem import GemmProblem, Matrix
+from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.space import explore
+from tilewright.gpus import GPUS
+from tilewright.plan.cost import CLEARLY, candidates, fp32_us, narrow_operands
+from tilewright.plan.fallback import FP32_CHOICES
+from tilewright.plan.plan import Demands, plan_for
+from tilewright.run.program import program_for
 
 H200 = GPUS["H200"]
 UNTUNED = GPUS["H100"]

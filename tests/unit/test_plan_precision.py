@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.arch import ARCHS, GPUS
-from tilewright.choices import FP32X3_CHOICES, Choice
-from tilewright.cost import fp32x3_us
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gemm.rungs.simt import find_rung, rungs_of
+from tilewright.gemm.space import explore
+from tilewright.gpus import ARCHS, GPUS
 from tilewright.lab.record import read_records
-from tilewright.ladder import find_rung, rungs_of
-from tilewright.problems import GemmProblem
-from tilewright.tuning.model import predict
-from tilewright.tuning.space import explore
+from tilewright.plan.cost import fp32x3_us
+from tilewright.plan.fallback import FP32X3_CHOICES, Choice
+from tilewright.plan.model import predict
 
 H200 = GPUS["H200"]
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.errors import InvalidOperand
-from tilewright.problems import GemmProblem, Matrix, col_major, row_major
+from tilewright.gemm.problem import GemmProblem, Matrix, col_major, row_major
 
 
 def test_units_of_dense_strided_and_single_line_matrices():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import product
 from pathlib import Path
 
+from tilewright.gemm.rungs.simt import GEMM_RUNGS
 from tilewright.lab.record import find_records
-from tilewright.ladder import GEMM_RUNGS
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 

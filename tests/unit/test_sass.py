@@ -8,12 +8,13 @@ from functools import lru_cache
 
 import pytest
 
-from tilewright.arch import ARCHS
 from tilewright.errors import MissingDependency
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gemm.rung import GemmConfig
+from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gpus import ARCHS
 from tilewright.jit import CompiledKernel
 from tilewright.lab import sass
-from tilewright.ladder import GemmConfig, find_rung
-from tilewright.problems import GemmProblem
 
 
 def code_of(kernel: CompiledKernel) -> list[sass.Instruction]:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tilewright import emu
+from tilewright.emu import banks
 from tilewright.errors import InvalidOperand
-from tilewright.lab import banks
 from tilewright.swizzle import Swizzle, conflict_free
 
 SHAPES = [(3, 3, 3), (2, 3, 3), (1, 3, 3), (3, 3, 4), (3, 3, 5), (0, 3, 3), (2, 0, 5)]

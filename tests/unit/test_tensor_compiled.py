@@ -9,10 +9,11 @@ from collections import Counter
 import pytest
 from test_sass import code_of
 
-from tilewright.arch import ARCHS
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gemm.rung import GemmConfig
+from tilewright.gemm.rungs.simt import find_rung, rungs_for
+from tilewright.gpus import ARCHS
 from tilewright.jit import CompiledKernel
-from tilewright.ladder import GemmConfig, find_rung, rungs_for
-from tilewright.problems import GemmProblem
 
 RUNGS = [rung.id for rung in rungs_for("bf16")]
 # Kernels that one test compiles the others take, so that the defaults' are compiled once for each architecture.

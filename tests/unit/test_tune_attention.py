@@ -10,22 +10,23 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.arch import GPUS
-from tilewright.attention_plan import plan_attention
-from tilewright.attention_problem import AttentionProblem
+from tilewright.attn import warm as attention_warm
+from tilewright.attn.choice import choose_attention
+from tilewright.attn.classes import AttentionClass, attention_class_of, attention_distance
+from tilewright.attn.plan import plan_attention
+from tilewright.attn.problem import AttentionProblem
+from tilewright.attn.rung import D_HEADS, AttentionConfig
+from tilewright.attn.rungs import ATTENTION_RUNGS, find_attention_rung
+from tilewright.attn.space import explore_attention, predict_attention
 from tilewright.errors import CacheError, ConfigRejected, DeviceError, InvalidOperand
-from tilewright.ladder import ATTENTION_RUNGS, AttentionConfig, find_attention_rung
-from tilewright.ladder.attention_rung import D_HEADS
-from tilewright.ops import attention_warm
-from tilewright.tuning import attention_run, tables
+from tilewright.gpus import GPUS
+from tilewright.plan import tables
+from tilewright.plan.entries import Entry, Timed, classes_in, decode, encode, stored
+from tilewright.plan.store import Store
+from tilewright.plan.tables import results_changed
+from tilewright.tuning import attn_run as attention_run
 from tilewright.tuning import run as run_module
-from tilewright.tuning.attention_choice import choose_attention
-from tilewright.tuning.attention_classes import AttentionClass, attention_class_of, attention_distance
-from tilewright.tuning.attention_run import attention_kernels, tune_attention_problems
-from tilewright.tuning.attention_space import explore_attention, predict_attention
-from tilewright.tuning.entries import Entry, Timed, classes_in, decode, encode, stored
-from tilewright.tuning.store import Store
-from tilewright.tuning.tables import results_changed
+from tilewright.tuning.attn_run import attention_kernels, tune_attention_problems
 
 H200 = GPUS["H200"]
 A17 = find_attention_rung("a17")
@@ -111,8 +112,8 @@ def test_what_takes_another_path_is_another_class_and_what_does_not_is_not():
 
 
 def test_results_stand_beside_products_in_one_table(tmp_path):
-    from tilewright.problems import GemmProblem
-    from tilewright.tuning.classes import class_of
+    from tilewright.gemm.classes import class_of
+    from tilewright.gemm.problem import GemmProblem
 
     h11 = tw.ladder.find_rung("h11")
     product = GemmProblem.dense(256, 256, 256, dtype="bf16")
@@ -128,7 +129,7 @@ def test_results_stand_beside_products_in_one_table(tmp_path):
     store = Store("H200", "cuda13", tmp_path)
     assert store.add(both.values())
     assert Store("H200", "cuda13", tmp_path).table == both
-    from tilewright.tuning.choice import choose
+    from tilewright.plan.choice import choose
 
     assert choose(product, H200, [("here", both)]).config == h11.default
     assert choose(GemmProblem.dense(250, 250, 250, dtype="bf16"), H200, [("here", both)]).config.tile_m

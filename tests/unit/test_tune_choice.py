@@ -12,18 +12,19 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.arch import GPUS
-from tilewright.ladder import GemmConfig, Rung, find_rung
-from tilewright.plan import plan_for
-from tilewright.problems import GemmProblem
-from tilewright.tuning import tables
-from tilewright.tuning.choice import choose, estimates, neighbours
-from tilewright.tuning.classes import ProblemClass, class_of
-from tilewright.tuning.entries import Entry, Timed, stored
+from tilewright.gemm.classes import ProblemClass, class_of
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gemm.rung import GemmConfig, Rung
+from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gpus import GPUS
+from tilewright.plan import tables
+from tilewright.plan.choice import choose, estimates, neighbours
+from tilewright.plan.entries import Entry, Timed, stored
+from tilewright.plan.model import Model, predict
+from tilewright.plan.plan import plan_for
+from tilewright.plan.store import Store
+from tilewright.plan.tables import generation, results_changed, sources_for
 from tilewright.tuning.fused import read_words, with_epilogue
-from tilewright.tuning.model import Model, predict
-from tilewright.tuning.store import Store
-from tilewright.tuning.tables import generation, results_changed, sources_for
 
 H200 = GPUS["H200"]
 H11 = find_rung("h11")
@@ -396,7 +397,7 @@ def test_explain_says_in_a_line_what_it_passed_over_and_does_not_drown_in_refusa
 
 
 def test_new_results_drop_warm_calls(store):
-    from tilewright.ops import warm
+    from tilewright.run import warm
 
     warm._calls["a key"] = None
     before = generation()

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import tilewright
-from tilewright.ladder import find_rung
-from tilewright.problems import GemmProblem
-from tilewright.tuning.classes import class_of
-from tilewright.tuning.entries import Entry, Timed, decode, encode
-from tilewright.tuning.store import Store
+from tilewright.gemm.classes import class_of
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gemm.rungs.simt import find_rung
+from tilewright.plan.entries import Entry, Timed, decode, encode
+from tilewright.plan.store import Store
 
 H11 = find_rung("h11")
 
@@ -151,7 +151,7 @@ def test_results_go_out_in_and_together(tmp_path, monkeypatch, capsys):
     assert "3 problems tuned on H200, cuda13" in listed
     assert ", of 1, with acc + bias" in listed
     assert "h11_mma_multistage" in listed
-    from tilewright.tuning import tables
+    from tilewright.plan import tables
 
     tables._store.cache_clear()
     tune(export=tmp_path / "mine.json")

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.arch import GPUS
 from tilewright.errors import TilewrightError
+from tilewright.gemm.classes import class_of
+from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gpus import GPUS
 from tilewright.jit import device as device_module
 from tilewright.lab import tuning_time
 from tilewright.lab.heldout import problem_of
 from tilewright.lab.suite import read_suite
-from tilewright.ladder import find_rung
-from tilewright.tuning import tables
-from tilewright.tuning.classes import class_of
-from tilewright.tuning.entries import Entry, Failure, Timed
-from tilewright.tuning.store import Store
+from tilewright.plan import tables
+from tilewright.plan.entries import Entry, Failure, Timed
+from tilewright.plan.store import Store
 
 CASES = read_suite(Path(__file__).parents[2] / "benchmarks" / "tune-cold.json")["cases"]
 H11 = find_rung("h11")

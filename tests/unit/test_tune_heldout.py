@@ -9,15 +9,15 @@ from statistics import fmean
 
 import pytest
 
-from tilewright.arch import GPUS
 from tilewright.errors import TilewrightError
+from tilewright.gemm.classes import class_of
+from tilewright.gpus import GPUS
 from tilewright.lab.heldout import loss_record, loss_records, problem_of, without
 from tilewright.lab.record import find_records
 from tilewright.lab.suite import read_suite
-from tilewright.tuning.choice import choose
-from tilewright.tuning.classes import class_of
-from tilewright.tuning.entries import Entry, Timed
-from tilewright.tuning.tables import shipped
+from tilewright.plan.choice import choose
+from tilewright.plan.entries import Entry, Timed
+from tilewright.plan.tables import shipped
 
 ROOT = Path(__file__).parents[2]
 H200 = GPUS["H200"]

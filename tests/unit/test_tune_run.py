@@ -14,18 +14,18 @@ from dataclasses import replace
 
 import pytest
 
-from tilewright.arch import GPUS
+from tilewright.epilogue.packing import fused_headers
 from tilewright.errors import ConfigRejected, DeviceError, InvalidEpilogue, InvalidOperand
-from tilewright.ladder import find_rung
-from tilewright.ladder.fused import fused_headers
-from tilewright.plan import Plan
-from tilewright.problems import GemmProblem
+from tilewright.gemm.classes import class_of
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gpus import GPUS
+from tilewright.plan.plan import Plan
+from tilewright.plan.store import Store
 from tilewright.tuning import run as run_module
 from tilewright.tuning.build import Builder
-from tilewright.tuning.classes import class_of
 from tilewright.tuning.fused import read_words, with_epilogue
 from tilewright.tuning.run import choose_rungs, kernel_set, tune_problems
-from tilewright.tuning.store import Store
 
 H11 = find_rung("h11")
 
@@ -244,7 +244,7 @@ def command_in_a_process(world, folder, said) -> None:
     """`tilewright tune`, with passes that last: for a signal to come in between."""
     from tilewright import cli
     from tilewright.cli import tune as command
-    from tilewright.tuning import tables
+    from tilewright.plan import tables
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in a shell's background
     measurer, one_pass = run_module.GpuMeasurer, run_module.GpuMeasurer.one_pass

@@ -6,14 +6,15 @@ import dataclasses
 
 import pytest
 
-from tilewright.arch import GPUS
-from tilewright.ladder import GEMM_RUNGS, GemmConfig, find_rung, rungs_for, rungs_of
-from tilewright.plan import plan_for
-from tilewright.problems import ITEM_BYTES, GemmProblem, Matrix
-from tilewright.tuning.classes import ProblemClass, bucket, class_of, distance
+from tilewright.gemm.classes import ProblemClass, bucket, class_of, distance
+from tilewright.gemm.problem import ITEM_BYTES, GemmProblem, Matrix
+from tilewright.gemm.rung import GemmConfig
+from tilewright.gemm.rungs.simt import GEMM_RUNGS, find_rung, rungs_for, rungs_of
+from tilewright.gemm.space import explore
+from tilewright.gpus import GPUS
+from tilewright.plan.model import estimate_registers, predict
+from tilewright.plan.plan import plan_for
 from tilewright.tuning.fused import read_words, with_epilogue
-from tilewright.tuning.model import estimate_registers, predict
-from tilewright.tuning.space import explore
 
 H200 = GPUS["H200"]
 

@@ -16,12 +16,13 @@ from pathlib import Path
 import pytest
 
 from tilewright.errors import CacheError
-from tilewright.ladder import GemmConfig, find_rung
-from tilewright.problems import GemmProblem
-from tilewright.tuning import store as store_module
-from tilewright.tuning.classes import ProblemClass, class_of
-from tilewright.tuning.entries import Entry, Failure, Timed, classes_in, decode, decode_named, encode, newer, stored
-from tilewright.tuning.store import Store, default_folder, file_name, merge, stored_files
+from tilewright.gemm.classes import ProblemClass, class_of
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gemm.rung import GemmConfig
+from tilewright.gemm.rungs.simt import find_rung
+from tilewright.plan import store as store_module
+from tilewright.plan.entries import Entry, Failure, Timed, classes_in, decode, decode_named, encode, newer, stored
+from tilewright.plan.store import Store, default_folder, file_name, merge, stored_files
 
 F12 = find_rung("f12")
 

@@ -8,10 +8,11 @@ from functools import lru_cache
 import pytest
 from test_sass import code_of
 
-from tilewright.arch import ARCHS
+from tilewright.gemm.problem import Epilogue, FusedOperand, GemmProblem, Matrix, col_major, row_major
+from tilewright.gemm.rung import GemmConfig
+from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gpus import ARCHS
 from tilewright.jit import CompiledKernel
-from tilewright.ladder import GemmConfig, find_rung
-from tilewright.problems import Epilogue, FusedOperand, GemmProblem, Matrix, col_major, row_major
 
 BESIDE = GemmConfig(128, 128, 64, warp_m=16, warp_n=128, stages=3, min_blocks=2, group_m=8)
 TALL = GemmConfig(256, 128, 64, warp_m=16, warp_n=128, stages=4, group_m=8)

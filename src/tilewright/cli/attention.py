@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..arch import DEFAULT_GPU, find_gpu
+from ..gpus import DEFAULT_GPU, find_gpu
 from .climb import begin, keep, show_emulated, why_no_gpu
 from .console import Progress, console
 from .ladder import Json
 
 if TYPE_CHECKING:
-    from ..arch import Gpu
-    from ..attention_problem import AttentionProblem
+    from ..attn.problem import AttentionProblem
+    from ..gpus import Gpu
     from ..lab.attention import AttentionStep
 
 EXAMPLE = (
@@ -42,7 +42,7 @@ def attention(
     json_file: Json = None,
 ) -> None:
     """Climb the attention rungs: each is checked against float64, then timed on a GPU or counted on the emulator."""
-    from ..attention_problem import AttentionProblem
+    from ..attn.problem import AttentionProblem
     from ..lab.attention import AttentionStep, select_attention_rungs
 
     chosen, named = select_attention_rungs(rungs), find_gpu(gpu)

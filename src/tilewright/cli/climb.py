@@ -12,7 +12,7 @@ from ..errors import DeviceError
 from .console import Progress, console, note
 
 if TYPE_CHECKING:
-    from ..arch import Gpu
+    from ..gpus import Gpu
     from ..lab.ladder import AnyStep
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..arch import DEFAULT_GPU
 from ..errors import EmulatorFault, InvalidOperand
+from ..gpus import DEFAULT_GPU
 from .console import Progress, console, note
 
 if TYPE_CHECKING:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..arch import DEFAULT_GPU, Gpu, find_gpu
 from ..errors import InvalidOperand
+from ..gpus import DEFAULT_GPU, Gpu, find_gpu
 from .climb import begin, keep, show_emulated, why_no_gpu
 from .console import Progress, console, note
 
 if TYPE_CHECKING:
+    from ..gemm.problem import GemmProblem
     from ..lab.ladder import Step
     from ..lab.peers import Peer
-    from ..problems import GemmProblem
 
 app = typer.Typer(no_args_is_help=True, help="Climb a ladder: check every rung, then measure or count it.")
 
@@ -58,7 +58,7 @@ def gemm(
     from ..lab.ladder import Step
     from ..lab.peers import select_peers
     from ..lab.suite import select_rungs
-    from ..plan import plan_for
+    from ..plan.plan import plan_for
 
     others = select_peers(peers)
     named = find_gpu(gpu)
@@ -78,7 +78,7 @@ def dense_problem(
     sizes: Sequence[int], layout: str, dtype: str, precision: str = "ieee", out_dtype: str | None = None
 ) -> GemmProblem:
     """`sizes`: m, n, k, and how many such products if not one."""
-    from ..problems import GemmProblem
+    from ..gemm.problem import GemmProblem
 
     m, n, k, batch = (*sizes, 1)[:4]
     for name, extent in (("m", m), ("n", n), ("k", k), ("batch", batch)):
@@ -142,8 +142,8 @@ def explain(
     compiled: Annotated[bool, typer.Option("--compile", help="Compile it too: registers and spills.")] = False,
 ) -> None:
     """Say which rung and config would run a product, why, and what was refused."""
-    from ..explanation import explain_problem
-    from ..ladder import find_rung
+    from ..gemm.explain import explain_problem
+    from ..gemm.rungs.simt import find_rung
 
     chosen = find_rung(rung).id if rung is not None else None
     problem = dense_problem((m, n, k, batch), layout, dtype, precision, out_dtype)

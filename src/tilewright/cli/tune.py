@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..arch import DEFAULT_GPU, GPUS, Gpu, find_gpu
 from ..errors import CacheError, InvalidOperand, TilewrightError
+from ..gpus import DEFAULT_GPU, GPUS, Gpu, find_gpu
 from .climb import why_no_gpu
 from .console import Progress, console, note
 from .ladder import OutDtype, dense_problem
 
 if TYPE_CHECKING:
-    from ..attention_problem import AttentionProblem
-    from ..ladder import Rung
-    from ..problems import GemmProblem
+    from ..attn.problem import AttentionProblem
+    from ..gemm.problem import GemmProblem
+    from ..gemm.rung import Rung
+    from ..gemm.space import Space
+    from ..plan.store import Store
     from ..tuning.run import Tuned
-    from ..tuning.space import Space
-    from ..tuning.store import Store
 
 EXAMPLES = (
     "Examples:\n\n  tilewright tune --shapes 4096x4096x4096,1000x1000x1000 --dtype bf16 --layout nn,nt\n\n"
@@ -152,8 +152,8 @@ def _problems(
 
 
 def _attention_problems(shapes: str, dtypes: str, causal: bool) -> list[AttentionProblem]:
-    from ..attention_problem import AttentionProblem
-    from ..ladder.attention_rung import D_HEADS
+    from ..attn.problem import AttentionProblem
+    from ..attn.rung import D_HEADS
 
     found = []
     for shape in filter(None, (part.strip() for part in shapes.split(","))):
@@ -197,7 +197,7 @@ class _Products:
         return name_of(problem)
 
     def explore(self, problem: Any, gpu: Gpu) -> Space[Any]:
-        from ..tuning.space import explore
+        from ..gemm.space import explore
 
         return explore(problem, gpu, self.chosen(problem), self.keep)
 
@@ -215,17 +215,17 @@ class _Attention:
         self.rungs, self.keep = select_attention_rungs(rungs), keep
 
     def name(self, problem: Any) -> str:
-        from ..tuning.attention_run import name_of
+        from ..tuning.attn_run import name_of
 
         return name_of(problem)
 
     def explore(self, problem: Any, gpu: Gpu) -> Space[Any]:
-        from ..tuning.attention_space import explore_attention
+        from ..attn.space import explore_attention
 
         return explore_attention(problem, gpu, self.rungs, self.keep)
 
     def tune(self, problems: list[Any], **options: Any) -> Iterator[Tuned]:
-        from ..tuning.attention_run import tune_attention_problems
+        from ..tuning.attn_run import tune_attention_problems
 
         return tune_attention_problems(problems, rungs=self.rungs, kept=self.keep, **options)
 
@@ -240,7 +240,7 @@ def _gpu_here() -> Gpu | None:
 
 def _store(named: Gpu) -> Store:
     """The store of this machine's GPU, else of the one named."""
-    from ..tuning.tables import store_of
+    from ..plan.tables import store_of
 
     return store_of(_gpu_here() or named)
 
@@ -295,9 +295,9 @@ def _print_space(name: str, space: Space[Any], gpu: str) -> None:
 
 
 def _print_stores() -> None:
-    from ..tuning.entries import decode_named
-    from ..tuning.store import default_folder, stored_files
-    from ..tuning.tables import shipped
+    from ..plan.entries import decode_named
+    from ..plan.store import default_folder, stored_files
+    from ..plan.tables import shipped
 
     files = stored_files()
     if not files:
@@ -320,9 +320,9 @@ def _print_stores() -> None:
 
 
 def _take_over(path: Path, replace: bool) -> None:
-    from ..tuning.entries import decode_named
-    from ..tuning.store import Store
-    from ..tuning.tables import driver_name
+    from ..plan.entries import decode_named
+    from ..plan.store import Store
+    from ..plan.tables import driver_name
 
     try:
         table, gpu, driver = decode_named(path.read_bytes())
@@ -343,7 +343,7 @@ def _take_over(path: Path, replace: bool) -> None:
 
 def _export(path: Path, store: Store) -> None:
     from ..lab.record import write_bytes
-    from ..tuning.entries import encode
+    from ..plan.entries import encode
 
     if not store.table:
         raise CacheError(f"there is nothing to export: {store.path} holds no results. Tune first: --shapes ...")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..lab import banks, coalesce
+from . import banks, coalesce
 from .memory import ARENA_BASE, Buffer, aligned_bytes, element_views
 from .ptx import Instruction
 from .trace import Site

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arch import DEFAULT_GPU, find_gpu
 from ..errors import ConfigRejected, InvalidOperand
+from ..gpus import DEFAULT_GPU, find_gpu
 from .arguments import parse_argument, scalar_bytes
 from .hazards import Hazard, Reporter, Sources
 from .isa.float32 import underflow

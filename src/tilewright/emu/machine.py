@@ -30,7 +30,7 @@ from .specials import special_registers
 from .trace import Trace
 
 if TYPE_CHECKING:
-    from ..arch import Gpu
+    from ..gpus import Gpu
 
 FEW_LANES = 4096
 """Batches up to this size bind runs of equal instructions together, lest the cost of NumPy calls prevail."""

@@ -12,17 +12,7 @@ from ..errors import PtxError, UnknownInstruction
 from .in_flight import InFlight, find_in_flight
 from .isa import registry
 from .link import Linked, Routine, link, place, symbols
-from .ptx import (
-    Entry,
-    Immediate,
-    Instruction,
-    Memory,
-    Module,
-    Operand,
-    Register,
-    Symbol,
-    registers_of,
-)
+from .ptx import Entry, Immediate, Instruction, Memory, Module, Operand, Register, Symbol, registers_of
 
 _SUB_WORD = re.compile(
     r"(?:ld|st|atom|red)(?!.*\.(?:global|local|param|const)\b)(?!.*\.v4)(?:\.[\w:]+)*\.(?:[bus]8|(?<!v2\.)[busf]{1,2}16)$"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..arch import DEFAULT_GPU, Arch, Gpu, find_gpu
+from ..gpus import DEFAULT_GPU, Arch, Gpu, find_gpu
 from ..jit.launch import Launch, use_executor
 from .api import EmuResult, run
 from .hazards import check_mode

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arch import GPUS, Arch, Gpu, arch_of
 from ..errors import DeviceError
+from ..gpus import GPUS, Arch, Gpu, arch_of
 from .compile import CompiledKernel
 from .launch import Launch
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from ..arch import Arch, Gpu
+    from ..gpus import Arch, Gpu
     from .compile import CompiledKernel
 
 

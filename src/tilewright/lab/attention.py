@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ..arch import Arch, Gpu
-from ..attention_problem import AttentionProblem
+from ..attn.problem import AttentionProblem
+from ..attn.rung import AttentionAddresses, AttentionConfig, AttentionRung
+from ..attn.rungs import ATTENTION_RUNGS, find_attention_rung
 from ..errors import ConfigRejected
+from ..gpus import Arch, Gpu
 from ..jit import CompiledKernel
 from ..jit.launch import Executor
-from ..ladder import ATTENTION_RUNGS, AttentionAddresses, AttentionConfig, AttentionRung, find_attention_rung
 from .attention_check import AttentionReference, attention_reference, check_attention
 from .check import CheckResult, Guarded
 from .numbers import from_stored, rounded, to_stored

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..attention_problem import AttentionProblem
+from ..attn.problem import AttentionProblem
 from .check import CheckResult
 from .numbers import half_spacing
 

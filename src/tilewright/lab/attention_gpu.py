@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from ..arch import Gpu
-from ..attention_problem import AttentionProblem
+from ..arrays.device_array import DeviceArray
+from ..attn.problem import AttentionProblem
+from ..attn.rung import AttentionAddresses, AttentionConfig
+from ..attn.rungs import find_attention_rung
 from ..errors import MissingDependency, TilewrightError
+from ..gpus import Gpu
 from ..jit import CompiledKernel
 from ..jit.device import Device, Prepared, bound_to, device, executor_for
-from ..ladder import AttentionAddresses, AttentionConfig, find_attention_rung
-from ..ops.device_array import DeviceArray
 from .attention import AttentionStep, attention_record, prepare_attention, run_attention_checked
 from .bench import Launch, time_pairs
 from .climb_gpu import driver_version

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ..attention_problem import AttentionProblem
+from ..arrays.dtypes import DTYPE_NAMES
+from ..attn.attention import attention, attention_varlen
+from ..attn.problem import AttentionProblem
 from ..errors import MissingDependency
-from ..ops.attention import attention, attention_varlen
-from ..ops.dtypes import DTYPE_NAMES
 from .attention_check import attention_reference, check_attention
 from .check import CheckResult
 from .climb_gpu import driver_version

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ..arch import Gpu
 from ..errors import MissingDependency, TilewrightError
+from ..gemm.problem import ITEM_BYTES, GemmProblem
+from ..gemm.rung import Addresses, Rung
+from ..gemm.rungs.simt import find_rung
+from ..gpus import Gpu
 from ..jit.device import executor_for
-from ..ladder import Rung, find_rung
-from ..ladder.rung import Addresses
-from ..problems import ITEM_BYTES, GemmProblem
 from .climb_gpu import driver_version
 from .ladder import (
     Operands,

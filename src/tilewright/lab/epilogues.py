@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import MissingDependency
-from ..plan import explain
+from ..plan.plan import explain
 from .bench import time_pairs
 from .check import UNIT_ROUNDOFF
 from .climb_gpu import driver_version
@@ -95,8 +95,8 @@ def _config_text(*given: Any, **options: Any) -> str:
 
 
 def _paired(torch: Any, case: dict[str, Any], seconds: float) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    from ..gemm.matmul import matmul
     from ..jit.device import device
-    from ..ops.matmul import matmul
 
     silu = torch.nn.functional.silu
     of_call = sum(x.nbytes for x in _operands(torch, case))
@@ -139,7 +139,7 @@ def _paired(torch: Any, case: dict[str, Any], seconds: float) -> list[tuple[dict
 
 def _host(torch: Any, case: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     from .. import epilogue as ep
-    from ..ops.matmul import matmul
+    from ..gemm.matmul import matmul
 
     silu = torch.nn.functional.silu
     a, b, bias, residual, _ = _operands(torch, case)

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device_array import DeviceArray
 from ..errors import WrongResult
+from ..gemm.problem import ITEM_BYTES, GemmProblem
 from ..jit import CompiledKernel
 from ..jit.device import Device, GpuExecutor, Prepared, bound_to, executor_for
 from ..jit.timing import Launch
-from ..ops.device_array import DeviceArray
-from ..problems import ITEM_BYTES, GemmProblem
-from ..program import Program
+from ..run.program import Program
 from .bench import time_pairs
 from .check import CheckResult, Guarded
 from .ladder import Operands, Step, judged, prepare, random_operands, raw_bytes, values_of

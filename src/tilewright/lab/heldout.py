@@ -13,13 +13,13 @@ from pathlib import Path
 from statistics import fmean, median, quantiles
 from typing import Any
 
-from ..arch import Gpu
 from ..errors import TilewrightError
-from ..plan import Plan
-from ..problems import GemmProblem
-from ..tuning.choice import choose
-from ..tuning.classes import class_of
-from ..tuning.entries import AnyEntry, GemmEntry, Table, worded
+from ..gemm.classes import class_of
+from ..gemm.problem import GemmProblem
+from ..gpus import Gpu
+from ..plan.choice import choose
+from ..plan.entries import AnyEntry, GemmEntry, Table, worded
+from ..plan.plan import Plan
 from .ladder import Progress, silent
 from .record import provenance
 
@@ -97,9 +97,9 @@ def heldout_records(
     Raises TilewrightError where no table ships for the GPU: there is no heuristic to judge.
     """
     from ..jit.device import device
+    from ..plan.store import Store
+    from ..plan.tables import driver_name, shipped
     from ..tuning.run import tune_problems
-    from ..tuning.store import Store
-    from ..tuning.tables import driver_name, shipped
     from .climb_gpu import driver_version
 
     where = device(ordinal)

@@ -8,8 +8,8 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from ..arrays.dtypes import DTYPE_NAMES
 from ..errors import MissingDependency
-from ..ops.dtypes import DTYPE_NAMES
 from .check import check
 from .climb_gpu import driver_version
 from .ladder import Progress
@@ -40,7 +40,7 @@ def host_records(suite: str, cases: list[dict[str, Any]], say: Progress) -> list
         import torch
     except ImportError as error:
         raise MissingDependency("the host suite needs torch: pip install 'tilewright[bench]'") from error
-    from ..ops.matmul import matmul
+    from ..gemm.matmul import matmul
 
     torch.backends.cuda.matmul.allow_tf32 = False
     name = torch.cuda.get_device_name(0)

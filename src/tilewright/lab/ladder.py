@@ -9,15 +9,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..arch import Arch, Gpu
-from ..attention_problem import AttentionProblem
+from ..attn.problem import AttentionProblem
 from ..errors import TilewrightError
+from ..gemm.problem import GemmProblem
+from ..gemm.rung import GemmConfig, Rung
+from ..gpus import Arch, Gpu
 from ..jit import CompiledKernel
 from ..jit.launch import Executor
-from ..ladder.rung import GemmConfig, Rung
-from ..plan import Plan
-from ..problems import GemmProblem
-from ..program import Program, program_for
+from ..plan.plan import Plan
+from ..run.program import Program, program_for
 from .check import CheckResult, Guarded, check, numpy_product, reference
 from .numbers import from_stored, rounded, to_stored
 from .record import provenance

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from ..errors import WrongResult
+from ..gemm.problem import GemmProblem
 from ..jit.device import device, executor_for
-from ..plan import Plan, plan_for
-from ..problems import GemmProblem
-from ..program import Program, program_for
+from ..plan.plan import Plan, plan_for
+from ..run.program import Program, program_for
 from .climb_gpu import origin_of
 from .ground import Ground, program_launch, verify_reference
 from .ladder import Progress, silent

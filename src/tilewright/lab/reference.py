@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device_array import DeviceArray
 from ..errors import TilewrightError
 from ..jit.device import bound_to
-from ..ops.device_array import DeviceArray
 
 Launch = Callable[[int], None]
 """Starts one product on a stream (a CUstream as an integer)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..arch import Gpu
+from ..gpus import Gpu
 from ..jit import CompiledKernel
 from ..occupancy import occupancy
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..arch import Gpu
-from ..problems import ITEM_BYTES, GemmProblem
+from ..gemm.problem import ITEM_BYTES, GemmProblem
+from ..gpus import Gpu
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..attention_problem import AttentionProblem
+from ..attn.problem import AttentionProblem
+from ..attn.rung import AttentionConfig
 from ..errors import ConfigRejected, TilewrightError
-from ..ladder import GEMM_RUNGS, AttentionConfig, Rung, find_rung, rungs_for
-from ..problems import GemmProblem
+from ..gemm.problem import GemmProblem
+from ..gemm.rung import Rung
+from ..gemm.rungs.simt import GEMM_RUNGS, find_rung, rungs_for
 from .attention import AttentionStep, select_attention_rungs
 from .ladder import Progress, Step, silent
 from .peers import select_peers
@@ -87,7 +89,7 @@ def read_suite(path: Path) -> dict[str, Any]:
 
 def steps_of(suite: dict[str, Any], gpu: Any) -> list[Step]:
     """The suite's cases: rungs with their defaults, or, for "planned" cases, what plan_for chooses on `gpu`."""
-    from ..plan import plan_for
+    from ..plan.plan import plan_for
 
     steps = []
     for case in suite["cases"]:

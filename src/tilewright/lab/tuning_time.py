@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TilewrightError
-from ..tuning.classes import class_of
-from ..tuning.store import ENVIRONMENT_VARIABLE, Store
+from ..gemm.classes import class_of
+from ..plan.store import ENVIRONMENT_VARIABLE, Store
 from .climb_gpu import driver_version
 from .heldout import problem_of
 from .ladder import Progress
@@ -25,7 +25,7 @@ def tuning_time_records(suite: str, cases: list[dict[str, Any]], say: Progress) 
     Raises TilewrightError when the command fails or leaves no finished result.
     """
     from ..jit.device import device
-    from ..tuning.tables import driver_name
+    from ..plan.tables import driver_name
 
     where = device(0)
     origin = provenance(machine_kind="gpu", gpu=where.name, arch=where.arch.name, driver=driver_version())

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..attn.attention import attention as run
+from ..attn.call import read_window
+from ..attn.rung import D_HEADS
 from ..errors import InvalidOperand
 from ..jit.launch import current_executor
-from ..ladder.attention_rung import D_HEADS
-from ..ops.attention import attention as run
-from ..ops.attention_call import read_window
 from .eager import is_eager, wants_gradients
 from .transforms import refuse_transforms
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..ops.epilogue.codegen import live_nodes
-from ..ops.epilogue.derivative import Derivative, differentiate
-from ..ops.epilogue.recorded import Recorded, write
-from ..ops.epilogue.trace import FLOAT, Graph, Traced
+from ..epilogue.codegen import live_nodes
+from ..epilogue.derivative import Derivative, differentiate
+from ..epilogue.recorded import Recorded, write
+from ..epilogue.trace import FLOAT, Graph, Traced
 
 MOST_PRODUCTS = 2
 """Of operands' gradients by themselves. More would cost more than the sum, made once in float32, and passes over it."""

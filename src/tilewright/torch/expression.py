@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from ..ops.epilogue.trace import FLOAT, INT, Node
+from ..epilogue.trace import FLOAT, INT, Node
 
 _FORWARD: dict[str, Callable[..., torch.Tensor]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,

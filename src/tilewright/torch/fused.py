@@ -13,22 +13,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..epilogue.recorded import Recorded, parse
 from ..errors import InvalidOperand
-from ..ops.epilogue.recorded import Recorded, parse
-from ..ops.matmul import matmul as run
+from ..gemm.matmul import matmul as run
 from .backward import Backward, before_relu, plan_backward
 from .eager import is_batched, is_eager, wants_gradients
 from .expression import Frame, compute_dtype, evaluate, in_one_operation
-from .product import (
-    How,
-    gradient_of_a,
-    gradient_of_b,
-    gradient_of_c,
-    lies_turned,
-    product,
-    product_shape,
-    reduced,
-)
+from .product import How, gradient_of_a, gradient_of_b, gradient_of_c, lies_turned, product, product_shape, reduced
 
 _SCHEMA = (
     "(Tensor a, Tensor b, Tensor? c, float alpha, float beta, ScalarType? out_dtype, str expression, "

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from ..errors import InvalidOperand
-from ..problems import check_precision
+from ..gemm.problem import check_precision
 from .matmul import matmul
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from ..epilogue.expression import record_standard, recorded_of
+from ..epilogue.functions import ACTIVATIONS
+from ..epilogue.fusion import request
+from ..epilogue.recorded import parse
 from ..errors import InvalidEpilogue, InvalidOperand
-from ..ops.epilogue.expression import record_standard, recorded_of
-from ..ops.epilogue.functions import ACTIVATIONS
-from ..ops.epilogue.fusion import request
-from ..ops.epilogue.recorded import parse
-from ..ops.matmul import matmul as run
-from ..problems import check_precision
+from ..gemm.matmul import matmul as run
+from ..gemm.problem import check_precision
 from . import fused, product
 from .eager import is_eager, wants_gradients
 from .traced import traced_text

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..ops.matmul import matmul as run
-from ..ops.shapes import matmul_shapes
+from ..gemm.matmul import matmul as run
+from ..gemm.shapes import matmul_shapes
 from .eager import is_eager, wants_gradients
 from .expression import compute_dtype
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
+from ..epilogue.expression import INDICES, Parameter, call_with_symbols, read_parameters
+from ..epilogue.recorded import Recorded, write
+from ..epilogue.trace import FLOAT, Graph, Node, Traced, caller_line
 from ..errors import InvalidEpilogue
-from ..ops.epilogue.expression import INDICES, Parameter, call_with_symbols, read_parameters
-from ..ops.epilogue.recorded import Recorded, write
-from ..ops.epilogue.trace import FLOAT, Graph, Node, Traced, caller_line
 
 torch.compiler.assume_constant_result(caller_line)  # it walks frames, which the compiler cannot follow
 
@@ -82,7 +82,7 @@ def _text(nodes: tuple[tuple[Any, ...], ...], result: int) -> tuple[str, str]:
 def traced_text(function: Callable[..., Any], given: dict[str, Number | None]) -> str:
     """The recorded expression of a function; torch.compile follows this while it compiles.
 
-    Raises InvalidEpilogue as tilewright.ops.epilogue.expression.record does.
+    Raises InvalidEpilogue as tilewright.epilogue.expression.record does.
     """
     if isinstance(function, Recorded):
         return function.text

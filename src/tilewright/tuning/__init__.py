@@ -59,10 +59,10 @@ def tune(
     ConfigRejected for a rung that is not known, DeviceError without a GPU, on the emulator, or while a CUDA graph is
     captured.
     """
-    from ..ladder import find_rung
-    from ..ops.call import Options, read_call
-    from ..ops.epilogue.fusion import request
-    from ..ops.shapes import GRID_BATCH
+    from ..epilogue.fusion import request
+    from ..gemm.call import Options, read_call
+    from ..gemm.rungs.simt import find_rung
+    from ..gemm.shapes import GRID_BATCH
     from .run import tune_problems
 
     chosen = [find_rung(name) for name in _ids(rungs)] if rungs else None
@@ -103,9 +103,9 @@ def tune_attention(
     Raises InvalidOperand as attention does and for an empty result, ConfigRejected for a rung that is not known,
     DeviceError without a GPU, on the emulator, or while a CUDA graph is captured.
     """
-    from ..ladder import find_attention_rung
-    from ..ops.attention_call import read_attention
-    from .attention_run import tune_attention_problems
+    from ..attn.call import read_attention
+    from ..attn.rungs import find_attention_rung
+    from .attn_run import tune_attention_problems
 
     chosen = [find_attention_rung(name) for name in _ids(rungs)] if rungs else None
     call = read_attention(q, k, v, is_causal=is_causal, window=window, layout=layout)

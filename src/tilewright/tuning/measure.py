@@ -10,18 +10,18 @@ from functools import partial
 import numpy as np
 
 from ..errors import WrongResult
+from ..gemm.problem import ITEM_BYTES, GemmProblem
+from ..gemm.rung import Addresses
+from ..gemm.rungs.simt import find_rung
+from ..gemm.space import Candidate
 from ..jit import CompiledKernel, Launch
 from ..jit.device import Prepared, executor_for
 from ..jit.timing import Launch as Start
-from ..ladder import find_rung
-from ..ladder.rung import Addresses
-from ..plan import Plan
-from ..problems import ITEM_BYTES, GemmProblem
-from ..program import Program, fused_base, program_for
+from ..plan.plan import Plan
+from ..run.program import Program, fused_base, program_for
 from .fused import exact, in_fp32, moved
 from .inputs import Inputs
 from .race import Memory, Race, rounded_up, sets_for
-from .space import Candidate
 from .verify import (
     RESULT_BYTES,
     Difference,

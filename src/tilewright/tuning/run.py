@@ -12,26 +12,26 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
-from ..arch import Gpu
+from ..attn.classes import AttentionClass
+from ..epilogue.packing import fused_headers
 from ..errors import ConfigRejected, DeviceError
+from ..gemm.classes import ProblemClass, class_of
+from ..gemm.problem import GemmProblem, row_major
+from ..gemm.rung import Rung
+from ..gemm.rungs.simt import rungs_of
+from ..gemm.space import KEPT, Candidate, Space, explore
+from ..gpus import Gpu
 from ..jit import CompiledKernel
 from ..jit.device import device
 from ..jit.source import CUDA_ROOT, Constant, gather
-from ..ladder import rungs_of
-from ..ladder.fused import fused_headers
-from ..ladder.rung import Rung
-from ..plan import Plan, plan_for
-from ..problems import GemmProblem, row_major
-from .attention_classes import AttentionClass
+from ..plan.entries import AnyEntry, Entry, Failure, Timed
+from ..plan.plan import Plan, plan_for
+from ..plan.store import Store
+from ..plan.tables import results_changed, store_of
 from .build import NOTHING, Builder, Built, default_jobs
-from .classes import ProblemClass, class_of
-from .entries import AnyEntry, Entry, Failure, Timed
 from .measure import GpuMeasurer, program_of
 from .race import context_is_lost
 from .search import Measurer, Ranked, successive_halving
-from .space import KEPT, Candidate, Space, explore
-from .store import Store
-from .tables import results_changed, store_of
 from .verify import Pattern
 from .worker import first_line
 

@@ -13,10 +13,10 @@ from math import sqrt
 
 import numpy as np
 
+from ..gemm.problem import ITEM_BYTES
+from ..gemm.rung import CPP_TYPES
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.source import Constant
-from ..ladder.rung import CPP_TYPES
-from ..problems import ITEM_BYTES
 
 DIGITS = {"f32": 24, "f16": 11, "bf16": 8}
 """Binary digits of a number's significand."""

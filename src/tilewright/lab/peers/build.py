@@ -11,10 +11,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from ...arch import Arch
 from ...errors import TilewrightError
-from ...ladder.rung import GemmConfig
-from ...problems import GemmProblem
+from ...gemm.problem import GemmProblem
+from ...gemm.rung import GemmConfig
+from ...gpus import Arch
 
 FEWEST = 4
 """Kernels from which on other processes are worth their start."""

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from ...arrays.device_array import DeviceArray
+from ...gemm.problem import ITEM_BYTES
 from ...jit import CompiledKernel
 from ...jit.device import bound_to
 from ...jit.timing import SHORT_MS, Launch, Stopwatch
-from ...ops.device_array import DeviceArray
-from ...problems import ITEM_BYTES
 from ..check import CheckResult, Guarded, check
 from ..ground import Buffers, Ground, rung_launcher
 from ..ladder import Step, judged

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...arrays.device_array import DeviceArray
 from ...errors import ConfigRejected, MissingDependency
+from ...gemm.problem import GemmProblem
 from ...jit.device import GpuExecutor, bound_to
 from ...jit.timing import Launch
-from ...ops.device_array import DeviceArray
-from ...problems import GemmProblem
 from ..ground import Buffers, Ground
 from .candidate import Candidate, Entry, Peer
 

@@ -7,10 +7,10 @@ from functools import lru_cache
 from importlib import metadata
 
 from ...errors import ConfigRejected, MissingDependency
+from ...gemm.problem import ITEM_BYTES, GemmProblem, Matrix
+from ...gemm.rung import CPP_TYPES, GemmConfig, Rung, ceil_div
 from ...jit.source import Constant, Library
 from ...jit.wheels import library
-from ...ladder.rung import CPP_TYPES, GemmConfig, Rung, ceil_div
-from ...problems import ITEM_BYTES, GemmProblem, Matrix
 from ..ground import Ground
 from ..ladder import Step
 from .build import compile_ahead

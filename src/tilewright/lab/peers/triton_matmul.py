@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import Any
 
 from ...errors import ConfigRejected, MissingDependency
+from ...gemm.problem import ITEM_BYTES
 from ...jit.timing import Launch
-from ...problems import ITEM_BYTES
 from ..ground import Buffers, Ground
 from ..reference import torch_stream
 from .candidate import Candidate, Entry, Peer

@@ -1,0 +1,259 @@
+"""One view of any array: where it lies, its shape and strides, its dtype and device, and who keeps it alive.
+
+No array library is imported here: an array of a library can only exist once its own module is loaded.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidOperand
+from ..gemm.problem import ITEM_BYTES
+from ..gemm.rungs.simt import rungs_for
+from . import dlpack
+from .dtypes import DTYPE_NAMES, SHORT_NAMES
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A strided view of memory. Strides are in elements, 0 for an axis of at most one element; any may be negative."""
+
+    name: str
+    """What the caller calls it: "a", "b", "c" or "out"."""
+    kind: str
+    """ "numpy", "torch", "cupy", "jax", "dlpack" or "cuda_array_interface"."""
+    address: int
+    """Of the element whose every index is 0; with negative strides others lie before it."""
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    """ "f32", "f16" or "bf16"."""
+    device: int | None
+    """The GPU's ordinal; None on the host."""
+    read_only: bool = False
+    stream: int | None = None
+    """The CUstream that orders work on this array; None when nothing is under way on it."""
+    owner: Any = field(default=None, repr=False, compare=False)
+    """Kept so that the memory lives as long as the view."""
+
+    @property
+    def item_bytes(self) -> int:
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def size(self) -> int:
+        """The number of elements, repeated ones counted each time."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def __str__(self) -> str:
+        place = "the host" if self.device is None else f"GPU {self.device}"
+        dtype = DTYPE_NAMES[self.dtype]
+        return f"{self.name} ({self.kind}, {dtype}, shape {self.shape}, strides {self.strides}, on {place})"
+
+    def view(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> Operand:
+        """The same memory under another shape."""
+        return replace(self, shape=shape, strides=strides)
+
+
+def as_operand(value: Any, name: str, stream: int = 0) -> Operand:
+    """The view of `value`, which the caller knows as `name`.
+
+    NumPy arrays, torch tensors, CuPy and JAX arrays, and whatever has `__dlpack__` or `__cuda_array_interface__`.
+    DLPack producers order what they have under way before `stream`. Raises InvalidOperand, in the caller's terms, for
+    other types, dtypes other than float32, float16 and bfloat16, and memory that cannot be viewed.
+    """
+    if isinstance(value, np.ndarray):
+        return _from_numpy(value, name)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _from_torch(value, name, torch)
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(value, cupy.ndarray):
+        return _from_cupy(value, name, cupy)
+    if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
+        jax = sys.modules.get("jax")
+        kind = "jax" if jax is not None and isinstance(value, jax.Array) else "dlpack"
+        return _from_dlpack(value, name, kind, stream)
+    if hasattr(value, "__cuda_array_interface__"):
+        return _from_interface(value, name)
+    if isinstance(value, (np.generic, int, float, complex)):
+        raise InvalidOperand(f"{name} is a scalar ({type(value).__name__}), not an array. To scale, use alpha or beta.")
+    raise InvalidOperand(
+        f"{name} is of type {type(value).__name__}, not an array. Pass a NumPy, torch, CuPy or JAX array, or anything "
+        f"with __dlpack__ or __cuda_array_interface__; np.asarray({name}, np.float32) makes an array of numbers."
+    )
+
+
+# --- what every kind is held to --------------------------------------------------------------------------------------
+
+
+def _refuse_dtype(name: str, dtype: str, shape: Sequence[int], cast: str) -> InvalidOperand:
+    advice = f"Convert it: {cast}."
+    if name == "out":
+        advice = "Pass an out of one of these, or none."
+    elif "complex" in dtype:
+        advice = "Multiply its real and imaginary parts apart."
+    elif "int" in dtype:
+        advice = f"Convert it: {cast} (float32 holds integers up to 2**24 exactly)."
+    able = ", ".join(DTYPE_NAMES[short] for short in DTYPE_NAMES if rungs_for(short))
+    return InvalidOperand(f"{name} (shape {tuple(shape)}) has dtype {dtype}; kernels multiply {able}. {advice}")
+
+
+def _advice(name: str, copy: str) -> str:
+    return "Pass another out, or none." if name == "out" else f"Copy it first: {copy}."
+
+
+def _operand(
+    name: str, kind: str, address: int, shape: Sequence[int], strides: Sequence[int], dtype: str, copy: str,
+    **rest: Any,
+) -> Operand:  # fmt: skip
+    """Hold a view to the rules that all kinds share. `copy` is how the caller would write a dense copy of it."""
+    shape = tuple(int(extent) for extent in shape)
+    empty = 0 in shape
+    steps = tuple(0 if empty or extent == 1 else int(step) for extent, step in zip(shape, strides, strict=True))
+    if not empty and not address:
+        raise InvalidOperand(f"{name} (shape {shape}) has no memory: its address is 0. Fake tensors cannot be read.")
+    if not empty and address % ITEM_BYTES[dtype]:
+        raise InvalidOperand(
+            f"{name} (shape {shape}) starts at address {address:#x}, no multiple of its item's "
+            f"{ITEM_BYTES[dtype]} bytes. {_advice(name, copy)}"
+        )
+    return Operand(name, kind, 0 if empty else int(address), shape, steps, dtype, **rest)
+
+
+def check_forwards(operand: Operand) -> None:
+    """Refuse a negative stride, for ops whose kernels count from the lowest address. Raises InvalidOperand."""
+    if any(step < 0 for step in operand.strides):
+        raise InvalidOperand(
+            f"{operand.name} (shape {operand.shape}, strides {operand.strides} elements) runs backwards. "
+            f"{_advice(operand.name, f'{operand.name}.copy()')}"
+        )
+
+
+def _element_strides(name: str, shape: Sequence[int], byte_strides: Sequence[int], item: int, copy: str) -> list[int]:
+    uneven = [s for extent, s in zip(shape, byte_strides, strict=True) if extent > 1 and s % item]
+    if uneven and 0 not in shape:
+        raise InvalidOperand(
+            f"{name} (shape {tuple(shape)}) has strides of {tuple(byte_strides)} bytes, no multiples of its item's "
+            f"{item} bytes. {_advice(name, copy)}"
+        )
+    return [s // item for s in byte_strides]
+
+
+# --- one function a kind ---------------------------------------------------------------------------------------------
+
+
+def _from_numpy(array: np.ndarray, name: str) -> Operand:
+    masked = sys.modules.get("numpy.ma")  # loaded wherever an array is masked; np.ma would load it, which takes a while
+    if masked is not None and isinstance(array, masked.MaskedArray):
+        advice = "Pass another out, or none." if name == "out" else f"Fill it: {name}.filled(0)."
+        raise InvalidOperand(f"{name} is a masked array, and the mask would be ignored. {advice}")
+    dtype = SHORT_NAMES.get(array.dtype.name, "") if array.dtype.isnative else ""
+    if not dtype:
+        # dtype.name hides the byte order, str() shows it
+        described = array.dtype.name if array.dtype.isnative else str(array.dtype)
+        raise _refuse_dtype(name, described, array.shape, f"{name}.astype(np.float32)")
+    copy = f"{name}.copy()"
+    strides = _element_strides(name, array.shape, array.strides, array.itemsize, copy)
+    return _operand(
+        name, "numpy", array.ctypes.data, array.shape, strides, dtype, copy,
+        device=None, read_only=not array.flags.writeable, owner=array,
+    )  # fmt: skip
+
+
+def _from_torch(tensor: Any, name: str, torch: Any) -> Operand:
+    if tensor.is_nested or tensor.layout != torch.strided:
+        layout = "nested" if tensor.is_nested else str(tensor.layout)
+        raise InvalidOperand(f"{name} is a {layout} tensor; only dense, strided ones can be multiplied.")
+    shape = tuple(tensor.shape)
+    if tensor.device.type not in ("cuda", "cpu"):
+        raise InvalidOperand(f"{name} (shape {shape}) is on {tensor.device}. Move it to a CUDA GPU: {name}.cuda().")
+    dtype = SHORT_NAMES.get(str(tensor.dtype).removeprefix("torch."), "")
+    if not dtype:
+        raise _refuse_dtype(name, str(tensor.dtype).removeprefix("torch."), shape, f"{name}.float()")
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise InvalidOperand(
+            f"{name} (shape {shape}) requires a gradient, which only tilewright.torch.matmul has. Call that, or pass "
+            f"{name}.detach(), or call under torch.no_grad()."
+        )
+    duals = torch.autograd.forward_ad
+    if duals._current_level >= 0 and duals.unpack_dual(tensor).tangent is not None:
+        raise InvalidOperand(
+            f"{name} (shape {shape}) has a forward-mode tangent, which would be lost. Pass "
+            f"torch.autograd.forward_ad.unpack_dual({name}).primal."
+        )
+    if tensor.is_neg():
+        raise InvalidOperand(
+            f"{name} (shape {shape}) is a lazily negated view (of a conjugate). Write it out: {name}.resolve_neg()."
+        )
+    on_gpu = tensor.device.type == "cuda"
+    ordinal = tensor.get_device() if on_gpu else None
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError as error:  # a fake, meta or functorch tensor
+        raise InvalidOperand(f"{name} (shape {shape}) has no memory that can be read: {error}") from error
+    return _operand(
+        name, "torch", address, shape, tensor.stride(), dtype, f"{name}.contiguous()", device=ordinal,
+        stream=torch._C._cuda_getCurrentRawStream(ordinal) if on_gpu else None, owner=tensor,
+    )  # fmt: skip
+
+
+def _from_cupy(array: Any, name: str, cupy: Any) -> Operand:
+    dtype = SHORT_NAMES.get(array.dtype.name, "")
+    if not dtype:
+        raise _refuse_dtype(name, array.dtype.name, array.shape, f"{name}.astype(cupy.float32)")
+    copy = f"{name}.copy()"
+    strides = _element_strides(name, array.shape, array.strides, array.itemsize, copy)
+    ordinal = int(array.device.id)
+    return _operand(
+        name, "cupy", int(array.data.ptr), array.shape, strides, dtype, copy, device=ordinal,
+        stream=int(cupy.cuda.get_current_stream(ordinal).ptr), owner=array,
+    )  # fmt: skip
+
+
+def _from_dlpack(value: Any, name: str, kind: str, stream: int) -> Operand:
+    tensor = dlpack.take(value, name, stream)
+    if tensor.dtype not in DTYPE_NAMES:
+        raise _refuse_dtype(name, tensor.dtype, tensor.shape, f"{name}.astype('float32')")
+    return _operand(
+        name, kind, tensor.address, tensor.shape, tensor.strides, tensor.dtype, f"{name}.copy()",
+        device=tensor.device, read_only=tensor.read_only or kind == "jax", owner=(value, tensor),
+    )  # fmt: skip
+
+
+def _from_interface(value: Any, name: str) -> Operand:
+    interface = value.__cuda_array_interface__
+    shape = tuple(interface["shape"])
+    if interface.get("version", 0) < 2:
+        raise InvalidOperand(
+            f"{name} offers __cuda_array_interface__ version {interface.get('version')}; 2 and 3 are read here."
+        )
+    if interface.get("mask") is not None:
+        raise InvalidOperand(f"{name} (shape {shape}) carries a mask, which would be ignored. Fill it first.")
+    kind = np.dtype(interface["typestr"])
+    dtype = SHORT_NAMES.get(kind.name, "") if kind.isnative else ""
+    if not dtype:
+        described = kind.name if kind.isnative else interface["typestr"]
+        raise _refuse_dtype(name, described, shape, f"{name}.astype('float32')")
+    copy = f"{name}.copy()"
+    byte_strides = interface.get("strides")
+    strides: Sequence[int] = dlpack.dense_strides(shape)
+    if byte_strides is not None:
+        strides = _element_strides(name, shape, byte_strides, kind.itemsize, copy)
+    address, read_only = interface["data"]
+    stream = interface.get("stream")
+    if stream == 0:
+        raise InvalidOperand(f"{name} names stream 0 in __cuda_array_interface__, which its version 3 forbids.")
+    if stream == 1:  # the legacy default stream; a launch names it 0
+        stream = 0
+    from ..jit.device_calls import ordinal_of  # the interface does not say which GPU the memory is on
+
+    return _operand(
+        name, "cuda_array_interface", int(address or 0), shape, strides, dtype, copy,
+        device=ordinal_of(int(address)) if address else 0, read_only=bool(read_only), stream=stream, owner=value,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Attention: the family's problem, rungs, stages and explanation. (tilewright.attention is the function.)"""

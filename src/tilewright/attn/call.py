@@ -1,0 +1,305 @@
+"""A call of attention, read and checked: views, the problem as kernels take it, and what must be copied for that."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..arrays.dlpack import dense_strides
+from ..arrays.dtypes import DTYPE_NAMES, SHORT_NAMES
+from ..arrays.extents import check_out
+from ..arrays.view import Operand, as_operand, check_forwards
+from ..errors import InvalidOperand
+from ..gemm.call import scalar
+from ..gemm.shapes import broadcast
+from .cu_seqlens import Starts, longest, read_starts
+from .problem import DTYPES, LAYOUTS, AttentionProblem, BiasRows, HeadRows, head_rows
+from .rung import D_HEADS
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """A checked call. Views of q, k, v and out are [batch, heads, rows, d]; those named in `copied` are not what
+    kernels read: `problem` holds the strides of their copies (dense, padded to its d_head).
+    """
+
+    q: Operand
+    k: Operand
+    v: Operand
+    out: Operand
+    """Where the result goes; when `out_is_given` is False only its layout counts."""
+    out_is_given: bool
+    bias: Operand | None
+    """Of the scores' shape, by strides of 0 where it repeats."""
+    starts: tuple[Starts, Starts] | None
+    problem: AttentionProblem | None
+    """None when the result is empty."""
+    copied: tuple[tuple[str, str], ...]
+    """(operand, why) of those that are copied."""
+    out_shape: tuple[int, ...]
+    """As the caller sees it."""
+    lse_shape: tuple[int, ...]
+
+    @property
+    def a(self) -> Operand:
+        """The operand by which the call is placed."""
+        return self.q
+
+    @property
+    def others(self) -> tuple[Operand, ...]:
+        """The operands beside q, as the caller gave them: their streams and owners."""
+        rest = [self.k, self.v, *([self.bias] if self.bias else []), *([self.out] if self.out_is_given else [])]
+        return (*rest, *(s.operand for s in self.starts or () if s.operand is not None))
+
+
+def read_attention(
+    q: Any, k: Any, v: Any, *, is_causal: bool = False, scale: float | None = None, window: Any = None,
+    softcap: float = 0.0, bias: Any = None, modify: str = "", layout: str = "bhsd", return_lse: bool = False,
+    out: Any = None,
+) -> AttentionCall:  # fmt: skip
+    """Read the arguments of `attention`. Raises InvalidOperand in the caller's terms."""
+    if layout not in LAYOUTS:
+        raise InvalidOperand(f"layout={layout!r} is not one of {', '.join(map(repr, LAYOUTS))}.")
+    axes = ("batch", "heads", "rows", "d_head") if layout == "bhsd" else ("batch", "rows", "heads", "d_head")
+    views = _views(q, k, v, out, axes)
+    shape = views[0].shape
+    if layout == "bshd":
+        views = [_swapped(view) for view in views]
+    q_view, k_view, v_view = views[:3]
+    if k_view.shape[0] != q_view.shape[0]:
+        raise InvalidOperand(f"q {shape} and k {k_view.shape} (as [batch, heads, rows, d_head]) differ in batch.")
+    out_view = views[3] if out is not None else _dense(q_view, shape, layout)
+    bias_view = None
+    if bias is not None:
+        q_name = DTYPE_NAMES[q_view.dtype]
+        if isinstance(bias, (bool, int, float, np.generic)):
+            raise InvalidOperand(
+                f"bias={bias!r} is one number: added to every score it changes no weight. Pass an array that "
+                "broadcasts to [batch, heads, q's rows, k's rows], or none."
+            )
+        given = _read(bias, "bias", q_view.stream or 0, ("f32", q_view.dtype), f"float32, or {q_name} as q is")
+        _one_device(q_view, given)
+        bias_view = _broadcast_bias(given, (*q_view.shape[:3], k_view.shape[2]))
+    _check_out_view(out, out_view, [q_view, k_view, v_view, *([bias_view] if bias_view else [])])
+    options = _options(q_view, k_view, is_causal, scale, window, softcap, modify, return_lse)
+    return _finish(q_view, k_view, v_view, out_view, out is not None, bias_view, None, options, shape)
+
+
+def read_attention_varlen(
+    q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: Any = None, max_seqlen_k: Any = None,
+    *, is_causal: bool = False, scale: float | None = None, window: Any = None, softcap: float = 0.0,
+    modify: str = "", return_lse: bool = False, out: Any = None,
+) -> AttentionCall:  # fmt: skip
+    """Read the arguments of `attention_varlen`. Raises InvalidOperand in the caller's terms."""
+    views = _views(q, k, v, out, ("rows", "heads", "d_head"))
+    shape = views[0].shape
+    views = [_swapped(view.view((1, *view.shape), (0, *view.strides))) for view in views]
+    q_view, k_view, v_view = views[:3]
+    starts = (
+        read_starts(cu_seqlens_q, "cu_seqlens_q", "q", q_view),
+        read_starts(cu_seqlens_k, "cu_seqlens_k", "k", k_view),
+    )
+    if starts[0].entries != starts[1].entries:
+        raise InvalidOperand(
+            f"cu_seqlens_q is for {starts[0].entries} entries and cu_seqlens_k for {starts[1].entries}: each holds one "
+            "more number than there are entries in the batch."
+        )
+    longest_q = longest(starts[0], max_seqlen_q, "max_seqlen_q", q_view)
+    known = max_seqlen_k is not None or starts[1].host is not None  # kernels do without: a GPU is not waited for
+    longest_k = longest(starts[1], max_seqlen_k, "max_seqlen_k", k_view) if known else k_view.shape[2]
+    out_view = views[3] if out is not None else _dense(q_view, (1, *shape), "bshd")
+    _check_out_view(out, out_view, [q_view, k_view, v_view])
+    options = _options(q_view, k_view, is_causal, scale, window, softcap, modify, return_lse)
+    options |= {"totals": (shape[0], k_view.shape[2]), "lengths": (starts[0].entries, longest_q, longest_k)}
+    return _finish(q_view, k_view, v_view, out_view, out is not None, None, starts, options, shape)
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+def _views(q: Any, k: Any, v: Any, out: Any, axes: tuple[str, ...]) -> list[Operand]:
+    """q, k, v and out, if given, held to one another."""
+    able = "float16 and bfloat16, which tensor cores multiply"
+    first = _read(q, "q", 0, DTYPES, able)
+    given = [first, *(_read(x, name, first.stream or 0, DTYPES, able) for x, name in ((k, "k"), (v, "v")))]
+    if out is not None:
+        given.append(_read(out, "out", first.stream or 0, DTYPES, able))
+    for operand in given:
+        if operand.dtype != first.dtype:
+            names = DTYPE_NAMES[first.dtype], DTYPE_NAMES[operand.dtype]
+            advice = "Pass an out of q's dtype, or none." if operand.name == "out" else "Convert one to the other's."
+            raise InvalidOperand(f"q is {names[0]} and {operand.name} is {names[1]}. {advice}")
+        if len(operand.shape) != len(axes):
+            raise InvalidOperand(
+                f"{operand.name} has shape {operand.shape}; it must have the {len(axes)} axes [{', '.join(axes)}]."
+            )
+        _one_device(first, operand)
+    heads, d = axes.index("heads"), len(axes) - 1
+    k_view, v_view = given[1:3]
+    if k_view.shape != v_view.shape:
+        raise InvalidOperand(f"k {k_view.shape} and v {v_view.shape} must have one shape.")
+    if first.shape[d] != k_view.shape[d]:
+        raise InvalidOperand(f"q {first.shape} and k {k_view.shape} differ in d_head, their last axis.")
+    if not 1 <= first.shape[d] <= max(D_HEADS):
+        raise InvalidOperand(f"q {first.shape} has d_head {first.shape[d]}; kernels take 1 to {max(D_HEADS)}.")
+    shared, own = k_view.shape[heads], first.shape[heads]
+    if own % shared if shared else own:
+        raise InvalidOperand(
+            f"q {first.shape} has {own} heads and k {k_view.shape} has {shared}: q's must be a multiple of k's, which "
+            "are shared evenly."
+        )
+    if out is not None and given[3].shape != first.shape:
+        raise InvalidOperand(f"out has shape {given[3].shape}; the result has exactly q's, {first.shape}.")
+    return given
+
+
+def _read(value: Any, name: str, stream: int, dtypes: Sequence[str], able: str) -> Operand:
+    """The view of an argument of one of `dtypes`; `able` says which these are."""
+    dtype = getattr(value, "dtype", None)
+    found = str(dtype).removeprefix("torch.") if dtype is not None else None
+    operand = as_operand(value, name, stream) if found is None or SHORT_NAMES.get(found) in dtypes else None
+    if operand is not None and operand.dtype in dtypes:
+        check_forwards(operand)
+        return operand
+    if operand is not None:
+        found = DTYPE_NAMES[operand.dtype]
+    if name == "out":
+        advice = "Pass an out of q's dtype, or none."
+    elif str(dtype).startswith("torch."):
+        advice = f"Convert it: {name}.to(torch.bfloat16)."
+    else:
+        advice = f"Convert it: {name}.astype('float16')."
+    shape = tuple(getattr(value, "shape", ()))
+    raise InvalidOperand(f"{name} (shape {shape}) is {found}; attention takes {able}. {advice}")
+
+
+def _one_device(q: Operand, other: Operand) -> None:
+    if q.device != other.device:
+        places = ["the host" if o.device is None else f"GPU {o.device}" for o in (q, other)]
+        raise InvalidOperand(f"q is on {places[0]} and {other.name} on {places[1]}. Move them to one device.")
+
+
+def _swapped(view: Operand) -> Operand:
+    """[batch, rows, heads, d] as [batch, heads, rows, d]."""
+    (b, s, h, d), (sb, ss, sh, sd) = view.shape, view.strides
+    return view.view((b, h, s, d), (sb, sh, ss, sd))
+
+
+def _dense(q: Operand, shape: tuple[int, ...], layout: str) -> Operand:
+    strides = tuple(0 if e <= 1 else s for e, s in zip(shape, dense_strides(shape), strict=True))
+    made = Operand("out", q.kind, 0, shape, strides, q.dtype, q.device, stream=q.stream)
+    return _swapped(made) if layout == "bshd" else made
+
+
+def _check_out_view(out: Any, view: Operand, inputs: list[Operand]) -> None:
+    if out is not None:
+        check_out(view, inputs, None)
+
+
+def _broadcast_bias(bias: Operand, scores: tuple[int, ...]) -> Operand:
+    try:
+        return broadcast(bias, scores)
+    except InvalidOperand:
+        raise InvalidOperand(
+            f"bias {bias.shape} does not broadcast to the scores {scores}, [batch, heads, q's rows, k's rows]."
+        ) from None
+
+
+def read_window(window: Any) -> tuple[int, int]:
+    """(left, right), -1 for a side without limit. Raises InvalidOperand."""
+    if window is None:
+        return -1, -1
+    try:
+        left, right = (-1 if side is None else operator.index(side) for side in window)
+    except (TypeError, ValueError) as error:
+        raise InvalidOperand(
+            f"window={window!r} must be two whole numbers of keys, (left, right); -1 for no limit."
+        ) from error
+    return left, right
+
+
+def _narrowed(window: tuple[int, int], q: Operand, k: Operand) -> tuple[int, int]:
+    """A side that reaches past every key limits nothing, and kernels without limits are faster."""
+    left, right = window
+    return -1 if left >= k.shape[2] - 1 else left, -1 if right >= q.shape[2] - 1 else right
+
+
+def _options(
+    q: Operand,
+    k: Operand,
+    is_causal: bool,
+    scale: float | None,
+    window: Any,
+    softcap: float,
+    modify: str,
+    with_lse: bool,
+) -> dict[str, Any]:
+    return {
+        "is_causal": bool(is_causal),
+        "scale": scalar(1 / math.sqrt(q.shape[3]) if scale is None else scale, "scale"),
+        "window": _narrowed(read_window(window), q, k),
+        "softcap": scalar(softcap, "softcap"),
+        "modify": modify,
+        "with_lse": bool(with_lse),
+    }
+
+
+# --- the problem as kernels take it ----------------------------------------------------------------------------------
+
+
+def _rows(view: Operand) -> HeadRows:
+    batch, head, row, _ = view.strides
+    return HeadRows(batch, head, row, math.gcd(16, view.address))
+
+
+def _why_copied(view: Operand) -> str | None:
+    """Why a kernel cannot read the view (or write it) where it lies; None if it can."""
+    d = view.shape[3]
+    if d not in D_HEADS:
+        return f"d_head {d} is padded with zeros to {padded_head(d)}"
+    if view.strides[3] != 1:
+        return f"the elements of a row lie {view.strides[3]} apart"
+    if (width := _rows(view).vector_bytes) < 16:
+        return f"rows start at multiples of {width} bytes, and kernels copy 16 at once"
+    return None
+
+
+def padded_head(d: int) -> int:
+    """The least d_head that kernels take and that holds `d` columns."""
+    return next(known for known in D_HEADS if known >= d)
+
+
+def _finish(
+    q: Operand, k: Operand, v: Operand, out: Operand, out_is_given: bool, bias: Operand | None,
+    starts: tuple[Starts, Starts] | None, options: dict[str, Any], out_shape: tuple[int, ...],
+) -> AttentionCall:  # fmt: skip
+    batch, heads, seq_q, d = q.shape
+    heads_kv, seq_k = k.shape[1:3]
+    lse_shape: tuple[int, ...] = (batch, heads, seq_q)
+    if starts is not None:
+        batch, seq_q, seq_k = options.pop("lengths")
+        lse_shape = (heads, q.shape[2])
+    copied, rows = [], {}
+    for operand in (q, k, v, out):
+        reason = _why_copied(operand)
+        if reason is not None and operand.size:
+            copied.append((operand.name, reason))
+            rows[operand.name] = head_rows(operand.shape[1], operand.shape[2], padded_head(d))
+        else:
+            rows[operand.name] = _rows(operand)
+    problem = None
+    if q.size and batch and (starts is None or seq_q):
+        bias_rows = None
+        if bias is not None:
+            by_batch, by_head, by_row, by_col = bias.strides
+            bias_rows = BiasRows(by_batch, by_head, by_row, by_col, bias.dtype, math.gcd(16, bias.address))
+        problem = AttentionProblem(
+            batch, heads, heads_kv, seq_q, seq_k, padded_head(d), rows["q"], rows["k"], rows["v"], rows["out"],
+            q.dtype, bias=bias_rows, **options,
+        )  # fmt: skip
+    return AttentionCall(q, k, v, out, out_is_given, bias, starts, problem, tuple(copied), out_shape, lse_shape)

@@ -1,0 +1,132 @@
+"""What a call of attention would run and why, in words and figures, with nothing launched."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+from ..gemm.explain import Explanation, Roofline, refused_rows
+from ..gemm.explain import _gpu_of as gpu_of
+from ..gpus import Gpu
+from ..jit.compile import Resources
+from .call import AttentionCall, read_attention, read_attention_varlen
+from .plan import AttentionPlan, plan_attention
+from .problem import AttentionProblem
+from .rung import AttentionAddresses, AttentionConfig
+from .score import modification_of
+
+_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class AttentionExplanation:
+    """What would run. `str()` tells it; the fields hold the same for programs."""
+
+    problem: AttentionProblem | None
+    """None when the result is empty and nothing would be launched; then there is no plan either."""
+    gpu: Gpu
+    gpu_source: str
+    plan: AttentionPlan | None
+    copied: tuple[tuple[str, str], ...]
+    """(operand, why) of those that are copied for the kernel, each by a launch of its own."""
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    roofline: Roofline | None
+    resources: Resources | None = None
+    """The compiler's figures, when asked for."""
+
+    def __str__(self) -> str:
+        rows = [("GPU", f"{self.gpu.name} ({self.gpu.arch}): {self.gpu_source}")]
+        if self.problem is None or self.plan is None or self.roofline is None:
+            rows.append(("runs", "nothing: the result is empty"))
+        else:
+            rows = [("computes", describe(self.problem)), *rows]
+            rows += [
+                ("runs", f"{self.plan.rung.id}, config {self.plan.config}"),
+                ("why", self.plan.why),
+                ("source", self.plan.source),
+                *(("next", f"{rung}, config {config}: {words}") for rung, config, words in self.plan.runners_up),
+            ]
+            rows += [("copies", f"{name}: {why}") for name, why in self.copied] or [
+                ("copies", "none: every operand is read and written where it lies")
+            ]
+            grid = " x ".join(map(str, self.grid))
+            rows.append(
+                ("launch", f"{grid} blocks of {self.block[0]} threads, {self.shared_bytes} B of shared memory a block")
+            )
+            if self.resources is not None:
+                rows.append(("compiled", Explanation._compiled(self.resources)))
+            rows.append(("bound", self._bound(self.roofline)))
+            if self.plan.ignored:
+                rows.append(("ignored", self.plan.ignored))
+            rows += refused_rows(self.plan.refused)
+        return "\n".join(
+            textwrap.fill(text, _WIDTH, initial_indent=f"{label:<9}", subsequent_indent=" " * 9) for label, text in rows
+        )
+
+    def _bound(self, bound: Roofline) -> str:
+        peak = self.gpu.bf16_tflops
+        told = f"{peak:.1f} TFLOP/s tensor-core peak" if peak else "tensor-core peak not known"
+        return (
+            f"{bound.bound_tflops:.3g} TFLOP/s at most, by {bound.limiter} ({bound.intensity:.3g} FLOP a byte of least "
+            f"traffic; {told}, {self.gpu.dram_gb_s:.0f} GB/s): a roof, not a measurement"
+        )
+
+
+def describe(problem: AttentionProblem) -> str:
+    """One line: sizes, dtype, and what the scores go through."""
+    heads = f"{problem.heads_q} heads" + (f" on {problem.heads_kv} of keys" if problem.group > 1 else "")
+    parts = [
+        f"{problem.batch} x {heads}, {problem.seq_q} queries, {problem.seq_k} keys, d_head {problem.d_head}, "
+        f"{problem.dtype}"
+    ]
+    if problem.totals is not None:
+        parts[0] = parts[0].replace("queries", "queries at most").replace("keys, d", "keys at most, d")
+    parts.append(f"scale {problem.scale:.6g}")
+    if problem.is_causal:
+        parts.append("causal")
+    if problem.window != (-1, -1):
+        parts.append("window ({}, {})".format(*("any" if side < 0 else side for side in problem.window)))
+    if problem.softcap:
+        parts.append(f"soft cap {problem.softcap:g}")
+    if problem.bias is not None:
+        read = "in pairs" if problem.bias.in_pairs and problem.seq_k % 2 == 0 else "one by one"
+        parts.append(f"bias in {problem.bias.dtype}, read {read}")
+    if problem.modify:
+        parts.append("scores changed by the caller's function")
+    if problem.with_lse:
+        parts.append("with LSE")
+    return f"{', '.join(parts)}; {problem.flops:.4g} FLOP"
+
+
+def explain_attention(
+    q: Any, k: Any, v: Any, *, cu_seqlens_q: Any = None, cu_seqlens_k: Any = None, max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None, score: Any = None, rung: str | None = None,
+    config: AttentionConfig | str | None = None, gpu: str | None = None, compile: bool = False, **options: Any,
+) -> AttentionExplanation:  # fmt: skip
+    """What `attention` would run for the same arguments, or `attention_varlen` where cu_seqlens are given, and why.
+
+    `gpu` names the GPU to explain for (see tilewright.arch.GPUS), as for `explain`. `compile=True` adds the compiler's
+    figures. Nothing is launched. Raises as `attention` does.
+    """
+    call: AttentionCall
+    options["modify"] = "" if score is None else modification_of(score)
+    if cu_seqlens_q is not None or cu_seqlens_k is not None:
+        call = read_attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, **options)
+    else:
+        call = read_attention(q, k, v, **options)
+    named, source = gpu_of(call, gpu)
+    problem = call.problem
+    if problem is None:
+        return AttentionExplanation(None, named, source, None, (), (0, 1, 1), (0, 1, 1), 0, None)
+    plan = plan_attention(problem, named, rung, config)
+    launch = plan.rung.plan(problem, plan.config, AttentionAddresses(0, 0, 0, 0))
+    memory = named.dram_gb_s * problem.intensity * 1e-3
+    peak = named.peak_tflops(problem.dtype) or memory
+    bound = Roofline(problem.intensity, min(memory, peak), "memory" if memory <= peak else "arithmetic")
+    resources = plan.rung.compile(problem, plan.config, named.arch).resources if compile else None
+    return AttentionExplanation(
+        problem, named, source, plan, call.copied, launch.grid, launch.block, launch.shared_bytes, bound, resources
+    )

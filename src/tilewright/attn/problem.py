@@ -1,0 +1,206 @@
+"""What attention computes, apart from how: frozen, validated, hashable."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..errors import InvalidOperand
+from ..gemm.problem import ITEM_BYTES, LARGEST_EXTENT
+
+DTYPES = ("bf16", "f16")
+MOST_TRACED_ROWS = 2**30
+"""Queries and keys of a head where the caller's function counts them: sums of two indices then fit 32 bits."""
+LAYOUTS = ("bhsd", "bshd")
+
+
+@dataclass(frozen=True)
+class HeadRows:
+    """How [batch, heads, rows, d_head] lies in memory: strides in elements; elements of a row are neighbours.
+
+    `alignment`: what divides the base address, in bytes, at most 16.
+    """
+
+    batch_stride: int
+    head_stride: int
+    row_stride: int
+    alignment: int = 16
+
+    @property
+    def vector_bytes(self) -> int:
+        """The widest power of two up to 16 that divides the address of every row of 16-bit elements."""
+        strides = math.gcd(self.batch_stride, self.head_stride, self.row_stride)
+        return math.gcd(16, self.alignment, 2 * strides)
+
+
+def head_rows(heads: int, rows: int, d_head: int, layout: str = "bhsd") -> HeadRows:
+    """A dense operand, [batch, heads, rows, d_head] in memory ("bhsd") or [batch, rows, heads, d_head] ("bshd")."""
+    if layout not in LAYOUTS:
+        raise InvalidOperand(f"layout {layout!r} is not one of {', '.join(LAYOUTS)}.")
+    whole = heads * rows * d_head
+    return HeadRows(whole, rows * d_head, d_head) if layout == "bhsd" else HeadRows(whole, d_head, heads * d_head)
+
+
+@dataclass(frozen=True)
+class BiasRows:
+    """How what is added to the scores [batch, heads_q, seq_q, seq_k] lies: strides in elements, 0 where it repeats."""
+
+    batch_stride: int
+    head_stride: int
+    row_stride: int
+    col_stride: int
+    dtype: str
+    """ "f32", or the operands' own."""
+    alignment: int = 16
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether the elements of an even key and the next are neighbours at a multiple of their size."""
+        item = ITEM_BYTES[self.dtype]
+        even = all(stride % 2 == 0 for stride in (self.batch_stride, self.head_stride, self.row_stride))
+        return self.col_stride == 1 and even and self.alignment % (2 * item) == 0
+
+
+@dataclass(frozen=True)
+class AttentionProblem:
+    """out = softmax(scale Q K^T) V, for each batch entry and head; fp32 inside, out in the operands' type.
+
+    Q and out are [batch, heads_q, seq_q, d_head], K and V [batch, heads_kv, seq_k, d_head]; query head h reads head
+    h // (heads_q // heads_kv). If causal, query i sees key j when j <= i + seq_k - seq_q. A query that sees no key gets
+    0, and -inf in the LSE (fp32 [batch, heads_q, seq_q], natural logarithm).
+
+    A score goes through these in order, where given:
+        s = scale q k           softcap tanh(s / softcap)           s + bias           modify(s, b, h, i, j)
+    `window` (left, right): query i sees the keys from i + seq_k - seq_q - left to i + seq_k - seq_q + right; -1 does
+    not limit. `modify`: C++ statements that change float value and read int b, h, i, j.
+
+    `totals` (rows of all queries, of all keys): entries of different lengths lie one behind the other, seq_q and seq_k
+    are the longest, batch strides are not used, and the LSE is [heads_q, rows of all queries].
+
+    Raises InvalidOperand for values out of range.
+    """
+
+    batch: int
+    heads_q: int
+    heads_kv: int
+    seq_q: int
+    seq_k: int
+    d_head: int
+    q: HeadRows
+    k: HeadRows
+    v: HeadRows
+    out: HeadRows
+    dtype: str = "bf16"
+    is_causal: bool = False
+    scale: float = 1.0
+    with_lse: bool = False
+    window: tuple[int, int] = (-1, -1)
+    softcap: float = 0.0
+    bias: BiasRows | None = None
+    modify: str = ""
+    totals: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "heads_q", "heads_kv", "seq_q", "seq_k", "d_head"):
+            value = getattr(self, name)
+            least = 0 if name == "seq_k" else 1
+            if not least <= value <= LARGEST_EXTENT:
+                raise InvalidOperand(
+                    f"{name}={value} is outside {least}..{LARGEST_EXTENT}, the range of a kernel's sizes."
+                )
+        if self.heads_q % self.heads_kv:
+            raise InvalidOperand(
+                f"heads_q={self.heads_q} is no multiple of heads_kv={self.heads_kv}: key heads are shared evenly."
+            )
+        if self.dtype not in DTYPES:
+            raise InvalidOperand(f"dtype {self.dtype!r} is not supported by attention. Supported: {', '.join(DTYPES)}.")
+        if not math.isfinite(self.scale):
+            raise InvalidOperand(f"scale={self.scale} must be a finite number. The usual one is 1/sqrt(d_head).")
+        if not (math.isfinite(self.softcap) and self.softcap >= 0):
+            raise InvalidOperand(f"softcap={self.softcap} must be a finite number above 0, or 0 for none.")
+        if self.modify and max(self.seq_q, self.seq_k) > MOST_TRACED_ROWS:
+            raise InvalidOperand(
+                f"a score function takes at most {MOST_TRACED_ROWS} rows a head; here are {self.seq_q} queries and "
+                f"{self.seq_k} keys."
+            )
+        if min(self.window) < -1 or max(self.window) > LARGEST_EXTENT:
+            raise InvalidOperand(
+                f"window={self.window}: each side is a number of keys from 0 to {LARGEST_EXTENT}, or -1 for no limit."
+            )
+
+    @staticmethod
+    def dense(
+        batch: int, heads: int, seq_q: int, seq_k: int, d_head: int, *, heads_kv: int | None = None,
+        layout: str = "bhsd", dtype: str = "bf16", is_causal: bool = False, scale: float | None = None,
+        with_lse: bool = False,
+    ) -> AttentionProblem:  # fmt: skip
+        """Dense, aligned operands; `scale` 1/sqrt(d_head) unless given."""
+        heads_kv = heads if heads_kv is None else heads_kv
+        q, kv = head_rows(heads, seq_q, d_head, layout), head_rows(heads_kv, seq_k, d_head, layout)
+        return AttentionProblem(
+            batch, heads, heads_kv, seq_q, seq_k, d_head, q, kv, kv, q, dtype, is_causal,
+            1 / math.sqrt(max(d_head, 1)) if scale is None else scale, with_lse,
+        )  # fmt: skip
+
+    @property
+    def kind(self) -> str:
+        """As GemmProblem.kind: what is multiplied how."""
+        return self.dtype
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one head of keys and values."""
+        return self.heads_q // self.heads_kv
+
+    @property
+    def right(self) -> int:
+        """Keys to the right of a query's own that it sees; -1: all of them."""
+        return 0 if self.is_causal else self.window[1]
+
+    @property
+    def modifies(self) -> bool:
+        """Whether anything but the scale changes a score that is seen."""
+        return self.softcap > 0 or self.bias is not None or bool(self.modify)
+
+    @cached_property
+    def visible_pairs(self) -> int:
+        """Pairs (query, key) of one head that the mask leaves; with entries of different lengths, of the longest."""
+        left, right = self.window[0], self.right
+        if left < 0 and right < 0:
+            return self.seq_q * self.seq_k
+
+        def below(x: int) -> int:
+            """Sum of the integers under x, each cut to 0 .. seq_k."""
+            return x * (x - 1) // 2 if 0 < x <= self.seq_k else max(self.seq_k * (2 * x - self.seq_k - 1) // 2, 0)
+
+        def keys_up_to(beyond: int) -> int:
+            """Sum over the queries i of how many keys lie below i + shift + 1 + beyond."""
+            first = self.seq_k - self.seq_q + 1 + beyond
+            return below(first + self.seq_q) - below(first)
+
+        seen = self.seq_q * self.seq_k if right < 0 else keys_up_to(right)
+        return seen - (0 if left < 0 else keys_up_to(-left - 1))
+
+    @property
+    def flops(self) -> int:
+        """4 d_head for each visible pair: a multiplication and an addition each in Q K^T and in P V."""
+        return 4 * self.d_head * self.visible_pairs * self.batch * self.heads_q
+
+    @property
+    def bytes(self) -> int:
+        """The fewest bytes through device memory: Q, K and V once, out once, the LSE where asked for."""
+        item = ITEM_BYTES[self.dtype]
+        rows = 2 * self.heads_q * self.seq_q + 2 * self.heads_kv * self.seq_k
+        lse = 4 * self.heads_q * self.seq_q if self.with_lse else 0
+        bias = 0
+        if self.bias is not None:
+            extents = (self.batch, self.heads_q, self.seq_q, self.seq_k)
+            strides = (self.bias.batch_stride, self.bias.head_stride, self.bias.row_stride, self.bias.col_stride)
+            bias = ITEM_BYTES[self.bias.dtype] * math.prod(e for e, s in zip(extents, strides, strict=True) if s)
+        return self.batch * (rows * self.d_head * item + lse) + bias
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte of compulsory traffic."""
+        return self.flops / self.bytes

@@ -1,0 +1,280 @@
+"""What an attention rung is: data, why_not, and the launch."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..errors import ConfigRejected
+from ..gemm.rung import CPP_TYPES, ceil_div
+from ..gpus import Arch
+from ..jit import CompiledKernel, Launch
+from ..jit.compile import compile_unit
+from ..jit.source import Constant, render
+from .problem import AttentionProblem, BiasRows, HeadRows
+
+D_HEADS = (32, 64, 96, 128, 192, 256)
+KERNEL = "attention/kernel.cuh"
+"""The entry that every rung's file is compiled with."""
+_GRID_LIMIT = 65535
+_GRAMMAR = re.compile(
+    r"\((\d+), ?(\d+), ?(\d+), ?(\d+)\): load_([02])_([02])_([02])_fragments(\+buffer)?(?:\+(\d+)_blocks)?"
+)
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """The tiles of an attention kernel: `(d_head, b_r, b_c, n_warps): load_Q_K_V_fragments[+buffer][+N_blocks]`.
+
+    A block of n_warps warps makes b_r rows of out from tiles of b_c keys and values. load_*: 0 brings an operand into
+    registers as a whole, 2 in slices of two fragments, as they are multiplied. `buffer`: two sets of slices take turns.
+    `min_blocks`: blocks an SM that the compiler must leave registers for.
+    """
+
+    d_head: int
+    b_r: int
+    b_c: int
+    n_warps: int
+    load_q: int = 0
+    load_k: int = 0
+    load_v: int = 0
+    buffer: bool = False
+    min_blocks: int = 1
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.n_warps
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block: one tile each of Q (later out), K and V."""
+        return 2 * self.d_head * (self.b_r + 2 * self.b_c)
+
+    def __str__(self) -> str:
+        text = f"({self.d_head}, {self.b_r}, {self.b_c}, {self.n_warps}): "
+        text += f"load_{self.load_q}_{self.load_k}_{self.load_v}_fragments"
+        return text + "+buffer" * self.buffer + (f"+{self.min_blocks}_blocks" if self.min_blocks != 1 else "")
+
+    @staticmethod
+    def parse(text: str) -> AttentionConfig:
+        """The config that str() wrote. Raises ConfigRejected for another text."""
+        match = _GRAMMAR.fullmatch(text.strip())
+        if match is None:
+            raise ConfigRejected(
+                f"{text!r} is no attention config. One reads (d_head, b_r, b_c, n_warps): load_Q_K_V_fragments, each "
+                "load 0 or 2, with +buffer and +N_blocks where wanted: (128, 128, 64, 4): load_2_2_2_fragments+buffer"
+            )
+        d_head, b_r, b_c, n_warps, q, k, v = map(int, match.groups()[:7])
+        buffer, blocks = match.groups()[7:]
+        return AttentionConfig(d_head, b_r, b_c, n_warps, q, k, v, bool(buffer), int(blocks or 1))
+
+    def why_not(self) -> str | None:
+        """None when kernels can be made with it, or the reason."""
+        if self.d_head not in D_HEADS:
+            return f"d_head={self.d_head} is none of {', '.join(map(str, D_HEADS))}"
+        if self.n_warps not in (1, 2, 4, 8, 16):
+            return f"n_warps={self.n_warps} must be a power of two up to 16"
+        if self.b_r % (16 * self.n_warps) or self.b_r == 0:
+            return f"b_r={self.b_r} must be a multiple of {16 * self.n_warps}: 16 rows for each of {self.n_warps} warps"
+        if self.b_c < 16 or self.b_c & (self.b_c - 1):
+            return f"b_c={self.b_c} must be a power of two and at least 16"
+        for name in ("load_q", "load_k", "load_v"):
+            if getattr(self, name) not in (0, 2):
+                return f"{name}={getattr(self, name)} must be 0 (whole) or 2 (slices of two fragments)"
+        if self.min_blocks < 1:
+            return f"min_blocks={self.min_blocks} must be at least 1"
+        return None
+
+
+@dataclass(frozen=True)
+class AttentionAddresses:
+    """Device addresses, as integers. `lse`, `bias` and `starts_*` are not used where the problem asks for none.
+
+    `starts_q`, `starts_k`: int32 [batch + 1], where the problem has `totals`: the first row of each entry, and the end.
+    """
+
+    q: int
+    k: int
+    v: int
+    out: int
+    lse: int = 0
+    bias: int = 0
+    starts_q: int = 0
+    starts_k: int = 0
+
+
+# cuda/attention/args.cuh declares the same struct; a test holds them equal.
+_ARGS = struct.Struct("<5Q12q3i2f4x4q2i2f3Q")
+_MODIFICATION = """#pragma once
+constexpr bool fused_brief = false;  // scores are fp32, and become exponents
+#include "tile/fused_math.cuh"
+
+struct Modification {{
+  static __device__ float run(float value, int b, int h, int i, int j) {{
+{}
+    return value;
+  }}
+}};
+"""
+"""A call's function of a score, in place of cuda/attention/modification.cuh."""
+_LOG2_E = 1.4426950408889634
+_OPERANDS = ("q", "k", "v", "out")
+
+
+def _many(problem: AttentionProblem) -> bool:
+    """Whether there are more entries than a grid's last axis holds; they then lie along its first."""
+    return problem.batch > _GRID_LIMIT
+
+
+@dataclass(frozen=True)
+class AttentionRung:
+    """One rung of the attention ladder."""
+
+    id: str
+    teaches: str
+    """One line: what is new against the rung below, and what should move because of it."""
+    defaults: tuple[AttentionConfig, ...]
+    """For each d_head, the best measured first; the first that fits the GPU is taken."""
+    space: Callable[[int], tuple[AttentionConfig, ...]]
+    """Every config worth trying for a d_head."""
+    check: Callable[[AttentionConfig], str | None]
+    """The rung's own demands on a config: None, or the reason."""
+    fused: bool = False
+    """The scale belongs to the softmax's exponent (a06 and above)."""
+    static_strides: bool = False
+    """Compiled for the problem's row strides and head group (a16)."""
+    least_capability: tuple[int, int] = (8, 0)
+    dtypes: tuple[str, ...] = ("bf16", "f16")
+    entry: str = "attention"
+
+    def __str__(self) -> str:
+        return self.id
+
+    @property
+    def include(self) -> str:
+        """Its file below cuda/."""
+        return f"attention/{self.id}.cuh"
+
+    def default(self, problem: AttentionProblem, arch: Arch) -> AttentionConfig:
+        """The best measured config that can run the problem on the architecture.
+
+        Raises ConfigRejected with every candidate's reason when there is none.
+        """
+        reasons = []
+        for config in self.defaults:
+            if config.d_head == problem.d_head:
+                reason = self.why_not(problem, config, arch)
+                if reason is None:
+                    return config
+                reasons.append(reason)
+        raise ConfigRejected(
+            f"{self.id} cannot run d_head={problem.d_head} on {arch}: "
+            + ("; ".join(dict.fromkeys(reasons)) or f"it is none of {', '.join(map(str, D_HEADS))}")
+            + "."
+        )
+
+    def shared_bytes(self, config: AttentionConfig) -> int:
+        """Dynamic shared memory of a block, in bytes."""
+        return config.shared_bytes
+
+    def why_not(self, problem: AttentionProblem, config: AttentionConfig, arch: Arch) -> str | None:
+        """None when the config can run the problem on the architecture; else the reason, with the numbers."""
+        if arch.compute_capability < self.least_capability:
+            need, have = ("{}.{}".format(*cc) for cc in (self.least_capability, arch.compute_capability))
+            return f"{self.id} needs compute capability {need}; {arch} has {have}"
+        if reason := config.why_not() or self.check(config):
+            return f"{self.id} cannot take {config}: {reason}"
+        if config.d_head != problem.d_head:
+            return f"{config} is for d_head={config.d_head}; the operands have {problem.d_head}"
+        if config.shared_bytes > arch.shared_per_block:
+            return (
+                f"{config} needs {config.shared_bytes} B of shared memory a block; {arch} allows "
+                f"{arch.shared_per_block}"
+            )
+        for name in _OPERANDS:
+            rows: HeadRows = getattr(problem, name)
+            if rows.vector_bytes < 16:
+                return (
+                    f"rows of {name} must start at multiples of 16 bytes; base and strides ({rows.batch_stride}, "
+                    f"{rows.head_stride}, {rows.row_stride} elements) allow {rows.vector_bytes}"
+                )
+        if problem.heads_q > _GRID_LIMIT:
+            return f"heads_q={problem.heads_q}; a grid holds {_GRID_LIMIT}"
+        if _many(problem) and ceil_div(problem.seq_q, config.b_r) > _GRID_LIMIT:
+            return (
+                f"batch={problem.batch} and seq_q={problem.seq_q} in tiles of {config.b_r}; a grid holds {_GRID_LIMIT}"
+            )
+        return None
+
+    def _scale_first(self, problem: AttentionProblem) -> bool:
+        """Whether scores are scaled before the maximum is taken: a scale that is not positive would turn it around."""
+        return not self.fused or problem.scale <= 0 or problem.modifies
+
+    def constants(self, problem: AttentionProblem, config: AttentionConfig) -> dict[str, Constant]:
+        """What the kernel is compiled for: the config, and what of the problem selects a path."""
+        varlen = problem.totals is not None
+        values: dict[str, Constant] = {
+            "rung": f"struct {self.id.split('_')[0].upper()}",
+            "in_type": CPP_TYPES[problem.dtype],
+            "d_head": config.d_head,
+            "b_r": config.b_r,
+            "b_c": config.b_c,
+            "n_warps": config.n_warps,
+            "load_q": config.load_q,
+            "load_k": config.load_k,
+            "load_v": config.load_v,
+            "buffer": config.buffer,
+            "threads": config.threads,
+            "min_blocks": config.min_blocks,
+            "edge_q": varlen or problem.seq_q % config.b_r != 0,
+            "edge_k": varlen or problem.seq_k % config.b_c != 0,
+            "is_causal": problem.is_causal,
+            "with_lse": problem.with_lse,
+            "scale_first": self._scale_first(problem),
+            "varlen": varlen,
+            "many": _many(problem),
+            "no_keys": problem.seq_k == 0,
+            "has_left": problem.window[0] >= 0,
+            "has_right": problem.window[1] >= 0 and not problem.is_causal,
+            "has_softcap": problem.softcap > 0,
+            "has_bias": problem.bias is not None,
+            "bias_type": CPP_TYPES[problem.bias.dtype if problem.bias else problem.dtype],
+            "bias_pairs": problem.bias is not None and problem.bias.in_pairs and problem.seq_k % 2 == 0,
+            "modifies": bool(problem.modify),
+        }
+        strides = {f"{name}_stride": getattr(problem, name).row_stride for name in _OPERANDS}
+        static = self.static_strides and all(0 < stride < 2**31 for stride in strides.values())
+        values |= {name: stride if static else 0 for name, stride in strides.items()}
+        values["group"] = problem.group if self.static_strides else 0
+        return values
+
+    def compile(self, problem: AttentionProblem, config: AttentionConfig, arch: Arch) -> CompiledKernel:
+        """The kernel for this problem's class. Raises ConfigRejected with the reason, CompileError with the log."""
+        if reason := self.why_not(problem, config, arch):
+            raise ConfigRejected(f"{reason}.")
+        generated = {"attention/modification.cuh": _MODIFICATION.format(problem.modify)} if problem.modify else {}
+        return compile_unit(
+            render((self.include, KERNEL), self.constants(problem, config), self.entry, generated), arch.name
+        )
+
+    def plan(self, problem: AttentionProblem, config: AttentionConfig, addresses: AttentionAddresses) -> Launch:
+        """The launch. Pure: addresses in, packed parameters out."""
+        strides = (
+            stride
+            for rows in (problem.q, problem.k, problem.v, problem.out)
+            for stride in (rows.batch_stride, rows.head_stride, rows.row_stride)
+        )
+        factor = _LOG2_E * (1.0 if self._scale_first(problem) else problem.scale)
+        bias = problem.bias or BiasRows(0, 0, 0, 0, problem.dtype)
+        params = _ARGS.pack(
+            addresses.q, addresses.k, addresses.v, addresses.out, addresses.lse, *strides, problem.group,
+            *(problem.totals or (problem.seq_q, problem.seq_k)), problem.scale, factor,
+            bias.batch_stride, bias.head_stride, bias.row_stride, bias.col_stride, *problem.window,
+            problem.softcap, problem.scale / problem.softcap if problem.softcap else 0.0,
+            addresses.bias, addresses.starts_q, addresses.starts_k,
+        )  # fmt: skip
+        tiles = ceil_div(problem.seq_q, config.b_r)
+        across = (problem.batch, tiles) if _many(problem) else (tiles, problem.batch)
+        return Launch((across[0], problem.heads_q, across[1]), (config.threads, 1, 1), params, config.shared_bytes)

@@ -1,0 +1,60 @@
+"""A caller's function of a score, traced once into device code."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+from ..epilogue.codegen import statements
+from ..epilogue.expression import function_key
+from ..epilogue.trace import FLOAT, INT, PASS_OPERANDS, Graph, Node, as_float, as_traced
+from ..errors import InvalidEpilogue
+from ..gemm.problem import LARGEST_EXTENT
+from .problem import MOST_TRACED_ROWS
+
+_INDICES = ("b", "h", "i", "j")
+_BOUNDS = dict.fromkeys(("i", "j"), (0, MOST_TRACED_ROWS - 1)) | {"b": (0, LARGEST_EXTENT), "h": (0, 2**16 - 1)}
+_MOST = 1024
+_traced: dict[Any, str] = {}
+
+
+def modification_of(function: Callable[..., Any]) -> str:
+    """C++ statements that change `value` as function(value, b, h, i, j) says (see AttentionProblem.modify).
+
+    Traced once for each function_key. Raises InvalidEpilogue for what cannot be traced.
+    """
+    key = function_key(function)
+    if key is not None and key in _traced:
+        return _traced[key]
+    text = _trace(function)
+    if key is not None:
+        if len(_traced) >= _MOST:
+            _traced.clear()
+        _traced[key] = text
+    return text
+
+
+def _trace(function: Callable[..., Any]) -> str:
+    try:
+        inspect.signature(function).bind(None, *_INDICES)
+    except (TypeError, ValueError) as error:
+        raise InvalidEpilogue(
+            f"score={function!r} must be a function of five values, the score, the batch entry, the head, the query "
+            f"and the key: lambda s, b, h, i, j: ... ({error})"
+        ) from error
+    graph = Graph()
+    try:
+        score = graph.add(Node("sum", FLOAT))
+        result = function(score, *(graph.add(Node("input", INT, (), name)) for name in _INDICES))
+        if result is None or isinstance(result, (tuple, list, dict)):
+            kind = "None" if result is None else f"a {type(result).__name__}"
+            raise InvalidEpilogue(f"epilogue: the function returned {kind}; it returns one value, the new score.")
+        changed = as_float(as_traced(graph, result, "the result"), "the result")
+        code = statements(graph, changed, _INDICES, element="value", index="in{0}", bounds=_BOUNDS)
+    except InvalidEpilogue as error:
+        told = str(error).replace("epilogue: ", "score: ", 1)
+        raise InvalidEpilogue(told.replace(PASS_OPERANDS, "An array of what is added comes in as bias.")) from error
+    lines = [f"const int in{n} = {name};" for n, name in enumerate(_INDICES)]
+    return textwrap.indent("\n".join([*lines, code]), "    ")

@@ -1,0 +1,192 @@
+"""A traced graph as C++, one statement a live operation in the order of the trace, and as a line for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ..errors import InvalidEpilogue
+from .trace import BOOL, FLOAT, INT, Graph, Node, Traced
+
+_CPP_TYPES = {FLOAT: "float", INT: "long long", BOOL: "bool"}
+
+_FORMS = {
+    **{op: f"{{}} {op} {{}}" for op in ("+", "-", "*", "<", "<=", ">", ">=", "==", "!=")},
+    "//": "fused_quotient({}, {})", "%": "fused_remainder({}, {})", "&": "{} && {}", "|": "{} || {}", "~": "!{}",
+    "negative": "-{}", "abs": "fabsf({})", "to_float": "static_cast<float>({})", "where": "{} ? {} : {}",
+    "exp": "fused_exp({})", "log": "logf({})", "sqrt": "sqrtf({})", "rsqrt": "rsqrtf({})", "tanh": "tanhf({})",
+    "erf": "erff({})",
+    "sigmoid": "fused_sigmoid({})", "silu": "fused_silu({})", "relu": "fused_relu({})", "gelu": "fused_gelu({})",
+    "gelu_tanh": "fused_gelu_tanh({})", "maximum": "fused_max({}, {})", "minimum": "fused_min({}, {})",
+}  # fmt: skip
+"""Operations in C++ (cuda/tile/fused_math.cuh)."""
+
+_INFIX = frozenset(("+", "-", "*", "/", "//", "%", "<", "<=", ">", ">=", "==", "!=", "&", "|"))
+_LONGEST = 160
+"""Characters of a description; a part that grows longer is told as "..."."""
+
+
+def literal(node: Node, suffix: str = "ll") -> str:
+    """A constant's C++ literal, exact; `suffix` of an integer's."""
+    if node.kind == BOOL:
+        return "true" if node.value else "false"
+    if node.kind == INT:
+        return f"{node.value}{suffix}" if node.value >= 0 else f"({node.value}{suffix})"
+    if math.isnan(node.value):
+        return "__int_as_float(0x7fffffff)"
+    if math.isinf(node.value):
+        return f"__int_as_float({'0x7f800000' if node.value > 0 else '(int)0xff800000'})"
+    text = f"{float(node.value).hex()}f"
+    return f"({text})" if math.copysign(1, node.value) < 0 else text
+
+
+def _division(graph: Graph, node: Node, left: str, right: str) -> str:
+    divisor = graph.nodes[node.args[1]]
+    if divisor.op == "constant" and divisor.value and math.isfinite(divisor.value):
+        fraction, exponent = math.frexp(divisor.value)
+        if abs(fraction) == 0.5 and abs(exponent) < 120:  # a power of two, whose reciprocal is exact
+            return f"{left} * {literal(Node('constant', FLOAT, (), 1 / divisor.value))}"
+    return f"fused_divide({left}, {right})"
+
+
+def live_nodes(graph: Graph, result: Traced) -> list[int]:
+    """The numbers of the operations that the result depends on, itself the last."""
+    live: set[int] = set()
+    pending = [result.number]
+    while pending:
+        number = pending.pop()
+        if number not in live:
+            live.add(number)
+            pending.extend(graph.nodes[number].args)
+    return sorted(live)
+
+
+def _short(graph: Graph, live: Iterable[int], bounds: Mapping[str, tuple[int, int]]) -> set[int]:
+    """The integers among the nodes `live` that 32 bits hold, where `bounds` are the least and largest of each index.
+
+    Raises InvalidEpilogue where 64 may not hold one.
+    """
+    ranges: dict[int, tuple[int, int]] = {}
+    for number in live:
+        node = graph.nodes[number]
+        if node.kind != INT:
+            continue
+        parts = [ranges[arg] for arg in node.args if arg in ranges]
+        if node.op == "constant":
+            ends = [node.value]
+        elif node.op == "input":
+            ends = list(bounds[node.value])
+        elif node.op == "%":
+            ends = [0, parts[1][1] - 1]
+        elif node.op in ("+", "-", "*", "//"):
+            apply = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "//": int.__floordiv__}[node.op]
+            ends = [apply(a, b) for a in parts[0] for b in parts[1]]
+        else:
+            ends = [end for part in parts for end in part]
+        ranges[number] = min(ends), max(ends)
+        if max(-min(ends), max(ends)) >= 2**63:
+            raise InvalidEpilogue(
+                "epilogue: integers grow beyond 64 bits where indices are large. Make floats of them earlier: 1.0 * i."
+            )
+    return {number for number, (low, high) in ranges.items() if low >= -(2**31) and high < 2**31}
+
+
+def statements(
+    graph: Graph, result: Traced, inputs: tuple[str, ...], *, element: str = "value[i]",
+    index: str = "in{0} + Order::along(i) * args.operand[{0}].col", bounds: Mapping[str, tuple[int, int]] | None = None,
+) -> str:  # fmt: skip
+    """C++ statements for element i: they read value[i] and input j at in{j}, and write value[i].
+
+    `element`, `index`: what the value and input j, an index, are called. `bounds`: the least and largest value of each
+    index; where they are known, integers take 32 bits where these hold them.
+    """
+    live = live_nodes(graph, result)
+    short = _short(graph, live, bounds) if bounds is not None else set()
+    names: dict[int, str] = {}
+    lines = []
+    for number in live:
+        node = graph.nodes[number]
+        args = [names[arg] for arg in node.args]
+        if node.op == "constant":
+            names[number] = literal(node, "" if number in short else "ll")
+            continue
+        if node.kind == INT and not short.issuperset((number, *node.args)):
+            args = [
+                f"static_cast<long long>({text})" if arg in short else text
+                for arg, text in zip(node.args, args, strict=True)
+            ]
+        if node.op == "sum":
+            text = element
+        elif node.op == "input":
+            place = inputs.index(node.value)
+            text = f"in{place}[i]" if node.kind == FLOAT else index.format(place)
+        elif node.op == "/":
+            text = _division(graph, node, *args)
+        else:
+            text = _FORMS[node.op].format(*args)
+        names[number] = f"t{number}"
+        kind = "int" if number in short else _CPP_TYPES[node.kind]
+        lines.append(f"const {kind} t{number} = {text};")
+    lines.append(f"{element} = {names[result.number]};")
+    return "\n".join(lines)
+
+
+def describe(graph: Graph, result: Traced) -> str:
+    """The expression as Python would write it; long parts are left out."""
+    texts: list[str] = []
+    for node in graph.nodes:
+        args = [texts[arg] for arg in node.args]
+        if node.op == "constant":
+            text = f"{node.value:.7g}" if node.kind == FLOAT else str(node.value)
+        elif node.op == "sum":
+            text = "acc"
+        elif node.op == "input":
+            text = node.value
+        elif node.op == "to_float":
+            text = args[0]
+        elif node.op in _INFIX:
+            text = f"({args[0]} {node.op} {args[1]})"
+        elif node.op in ("negative", "~"):
+            text = f"{'-' if node.op == 'negative' else '~'}{args[0]}"
+        else:
+            text = f"{node.op}({', '.join(_bare(arg) for arg in args)})"
+        texts.append(text if len(text) <= _LONGEST else "...")
+    return _bare(texts[result.number])
+
+
+def _bare(text: str) -> str:
+    """Without the parentheses around the whole."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0 and (letter != ")" or place < len(text) - 1):
+            return text
+    return text[1:-1]
+
+
+@dataclass(frozen=True)
+class Expression:
+    """What a function computes, whatever its operands' shapes and dtypes."""
+
+    description: str
+    code: str
+    """C++ statements (problems.Epilogue.code)."""
+    inputs: tuple[str, ...]
+    """The operands and indices that the result depends on, in the order of `code`."""
+    nodes: tuple[Node, ...] = field(default=(), compare=False, repr=False)
+    """The operations in the order of the trace, the result last."""
+
+
+def live_part(graph: Graph, result: Traced) -> tuple[Node, ...]:
+    """What the result depends on and nothing else, numbered anew, the result last."""
+    live = live_nodes(graph, result)
+    place = {number: index for index, number in enumerate(live)}
+    return tuple(graph.nodes[n]._replace(args=tuple(place[arg] for arg in graph.nodes[n].args)) for n in live)
+
+
+def finish(graph: Graph, result: Traced) -> Expression:
+    live = live_nodes(graph, result)
+    inputs = tuple(graph.nodes[n].value for n in live if graph.nodes[n].op == "input")
+    code = statements(graph, result, inputs)
+    return Expression(describe(graph, result), code, inputs, live_part(graph, result))

@@ -1,0 +1,348 @@
+"""From a Python function to an expression: its parameters matched with operands, traced once, kept by what it means."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from ..errors import InvalidEpilogue
+from .codegen import Expression, finish
+from .functions import ACTIVATIONS, UFUNCS
+from .recorded import Recorded, write
+from .trace import FLOAT, INT, Graph, Node, Traced, as_float, as_traced
+
+INDICES = ("row", "col", "batch")
+"""Parameters that are indices of the result when no operand has their name."""
+_MATMULS_OWN = frozenset(
+    ("a", "b", "c", "alpha", "beta", "out", "out_dtype", "activation", "epilogue", "deterministic", "batch_invariant",
+     "verify", "rung", "config", "precision", "gpu", "compile")
+)  # fmt: skip
+"""Keywords of matmul and explain that never reach an epilogue."""
+
+Number = float | int | bool
+
+
+# --- any function -----------------------------------------------------------------------------------------------------
+
+
+def trace(function: Callable[..., Any], given: Mapping[str, Number | None]) -> Expression:
+    """Call `function` once with symbols. `given`: operands by name; a number is compiled in, None is an array.
+
+    Raises InvalidEpilogue where its parameters and the operands do not match, and for what cannot be traced.
+    """
+    return finish(*trace_graph(function, given))
+
+
+def trace_graph(function: Callable[..., Any], given: Mapping[str, Number | None]) -> tuple[Graph, Traced]:
+    """The operations that `trace` notes, and the result among them."""
+    if isinstance(function, np.ufunc):  # np.exp for lambda acc: np.exp(acc)
+        function = _as_function(function)
+    graph = Graph()
+    return graph, call_with_symbols(function, graph, read_parameters(function, tuple(given)), given)
+
+
+class Parameter(NamedTuple):
+    """One of an epilogue's, but the first."""
+
+    name: str
+    origin: str
+    """ "operand", which the call passes; "index"; "default"."""
+    by_position: bool
+    """That it cannot be named."""
+
+
+def read_parameters(function: Callable[..., Any], given: tuple[str, ...]) -> tuple[Parameter, ...]:
+    """Raises InvalidEpilogue where parameters and the names of the operands given do not match."""
+    parameters = _parameters(function)
+    first, rest = parameters[0], parameters[1:]
+    names = [parameter.name for parameter in rest]
+    if first.name in given:
+        raise InvalidEpilogue(
+            f"epilogue: {first.name!r} is both its first parameter, which is the sum, and an operand. Name the first "
+            "parameter acc."
+        )
+    unknown = [name for name in given if name not in names]
+    if unknown:
+        raise InvalidEpilogue(
+            f"epilogue: the operand{'s' * (len(unknown) > 1)} {', '.join(unknown)} "
+            f"{'are' if len(unknown) > 1 else 'is'} no parameter of {_title(function)}, whose parameters are "
+            f"({', '.join(p.name for p in parameters)}). Name it there, or leave it away."
+        )
+    found = tuple(
+        Parameter(p.name, _origin(p, given, function), p.kind is inspect.Parameter.POSITIONAL_ONLY) for p in rest
+    )
+    unnamed = [parameter for parameter in found if parameter.by_position]
+    for before, after in pairwise(unnamed):
+        if before.origin == "default" and after.origin != "default":
+            raise InvalidEpilogue(
+                f"epilogue: {_title(function)} takes {after.name} by position only, behind {before.name}, which the "
+                f"call does not pass. Pass {before.name}=..., or take the slash out of the parameters."
+            )
+    return found
+
+
+def call_with_symbols(
+    function: Callable[..., Any], graph: Graph, parameters: Sequence[Parameter], given: Mapping[str, Number | None]
+) -> Traced:
+    """What the function makes of symbols, noted in `graph`. torch.compile traces this too, to see what it reads."""
+    by_position: list[Any] = []
+    by_name: dict[str, Any] = {}
+    for name, origin, no_name in parameters:
+        if origin == "default":
+            continue
+        value: Any = given[name] if origin == "operand" else None
+        if value is None:
+            value = graph.add(Node("input", FLOAT if origin == "operand" else INT, (), name))
+        if no_name:
+            by_position.append(value)
+        else:
+            by_name[name] = value
+    result = function(graph.add(Node("sum", FLOAT)), *by_position, **by_name)
+    if isinstance(result, (tuple, list, dict)) or result is None:
+        raise InvalidEpilogue(
+            f"epilogue: {_title(function)} returned {'None' if result is None else 'a ' + type(result).__name__}; it "
+            "returns one value, the result's element."
+        )
+    return as_float(as_traced(graph, result, "the result"), "the result")
+
+
+def _as_function(ufunc: np.ufunc) -> Callable[..., Any]:
+    """What is traced for a function of NumPy's. Raises InvalidEpilogue where there is nothing like it."""
+    if ufunc.__name__ not in UFUNCS:
+        raise InvalidEpilogue(
+            f"epilogue: np.{ufunc.__name__} cannot be traced. Use the functions of tilewright.epilogue."
+        )
+    return UFUNCS[ufunc.__name__]
+
+
+def _title(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__name__", type(function).__name__)
+    code = getattr(function, "__code__", None)
+    called = "the lambda" if name == "<lambda>" else f"{name}()"
+    return f"{called} at line {code.co_firstlineno}" if code is not None else called
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    if not callable(function):
+        raise InvalidEpilogue(
+            f"epilogue={function!r} is no function. Pass one of the sum and operands: lambda acc, bias: acc + bias."
+        )
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise InvalidEpilogue(f"epilogue: the parameters of {function!r} cannot be read: {error}") from error
+    loose = [p for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if loose:
+        raise InvalidEpilogue(f"epilogue: {_title(function)} takes {loose[0]}. Name each operand as a parameter.")
+    if not parameters or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
+        raise InvalidEpilogue(f"epilogue: {_title(function)} has no first parameter for the sum: lambda acc: ...")
+    return parameters
+
+
+def _origin(parameter: inspect.Parameter, given: tuple[str, ...], function: Callable[..., Any]) -> str:
+    name = parameter.name
+    if name in given:
+        return "operand"
+    if parameter.default is not parameter.empty:
+        return "default"
+    if name in INDICES:
+        return "index"
+    if name in _MATMULS_OWN:
+        raise InvalidEpilogue(
+            f"epilogue: {_title(function)} names an operand {name!r}, which is an argument of the product itself. Give "
+            f"the parameter another name: epilogue=lambda acc, {name}_: ..., {name}_=..."
+        )
+    raise InvalidEpilogue(
+        f"epilogue: {_title(function)} names the operand {name!r}, and the call does not pass it. Pass {name}=..., or "
+        f"give it a default. ({', '.join(INDICES)} are indices of the result.)"
+    )
+
+
+# --- the usual ones ---------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def standard(names: frozenset[str], activation: str | None) -> Expression:
+    """activation(sum * row_scale * col_scale + bias) + residual, of what is named."""
+    return finish(*standard_graph(names, activation))
+
+
+def standard_graph(names: frozenset[str], activation: str | None) -> tuple[Graph, Traced]:
+    """The operations of `standard`, and the result among them."""
+    graph = Graph()
+    value: Any = graph.add(Node("sum", FLOAT))
+
+    def read(name: str) -> Traced:
+        return graph.add(Node("input", FLOAT, (), name))
+
+    for name in ("row_scale", "col_scale"):
+        if name in names:
+            value = value * read(name)
+    if "bias" in names:
+        value = value + read("bias")
+    if activation is not None:
+        value = ACTIVATIONS[activation](value)
+    if "residual" in names:
+        value = value + read("residual")
+    return graph, value
+
+
+# --- what is written down ---------------------------------------------------------------------------------------------
+
+
+def record(function: Callable[..., Any], given: Mapping[str, Number | None]) -> Recorded:
+    """As `trace`; what is recorded already stays as it is."""
+    return function if isinstance(function, Recorded) else write(*trace_graph(function, given))
+
+
+@lru_cache(maxsize=256)
+def record_standard(names: frozenset[str], activation: str | None) -> Recorded:
+    """As `standard`."""
+    return write(*standard_graph(names, activation))
+
+
+# --- what is traced once ----------------------------------------------------------------------------------------------
+
+_TRUSTED = ("tilewright", "numpy", "math", "operator", "builtins", "torch", "jax", "cupy")
+"""Packages whose functions and constants are taken to stay what they are."""
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, np.ufunc, type)
+_DEEPEST = 4
+_MOST = 1024
+_traced: dict[Any, Expression] = {}
+_recorded: dict[Any, Recorded] = {}
+
+
+class _Unkeyable(Exception):
+    pass
+
+
+def function_key(function: Any) -> Any:
+    """What a function computes, as far as a key can say: code, closure, defaults, and the globals it names, by value.
+
+    None where something could change unseen (an object, a list): the function is then traced at every call. Two calls
+    with equal keys have equal expressions.
+    """
+    if type(function) is Recorded:
+        return function.text
+    try:
+        return _function_key(function, 0)
+    except (_Unkeyable, ValueError):  # ValueError: an empty closure cell
+        return None
+
+
+def _function_key(function: Any, depth: int) -> Any:
+    if type(function) is not types.FunctionType or depth > _DEEPEST:
+        raise _Unkeyable
+    code = function.__code__
+    names = _names(code)
+    if names is None or function.__dict__:
+        raise _Unkeyable
+    outer = function.__globals__
+    key: list[Any] = [code]
+    for name in names:
+        value = outer.get(name, _ABSENT)
+        key.append(_known.get(id(value)) or _frozen(value, depth, code))
+    if function.__closure__:
+        key.append(tuple([_frozen(cell.cell_contents, depth, code) for cell in function.__closure__]))
+    if function.__defaults__:
+        key.append((0, *[_frozen(value, depth, code) for value in function.__defaults__]))
+    if function.__kwdefaults__:
+        key.append((1, *[(name, _frozen(value, depth, code)) for name, value in function.__kwdefaults__.items()]))
+    return tuple(key)
+
+
+_ABSENT = object()
+_known: dict[int, Any] = {id(_ABSENT): _ABSENT}
+"""Modules and functions that stay what they are, by id; being held, their ids stay theirs."""
+
+
+_READERS = frozenset(("__import__", "eval", "exec", "getattr", "globals", "input", "locals", "open", "vars"))
+"""Built-in functions that fetch by name what no list of names shows."""
+
+
+@lru_cache(maxsize=1024)
+def _names(code: types.CodeType) -> tuple[str, ...] | None:
+    """The globals and attributes that a code and those inside it name; None where they read what is not named, by an
+    import or one of `_READERS`."""
+    imports = [str(step.argval) for step in dis.get_instructions(code) if step.opname == "IMPORT_NAME"]
+    if _READERS & set(code.co_names) or any(name.split(".")[0] not in _TRUSTED for name in imports):
+        return None
+    found = list(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            inside = _names(constant)
+            if inside is None:
+                return None
+            found.extend(inside)
+    return tuple(dict.fromkeys(found))
+
+
+def _home(value: Any) -> str:
+    """The module that a function looks its globals up in; its `__module__` may be copied from what it wraps."""
+    if type(value) is types.FunctionType:
+        return str(value.__globals__.get("__name__"))
+    return "numpy" if type(value) is np.ufunc else str(value.__module__)
+
+
+def _frozen(value: Any, depth: int, code: types.CodeType) -> Any:
+    kind = type(value)
+    if kind is float:
+        return kind, value.hex()  # tells -0.0 from 0.0, and NaN equals itself
+    if value is None or kind in (int, bool, str):
+        return kind, value
+    if isinstance(value, np.generic):
+        return kind, value.tobytes()
+    if kind in _FUNCTIONS and _home(value).split(".")[0] in _TRUSTED:
+        _known[id(value)] = value
+        return value
+    if kind is types.ModuleType:
+        if value.__name__.split(".")[0] in _TRUSTED:
+            _known[id(value)] = value
+            return value
+        inside = [(name, getattr(value, name)) for name in _names(code) or () if hasattr(value, name)]
+        return kind, value.__name__, tuple((name, _frozen(held, depth + 1, code)) for name, held in inside)
+    if kind is types.FunctionType:
+        return _function_key(value, depth + 1)
+    if kind is tuple:
+        return tuple(_frozen(held, depth + 1, code) for held in value)
+    raise _Unkeyable
+
+
+def expression_of(function: Any, given: Mapping[str, Number | None]) -> Expression:
+    """`trace`, once for each key."""
+    if isinstance(function, Recorded):
+        if set(function.operands) - given.keys():
+            raise InvalidEpilogue(f"epilogue: {function.expression.description} needs {', '.join(function.operands)}.")
+        return function.expression
+    return _once(trace, _traced, function, given)
+
+
+def recorded_of(function: Any, given: Mapping[str, Number | None]) -> Recorded:
+    """`record`, once for each key."""
+    return function if isinstance(function, Recorded) else _once(record, _recorded, function, given)
+
+
+_Kept = TypeVar("_Kept")
+
+
+def _once(
+    make: Callable[[Any, Mapping[str, Number | None]], _Kept], kept: dict[Any, _Kept], function: Any,
+    given: Mapping[str, Number | None],
+) -> _Kept:  # fmt: skip
+    key = function_key(function)
+    if key is None:
+        return make(function, given)
+    key = (key, tuple((name, type(value), repr(value)) for name, value in given.items()))
+    found = kept.get(key)
+    if found is None:
+        if len(kept) >= _MOST:
+            kept.clear()
+        found = kept[key] = make(function, given)
+    return found

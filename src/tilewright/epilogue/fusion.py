@@ -1,0 +1,142 @@
+"""What a call fuses into its product: an expression, and its operands as views laid over the result."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..arrays.dlpack import dense_strides
+from ..arrays.view import Operand, as_operand
+from ..errors import InvalidEpilogue, InvalidOperand
+from ..gemm.problem import INDEX
+from ..gemm.shapes import Shapes, broadcast, with_matrix_axes
+from .codegen import Expression
+from .expression import INDICES, expression_of, standard
+from .functions import ACTIVATIONS
+
+
+class Request(NamedTuple):
+    """What a caller asks to be fused, unread."""
+
+    function: Callable[..., Any] | None
+    activation: str | None
+    operands: Mapping[str, Any]
+
+
+def request(
+    function: Any, activation: str | None, bias: Any, residual: Any, row_scale: Any, col_scale: Any,
+    operands: Mapping[str, Any],
+) -> Request | None:  # fmt: skip
+    """The request of a call; None when nothing is to be fused. On the warm path: every microsecond counts."""
+    given = {}
+    if bias is not None:
+        given["bias"] = bias
+    if residual is not None:
+        given["residual"] = residual
+    if row_scale is not None:
+        given["row_scale"] = row_scale
+    if col_scale is not None:
+        given["col_scale"] = col_scale
+    if function is not None:
+        if activation is not None:
+            raise InvalidEpilogue(
+                f"activation={activation!r} beside an epilogue: its place in the expression is not known. Write it "
+                f"there: epilogue=lambda acc, ...: tilewright.epilogue.{activation}(...)"
+            )
+        given.update(operands)
+    elif operands:
+        raise InvalidEpilogue(
+            f"matmul has no operand {next(iter(operands))!r}. Operands of your own need an epilogue that names them: "
+            f"epilogue=lambda acc, {', '.join(operands)}: ..."
+        )
+    elif activation is None and not given:
+        return None
+    return Request(function, activation, given)
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """A request read and checked."""
+
+    expression: Expression
+    views: tuple[Operand, ...]
+    """For each of the expression's inputs, with the batch axes and both matrix axes of the result: arrays broadcast by
+    strides of 0, and indices (dtype "index", at address 0, whose strides count)."""
+    given: tuple[Operand, ...]
+    """All arrays as the caller gave them, also those that the result does not depend on."""
+
+
+def read_fusion(asked: Request, shapes: Shapes, a: Operand) -> Fusion:
+    """Raises InvalidOperand and InvalidEpilogue in the caller's terms."""
+    activation = asked.activation
+    if activation is not None and (type(activation) is not str or activation not in ACTIVATIONS):
+        raise InvalidEpilogue(
+            f"activation={activation!r} is not known. Known: {', '.join(ACTIVATIONS)}; anything else is an epilogue: "
+            "epilogue=lambda acc: ..."
+        )
+    arrays: dict[str, Operand] = {}
+    known: dict[str, float | int | bool | None] = {}
+    for name, value in asked.operands.items():
+        if asked.function is not None and isinstance(value, (numbers.Real, np.generic)):
+            known[name] = _number(name, value)
+        elif isinstance(value, (numbers.Number, np.generic)):
+            raise InvalidOperand(
+                f"{name}={value!r} is a number, not an array. To scale, use alpha; a number of your own belongs in an "
+                "epilogue: epilogue=lambda acc: acc + 2.0"
+            )
+        else:
+            arrays[name] = as_operand(value, name, a.stream or 0)
+            known[name] = None
+    if asked.function is None:
+        expression = standard(frozenset(known), activation)
+    else:
+        expression = expression_of(asked.function, known)
+    laid = {name: with_matrix_axes(_over_result(name, array, shapes), shapes) for name, array in arrays.items()}
+    views = tuple(laid[name] if name in laid else _index(name, shapes, a) for name in expression.inputs)
+    return Fusion(expression, views, tuple(arrays.values()))
+
+
+def _number(name: str, value: Any) -> float | int | bool:
+    try:
+        plain = value.item() if isinstance(value, np.generic) else value
+        return plain if isinstance(plain, (bool, int)) else float(plain)
+    except (TypeError, ValueError) as error:
+        raise InvalidOperand(f"{name}={value!r} is no real number: {error}.") from error
+
+
+def _over_result(name: str, array: Operand, shapes: Shapes) -> Operand:
+    """The operand broadcast to the result's shape, by NumPy's rule; a row_scale's last axis is the result's rows'."""
+    laid = array
+    if name == "row_scale" and not shapes.b_is_vector and array.shape and not _is_column(array.shape, shapes.m):
+        laid = array.view((*array.shape, 1), (*array.strides, 0))
+    try:
+        return broadcast(laid, shapes.result)
+    except InvalidOperand:
+        able = {
+            "bias": f"one number a column: ({shapes.n},), or a row: ({shapes.m}, 1)",
+            "row_scale": f"one number a row: ({shapes.m},) or ({shapes.m}, 1)",
+            "col_scale": f"one number a column: ({shapes.n},)",
+        }.get(name, "axes must be equal, or 1, counted from the last")
+        raise InvalidOperand(
+            f"{name} {array.shape} does not broadcast to the result's shape {shapes.result} ({able}; batch axes may "
+            "lead)."
+        ) from None
+
+
+def _is_column(shape: tuple[int, ...], m: int) -> bool:
+    return len(shape) >= 2 and shape[-1] == 1 and shape[-2] in (1, m)
+
+
+def _index(name: str, shapes: Shapes, a: Operand) -> Operand:
+    """An index as a view: its value at an element is where a stride would lead."""
+    steps = {
+        "batch": (*dense_strides(shapes.batch), 0, 0),
+        "row": (*(0 for _ in shapes.batch), 1, 0),
+        "col": (*(0 for _ in shapes.batch), 0, 1),
+    }[INDICES[INDICES.index(name)]]
+    strides = tuple(0 if extent <= 1 else step for extent, step in zip(shapes.full, steps, strict=True))
+    return Operand(name, a.kind, 0, shapes.full, strides, INDEX, a.device, stream=a.stream)

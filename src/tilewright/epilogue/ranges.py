@@ -1,0 +1,82 @@
+"""A traced expression in interval arithmetic (cuda/tile/range.cuh): what a kernel's fp32 result of it may be.
+
+Written from the operations, not from the text that kernels compile, so that a mistake in that is no excuse.
+"""
+
+from __future__ import annotations
+
+from ..errors import InvalidEpilogue
+from ..gemm.problem import INDEX, ITEM_BYTES, Epilogue, GemmProblem
+from .codegen import literal
+from .packing import HEADER, args_struct, held_as, read_operand
+from .trace import BOOL, FLOAT, INT, Node
+
+_TYPES = {FLOAT: "Range", INT: "Whole", BOOL: "Truth"}
+_EXACTLY = {FLOAT: "exactly", INT: "exactly_whole", BOOL: "certainly"}
+_FORMS = {
+    **{op: f"{{}} {op} {{}}" for op in ("+", "-", "*", "/", "<", "<=", ">", ">=", "==", "!=")},
+    **{op: f"range_{op}({{}})" for op in (
+        "exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "silu", "relu", "gelu", "gelu_tanh", "abs",
+    )},
+    "maximum": "range_max({}, {})", "minimum": "range_min({}, {})", "negative": "-{}", "~": "!{}",
+    "&": "both({}, {})", "|": "either({}, {})", "where": "choose({}, {}, {})", "to_float": "to_range({})",
+    "//": "quotient({}, {})", "%": "remainder_of({}, {})",
+}  # fmt: skip
+
+
+def range_headers(problem: GemmProblem) -> dict[str, str]:
+    """The text that takes the place of cuda/gemm/fused.cuh where ranges are made. Without an epilogue they stay as
+    they are. Raises InvalidEpilogue for one of which only the code is known."""
+    epilogue = problem.epilogue or Epilogue("acc", "")
+    if problem.epilogue is not None and not epilogue.nodes:
+        raise InvalidEpilogue(
+            f"{epilogue.description}: only its code is known, so no result can be verified. Let matmul's arguments "
+            "make it, or leave verify away."
+        )
+    reads = [
+        f"{held_as(operand, problem, vectors=False)} in{number}; {read_operand(number, operand)}"
+        for number, operand in enumerate(epilogue.operands)
+    ]
+    lines = [*reads, *_statements(epilogue)]
+    text = "\n".join(
+        [
+            "#pragma once",
+            "// The epilogue of one product in interval arithmetic, made from its expression.",
+            f"constexpr bool fused_brief = {str(ITEM_BYTES[problem.out_dtype] == 2).lower()};  // 16-bit results",
+            '#include "tile/fused.cuh"',
+            '#include "tile/range.cuh"',
+            "",
+            args_struct(len(reads)),
+            "",
+            "__device__ inline Range fuse_range(const FusedArgs& args, int row, int col, Range value) {",
+            "  using Order = InLine<1>;",
+            "  constexpr int left = 1;",
+            *(f"  {line}" for line in lines),
+            "}",
+            "",
+        ]
+    )
+    return {HEADER: text}
+
+
+def _statements(epilogue: Epilogue) -> list[str]:
+    places = {operand.name: number for number, operand in enumerate(epilogue.operands)}
+    names: list[str] = []
+    lines = []
+    for node in epilogue.nodes:
+        names.append(f"t{len(names)}")
+        lines.append(f"const {_TYPES[node.kind]} {names[-1]} = {_text(node, names, epilogue, places)};")
+    return [*lines, f"return {names[-1] if names else 'value'};"]
+
+
+def _text(node: Node, names: list[str], epilogue: Epilogue, places: dict[str, int]) -> str:
+    if node.op == "sum":
+        return "value"
+    if node.op == "constant":
+        return f"{_EXACTLY[node.kind]}({literal(node)})"
+    if node.op == "input":
+        number = places[node.value]
+        if epilogue.operands[number].dtype == INDEX:
+            return f"exactly_whole(in{number})"
+        return f"exactly(in{number}[0])"
+    return _FORMS[node.op].format(*(names[arg] for arg in node.args))

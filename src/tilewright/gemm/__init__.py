@@ -1,0 +1,1 @@
+"""Products: the family's problem, rungs, stages and explanation."""

@@ -1,0 +1,215 @@
+"""A call of matmul, read and checked: which views, which shapes, which problem. Nothing is computed here."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+from ..arrays.dlpack import dense_strides
+from ..arrays.dtypes import DTYPE_NAMES, parse_dtype
+from ..arrays.extents import check_out, same_view
+from ..arrays.view import Operand, as_operand
+from ..epilogue.fusion import Fusion, Request, read_fusion
+from ..errors import DeviceError, InvalidOperand
+from ..jit.launch import Executor, current_executor
+from ..plan.plan import Demands
+from .problem import INDEX, Epilogue, FusedOperand
+from .rung import GemmConfig
+from .shapes import Product, Shapes, broadcast, lay_out, matmul_shapes, with_matrix_axes
+
+
+class Options(NamedTuple):
+    """What a caller asks for beside the operands. A tuple: it is part of the warm path's key."""
+
+    out_dtype: Any = None
+    deterministic: bool = False
+    batch_invariant: bool = False
+    rung: str | None = None
+    config: GemmConfig | None = None
+    precision: str = "ieee"
+
+    @property
+    def demands(self) -> Demands:
+        return Demands(self.deterministic, self.batch_invariant)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A checked call. `c` is the view broadcast to the result's shape, None when it is not read (beta = 0)."""
+
+    a: Operand
+    b: Operand
+    c: Operand | None
+    out: Operand
+    """Where the result goes; when `out_is_given` is False only its layout counts: dense, aligned, at address 0."""
+    out_is_given: bool
+    alpha: float
+    beta: float
+    shapes: Shapes
+    product: Product
+    others: tuple[Operand, ...]
+    """The operands beside a, as the caller gave them: their streams and owners."""
+    options: Options
+    fusion: Fusion | None = None
+    """What is fused into the product."""
+    verify: bool = False
+    """Whether the result is checked on the device before it is given back."""
+
+
+def scalar(value: Any, name: str) -> float:
+    """`value` rounded to float32, as kernels take it. Raises InvalidOperand for what is no real number in range."""
+    torch = sys.modules.get("torch")
+    if getattr(value, "requires_grad", False) and (torch is None or torch.is_grad_enabled()):
+        raise InvalidOperand(f"{name} requires a gradient, and none would reach it. Pass {name}={name}.item().")
+    try:
+        return struct.unpack("<f", struct.pack("<f", value))[0]
+    except (struct.error, TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise InvalidOperand(f"{name}={value!r} is no number that float32 can hold: {error}.") from error
+
+
+def read_call(
+    a: Any,
+    b: Any,
+    c: Any,
+    alpha: Any,
+    beta: Any,
+    out: Any,
+    options: Options,
+    asked: Request | None = None,
+    verify: bool = False,
+) -> Call:
+    """Read the arguments of matmul. Raises InvalidOperand and InvalidEpilogue in the caller's terms."""
+    alpha = scalar(alpha, "alpha")
+    beta = (0.0 if c is None else 1.0) if beta is None else scalar(beta, "beta")
+    if c is None and beta != 0:
+        raise InvalidOperand(f"beta={beta} without c: there is nothing to scale. Pass c, or leave beta away.")
+    a_view = as_operand(a, "a")
+    stream = a_view.stream or 0
+    b_view = as_operand(b, "b", stream)
+    others = [b_view]
+    c_given = out_given = None
+    if c is not None:
+        c_given = as_operand(c, "c", stream)
+        others.append(c_given)
+    if out is not None:
+        out_given = as_operand(out, "out", stream)
+        others.append(out_given)
+    for other in others:
+        _check_pair(a_view, other)
+    shapes = matmul_shapes(a_view.shape, b_view.shape)
+    fusion = read_fusion(asked, shapes, a_view) if asked is not None else None
+    for other in fusion.given if fusion is not None else ():
+        _check_pair(a_view, other)
+        others.append(other)
+    c_view = broadcast(c_given, shapes.result) if c_given is not None else None
+    if beta == 0:
+        c_view = None
+    dtype = _result_dtype(a_view, out_given, options.out_dtype)
+    out_view = _dense_out(a_view, shapes.result, dtype) if out_given is None else out_given
+    if out_view.shape != shapes.result:
+        raise InvalidOperand(f"out has shape {out_view.shape}; the result of a {a_view.shape} @ b {b_view.shape} has "
+                             f"exactly {shapes.result}.")  # fmt: skip
+    if c_view is not None and c_view.dtype != out_view.dtype:
+        names = DTYPE_NAMES[c_view.dtype], DTYPE_NAMES[out_view.dtype]
+        way_out = f"Convert c, or ask for out_dtype={c_view.dtype!r}." if out_given is None else "Convert c."
+        raise InvalidOperand(f"c is {names[0]} and the result {names[1]}. {way_out}")
+    views = fusion.views if fusion is not None else ()
+    is_out = _check_overlaps(out_given, [a_view, b_view], c_view, views, shapes)
+    product = lay_out(shapes, a_view, b_view, c_view, out_view, views)
+    if options.precision != "ieee":
+        product = replace(product, problem=replace(product.problem, precision=options.precision))
+    if fusion is not None:
+        operands = tuple(
+            FusedOperand(view.name, view.dtype, lies, same)
+            for view, lies, same in zip(views, product.fused, is_out, strict=True)
+        )
+        traced = fusion.expression
+        epilogue = Epilogue(traced.description, traced.code, operands, traced.nodes)
+        product = replace(product, problem=replace(product.problem, epilogue=epilogue))
+    return Call(
+        a_view, b_view, c_view, out_view, out_given is not None, alpha, beta, shapes, product, tuple(others), options,
+        fusion, verify,
+    )  # fmt: skip
+
+
+def _check_overlaps(
+    out: Operand | None, inputs: list[Operand], c: Operand | None, fused: tuple[Operand, ...], shapes: Shapes
+) -> list[bool]:
+    """check_out; and for each of an epilogue's operands whether it is out's very view, which is allowed as for c."""
+    if out is None:
+        return [False for _ in fused]
+    written = with_matrix_axes(out, shapes)
+    is_out = [same_view(written, view) for view in fused]
+    apart = [view for view, same in zip(fused, is_out, strict=True) if not same and view.dtype != INDEX]
+    check_out(out, [*inputs, *apart], c)
+    return is_out
+
+
+class Operands(Protocol):
+    """What a call of any op has: its first operand, by which it is placed, and the others."""
+
+    @property
+    def a(self) -> Operand: ...
+
+    @property
+    def others(self) -> tuple[Operand, ...]: ...
+
+
+def executor_for_host(call: Operands) -> Executor | None:
+    """Who runs this call's launches from host memory; None when its arrays are on a GPU.
+
+    Raises InvalidOperand for arrays that are not where they can run, DeviceError for NumPy arrays and no GPU.
+    """
+    executor = current_executor()
+    first = call.a
+    if first.device is not None:
+        if executor is not None:
+            raise InvalidOperand(
+                f"{first.name} is a {first.kind} array on GPU {first.device}, and the emulator in force runs host "
+                "arrays. Copy it to the host, or leave the emulator's `with` block."
+            )
+        return None
+    if executor is not None:
+        return executor
+    for operand in (first, *call.others):
+        if operand.kind != "numpy":
+            raise InvalidOperand(
+                f"{operand.name} (shape {operand.shape}) is a {operand.kind} array on the CPU. Move it to a CUDA GPU, "
+                "or run on the emulator: with tilewright.emulator(): ..."
+            )
+    from ..jit.device import executor_for, gpu_available
+
+    if not gpu_available():
+        raise DeviceError(
+            "NumPy arrays need a CUDA GPU or the emulator, and no usable GPU was found. Run on the emulator: "
+            "with tilewright.emulator(): ...; `tilewright doctor` says what was looked for."
+        )
+    return executor_for(0, 0)
+
+
+def _check_pair(a: Operand, other: Operand) -> None:
+    """Refuse operands that no one kernel can take together."""
+    if a.device != other.device:
+        places = ["the host" if o.device is None else f"GPU {o.device}" for o in (a, other)]
+        raise InvalidOperand(f"a is on {places[0]} and {other.name} on {places[1]}. Move them to one device.")
+    if other.name == "b" and a.dtype != other.dtype:
+        names = DTYPE_NAMES[a.dtype], DTYPE_NAMES[other.dtype]
+        raise InvalidOperand(f"a is {names[0]} and b is {names[1]}. Convert one to the other's dtype.")
+
+
+def _result_dtype(a: Operand, out: Operand | None, asked: Any) -> str:
+    """The result's dtype: what is asked for, else out's, else a's. Raises InvalidOperand where both say another."""
+    dtype = out.dtype if out is not None else a.dtype
+    if asked is not None:
+        dtype = parse_dtype(asked)
+        if out is not None and dtype != out.dtype:
+            names = DTYPE_NAMES[out.dtype], DTYPE_NAMES[dtype]
+            raise InvalidOperand(f"out is {names[0]} and out_dtype says {names[1]}. Leave out_dtype away.")
+    return dtype
+
+
+def _dense_out(a: Operand, shape: tuple[int, ...], dtype: str) -> Operand:
+    strides = tuple(0 if e <= 1 else s for e, s in zip(shape, dense_strides(shape), strict=True))
+    return Operand("out", a.kind, 0, shape, strides, dtype, a.device, stream=a.stream)

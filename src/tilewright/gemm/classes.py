@@ -1,0 +1,173 @@
+"""Problem classes: problems that should run the same kernel share one, and classes have a distance."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from math import log2
+from typing import Any
+
+from .problem import ITEM_BYTES, PRECISIONS, GemmProblem, Matrix
+
+ATTENTION = "attention "
+"""How classes of attention begin in words; those of products begin with a type."""
+
+
+def bucket(extent: int) -> int:
+    """`extent` rounded up to four significant bits: steps of 6 to 12 %. What is at most 16 stands for itself."""
+    step = 1 << max(extent.bit_length() - 4, 0)
+    return -(-extent // step) * step
+
+
+def _is_whole(extent: int, most: int) -> bool:
+    """Whether tiles of up to `most` (or of the extent, if that is a smaller power of two) leave no edge."""
+    tile = min(most, 1 << max(extent - 1, 0).bit_length())
+    return extent % tile == 0
+
+
+def checked(values: dict[str, Any], kind: type) -> dict[str, Any]:
+    """The values of the fields of `kind`, a dataclass of int, str and bool. Raises KeyError or TypeError."""
+    types = _types(kind)
+    for name, wanted in types:
+        if name not in values:
+            raise KeyError(name)
+        if type(values[name]) is not wanted:
+            raise TypeError(f"{name} is {values[name]!r}, not {wanted.__name__}")
+    return {name: values[name] for name, _ in types}
+
+
+@cache
+def _types(kind: type) -> tuple[tuple[str, type], ...]:
+    return tuple((f.name, {"int": int, "str": str, "bool": bool}[str(f.type)]) for f in fields(kind))
+
+
+@dataclass(frozen=True)
+class ProblemClass:
+    """Extents are buckets. Two classes that differ in any field share no entry of a store."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    dtype: str
+    out_dtype: str
+    layout: str
+    """A then B: n, t or s, as GemmProblem.layout."""
+    access: str
+    """A's and B's lines: w where 16-byte accesses can read them, else n; of 16-bit operands h where they start in the
+    middle of sectors. The result: v for vectors, else e."""
+    whole: bool
+    """Whether tiles of 64 x 64 x 32, or smaller powers of two, leave no edge."""
+    use_c: bool
+    fused: bool = False
+    """Whether an epilogue is computed with it whose cost shows (shows)."""
+    precision: str = "ieee"
+    """As GemmProblem.precision."""
+
+    def __str__(self) -> str:
+        how = "" if self.precision == "ieee" else f" as {self.precision}"
+        batch = f" x{self.batch}" if self.batch != 1 else ""
+        out = "" if self.out_dtype == self.dtype else f"-{self.out_dtype}"
+        edge = "whole" if self.whole else "ragged"
+        c = (" +c" if self.use_c else "") + (" +epilogue" if self.fused else "")
+        return f"{self.dtype}{out}{how} {self.layout} {self.access} {edge}{c} {self.m}x{self.n}x{self.k}{batch}"
+
+    @property
+    def kind(self) -> str:
+        """As GemmProblem.kind."""
+        return self.dtype if self.precision == "ieee" else self.precision
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields; a precision only where one was asked for."""
+        return {name: value for name, value in asdict(self).items() if name != "precision" or value != "ieee"}
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> ProblemClass:
+        """Raises KeyError, TypeError or ValueError for what is no class."""
+        known = checked({"fused": False, "precision": "ieee"} | values, ProblemClass)
+        klass = ProblemClass(**known)
+        if not _CLASS.fullmatch(str(klass)):
+            raise ValueError(f"{str(klass)!r} is no class of problems")
+        return klass
+
+
+_TYPE = "|".join(ITEM_BYTES)
+_CLASS = re.compile(
+    rf"({_TYPE})(-({_TYPE}))?( as ({'|'.join(PRECISIONS)}))? [nts]{{2}} [hnw]{{2}}[ve] (whole|ragged)"
+    r"( \+c)?( \+epilogue)? "
+    r"\d{1,10}x\d{1,10}x\d{1,10}( x\d{1,10})?"
+)
+
+
+_CHEAP = frozenset(("sum", "input", "constant", "to_float", "+", "-", "*", "relu"))
+"""Operations of an epilogue that take an instruction an element, or none."""
+
+
+def shows(problem: GemmProblem) -> bool:
+    """Whether the problem has an epilogue that changes which kernel is fastest: one with a function, or that reads an
+    operand of the result's size. A bias cost 0.1% on an H200 (benchmarks/results/epilogue-parts-H200.json)."""
+    epilogue = problem.epilogue
+    if epilogue is None:
+        return False
+    small = all(not operand.matrix.row_stride or not operand.matrix.col_stride for operand in epilogue.operands)
+    return not (small and epilogue.nodes and all(node.op in _CHEAP for node in epilogue.nodes))
+
+
+def class_of(problem: GemmProblem) -> ProblemClass:
+    """The class of a problem: a pure function of it."""
+    m, n, k, item = problem.m, problem.n, problem.k, ITEM_BYTES[problem.dtype]
+    out_item = ITEM_BYTES[problem.out_dtype]
+    a, b = _lines(problem.a, m, k, item), _lines(problem.b, k, n, item)
+    views = [problem.out] + ([problem.c] if problem.c else [])
+    vectors = n * out_item % 16 == 0 and all(
+        view.col_stride == 1 and view.vector_bytes(m, n, out_item) == 16 for view in views
+    )
+    return ProblemClass(
+        bucket(m), bucket(n), bucket(k), bucket(problem.batch), problem.dtype, problem.out_dtype, problem.layout,
+        a + b + ("v" if vectors else "e"),
+        _is_whole(m, 64) and _is_whole(n, 64) and _is_whole(k, 32), problem.use_c, shows(problem),
+        problem.precision,
+    )  # fmt: skip
+
+
+def _lines(matrix: Matrix, rows: int, cols: int, item: int) -> str:
+    if not matrix.readable(rows, cols, item, 16):
+        return "n"
+    return "w" if item == 4 or matrix.whole_sectors(rows, cols, item) else "h"
+
+
+_HALVES = {"bf16", "f16"}
+
+
+def _narrow(klass: ProblemClass) -> str:
+    """Its access, half sectors as whole ones."""
+    return klass.access.replace("h", "w")
+
+
+def _apart(extent: int, other: int) -> float:
+    """1 for a factor of two."""
+    return (log2(max(extent, 1)) - log2(max(other, 1))) ** 2
+
+
+def distance(one: ProblemClass, other: ProblemClass) -> float:
+    """How far two classes are apart: about 1 for a factor of two in one extent; infinite where kernels differ."""
+    if one.dtype != other.dtype and {one.dtype, other.dtype} != _HALVES:
+        return float("inf")
+    if one.precision != other.precision:
+        return float("inf")
+    total = (
+        _apart(one.m, other.m) + _apart(one.n, other.n)
+        + 0.5 * _apart(one.k, other.k) + 0.7 * _apart(one.batch, other.batch)
+    )  # fmt: skip
+    for differs, cost in (
+        (one.dtype != other.dtype, 0.01),
+        ((ITEM_BYTES[one.out_dtype]) != ITEM_BYTES[other.out_dtype], 0.3),
+        (one.layout != other.layout, 1.0),
+        (one.access != other.access, 1.5 if _narrow(one) != _narrow(other) else 0.7),
+        (one.whole != other.whole, 1.0),
+        (one.use_c != other.use_c, 0.1),
+        (one.fused != other.fused, 0.1),
+    ):
+        total += cost if differs else 0.0
+    return total**0.5

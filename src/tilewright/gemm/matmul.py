@@ -1,0 +1,103 @@
+"""matmul: any arrays -> views -> one problem -> a plan -> launches -> a result of the caller's kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..epilogue.fusion import request
+from ..run.warm import MISS, warm_matmul
+from .call import Options, executor_for_host, read_call
+from .rung import GemmConfig
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    c: Any = None,
+    alpha: float = 1.0,
+    beta: float | None = None,
+    out: Any = None,
+    out_dtype: Any = None,
+    bias: Any = None,
+    activation: str | None = None,
+    residual: Any = None,
+    row_scale: Any = None,
+    col_scale: Any = None,
+    epilogue: Callable[..., Any] | None = None,
+    deterministic: bool = False,
+    batch_invariant: bool = False,
+    verify: bool = False,
+    precision: str = "ieee",
+    rung: str | None = None,
+    config: GemmConfig | None = None,
+    **operands: Any,
+) -> Any:
+    """f(alpha * (a @ b) + beta * c), by a kernel of the ladder; f, of fused operations, is by default nothing.
+
+    a, b: arrays of one dtype, float32, float16 or bfloat16, with numpy.matmul's shapes: [..., m, k] and [..., k, n],
+        batch axes broadcast; a [k] or b [k] is a row or a column, whose axis the result drops. Any strides, those of
+        repeated and of reversed axes too, here and of every other array. NumPy arrays (bfloat16 as ml_dtypes has it),
+        torch tensors, CuPy and JAX arrays, anything with DLPack or `__cuda_array_interface__`.
+    c: an array of the result's dtype that broadcasts to the result's shape. It is never read when beta is 0.
+    beta: 1 when c is given, else 0.
+    out: an array of exactly the result's shape to write to. It must not overlap a or b; it may be c itself.
+    out_dtype: the result's dtype: by default out's, else a's. Products are summed in float32 and rounded once to "f32",
+        "f16" or "bf16" (or a library's own dtype object), whatever the operands are.
+    bias, activation, residual, row_scale, col_scale: with acc = alpha * (a @ b) + beta * c, the result is
+            activation(acc * row_scale * col_scale + bias) + residual
+        bias: [n] or, a row each, [m, 1]; row_scale: [m] or [m, 1]; col_scale: [n]; residual: as the result. All of
+        them broadcast as NumPy does, batch axes leading, and may be float32, float16 or bfloat16, whatever a is.
+        activation: "relu", "gelu", "gelu_tanh", "silu", "sigmoid" or "tanh".
+    epilogue, operands: any expression instead, traced once into the kernel:
+            matmul(a, b, epilogue=lambda acc, bias, r: silu(acc + bias) * r, bias=bias, r=r)
+        Its first parameter is acc, the others are named after operands, which broadcast to the result; numbers among
+        them, and in its closure, are compiled in. Parameters row, col and batch, if not operands, are indices of the
+        result (batch: counted over all batch axes). Made of arithmetic, comparisons and the functions of
+        tilewright.epilogue, in float32, rounded once to the result's dtype. out may be the very array of an operand.
+    deterministic: the same bits run after run, on every machine with this GPU and this version of the package. No
+        kernel here depends on timing, so any plan gives the same bits each time it runs; what was tuned on one machine
+        may choose another plan, and is not asked. Costs what that tuning had won.
+    batch_invariant: row i of the result has the same bits whatever the number of rows, and of products in the batch:
+        each element is summed along k in one chain whose order depends on k and the dtype alone. Costs nothing where
+        the grid fills the GPU; thin products lose the parts that k would have been split into.
+    verify: check the result on the device by Freivalds' product: with random signs x, out x against alpha A (B x) +
+        beta C x in fp64, row by row, against a bound on what rounding can do (WrongResult beyond it). Catches rows that
+        are off by more than a part of their norm, from some per cent at k = 512 to a sixth at k = 4096; not the last
+        bits of an element. Costs a read of each operand and of the result, two launches and a wait. With something
+        fused, or where out is c: the same kernel first makes A B alone, in fp32, which is checked so; then each element
+        of the result is compared with what alpha, beta, C and the expression can make of its sum, each operation
+        rounded either way. That finds elements off by their last bits, and costs the product once more, 12 borrowed
+        bytes an element, and two passes over them.
+    precision: how float32 operands are multiplied. "ieee": fp32's own multiply-adds. "tf32": operands rounded to 11
+        bits, on tensor cores. "fp32x3": on tensor cores with fp32's accuracy, by parts; infinities, NaN, and what is
+        too small for parts come out as fp32 has them (docs/precision.md).
+    rung, config: which kernel; by default the plan chooses (see `tilewright.explain`).
+
+    The result is `out`, or a new array of a's kind on a's device. Inside `with tilewright.emulator()` host arrays run
+    on the emulator. Else torch tensors and CuPy arrays run on their GPU in their library's current stream, without
+    waiting; JAX, DLPack and `__cuda_array_interface__` arrays on the legacy default stream, waited for; NumPy arrays
+    are copied to the first GPU and back. A plan may borrow memory while it runs, from torch's and CuPy's own pools for
+    their arrays.
+
+    Raises InvalidOperand (shapes, dtypes, strides, devices, overlaps), InvalidEpilogue, ConfigRejected (rung or
+    config), DeviceError (no GPU for host arrays, the driver's word, or a product that a running CUDA-graph capture
+    meets first), CompileError, WrongResult (verify).
+    """
+    options = (out_dtype, deterministic, batch_invariant, rung, config, precision)
+    asked = None
+    if operands or not (epilogue is activation is bias is residual is row_scale is col_scale is None):
+        asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
+    result = MISS if verify else warm_matmul(a, b, c, alpha, beta, out, options, asked)
+    if result is not MISS:
+        return result
+    call = read_call(a, b, c, alpha, beta, out, Options(*options), asked, verify)
+    executor = executor_for_host(call)
+    if executor is not None:
+        from ..run.staged import run_staged
+
+        return run_staged(executor, call, out)
+    from ..run.in_place import run_in_place
+
+    return run_in_place(call, (a, b, c, out), asked)

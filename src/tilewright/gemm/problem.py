@@ -1,0 +1,194 @@
+"""What is to be computed, apart from how: frozen, validated, hashable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import gcd
+from typing import Any
+
+from ..errors import InvalidOperand
+
+LARGEST_EXTENT = 2**31 - 2**16
+"""Kernels count in 32 bits, and their last tiles reach past the end."""
+
+PRECISIONS = ("ieee", "tf32", "fp32x3")
+"""How float32 operands are multiplied: fp32 arithmetic; rounded to tf32; as parts, as accurately as fp32."""
+
+ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+
+
+def check_precision(precision: str, dtype: str) -> None:
+    """Raise InvalidOperand for a precision that is not known, or that operands of `dtype` cannot have."""
+    if precision not in PRECISIONS:
+        raise InvalidOperand(f"precision {precision!r} is not known. Known: {', '.join(PRECISIONS)}.")
+    if precision != "ieee" and dtype != "f32":
+        raise InvalidOperand(
+            f"precision {precision!r} is a way to multiply float32 operands; these are {dtype}. Leave precision away."
+        )
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """How one operand lies in memory: strides in elements, the base address's alignment in bytes (at most 16)."""
+
+    row_stride: int
+    col_stride: int
+    batch_stride: int = 0
+    alignment: int = 16
+    padded: bool = False
+    """Whether zeros follow its last row and column up to whole tiles of the config it was packed for (program.py)."""
+
+    def unit(self, rows: int, cols: int) -> str:
+        """Which index walks memory one element at a time: "col" (a row lies contiguous), "row", or "none".
+
+        An extent of 1 has a stride that no access uses, so it suits either: a single column whose elements are
+        neighbours counts as a line of them; else "col" is preferred.
+        """
+        if cols <= 1 and rows > 1 and self.row_stride == 1:
+            return "row"
+        if self.col_stride == 1 or cols <= 1:
+            return "col"
+        if self.row_stride == 1 or rows <= 1:
+            return "row"
+        return "none"
+
+    def vector_bytes(self, rows: int, cols: int, item_bytes: int) -> int:
+        """The widest power of two up to 16 that divides the address of every line's start (bytes)."""
+        return gcd(16, self.alignment, self._lines_apart(rows, cols, item_bytes))
+
+    def whole_sectors(self, rows: int, cols: int, item_bytes: int) -> bool:
+        """Whether all lines start at multiples of 32 bytes, a sector, if the first one does."""
+        return self._lines_apart(rows, cols, item_bytes) % 32 == 0
+
+    def _lines_apart(self, rows: int, cols: int, item_bytes: int) -> int:
+        """The largest number of bytes of which every line's distance from the first is a multiple; 0 of one line."""
+        by_rows = self.unit(rows, cols) == "col"
+        pitch, lines = (self.row_stride, rows) if by_rows else (self.col_stride, cols)
+        return gcd(pitch * item_bytes if lines > 1 else 0, self.batch_stride * item_bytes)
+
+    def readable(self, rows: int, cols: int, item_bytes: int, access_bytes: int) -> bool:
+        """Whether accesses so wide can read its lines: they lie contiguous, and each starts at a multiple of that."""
+        return self.unit(rows, cols) != "none" and self.vector_bytes(rows, cols, item_bytes) >= access_bytes
+
+
+def row_major(rows: int, cols: int, batch: int = 1) -> Matrix:
+    """A dense matrix whose rows lie contiguous."""
+    return Matrix(cols, 1, rows * cols if batch > 1 else 0)
+
+
+def col_major(rows: int, cols: int, batch: int = 1) -> Matrix:
+    """A dense matrix whose columns lie contiguous: the transpose of a row-major one."""
+    return Matrix(1, rows, rows * cols if batch > 1 else 0)
+
+
+INDEX = "index"
+"""The dtype of an epilogue's operand that is an index of the result: its matrix's strides say how it counts."""
+
+
+@dataclass(frozen=True)
+class FusedOperand:
+    """What an epilogue reads beside the sum: an array broadcast over the result by strides of 0, or an index."""
+
+    name: str
+    dtype: str
+    matrix: Matrix
+    is_out: bool = False
+    """Whether the result is written to this very view, so that loads must stay before the stores."""
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What becomes of alpha * A @ B + beta * C, element by element in fp32, before it is rounded and stored."""
+
+    description: str
+    """The expression as Python would write it."""
+    code: str
+    """C++ statements: they read value[i] and operand j as in{j}[i] (an index: in{j}), and write value[i]."""
+    operands: tuple[FusedOperand, ...] = ()
+    nodes: tuple[Any, ...] = field(default=(), compare=False, repr=False)
+    """The traced operations (ops.epilogue.trace.Node), for who computes it elsewhere; () where only code is known."""
+
+
+@dataclass(frozen=True)
+class GemmProblem:
+    """out[b] = f(alpha * A[b] @ B[b] + beta * C[b]), with A m x k, B k x n, C and out m x n; f is `epilogue`, if any.
+
+    `use_c` is False exactly when beta is 0: C is then never read. Raises InvalidOperand for values out of range.
+    """
+
+    m: int
+    n: int
+    k: int
+    a: Matrix
+    b: Matrix
+    out: Matrix
+    c: Matrix | None = None
+    batch: int = 1
+    dtype: str = "f32"
+    out_dtype: str = "f32"
+    epilogue: Epilogue | None = None
+    precision: str = "ieee"
+    """One of PRECISIONS; of 16-bit operands always "ieee"."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("m", self.m), ("n", self.n), ("k", self.k), ("batch", self.batch)):
+            if not 0 <= value <= LARGEST_EXTENT:
+                raise InvalidOperand(f"{name}={value} is outside 0..{LARGEST_EXTENT}, the range of a kernel's sizes.")
+        for name in (self.dtype, self.out_dtype):
+            if name not in ITEM_BYTES:
+                raise InvalidOperand(f"dtype {name!r} is not supported. Supported: {', '.join(ITEM_BYTES)}.")
+        check_precision(self.precision, self.dtype)
+
+    @staticmethod
+    def dense(
+        m: int, n: int, k: int, *, layout: str = "nn", use_c: bool = False, batch: int = 1, dtype: str = "f32",
+        out_dtype: str | None = None, precision: str = "ieee",
+    ) -> GemmProblem:  # fmt: skip
+        """Dense, aligned operands. `layout`: one letter for A, one for B; "n" row-major, "t" transposed in memory."""
+        if len(layout) != 2 or set(layout.lower()) - {"n", "t"}:
+            raise InvalidOperand(f"layout {layout!r} is not one of nn, nt, tn, tt.")
+        of = {"n": row_major, "t": col_major}
+        out = row_major(m, n, batch)
+        return GemmProblem(
+            m, n, k, of[layout[0].lower()](m, k, batch), of[layout[1].lower()](k, n, batch), out,
+            out if use_c else None, batch, dtype, out_dtype or dtype,
+            precision=precision,
+        )  # fmt: skip
+
+    @property
+    def kind(self) -> str:
+        """What is multiplied how: the operands' dtype, or the precision where another than theirs is asked for."""
+        return self.dtype if self.precision == "ieee" else self.precision
+
+    @property
+    def use_c(self) -> bool:
+        return self.c is not None
+
+    @property
+    def layout(self) -> str:
+        """Two letters, A then B: n (row-major), t (column-major), s (strided)."""
+        letters = {"col": "n", "row": "t", "none": "s"}
+        return letters[self.a.unit(self.m, self.k)] + letters[self.b.unit(self.k, self.n)]
+
+    @property
+    def flops(self) -> int:
+        """2 m n k a batch entry, the field's convention (alpha and beta not counted)."""
+        return 2 * self.m * self.n * self.k * self.batch
+
+    @property
+    def bytes(self) -> int:
+        """The fewest bytes through device memory: each operand once, C and the epilogue's too, the result once."""
+        item, out_item = ITEM_BYTES[self.dtype], ITEM_BYTES[self.out_dtype]
+        operands = self.m * self.k + self.k * self.n
+        beside = 0
+        for operand in self.epilogue.operands if self.epilogue else ():
+            lies = operand.matrix
+            rows, cols = self.m if lies.row_stride else 1, self.n if lies.col_stride else 1
+            copies = self.batch if lies.batch_stride else 1
+            beside += rows * cols * copies * ITEM_BYTES.get(operand.dtype, 0)
+        return self.batch * (operands * item + self.m * self.n * out_item * (2 if self.use_c else 1)) + beside
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte of compulsory traffic."""
+        return self.flops / self.bytes if self.bytes else 0.0

@@ -1,0 +1,303 @@
+"""What a rung is: data and two pure functions, why_not and plan."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+from ..epilogue.packing import fused_headers, pack_fused
+from ..errors import ConfigRejected
+from ..gpus import Arch
+from ..jit import CompiledKernel, Launch, compile_rung
+from ..jit.source import Constant, Library
+from .problem import ITEM_BYTES, GemmProblem
+
+
+@dataclass(frozen=True)
+class GemmConfig:
+    """The tile shapes of a GEMM kernel, in elements. 0 means that the rung has no such level.
+
+    A block makes tile_m x tile_n of the result in steps of tile_k; a warp makes warp_m x warp_n of that, in
+    subtiles_m x subtiles_n pieces; a thread makes thread_m x thread_n of each piece.
+    """
+
+    tile_m: int
+    tile_n: int
+    tile_k: int = 0
+    thread_m: int = 1
+    thread_n: int = 1
+    warp_m: int = 0
+    warp_n: int = 0
+    subtiles_m: int = 1
+    subtiles_n: int = 1
+    stages: int = 1
+    cache: str = ""
+    """Where 16-byte asynchronous copies are cached: "cg" (L2 only) or "ca" (L1 too)."""
+    group_m: int = 1
+    """Tile rows that are walked together, column by column, so that their operands meet in L2."""
+    min_blocks: int = 1
+    """Blocks an SM that the compiler must leave registers for."""
+    fragment_sets: int = 1
+    """Sets of fragments in registers: 1 is refilled after the products that read it, 2 take turns."""
+    split_k: int = 1
+    """Blocks that share a tile, each with its part of k and partial sums of its own."""
+    slices_k: int = 1
+    """Groups of warps of a block that share its tile, each with its part of every step of k."""
+
+    @cached_property
+    def threads(self) -> int:
+        if self.warp_m:
+            return 32 * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n) * self.slices_k
+        return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n)
+
+    @cached_property
+    def no_block(self) -> str | None:
+        """Why it describes no block of threads at all, whatever the rung; None when it does."""
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                return f"{name} is {value!r}"
+        if (self.warp_m == 0) != (self.warp_n == 0):
+            return f"a warp's tile of {self.warp_m} x {self.warp_n} is none"
+        if self.threads < 1:
+            return "its tiles leave a block without threads"
+        return None
+
+    @cached_property
+    def given(self) -> tuple[str, ...]:
+        """The fields that differ from their defaults."""
+        return tuple(name for name, default in _FIELDS.items() if getattr(self, name) != default)
+
+    def __str__(self) -> str:
+        text = f"{self.tile_m}x{self.tile_n}" + (f"x{self.tile_k}" if self.tile_k else "")
+        if self.warp_m:
+            text += f" warp {self.warp_m}x{self.warp_n}"
+            if self.subtiles_m * self.subtiles_n > 1:
+                text += f"/{self.subtiles_m}x{self.subtiles_n}"
+        if self.thread_m * self.thread_n > 1:
+            text += f" thread {self.thread_m}x{self.thread_n}"
+        if self.stages > 1:
+            text += f" {self.stages} stages"
+        if self.cache:
+            text += f" {self.cache}"
+        if self.group_m > 1:
+            text += f" group {self.group_m}"
+        if self.fragment_sets > 1:
+            text += f" {self.fragment_sets} fragment sets"
+        if self.split_k > 1:
+            text += f" split k {self.split_k}"
+        if self.slices_k > 1:
+            text += f" {self.slices_k} slices"
+        return text
+
+
+_FIELDS = {f.name: f.default for f in fields(GemmConfig)}
+_LEAST = {name: 0 if name in ("tile_k", "warp_m", "warp_n") else 1 for name in _FIELDS if name != "cache"}
+_OWN_CONSTANTS = ("cache", "fragment_sets", "slices_k")
+"""Fields of a config that only the rungs which use them compile in (Rung.own_constants)."""
+
+
+_OF_EVERY_RUNG = ("tile_m", "tile_n", "group_m", "min_blocks")
+"""Fields that any rung takes at any value; others only where its own configs have that level (Rung.why_not)."""
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _none(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+    return {}
+
+
+def walked(config: GemmConfig, problem: GemmProblem) -> tuple[int, int, int]:
+    """The grid of our kernels: tiles in the order in which they walk them, batch, parts of k."""
+    tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n)
+    return tiles, problem.batch, config.split_k
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Device addresses of the operands, as integers. `c` is 0 when C is not read."""
+
+    a: int
+    b: int
+    out: int
+    c: int = 0
+    fused: tuple[int, ...] = ()
+    """Of the epilogue's operands, in their order; of an index, where it starts."""
+
+
+# cuda/gemm/args.cuh declares the same struct; a test holds them equal.
+_ARGS = struct.Struct("<4Q12q3i2f4x")
+
+
+def pack_args(problem: GemmProblem, addresses: Addresses, alpha: float, beta: float) -> bytes:
+    """The parameters of a kernel (GemmArgs in cuda/gemm/args.cuh), an epilogue's operands behind them."""
+    c = problem.c or problem.out
+    args = _ARGS.pack(
+        addresses.a, addresses.b, addresses.c, addresses.out,
+        problem.a.batch_stride, problem.b.batch_stride, c.batch_stride, problem.out.batch_stride,
+        problem.a.row_stride, problem.a.col_stride, problem.b.row_stride, problem.b.col_stride,
+        c.row_stride, c.col_stride, problem.out.row_stride, problem.out.col_stride,
+        problem.m, problem.n, problem.k, alpha, beta,
+    )  # fmt: skip
+    return args + pack_fused(problem, addresses.fused)
+
+
+CPP_TYPES = {"f32": "float", "bf16": "struct bf16", "f16": "struct f16"}
+"""The device code's types. They are declared behind the generated constants: hence `struct`."""
+UNITS = {"none": 0, "col": 1, "row": 2}
+"""Matrix.unit as device code has it (cuda/gemm/args.cuh)."""
+
+
+def vector_out(problem: GemmProblem) -> bool:
+    """Whether whole 16-byte vectors of C and out can be moved: rows contiguous and aligned, n whole vectors."""
+    item = ITEM_BYTES[problem.out_dtype]
+    views = [problem.out] + ([problem.c] if problem.c else [])
+    return problem.n * item % 16 == 0 and all(
+        view.col_stride == 1 and view.vector_bytes(problem.m, problem.n, item) == 16 for view in views
+    )
+
+
+def result_constants(problem: GemmProblem) -> dict[str, Constant]:
+    """What a kernel that stores results is compiled for: C's and out's type, and how they lie."""
+    out_unit = problem.out.unit(problem.m, problem.n)
+    if problem.c is not None and problem.c.unit(problem.m, problem.n) != out_unit:
+        out_unit = "none"
+    return {
+        "out_type": CPP_TYPES[problem.out_dtype], "vector_out": vector_out(problem), "use_c": problem.use_c,
+        "out_unit": UNITS[out_unit],
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One rung of the GEMM ladder."""
+
+    id: str
+    teaches: str
+    """One line: what is new against the rung below, and what should move because of it."""
+    include: str
+    """Its file below cuda/."""
+    dtypes: tuple[str, ...]
+    default: GemmConfig
+    space: Callable[[], tuple[GemmConfig, ...]]
+    """Every config worth trying."""
+    shared_bytes: Callable[[GemmConfig, GemmProblem], int]
+    """Shared memory of a block, in bytes."""
+    check: Callable[[GemmConfig, GemmProblem], str | None]
+    """The rung's own demands on a config: None, or the reason with its numbers."""
+    vector_bytes: int = 4
+    """The width of the aligned path's accesses."""
+    least_capability: tuple[int, int] = (8, 0)
+    only_on: str = ""
+    """The one target that has its instructions ("sm_90a"), where they are not in all later ones."""
+    entry: str = "gemm"
+    dynamic_shared: bool = False
+    overlaps: bool = False
+    """Whether its kernel waits for earlier grids itself (jit.launch.Launch.overlaps)."""
+    warpgroups: bool = False
+    """Whether four warps multiply as one, both operands from shared memory (wgmma)."""
+    stays: bool = False
+    """Whether its blocks take tile after tile (jit.launch.Launch.resident)."""
+    levels: tuple[str, ...] = ()
+    """Fields of a config that its kernel knows beside those that its default sets."""
+    precision: str = "ieee"
+    """How it multiplies float32 operands (problems.PRECISIONS)."""
+    splits: bool = False
+    """Whether it reads operands that launches of their own have split into parts (program.py)."""
+    parts_as_batch: bool = False
+    """Whether parts of k are products of a batch to its kernel, which knows no parts itself (program.py)."""
+    own_constants: Callable[[GemmConfig, GemmProblem], dict[str, Constant]] = _none
+    """What this rung's kernel is compiled for beside what all are."""
+    grid: Callable[[GemmConfig, GemmProblem], tuple[int, int, int]] = walked
+    """Blocks of a launch."""
+    libraries: Callable[[], tuple[Library, ...]] = tuple
+    """Headers of other packages that its file includes. Raises MissingDependency where one is not installed."""
+
+    def __str__(self) -> str:
+        return self.id
+
+    def why_not(self, problem: GemmProblem, config: GemmConfig, arch: Arch) -> str | None:
+        """None when the config can run the problem on the architecture; else the reason, with the numbers."""
+        if problem.dtype not in self.dtypes:
+            return f"{self.id} multiplies {', '.join(self.dtypes)}; the operands are {problem.dtype}"
+        if problem.precision != self.precision:
+            return f"{self.id} multiplies with precision {self.precision!r}; asked for is {problem.precision!r}"
+        if arch.compute_capability < self.least_capability:
+            need, have = ("{}.{}".format(*cc) for cc in (self.least_capability, arch.compute_capability))
+            return f"{self.id} needs compute capability {need}; {arch} has {have}"
+        if self.only_on and arch.name != self.only_on:
+            return f"{self.id} needs instructions that only {self.only_on} has; the target is {arch}"
+        if reason := config.no_block or self._lacks(config) or self.check(config, problem):
+            return f"{self.id} cannot take {config}: {reason}"
+        if config.threads > arch.threads_per_block:
+            return f"{config} needs {config.threads} threads a block; {arch} allows {arch.threads_per_block}"
+        need_bytes = self.shared_bytes(config, problem)
+        limit = arch.shared_per_block if self.dynamic_shared else 48 * 1024
+        if need_bytes > limit:
+            return f"{config} needs {need_bytes} B of shared memory a block; {arch} allows {limit}"
+        tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n)
+        if tiles >= 2**31:
+            return f"{config} makes {tiles} tiles; a grid holds 2147483647"
+        if config.split_k >= 2**16:
+            return f"{config} makes {config.split_k} parts of k; a grid holds 65535"
+        return None
+
+    @cached_property
+    def _levels(self) -> frozenset[str]:
+        """Fields of a config that its kernel knows."""
+        known = {*_OF_EVERY_RUNG, *self.levels, *self.default.given}
+        pair = {"subtiles_m", "subtiles_n"}  # one level
+        return frozenset(known | pair if known & pair else known)
+
+    def _lacks(self, config: GemmConfig) -> str | None:
+        """A level that the config has and this rung's kernel does not: it would make a part of the result only."""
+        name = next((name for name in config.given if name not in self._levels), None)
+        return f"{name} is {getattr(config, name)!r}, and it has no such level" if name else None
+
+    def edge(self, problem: GemmProblem, config: GemmConfig) -> bool:
+        """Whether the problem needs the predicated path: a ragged size, or lines that vectors cannot read."""
+        if problem.m % config.tile_m or problem.n % config.tile_n:
+            return True
+        if self.splits:  # operands are whole tiles by then
+            return False
+        if problem.k % max(config.tile_k, 1):
+            return True
+        if self.vector_bytes <= ITEM_BYTES[problem.dtype]:
+            return False
+        item, width = ITEM_BYTES[problem.dtype], self.vector_bytes
+        return not (
+            problem.a.readable(problem.m, problem.k, item, width)
+            and problem.b.readable(problem.k, problem.n, item, width)
+        )
+
+    def constants(self, problem: GemmProblem, config: GemmConfig) -> dict[str, Constant]:
+        """What the kernel is compiled for: the config, and what of the problem selects a path."""
+        values: dict[str, Constant] = {name: getattr(config, name) for name in _FIELDS if name not in _OWN_CONSTANTS}
+        values |= {
+            "threads": config.threads,
+            "cache_all": config.cache == "ca",
+            "edge": self.edge(problem, config),
+            "a_unit": UNITS[problem.a.unit(problem.m, problem.k)],
+            "b_unit": UNITS[problem.b.unit(problem.k, problem.n)],
+        }
+        return values | result_constants(problem) | self.own_constants(config, problem)
+
+    def compile(self, problem: GemmProblem, config: GemmConfig, arch: Arch) -> CompiledKernel:
+        """The kernel for this problem's class. Raises ConfigRejected with the reason, CompileError with the log."""
+        if reason := self.why_not(problem, config, arch):
+            raise ConfigRejected(f"{reason}.")
+        constants = self.constants(problem, config)
+        return compile_rung(self.include, constants, self.entry, arch.name, self.libraries(), fused_headers(problem))
+
+    def plan(
+        self, problem: GemmProblem, config: GemmConfig, addresses: Addresses, alpha: float = 1.0, beta: float = 0.0
+    ) -> Launch:
+        """The launch of one batch of at most 65535 products. Pure: addresses in, packed parameters out."""
+        params = pack_args(problem, addresses, alpha, beta)
+        shared = self.shared_bytes(config, problem) if self.dynamic_shared else 0
+        resident = config.min_blocks if self.stays else 0
+        return Launch(self.grid(config, problem), (config.threads, 1, 1), params, shared, self.overlaps, resident)

@@ -1,0 +1,1 @@
+"""The rungs of the GEMM ladders, as data."""

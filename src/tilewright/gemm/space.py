@@ -1,0 +1,209 @@
+"""Which kernels are worth compiling for a problem: every config of every rung, less what cannot be the best.
+
+Pruned before anything is compiled, each candidate with its reason: why_not's refusals, configs that spill or do not
+fit on an SM by the resource model, and those whose modelled time is far behind. Of the rest the best few are kept, no
+tile shape crowding out all others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from ..gpus import Gpu
+from ..plan.cost import SPLITS, packable_operands
+from ..plan.entries import worded
+from ..plan.model import Prediction, as_packed, predict
+from .classes import shows
+from .problem import GemmProblem
+from .rung import GemmConfig, Rung, ceil_div
+
+KEPT = 24
+"""Candidates compiled and measured for one problem, unless told otherwise."""
+FAR_BEHIND = 3.0
+"""A candidate whose modelled time is more than this many times the best one's is not tried."""
+SHARE_OF_A_SHAPE = 4
+"""Candidates of one block tile in the first choice; what room is left goes to the best of all."""
+SHARE_BESIDE = 0.5
+"""With an epilogue: of the candidates, at most so many are of blocks that share an SM."""
+MOST_SPILL = 1.25
+"""Estimated registers over those granted, at most."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One kernel to try, and what the model says of it."""
+
+    rung: Rung
+    config: GemmConfig
+    prediction: Prediction
+    packs: tuple[str, ...] = ()
+    """Operands that are copied to aligned lines first (plan.Plan.packs)."""
+
+    @property
+    def text(self) -> str:
+        """The config and what is packed before it."""
+        return worded(self.config, self.packs)
+
+    def __str__(self) -> str:
+        return f"{self.rung.id} {self.text}"
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Space(Generic[T]):
+    """`kept` is in the model's order. `pruned`: how many were put aside, by reason. `considered`: all of them."""
+
+    kept: tuple[T, ...]
+    pruned: dict[str, int]
+    considered: int
+
+    def __str__(self) -> str:
+        reasons = ", ".join(f"{count} {why}" for why, count in self.pruned.items() if count)
+        return f"{len(self.kept)} of {self.considered} candidates kept" + (f"; put aside: {reasons}" if reasons else "")
+
+
+GROUPS = (4, 16)
+"""Tile rows that are walked together, beside the 8 of the spaces,"""
+REGROUPED = 2
+"""tried with the model's first choices of so many tiles."""
+
+
+def other_groups(candidate: Candidate, problem: GemmProblem) -> Iterator[GemmConfig]:
+    """The config with its tiles walked in other orders, where there are enough of them for that to matter."""
+    config = candidate.config
+    if config.group_m > 1 and ceil_div(problem.m, config.tile_m) > config.group_m:
+        for group in GROUPS:
+            yield replace(config, group_m=group)
+
+
+def splits(rung: Rung, config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> Iterator[int]:
+    """In how many parts k may be worth walking: 1, and more where the tiles alone leave SMs idle."""
+    yield 1
+    if config.slices_k > 1 or "split_k" not in rung.levels:
+        return
+    tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n) * problem.batch
+    for parts in SPLITS[1:]:
+        # not fewer than two tiles of k a part, and no more blocks than fill the SMs a few times
+        if 2 * parts <= ceil_div(problem.k, max(config.tile_k, 1)) and (parts - 1) * tiles < 2 * gpu.sm_count:
+            yield parts
+
+
+def ways_to_pack(rung: Rung, config: GemmConfig, problem: GemmProblem) -> list[tuple[str, ...]]:
+    """Nothing; and what the rung copies element by element, or sector by half sector, as it lies."""
+    names = packable_operands(problem, rung, config)
+    return sorted({(), names, *((name,) for name in names)})
+
+
+def explore(
+    problem: GemmProblem,
+    gpu: Gpu,
+    rungs: Sequence[Rung],
+    kept: int = KEPT,
+    also: Iterable[tuple[Rung, GemmConfig, tuple[str, ...]]] = (),
+) -> Space[Candidate]:
+    """The candidates worth compiling. `also`: some that are kept whatever the model says, if they can run."""
+    pruned: Counter[str] = Counter()
+    fits: dict[tuple[str, GemmConfig, tuple[str, ...]], Candidate] = {}
+    wanted: list[Candidate] = []
+    considered = 0
+
+    def consider(rung: Rung, config: GemmConfig, packs: tuple[str, ...], always: bool) -> None:
+        nonlocal considered
+        if (rung.id, config, packs) in fits:
+            return
+        considered += 1
+        if rung.why_not(as_packed(problem, config, packs), config, gpu.arch) is not None:
+            pruned["cannot run it (why_not)"] += 1
+            return
+        prediction = predict(problem, rung, config, gpu, packs)
+        if rung.stays and prediction.blocks <= gpu.sm_count * config.min_blocks and not always:
+            pruned["stay for one tile"] += 1
+            return
+        granted = min(gpu.arch.registers_per_sm // max(config.threads * config.min_blocks, 1), 255)
+        if prediction.resident == 0:
+            pruned["do not fit on an SM"] += 1
+        elif prediction.registers > MOST_SPILL * granted and not always:
+            pruned["would spill registers"] += 1
+        else:
+            fits[rung.id, config, packs] = candidate = Candidate(rung, config, prediction, packs)
+            if always:
+                wanted.append(candidate)
+
+    for rung, config, packs in also:
+        consider(rung, config, packs, True)
+    for rung in rungs:
+        for config in rung.space():
+            ways = ways_to_pack(rung, config, problem)
+            for parts in splits(rung, config, problem, gpu):
+                for packs in ways:
+                    consider(rung, config if parts == 1 else replace(config, split_k=parts), packs, False)
+    firsts: dict[tuple[int, int], Candidate] = {}  # the model's first choice of each tile
+    for candidate in sorted(fits.values(), key=_order):
+        firsts.setdefault((candidate.config.tile_m, candidate.config.tile_n), candidate)
+    for first in list(firsts.values())[:REGROUPED]:
+        for config in other_groups(first, problem):
+            consider(first.rung, config, first.packs, True)
+    ordered = sorted(fits.values(), key=_order)
+    chosen = {id(candidate): candidate for candidate in wanted[:kept]}
+    if ordered:
+        limit = FAR_BEHIND * ordered[0].prediction.ms
+        near = [candidate for candidate in ordered if candidate.prediction.ms <= limit]
+        if shows(problem):
+            for candidate in _beside(near, rungs)[: int(SHARE_BESIDE * kept)]:
+                if len(chosen) < kept:
+                    chosen.setdefault(id(candidate), candidate)
+        shapes: Counter[tuple[int, ...]] = Counter()
+        for first_choice in (True, False):
+            for candidate in near:
+                config = candidate.config
+                shape = (config.tile_m, config.tile_n, config.split_k, len(candidate.packs))
+                if len(chosen) >= kept or id(candidate) in chosen:
+                    continue
+                if first_choice and shapes[shape] >= SHARE_OF_A_SHAPE:
+                    continue
+                shapes[shape] += 1
+                chosen[id(candidate)] = candidate
+        far = sum(id(candidate) not in chosen for candidate in ordered[len(near) :])
+        pruned[f"more than {FAR_BEHIND:g} times the best modelled time"] += far
+        pruned[f"not among the best {kept} by the model"] += len(ordered) - far - len(chosen)
+    return Space(tuple(sorted(chosen.values(), key=_order)), dict(pruned), considered)
+
+
+def _beside(near: Sequence[Candidate], rungs: Sequence[Rung]) -> list[Candidate]:
+    """What an epilogue may favour and the model does not tell: blocks of the fast rungs of which an SM holds two or
+    more, so that one computes products while another ends. Of each tile the two depths of its pipeline that are most,
+    in the model's order of tiles."""
+    able = {candidate.rung.id for candidate in near}
+    fast = {rung.id for rung in [rung for rung in rungs if rung.id in able][-1:]}
+    fast |= {rung.id for rung in rungs if rung.warpgroups}
+    tiles: dict[tuple[object, ...], list[Candidate]] = {}
+    for candidate in near:
+        c = candidate.config
+        if candidate.rung.id in fast and candidate.prediction.resident > 1:
+            tile = (
+                candidate.rung.id,
+                c.tile_m,
+                c.tile_n,
+                c.tile_k,
+                c.warp_m,
+                c.warp_n,
+                c.split_k,
+                c.slices_k,
+                candidate.packs,
+            )
+            tiles.setdefault(tile, []).append(candidate)
+    found = []
+    for same in tiles.values():
+        depths = {candidate.config.stages: candidate for candidate in sorted(same, key=_order, reverse=True)}
+        found += [depths[stages] for stages in sorted(depths, reverse=True)[:2]]
+    return found
+
+
+def _order(candidate: Candidate) -> tuple[float, str, str]:
+    """By modelled time; equals in the order of their names, so that a space is always the same."""
+    return candidate.prediction.ms, candidate.rung.id, f"{candidate.config!r}{candidate.packs}"

@@ -1,0 +1,160 @@
+"""What the architectures allow and what the named GPUs reach, as data.
+
+`Arch` holds the limits of one compute capability: the table "Technical Specifications per Compute Capability" of the
+CUDA C++ Programming Guide 13.0, section "Compute Capabilities". `Gpu` adds what differs between boards of one
+architecture; peaks are the vendor's (boost clock x units), each with its source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .errors import InvalidOperand
+
+
+@dataclass(frozen=True)
+class Arch:
+    """Limits of one architecture. Sizes in bytes; `registers` are 32-bit."""
+
+    name: str
+    """The NVRTC target, as in `--gpu-architecture=`."""
+    compute_capability: tuple[int, int]
+    warps_per_sm: int
+    blocks_per_sm: int
+    shared_per_sm: int
+    shared_per_block: int
+    """The opt-in limit of dynamic plus static shared memory of one block."""
+    threads_per_block: int = 1024
+    registers_per_sm: int = 65536
+    registers_per_thread: int = 255
+    register_unit: int = 256
+    """Registers are handed to warps in multiples of this many."""
+    shared_unit: int = 128
+    shared_reserved: int = 1024
+    """Bytes of shared memory that the system keeps of each block."""
+    fp32_lanes_per_sm: int = 128
+    warp_schedulers: int = 4
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def can_overlap_grids(self) -> bool:
+        """Whether a launch may start under the last blocks of the one ahead (programmatic dependent launch)."""
+        return self.compute_capability >= (9, 0)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One board. Rates: TFLOP/s dense; bandwidth: GB/s; l2: bytes."""
+
+    name: str
+    arch: Arch
+    sm_count: int
+    boost_mhz: int
+    dram_gb_s: float
+    l2: int
+    bf16_tflops: float
+    source: str
+
+    @property
+    def ffma_tflops(self) -> float:
+        """Peak of fused multiply-adds in fp32: SMs x lanes x 2 x clock."""
+        return self.sm_count * self.arch.fp32_lanes_per_sm * 2 * self.boost_mhz * 1e-6
+
+    def peak_tflops(self, dtype: str) -> float:
+        """Dense peak of what multiplies `dtype` (or a precision): FFMA for "f32", tensor cores for 16 bits.
+
+        "tf32" has half the rate of 16 bits, "fp32x3" a sixth (six products for one). 0 where it is not known.
+        """
+        if dtype == "f32":
+            return self.ffma_tflops
+        return self.bf16_tflops / {"tf32": 2, "fp32x3": 6}.get(dtype, 1)
+
+    def assumed_tflops(self, dtype: str) -> float:
+        """peak_tflops, or where that is not known, as if tensor cores had four times FFMA's rate for 16 bits: to choose
+        kernels by, never to quote."""
+        known = self if self.bf16_tflops else replace(self, bf16_tflops=4 * self.ffma_tflops)
+        return known.peak_tflops(dtype)
+
+
+_KIB = 1024
+_MIB = 1024 * 1024
+
+ARCHS: dict[str, Arch] = {
+    arch.name: arch
+    for arch in (
+        Arch("sm_80", (8, 0), 64, 32, 164 * _KIB, 163 * _KIB, fp32_lanes_per_sm=64),
+        Arch("sm_86", (8, 6), 48, 16, 100 * _KIB, 99 * _KIB),
+        Arch("sm_89", (8, 9), 48, 24, 100 * _KIB, 99 * _KIB),
+        Arch("sm_90a", (9, 0), 64, 32, 228 * _KIB, 227 * _KIB),
+        Arch("sm_120", (12, 0), 48, 24, 100 * _KIB, 99 * _KIB),
+    )
+}
+
+GPUS: dict[str, Gpu] = {
+    gpu.name: gpu
+    for gpu in (
+        Gpu("RTX 3090", ARCHS["sm_86"], 82, 1695, 936.2, 6 * _MIB, 71.2, "GA102 whitepaper v2.1, appendix A"),
+        Gpu("A100", ARCHS["sm_80"], 108, 1410, 1555.0, 40 * _MIB, 311.9, "A100 whitepaper v1.0, table 4 (40 GB SXM)"),
+        Gpu("RTX 4090", ARCHS["sm_89"], 128, 2520, 1008.0, 72 * _MIB, 165.2, "Ada whitepaper v2.1, appendix A"),
+        Gpu("RTX 5070 Ti", ARCHS["sm_120"], 70, 2452, 896.0, 48 * _MIB, 87.9, "RTX Blackwell whitepaper v1.1"),
+        Gpu("H100", ARCHS["sm_90a"], 132, 1830, 3352.0, 50 * _MIB, 989.4, "H100 whitepaper v1.04 (SXM5)"),
+        Gpu(
+            "H200",
+            ARCHS["sm_90a"],
+            132,
+            1980,
+            4800.0,
+            60 * _MIB,
+            989.4,
+            "H200 datasheet; clock and L2 as its driver says",
+        ),
+    )
+}
+DEFAULT_GPU = "H200"
+
+
+def find_gpu(name: str) -> Gpu:
+    """The named board, whatever the case, blanks or hyphens. Raises InvalidOperand with the known names."""
+
+    def plain(text: str) -> str:
+        return "".join(c for c in text.lower() if c.isalnum()).removeprefix("nvidia").removeprefix("geforce")
+
+    for gpu in GPUS.values():
+        if isinstance(name, str) and plain(gpu.name) == plain(name):
+            return gpu
+    raise InvalidOperand(f"GPU {name!r} is not known. Known: {', '.join(GPUS)}.")
+
+
+def find_arch(name: str) -> Arch:
+    """The architecture by its target name ("sm_90a"; "sm_90" means sm_90a). Raises InvalidOperand."""
+    arch = ARCHS.get(name) or ARCHS.get(name + "a")
+    if arch is None:
+        raise InvalidOperand(f"architecture {name!r} is not known. Known: {', '.join(ARCHS)}.")
+    return arch
+
+
+def arch_of(compute_capability: tuple[int, int]) -> Arch:
+    """The newest known architecture whose machine code runs on a device of this compute capability.
+
+    Machine code runs on devices of the same major version and an equal or higher minor one; "a" targets only on
+    their own. Raises InvalidOperand when there is none.
+    """
+    fits = [
+        arch
+        for arch in ARCHS.values()
+        if arch.compute_capability == compute_capability
+        or (
+            not arch.name.endswith("a")
+            and arch.compute_capability[0] == compute_capability[0]
+            and arch.compute_capability <= compute_capability
+        )
+    ]
+    if not fits:
+        major, minor = compute_capability
+        raise InvalidOperand(
+            f"compute capability {major}.{minor} has no target here. Known: {', '.join(ARCHS)}. "
+            "The emulator runs any kernel without a GPU: with tilewright.emulator(): ..."
+        )
+    return max(fits, key=lambda arch: arch.compute_capability)

@@ -1,0 +1,40 @@
+"""The ladders as callers name them: configs to pass, rungs to look up."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .attn.rung import AttentionConfig as AttentionConfig
+    from .attn.rung import AttentionRung as AttentionRung
+    from .attn.rungs import ATTENTION_RUNGS as ATTENTION_RUNGS
+    from .attn.rungs import find_attention_rung as find_attention_rung
+    from .gemm.rung import GemmConfig as GemmConfig
+    from .gemm.rung import Rung as Rung
+    from .gemm.rungs.simt import GEMM_RUNGS as GEMM_RUNGS
+    from .gemm.rungs.simt import find_rung as find_rung
+    from .gemm.rungs.simt import rungs_for as rungs_for
+    from .gemm.rungs.simt import rungs_of as rungs_of
+
+_HOMES = {
+    "ATTENTION_RUNGS": ".attn.rungs",
+    "AttentionConfig": ".attn.rung",
+    "AttentionRung": ".attn.rung",
+    "GEMM_RUNGS": ".gemm.rungs.simt",
+    "GemmConfig": ".gemm.rung",
+    "Rung": ".gemm.rung",
+    "find_attention_rung": ".attn.rungs",
+    "find_rung": ".gemm.rungs.simt",
+    "rungs_for": ".gemm.rungs.simt",
+    "rungs_of": ".gemm.rungs.simt",
+}
+
+__all__ = list(_HOMES)
+
+
+if not TYPE_CHECKING:  # type checkers then know a misspelt name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_HOMES[name], __package__), name)
+        return value

@@ -1,1 +1,0 @@
-"""What a user calls, on arrays people already have."""

@@ -1,1 +1,0 @@
-"""Epilogues: Python expressions over a product's sum, traced once into device code inside the kernel."""

@@ -1,0 +1,1 @@
+"""How a plan runs: launches over a workspace, placed, ordered and remembered."""
