@@ -164,6 +164,10 @@ def test_printf_writes_what_each_thread_says():
         ("%e %g", struct.pack("<dd", 12345.678, 1e-7), "1.234568e+04 1e-07"),
         ("%p %x %o", struct.pack("<Qii", 0xABC, 255, 8), "0xabc ff 10"),
         ("%f", struct.pack("<d", float("inf")), "inf"),
+        ("%#o|%#x|%#5o|%#06o", struct.pack("<iiii", 8, 0, 8, 8), "010|0|  010|000010"),
+        ("%+u|%.0d|%+5.3d|%#-8x|", struct.pack("<iiii", 5, 0, 7, 255), "5|| +007|0xff    |"),
+        ("%a %a", struct.pack("<dd", 1.0, -10.5), "0x1p+0 -0x1.5p+3"),
+        ("%-*d|", struct.pack("<ii", -4, 7), "7   |"),
     ],
 )
 def test_formats_are_those_of_c(text, packed, want):

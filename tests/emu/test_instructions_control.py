@@ -215,6 +215,16 @@ def test_votes_matches_and_reductions():
         assert out[t].tolist() == [t >= 32, t < 32, match, 2**32 - 1, 1, sum(warp), best, 2**32 - 1]
 
 
+def test_a_vote_may_be_spelled_with_sync_last():
+    body = """(unsigned *out) {
+        unsigned t = threadIdx.x, b; int p;
+        asm("{.reg .pred q; setp.lt.u32 q, %2, 5; vote.ballot.sync.b32 %0, q, 0xffffffff;"
+            "vote.any.sync.pred q, q, 0xffffffff; selp.s32 %1, 1, 0, q;}" : "=r"(b), "=r"(p) : "r"(t));
+        out[t] = b + p;
+    }"""
+    assert run(body, 1, 64, [np.zeros(64, np.uint32)]).arrays[0].tolist() == [32] * 32 + [0] * 32
+
+
 def test_barrier_reductions_and_named_barriers():
     body = """(int *out) {
         int t = threadIdx.x;

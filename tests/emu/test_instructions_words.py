@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from single_instruction import LANES, execute, f64_lanes, integer_lanes
 
+from tilewright import emulate
+
 
 def words(values: np.ndarray, bits: int) -> list[int]:
     return [int(v) & ((1 << bits) - 1) for v in values]
@@ -31,6 +33,55 @@ def test_carries_and_borrows_go_from_word_to_word(bits, a, b, c, e):
         assert words(got, bits) == [
             want(a + (b << bits), c + (e << bits)) >> 2 * bits & (low - 1) for a, b, c, e in zip(*given_, strict=True)
         ]
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+@settings(max_examples=4, deadline=None)
+@given(a=integer_lanes(64), b=integer_lanes(64))
+def test_additions_and_subtractions_share_one_flag(bits, a, b):
+    """As on the GPU: a subtraction sets it where nothing is borrowed, and subtracts one more where it is not set."""
+    kind, register, low = f"u{bits}", "%r" if bits == 32 else "%rd", 1 << bits
+    a, b = [v % low for v in a], [v % low for v in b]
+    arrays = [np.array(v, f"u{bits // 8}") for v in (a, b)]
+    got = execute(f"sub.cc.{kind} {register}1, %a, %b; addc.{kind} %d, 0, 0;", f"b{bits}", [f"b{bits}"] * 2, arrays)
+    assert got.tolist() == [x >= y for x, y in zip(a, b, strict=True)]
+    got = execute(f"add.cc.{kind} {register}1, %a, %b; subc.{kind} %d, 1, 0;", f"b{bits}", [f"b{bits}"] * 2, arrays)
+    assert got.tolist() == [x + y >= low for x, y in zip(a, b, strict=True)]
+
+
+def test_quotients_and_remainders_of_128_bits():
+    source = """__global__ void k(const unsigned long long *a, unsigned long long *out) {
+        int t = threadIdx.x;
+        unsigned __int128 x = (unsigned __int128)a[4 * t] << 64 | a[4 * t + 1];
+        unsigned __int128 y = (unsigned __int128)a[4 * t + 2] << 64 | a[4 * t + 3];
+        unsigned __int128 q = x / y, r = x % y;
+        out[4 * t] = q >> 64; out[4 * t + 1] = q; out[4 * t + 2] = r >> 64; out[4 * t + 3] = r;
+    }"""
+    random = np.random.default_rng(3)
+    a = random.integers(0, 2**64, (64, 4), np.uint64, endpoint=False)
+    a[1::4, 2] = 0
+    a[2::4, 2] >>= np.uint64(40)
+    a[3::4, 0] = 0
+    out = emulate(source, "k", 1, 64, [a, np.zeros_like(a)]).arrays[1]
+    for (x1, x0, y1, y0), got in zip(a.tolist(), out.tolist(), strict=True):
+        q, r = divmod(x1 << 64 | x0, y1 << 64 | y0)
+        assert got == [q >> 64, q % 2**64, r >> 64, r % 2**64]
+
+
+@settings(max_examples=4, deadline=None)
+@given(a=integer_lanes(32), b=integer_lanes(5), c=integer_lanes(6))
+def test_the_nth_set_bit(a, b, c):
+    def nth(mask: int, base: int, n: int) -> int:
+        if n == 0:
+            return base if mask >> base & 1 else 0xFFFFFFFF
+        places = range(base, 32) if n > 0 else range(base, -1, -1)
+        ones = [place for place in places if mask >> place & 1]
+        return ones[abs(n) - 1] if abs(n) <= len(ones) else 0xFFFFFFFF
+
+    offsets = [v - 20 for v in c]
+    arrays = [np.array(a, np.uint32), np.array(b, np.uint32), np.array(offsets, np.int32).view(np.uint32)]
+    got = execute("fns.b32 %d, %a, %b, %c;", "b32", ["b32"] * 3, arrays)
+    assert got.tolist() == [nth(*values) for values in zip(a, b, offsets, strict=True)]
 
 
 @pytest.mark.parametrize(("part", "shift"), [("lo", 0), ("hi", 32)])

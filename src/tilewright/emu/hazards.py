@@ -25,6 +25,10 @@ KINDS = {
     "bad_descriptor": "Bits 0-13 are the shared address >> 4, 16-29 the leading and 32-45 the stride byte offset >> 4, "
     "62-63 the swizzle (0 none, 1: 128, 2: 64, 3: 32 bytes); all others are zero, for all threads alike.",
     "barrier_divergence": "Every thread of the block has to reach the barrier: move it out of the condition.",
+    "barrier_counts": "Give every bar.sync and bar.arrive that meet at one barrier the same number of threads.",
+    "member_mask": "A mask names every lane that calls with it, the caller too: compute it before the branch.",
+    "shuffle_source": "Read only from lanes that run the shuffle: a block of fewer than 32 threads needs a smaller "
+    "offset, and lanes that return early take no part.",
     "warp_divergence": "All 32 lanes of a warp have to run the instruction together: move it out of the condition.",
     "deadlock": "Look at what each warp waits for; some of it never comes.",
     "write_to_read_only": "The buffer was given as read-only.",

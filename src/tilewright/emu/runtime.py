@@ -64,12 +64,14 @@ def formatted(text: str, packed: bytes, string: Callable[[int], str]) -> str:
         flags, width, precision, length, kind = match.groups()
         if kind == "%":
             return "%"
-        spec = "%" + flags
-        spec += str(int.from_bytes(word(4), "little", signed=True)) if width == "*" else width or ""
-        if "." in match[0]:
-            spec += "." + (
-                str(int.from_bytes(word(4), "little", signed=True)) if precision == "*" else precision or "0"
-            )
+        if width == "*":  # a negative one means "to the left"
+            width = str(int.from_bytes(word(4), "little", signed=True))
+        if precision == "*":
+            precision = str(int.from_bytes(word(4), "little", signed=True))
+            precision = None if precision.startswith("-") else precision
+        elif "." in match[0]:
+            precision = precision or "0"
+        spec = f"%{flags}{width or ''}" + ("" if precision is None else f".{precision}")
         if kind in "diuoxXc":
             nbytes = 8 if length in ("l", "ll", "q", "j", "z", "t") else 4
             value = int.from_bytes(word(nbytes), "little", signed=kind in "di")
@@ -77,7 +79,9 @@ def formatted(text: str, packed: bytes, string: Callable[[int], str]) -> str:
                 bits = 16 if length == "h" else 8
                 value &= (1 << bits) - 1
                 value -= (1 << bits) if kind in "di" and value >> bits - 1 else 0
-            return (spec + ("d" if kind in "iu" else kind)) % (chr(value & 0xFF) if kind == "c" else value)
+            if kind == "c":
+                return (spec + "c") % chr(value & 0xFF)
+            return _integer(value, kind, flags, int(width or 0), None if precision is None else int(precision))
         if kind == "p":
             return f"{int.from_bytes(word(8), 'little'):#x}"
         if kind == "s":
@@ -86,9 +90,30 @@ def formatted(text: str, packed: bytes, string: Callable[[int], str]) -> str:
             word(8)
             return ""
         number = float(np.frombuffer(word(8), np.float64)[0])
-        return number.hex() if kind in "aA" else (spec + kind) % number
+        if kind in "aA":
+            digits, power = number.hex().split("p") if np.isfinite(number) else (str(number), "")
+            text = f"{digits.rstrip('0').rstrip('.')}p{power}" if power else digits
+            return text.upper() if kind == "A" else text
+        return (spec + kind) % number
 
     return _FORMAT.sub(one, text)
+
+
+def _integer(value: int, kind: str, flags: str, width: int, precision: int | None) -> str:
+    """A whole number as C writes it, which Python does differently for # and for a precision of 0."""
+    digits = format(abs(value), kind if kind in "oxX" else "d")
+    if precision is not None:
+        digits = "" if value == precision == 0 else digits.rjust(precision, "0")
+    front = "-" if value < 0 else next((sign for sign in "+ " if sign in flags and kind in "di"), "")
+    if "#" in flags and kind == "o" and not digits.startswith("0"):
+        digits = "0" + digits
+    if "#" in flags and kind in "xX" and value:
+        front += "0" + kind
+    if width < 0 or "-" in flags:
+        return (front + digits).ljust(abs(width))
+    if "0" in flags and precision is None:
+        digits = digits.rjust(width - len(front), "0")
+    return (front + digits).rjust(width)
 
 
 def _printf(machine: Machine, site: Site, lanes: np.ndarray) -> None:

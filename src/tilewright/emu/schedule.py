@@ -272,11 +272,26 @@ class Scheduler:
             self.goto(resume)
         for cta in present:
             place = (cta, ident)
+            if place in self.expected:
+                self._counts(instruction, place, expected)
             self.expected[place] = expected
             if not blocking:
                 self.tokens[place] = self.tokens.get(place, 0) + 32 * int(by_warp[cta].sum())
             machine.shadow.arrive(cta, ident, by_warp[cta])
             self._try_release(cta, ident)
+
+    def _counts(self, instruction: Instruction, place: tuple[int, int], expected: int | None) -> None:
+        """Report arrivals at one barrier that count different numbers of threads."""
+        machine = self.machine
+        every = machine.warps_per_cta * 32
+        before = self.expected[place]
+        if (before or every) != (expected or every):
+            machine.report(
+                "barrier_counts",
+                f"barrier {place[1]} is reached for {expected or every} threads, and was for {before or every}",
+                instruction, np.flatnonzero(self._mask() & (machine.cta_of_lane == place[0])), None,
+                {"where_each_waits": self._whereabouts(place[0], instruction)},
+            )  # fmt: skip
 
     def separate(self) -> np.ndarray:
         """Let every lane have a place of its own from now on; the active lanes as a mask."""

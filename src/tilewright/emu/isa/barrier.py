@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from ..machine import Machine
-from ..ptx import Instruction, Operand
+from ..ptx import Immediate, Instruction, Operand
 from ..schedule import Release
 from .registry import Step, executes
+from .shuffle import check_members
+
+BARRIERS = 16
+"""Named barriers of a block."""
 
 
 def _arrive(
@@ -21,6 +25,8 @@ def _arrive(
 ) -> Step:
     """The step by which lanes reach a barrier. Warps may name different barriers, as by a register they may."""
     scheduler, resume = machine.scheduler, machine.following(instruction)
+    if isinstance(ident, Immediate):
+        machine.expect(instruction, 0 <= ident.bits < BARRIERS, f"names no barrier: a block has 0 to {BARRIERS - 1}")
     idents = machine.source(instruction, ident, "u32")
     counts = None if count is None else machine.source(instruction, count, "u32")
     guard = None if instruction.guard is None else machine.row(instruction.guard)
@@ -28,7 +34,14 @@ def _arrive(
     def arrive(number: int, expected: int | None) -> None:
         if expected is not None:
             right = expected > 0 and expected % 32 == 0
-            machine.expect(instruction, right, f"counts {expected} threads, no multiple of 32")
+            machine.expect(instruction, right, f"counts {expected} threads, not a multiple of 32")
+        if number >= BARRIERS:
+            lanes = np.flatnonzero(scheduler.live if machine.mask is None else machine.mask)
+            machine.report(
+                "illegal", f"barrier {number}: a block has {BARRIERS}, 0 to {BARRIERS - 1}", instruction, lanes, None
+            )
+            scheduler.goto(resume)
+            return
         scheduler.arrive(instruction, number, expected, resume, blocking=blocking, on_release=on_release)
 
     def step() -> None:
@@ -98,4 +111,4 @@ def barrier_reduce(machine: Machine, instruction: Instruction) -> Step:
 @executes("bar.warp.sync", kind="barrier", member_mask=0, destination="none")
 def warp_barrier(machine: Machine, instruction: Instruction) -> Step:
     """Lanes of a warp wait for one another; the scheduler sees to that."""
-    return lambda: None
+    return check_members(machine, instruction, machine.source(instruction, instruction.operands[0], "b32"))

@@ -1,4 +1,7 @@
-"""Additions of many words: a carry flag for each lane, which .cc writes and addc, subc and madc read."""
+"""Additions of many words: a carry flag for each lane, which .cc writes and addc, subc and madc read.
+
+The flag is the adder's carry, as on the GPU: a - b is a + ~b + 1, so sub.cc sets it where nothing was borrowed.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,10 @@ def _step(machine: Machine, instruction: Instruction, product: bool) -> Step:
         if product:
             a = a * b if fields["part"] == "lo" else high(a.view(signed), b.view(signed)).view(dtype)
             b = c[0]
-        extra = np.where(carry, one, dtype.type(0)) if takes else dtype.type(0)
-        if subtract:
-            result = a - b - extra
-            over = (a < b) | ((a == b) & (extra != 0))
-        else:
-            result = a + b + extra
-            over = (result < a) | ((result == a) & (extra != 0) & (b != 0))
+        b = ~b if subtract else b
+        extra = np.where(carry, one, dtype.type(0)) if takes else dtype.type(subtract)
+        result = a + b + extra
+        over = (result < a) | ((result == a) & (extra != 0) & (b != 0))
         if gives:
             np.copyto(carry, over, where=True if machine.mask is None else machine.mask)
         np.copyto(out, result)
@@ -45,7 +45,7 @@ def _step(machine: Machine, instruction: Instruction, product: bool) -> Step:
 
 @executes(f"{{op:add|sub}}{{cc:.cc}}.{{type:{_TYPES}}}", f"{{op:addc|subc}}{{cc:.cc|}}.{{type:{_TYPES}}}", kind="int")
 def add_with_carry(machine: Machine, instruction: Instruction) -> Step:
-    """a + b + carry or a - b - borrow; the flag of subtractions is the borrow."""
+    """a + b + carry, or a + ~b + carry, which is a - b - borrow."""
     return _step(machine, instruction, False)
 
 

@@ -374,6 +374,25 @@ def count(machine: Machine, fields: dict[str, str]) -> Compute:
     return lambda out, a: np.copyto(out, np.uint32(width) - bit_length(a))
 
 
+@executes("fns.b32", kind="int")
+@elementwise(types=("u32", "b32", "u32", "s32"))
+def find_nth_set(machine: Machine, fields: dict[str, str]) -> Compute:
+    """Position of the |n|th one of a from bit b on, upwards or (n < 0) downwards; n = 0: b if set. All ones if none."""
+
+    def compute(out: np.ndarray, a: np.ndarray, b: np.ndarray, n: np.ndarray) -> None:
+        a, b, n = np.broadcast_arrays(a, b.astype(np.int64), n.astype(np.int64), out)[:3]
+        left, found = np.maximum(np.abs(n), 1), np.full(out.shape, 0xFFFFFFFF, np.uint32)
+        for step in range(32):
+            at = b + np.sign(n) * step
+            one = (at >= 0) & (at < 32) & ((a >> np.clip(at, 0, 31).astype(np.uint32)) & 1 != 0)
+            one &= (n != 0) | (step == 0)
+            left = left - one
+            found[one & (left == 0)] = at[one & (left == 0)]
+        np.copyto(out, found)
+
+    return compute
+
+
 @executes("bfind{shift:.shiftamt|}.{type:u32|s32|u64|s64}", kind="int")
 @elementwise(types=("u32", "{type}"))
 def bit_find(machine: Machine, fields: dict[str, str]) -> Compute:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..machine import Machine
-from ..ptx import Instruction, Pair
+from ..ptx import Immediate, Instruction, Pair
 from .integer import count_bits
 from .registry import Step, dtype_of, executes
 
@@ -42,6 +42,35 @@ def _by_mask(
     return results
 
 
+def check_members(machine: Machine, instruction: Instruction, members: np.ndarray) -> Step:
+    """A step that reports lanes which their own member mask does not name."""
+    if len(members) == 1 and isinstance(instruction.operands[-1], Immediate) and members[0] == 0xFFFFFFFF:
+        return lambda: None
+
+    def step() -> None:
+        absent = _active(machine) & ((_warps(machine, members) >> _LANE.astype(np.uint32)) & 1 == 0)
+        if absent.any():
+            lanes = np.flatnonzero(absent)
+            mask = int(np.broadcast_to(members, (machine.lanes,))[lanes[0]])
+            machine.report(
+                "member_mask", f"lane {lanes[0] % 32} calls with the member mask {mask:#010x}, which lacks it",
+                instruction, lanes, None,
+            )  # fmt: skip
+
+    return step
+
+
+def _together(machine: Machine, instruction: Instruction, members: np.ndarray, step: Step) -> Step:
+    """`step` after the check of the member mask."""
+    check = check_members(machine, instruction, members)
+
+    def checked() -> None:
+        check()
+        step()
+
+    return checked
+
+
 def _put(machine: Machine, put: object, values: np.ndarray) -> None:
     lanes = machine.lane_list()
     flat = np.ascontiguousarray(values).reshape(-1)
@@ -50,15 +79,18 @@ def _put(machine: Machine, put: object, values: np.ndarray) -> None:
 
 @executes("shfl{sync:.sync|}.{mode:up|down|bfly|idx}.b32", kind="shuffle", member_mask=-1)
 def shuffle(machine: Machine, instruction: Instruction) -> Step:
-    """Each lane reads the value of another. From a lane that does not take part it gets its own (PTX: undefined)."""
+    """Each lane reads the value of another. What it gets from a lane that does not take part is undefined: reported.
+
+    Of .down only the first lane of a segment is: in a sum over fewer lanes than 32 the others read what nobody uses.
+    """
     machine.expect(
         instruction, bool(instruction.fields["sync"]), "is the form without .sync, which sm_70 and later lack"
     )
-    to, a, b, c, _ = instruction.operands
+    to, a, b, c, mask = instruction.operands
     first, second = (to.first, to.second) if isinstance(to, Pair) else (to, None)
     put = machine.write(first, "b32", instruction)
     put_ok = machine.write(second, "pred", instruction)
-    value, by, clamp = (machine.source(instruction, x, "b32") for x in (a, b, c))
+    value, by, clamp, members = (machine.source(instruction, x, "b32") for x in (a, b, c, mask))
     mode = instruction.fields["mode"]
 
     def step() -> None:
@@ -81,12 +113,22 @@ def shuffle(machine: Machine, instruction: Instruction) -> Step:
             other = low | (amount & ~segment)
             ok = other <= top
         other = np.where(ok, other, _LANE) & 31
-        taking = np.take_along_axis(_active(machine), other, axis=1)
+        active = _active(machine)
+        taking = np.take_along_axis(active, other, axis=1)
+        undefined = active & ok & ~taking
+        if undefined.any() and (mode != "down" or (undefined := undefined & (low == _LANE)).any()):
+            lane = int(np.flatnonzero(undefined)[0])
+            machine.report(
+                "shuffle_source",
+                f"lane {lane % 32} reads the value of lane {int(other[lane // 32, lane % 32])}, which does not take "
+                "part: it has ended, took another path, or does not exist",
+                instruction, np.flatnonzero(undefined), None,
+            )  # fmt: skip
         got = np.take_along_axis(values, np.where(taking, other, _LANE), axis=1)
         _put(machine, put, got)
         _put(machine, put_ok, ok)
 
-    return step
+    return _together(machine, instruction, members, step)
 
 
 def _spread(values: np.ndarray) -> np.ndarray:
@@ -99,7 +141,13 @@ def _ballot(held: np.ndarray) -> np.ndarray:
     return np.packbits(held, axis=1, bitorder="little").view(np.uint32).reshape(-1)
 
 
-@executes("vote.sync.{op:all|any|uni|ballot}.{type:pred|b32}", kind="shuffle", member_mask=-1)
+@executes(
+    "vote.sync.{op:all|any|uni|ballot}.{type:pred|b32}",
+    "vote.{op:all|any|uni}.sync.{type:pred}",
+    "vote.{op:ballot}.sync.{type:b32}",
+    kind="shuffle",
+    member_mask=-1,
+)
 def vote(machine: Machine, instruction: Instruction) -> Step:
     """All, any, the same everywhere, or the bits of a predicate over the active lanes."""
     to, p, mask = instruction.operands
@@ -117,7 +165,7 @@ def vote(machine: Machine, instruction: Instruction) -> Step:
     def step() -> None:
         _put(machine, put, *_by_mask(machine, members, voted))
 
-    return step
+    return _together(machine, instruction, members, step)
 
 
 @executes("activemask.b32", kind="shuffle")
@@ -153,7 +201,7 @@ def match(machine: Machine, instruction: Instruction) -> Step:
         if op == "all":
             _put(machine, put_ok, agree)
 
-    return step
+    return _together(machine, instruction, members, step)
 
 
 @executes(
@@ -184,7 +232,7 @@ def reduce(machine: Machine, instruction: Instruction) -> Step:
     def step() -> None:
         _put(machine, put, *_by_mask(machine, members, reduced))
 
-    return step
+    return _together(machine, instruction, members, step)
 
 
 @executes("elect.sync", kind="shuffle", member_mask=-1)
@@ -205,4 +253,4 @@ def elect(machine: Machine, instruction: Instruction) -> Step:
         _put(machine, put, lowest)
         _put(machine, put_ok, leads)
 
-    return step
+    return _together(machine, instruction, members, step)
