@@ -5,7 +5,19 @@ from __future__ import annotations
 import pytest
 
 from tilewright.emu.program import decode
-from tilewright.emu.ptx import Immediate, Location, Memory, Negated, Pair, Register, Special, Symbol, Vector, parse
+from tilewright.emu.ptx import (
+    Immediate,
+    Location,
+    Memory,
+    Negated,
+    Pair,
+    Register,
+    Special,
+    Symbol,
+    Vector,
+    parse,
+    registers_of,
+)
 from tilewright.errors import PtxError
 
 HEADER = ".version 8.3\n.target sm_90a\n.address_size 64\n"
@@ -194,3 +206,14 @@ def test_a_register_read_around_a_loop_keeps_its_row():
     program = decode(parse(f"{HEADER}.visible .entry k()\n{{\n{body}\n}}\n"), "k")
     rows = {register.name: row for register, row in program.rows.items()}
     assert rows["%r1"] not in (rows["%r3"], rows["%r4"], rows["%r2"])
+
+
+def test_coordinates_of_a_tensor_stay_with_its_map():
+    load, store = entry_of(
+        ".reg .b32 %r<5>;\n.reg .b64 %rd<2>;\n"
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%rd1, {%r2, %r3}], [%r4];"
+        "cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%rd1, {%r2}], [%r0];"
+    ).instructions
+    names = [[register.name for register in registers_of(operand)] for operand in load.operands]
+    assert names == [["%r0"], ["%rd1", "%r2", "%r3"], ["%r4"]]
+    assert [len(list(registers_of(operand))) for operand in store.operands] == [2, 1]

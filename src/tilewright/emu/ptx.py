@@ -229,6 +229,20 @@ _REAL = re.compile(r"-?\d+\.\d*(?:[eE][+-]?\d+)?$|-?\d+[eE][+-]?\d+$")
 _ADDRESS = re.compile(rf"({_NAME}|-?\w+)\s*(?:\+\s*(-?\w+)|(-\s*\w+))?$")
 _SPECIAL = re.compile(r"%[a-z]\w*(\.[xyzw])?$")
 _OPERAND_SPLIT = re.compile(r",(?![^{\[(]*[}\])])")
+_NESTED = re.compile(r"[{\[(][^}\])]*[{\[(]")
+
+
+def _split(text: str) -> list[str]:
+    """The operands of a list: commas within brackets, as in `[map, {x, y}]`, do not part them."""
+    if not _NESTED.search(text):
+        return _OPERAND_SPLIT.split(text)
+    parts, depth, start = [], 0, 0
+    for at, character in enumerate(text):
+        depth += (character in "{[(") - (character in "}])")
+        if character == "," and not depth:
+            parts.append(text[start:at])
+            start = at + 1
+    return [*parts, text[start:]]
 
 
 class _Parser:
@@ -501,7 +515,7 @@ class _Parser:
         if head == "[":
             inner = text[1:-1].strip()
             if "," in inner:  # a tensor coordinate: [map, {x, y}]
-                return Vector(tuple(self.operand(part, position) for part in _OPERAND_SPLIT.split(inner)))
+                return Vector(tuple(self.operand(part, position) for part in _split(inner)))
             found = _ADDRESS.match(inner)
             if not found:
                 raise self.fail(position, f"an address {text!r} that is not understood")
@@ -537,7 +551,7 @@ class _Parser:
                 raise self.fail(position, f"the guard {guard_name!r} is no predicate register")
             guard = found
         rest = (_SPACE.sub(" ", rest) if "\n" in rest or "/" in rest else rest).strip()
-        items = _OPERAND_SPLIT.split(rest) if "{" in rest or "[" in rest or "(" in rest else rest.split(",")
+        items = _split(rest) if "{" in rest or "[" in rest or "(" in rest else rest.split(",")
         operands = tuple([self.operand(item, position) for item in items]) if rest else ()
         text = " ".join(match[0].split())
         entry.instructions.append(
