@@ -22,6 +22,7 @@ from tilewright.gemm.rungs.simt import find_rung
 from tilewright.gpus import GPUS
 from tilewright.plan.plan import Plan
 from tilewright.plan.store import Store
+from tilewright.tuning import build as build_module
 from tilewright.tuning import run as run_module
 from tilewright.tuning.build import Builder
 from tilewright.tuning.fused import read_words, with_epilogue
@@ -423,20 +424,48 @@ def test_an_epilogue_is_compiled_in_with_its_kernel(tmp_path, monkeypatch):
         assert with_it.result(60).key == f01.compile(of, f01.default, GPUS["H200"].arch).key != bare.result(60).key
 
 
-def test_a_compiling_process_that_dies_is_a_failure_and_the_next_job_runs(tmp_path, monkeypatch):
+DEATHS = {
+    "before it reads its job": "import os; os.kill(os.getpid(), 9)",
+    "with its job half read": "import os; os.read(0, 10); os.kill(os.getpid(), 9)",
+    "with half its answer sent": "import os; os.write(1, b'half'); os.read(0, 2**21); os.kill(os.getpid(), 9)",
+}
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_a_compiling_process_that_dies_is_a_failure_and_the_others_go_on(tmp_path, monkeypatch, death):
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     f01 = find_rung("f01")
     values = f01.constants(problem(dtype="f32"), f01.default)
     with Builder(1) as builder:
-        assert builder.submit("unpicklable", {"x": lambda: 1}, "", "").exception(30) is not None  # type: ignore[dict-item]
-        first = builder.submit(f01.include, values, f01.entry, "sm_90a").result(60)
-        assert not isinstance(first, tuple)
-        builder._workers[0].kill()
-        kind, reason = builder.submit(f01.include, {**values, "tile_k": 1}, f01.entry, "sm_90a").result(60)
-        assert (kind, reason) == ("crash", "the compiling process ended with status -9")
-        assert not isinstance(
-            builder.submit(f01.include, {**values, "tile_k": 2}, f01.entry, "sm_90a").result(60), tuple
+        unsendable = {"x": lambda: 1}
+        assert builder.submit("unpicklable", unsendable, "", "").exception(30) is not None  # type: ignore[dict-item]
+        with monkeypatch.context() as patch:
+            patch.setattr(build_module, "_COMMAND", (sys.executable, "-c", DEATHS[death]))
+            more_than_a_pipe_holds = {"generated.cuh": "//" * 2**20}
+            dead = builder.submit(f01.include, values, f01.entry, "sm_90a", more_than_a_pipe_holds)
+            assert dead.result(60) == ("crash", "the compiling process ended with status -9")
+        alive = builder.submit(f01.include, values, f01.entry, "sm_90a")
+        assert not isinstance(alive.result(60), tuple)
+
+
+def test_a_compilation_without_end_is_a_failure_and_the_others_go_on(monkeypatch):
+    monkeypatch.setattr(build_module, "_COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
+    with Builder(1, seconds=0.1) as builder:
+        assert builder.submit("f01.cuh", {}, "f01", "sm_90a").result(60) == (
+            "compile",
+            "compiling took longer than 0.1 s",
         )
+
+
+def test_leaving_the_builder_ends_what_still_compiles_and_starts_nothing_more(monkeypatch):
+    monkeypatch.setattr(build_module, "_COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
+    with Builder(1) as builder:
+        under_way, waiting = (builder.submit(f"f0{number}.cuh", {}, "f", "sm_90a") for number in (1, 2))
+        while not builder._running:
+            time.sleep(0.01)
+    assert under_way.result(0)[0] == "crash"
+    assert waiting.cancelled()
+    assert not builder._running
 
 
 # --- tw.tune ---------------------------------------------------------------------------------------------------------

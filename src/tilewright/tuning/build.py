@@ -1,4 +1,10 @@
-"""Compiling many kernels at once, in processes of their own."""
+"""Compiling many kernels at once, each in a process of its own.
+
+A fresh process per kernel costs a fifth of a compilation, and whatever happens in it is one failed candidate: a crash
+of the compiler, a kill for want of memory, a compilation without end. multiprocessing's pools do not serve here: they
+import the caller's script anew, which a script without a `__main__` guard does not survive, and one death in them
+fails every job under way.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +26,9 @@ Built = CompiledKernel | tuple[str, str]
 """A kernel, or (kind, reason) of why there is none: kind is "compile" or "crash"."""
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
+SECONDS = 600.0
+"""The longest that one kernel may compile. The slowest rung takes a few seconds."""
+_COMMAND = (sys.executable, "-m", "tilewright.tuning.worker")
 
 
 def default_jobs() -> int:
@@ -27,70 +36,29 @@ def default_jobs() -> int:
     return max(1, len(os.sched_getaffinity(0)) - 1)
 
 
-class _Worker:
-    """One compiling process, started when first needed."""
-
-    def __init__(self) -> None:
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def run(self, job: Any) -> Built:
-        try:
-            if self.process is None:
-                self.process = _start()
-            assert self.process.stdin is not None
-            assert self.process.stdout is not None
-            pickle.dump(job, self.process.stdin)
-            self.process.stdin.flush()
-            return pickle.load(self.process.stdout)
-        except (EOFError, OSError, pickle.UnpicklingError):
-            status = self.stop()
-            return "crash", f"the compiling process ended with status {status}"
-
-    def kill(self) -> None:
-        if (process := self.process) is not None:
-            process.kill()
-
-    def stop(self) -> int | None:
-        """End the process; its exit status."""
-        self.kill()
-        if self.process is None:
-            return None
-        process, self.process = self.process, None
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
-        return process.wait()
-
-
-def _start() -> subprocess.Popen[bytes]:
-    """A worker that finds this package where we found it, and that Ctrl-C does not reach."""
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    return subprocess.Popen(
-        [sys.executable, "-m", "tilewright.tuning.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": path}, start_new_session=True,
-    )  # fmt: skip
-
-
 class Builder:
-    """Compiles in `jobs` processes. A context manager: they end with it. The same kernel is compiled once."""
+    """Compiles in up to `jobs` processes at once, each for at most `seconds`. The same kernel is compiled once.
 
-    def __init__(self, jobs: int) -> None:
+    A context manager: leaving it ends the processes.
+    """
+
+    def __init__(self, jobs: int, seconds: float = SECONDS) -> None:
+        self._seconds = seconds
         self._pool = ThreadPoolExecutor(jobs, thread_name_prefix="tilewright-build")
-        self._local = threading.local()
-        self._workers: list[_Worker] = []
+        self._guard = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._closed = False
         self._asked: dict[Any, Future[Built]] = {}
 
     def __enter__(self) -> Builder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for worker in self._workers:
-            worker.kill()  # its thread then sees the end of its answers
-        self._pool.shutdown(wait=True)
-        for worker in self._workers:
-            worker.stop()
+        with self._guard:
+            self._closed = True
+            for process in self._running:
+                process.kill()
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
     def submit(
         self, include: str | tuple[str, ...], constants: Mapping[str, Constant], entry: str, arch: str,
@@ -104,8 +72,34 @@ class Builder:
         return self._asked[key]
 
     def _run(self, job: Any) -> Built:
-        worker: _Worker | None = getattr(self._local, "worker", None)
-        if worker is None:
-            worker = self._local.worker = _Worker()
-            self._workers.append(worker)
-        return worker.run(job)
+        given = pickle.dumps(job)
+        try:
+            process = self._start()
+        except OSError as error:
+            return "crash", f"no compiling process could be started ({error})"
+        try:
+            answer, _ = process.communicate(given, self._seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            return "compile", f"compiling took longer than {self._seconds:g} s"
+        finally:
+            with self._guard:
+                self._running.discard(process)
+        if process.returncode:
+            return "crash", f"the compiling process ended with status {process.returncode}"
+        return pickle.loads(answer)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        """A process that finds this package where we found it, and that Ctrl-C does not reach."""
+        root = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        with self._guard:
+            if self._closed:
+                raise OSError("the builder is closed")
+            process = subprocess.Popen(
+                _COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path},
+                start_new_session=True,
+            )  # fmt: skip
+            self._running.add(process)
+            return process

@@ -1,11 +1,11 @@
-"""A process that compiles: jobs come pickled on standard input, answers go pickled to standard output.
+"""A process that compiles one kernel: its job comes pickled on standard input, its answer goes to standard output.
 
-Own processes, not multiprocessing's: those import the caller's script anew, which a script without a `__main__` guard
-does not survive. Compiled kernels land in the kernel cache, and in the answer.
+The compiled kernel lands in the kernel cache, and in the answer.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from typing import Any
@@ -32,15 +32,9 @@ def first_line(message: str, log: str) -> str:
 
 
 def main() -> None:
-    jobs, answers = sys.stdin.buffer, sys.stdout.buffer
-    sys.stdout = sys.stderr  # nothing else may come between the answers
-    while True:
-        try:
-            job = pickle.load(jobs)
-        except (EOFError, KeyboardInterrupt):
-            return
-        pickle.dump(answer(job), answers)
-        answers.flush()
+    with os.fdopen(os.dup(1), "wb") as answers:
+        os.dup2(2, 1)  # what the compiler or a library prints goes elsewhere
+        pickle.dump(answer(pickle.load(sys.stdin.buffer)), answers)
 
 
 if __name__ == "__main__":
