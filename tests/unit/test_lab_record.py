@@ -73,9 +73,9 @@ def test_a_page_keeps_its_permissions(tmp_path):
 
 
 def test_a_place_that_cannot_be_written_is_said_before_the_work(tmp_path):
-    check_writable(tmp_path / "deep" / "er" / "r.json")
+    check_writable(tmp_path / "r.json")
     (tmp_path / "file").write_text("")
-    for bad in (tmp_path / "file" / "r.json", tmp_path):
+    for bad in (tmp_path / "file" / "r.json", tmp_path, tmp_path / "nowhere" / "r.json"):
         with pytest.raises(TilewrightError, match="cannot be written"):
             check_writable(bad)
 

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import attention, emulate, house, ladder, tune
+from . import attention, emulate, explain, house, ladder, tune
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help="GEMM and attention kernels for NVIDIA GPUs, rung by rung; on a GPU, or on the emulator without one.",
@@ -28,7 +28,7 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 ladder.app.command(epilog=attention.EXAMPLE)(attention.attention)
 app.add_typer(ladder.app, name="ladder")
 app.command(epilog=emulate.EXAMPLE)(emulate.emulate)
-app.command(epilog="Example:  tilewright explain --m 4096 --n 4096 --k 64 --layout nt --gpu A100")(ladder.explain)
+app.command(epilog=explain.EXAMPLE)(explain.explain)
 app.command(epilog=tune.EXAMPLES)(tune.tune)
 app.command(epilog="Example:  tilewright doctor --json report.json")(house.doctor)
 app.add_typer(house.cache_app, name="cache")

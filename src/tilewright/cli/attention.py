@@ -9,7 +9,7 @@ import typer
 from ..gpus import DEFAULT_GPU, find_gpu
 from .climb import begin, keep, show_emulated, why_no_gpu
 from .console import Progress, console
-from .ladder import Json
+from .options import Json, read_dtype
 
 if TYPE_CHECKING:
     from ..attn.problem import AttentionProblem
@@ -34,7 +34,7 @@ def attention(
     batch: Annotated[int | None, typer.Option(help=f"Batch entries. {_default('batch')}")] = None,
     d_head: Annotated[int, typer.Option(help="Elements of a row: 32, 64, 96, 128, 192 or 256.")] = 128,
     causal: Annotated[bool, typer.Option("--causal", help="A query sees no later key.")] = False,
-    dtype: Annotated[str, typer.Option(help="bf16 or f16.")] = "bf16",
+    dtype: Annotated[str, typer.Option(help="bf16 or f16.", callback=read_dtype)] = "bf16",
     rungs: Annotated[str | None, typer.Option(help="Such as a05..a09 or a01,a16. Default: all.")] = None,
     gpu: Annotated[str, typer.Option(help="Without a GPU: the one whose limits apply.")] = DEFAULT_GPU,
     emulator: Annotated[bool, typer.Option("--emulator", help="Use the emulator although there is a GPU.")] = False,
@@ -44,6 +44,7 @@ def attention(
     """Climb the attention rungs: each is checked against float64, then timed on a GPU or counted on the emulator."""
     from ..attn.problem import AttentionProblem
     from ..lab.attention import AttentionStep, select_attention_rungs
+    from ..lab.record import json_result
 
     chosen, named = select_attention_rungs(rungs), find_gpu(gpu)
     no_gpu = "asked for" if emulator else why_no_gpu()
@@ -53,15 +54,16 @@ def attention(
     problem = AttentionProblem.dense(
         extents["batch"], extents["heads"], extents["seqlen"], extents["seqlen"], d_head, dtype=dtype, is_causal=causal
     )
-    begin(no_gpu, emulator, json_file)
-    if no_gpu:
-        arch = named.arch
-    else:
-        from ..jit.device import device
+    with json_result(json_file) as write:
+        begin(no_gpu, emulator)
+        if no_gpu:
+            arch = named.arch
+        else:
+            from ..jit.device import device
 
-        arch = device(0).arch
-    steps = [AttentionStep(rung, rung.default(problem, arch), problem) for rung in chosen]
-    keep(_climb_emulator(steps, named) if no_gpu else _climb_gpu(steps, seconds), json_file)
+            arch = device(0).arch
+        steps = [AttentionStep(rung, rung.default(problem, arch), problem) for rung in chosen]
+        keep(_climb_emulator(steps, named) if no_gpu else _climb_gpu(steps, seconds), write)
 
 
 def _title(problem: AttentionProblem) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -27,12 +26,8 @@ def why_no_gpu() -> str:
     return "" if gpu_available() else "The CUDA driver sees no GPU"
 
 
-def begin(no_gpu: str, asked_for: bool, json_file: Path | None) -> None:
-    """Before the work: say why it is the emulator's, unless that was asked for, and that the records can be written."""
-    if json_file is not None:
-        from ..lab.record import check_writable
-
-        check_writable(json_file)
+def begin(no_gpu: str, asked_for: bool) -> None:
+    """Say why the emulator runs the rungs, unless it was asked for."""
     if no_gpu and not asked_for:
         print(f"{no_gpu}: every rung runs on the emulator, which knows what a kernel does but no times.")
 
@@ -56,13 +51,11 @@ def show_emulated(
     return records
 
 
-def keep(records: Sequence[dict[str, Any]], json_file: Path | None) -> None:
-    """Write the records where asked, and name what is wrong. Raises typer.Exit(1) when anything is."""
-    from ..lab.record import went_wrong, who, write_json
+def keep(records: Sequence[dict[str, Any]], write: Callable[[Any], None]) -> None:
+    """Hand the records to `write`, and name what is wrong. Raises typer.Exit(1) when anything is."""
+    from ..lab.record import went_wrong, who
 
-    if json_file is not None:
-        write_json(json_file, records)
-        note(f"{len(records)} records in {json_file}")
+    write(records)
     wrong = [record for record in records if went_wrong(record)]
     for record in wrong:
         note(f"WRONG: {who(record)}: {record['result']['reason']}")

@@ -10,6 +10,7 @@ import typer
 from ..errors import EmulatorFault, InvalidOperand
 from ..gpus import DEFAULT_GPU
 from .console import Progress, console, note
+from .options import Json
 
 if TYPE_CHECKING:
     from ..emu import Counters
@@ -40,45 +41,40 @@ def emulate(
     save_args: Annotated[
         Path | None, typer.Option(help="Write the buffers afterwards to this folder, as argN.npy.", metavar="DIR")
     ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write counters, or the fault, to this file.", metavar="FILE")
-    ] = None,
+    json_file: Json = None,
 ) -> None:
     """Run your own kernel on the emulator: a fault says what, on which line, in which block, warp and lanes."""
     from ..emu import emulate as run
-    from ..lab.record import check_writable, save_array, write_json
+    from ..lab.record import json_result, save_array
 
     shapes = triple("grid", grid), triple("block", block)
-    if json_file is not None:
-        check_writable(json_file)
     arguments, fault = list(arg or ()), None
-    with Progress(1.0) as progress:
+    with json_result(json_file) as write:
+        with Progress(1.0) as progress:
 
-        def show(done: int, total: int) -> None:
-            progress.show(done / total, f"{done} of {total} blocks")
+            def show(done: int, total: int) -> None:
+                progress.show(done / total, f"{done} of {total} blocks")
 
-        try:
-            result = run(
-                file, entry, *shapes, arguments, gpu=gpu, shared_bytes=shared_bytes, include=tuple(include or ()),
-                seed=seed, limit=limit, progress=show,
-            )  # fmt: skip
-        except EmulatorFault as error:
-            fault = error
-    if fault is not None:
-        note(f"FAULT: {fault}")
-        if json_file is not None:
-            write_json(json_file, {"fault": fault.hazard.to_dict()})
-        raise typer.Exit(1)
-    if result.printed:
-        print(result.printed, end="" if result.printed.endswith("\n") else "\n")
-    print_counters(result.counters)
-    if save_args is not None:
-        places = [number for number, text in enumerate(arguments) if "[" in text.partition("=")[0]]
-        for number, array in zip(places, result.arrays, strict=True):
-            save_array(save_args / f"arg{number}.npy", array)
-        note(f"{len(places)} arrays in {save_args}")
-    if json_file is not None:
-        write_json(json_file, {"fault": None, "counters": result.counters.to_dict()})
+            try:
+                result = run(
+                    file, entry, *shapes, arguments, gpu=gpu, shared_bytes=shared_bytes, include=tuple(include or ()),
+                    seed=seed, limit=limit, progress=show,
+                )  # fmt: skip
+            except EmulatorFault as error:
+                fault = error
+        if fault is not None:
+            note(f"FAULT: {fault}")
+            write({"fault": fault.hazard.to_dict()})
+            raise typer.Exit(1)
+        if result.printed:
+            print(result.printed, end="" if result.printed.endswith("\n") else "\n")
+        print_counters(result.counters)
+        if save_args is not None:
+            places = [number for number, text in enumerate(arguments) if "[" in text.partition("=")[0]]
+            for number, array in zip(places, result.arrays, strict=True):
+                save_array(save_args / f"arg{number}.npy", array)
+            note(f"{len(places)} arrays in {save_args}")
+        write({"fault": None, "counters": result.counters.to_dict()})
 
 
 def triple(name: str, text: str) -> tuple[int, int, int]:

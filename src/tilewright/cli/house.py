@@ -8,15 +8,12 @@ from typing import Annotated
 import typer
 
 from .console import Progress, console, note
+from .options import Json
 
 cache_app = typer.Typer(no_args_is_help=True, help="The cache of compiled kernels.")
 
 
-def doctor(
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the findings to this file.", metavar="FILE")
-    ] = None,
-) -> None:
+def doctor(json_file: Json = None) -> None:
     """Say what was found here, what is missing, and how to get it."""
     from dataclasses import asdict
 
@@ -24,29 +21,31 @@ def doctor(
     from rich.text import Text
 
     from ..lab.doctor import examine
-    from ..lab.record import check_writable, write_json
+    from ..lab.record import json_result
 
-    if json_file is not None:
-        check_writable(json_file)
-    findings = examine()
-    table = Table(box=None, padding=(0, 1), pad_edge=False, show_header=False)
-    for finding in findings:
-        mark = Text("yes", "green") if finding.found else Text("no", "red" if finding.required else "yellow")
-        table.add_row(mark, finding.name, Text("\n".join(filter(None, (finding.detail, finding.advice)))))
-    console().print(table)
-    if json_file is not None:
-        write_json(json_file, [asdict(finding) for finding in findings])
+    with json_result(json_file) as write:
+        findings = examine()
+        table = Table(box=None, padding=(0, 1), pad_edge=False, show_header=False)
+        for finding in findings:
+            mark = Text("yes", "green") if finding.found else Text("no", "red" if finding.required else "yellow")
+            table.add_row(mark, finding.name, Text("\n".join(filter(None, (finding.detail, finding.advice)))))
+        console().print(table)
+        write([asdict(finding) for finding in findings])
     if any(not finding.found and finding.required for finding in findings):
         raise typer.Exit(1)
 
 
 @cache_app.command("info", epilog="Example:  tilewright cache info")
-def cache_info() -> None:
-    """Where the cache is, how many kernels it holds, how large it is."""
+def cache_info(json_file: Json = None) -> None:
+    """Say where the cache is, how many kernels it holds, how large it is."""
     from ..jit.compile import kernel_cache
+    from ..lab.record import json_result
 
-    cache = kernel_cache()
-    print(f"{cache.folder}: {len(cache.keys())} kernels, {cache.size() / 1e6:.1f} MB")
+    with json_result(json_file) as write:
+        cache = kernel_cache()
+        kernels, size = len(cache.keys()), cache.size()
+        print(f"{cache.folder}: {kernels} kernels, {size / 1e6:.1f} MB")
+        write({"folder": str(cache.folder), "kernels": kernels, "bytes": size})
 
 
 @cache_app.command("clear", epilog="Example:  tilewright cache clear")
@@ -98,21 +97,25 @@ def report(
         bool, typer.Option("--write/--check", help="Make the tables of README.md and docs/*.md anew, or only compare.")
     ] = False,
     root: Annotated[Path, typer.Option(help="Folder that holds README.md, docs and benchmarks/results.")] = Path("."),
+    json_file: Json = None,
 ) -> None:
     """Compare the tables in README and docs with the records, or make them anew with --write."""
-    from ..lab.record import write_text
+    from ..lab.record import json_result, write_text
     from ..report.tables import fill, pages_of
 
-    pages = pages_of(root)
-    made = {page: fill(page.read_text(encoding="utf-8"), root / "benchmarks" / "results") for page in pages}
-    stale = [page for page, text in made.items() if text != page.read_text(encoding="utf-8")]
-    shown = ", ".join(map(str, stale))
-    if write:
-        for page in stale:
-            write_text(page, made[page])
-        print(f"written: {shown}" if stale else "nothing to write: all tables agree with the records")
-    elif stale:
-        note(f"out of date: {shown}. Run: tilewright report --write")
-        raise typer.Exit(1)
-    else:
-        print(f"all tables in {len(pages)} pages agree with the records")
+    with json_result(json_file) as result:
+        pages = pages_of(root)
+        made = {page: fill(page.read_text(encoding="utf-8"), root / "benchmarks" / "results") for page in pages}
+        stale = [page for page, text in made.items() if text != page.read_text(encoding="utf-8")]
+        shown = ", ".join(map(str, stale))
+        if write:
+            for page in stale:
+                write_text(page, made[page])
+        result({"pages": list(map(str, pages)), "out_of_date": list(map(str, stale)), "written": write})
+        if write:
+            print(f"written: {shown}" if stale else "nothing to write: all tables agree with the records")
+        elif stale:
+            note(f"out of date: {shown}. Run: tilewright report --write")
+            raise typer.Exit(1)
+        else:
+            print(f"all tables in {len(pages)} pages agree with the records")

@@ -1,9 +1,8 @@
-"""`tilewright ladder gemm` climbs; `tilewright explain` says what one product would run, and why."""
+"""`tilewright ladder gemm` climbs the GEMM rungs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +11,7 @@ from ..errors import InvalidOperand
 from ..gpus import DEFAULT_GPU, Gpu, find_gpu
 from .climb import begin, keep, show_emulated, why_no_gpu
 from .console import Progress, console, note
+from .options import Dtype, Json, Layout, Precision
 
 if TYPE_CHECKING:
     from ..gemm.problem import GemmProblem
@@ -24,12 +24,6 @@ EMULATOR_SIZE = 256
 GPU_SIZE = 4096
 LONG_S = 60.0
 
-Layout = Annotated[str, typer.Option(help="A then B: n row-major, t transposed in memory.")]
-Dtype = Annotated[str, typer.Option(help="Type of the operands.")]
-OutDtype = Annotated[str | None, typer.Option(help="Type of the result. Default: the operands'.")]
-Precision = Annotated[str, typer.Option(help="Of f32 operands: ieee, tf32 or fp32x3 (docs/precision.md).")]
-Json = Annotated[Path | None, typer.Option("--json", help="Write the records to this file.", metavar="FILE")]
-
 
 @app.command(
     "gemm",
@@ -40,9 +34,9 @@ def gemm(
     size: Annotated[
         int | None, typer.Option(help=f"m = n = k. Default {GPU_SIZE}, on the emulator {EMULATOR_SIZE}.")
     ] = None,
-    m: Annotated[int | None, typer.Option(help="Rows of the result.")] = None,
-    n: Annotated[int | None, typer.Option(help="Columns of the result.")] = None,
-    k: Annotated[int | None, typer.Option(help="Length of the sums.")] = None,
+    m: Annotated[int | None, typer.Option("--m", "-m", help="Rows of the result.")] = None,
+    n: Annotated[int | None, typer.Option("--n", "-n", help="Columns of the result.")] = None,
+    k: Annotated[int | None, typer.Option("--k", "-k", help="Length of the sums.")] = None,
     dtype: Dtype = "f32",
     precision: Precision = "ieee",
     layout: Layout = "nn",
@@ -57,6 +51,7 @@ def gemm(
     from ..jit.device import device
     from ..lab.ladder import Step
     from ..lab.peers import select_peers
+    from ..lab.record import json_result
     from ..lab.suite import select_rungs
     from ..plan.plan import plan_for
 
@@ -70,8 +65,9 @@ def gemm(
     steps = [
         Step(rung, plan_for(problem, where, rung.id).config, problem) for rung in select_rungs(rungs, dtype, precision)
     ]
-    begin(no_gpu, emulator, json_file)
-    keep(climb_emulator(steps, named) if no_gpu else climb_gpu(steps, seconds, others), json_file)
+    with json_result(json_file) as write:
+        begin(no_gpu, emulator)
+        keep(climb_emulator(steps, named) if no_gpu else climb_gpu(steps, seconds, others), write)
 
 
 def dense_problem(
@@ -126,25 +122,3 @@ def climb_emulator(steps: list[Step], gpu: Gpu) -> list[dict[str, Any]]:
         )
     executed = EXECUTED if problem.kind == "f32" else EXECUTED_TENSOR
     return show_emulated(_title(problem), steps, gpu, executed, "emulator-ladder")
-
-
-def explain(
-    m: Annotated[int, typer.Option(help="Rows of the result.")],
-    n: Annotated[int, typer.Option(help="Columns of the result.")],
-    k: Annotated[int, typer.Option(help="Length of the sums.")],
-    layout: Layout = "nn",
-    dtype: Dtype = "f32",
-    out_dtype: OutDtype = None,
-    precision: Precision = "ieee",
-    batch: Annotated[int, typer.Option(help="How many such products.")] = 1,
-    rung: Annotated[str | None, typer.Option(help="A rung to run instead of the plan's choice.")] = None,
-    gpu: Annotated[str, typer.Option(help="The GPU to plan for.")] = DEFAULT_GPU,
-    compiled: Annotated[bool, typer.Option("--compile", help="Compile it too: registers and spills.")] = False,
-) -> None:
-    """Say which rung and config would run a product, why, and what was refused."""
-    from ..gemm.explain import explain_problem
-    from ..gemm.rungs.simt import find_rung
-
-    chosen = find_rung(rung).id if rung is not None else None
-    problem = dense_problem((m, n, k, batch), layout, dtype, precision, out_dtype)
-    print(explain_problem(problem, find_gpu(gpu), "named with --gpu", chosen, compile=compiled))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,13 +15,15 @@ from ..errors import CacheError, InvalidOperand, TilewrightError
 from ..gpus import DEFAULT_GPU, GPUS, Gpu, find_gpu
 from .climb import why_no_gpu
 from .console import Progress, console, note
-from .ladder import OutDtype, dense_problem
+from .ladder import dense_problem
+from .options import Json, OutDtype, read_dtype
 
 if TYPE_CHECKING:
     from ..attn.problem import AttentionProblem
     from ..gemm.problem import GemmProblem
     from ..gemm.rung import Rung
     from ..gemm.space import Space
+    from ..plan.entries import AnyEntry
     from ..plan.store import Store
     from ..tuning.run import Tuned
 
@@ -45,7 +48,8 @@ def tune(
     ] = "",
     causal: Annotated[bool, typer.Option("--causal", help="Attention in which a query sees no later key.")] = False,
     dtype: Annotated[
-        str | None, typer.Option(help="Types of the operands, with commas. Default: f32, for attention bf16.")
+        str | None,
+        typer.Option(help="Types of the operands, with commas. Default: f32, for attention bf16.", callback=read_dtype),
     ] = None,
     out_dtype: OutDtype = None,
     precision: Annotated[str, typer.Option(help="Of f32 operands: ieee, tf32 or fp32x3.")] = "ieee",
@@ -79,6 +83,7 @@ def tune(
     merge_file: Annotated[
         Path | None, typer.Option("--merge", help="Take over a file's results where they are newer.", metavar="FILE")
     ] = None,
+    json_file: Json = None,
 ) -> None:
     """Measure which kernel is fastest for each shape on this GPU, and keep the results for matmul and attention."""
     named = find_gpu(gpu)
@@ -106,22 +111,26 @@ def tune(
         from ..lab.record import check_writable
 
         check_writable(export)  # before the work, not after it
-    for path, replace in ((import_file, True), (merge_file, False)):
-        if path is not None:
-            _take_over(path, replace)
-    failed = 0
-    if dry_run:
-        for problem in problems:
-            _print_space(kind.name(problem), kind.explore(problem, _gpu_here() or named), (_gpu_here() or named).name)
-    elif problems:
-        if reason := why_no_gpu():
-            raise TilewrightError(f"{reason}: tuning measures. --dry-run prints what would be tried.")
-        failed = _tune(kind, problems, seconds, jobs, again)
-    if listed:
-        _print_stores()
-    if export is not None:
-        _export(export, _store(named))
-    if failed:
+    from ..lab.record import json_result
+
+    with json_result(json_file) as write:
+        for path, replace in ((import_file, True), (merge_file, False)):
+            if path is not None:
+                _take_over(path, replace)
+        told: dict[str, Any] = {}
+        if dry_run:
+            where = _gpu_here() or named
+            told["candidates"] = [_show_space(kind.name(p), kind.explore(p, where), where.name) for p in problems]
+        elif problems:
+            if reason := why_no_gpu():
+                raise TilewrightError(f"{reason}: tuning measures. --dry-run prints what would be tried.")
+            told["tuned"] = _tune(kind, problems, seconds, jobs, again)
+        if listed:
+            told["stores"] = _show_stores()
+        if export is not None:
+            _export(export, _store(named))
+        write(told)
+    if any(not tuned["candidates"] for tuned in told.get("tuned", ())):
         raise typer.Exit(1)
 
 
@@ -245,9 +254,11 @@ def _store(named: Gpu) -> Store:
     return store_of(_gpu_here() or named)
 
 
-def _tune(kind: _Products | _Attention, problems: list[Any], seconds: float, jobs: int | None, again: bool) -> int:
-    """Tune and print; the number of problems for which nothing could be measured."""
-    failed = 0
+def _tune(
+    kind: _Products | _Attention, problems: list[Any], seconds: float, jobs: int | None, again: bool
+) -> list[dict[str, Any]]:
+    """Tune and print; what was found for each problem as data, with no candidates where nothing could be measured."""
+    told = []
     by_dtype: dict[str, list[Any]] = {}
     for problem in problems:
         by_dtype.setdefault(problem.dtype, []).append(problem)
@@ -263,16 +274,33 @@ def _tune(kind: _Products | _Attention, problems: list[Any], seconds: float, job
                     note(f"  {tuned.space}")
                 for failure in tuned.entry.failed if tuned.space is not None else ():
                     note(f"  {failure.kind}: {failure.rung} {failure.config}: {failure.reason}")
-                failed += not tuned.entry.timed
+                told.append(_entry_data(tuned.entry) | {"problem": tuned.name, "measured": tuned.space is not None})
             done += len(same)
-    return failed
+    return told
+
+
+def _entry_data(entry: AnyEntry) -> dict[str, Any]:
+    """A tuning result as plain data for JSON: the candidates are in order, the fastest first."""
+    return {
+        "class": entry.key,
+        "shape": list(entry.shape),
+        "epilogue": entry.epilogue,
+        "finished": entry.finished,
+        "when": entry.when,
+        "candidates": [
+            {"rung": timed.rung, "config": str(timed.config), "packs": list(timed.packs), "us": timed.ms * 1e3}
+            for timed in entry.timed
+        ],
+        "failed": [asdict(failure) for failure in entry.failed],
+    }
 
 
 def _show(progress: Progress, before: int, number: int, text: str) -> None:
     progress.show(before + number, text)
 
 
-def _print_space(name: str, space: Space[Any], gpu: str) -> None:
+def _show_space(name: str, space: Space[Any], gpu: str) -> dict[str, Any]:
+    """Print the candidates of a problem; the same as data."""
     from rich.table import Table
 
     table = Table(
@@ -292,9 +320,20 @@ def _print_space(name: str, space: Space[Any], gpu: str) -> None:
         )  # fmt: skip
     console().print(table)
     console().print(str(space), markup=False)
+    return {
+        "problem": name,
+        "gpu": gpu,
+        "considered": space.considered,
+        "put_aside": space.pruned,
+        "kept": [
+            {"rung": candidate.rung.id, "config": candidate.text, "prediction": candidate.prediction._asdict()}
+            for candidate in space.kept
+        ],
+    }
 
 
-def _print_stores() -> None:
+def _show_stores() -> list[dict[str, Any]]:
+    """Print what the stores hold; the same as data."""
     from ..plan.entries import decode_named
     from ..plan.store import default_folder, stored_files
     from ..plan.tables import shipped
@@ -302,6 +341,7 @@ def _print_stores() -> None:
     files = stored_files()
     if not files:
         print(f"nothing has been tuned here: there is no store in {default_folder()}")
+    told: list[dict[str, Any]] = []
     for path in files:
         try:
             table, gpu, driver = decode_named(path.read_bytes())
@@ -309,6 +349,8 @@ def _print_stores() -> None:
             note(f"{path}: {error}")
             continue
         print(f"{path}: {len(table)} problems tuned on {gpu}, {driver}")
+        entries = [_entry_data(entry) for _, entry in sorted(table.items())]
+        told.append({"file": str(path), "gpu": gpu, "driver": driver, "problems": len(table), "entries": entries})
         for key, entry in sorted(table.items()):
             best = entry.best
             state = "" if entry.finished else ", stopped early"
@@ -317,6 +359,8 @@ def _print_stores() -> None:
     for name in GPUS:
         if ships := shipped(name):
             print(f"shipped with the package: {len(ships)} problems tuned on {name}")
+            told.append({"file": None, "gpu": name, "driver": None, "problems": len(ships), "entries": []})
+    return told
 
 
 def _take_over(path: Path, replace: bool) -> None:

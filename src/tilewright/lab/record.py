@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import fcntl
 import io
 import json
 import os
 import platform
+import re
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +41,35 @@ def _unwritable(path: Path, error: OSError) -> TilewrightError:
     return TilewrightError(f"{path} cannot be written ({error}). Choose another place.")
 
 
+def descriptor_of(path: Path) -> int | None:
+    """The number of the open file that a path stands for, such as 1 for /dev/stdout; None for any other path."""
+    for _ in range(_MOST_LINKS):
+        if match := _DESCRIPTOR.fullmatch(os.path.abspath(path)):
+            return int(match[1])
+        if not path.is_symlink():
+            break
+        path = path.parent / os.readlink(path)
+    return None
+
+
+_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})")
+_MOST_LINKS = 40
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Write beside `path` and rename: a reader sees the old file or the new one, never a part.
 
-    Makes the folder if it is not there. A link stays one, and a device or pipe is written to. Raises TilewrightError
-    when it cannot be written.
+    Makes the folder if it is not there. A link stays one. A device, a pipe or an open file (/dev/fd/3) is written to
+    and never replaced. Raises TilewrightError when it cannot be written.
     """
     temporary = None
     try:
-        path = path.resolve()
-        if path.exists() and not path.is_file() and not path.is_dir():
-            with open(path, "wb", buffering=0) as device:
-                device.write(data)
+        number = descriptor_of(path)
+        if number is not None or (path.exists() and not path.is_file() and not path.is_dir()):
+            with open(path if number is None else os.dup(number), "wb") as stream:
+                stream.write(data)
             return
+        path = path.resolve()
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         with os.fdopen(handle, "wb") as file:
@@ -70,7 +90,36 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """As write_bytes; not-a-number and infinity are refused (ValueError): JSON has neither."""
-    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+    write_text(path, _as_json(value))
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"
+
+
+@contextmanager
+def json_result(place: str | None) -> Iterator[Callable[[Any], None]]:
+    """Check that `place` can be written, and yield the function that writes a value there as JSON.
+
+    "-" is standard output, and so is /dev/stdout: while the context is open, everything else that is printed goes to
+    standard error. None: the function does nothing. Raises TilewrightError.
+    """
+    if place is None:
+        yield lambda value: None
+    elif place == "-" or descriptor_of(Path(place)) == 1:
+        stream = sys.stdout
+        if stream is None:
+            raise TilewrightError("--json: standard output is closed. Name a file.")
+
+        def write(value: Any) -> None:
+            stream.write(_as_json(value))
+            stream.flush()
+
+        with redirect_stdout(sys.stderr):
+            yield write
+    else:
+        check_writable(Path(place))
+        yield lambda value: write_json(Path(place), value)
 
 
 def save_array(path: Path, array: np.ndarray) -> None:
@@ -81,14 +130,20 @@ def save_array(path: Path, array: np.ndarray) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise TilewrightError now if `path` could not be written later: better before the work than after it."""
+    """Raise TilewrightError now if a file `path` could not be written later: better before the work than after it."""
     try:
+        number = descriptor_of(path)
+        if number is not None:
+            if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+                raise PermissionError("it is open for reading only")
+            return
         if path.is_dir():
             raise IsADirectoryError("it is a folder")
         if path.exists() and not path.is_file():
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
+        if not path.parent.exists():
+            raise FileNotFoundError(f"there is no folder {path.parent}")
+        with tempfile.TemporaryFile(dir=path.resolve().parent):
             pass
     except OSError as error:
         raise _unwritable(path, error) from error
