@@ -1,4 +1,4 @@
-"""Functions for `tilewright.matmul(a, b, epilogue=...)`: what an expression is made of beside Python's arithmetic.
+"""Functions for `tilewright.matmul(a, b, epilogue=...)`: what an expression is made of besides Python's arithmetic.
 
     from tilewright.epilogue import silu
     out = tw.matmul(a, b, epilogue=lambda acc, bias, r: silu(acc + bias) * r, bias=bias, r=r)
@@ -11,7 +11,22 @@ it. Division is within 2 ulp; sums and products may be fused, which rounds once 
 
 from __future__ import annotations
 
-from .functions import erf, exp, gelu, gelu_tanh, log, maximum, minimum, relu, rsqrt, sigmoid, silu, sqrt, tanh, where
+from .functions import FUNCTIONS
+
+erf = FUNCTIONS["erf"]
+exp = FUNCTIONS["exp"]
+gelu = FUNCTIONS["gelu"]
+gelu_tanh = FUNCTIONS["gelu_tanh"]
+log = FUNCTIONS["log"]
+maximum = FUNCTIONS["maximum"]
+minimum = FUNCTIONS["minimum"]
+relu = FUNCTIONS["relu"]
+rsqrt = FUNCTIONS["rsqrt"]
+sigmoid = FUNCTIONS["sigmoid"]
+silu = FUNCTIONS["silu"]
+sqrt = FUNCTIONS["sqrt"]
+tanh = FUNCTIONS["tanh"]
+where = FUNCTIONS["where"]
 
 __all__ = [
     "erf", "exp", "gelu", "gelu_tanh", "log", "maximum", "minimum", "relu", "rsqrt", "sigmoid", "silu", "sqrt", "tanh",

@@ -7,24 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import InvalidEpilogue
+from .ops import OPS
 from .trace import BOOL, FLOAT, INT, Graph, Node, Traced
 
 _CPP_TYPES = {FLOAT: "float", INT: "long long", BOOL: "bool"}
 
-_FORMS = {
-    **{op: f"{{}} {op} {{}}" for op in ("+", "-", "*", "<", "<=", ">", ">=", "==", "!=")},
-    "//": "fused_quotient({}, {})", "%": "fused_remainder({}, {})", "&": "{} && {}", "|": "{} || {}", "~": "!{}",
-    "negative": "-{}", "abs": "fabsf({})", "to_float": "static_cast<float>({})", "where": "{} ? {} : {}",
-    "exp": "fused_exp({})", "log": "logf({})", "sqrt": "sqrtf({})", "rsqrt": "rsqrtf({})", "tanh": "tanhf({})",
-    "erf": "erff({})",
-    "sigmoid": "fused_sigmoid({})", "silu": "fused_silu({})", "relu": "fused_relu({})", "gelu": "fused_gelu({})",
-    "gelu_tanh": "fused_gelu_tanh({})", "maximum": "fused_max({}, {})", "minimum": "fused_min({}, {})",
-}  # fmt: skip
-"""Operations in C++ (cuda/tile/fused_math.cuh)."""
-
-_INFIX = frozenset(("+", "-", "*", "/", "//", "%", "<", "<=", ">", ">=", "==", "!=", "&", "|"))
 _LONGEST = 160
-"""Characters of a description; a part that grows longer is told as "..."."""
+"""Characters of a description; a part that grows longer is written as "..."."""
 
 
 def literal(node: Node, suffix: str = "ll") -> str:
@@ -124,7 +113,7 @@ def statements(
         elif node.op == "/":
             text = _division(graph, node, *args)
         else:
-            text = _FORMS[node.op].format(*args)
+            text = OPS[node.op].cuda.format(*args)
         names[number] = f"t{number}"
         kind = "int" if number in short else _CPP_TYPES[node.kind]
         lines.append(f"const {kind} t{number} = {text};")
@@ -133,7 +122,7 @@ def statements(
 
 
 def describe(graph: Graph, result: Traced) -> str:
-    """The expression as Python would write it; long parts are left out."""
+    """The expression as Python would write it; long parts are omitted."""
     texts: list[str] = []
     for node in graph.nodes:
         args = [texts[arg] for arg in node.args]
@@ -145,7 +134,7 @@ def describe(graph: Graph, result: Traced) -> str:
             text = node.value
         elif node.op == "to_float":
             text = args[0]
-        elif node.op in _INFIX:
+        elif len(args) == 2 and not node.op.isidentifier():
             text = f"({args[0]} {node.op} {args[1]})"
         elif node.op in ("negative", "~"):
             text = f"{'-' if node.op == 'negative' else '~'}{args[0]}"

@@ -14,7 +14,8 @@ import numpy as np
 
 from ..errors import InvalidEpilogue
 from .codegen import Expression, finish
-from .functions import ACTIVATIONS, UFUNCS
+from .functions import ACTIVATIONS, function_of
+from .ops import OPS, of_numpy
 from .recorded import Recorded, write
 from .trace import FLOAT, INT, Graph, Node, Traced, as_float, as_traced
 
@@ -115,11 +116,12 @@ def call_with_symbols(
 
 def _as_function(ufunc: np.ufunc) -> Callable[..., Any]:
     """What is traced for a function of NumPy's. Raises InvalidEpilogue where there is nothing like it."""
-    if ufunc.__name__ not in UFUNCS:
+    name = of_numpy(ufunc)
+    if name is None:
         raise InvalidEpilogue(
             f"epilogue: np.{ufunc.__name__} cannot be traced. Use the functions of tilewright.epilogue."
         )
-    return UFUNCS[ufunc.__name__]
+    return function_of(OPS[name])
 
 
 def _title(function: Callable[..., Any]) -> str:

@@ -1,6 +1,6 @@
-"""A traced expression in interval arithmetic (cuda/tile/range.cuh): what a kernel's fp32 result of it may be.
+"""A traced expression in interval arithmetic (cuda/tile/range.cuh): the range of a kernel's possible fp32 results.
 
-Written from the operations, not from the text that kernels compile, so that a mistake in that is no excuse.
+Made from the operations, not from the text that kernels compile, so that a mistake in that text shows.
 """
 
 from __future__ import annotations
@@ -8,30 +8,22 @@ from __future__ import annotations
 from ..errors import InvalidEpilogue
 from ..gemm.problem import INDEX, ITEM_BYTES, Epilogue, GemmProblem
 from .codegen import literal
+from .ops import OPS
 from .packing import HEADER, args_struct, held_as, read_operand
 from .trace import BOOL, FLOAT, INT, Node
 
 _TYPES = {FLOAT: "Range", INT: "Whole", BOOL: "Truth"}
 _EXACTLY = {FLOAT: "exactly", INT: "exactly_whole", BOOL: "certainly"}
-_FORMS = {
-    **{op: f"{{}} {op} {{}}" for op in ("+", "-", "*", "/", "<", "<=", ">", ">=", "==", "!=")},
-    **{op: f"range_{op}({{}})" for op in (
-        "exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "silu", "relu", "gelu", "gelu_tanh", "abs",
-    )},
-    "maximum": "range_max({}, {})", "minimum": "range_min({}, {})", "negative": "-{}", "~": "!{}",
-    "&": "both({}, {})", "|": "either({}, {})", "where": "choose({}, {}, {})", "to_float": "to_range({})",
-    "//": "quotient({}, {})", "%": "remainder_of({}, {})",
-}  # fmt: skip
 
 
 def range_headers(problem: GemmProblem) -> dict[str, str]:
-    """The text that takes the place of cuda/gemm/fused.cuh where ranges are made. Without an epilogue they stay as
-    they are. Raises InvalidEpilogue for one of which only the code is known."""
+    """Return the text that replaces cuda/gemm/fused.cuh in the kernel that checks ranges. Without an epilogue a range
+    stays as it is. Raises InvalidEpilogue for an epilogue of which only the code is known."""
     epilogue = problem.epilogue or Epilogue("acc", "")
     if problem.epilogue is not None and not epilogue.nodes:
         raise InvalidEpilogue(
             f"{epilogue.description}: only its code is known, so no result can be verified. Let matmul's arguments "
-            "make it, or leave verify away."
+            "make it, or omit verify."
         )
     reads = [
         f"{held_as(operand, problem, vectors=False)} in{number}; {read_operand(number, operand)}"
@@ -79,4 +71,4 @@ def _text(node: Node, names: list[str], epilogue: Epilogue, places: dict[str, in
         if epilogue.operands[number].dtype == INDEX:
             return f"exactly_whole(in{number})"
         return f"exactly(in{number}[0])"
-    return _FORMS[node.op].format(*(names[arg] for arg in node.args))
+    return OPS[node.op].range.format(*(names[arg] for arg in node.args))

@@ -7,12 +7,14 @@ import math
 import numbers
 import struct
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import InvalidEpilogue
+from .ops import CHOSEN, COMPARED, NUMBERS, OPS, TRUTHS, WHOLE, of_numpy
 
 FLOAT, INT, BOOL = "float", "int", "bool"
 """Kinds of values: fp32; 64-bit integers, which indices and their sums are; truth values."""
@@ -21,7 +23,6 @@ PASS_OPERANDS = (
     "Arrays come in as operands: name a parameter of the function and pass it, epilogue=lambda acc, x: ..., x=x."
 )
 
-_HERE = str(Path(__file__).parent)
 _PACKAGE = str(Path(__file__).parents[1])
 
 
@@ -114,46 +115,44 @@ def as_float(value: Traced, what: str) -> Traced:
     return value.graph.add(Node("to_float", FLOAT, (value.number,)))
 
 
-def operation(op: str, *values: Any) -> Traced:
-    """A float operation on what may be traced, integers or floats."""
+def apply(name: str, *values: Any) -> Traced:
+    """Note an operation of the table on what is traced, or numbers. Raises InvalidEpilogue for what it cannot take."""
     graph = next((value.graph for value in values if isinstance(value, Traced)), None)
     if graph is None:
-        raise refuse(f"{op} got no traced value", "Outside an epilogue use the functions of your array library.")
-    args = [as_float(as_traced(graph, value, op), op) for value in values]
-    return graph.add(Node(op, FLOAT, tuple(arg.number for arg in args)))
+        raise refuse(f"{name} got no traced value", "Outside an epilogue use the functions of your array library.")
+    takes = OPS[name].takes
+    if takes == WHOLE:
+        return _of_whole(graph, name, *values)
+    args = [as_traced(graph, value, name) for value in values]
+    kinds = {arg.kind for arg in args}
+    if takes == TRUTHS:
+        if kinds != {BOOL}:
+            raise refuse(f"{name} joins truth values", "Compare first: (acc > 0) & (row < 8). Bits: (i // 2) % 2.")
+        return _note(graph, name, BOOL, args)
+    if takes == CHOSEN:
+        return _chosen(graph, name, *args)
+    if takes in (NUMBERS, COMPARED) and kinds == {INT}:
+        return _note(graph, name, INT if takes == NUMBERS else BOOL, args)
+    return _note(graph, name, BOOL if takes == COMPARED else FLOAT, [as_float(arg, name) for arg in args])
 
 
-def arithmetic(op: str, left: Any, right: Any) -> Traced:
-    """+ - *: of two integers an integer, else of two floats a float."""
-    graph = left.graph if isinstance(left, Traced) else right.graph
-    a, b = as_traced(graph, left, op), as_traced(graph, right, op)
-    if a.kind == b.kind == INT:
-        return graph.add(Node(op, INT, (a.number, b.number)))
-    return operation(op, a, b)
+def _note(graph: Graph, name: str, kind: str, args: Sequence[Traced]) -> Traced:
+    return graph.add(Node(name, kind, tuple([arg.number for arg in args])))
 
 
-def whole_division(op: str, left: Any, right: Any) -> Traced:
+def _of_whole(graph: Graph, name: str, left: Any, right: Any) -> Traced:
     """// and % of an index by a positive number: the only divisor whose rounding C and Python agree on."""
     if not (isinstance(left, Traced) and left.kind == INT and isinstance(right, numbers.Integral) and int(right) > 0):
-        raise refuse(f"{op} is for indices and positive integers", "Divide floats by /.")
-    right = left.graph.constant(int(right))
-    return left.graph.add(Node(op, INT, (left.number, right.number)))
+        raise refuse(f"{name} is for indices and positive integers", "Divide floats by /.")
+    return _note(graph, name, INT, (left, graph.constant(int(right))))
 
 
-def comparison(op: str, left: Any, right: Any) -> Traced:
-    graph = left.graph if isinstance(left, Traced) else right.graph
-    a, b = as_traced(graph, left, op), as_traced(graph, right, op)
-    if not a.kind == b.kind == INT:
-        a, b = as_float(a, op), as_float(b, op)
-    return graph.add(Node(op, BOOL, (a.number, b.number)))
-
-
-def logic(op: str, left: Any, right: Any) -> Traced:
-    graph = left.graph if isinstance(left, Traced) else right.graph
-    a, b = as_traced(graph, left, op), as_traced(graph, right, op)
-    if not a.kind == b.kind == BOOL:
-        raise refuse(f"{op} joins truth values", "Compare first: (acc > 0) & (row < 8). Bits: (i // 2) % 2.")
-    return graph.add(Node(op, BOOL, (a.number, b.number)))
+def _chosen(graph: Graph, name: str, condition: Traced, yes: Traced, no: Traced) -> Traced:
+    if condition.kind != BOOL:
+        raise refuse(f"{name}'s first argument is not a condition", f"Compare: {name}(x != 0, a, b).")
+    if yes.kind == no.kind == INT:
+        return _note(graph, name, INT, (condition, yes, no))
+    return _note(graph, name, FLOAT, (condition, as_float(yes, name), as_float(no, name)))
 
 
 def power(base: Traced, exponent: Any) -> Traced:
@@ -162,7 +161,7 @@ def power(base: Traced, exponent: Any) -> Traced:
         raise refuse("the exponent is not a number", "Write a ** b as tilewright.epilogue.exp(b * log(a)).")
     value = float(exponent)
     if value in (0.5, -0.5):
-        return operation("sqrt" if value > 0 else "rsqrt", base)
+        return apply("sqrt" if value > 0 else "rsqrt", base)
     if value != int(value if math.isfinite(value) else 0) or abs(value) > 64:
         raise refuse(
             f"the exponent {exponent!r} is neither whole (up to 64) nor 0.5",
@@ -171,13 +170,13 @@ def power(base: Traced, exponent: Any) -> Traced:
     count, square, result = abs(int(value)), as_float(base, "**"), None
     while count:
         if count % 2:
-            result = square if result is None else operation("*", result, square)
+            result = square if result is None else apply("*", result, square)
         count //= 2
         if count:
-            square = operation("*", square, square)
+            square = apply("*", square, square)
     if result is None:
         return base.graph.constant(1.0)
-    return result if value > 0 else operation("/", 1.0, result)
+    return result if value > 0 else apply("/", 1.0, result)
 
 
 _NO_BRANCH = (
@@ -204,40 +203,40 @@ class Traced:
         return self.node.kind
 
     def __add__(self, other: Any) -> Traced:
-        return arithmetic("+", self, other)
+        return apply("+", self, other)
 
     def __radd__(self, other: Any) -> Traced:
-        return arithmetic("+", other, self)
+        return apply("+", other, self)
 
     def __sub__(self, other: Any) -> Traced:
-        return arithmetic("-", self, other)
+        return apply("-", self, other)
 
     def __rsub__(self, other: Any) -> Traced:
-        return arithmetic("-", other, self)
+        return apply("-", other, self)
 
     def __mul__(self, other: Any) -> Traced:
-        return arithmetic("*", self, other)
+        return apply("*", self, other)
 
     def __rmul__(self, other: Any) -> Traced:
-        return arithmetic("*", other, self)
+        return apply("*", other, self)
 
     def __truediv__(self, other: Any) -> Traced:
-        return operation("/", self, other)
+        return apply("/", self, other)
 
     def __rtruediv__(self, other: Any) -> Traced:
-        return operation("/", other, self)
+        return apply("/", other, self)
 
     def __floordiv__(self, other: Any) -> Traced:
-        return whole_division("//", self, other)
+        return apply("//", self, other)
 
     def __mod__(self, other: Any) -> Traced:
-        return whole_division("%", self, other)
+        return apply("%", self, other)
 
     def __rfloordiv__(self, other: Any) -> Traced:
-        return whole_division("//", other, self)
+        return apply("//", other, self)
 
     def __rmod__(self, other: Any) -> Traced:
-        return whole_division("%", other, self)
+        return apply("%", other, self)
 
     def __pow__(self, other: Any, modulus: Any = None) -> Traced:
         if modulus is not None:
@@ -248,53 +247,53 @@ class Traced:
         base = float(other) if isinstance(other, numbers.Real) else math.nan
         if not 0 < base < math.inf:
             raise refuse(f"the base {other!r} of a traced exponent is no positive number", "Only these have powers.")
-        return operation("exp", operation("*", self, math.log(base)))
+        return apply("exp", apply("*", self, math.log(base)))
 
     def __neg__(self) -> Traced:
         if self.kind == INT:
-            return arithmetic("-", 0, self)
-        return operation("negative", self)
+            return apply("-", 0, self)
+        return apply("negative", self)
 
     def __pos__(self) -> Traced:
         return self
 
     def __abs__(self) -> Traced:
-        return operation("abs", self)
+        return apply("abs", self)
 
     def __lt__(self, other: Any) -> Traced:
-        return comparison("<", self, other)
+        return apply("<", self, other)
 
     def __le__(self, other: Any) -> Traced:
-        return comparison("<=", self, other)
+        return apply("<=", self, other)
 
     def __gt__(self, other: Any) -> Traced:
-        return comparison(">", self, other)
+        return apply(">", self, other)
 
     def __ge__(self, other: Any) -> Traced:
-        return comparison(">=", self, other)
+        return apply(">=", self, other)
 
     def __eq__(self, other: Any) -> Traced:  # type: ignore[override]
-        return comparison("==", self, other)
+        return apply("==", self, other)
 
     def __ne__(self, other: Any) -> Traced:  # type: ignore[override]
-        return comparison("!=", self, other)
+        return apply("!=", self, other)
 
     def __and__(self, other: Any) -> Traced:
-        return logic("&", self, other)
+        return apply("&", self, other)
 
     def __rand__(self, other: Any) -> Traced:
-        return logic("&", other, self)
+        return apply("&", other, self)
 
     def __or__(self, other: Any) -> Traced:
-        return logic("|", self, other)
+        return apply("|", self, other)
 
     def __ror__(self, other: Any) -> Traced:
-        return logic("|", other, self)
+        return apply("|", other, self)
 
     def __invert__(self) -> Traced:
         if self.kind != BOOL:
-            raise refuse("~ of a number", "~ turns a truth value round.")
-        return self.graph.add(Node("~", BOOL, (self.number,)))
+            raise refuse("~ of a number", "~ negates a truth value.")
+        return apply("~", self)
 
     # --- what a symbol cannot do, and what to write instead ---
 
@@ -341,18 +340,21 @@ class Traced:
         )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        from . import functions
-
-        function = functions.UFUNCS.get(ufunc.__name__) if method == "__call__" and not options else None
-        if function is None:
-            raise refuse(f"np.{ufunc.__name__} cannot be traced", "Use the functions of tilewright.epilogue.")
-        return function(*(as_traced(self.graph, value, f"np.{ufunc.__name__}") for value in inputs))
+        name = of_numpy(ufunc)
+        if method == "__call__" and not options:
+            if ufunc is np.power:
+                base, exponent = inputs
+                return base**exponent if isinstance(base, Traced) else exponent.__rpow__(base)
+            if ufunc is np.negative:
+                return -self  # of an index an index
+            if name is not None:
+                return apply(name, *inputs)
+        raise refuse(f"np.{ufunc.__name__} cannot be traced", "Use the functions of tilewright.epilogue.")
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        from . import functions
-
-        if function.__name__ == "where" and len(args) == 3 and not kwargs:
-            return functions.where(*args)
+        name = of_numpy(function)
+        if name is not None and not kwargs and len(args) == OPS[name].arity:
+            return apply(name, *args)
         raise refuse(
             f"np.{function.__name__} cannot be traced", "Use the functions of tilewright.epilogue: where, maximum, ..."
         )

@@ -8,6 +8,7 @@ from functools import cache
 from math import log2
 from typing import Any
 
+from ..epilogue.ops import OPS
 from .problem import ITEM_BYTES, PRECISIONS, GemmProblem, Matrix
 
 ATTENTION = "attention "
@@ -100,10 +101,6 @@ _CLASS = re.compile(
 )
 
 
-_CHEAP = frozenset(("sum", "input", "constant", "to_float", "+", "-", "*", "relu"))
-"""Operations of an epilogue that take an instruction an element, or none."""
-
-
 def shows(problem: GemmProblem) -> bool:
     """Whether the problem has an epilogue that changes which kernel is fastest: one with a function, or that reads an
     operand of the result's size. A bias cost 0.1% on an H200 (benchmarks/results/epilogue-parts-H200.json)."""
@@ -111,7 +108,8 @@ def shows(problem: GemmProblem) -> bool:
     if epilogue is None:
         return False
     small = all(not operand.matrix.row_stride or not operand.matrix.col_stride for operand in epilogue.operands)
-    return not (small and epilogue.nodes and all(node.op in _CHEAP for node in epilogue.nodes))
+    cheap = all(OPS[node.op].cost <= 1 for node in epilogue.nodes if node.op in OPS)
+    return not (small and epilogue.nodes and cheap)
 
 
 def class_of(problem: GemmProblem) -> ProblemClass:

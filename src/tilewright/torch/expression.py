@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn import functional
 
+from ..epilogue.ops import OPS
 from ..epilogue.trace import FLOAT, INT, Node
-
-_FORWARD: dict[str, Callable[..., torch.Tensor]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
-    "%": operator.mod, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq,
-    "!=": operator.ne, "&": operator.and_, "|": operator.or_, "~": operator.invert, "negative": operator.neg,
-    "abs": torch.abs, "where": torch.where, "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt,
-    "rsqrt": torch.rsqrt, "tanh": torch.tanh, "erf": torch.erf, "sigmoid": torch.sigmoid, "silu": functional.silu,
-    "relu": torch.relu, "gelu": functional.gelu, "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
-    "maximum": torch.maximum, "minimum": torch.minimum,
-}  # fmt: skip
 
 
 class Frame(NamedTuple):
@@ -71,7 +60,8 @@ def _compute(node: Node, args: list[torch.Tensor], frame: Frame) -> torch.Tensor
     if node.op == "constant":
         dtype = {FLOAT: frame.dtype, INT: torch.int64}.get(node.kind, torch.bool)
         return torch.full((), node.value, dtype=dtype, device=frame.device)
-    return args[0].to(frame.dtype) if node.op == "to_float" else _FORWARD[node.op](*args)
+    compute = OPS[node.op].torch
+    return args[0].to(frame.dtype) if compute is None else compute(torch, *args)
 
 
 def _index(name: str, frame: Frame) -> torch.Tensor:
@@ -100,7 +90,9 @@ def in_one_operation(
         return None
     if not all(x.op == "constant" or (x.op == "input" and operands[x.value].dtype == dtype) for x in args):
         return None
-    return _FORWARD[node.op](*(operands[x.value] if x.op == "input" else x.value for x in args))
+    compute = OPS[node.op].torch
+    assert compute is not None
+    return compute(torch, *(operands[x.value] if x.op == "input" else x.value for x in args))
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
