@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import signal
@@ -21,6 +20,7 @@ from tilewright.errors import CacheError
 from tilewright.gpus import find_gpu
 from tilewright.jit import cache as cache_module
 from tilewright.jit import compile as compile_module
+from tilewright.jit import limits
 from tilewright.jit.cache import KernelCache
 from tilewright.jit.compile import compile_source
 from tilewright.jit.launch import use_executor
@@ -330,11 +330,163 @@ def test_clear_and_import_do_not_count_what_was_not_done(cache, tmp_path, monkey
         KernelCache(blocked).load_archive(tmp_path / "kernels.zip")
 
 
-def test_a_damaged_archive_is_no_archive(cache, tmp_path):
-    cache.store(KEY, FILES)
+def test_a_damaged_archive_is_refused_unless_all_of_it_can_still_be_read(cache, tmp_path):
+    for key in (KEY, OTHER):
+        cache.store(key, FILES)
     cache.export(tmp_path / "kernels.zip")
     sound = (tmp_path / "kernels.zip").read_bytes()
-    for place in range(0, len(sound), 7):
-        (tmp_path / "kernels.zip").write_bytes(sound[:place] + bytes([sound[place] ^ 0x5A]) + sound[place + 1 :])
-        with contextlib.suppress(CacheError):  # anything else is a traceback
-            KernelCache(tmp_path / "there").load_archive(tmp_path / "kernels.zip")
+    refused = 0
+    for place in range(len(sound)):
+        (tmp_path / "kernels.zip").write_bytes(sound[:place] + bytes([sound[place] ^ 0x03]) + sound[place + 1 :])
+        there = KernelCache(tmp_path / f"there{place}")
+        try:
+            there.load_archive(tmp_path / "kernels.zip")  # any other error is a traceback
+        except CacheError:
+            refused += 1
+            assert there.keys() == [], f"byte {place}: refused, but something was taken over"
+            continue
+        loaded = [there.load(key) for key in (KEY, OTHER)]
+        assert loaded == [FILES, FILES], f"byte {place}: accepted, but not what was exported"
+    assert refused > len(sound) / 2
+
+
+# --- bounds ----------------------------------------------------------------------------------------------------------
+
+
+def key_of(number: int) -> str:
+    return f"{number:064x}"
+
+
+def fill(cache: KernelCache, count: int, first: int = 0) -> None:
+    """Entries of 10 kB each, used one a second, long ago."""
+    for number in range(first, first + count):
+        assert cache.store(key_of(number), {**FILES, "kernel.log": bytes(10_000)})
+        os.utime(cache.path(key_of(number)), (1e9 + number, 1e9 + number))
+
+
+@pytest.fixture
+def bound(monkeypatch) -> int:
+    monkeypatch.setenv(limits.CACHE_SIZE_VARIABLE, "100K")
+    return 100 << 10
+
+
+def test_the_cache_stays_within_its_size_and_drops_what_was_used_longest_ago(cache, bound):
+    fill(cache, 8)
+    assert cache.load(key_of(0)) is not None, "used again: now the latest"
+    fill(cache, 6, first=8)
+    keys = cache.keys()
+    assert cache.size() <= bound
+    assert key_of(0) in keys
+    assert key_of(1) not in keys
+    assert key_of(13) in keys
+    assert keys[1:] == [key_of(number) for number in range(14 - len(keys) + 1, 14)], "the latest stay"
+
+
+def test_an_entry_larger_than_the_cache_may_be_is_not_stored_and_drops_nothing(cache, bound, monkeypatch):
+    fill(cache, 2)
+    assert not cache.store(KEY, {"kernel.cubin": bytes(2 * bound)})
+    monkeypatch.setenv(limits.CACHE_SIZE_VARIABLE, "0")
+    assert not cache.store(KEY, FILES)
+    assert cache.keys() == [key_of(0), key_of(1)]
+
+
+@pytest.mark.parametrize("damage", ["", "12", "many\n", None])
+def test_a_running_total_that_is_lost_or_damaged_is_counted_anew(cache, bound, damage):
+    fill(cache, 8)
+    total = cache.folder / ".bytes"
+    total.unlink() if damage is None else total.write_text(damage)
+    fill(cache, 8, first=8)
+    assert cache.size() <= bound
+    assert key_of(15) in set(cache.keys())
+
+
+def test_what_killed_processes_left_is_removed_and_what_is_being_written_is_not(cache, bound):
+    fill(cache, 1)
+    left, fresh = (cache.path(key_of(0)).with_name(name) for name in (".new-left", ".new-fresh"))
+    for folder in (left, fresh):
+        folder.mkdir()
+        (folder / "kernel.cubin").write_bytes(b"half")
+    os.utime(left, (1e9, 1e9))
+    fill(cache, 12, first=1)
+    assert not left.exists()
+    assert fresh.exists()
+
+
+def test_two_processes_that_make_room_at_once_keep_the_bound_and_whole_entries(tmp_path, bound):
+    code = (
+        "import sys; from tilewright.jit.cache import KernelCache\n"
+        "cache = KernelCache(); files = {'kernel.cubin': bytes(10_000)}\n"
+        "for number in range(60):\n"
+        "    key = f'{number % 20:064x}'; found = cache.load(key); assert found in (None, files)\n"
+        "    assert found or cache.store(key, files)\n"
+    )
+    runs = [child(code, tmp_path) for _ in range(2)]
+    outputs = [run.communicate(timeout=60) for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], outputs
+    assert KernelCache(tmp_path).size() <= bound + 2 * 64, "beside the entries only the total"
+
+
+def test_a_kill_while_room_is_made_leaves_a_cache_that_goes_on(tmp_path, bound):
+    fill(KernelCache(tmp_path), 8)
+    code = (
+        "import time; from tilewright.jit.cache import KernelCache\n"
+        "discard = KernelCache._discard\n"
+        "def slow(self, path):\n"
+        "    done = discard(self, path); print('one', flush=True); time.sleep(60); return done\n"
+        "KernelCache._discard = slow\n"
+        f"KernelCache().store({KEY!r}, {{'kernel.cubin': bytes(50_000)}})"
+    )
+    run = child(code, tmp_path)
+    assert run.stdout.readline() == "one\n"
+    run.kill()
+    run.communicate(timeout=10)
+    cache = KernelCache(tmp_path)
+    fill(cache, 8, first=8)
+    assert cache.size() <= bound
+    assert key_of(15) in set(cache.keys())
+
+
+def test_a_disk_that_is_full_or_read_only_for_the_total_still_keeps_kernels(cache, bound, monkeypatch):
+    def full(path: Path, text: str) -> int:
+        if path.name == ".bytes":
+            raise OSError(28, "No space left on device", str(path))
+        return write(path, text)
+
+    def read_only(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    write = Path.write_text
+    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(os, "utime", read_only)
+    for number in range(12):
+        assert cache.store(key_of(number), {"kernel.cubin": bytes(10_000)})
+        assert cache.load(key_of(number)) is not None
+    assert cache.size() <= bound
+
+
+def test_a_process_holds_as_many_kernels_as_its_variable_says_and_no_lock_of_those_it_has(tmp_path, monkeypatch):
+    monkeypatch.setenv(cache_module.ENVIRONMENT_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(limits.KERNELS_VARIABLE, "2")
+    compile_module._in_memory.clear()
+    sources = [KERNEL.replace("1.5f", f"{number}.25f") for number in range(3)]
+    first, second, third = (compile_source(source, entry="fill") for source in sources)
+    assert len(compile_module._in_memory) == 2
+    assert compile_source(sources[2], entry="fill") is third
+    assert compile_source(sources[1], entry="fill") is second
+    again = compile_source(sources[0], entry="fill")
+    assert again is not first
+    assert again.from_cache
+    assert compile_source(sources[2], entry="fill") is not third, "it was used longest ago"
+    assert len(compile_module._locks) == 0
+
+
+@pytest.mark.parametrize(("text", "value"), [("", 7), ("5", 5), ("2k", 2048), ("1.5 G", 3 << 29), ("64MiB", 1 << 26)])
+def test_sizes_are_read_as_people_write_them(text, value):
+    assert limits._number("SIZE", text, 7) == value
+
+
+@pytest.mark.parametrize("text", ["many", "-1", "2 gigs", "G"])
+def test_a_size_that_is_none_is_said_once_and_the_default_is_used(text):
+    with pytest.warns(RuntimeWarning, match=f"SIZE is '{text}', which is not a size") as told:
+        assert [limits._number("SIZE", text, 7) for _ in range(2)] == [7, 7]
+    assert len(told) == 1

@@ -227,6 +227,23 @@ def test_a_file_cut_in_half_is_set_aside_and_said_once(store):
     assert aside not in stored_files(store.path.parents[1])
 
 
+def test_a_sound_file_that_took_the_damaged_ones_place_is_read_and_stays(store, monkeypatch):
+    store.add([entry()])
+    sound = store.path.read_bytes()
+    store.path.write_text("{")
+    decode = store_module.decode
+
+    def meanwhile(data: bytes):
+        if data == b"{":  # another process replaces the file between our reading it and setting it aside
+            store.path.write_bytes(sound)
+        return decode(data)
+
+    monkeypatch.setattr(store_module, "decode", meanwhile)
+    assert again(store).table == table(entry())
+    assert store.path.read_bytes() == sound
+    assert not list(store.path.parent.glob("*.corrupt-*"))
+
+
 def test_damage_while_the_process_runs_does_not_lose_what_it_knows(store):
     store.add([entry()])
     store.path.write_text("{")

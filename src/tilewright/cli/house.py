@@ -37,15 +37,16 @@ def doctor(json_file: Json = None) -> None:
 
 @cache_app.command("info", epilog="Example:  tilewright cache info")
 def cache_info(json_file: Json = None) -> None:
-    """Say where the cache is, how many kernels it holds, how large it is."""
+    """Say where the cache is, how many kernels it holds, how large it is and may become."""
+    from ..jit import limits
     from ..jit.compile import kernel_cache
     from ..lab.record import json_result
 
     with json_result(json_file) as write:
         cache = kernel_cache()
-        kernels, size = len(cache.keys()), cache.size()
-        print(f"{cache.folder}: {kernels} kernels, {size / 1e6:.1f} MB")
-        write({"folder": str(cache.folder), "kernels": kernels, "bytes": size})
+        kernels, size, most = len(cache.keys()), cache.size(), limits.cache_bytes()
+        print(f"{cache.folder}: {kernels} kernels, {size / 1e6:.1f} MB of at most {most / 1e6:.0f} MB")
+        write({"folder": str(cache.folder), "kernels": kernels, "bytes": size, "most_bytes": most})
 
 
 @cache_app.command("clear", epilog="Example:  tilewright cache clear")

@@ -3,6 +3,10 @@
 An entry is written to a temporary folder and renamed into place, so a reader sees all of it or nothing; the loser of
 a race uses the winner's. Every file's hash stands in the entry's index: a truncated or altered entry is dropped and
 made again. A cache that cannot be written (read-only home, full disk) is said once and done without.
+
+The entries together stay within limits.cache_bytes(): whoever stores one adds to a running total, under a lock, and
+where that is too much removes those that were used longest ago. An entry's folder carries the time of its last use.
+A reader whose entry goes meanwhile compiles anew. The total is a hint: without one the entries are counted.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import uuid
 import warnings
 import zipfile
@@ -23,10 +28,17 @@ from pathlib import Path
 import platformdirs
 
 from ..errors import CacheError
+from . import limits
 
 ENVIRONMENT_VARIABLE = "TILEWRIGHT_CACHE"
 FORMAT = "v1"
 _INDEX = "index.json"
+_MANIFEST = "manifest.json"
+_TOTAL = ".bytes"
+_LEFT_SECONDS = 3600.0
+"""A temporary folder this old is of a process that was killed."""
+_LOCK_SECONDS = 10.0
+"""How long to wait for another process that makes room, before it is left to later stores."""
 
 
 def default_folder() -> Path:
@@ -37,6 +49,10 @@ def default_folder() -> Path:
 
 def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def _digests(files: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: _hash(data) for name, data in files.items()}
 
 
 FILES = ("kernel.cubin", "kernel.ptx", "kernel.log", "kernel.entry")
@@ -65,6 +81,8 @@ class KernelCache:
             index = json.loads((path / _INDEX).read_bytes())
             files = {name: (path / name).read_bytes() for name in index["files"]}
             if index["key"] == key and all(_hash(files[name]) == digest for name, digest in index["files"].items()):
+                with contextlib.suppress(OSError):  # where the folder is read-only nothing makes room either
+                    os.utime(path)
                 return files
             reason = "its files do not match its index"
         except FileNotFoundError:
@@ -98,9 +116,15 @@ class KernelCache:
         return True
 
     def store(self, key: str, files: Mapping[str, bytes]) -> bool:
-        """Write an entry; True when it stands afterwards. Never raises for a cache it cannot write."""
+        """Write an entry; True when it stands afterwards. Never raises for a cache it cannot write.
+
+        An entry larger than the whole cache may be is not stored.
+        """
         path = self.path(key)
-        index = {"key": key, "files": {name: _hash(data) for name, data in files.items()}}
+        index = json.dumps({"key": key, "files": _digests(files)}, indent=1, sort_keys=True)
+        nbytes = len(index) + sum(map(len, files.values()))
+        if nbytes > limits.cache_bytes():
+            return False
         temporary: Path | None = None
         try:
             for folder in reversed([path.parent, *path.parent.parents]):
@@ -109,13 +133,15 @@ class KernelCache:
             temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=path.parent))
             for name, data in files.items():
                 (temporary / name).write_bytes(data)
-            (temporary / _INDEX).write_text(json.dumps(index, indent=1, sort_keys=True))
+            (temporary / _INDEX).write_text(index)
             try:
                 temporary.rename(path)
             except OSError:
                 if not path.is_dir():
                     raise
                 shutil.rmtree(temporary, ignore_errors=True)  # lost the race: the winner's entry serves
+            else:
+                self._keep_within(limits.cache_bytes(), path, nbytes)
             return True
         except OSError as error:
             if temporary is not None:
@@ -125,6 +151,49 @@ class KernelCache:
                 f"process. Point {ENVIRONMENT_VARIABLE} at a folder that can be written."
             )
             return False
+
+    def _keep_within(self, limit: int, stored: Path, nbytes: int) -> None:
+        """Remove the entries used longest ago, where with the one just stored there are more bytes than `limit`."""
+        from filelock import FileLock, Timeout  # 25 ms, which a process that compiles nothing does not spend
+
+        try:
+            with FileLock(self.folder / ".lock", timeout=_LOCK_SECONDS):
+                total = self._total()
+                total = self._make_room(limit, stored) if total is None or total + nbytes > limit else total + nbytes
+                (self.folder / _TOTAL).write_text(f"{total}\n")
+        except (OSError, Timeout):
+            return  # a later store tries again
+
+    def _total(self) -> int | None:
+        """Bytes of all entries by the running total, or None where there is no whole one."""
+        try:
+            text = (self.folder / _TOTAL).read_text()
+            return int(text) if text.endswith("\n") else None
+        except (OSError, ValueError):
+            return None
+
+    def _make_room(self, limit: int, stored: Path) -> int:
+        """Count the entries, remove what is too much and a tenth of the limit more; the bytes that stay."""
+        found = []
+        for path in self.folder.glob("??/*"):
+            try:
+                used = path.stat().st_mtime
+                if path.name.startswith("."):  # being written, being removed, or left by a process that was killed
+                    if time.time() - used > _LEFT_SECONDS:
+                        shutil.rmtree(path, ignore_errors=True)
+                    continue
+                found.append((used, sum(file.stat().st_size for file in path.iterdir()), path))
+            except OSError:  # another process removed it
+                continue
+        total = sum(size for _, size, _ in found)
+        if total <= limit:
+            return total
+        for _, size, path in sorted(found):
+            if path != stored and self._discard(path):
+                total -= size
+            if total <= limit - limit // 10:
+                break
+        return total
 
     def keys(self) -> list[str]:
         """Of every entry. Raises CacheError where the folder may not be read."""
@@ -150,6 +219,8 @@ class KernelCache:
         keys = self.keys()
         removed = sum(self._discard(self.path(key)) for key in keys)
         left = len(self.keys()) if removed < len(keys) else 0
+        with contextlib.suppress(OSError):
+            (self.folder / _TOTAL).unlink()
         if left:
             raise CacheError(
                 f"{removed} kernels removed; {left} in {self.folder} may not be. Remove them as the folder's owner."
@@ -158,19 +229,20 @@ class KernelCache:
 
     def export(self, archive: Path) -> int:
         """Write every sound entry to a zip archive; the number written."""
-        count = 0
         archive = archive.absolute()
         partial = archive.parent / f".{archive.name}-{uuid.uuid4().hex}"
         try:
             if archive.exists() and not archive.is_file():  # before the work, not after it
                 raise FileExistsError("it is no regular file")
             with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as out:
+                manifest = {}
                 for key in self.keys():
                     files = self.load(key)
                     if files is not None:
-                        count += 1
+                        manifest[key] = _digests(files)
                         for name, data in files.items():
                             out.writestr(f"{key}/{name}", data)
+                out.writestr(_MANIFEST, json.dumps(manifest))
             partial.replace(archive)
         except OSError as error:
             raise CacheError(
@@ -179,7 +251,7 @@ class KernelCache:
             ) from error
         finally:
             partial.unlink(missing_ok=True)
-        return count
+        return len(manifest)
 
     def load_archive(self, archive: Path) -> int:
         """Take over every entry of an exported archive; the number taken.
@@ -189,14 +261,21 @@ class KernelCache:
         entries: dict[str, dict[str, bytes]] = {}
         try:
             with zipfile.ZipFile(archive) as source:
-                for member in source.namelist():
+                members = source.namelist()
+                for member in members:
                     key, _, name = member.partition("/")
                     sound = len(key) == 64 and all(c in "0123456789abcdef" for c in key)
-                    if not sound or name not in FILES:
+                    if member != _MANIFEST and not (sound and name in FILES):
                         raise CacheError(f"{archive} is no exported kernel cache: it holds {member!r}.")
-                    entries.setdefault(key, {})[name] = source.read(member)
-        except (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+                    if member != _MANIFEST:
+                        entries.setdefault(key, {})[name] = source.read(member)
+                if _MANIFEST not in members:
+                    raise CacheError(f"{archive} is no exported kernel cache: it holds no {_MANIFEST}.")
+                manifest = json.loads(source.read(_MANIFEST))
+        except (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
             raise CacheError(f"{archive} cannot be read as an exported kernel cache: {error}") from error
+        if manifest != {key: _digests(files) for key, files in entries.items()}:
+            raise CacheError(f"{archive} is damaged: its kernels are not those that its {_MANIFEST} lists.")
         taken = sum(self.store(key, files) for key, files in entries.items())
         if taken < len(entries):
             raise CacheError(f"{taken} of the {len(entries)} kernels in {archive} could be written to {self.folder}.")

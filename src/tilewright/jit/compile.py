@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
 
 from ..errors import CompileError
-from . import nvrtc
+from . import limits, nvrtc
 from .cache import KernelCache, default_folder
 from .launch import current_executor
+from .limits import Recent
 from .nvrtc import Resources
 from .source import Constant, Library, Source, gather, render
 
@@ -76,8 +79,9 @@ def cache_key(
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-_in_memory: dict[tuple[str, str], CompiledKernel] = {}
-_locks: dict[str, threading.Lock] = {}
+_in_memory: Recent[tuple[str, str], CompiledKernel] = Recent(limits.kernels)
+_locks: WeakValueDictionary[str, Any] = WeakValueDictionary()
+"""A lock for each kernel that is being had now: it goes with the last thread that holds or awaits it."""
 _guard = threading.Lock()
 
 
@@ -121,8 +125,8 @@ def _compile(
     with _guard:
         lock = _locks.setdefault(key, threading.Lock())
     with lock:
-        if place in _in_memory:
-            return _in_memory[place]
+        if (known := _in_memory.get(place)) is not None:
+            return known
         start = time.perf_counter()
         whole = target == arch
         files = cache.load(key)
@@ -133,8 +137,9 @@ def _compile(
         from_cache = files is not None and needed <= files.keys()
         if files is None or not from_cache:
             if (loaded := nvrtc.version()) != version:
-                _in_memory[place] = _compile(source, arch, target, options, libraries, loaded)
-                return _in_memory[place]
+                kernel = _compile(source, arch, target, options, libraries, loaded)
+                _in_memory.put(place, kernel)
+                return kernel
             folders = [f"--include-path={folder}" for library in libraries for folder in library.folders]
             cubin, ptx, log, entry = nvrtc.build(source, target, (*all_options, *folders))
             files = {"kernel.ptx": ptx.encode(), "kernel.log": log.encode()}
@@ -161,7 +166,7 @@ def _compile(
             from_cache=from_cache,
             machine=machine,
         )
-        _in_memory[place] = kernel
+        _in_memory.put(place, kernel)
         return kernel
 
 

@@ -1,7 +1,7 @@
 """Where tuning results are kept: one JSON file a GPU and driver generation, safe to share between processes.
 
 A file is written beside itself, flushed to the disk and renamed into place, so a reader sees the old file or the new
-one. Who changes it holds a lock from reading to renaming (flock: the kernel lets go of it when a process dies). A file
+one. Whoever changes it holds a lock from reading to renaming, which the kernel releases when a process dies. A file
 that cannot be read is set aside, said once. A folder that cannot be written is said once and done without: results
 then live as long as the process.
 """
@@ -9,20 +9,24 @@ then live as long as the process.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import platformdirs
 
 from ..errors import CacheError
 from ..jit.cache import ENVIRONMENT_VARIABLE as CACHE_VARIABLE
 from .entries import AnyEntry, Table, decode, encode, newer
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 ENVIRONMENT_VARIABLE = "TILEWRIGHT_TUNED"
 FORMAT = "v1"
@@ -56,6 +60,12 @@ class Store:
         self._told: set[str] = set()
         self.table: Table = self._read()
 
+    @cached_property
+    def _lock(self) -> FileLock:
+        from filelock import FileLock  # 25 ms, which a process that only reads does not spend
+
+        return FileLock(self.path.with_suffix(".lock"), mode=0o600)
+
     def _say_once(self, kind: str, message: str) -> None:
         if kind not in self._told:
             self._told.add(kind)
@@ -73,14 +83,17 @@ class Store:
         try:
             return decode(data)
         except CacheError as error:
-            self._set_aside(str(error))
-            return {}
+            return self._set_aside(data, str(error))
 
-    def _set_aside(self, reason: str) -> None:
+    def _set_aside(self, corrupt: bytes, reason: str) -> Table:
+        """Rename the file that held these bytes; what is there instead, where another process has replaced it."""
         aside = self.path.with_name(f"{self.path.stem}.corrupt-{uuid.uuid4().hex[:8]}")
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), self._lock:
+            if self.path.read_bytes() != corrupt:
+                return self._read()
             self.path.rename(aside)
         self._say_once("corrupt", f"tuning results {self.path} were corrupt ({reason}); set aside as {aside.name}.")
+        return {}
 
     def add(self, entries: Iterable[AnyEntry], replace: bool = False) -> bool:
         """Take entries over, here and in the file. True when the file holds them; never raises for a file.
@@ -94,7 +107,7 @@ class Store:
             for folder in reversed([self.path.parent, *self.path.parent.parents]):
                 if not folder.exists():
                     folder.mkdir(mode=0o700, exist_ok=True)
-            with _locked(self.path.with_suffix(".lock")):
+            with self._lock:
                 merged = merge(self._read(), self.table)
                 if replace:
                     merged |= given
@@ -116,17 +129,6 @@ def merge(one: Mapping[str, AnyEntry], other: Mapping[str, AnyEntry]) -> Table:
     for key, entry in other.items():
         merged[key] = newer(merged[key], entry) if key in merged else entry
     return merged
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock file's lock; waits for whoever holds it."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def write_file(path: Path, data: bytes) -> None:
