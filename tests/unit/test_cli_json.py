@@ -38,7 +38,7 @@ def test_standard_output_redirected_to_a_file_keeps_what_the_file_held(tmp_path,
     text = (tmp_path / "log.txt").read_text()
     assert text.startswith("keep\n")
     assert text.endswith("after\n")
-    assert {"folder", "kernels", "bytes"} == json.loads(text[len("keep\n") : -len("after\n")]).keys()
+    assert {"folder", "kernels", "bytes", "most_bytes"} == json.loads(text[len("keep\n") : -len("after\n")]).keys()
     assert os.listdir(tmp_path) == ["log.txt"]
     assert "kernels" in done.stderr
 
