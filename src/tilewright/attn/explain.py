@@ -38,6 +38,10 @@ class AttentionExplanation:
     """The compiler's figures, when asked for."""
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, width: int = _WIDTH) -> str:
+        """What would run and why, in lines of at most `width` characters."""
         rows = [("GPU", f"{self.gpu.name} ({self.gpu.arch}): {self.gpu_source}")]
         if self.problem is None or self.plan is None or self.roofline is None:
             rows.append(("runs", "nothing: the result is empty"))
@@ -63,7 +67,7 @@ class AttentionExplanation:
                 rows.append(("ignored", self.plan.ignored))
             rows += refused_rows(self.plan.refused)
         return "\n".join(
-            textwrap.fill(text, _WIDTH, initial_indent=f"{label:<9}", subsequent_indent=" " * 9) for label, text in rows
+            textwrap.fill(text, width, initial_indent=f"{label:<9}", subsequent_indent=" " * 9) for label, text in rows
         )
 
     def _bound(self, bound: Roofline) -> str:

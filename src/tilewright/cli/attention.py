@@ -8,7 +8,7 @@ import typer
 
 from ..gpus import DEFAULT_GPU, find_gpu
 from .climb import begin, keep, show_emulated, why_no_gpu
-from .console import Progress, console
+from .console import Progress, console, show
 from .options import Json, read_dtype
 
 if TYPE_CHECKING:
@@ -76,12 +76,15 @@ def _title(problem: AttentionProblem) -> str:
 def _climb_gpu(steps: list[AttentionStep], seconds: float) -> list[dict[str, Any]]:
     """Climb on GPU 0 and print the table."""
     from ..lab.attention_gpu import climb_attention_on_gpu
-    from ..report.tables import ATTENTION_MEASURED, rich_table
+    from ..report.tables import ATTENTION_MEASURED, terminal_tables
+    from ..report.terminal import legend
 
     with Progress(len(steps)) as progress:
         records = climb_attention_on_gpu(steps, seconds=seconds, say=progress.show)
     origin, out = records[0]["provenance"], console()
-    out.print(rich_table(f"{_title(steps[0].problem)} on {origin['gpu']}", ATTENTION_MEASURED, records))
+    title = f"{_title(steps[0].problem)} on {origin['gpu']}"
+    tables = terminal_tables(ATTENTION_MEASURED, records, out.width)
+    show(title, tables, legend([name for name, _ in ATTENTION_MEASURED]))
     if origin["reference"] is None:
         out.print(f"No columns 'of FA2' and 'of cuDNN': {origin['no_reference']}", style="yellow", markup=False)
     return records

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ..errors import DeviceError
-from .console import Progress, console, note
+from .console import Progress, console, note, say, show
 
 if TYPE_CHECKING:
     from ..gpus import Gpu
@@ -29,7 +29,7 @@ def why_no_gpu() -> str:
 def begin(no_gpu: str, asked_for: bool) -> None:
     """Say why the emulator runs the rungs, unless it was asked for."""
     if no_gpu and not asked_for:
-        print(f"{no_gpu}: every rung runs on the emulator, which knows what a kernel does but no times.")
+        say(f"{no_gpu}: every rung runs on the emulator, which knows what a kernel does but no times.")
 
 
 def show_emulated(
@@ -37,17 +37,16 @@ def show_emulated(
 ) -> list[dict[str, Any]]:
     """Climb on the emulator and print two tables: what the compiler says, and `columns` of what was executed."""
     from ..lab.ladder import climb_on_emulator
-    from ..report.tables import COMPILER, rich_table
+    from ..report.tables import COMPILER, terminal_tables
+    from ..report.terminal import legend
 
     with Progress(len(steps)) as progress:
         records = climb_on_emulator(steps, gpu, suite, say=progress.show)
-    out = console()
-    out.print(rich_table(f"{title}, compiled for {gpu.name} ({gpu.arch})", COMPILER, records))
-    out.print(
-        "\nExecuted on the emulator: instructions a thread; sectors a global load; wavefronts a shared\n"
-        "load and the fewest possible; FLOP per byte of global traffic; the roofline's bound on that."
-    )
-    out.print(rich_table("", columns, records))
+    width = console().width
+    heading = f"{title}, compiled for {gpu.name} ({gpu.arch})"
+    show(heading, terminal_tables(COMPILER, records, width), legend([name for name, _ in COMPILER]))
+    print()
+    show("Executed on the emulator:", terminal_tables(columns, records, width), legend([name for name, _ in columns]))
     return records
 
 

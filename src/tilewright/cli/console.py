@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import textwrap
 import time
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,6 +24,32 @@ def console(stderr: bool = False) -> Console:
 
     found = Console(stderr=stderr, highlight=False, soft_wrap=False)
     return Console(stderr=stderr, highlight=False, width=min(WIDTH, found.width) if found.is_terminal else WIDTH)
+
+
+def show(title: str, tables: Sequence[Any], legend: str = "") -> None:
+    """Print tables that belong together, and what their columns mean."""
+    out = console()
+    out.print(title, style="bold", markup=False)
+    for number, table in enumerate(tables):
+        if number:
+            out.print()
+        out.print(table)
+    if legend:
+        out.print(legend, style="dim", markup=False)
+
+
+def say(text: str, indent: int = 0) -> None:
+    """Print lines of results: broken between words on a terminal, each with `indent` more blanks from its second row;
+    as they are elsewhere."""
+    if sys.stdout is not None and sys.stdout.isatty():
+        width = console().width
+        text = "\n".join(
+            textwrap.fill(
+                line, width, subsequent_indent=" " * (len(line) - len(line.lstrip()) + indent),
+                break_long_words=False, break_on_hyphens=False,
+            ) for line in text.splitlines()
+        )  # fmt: skip
+    print(text)
 
 
 def note(text: str) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from ..arch import DEFAULT_GPU, find_gpu
 from ..errors import InvalidOperand
+from .console import console
 from .ladder import dense_problem
 from .options import Dtype, Json, Layout, OutDtype, Precision
 
@@ -40,6 +41,7 @@ def explain(
     from ..gemm.explain import explain_problem
     from ..gemm.rungs.simt import find_rung
     from ..lab.record import json_result
+    from ..report.terminal import config_legend
 
     given = {"m": m, "n": n, "k": k}
     extents = {name: size if value is None else value for name, value in given.items()}
@@ -50,7 +52,10 @@ def explain(
     problem = dense_problem([*(int(e or 0) for e in extents.values()), batch], layout, dtype, precision, out_dtype)
     with json_result(json_file) as write:
         told = explain_problem(problem, find_gpu(gpu), "named with --gpu", chosen, compile=compiled)
-        print(told)
+        out = console()
+        print(told.text(out.width))
+        if told.plan is not None:
+            out.print(f"config   {config_legend(told.plan.config)}", style="dim", markup=False)
         write(as_data(told))
 
 

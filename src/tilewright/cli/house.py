@@ -28,7 +28,8 @@ def doctor(json_file: Json = None) -> None:
         table = Table(box=None, padding=(0, 1), pad_edge=False, show_header=False)
         for finding in findings:
             mark = Text("yes", "green") if finding.found else Text("no", "red" if finding.required else "yellow")
-            table.add_row(mark, finding.name, Text("\n".join(filter(None, (finding.detail, finding.advice)))))
+            detail = Text("\n".join(filter(None, (finding.detail, finding.advice))), overflow="fold")
+            table.add_row(mark, finding.name, detail)
         console().print(table)
         write([asdict(finding) for finding in findings])
     if any(not finding.found and finding.required for finding in findings):

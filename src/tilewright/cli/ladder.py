@@ -10,7 +10,7 @@ import typer
 from ..errors import InvalidOperand
 from ..gpus import DEFAULT_GPU, Gpu, find_gpu
 from .climb import begin, keep, show_emulated, why_no_gpu
-from .console import Progress, console, note
+from .console import Progress, console, note, show
 from .options import Dtype, Json, Layout, Precision
 
 if TYPE_CHECKING:
@@ -91,18 +91,15 @@ def _title(problem: GemmProblem) -> str:
 def climb_gpu(steps: list[Step], seconds: float, peers: tuple[Peer, ...]) -> list[dict[str, Any]]:
     """Climb on GPU 0 and print the table: rungs, then peers; of peers that are not there, why."""
     from ..lab.climb_gpu import climb_on_gpu
-    from ..report.tables import MEASURED, rich_table
+    from ..report.tables import MEASURED, terminal_tables
+    from ..report.terminal import legend
 
     with Progress(len(steps) + len(peers)) as progress:
         records = climb_on_gpu(steps, seconds=seconds, say=progress.show, peers=peers)
     origin, out = records[0]["provenance"], console()
-    out.print(
-        rich_table(
-            f"{_title(steps[0].problem)} on {origin['gpu']}",
-            MEASURED,
-            [r for r in records if r["result"]["right"] is not None],
-        )
-    )
+    there = [record for record in records if record["result"]["right"] is not None]
+    title = f"{_title(steps[0].problem)} on {origin['gpu']}"
+    show(title, terminal_tables(MEASURED, there, out.width), legend([name for name, _ in MEASURED]))
     for record in (r for r in records if r["result"]["right"] is None):
         out.print(f"{record['case']['peer']}: {record['result']['reason']}", style="yellow", markup=False)
     if origin["reference"] is None:

@@ -14,7 +14,7 @@ import typer
 from ..errors import CacheError, InvalidOperand, TilewrightError
 from ..gpus import DEFAULT_GPU, GPUS, Gpu, find_gpu
 from .climb import why_no_gpu
-from .console import Progress, console, note
+from .console import Progress, console, note, say, show
 from .ladder import dense_problem
 from .options import Json, OutDtype, read_dtype
 
@@ -265,7 +265,9 @@ def _tune(
     with Progress(len(problems)) as progress:
         done = 0
         for same in by_dtype.values():
-            results = kind.tune(same, seconds=seconds, jobs=jobs, again=again, say=partial(_show, progress, done))
+            results = kind.tune(
+                same, seconds=seconds, jobs=jobs, again=again, say=partial(_show_progress, progress, done)
+            )
             for tuned in results:
                 fused = f" with {tuned.entry.epilogue}" if tuned.entry.epilogue else ""
                 known = f"  (known already{fused}; --again measures)" if tuned.space is None else ""
@@ -295,30 +297,24 @@ def _entry_data(entry: AnyEntry) -> dict[str, Any]:
     }
 
 
-def _show(progress: Progress, before: int, number: int, text: str) -> None:
+def _show_progress(progress: Progress, before: int, number: int, text: str) -> None:
     progress.show(before + number, text)
 
 
 def _show_space(name: str, space: Space[Any], gpu: str) -> dict[str, Any]:
     """Print the candidates of a problem; the same as data."""
-    from rich.table import Table
+    from ..report.terminal import config_legend, legend, tables
 
-    table = Table(
-        title=f"{name} on {gpu}: the model's order, nothing measured", box=None, padding=(0, 1), pad_edge=False,
-        title_justify="left",
-    )  # fmt: skip
-    for column in ("#", "rung", "config"):
-        table.add_column(column)
-    for column in ("blocks", "an SM", "waves", "registers"):
-        table.add_column(column, justify="right")
-    table.add_column("bound by")
-    for number, candidate in enumerate(space.kept, 1):
-        p = candidate.prediction
-        table.add_row(
+    names = ("#", "rung", "config", "blocks", "per SM", "waves", "registers", "bound by")
+    rows = [
+        (
             str(number), candidate.rung.id.split("_")[0], candidate.text, str(p.blocks), str(p.resident),
             f"{p.waves:.2f}", f"~{p.registers}", p.limiter,
-        )  # fmt: skip
-    console().print(table)
+        ) for number, candidate in enumerate(space.kept, 1) for p in (candidate.prediction,)
+    ]  # fmt: skip
+    title = f"{name} on {gpu}: the model's order, nothing measured"
+    told = [legend(names)] + ([config_legend(space.kept[0].config)] if space.kept else [])
+    show(title, tables(names, rows, console().width, keys=2), "\n".join(told))
     console().print(str(space), markup=False)
     return {
         "problem": name,
@@ -340,7 +336,7 @@ def _show_stores() -> list[dict[str, Any]]:
 
     files = stored_files()
     if not files:
-        print(f"nothing has been tuned here: there is no store in {default_folder()}")
+        say(f"nothing has been tuned here: there is no store in {default_folder()}")
     told: list[dict[str, Any]] = []
     for path in files:
         try:
@@ -348,17 +344,17 @@ def _show_stores() -> list[dict[str, Any]]:
         except (OSError, CacheError) as error:
             note(f"{path}: {error}")
             continue
-        print(f"{path}: {len(table)} problems tuned on {gpu}, {driver}")
+        say(f"{path}: {len(table)} problems tuned on {gpu}, {driver}")
         entries = [_entry_data(entry) for _, entry in sorted(table.items())]
         told.append({"file": str(path), "gpu": gpu, "driver": driver, "problems": len(table), "entries": entries})
         for key, entry in sorted(table.items()):
             best = entry.best
             state = "" if entry.finished else ", stopped early"
             fused = f", with {entry.epilogue}" if entry.epilogue else ""
-            print(f"  {key}: {best}, {best.ms * 1e3:.4g} us, of {len(entry.timed)}{state}{fused}")
+            say(f"  {key}: {best}, {best.ms * 1e3:.4g} us, of {len(entry.timed)}{state}{fused}", indent=2)
     for name in GPUS:
         if ships := shipped(name):
-            print(f"shipped with the package: {len(ships)} problems tuned on {name}")
+            say(f"shipped with the package: {len(ships)} problems tuned on {name}")
             told.append({"file": None, "gpu": name, "driver": None, "problems": len(ships), "entries": []})
     return told
 

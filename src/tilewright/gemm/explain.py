@@ -64,6 +64,10 @@ class Explanation:
     """What the check costs, where verify=True asks for one."""
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, width: int = _WIDTH) -> str:
+        """What would run and why, in lines of at most `width` characters."""
         rows = [("product", describe(self.problem)), ("GPU", f"{self.gpu.name} ({self.gpu.arch}): {self.gpu_source}")]
         if self.plan is None:
             rows.append(("runs", "nothing: the result is empty"))
@@ -90,7 +94,7 @@ class Explanation:
                 rows.append(("ignored", self.plan.ignored))
             rows += refused_rows(self.plan.refused)
         return "\n".join(
-            textwrap.fill(text, _WIDTH, initial_indent=f"{label:<9}", subsequent_indent=" " * 9) for label, text in rows
+            textwrap.fill(text, width, initial_indent=f"{label:<9}", subsequent_indent=" " * 9) for label, text in rows
         )
 
     def _bound(self) -> str:

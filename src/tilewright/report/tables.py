@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import TilewrightError
 from ..lab.record import find_records, went_wrong
-from . import blocks, precision, wgmma
+from . import blocks, precision, terminal, wgmma
 from .cells import DASH, Column, Record, number, percent
 from .cells import config as _config
 from .cells import milliseconds as _milliseconds
@@ -58,7 +58,7 @@ EXECUTED: tuple[Column, ...] = (("rung", _rung), *_EXECUTED)
 EXECUTED_TENSOR: tuple[Column, ...] = (
     ("rung", _rung),
     ("tensor", _instructions("tensor")),
-    *(("waves" if name == "wavefronts" else name, cell) for name, cell in _EXECUTED if name != "roof"),
+    *_EXECUTED,
 )
 """For the 16-bit rungs."""
 MEASURED: tuple[Column, ...] = (
@@ -341,18 +341,10 @@ PAGES: dict[str, tuple[Column, ...]] = {
 """Which columns a suite's records have in README and docs."""
 
 
-def rich_table(title: str, columns: Sequence[Column], records: Sequence[Record]) -> Any:
-    """A rich Table, figures to the right. The columns for the terminal, above, fit 100 characters."""
-    from rich.table import Table
-
-    table = Table(title=title or None, title_justify="left", box=None, padding=(0, 1), pad_edge=False)
-    for name, _ in columns:
-        left = name in ("rung", "check", "limited by", "roof")
-        table.add_column(name, justify="left" if left else "right", no_wrap=True)
-    for record in records:
-        style = "bold red" if went_wrong(record) else None
-        table.add_row(*(cell(record) for _, cell in columns), style=style)
-    return table
+def terminal_tables(columns: Sequence[Column], records: Sequence[Record], width: int) -> list[Any]:
+    """The records as rich Tables that fit `width` characters: see report.terminal."""
+    rows = [[cell(record) for _, cell in columns] for record in records]
+    return terminal.tables([name for name, _ in columns], rows, width, wrong=list(map(went_wrong, records)))
 
 
 def markdown(columns: Sequence[Column], records: Sequence[Record]) -> str:

@@ -1,0 +1,120 @@
+"""Tables for a terminal: a figure is never cut. What does not fit side by side goes into a second table below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+GAP = 2
+"""Blanks between columns."""
+TEXT = frozenset({"#", "rung", "config", "check", "limited by", "roof", "bound by", "class"})
+"""Columns that start at the left; figures end at the right."""
+
+
+def tables(
+    names: Sequence[str], rows: Sequence[Sequence[str]], width: int, keys: int = 1, wrong: Sequence[bool] = ()
+) -> list[Any]:
+    """One rich Table, or several where `width` characters do not hold all columns side by side.
+
+    Each has the first `keys` columns, which say what a row is about, and as many of the others as fit. `wrong` marks
+    rows that are shown as wrong.
+    """
+    from rich.table import Table
+
+    made = []
+    for chosen in _parts(names, rows, width, keys):
+        table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
+        for place in chosen:
+            left = names[place] in TEXT
+            table.add_column(
+                names[place], justify="left" if left else "right", no_wrap=not left, overflow="fold",
+                min_width=None if left else _width(place, names, rows),
+            )  # fmt: skip
+        for place, row in enumerate(rows):
+            style = "bold red" if place < len(wrong) and wrong[place] else None
+            table.add_row(*(row[column] for column in chosen), style=style)
+        made.append(table)
+    return made
+
+
+def _width(place: int, names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    return max(len(names[place]), *(len(row[place]) for row in rows), 0)
+
+
+def _parts(names: Sequence[str], rows: Sequence[Sequence[str]], width: int, keys: int) -> list[list[int]]:
+    """The columns of each table: the keys, and others in order until one does not fit."""
+    start = list(range(keys))
+    taken = sum(_width(place, names, rows) + GAP for place in start)
+    parts, room = [start.copy()], width - taken
+    for place in range(keys, len(names)):
+        need = _width(place, names, rows) + GAP
+        if need - GAP > room and len(parts[-1]) > keys:
+            parts.append(start.copy())
+            room = width - taken
+        parts[-1].append(place)
+        room -= need
+    return parts
+
+
+MEANINGS = {
+    "max error": "largest difference from float64",
+    "registers": "per thread",
+    "regs": "registers per thread",
+    "spill B": "bytes of registers spilled per thread",
+    "shared B": "bytes of shared memory per block",
+    "occupancy": "share of an SM's warps that fit at once",
+    "occup.": "share of an SM's warps that fit at once",
+    "limited by": "what limits occupancy",
+    "of cuBLAS": "speed, as a share of cuBLAS's",
+    "of FA2": "speed, as a share of FlashAttention-2's",
+    "of cuDNN": "speed, as a share of cuDNN's",
+    "of peak": "share of the peak of the unit that multiplies",
+    "tensor": "instructions per thread, as the next four",
+    "fp32": "instructions per thread, as the next three",
+    "sectors": "32-byte sectors per global load of a warp",
+    "wavefronts": "passes per shared load of a warp",
+    "ideal": "the fewest possible passes",
+    "FLOP/B": "operations per byte of global traffic",
+    "bound": "roofline at that traffic, as a share of the peak",
+    "roof": "what sets the bound",
+    "per SM": "blocks that share an SM",
+    "waves": "rounds of blocks until all have run",
+    "bound by": "what limits the kernel, by the model",
+}
+"""What a column's short name means."""
+
+
+def legend(names: Sequence[str]) -> str:
+    """One line that says what the columns' names mean; "" where none needs it."""
+    told = [f"{name}: {MEANINGS[name]}" for name in names if name in MEANINGS]
+    if "tensor" in names:
+        told = [text for text in told if not text.startswith("fp32:")]
+    return "; ".join(told)
+
+
+def config_legend(config: Any) -> str:
+    """One line that says what the parts of a config's text mean, for those parts that it has."""
+    if hasattr(config, "b_r"):
+        loads = "load_Q_K_V: 0 loads an operand's fragments at once, 2 in slices"
+        told = ["(d_head, queries per block, keys per step, warps)", loads]
+        told += ["buffer: two slices take turns"] if config.buffer else []
+        told += ["blocks: at least so many per SM"] if config.min_blocks != 1 else []
+        return "; ".join(told)
+    told = ["tile of a block, m x n" + (" x k" if config.tile_k else "")]
+    if config.warp_m:
+        parts = config.subtiles_m * config.subtiles_n > 1
+        told.append("warp: its part of the tile" + (", / in so many pieces" if parts else ""))
+    if config.thread_m * config.thread_n > 1:
+        told.append("thread: its part of " + ("a piece" if config.warp_m else "the tile"))
+    for present, words in (
+        (config.stages > 1, "stages: tiles of k in flight"),
+        (config.cache == "ca", "ca: copies pass through L1"),
+        (config.cache == "cg", "cg: copies skip L1"),
+        (config.group_m > 1, "group: tile rows walked together"),
+        (config.fragment_sets > 1, "fragment sets: sets of registers that take turns"),
+        (config.split_k > 1, "split k: blocks that share a tile's sum"),
+        (config.slices_k > 1, "slices: groups of warps that share a tile's sum"),
+    ):
+        if present:
+            told.append(words)
+    return "; ".join(told)
