@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from .attn.attention import attention, attention_varlen
     from .attn.explain import explain_attention
     from .emu import emulate, emulator
+    from .gemm.explain import explain
     from .gemm.matmul import matmul
-    from .plan.plan import explain
     from .tuning import tune, tune_attention
 
 # Heavy modules load when first needed: `import tilewright` alone stays under 0.2 s.
@@ -23,7 +23,7 @@ _LAZY = {
     "matmul": ".gemm.matmul",
     "attention": ".attn.attention",
     "attention_varlen": ".attn.attention",
-    "explain": ".plan.plan",
+    "explain": ".gemm.explain",
     "explain_attention": ".attn.explain",
     "emulate": ".emu",
     "emulator": ".emu",

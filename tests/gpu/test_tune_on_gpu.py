@@ -30,9 +30,9 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture
 def folder(tuned_folder):
-    tables._store.cache_clear()
+    tables._stores.clear()
     yield tuned_folder
-    tables._store.cache_clear()
+    tables._stores.clear()
     tables.results_changed()
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tilewright.gemm.problem import GemmProblem
-from tilewright.gpus import ARCHS, GPUS
+from tilewright.gpus import ARCHS, GPUS, occupancy
 from tilewright.jit import Resources
 from tilewright.lab.roofline import bound, compulsory, tiled_bytes
-from tilewright.occupancy import occupancy
 
 
 def using(registers: int, shared: int = 0) -> Resources:

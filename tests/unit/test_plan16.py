@@ -13,8 +13,9 @@ from tilewright.gemm.rungs.simt import find_rung
 from tilewright.gpus import GPUS
 from tilewright.plan import plan as plan_module
 from tilewright.plan.cost import SPLITS, packing_us
+from tilewright.plan.demands import Demands
 from tilewright.plan.fallback import CHOICES
-from tilewright.plan.plan import Demands, plan_for
+from tilewright.plan.plan import plan_for
 from tilewright.run.program import SLOT, program_for
 
 H200 = GPUS["H200"]

@@ -16,8 +16,9 @@ from tilewright.gemm.rungs.simt import find_rung
 from tilewright.gemm.space import explore
 from tilewright.gpus import GPUS
 from tilewright.plan.cost import CLEARLY, candidates, fp32_us, narrow_operands
+from tilewright.plan.demands import Demands
 from tilewright.plan.fallback import FP32_CHOICES
-from tilewright.plan.plan import Demands, plan_for
+from tilewright.plan.plan import plan_for
 from tilewright.run.program import program_for
 
 H200 = GPUS["H200"]

@@ -349,10 +349,10 @@ def test_an_epilogue_goes_by_the_nearest_neighbours_kind():
 def store(tuned_folder, monkeypatch) -> Store:
     monkeypatch.setattr(tables, "shipped", lambda gpu: {})
     monkeypatch.setattr(tables, "driver_name", lambda: "cuda13")
-    tables._store.cache_clear()
+    tables._stores.clear()
     results_changed()
     yield tables.store_of(H200)
-    tables._store.cache_clear()
+    tables._stores.clear()
     results_changed()
 
 
@@ -396,14 +396,84 @@ def test_explain_says_in_a_line_what_it_passed_over_and_does_not_drown_in_refusa
     assert max(map(len, lines)) <= 100
 
 
-def test_new_results_drop_warm_calls(store):
+def test_keys_of_warm_calls_carry_the_generation(monkeypatch):
+    from types import SimpleNamespace
+
     from tilewright.run import warm
 
-    warm._calls["a key"] = None
-    before = generation()
-    results_changed()
-    assert generation() == before + 1
-    assert not warm._calls
+    tensor = SimpleNamespace(
+        shape=(4, 4), stride=lambda: (4, 1), data_ptr=lambda: 64, dtype="f16", get_device=lambda: 0,
+        is_neg=lambda: False, requires_grad=False,
+    )  # fmt: skip
+    torch = SimpleNamespace(is_grad_enabled=lambda: False)
+    keys = []
+    for _ in range(2):
+        keys.append(warm.key_of(torch, tensor, tensor, None, False, None, (), None))
+        results_changed()
+    assert keys[0] != keys[1]
+
+
+@pytest.fixture
+def looking_always(monkeypatch):
+    monkeypatch.setattr(tables, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(tables, "_next_look", 0.0)
+
+
+def test_another_folder_in_the_environment_changes_plans_at_once(tuned_folder, monkeypatch, tmp_path):
+    monkeypatch.setattr(tables, "shipped", lambda gpu: {})
+    tables.store_of(H200).add([entry(problem(), (SMALL, 1.0))])
+    assert plan_for(problem(), H200).config == SMALL
+    monkeypatch.setenv("TILEWRIGHT_TUNED", str(tmp_path / "other"))
+    tables.store_of(H200).add([entry(problem(), (LARGE, 1.0))])
+    assert plan_for(problem(), H200).config == LARGE
+    monkeypatch.setenv("TILEWRIGHT_TUNED", str(tuned_folder))
+    assert plan_for(problem(), H200).config == SMALL
+
+
+def test_what_another_process_tunes_is_planned_with(looking_always, tuned_folder, monkeypatch):
+    monkeypatch.setattr(tables, "shipped", lambda gpu: {})
+    tables.store_of(H200)
+    before = plan_for(problem(), H200)
+    assert before.source.startswith("cost model")
+    ours = tables.store_of(H200)
+    theirs = Store(ours.gpu, ours.driver)  # as another process has it
+    theirs.add([entry(problem(), (SMALL, 1.0))])
+    assert plan_for(problem(), H200).config == SMALL
+    number = generation()
+    assert generation() == number  # nothing changed meanwhile
+    theirs.add([dataclasses.replace(entry(problem(), (LARGE, 0.5)), when="2026-01-02")])
+    assert plan_for(problem(), H200).config == LARGE
+    theirs.path.unlink()
+    assert plan_for(problem(), H200).source.startswith("cost model")
+
+
+def test_files_are_looked_at_a_few_times_a_second_at_most(tuned_folder, monkeypatch):
+    looks = []
+    monkeypatch.setattr(tables, "_next_look", 0.0)
+    monkeypatch.setattr(tables, "LOOK_EVERY", 3600.0)
+    monkeypatch.setattr(tables.Store, "has_changed", lambda store: looks.append(store))
+    store = tables.store_of(H200)
+    for _ in range(100):
+        generation()
+    assert looks.count(store) == 1
+
+
+def test_results_that_could_not_be_written_outlive_a_look(looking_always, tuned_folder, monkeypatch):
+    from tilewright.plan import store as store_module
+
+    monkeypatch.setattr(tables, "shipped", lambda gpu: {})
+    store = tables.store_of(H200)
+
+    def refuse(path, data):
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, "write_file", refuse)
+        with pytest.warns(RuntimeWarning, match="cannot be written"):
+            assert not store.add([entry(problem(), (SMALL, 1.0))])
+    Store(store.gpu, store.driver).add([entry(problem(2048), (LARGE, 1.0))])
+    assert plan_for(problem(2048), H200).config == LARGE
+    assert plan_for(problem(), H200).config == SMALL
 
 
 def test_the_users_store_is_asked_before_the_shipped_table(store, monkeypatch):
@@ -419,9 +489,9 @@ def test_the_users_store_is_asked_before_the_shipped_table(store, monkeypatch):
 def test_without_a_driver_the_newest_file_of_the_gpu_is_read(tuned_folder, monkeypatch):
     monkeypatch.setattr(tables, "driver_name", lambda: "")
     Store("H200", "cuda12").add([entry(problem(), (SMALL, 1.0))])
-    tables._store.cache_clear()
+    tables._stores.clear()
     assert set(tables.store_of(H200).table) == {str(class_of(problem()))}
-    tables._store.cache_clear()
+    tables._stores.clear()
     assert tables.store_of(GPUS["A100"]).table == {}
 
 

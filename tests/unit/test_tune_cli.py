@@ -153,9 +153,9 @@ def test_results_go_out_in_and_together(tmp_path, monkeypatch, capsys):
     assert "h11_mma_multistage" in listed
     from tilewright.plan import tables
 
-    tables._store.cache_clear()
+    tables._stores.clear()
     tune(export=tmp_path / "mine.json")
-    tables._store.cache_clear()
+    tables._stores.clear()
     assert decode((tmp_path / "mine.json").read_bytes()) == Store("H200", "cuda13").table
 
 

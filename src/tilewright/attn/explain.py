@@ -8,8 +8,7 @@ from typing import Any
 
 from ..gemm.explain import Explanation, Roofline, refused_rows
 from ..gemm.explain import _gpu_of as gpu_of
-from ..gpus import Gpu
-from ..jit.compile import Resources
+from ..gpus import Gpu, Resources
 from .call import AttentionCall, read_attention, read_attention_varlen
 from .plan import AttentionPlan, plan_attention
 from .problem import AttentionProblem

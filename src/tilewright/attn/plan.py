@@ -8,7 +8,7 @@ from functools import lru_cache
 from ..errors import ConfigRejected
 from ..gemm.rung import ceil_div
 from ..gpus import GPUS, Arch, Gpu
-from ..plan.tables import generation, sources_for
+from ..plan.tables import generation_now, sources_for
 from .problem import AttentionProblem
 from .rung import AttentionConfig, AttentionRung
 from .rungs import ATTENTION_RUNGS, find_attention_rung
@@ -44,7 +44,7 @@ def plan_attention(
     if rung is not None and not isinstance(rung, str):
         raise ConfigRejected(f"rung is {rung!r}; pass the name of one, such as 'a16', or none.")
     gpu = on if isinstance(on, Gpu) else next(gpu for gpu in GPUS.values() if gpu.arch == on)
-    return _plan(problem, gpu, rung, config, generation())
+    return _plan(problem, gpu, rung, config, generation_now())
 
 
 @lru_cache(maxsize=4096)

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 
 from ..gemm.rung import ceil_div
 from ..gemm.space import FAR_BEHIND, KEPT, MOST_SPILL, SHARE_OF_A_SHAPE, Space
-from ..gpus import Gpu
-from ..jit import Resources
-from ..occupancy import occupancy
+from ..gpus import Gpu, Resources, occupancy
 from ..plan.model import MMA_SHARE, Prediction
 from .problem import AttentionProblem
 from .rung import AttentionConfig, AttentionRung

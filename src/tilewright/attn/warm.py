@@ -10,6 +10,7 @@ from ..arrays.dlpack import dense_strides
 from ..errors import DeviceError
 from ..jit.device_calls import enter_context
 from ..jit.launch import current_executor
+from ..plan.tables import generation
 from ..run.warm import MISS, _signature, allocator
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def _key(torch: Any, given: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
     return (
         _signature(q, grad), _signature(k, grad), _signature(v, grad), options,
         bias is not None and _signature(bias, grad), out is not None and _signature(out, grad),
-        starts_q is not None and (_signature(starts_q, grad), _signature(starts_k, grad)),
+        starts_q is not None and (_signature(starts_q, grad), _signature(starts_k, grad)), generation(),
     )  # fmt: skip
 
 
@@ -109,8 +110,3 @@ def remember(torch: Any, given: tuple[Any, ...], options: tuple[Any, ...], call:
         _calls.clear()
     _torch, _tensor_types, _empty = torch, (torch.Tensor, torch.nn.Parameter), allocator(torch)
     _calls[key] = call, call.params[_HEAD.size : -_TAIL.size]
-
-
-def forget() -> None:
-    """Let every call take the full path once more: another kernel may be its choice now."""
-    _calls.clear()

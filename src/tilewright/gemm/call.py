@@ -14,7 +14,7 @@ from ..arrays.view import Operand, as_operand
 from ..epilogue.fusion import Fusion, Request, read_fusion
 from ..errors import DeviceError, InvalidOperand
 from ..jit.launch import Executor, current_executor
-from ..plan.plan import Demands
+from ..plan.demands import Demands
 from .problem import INDEX, Epilogue, FusedOperand
 from .rung import GemmConfig
 from .shapes import Product, Shapes, broadcast, lay_out, matmul_shapes, with_matrix_axes

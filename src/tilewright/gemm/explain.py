@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from ..gpus import DEFAULT_GPU, Gpu, find_gpu
-from ..jit.compile import Resources
+from ..epilogue.fusion import request
+from ..gpus import DEFAULT_GPU, Gpu, Resources, find_gpu
 from ..jit.launch import current_executor
-from ..plan.plan import NONE, Demands, Plan, plan_for
+from ..plan.demands import NONE, Demands
+from ..plan.plan import Plan, plan_for
 from ..run.program import program_for
-from .call import Call, Operands
+from .call import Call, Operands, Options, read_call
 from .problem import INDEX, ITEM_BYTES, GemmProblem, Matrix
 from .rung import Addresses, GemmConfig, Rung, vector_out
 from .shapes import GRID_BATCH
@@ -246,6 +248,24 @@ def explain_problem(
         plan.rung.shared_bytes(config, product), launches, bound, resources,
         tuple(stage.name for stage in program.stages), program.workspace_bytes,
     )  # fmt: skip
+
+
+def explain(
+    a: Any, b: Any, *, c: Any = None, alpha: float = 1.0, beta: float | None = None, out: Any = None,
+    out_dtype: Any = None, bias: Any = None, activation: str | None = None, residual: Any = None, row_scale: Any = None,
+    col_scale: Any = None, epilogue: Callable[..., Any] | None = None, deterministic: bool = False,
+    batch_invariant: bool = False, verify: bool = False, precision: str = "ieee", rung: str | None = None,
+    config: GemmConfig | None = None, gpu: str | None = None, compile: bool = False, **operands: Any,
+) -> Explanation:  # fmt: skip
+    """What `matmul` would run for the same arguments, and why; nothing is launched. Print the result.
+
+    `gpu` names the GPU to explain for (see tilewright.arch.GPUS). Else it is the emulator's in force, the arrays' own,
+    the first of this machine, or, with none, the default of the package, which the explanation then says.
+    `compile=True` adds the compiler's figures: registers, spills, shared memory. Raises as `matmul` does.
+    """
+    asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
+    options = Options(out_dtype, deterministic, batch_invariant, rung, config, precision)
+    return explain_call(read_call(a, b, c, alpha, beta, out, options, asked, verify), gpu, compile)
 
 
 def explain_call(call: Call, gpu: str | None, compile: bool) -> Explanation:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import InvalidOperand
 
@@ -170,6 +171,38 @@ class GemmProblem:
         letters = {"col": "n", "row": "t", "none": "s"}
         return letters[self.a.unit(self.m, self.k)] + letters[self.b.unit(self.k, self.n)]
 
+    def side(self, name: str) -> Side:
+        """The operand "a" or "b": how it lies, its rows and columns."""
+        return Side(self.a, self.m, self.k) if name == "a" else Side(self.b, self.k, self.n)
+
+    def packing(self, name: str, tile: tuple[int, int, int]) -> Packing:
+        """How operand `name` is copied to whole tiles of a `tile` of m x n x k elements.
+
+        The contiguous index stays, or becomes, the one with the smaller stride; a matrix that all products share is
+        copied once.
+        """
+        source, rows, cols = self.side(name)
+        tile_m, tile_n, tile_k = tile
+        unit = source.unit(rows, cols)
+        along_rows = unit == "row" or (unit == "none" and abs(source.row_stride) < abs(source.col_stride))
+        whole_rows, whole_cols = (
+            max(-(-size // step), 1) * step
+            for size, step in zip((rows, cols), (tile_m, tile_k) if name == "a" else (tile_k, tile_n), strict=True)
+        )
+        (length, lines), (pitch, padded) = (
+            ((rows, cols), (whole_rows, whole_cols)) if along_rows else ((cols, rows), (whole_cols, whole_rows))
+        )
+        copies = self.batch if source.batch_stride else 1
+        step = padded * pitch if copies > 1 else 0
+        lies = Matrix(1, pitch, step, padded=True) if along_rows else Matrix(pitch, 1, step, padded=True)
+        steps = source.row_stride, source.col_stride
+        nbytes = copies * padded * pitch * ITEM_BYTES[self.dtype]
+        return Packing(lies, steps[::-1] if along_rows else steps, lines, length, padded, pitch, copies, nbytes)
+
+    def packed(self, tile: tuple[int, int, int], names: tuple[str, ...]) -> GemmProblem:
+        """The problem as the product's kernel meets it once the operands named are copied to whole tiles."""
+        return _packed(self, tile, names) if names else self
+
     @property
     def flops(self) -> int:
         """2 m n k a batch entry, the field's convention (alpha and beta not counted)."""
@@ -192,3 +225,34 @@ class GemmProblem:
     def intensity(self) -> float:
         """FLOP per byte of compulsory traffic."""
         return self.flops / self.bytes if self.bytes else 0.0
+
+
+class Side(NamedTuple):
+    """One operand of a product, and its extents in elements."""
+
+    matrix: Matrix
+    rows: int
+    cols: int
+
+
+class Packing(NamedTuple):
+    """A copy of an operand to whole tiles: `lines` runs of `length` elements become `padded` runs of `pitch`."""
+
+    lies: Matrix
+    """How the copy lies."""
+    steps: tuple[int, int]
+    """From one line to the next, and along a line, in elements of the source."""
+    lines: int
+    length: int
+    padded: int
+    pitch: int
+    copies: int
+    """Entries of the batch that are copied."""
+    bytes: int
+    """Of the whole copy."""
+
+
+@lru_cache(maxsize=1024)
+def _packed(problem: GemmProblem, tile: tuple[int, int, int], names: tuple[str, ...]) -> GemmProblem:
+    lies = {name: problem.packing(name, tile).lies for name in names}
+    return replace(problem, a=lies.get("a", problem.a), b=lies.get("b", problem.b))

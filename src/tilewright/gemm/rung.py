@@ -46,6 +46,11 @@ class GemmConfig:
     slices_k: int = 1
     """Groups of warps of a block that share its tile, each with its part of every step of k."""
 
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """The elements of a block's step along m, n and k; k at least 1."""
+        return self.tile_m, self.tile_n, max(self.tile_k, 1)
+
     @cached_property
     def threads(self) -> int:
         if self.warp_m:

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from ..gpus import Gpu
 from ..plan.cost import SPLITS, packable_operands
 from ..plan.entries import worded
-from ..plan.model import Prediction, as_packed, predict
+from ..plan.model import Prediction, predict
 from .classes import shows
 from .problem import GemmProblem
 from .rung import GemmConfig, Rung, ceil_div
@@ -117,7 +117,7 @@ def explore(
         if (rung.id, config, packs) in fits:
             return
         considered += 1
-        if rung.why_not(as_packed(problem, config, packs), config, gpu.arch) is not None:
+        if rung.why_not(problem.packed(config.tile, packs), config, gpu.arch) is not None:
             pruned["cannot run it (why_not)"] += 1
             return
         prediction = predict(problem, rung, config, gpu, packs)

@@ -15,11 +15,11 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from ..errors import CompileError
+from ..gpus import Resources
 from . import limits, nvrtc
 from .cache import KernelCache, default_folder
 from .launch import current_executor
 from .limits import Recent
-from .nvrtc import Resources
 from .source import Constant, Library, Source, gather, render
 
 # -lineinfo leaves the machine code as it is; it lets the emulator and profilers name lines of the source.

@@ -8,29 +8,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ..errors import CompileError, MissingDependency
+from ..gpus import Resources
 from .source import Source
 
 NAME_LINE = "__nv_name_map"
 """What NVRTC calls the line that it adds where a kernel is asked for by its C++ name."""
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What ptxas says of one entry. `registers` a thread; all else in bytes; shared bytes are the static ones."""
-
-    registers: int
-    spill_store_bytes: int
-    spill_load_bytes: int
-    stack_bytes: int
-    shared_bytes: int
-    barriers: int
 
 
 @lru_cache(maxsize=1)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import MissingDependency
-from ..plan.plan import explain
+from ..gemm.explain import explain
 from .bench import time_pairs
 from .check import UNIT_ROUNDOFF
 from .climb_gpu import driver_version

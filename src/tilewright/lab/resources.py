@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..gpus import Gpu
+from ..gpus import Gpu, occupancy
 from ..jit import CompiledKernel
-from ..occupancy import occupancy
 
 
 def static_facts(kernel: CompiledKernel, threads: int, dynamic_shared: int, gpu: Gpu) -> dict[str, Any]:

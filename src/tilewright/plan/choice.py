@@ -22,7 +22,7 @@ from ..gemm.space import splits, ways_to_pack
 from ..gpus import Gpu
 from .cost import packable_operands
 from .entries import AnyEntry, GemmEntry, classes_in, worded
-from .model import Model, as_packed, predict
+from .model import Model, predict
 
 NEIGHBOURS = 10
 REACH = 1.0
@@ -136,7 +136,7 @@ def _exact(problem: GemmProblem, gpu: Gpu, name: str, entry: GemmEntry, one_chai
             continue
         if one_chain and not _in_one_chain(t.config):
             continue
-        if reason := rungs[t.rung].why_not(as_packed(problem, t.config, t.packs), t.config, gpu.arch):
+        if reason := rungs[t.rung].why_not(problem.packed(t.config.tile, t.packs), t.config, gpu.arch):
             refused.append((t.rung, str(t.config), reason))
         else:
             able.append(t)
@@ -328,7 +328,7 @@ def _estimated(
     ordered = estimates(problem, gpu, near, one_chain)
     able = (
         one for one in ordered
-        if rungs[one.rung].why_not(as_packed(problem, one.config, one.packs), one.config, gpu.arch) is None
+        if rungs[one.rung].why_not(problem.packed(one.config.tile, one.packs), one.config, gpu.arch) is None
     )  # fmt: skip
     first = list(islice(able, 1 + RUNNERS_UP))
     if not first:

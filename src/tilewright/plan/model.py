@@ -13,11 +13,8 @@ from typing import NamedTuple
 from ..gemm.problem import ITEM_BYTES, GemmProblem
 from ..gemm.rung import GemmConfig, Rung, ceil_div, vector_out
 from ..gemm.rungs.simt import rungs_of
-from ..gpus import Gpu
-from ..jit import Resources
+from ..gpus import Gpu, Resources, occupancy
 from ..jit.source import Constant
-from ..occupancy import occupancy
-from ..run import program
 from .cost import tiles_of
 
 _BOOKKEEPING = 36
@@ -90,16 +87,6 @@ def on_tensor_cores(config: GemmConfig) -> bool:
     return config.warp_m > 0 and config.thread_m * config.thread_n == 1
 
 
-def as_packed(problem: GemmProblem, config: GemmConfig, packs: tuple[str, ...]) -> GemmProblem:
-    """program.as_packed, once for all configs of a tile."""
-    return _packed(problem, (config.tile_m, config.tile_n, max(config.tile_k, 1)), packs) if packs else problem
-
-
-@lru_cache(maxsize=1024)
-def _packed(problem: GemmProblem, tile: tuple[int, int, int], packs: tuple[str, ...]) -> GemmProblem:
-    return program.as_packed(problem, GemmConfig(*tile), packs)
-
-
 def estimate_registers(config: GemmConfig, rung: Rung | None = None) -> int:
     """Registers a thread: accumulators, fragments of a step (two sets where they are loaded ahead), bookkeeping.
 
@@ -137,7 +124,7 @@ class Model:
     def __init__(
         self, problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, packs: tuple[str, ...] = ()
     ) -> None:
-        self.problem = as_packed(problem, config, packs)
+        self.problem = problem.packed(config.tile, packs)
         self.rung, self.gpu = rung, gpu
         self.fit = fit = _fit_of(self.problem, rung, config)
         self.registers = estimate_registers(config, rung)

@@ -9,10 +9,8 @@ model's only measured input is one figure a config (choices.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigRejected
 from ..gemm.problem import ITEM_BYTES, GemmProblem
@@ -22,13 +20,10 @@ from ..gemm.rungs.tensor import ragged
 from ..gpus import GPUS, Arch, Gpu
 from .choice import RUNNERS_UP, choose
 from .cost import CLEARLY, Candidate, candidates, fp32_cost, fp32x3_us, narrow_operands, tiles_of
+from .demands import NONE, Demands
 from .entries import worded
 from .fallback import CHOICES, Choice
-from .tables import SHIPPED, generation, sources_for
-
-if TYPE_CHECKING:
-    from ..gemm.explain import Explanation
-
+from .tables import SHIPPED, generation_now, sources_for
 
 _REASONS = 3
 """How many an error tells."""
@@ -53,19 +48,6 @@ class Plan:
     """Tuning results that this version cannot use, in a line; "" where all were of use."""
 
 
-@dataclass(frozen=True)
-class Demands:
-    """What a plan must promise beside a right result."""
-
-    deterministic: bool = False
-    """The same bits run after run on every machine with this GPU and version: nothing tuned on this one is asked."""
-    batch_invariant: bool = False
-    """k is walked in one chain, so that a row's bits depend on its operands, n, k and dtypes, not on m or batch."""
-
-
-NONE = Demands()
-
-
 def plan_for(
     problem: GemmProblem, on: Gpu | Arch, rung: str | None = None, config: GemmConfig | None = None, *,
     demands: Demands = NONE,
@@ -80,7 +62,7 @@ def plan_for(
     if rung is not None and not isinstance(rung, str):
         raise ConfigRejected(f"rung is {rung!r}; pass the name of one, such as 'f12', or none.")
     gpu = on if isinstance(on, Gpu) else next(gpu for gpu in GPUS.values() if gpu.arch == on)
-    return _plan(problem, gpu, rung, config, demands, generation())
+    return _plan(problem, gpu, rung, config, demands, generation_now())
 
 
 @lru_cache(maxsize=4096)
@@ -249,25 +231,3 @@ def _why(problem: GemmProblem, choice: Choice, gpu: Gpu, considered: int) -> str
         f"most {busiest} an SM (SMs {spread:.0%} filled, tiles {used:.0%} used), {choice.efficiency:.2f} of the "
         f"{'FFMA' if problem.kind == 'f32' else 'tensor-core'} peak when full"
     )
-
-
-def explain(
-    a: Any, b: Any, *, c: Any = None, alpha: float = 1.0, beta: float | None = None, out: Any = None,
-    out_dtype: Any = None, bias: Any = None, activation: str | None = None, residual: Any = None, row_scale: Any = None,
-    col_scale: Any = None, epilogue: Callable[..., Any] | None = None, deterministic: bool = False,
-    batch_invariant: bool = False, verify: bool = False, precision: str = "ieee", rung: str | None = None,
-    config: GemmConfig | None = None, gpu: str | None = None, compile: bool = False, **operands: Any,
-) -> Explanation:  # fmt: skip
-    """What `matmul` would run for the same arguments, and why; nothing is launched. Print the result.
-
-    `gpu` names the GPU to explain for (see tilewright.arch.GPUS). Else it is the emulator's in force, the arrays' own,
-    the first of this machine, or, with none, the default of the package, which the explanation then says.
-    `compile=True` adds the compiler's figures: registers, spills, shared memory. Raises as `matmul` does.
-    """
-    from ..epilogue.fusion import request
-    from ..gemm.call import Options, read_call
-    from ..gemm.explain import explain_call
-
-    asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
-    options = Options(out_dtype, deterministic, batch_invariant, rung, config, precision)
-    return explain_call(read_call(a, b, c, alpha, beta, out, options, asked, verify), gpu, compile)

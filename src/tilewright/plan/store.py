@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
 ENVIRONMENT_VARIABLE = "TILEWRIGHT_TUNED"
+FOLDER_VARIABLES = (ENVIRONMENT_VARIABLE, CACHE_VARIABLE)
+"""What the environment may say of the folder."""
 FORMAT = "v1"
 """Files of another format lie in another folder: an older version of this package never meets a newer file."""
 
@@ -51,13 +53,16 @@ def file_name(gpu: str, driver: str) -> str:
 class Store:
     """Results for one GPU and driver generation, by problem class.
 
-    `table` is what this process knows: what the file held when it was opened, and what was added since.
+    `table` is what this process knows: what the file held when it was last read, and what was added since.
     """
 
     def __init__(self, gpu: str, driver: str, folder: Path | None = None) -> None:
         self.gpu, self.driver = gpu, driver
         self.path = (folder or default_folder()) / FORMAT / file_name(gpu, driver)
         self._told: set[str] = set()
+        self._unwritten: Table = {}
+        """What was added and could not be written."""
+        self._seen = self._signature()
         self.table: Table = self._read()
 
     @cached_property
@@ -65,6 +70,23 @@ class Store:
         from filelock import FileLock  # 25 ms, which a process that only reads does not spend
 
         return FileLock(self.path.with_suffix(".lock"), mode=0o600)
+
+    def _signature(self) -> tuple[int, int, int] | None:
+        """What tells one version of the file from another; None where there is no file."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def has_changed(self) -> bool:
+        """Whether the file is not the one that was read: another process has written or removed it."""
+        return self._signature() != self._seen
+
+    def refresh(self) -> None:
+        """Read the file again. What this process could not write to it stays."""
+        self._seen = self._signature()  # before reading: what changes meanwhile is read the next time
+        self.table = merge(self._read(), self._unwritten)
 
     def _say_once(self, kind: str, message: str) -> None:
         if kind not in self._told:
@@ -112,9 +134,12 @@ class Store:
                 if replace:
                     merged |= given
                 write_file(self.path, encode(merged, self.gpu, self.driver))
+                self._seen = self._signature()  # whoever else writes waits for the lock
                 self.table = merged
+            self._unwritten = {}
             return True
         except OSError as error:
+            self._unwritten = self._unwritten | given
             self._say_once(
                 "write",
                 f"tuning results cannot be written to {self.path} ({error}); they serve this process only. Point "

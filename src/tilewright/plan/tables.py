@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from time import monotonic
 
 from ..errors import CacheError, DeviceError
 from ..gpus import Gpu
 from .choice import Source
 from .entries import AnyEntry, stored
-from .store import Store, default_folder, file_name, stored_files
+from .store import FOLDER_VARIABLES, Store, default_folder, file_name, stored_files
 
 TUNED_HERE, SHIPPED = "tuned here", "shipped with the package"
 
@@ -25,14 +28,19 @@ def driver_name() -> str:
         return ""
 
 
-@lru_cache(maxsize=8)
-def _store(gpu: str, driver: str, folder: Path) -> Store:
-    return Store(gpu, driver, folder)
+_stores: dict[tuple[str, str, Path], Store] = {}
+"""Those that were opened, by GPU, driver and folder."""
+_opening = threading.Lock()
 
 
 def store_of(gpu: Gpu, ordinal: int = 0) -> Store:
-    """The store of a GPU of this machine. Read once a process."""
-    return _store(gpu.name, driver_name() or _newest_driver(gpu.name, default_folder()), default_folder())
+    """The store of a GPU of this machine. Read when it is first asked for, and when its file has changed (look)."""
+    folder = default_folder()
+    key = gpu.name, driver_name() or _newest_driver(gpu.name, folder), folder
+    with _opening:
+        if key not in _stores:
+            _stores[key] = Store(*key)
+        return _stores[key]
 
 
 def _newest_driver(gpu: str, folder: Path) -> str:
@@ -60,20 +68,49 @@ def sources_for(gpu: Gpu) -> list[Source]:
     return [(TUNED_HERE, store_of(gpu).table), (SHIPPED, shipped(gpu.name))]
 
 
+# --- the generation: what keys of plans and of warm calls carry -------------------------------------------------------
+
+LOOK_EVERY = 0.25
+"""Seconds between looks at what changes outside: files and the environment."""
 _generation = 0
+_next_look = 0.0
+_folder_asked: tuple[str | None, ...] = ()
+"""The environment's word on the folder when it was last looked at."""
 
 
 def generation() -> int:
-    """Changes whenever results were added in this process: plans made before may be other ones now."""
+    """Return a number that changes with the tables: plans made before may be other ones now.
+
+    What another process tuned, and another folder in the environment, are noticed within LOOK_EVERY seconds. Takes
+    about 0.1 us.
+    """
+    if monotonic() >= _next_look:
+        look()
     return _generation
 
 
+def generation_now() -> int:
+    """The same, where another folder in the environment is noticed at once: for who makes a plan. Takes 2 us."""
+    if tuple(map(os.environ.get, FOLDER_VARIABLES)) != _folder_asked:
+        look()
+    return generation()
+
+
+def look() -> None:
+    """Notice another folder in the environment, and stores whose files have changed: these are read again."""
+    global _next_look, _folder_asked
+    _next_look = monotonic() + LOOK_EVERY
+    asked = tuple(map(os.environ.get, FOLDER_VARIABLES))
+    with _opening:
+        changed = [store for store in _stores.values() if store.has_changed()]
+        for store in changed:
+            store.refresh()
+    if changed or asked != _folder_asked:
+        _folder_asked = asked
+        results_changed()
+
+
 def results_changed() -> None:
-    """Forget plans and warm calls that rest on older results."""
+    """Make plans and warm calls that rest on older results obsolete."""
     global _generation
     _generation += 1
-    from ..attn import warm as attention_warm
-    from ..run import warm
-
-    warm.forget()
-    attention_warm.forget()

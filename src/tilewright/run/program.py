@@ -194,38 +194,17 @@ class _Workspace:
 def _pack_stage(
     name: str, problem: GemmProblem, config: GemmConfig, workspace: _Workspace
 ) -> tuple[Stage, Matrix, Place]:
-    """The copy of operand `name` to whole tiles, how it then lies, and where. The contiguous index stays, or becomes,
-    the one with the smaller stride; a matrix that all products share is packed once."""
-    source, rows, cols, tiles = (
-        (problem.a, problem.m, problem.k, (config.tile_m, config.tile_k)) if name == "a"
-        else (problem.b, problem.k, problem.n, (config.tile_k, config.tile_n))
-    )  # fmt: skip
-    along_rows = source.unit(rows, cols) == "row"
-    if source.unit(rows, cols) == "none":
-        along_rows = abs(source.row_stride) < abs(source.col_stride)
-    whole = [max(ceil_div(size, tile), 1) * tile for size, tile in zip((rows, cols), tiles, strict=True)]
-    if along_rows:
-        (length, lines), (pitch, padded_lines) = (rows, cols), whole
-        steps = (source.col_stride, source.row_stride)
-    else:
-        (lines, length), (padded_lines, pitch) = (rows, cols), whole
-        steps = (source.row_stride, source.col_stride)
-    copies = problem.batch if source.batch_stride else 1
-    step = padded_lines * pitch if copies > 1 else 0
-    target = Matrix(1, pitch, step, padded=True) if along_rows else Matrix(pitch, 1, step, padded=True)
-    place = workspace.room(copies * padded_lines * pitch * ITEM_BYTES[problem.dtype])
+    """The copy of operand `name` to whole tiles, how it then lies, and where."""
+    copied, source = problem.packing(name, config.tile), problem.side(name).matrix
+    lies = copied.lies
+    place = workspace.room(copied.bytes)
     copy = GemmProblem(
-        lines, padded_lines, length, Matrix(*steps, source.batch_stride, source.alignment), Matrix(0, 0),
-        Matrix(pitch, 1, step), None, copies, problem.dtype, problem.dtype,
+        copied.lines, copied.padded, copied.length,
+        Matrix(*copied.steps, source.batch_stride, source.alignment), Matrix(0, 0),
+        Matrix(copied.pitch, 1, lies.batch_stride), None, copied.copies, problem.dtype, problem.dtype,
     )  # fmt: skip
     stage = Stage(f"pack {name}", PACK, copy, (Place(name), Place(name), Place(name), place), False)
-    return stage, target, place
-
-
-def as_packed(problem: GemmProblem, config: GemmConfig, packs: tuple[str, ...]) -> GemmProblem:
-    """The problem as the product's kernel meets it once the operands named are packed."""
-    lies = {name: _pack_stage(name, problem, config, _Workspace())[1] for name in packs}
-    return replace(problem, a=lies.get("a", problem.a), b=lies.get("b", problem.b))
+    return stage, lies, place
 
 
 def _split_stage(

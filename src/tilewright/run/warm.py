@@ -16,6 +16,7 @@ from ..epilogue.expression import function_key
 from ..errors import DeviceError
 from ..jit.device_calls import enter_context
 from ..jit.launch import current_executor
+from ..plan.tables import generation
 
 if TYPE_CHECKING:
     from ..epilogue.fusion import Request
@@ -92,7 +93,7 @@ def key_of(
         a.shape, a.stride(), a.data_ptr() & 15, a.dtype, a.get_device(), a.is_neg(),
         b.shape, b.stride(), b.data_ptr() & 15, b.dtype, b.get_device(), b.is_neg(),
         (a.requires_grad or b.requires_grad) and grad(), options, uses_c,
-        c is not None and _signature(c, grad), out is not None and _signature(out, grad),
+        c is not None and _signature(c, grad), out is not None and _signature(out, grad), generation(),
     )  # fmt: skip
     if asked is None:
         return key
@@ -205,11 +206,6 @@ def allocator(torch: Any) -> Any:
     guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     quick = getattr(guards, "_empty_strided_cuda", None)
     return quick or (lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device="cuda"))
-
-
-def forget() -> None:
-    """Let every call take the full path once more: another kernel may be its choice now."""
-    _calls.clear()
 
 
 def layout_of(

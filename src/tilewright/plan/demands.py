@@ -1,0 +1,18 @@
+"""What a call demands of its plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Demands:
+    """What a plan must promise besides a right result."""
+
+    deterministic: bool = False
+    """The same bits run after run on every machine with this GPU and version: nothing tuned on this one is asked."""
+    batch_invariant: bool = False
+    """k is walked in one chain, so that a row's bits depend on its operands, n, k and dtypes, not on m or batch."""
+
+
+NONE = Demands()
