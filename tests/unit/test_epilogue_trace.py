@@ -14,7 +14,8 @@ import pytest
 import tilewright as tw
 from tilewright import epilogue as ep
 from tilewright.epilogue import exp, silu, where
-from tilewright.epilogue.expression import expression_of, function_key, standard, trace
+from tilewright.epilogue.expression import expression_of, standard, trace
+from tilewright.epilogue.keys import function_key
 from tilewright.errors import InvalidEpilogue, InvalidOperand
 
 A = np.ones((8, 4), np.float32)

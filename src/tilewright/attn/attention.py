@@ -14,7 +14,7 @@ from ..arrays.extents import byte_extent
 from ..arrays.result import as_callers_kind, empty_like, host_bits, host_bytes, result_operand
 from ..arrays.streams import in_order
 from ..arrays.view import Operand
-from ..epilogue.expression import function_key
+from ..epilogue.keys import function_key
 from ..errors import DeviceError
 from ..gemm.call import executor_for_host
 from ..gemm.problem import ITEM_BYTES

@@ -8,16 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 from ..epilogue.codegen import statements
-from ..epilogue.expression import function_key
+from ..epilogue.keys import function_key
 from ..epilogue.trace import FLOAT, INT, PASS_OPERANDS, Graph, Node, as_float, as_traced
 from ..errors import InvalidEpilogue
 from ..gemm.problem import LARGEST_EXTENT
+from ..jit.limits import Recent
 from .problem import MOST_TRACED_ROWS
 
 _INDICES = ("b", "h", "i", "j")
 _BOUNDS = dict.fromkeys(("i", "j"), (0, MOST_TRACED_ROWS - 1)) | {"b": (0, LARGEST_EXTENT), "h": (0, 2**16 - 1)}
 _MOST = 1024
-_traced: dict[Any, str] = {}
+_traced: Recent[Any, str] = Recent(lambda: _MOST)
 
 
 def modification_of(function: Callable[..., Any]) -> str:
@@ -26,13 +27,12 @@ def modification_of(function: Callable[..., Any]) -> str:
     Traced once for each function_key. Raises InvalidEpilogue for what cannot be traced.
     """
     key = function_key(function)
-    if key is not None and key in _traced:
-        return _traced[key]
+    known = _traced.get(key) if key is not None else None
+    if known is not None:
+        return known
     text = _trace(function)
     if key is not None:
-        if len(_traced) >= _MOST:
-            _traced.clear()
-        _traced[key] = text
+        _traced.put(key, text)
     return text
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dis
 import inspect
-import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -13,8 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from ..errors import InvalidEpilogue
+from ..jit.limits import Recent
 from .codegen import Expression, finish
 from .functions import ACTIVATIONS, function_of
+from .keys import function_key
 from .ops import OPS, of_numpy
 from .recorded import Recorded, write
 from .trace import FLOAT, INT, Graph, Node, Traced, as_float, as_traced
@@ -212,109 +212,9 @@ def record_standard(names: frozenset[str], activation: str | None) -> Recorded:
 
 # --- what is traced once ----------------------------------------------------------------------------------------------
 
-_TRUSTED = ("tilewright", "numpy", "math", "operator", "builtins", "torch", "jax", "cupy")
-"""Packages whose functions and constants are taken to stay what they are."""
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, np.ufunc, type)
-_DEEPEST = 4
 _MOST = 1024
-_traced: dict[Any, Expression] = {}
-_recorded: dict[Any, Recorded] = {}
-
-
-class _Unkeyable(Exception):
-    pass
-
-
-def function_key(function: Any) -> Any:
-    """What a function computes, as far as a key can say: code, closure, defaults, and the globals it names, by value.
-
-    None where something could change unseen (an object, a list): the function is then traced at every call. Two calls
-    with equal keys have equal expressions.
-    """
-    if type(function) is Recorded:
-        return function.text
-    try:
-        return _function_key(function, 0)
-    except (_Unkeyable, ValueError):  # ValueError: an empty closure cell
-        return None
-
-
-def _function_key(function: Any, depth: int) -> Any:
-    if type(function) is not types.FunctionType or depth > _DEEPEST:
-        raise _Unkeyable
-    code = function.__code__
-    names = _names(code)
-    if names is None or function.__dict__:
-        raise _Unkeyable
-    outer = function.__globals__
-    key: list[Any] = [code]
-    for name in names:
-        value = outer.get(name, _ABSENT)
-        key.append(_known.get(id(value)) or _frozen(value, depth, code))
-    if function.__closure__:
-        key.append(tuple([_frozen(cell.cell_contents, depth, code) for cell in function.__closure__]))
-    if function.__defaults__:
-        key.append((0, *[_frozen(value, depth, code) for value in function.__defaults__]))
-    if function.__kwdefaults__:
-        key.append((1, *[(name, _frozen(value, depth, code)) for name, value in function.__kwdefaults__.items()]))
-    return tuple(key)
-
-
-_ABSENT = object()
-_known: dict[int, Any] = {id(_ABSENT): _ABSENT}
-"""Modules and functions that stay what they are, by id; being held, their ids stay theirs."""
-
-
-_READERS = frozenset(("__import__", "eval", "exec", "getattr", "globals", "input", "locals", "open", "vars"))
-"""Built-in functions that fetch by name what no list of names shows."""
-
-
-@lru_cache(maxsize=1024)
-def _names(code: types.CodeType) -> tuple[str, ...] | None:
-    """The globals and attributes that a code and those inside it name; None where they read what is not named, by an
-    import or one of `_READERS`."""
-    imports = [str(step.argval) for step in dis.get_instructions(code) if step.opname == "IMPORT_NAME"]
-    if _READERS & set(code.co_names) or any(name.split(".")[0] not in _TRUSTED for name in imports):
-        return None
-    found = list(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            inside = _names(constant)
-            if inside is None:
-                return None
-            found.extend(inside)
-    return tuple(dict.fromkeys(found))
-
-
-def _home(value: Any) -> str:
-    """The module that a function looks its globals up in; its `__module__` may be copied from what it wraps."""
-    if type(value) is types.FunctionType:
-        return str(value.__globals__.get("__name__"))
-    return "numpy" if type(value) is np.ufunc else str(value.__module__)
-
-
-def _frozen(value: Any, depth: int, code: types.CodeType) -> Any:
-    kind = type(value)
-    if kind is float:
-        return kind, value.hex()  # tells -0.0 from 0.0, and NaN equals itself
-    if value is None or kind in (int, bool, str):
-        return kind, value
-    if isinstance(value, np.generic):
-        return kind, value.tobytes()
-    if kind in _FUNCTIONS and _home(value).split(".")[0] in _TRUSTED:
-        _known[id(value)] = value
-        return value
-    if kind is types.ModuleType:
-        if value.__name__.split(".")[0] in _TRUSTED:
-            _known[id(value)] = value
-            return value
-        inside = [(name, getattr(value, name)) for name in _names(code) or () if hasattr(value, name)]
-        return kind, value.__name__, tuple((name, _frozen(held, depth + 1, code)) for name, held in inside)
-    if kind is types.FunctionType:
-        return _function_key(value, depth + 1)
-    if kind is tuple:
-        return tuple(_frozen(held, depth + 1, code) for held in value)
-    raise _Unkeyable
+_traced: Recent[Any, Expression] = Recent(lambda: _MOST)
+_recorded: Recent[Any, Recorded] = Recent(lambda: _MOST)
 
 
 def expression_of(function: Any, given: Mapping[str, Number | None]) -> Expression:
@@ -335,16 +235,16 @@ _Kept = TypeVar("_Kept")
 
 
 def _once(
-    make: Callable[[Any, Mapping[str, Number | None]], _Kept], kept: dict[Any, _Kept], function: Any,
+    make: Callable[[Any, Mapping[str, Number | None]], _Kept], kept: Recent[Any, _Kept], function: Any,
     given: Mapping[str, Number | None],
 ) -> _Kept:  # fmt: skip
     key = function_key(function)
     if key is None:
         return make(function, given)
-    key = (key, tuple((name, type(value), repr(value)) for name, value in given.items()))
+    # numbers as text, which tells 1 from 1.0 and 0.0 from -0.0
+    key = (key, tuple([(name, type(value), repr(value)) for name, value in given.items()]))
     found = kept.get(key)
     if found is None:
-        if len(kept) >= _MOST:
-            kept.clear()
-        found = kept[key] = make(function, given)
+        found = make(function, given)
+        kept.put(key, found)
     return found

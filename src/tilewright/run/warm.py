@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..epilogue.expression import function_key
+from ..epilogue.keys import function_key
 from ..errors import DeviceError
 from ..jit.device_calls import enter_context
 from ..jit.launch import current_executor
