@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-from .device import bound_to, check, driver
+from .device import bound_to, check, driver, private_captures
 
 Launch = Callable[[int], Any]
 """Starts one product on a stream (a CUstream as an integer)."""
@@ -39,10 +39,12 @@ class Stopwatch:
     @contextmanager
     def graph_of(self, launches: Sequence[Launch]) -> Iterator[Launch]:
         """All launches as one graph; what comes out replays it on this stream."""
+        private_captures.add(self.stream)  # `launches` outlive the graph, and with them their kernels
         mode = self.api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         check(self.api.cuStreamBeginCapture(self.handle, mode), "starting a capture")
         for launch in launches:
             launch(self.stream)
+        private_captures.discard(self.stream)
         graph = check(self.api.cuStreamEndCapture(self.handle), "ending a capture")
         ready = check(self.api.cuGraphInstantiate(graph, 0), "making a graph")
         try:

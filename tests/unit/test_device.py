@@ -1,0 +1,180 @@
+"""The driver's side without a GPU: when modules and memory are given back, and what a driver that fails costs."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from contextlib import nullcontext
+
+import pytest
+
+from tilewright.arrays.device_array import DeviceArray
+from tilewright.errors import DeviceError
+from tilewright.gpus import ARCHS, GPUS
+from tilewright.jit import device as device_module
+from tilewright.jit import limits
+from tilewright.jit.device import GpuExecutor, Prepared
+from tilewright.jit.launch import Launch
+
+GLOBAL, THREAD_LOCAL, RELAXED = range(3)
+
+
+class Status(int):
+    name = "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"
+
+
+class FakeDriver:
+    """Answers what loading, launching and freeing ask; `given_back` names each thing with the thread's capture mode."""
+
+    CUstreamCaptureMode = types.SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=RELAXED)
+
+    def __init__(self) -> None:
+        self.mode = GLOBAL
+        self.loaded = 0
+        self.capturing: set[int] = set()
+        self.given_back: list[tuple[str, int, int]] = []
+        self.refuses = False
+        self.version = 13000
+
+    def cuThreadExchangeStreamCaptureMode(self, mode):
+        self.mode, before = mode, self.mode
+        return 0, before
+
+    def cuModuleLoadData(self, cubin):
+        self.loaded += 1
+        return Status(222 if self.refuses else 0), self.loaded
+
+    def cuModuleGetFunction(self, module, name):
+        return 0, f"function {module}"
+
+    def cuModuleUnload(self, module):
+        self.given_back.append(("module", module, self.mode))
+        return (0,)
+
+    def cuMemAlloc(self, nbytes):
+        return 0, 4096
+
+    def cuMemFree(self, address):
+        self.given_back.append(("memory", address, self.mode))
+        return (0,)
+
+    def cuStreamIsCapturing(self, stream):
+        return 0, int(stream in self.capturing)
+
+    def cuDriverGetVersion(self):
+        return 0, self.version
+
+    def cuGetErrorString(self, status):
+        return 0, b"the words of the driver"
+
+    def cuLaunchKernel(self, function, *arguments):
+        return (0,)
+
+    cuLaunchKernelEx = cuLaunchKernel
+
+
+@pytest.fixture
+def api(monkeypatch) -> FakeDriver:
+    api = FakeDriver()
+    where = types.SimpleNamespace(gpu=GPUS["H200"], arch=ARCHS["sm_90a"], context=1)
+    monkeypatch.setattr(device_module, "driver", lambda: api)
+    monkeypatch.setattr(device_module, "device", lambda ordinal: where)
+    monkeypatch.setattr(device_module, "bound_to", lambda ordinal: nullcontext())
+    monkeypatch.setattr(device_module, "_modules", limits.Recent(limits.kernels))
+    monkeypatch.setattr(device_module, "_retired", [])
+    return api
+
+
+def prepared(number: int) -> Prepared:
+    source = types.SimpleNamespace(name=f"kernel{number}.cu")
+    kernel = types.SimpleNamespace(key=f"key{number}", cubin=b"", entry="kernel", source=source)
+    return Prepared(kernel, Launch((1, 1, 1), (32, 1, 1), bytes(8)), 0)
+
+
+def modules_unloaded(api: FakeDriver) -> list[int]:
+    gc.collect()
+    return sorted(module for kind, module, _ in api.given_back if kind == "module")
+
+
+def test_modules_used_longest_ago_are_unloaded_once_nothing_launches_them(api, monkeypatch):
+    monkeypatch.setenv(limits.KERNELS_VARIABLE, "2")
+    held = prepared(1)
+    for number in range(2, 8):
+        prepared(number).launch(b"", 0)
+    unloaded = modules_unloaded(api)
+    assert {2, 3, 4} <= set(unloaded)
+    assert held.module.handle not in unloaded, "it may still be launched"
+    assert api.loaded - len(unloaded) <= 2 + 1 + 1, "the bound, the one that is held, the one that waits for the next"
+    assert prepared(7).module.handle == 7, "still loaded"
+    assert all(mode == RELAXED for _, _, mode in api.given_back), "so that no capture ends"
+    assert api.mode == GLOBAL, "the thread's mode is as it was"
+
+
+def test_a_module_that_was_launched_into_a_graph_stays_loaded(api, monkeypatch):
+    monkeypatch.setenv(limits.KERNELS_VARIABLE, "1")
+    api.capturing = {7}
+    prepared(1).launch(b"", 7)
+    prepared(2).launch(b"", 8)
+    for number in range(3, 8):
+        prepared(number).launch(b"", 0)
+    unloaded = modules_unloaded(api)
+    assert 1 not in unloaded, "the graph may be replayed at any time"
+    assert 2 in unloaded
+
+
+def test_graphs_of_the_stopwatch_do_not_keep_modules(api, monkeypatch):
+    monkeypatch.setenv(limits.KERNELS_VARIABLE, "1")
+    api.capturing = {7}
+    monkeypatch.setattr(device_module, "private_captures", {7})
+    for number in range(1, 5):
+        prepared(number).launch(b"", 7)
+    assert 1 in modules_unloaded(api)
+
+
+def test_memory_that_the_garbage_collector_frees_ends_no_capture(api):
+    executor = GpuExecutor()
+    array = DeviceArray(executor, (4, 4), "f32")
+    del array
+    gc.collect()
+    assert api.given_back == [("memory", 4096, RELAXED)]
+    assert api.mode == GLOBAL
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [(12080, ["serves CUDA 12.8", "driver 580 or newer", "CUDA 12 "]), (11080, ["serves CUDA 11.8"]), (13000, [])],
+)
+def test_a_driver_that_is_too_old_for_the_compiler_is_named_where_loading_fails(api, monkeypatch, version, said):
+    monkeypatch.setattr(device_module.nvrtc, "version", lambda: "13.0")
+    api.refuses, api.version = True, version
+    with pytest.raises(DeviceError, match=r"loading kernel1\.cu failed: CUDA_ERROR_UNSUPPORTED_PTX_VERSION") as raised:
+        prepared(1)
+    assert all(words in str(raised.value) for words in said)
+    assert ("The driver serves" in str(raised.value)) == bool(said)
+    assert ("CUDA 12 (" in str(raised.value)) == (version == 12080), "only where the driver can run it"
+
+
+def test_a_driver_that_does_not_start_is_not_asked_again_at_once(monkeypatch):
+    asked = []
+
+    class Bindings:
+        @staticmethod
+        def cuInit(flags):
+            asked.append(flags)
+            return (Status(100),)
+
+    now = [1000.0]
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", Bindings)
+    monkeypatch.setattr("cuda.bindings.driver", Bindings, raising=False)
+    monkeypatch.setattr(device_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(device_module, "_failed", (-1e9, ""))
+    start = device_module.driver.__wrapped__
+    for _ in range(3):
+        with pytest.raises(DeviceError, match="the CUDA driver does not start"):
+            start()
+    assert len(asked) == 1
+    now[0] += 60
+    with pytest.raises(DeviceError):
+        start()
+    assert len(asked) == 2, "it may have been installed meanwhile"
