@@ -20,11 +20,12 @@ from tilewright.jit.compile import CompiledKernel, compile_unit
 from tilewright.jit.source import Source, render
 
 SEVEN_TILES = Case(32, 32, 7 * 16)
+RING = "tile/ring.cuh"
 WAIT, RACE, NEVER = "async_copy_not_waited", "shared_race", "uninitialised_shared_read"
 
 
 class Fault(NamedTuple):
-    """In the rung's file, occurrence number `which` of `text` is replaced. `kind`: what the emulator calls it."""
+    """Occurrence number `which` of `text` in `file`, or in the rung's own, is replaced. `kind`: the hazard it is."""
 
     rung: str
     what: str
@@ -32,6 +33,7 @@ class Fault(NamedTuple):
     which: int
     instead: str
     kind: str
+    file: str = ""
 
     def __str__(self) -> str:
         return f"{self.rung}-{self.what.replace(' ', '-')}"
@@ -61,19 +63,18 @@ FAULTS = [
     Fault("h10", "copies into the buffer that is read", "start(t + 3, free)", 0, "start(t + 3, read)", WAIT),
     Fault("h10", "reads the buffer that is copied to", "load(read, step)", -1, "load(free, step)", WAIT),
     Fault("h10", "no commit", "cp_async_commit();", 0, "", WAIT),
-    Fault("h11", "waits for a group less", "cp_async_wait<Cfg::stages - 2>();", -1,
-          "cp_async_wait<Cfg::stages - 1>();", WAIT),
-    Fault("h11", "no barrier before the refill", "__syncthreads();", 1, "", RACE),
-    Fault("h11", "copies into the buffer that is read", "start_part(write,", 0, "start_part(read,", WAIT),
-    Fault("h11", "reads the buffer that is copied to", "read * B::bytes", -1, "write * B::bytes", NEVER),
-    Fault("h11", "no commit in the loop", "cp_async_commit();", -1, "", WAIT),
+    Fault("h11", "waits for a group less", "cp_async_wait<ahead - 1>();", 0, "cp_async_wait<ahead>();", WAIT, RING),
+    Fault("h11", "no barrier before the refill", " wait();", -1, " cp_async_wait<ahead - 1>();", RACE, RING),
+    Fault("h11", "copies into the buffer that is read", "start_part(ring.write,", 0, "start_part(ring.read,", WAIT),
+    Fault("h11", "reads the buffer that is copied to", "ring.read * B::bytes", -1, "ring.write * B::bytes", NEVER),
+    Fault("h11", "no commit in the loop", "cp_async_commit();", -1, "", WAIT, RING),
 ]  # fmt: skip
 
 
-def rung_source(rung: Rung, bench: Bench) -> tuple[Source, str, str]:
-    """The rung's source, and its own file's name and text."""
+def rung_source(rung: Rung, bench: Bench, file: str = "") -> tuple[Source, str, str]:
+    """The rung's source, and the name and text of one of its files: by default its own."""
     source = render(rung.include, rung.constants(bench.problem, SMALL[rung.id]), rung.entry)
-    return source, rung.include, dict(source.headers)[rung.include]
+    return source, file or rung.include, dict(source.headers)[file or rung.include]
 
 
 def kernel_with(source: Source, name: str, text: str) -> CompiledKernel:
@@ -99,14 +100,14 @@ def mistaken(fault: Fault, name: str, text: str) -> str:
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_mistake_in_a_rung_is_reported_with_its_place(fault):
     rung, bench = find_rung(fault.rung), Bench(SEVEN_TILES)
-    source, name, text = rung_source(rung, bench)
+    source, name, text = rung_source(rung, bench, fault.file)
     with pytest.raises(EmulatorFault) as caught:
         bench.run(rung, SMALL[rung.id], kernel_with(source, name, mistaken(fault, name, text)))
     hazard = caught.value.hazard
     assert hazard.kind == fault.kind, str(hazard)
     # The line that meets the missing thing, and the one it meets, down to the rung's own file.
-    assert f"from {name}:" in hazard.details["inlined_at"]
+    assert f"from {rung.include}:" in hazard.details["inlined_at"]
     assert hazard.line
     if hazard.kind != NEVER:
         other = hazard.details["other_access" if hazard.kind == RACE else "the_copy"]
-        assert f"from {name}:" in other
+        assert f"from {rung.include}:" in other

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from test_rung_faults import NEVER, RACE, WAIT, Fault, kernel_with, mistaken
+from test_rung_faults import NEVER, RACE, RING, WAIT, Fault, kernel_with, mistaken
 from test_tensor32_rungs import SMALL, T02, T03, bench_of, fp32
 
 import tilewright as tw
@@ -103,15 +103,14 @@ def test_a_batch_with_a_shared_operand_is_right_and_gives_its_memory_back():
 # --- the ring: mistakes made in its own source -----------------------------------------------------------------------
 
 FAULTS = [
-    Fault("t03", "waits for a group less", "cp_async_wait<Cfg::stages - 2>();", 1,
-          "cp_async_wait<Cfg::stages - 1>();", WAIT),
-    Fault("t03", "no wait before the first tile", "cp_async_wait<Cfg::stages - 2>();", 0, "", WAIT),
-    Fault("t03", "no barrier before the first tile", "__syncthreads();", 0, "", RACE),
-    Fault("t03", "no barrier before the refill", "__syncthreads();", 1, "", RACE),
-    Fault("t03", "copies into the buffer that is read", "copy_a.start_part(write,", 0, "copy_a.start_part(read,", WAIT),
-    Fault("t03", "reads the buffer that is copied to", "read * B::bytes", 0, "write * B::bytes", WAIT),
-    Fault("t03", "never turns the ring", "write = read;", 0, "", WAIT),
-    Fault("t03", "no commit in the loop", "cp_async_commit();", 1, "", WAIT),
+    Fault("t03", "waits for a group less", " wait();", -1, " cp_async_wait<ahead>(), __syncthreads();", WAIT, RING),
+    Fault("t03", "no wait before the first tile", "ring.wait();", 0, "__syncthreads();", WAIT),
+    Fault("t03", "no barrier before the first tile", "ring.wait();", 0, "cp_async_wait<Cfg::stages - 2>();", RACE),
+    Fault("t03", "no barrier before the refill", " wait();", -1, " cp_async_wait<ahead - 1>();", RACE, RING),
+    Fault("t03", "copies into the buffer that is read", "start_part(ring.write,", 0, "start_part(ring.read,", WAIT),
+    Fault("t03", "reads the buffer that is copied to", "ring.read * B::bytes", 0, "ring.write * B::bytes", WAIT),
+    Fault("t03", "never turns the ring", "write = read;", 0, ";", WAIT, RING),
+    Fault("t03", "no commit in the loop", "cp_async_commit();", -1, "", WAIT, RING),
 ]  # fmt: skip
 
 
@@ -120,7 +119,8 @@ def test_a_mistake_in_its_ring_is_reported(fault):
     bench = bench_of(T03, fp32(32, 32, 7 * 32))
     problem = program_for(bench.problem, Plan(T03, SMALL[T03.id], "", "")).product.problem
     source = render(T03.include, T03.constants(problem, SMALL[T03.id]), T03.entry)
-    text = dict(source.headers)[T03.include]
+    file = fault.file or T03.include
+    text = mistaken(fault, file, dict(source.headers)[file])
     with pytest.raises(EmulatorFault) as caught:
-        bench.run(T03, SMALL[T03.id], kernel_with(source, T03.include, mistaken(fault, T03.include, text)))
+        bench.run(T03, SMALL[T03.id], kernel_with(source, file, text))
     assert caught.value.hazard.kind in (fault.kind, NEVER), str(caught.value.hazard)

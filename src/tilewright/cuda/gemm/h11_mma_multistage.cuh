@@ -14,6 +14,7 @@
 #include "gemm/operands16.cuh"
 #include "ptx/grid_dependency.cuh"
 #include "tile/mma_tile.cuh"
+#include "tile/ring.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
   constexpr int steps = Cfg::tile_k / 16 / Cfg::slices_k;  // of one slice
@@ -23,12 +24,9 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned a_tiles = shared_address(shared), b_tiles = a_tiles + Cfg::stages * A::bytes;
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n, Cfg::group_m>(blockIdx.x, args.m, args.n);
-  // This block's tiles along k: [first, first + tiles).
-  const int all = (args.k + Cfg::tile_k - 1) / Cfg::tile_k;
-  const int first = Cfg::split_k > 1 ? (long long)all * blockIdx.z / Cfg::split_k : 0;
-  const int tiles = (Cfg::split_k > 1 ? (long long)all * (blockIdx.z + 1) / Cfg::split_k : all) - first;
-  auto copy_a = copy_of_a<Cfg, A>(args, a_tiles, origin.row, first * Cfg::tile_k);
-  auto copy_b = copy_of_b<Cfg, B>(args, b_tiles, first * Cfg::tile_k, origin.col);
+  const KRange<Cfg> range(args.k);
+  auto copy_a = copy_of_a<Cfg, A>(args, a_tiles, origin.row, range.first * Cfg::tile_k);
+  auto copy_b = copy_of_b<Cfg, B>(args, b_tiles, range.first * Cfg::tile_k, origin.col);
   // One of `parts` equal parts of the copy of the next tile.
   const auto start_part = [&](int stage, int part, int parts) {
     copy_a.start_part(stage * A::bytes, part, parts);
@@ -42,43 +40,32 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   Accumulators<Cfg> acc;
   Fragments<Cfg> held[2];
   start_after_earlier_grids<Cfg::alone>();
-#pragma unroll
-  for (int stage = 0; stage < Cfg::stages - 1; ++stage) {
-    if (stage < tiles) start_part(stage, 0, 1);
-    cp_async_commit();  // also when empty: the wait counts groups
-  }
-  cp_async_wait<Cfg::stages - 2>();
-  __syncthreads();
-  if (tiles > 0) {
+  Ring<Cfg::stages> ring;
+  ring.fill(range.tiles, [&](int stage) { start_part(stage, 0, 1); });
+  ring.wait();
+  if (range.tiles > 0) {
     a.load(held[0].a, 0, 0);
     b.load(held[0].b, 0, 0);
   }
 
-  int read = 0, write = Cfg::stages - 1;
   // One tile's products; `copying` while there are tiles whose copy has not been started.
   const auto multiply_tile = [&](bool copying, bool last) {
 #pragma unroll
     for (int step = 0; step < steps; ++step) {
-      if (copying) start_part(write, step, steps);
-      if (step + 1 == steps) {
-        cp_async_commit();
-        cp_async_wait<Cfg::stages - 2>();
-        __syncthreads();
-        write = read;  // the tile multiplied now is the next to be overwritten
-        read = read + 1 == Cfg::stages ? 0 : read + 1;
-      }
+      if (copying) start_part(ring.write, step, steps);
+      if (step + 1 == steps) ring.advance();
       const int next = (step + 1) % steps;
       if (next != 0 || !last) {
-        a.load(held[(step + 1) % 2].a, read * A::bytes, next);
-        b.load(held[(step + 1) % 2].b, read * B::bytes, next);
+        a.load(held[(step + 1) % 2].a, ring.read * A::bytes, next);
+        b.load(held[(step + 1) % 2].b, ring.read * B::bytes, next);
       }
       acc.multiply(held[step % 2]);
     }
   };
   int tile = 0;
-  for (; tile < tiles - (Cfg::stages - 1); ++tile) multiply_tile(true, false);
+  for (; tile < range.tiles - (Cfg::stages - 1); ++tile) multiply_tile(true, false);
   fetch_fused<Cfg>(args.fused, origin.row, origin.col, args.m, args.n);
-  for (; tile < tiles; ++tile) multiply_tile(false, tile + 1 == tiles);
+  for (; tile < range.tiles; ++tile) multiply_tile(false, tile + 1 == range.tiles);
   cp_async_wait<0>();
   if constexpr (Cfg::slices_k > 1) {
     __syncthreads();  // the sums pass where the tiles were

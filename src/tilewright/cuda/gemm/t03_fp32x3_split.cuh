@@ -12,6 +12,7 @@
 #include "tile/mend.cuh"
 #include "tile/part_products.cuh"
 #include "tile/raster.cuh"
+#include "tile/ring.cuh"
 #include "tile/shared_sums.cuh"
 #include "tile/split_operand.cuh"
 
@@ -72,39 +73,28 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   unsigned left[2][3][1][4], right[2][3][Tiling::cols][4];
   wait_for_earlier_grids();
   let_later_grids_start();
-#pragma unroll
-  for (int stage = 0; stage < Cfg::stages - 1; ++stage) {
-    if (stage < tiles) copy_a.start_part(stage, 0, 1), copy_b.start_part(stage, 0, 1);
-    cp_async_commit();  // also when empty: the wait counts groups
-  }
-  cp_async_wait<Cfg::stages - 2>();
-  __syncthreads();
+  Ring<Cfg::stages> ring;
+  ring.fill(tiles, [&](int stage) { copy_a.start_part(stage, 0, 1), copy_b.start_part(stage, 0, 1); });
+  ring.wait();
   if (tiles > 0)
 #pragma unroll
     for (int p = 0; p < 3; ++p) a.load(left[0][p], p * A::Tile::bytes, 0), b.load(right[0][p], p * B::Tile::bytes, 0);
 
-  int read = 0, write = Cfg::stages - 1;
   const auto multiply_tile = [&](bool copying, bool last) {
 #pragma unroll
     for (int place = 0; place < places; ++place) {
       const int step = place / Tiling::rows, row = place % Tiling::rows, next = (place + 1) % places;
       const bool ends_step = row + 1 == Tiling::rows;
-      if (copying) copy_a.start_part(write, place, places), copy_b.start_part(write, place, places);
-      if (next == 0) {
-        cp_async_commit();
-        cp_async_wait<Cfg::stages - 2>();
-        __syncthreads();
-        write = read;  // all fragments of the tile multiplied now are loaded: it is the next to be overwritten
-        read = read + 1 == Cfg::stages ? 0 : read + 1;
-      }
+      if (copying) copy_a.start_part(ring.write, place, places), copy_b.start_part(ring.write, place, places);
+      if (next == 0) ring.advance();
       float sum[2 * Tiling::cols][4];
 #pragma unroll
       for (int product = 0; product < 6; ++product) {
         multiply_parts<Tiling::cols>(product, sum, left[place % 2], right[step % 2]);
         if (product < 3 && (next != 0 || !last)) {
           const int to_step = next / Tiling::rows;
-          a.load(left[(place + 1) % 2][product], read * A::bytes + product * A::Tile::bytes, to_step, next % Tiling::rows);
-          if (ends_step) b.load(right[(step + 1) % 2][product], read * B::bytes + product * B::Tile::bytes, to_step);
+          a.load(left[(place + 1) % 2][product], ring.read * A::bytes + product * A::Tile::bytes, to_step, next % Tiling::rows);
+          if (ends_step) b.load(right[(step + 1) % 2][product], ring.read * B::bytes + product * B::Tile::bytes, to_step);
         }
       }
       add_to(acc.value[row], sum);
