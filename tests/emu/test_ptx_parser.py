@@ -24,7 +24,10 @@ HEADER = ".version 8.3\n.target sm_90a\n.address_size 64\n"
 
 
 def entry_of(body: str, params: str = "", before: str = "", after: str = ""):
-    return parse(f"{HEADER}{before}\n.visible .entry k({params})\n{after}{{\n{body}\n}}\n").entries["k"]
+    module = parse(f"{HEADER}{before}\n.visible .entry k({params})\n{after}{{\n{body}\n}}\n")
+    if module.refused:
+        raise PtxError(module.refused["k"])
+    return module.entries["k"]
 
 
 def test_header_and_several_entries():

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigRejected, InvalidOperand
+from ..errors import ConfigRejected, InvalidOperand, PtxError, TilewrightError
 from ..gpus import DEFAULT_GPU, find_gpu
 from .arguments import parse_argument, scalar_bytes
 from .hazards import Hazard, Reporter, Sources
@@ -52,11 +52,21 @@ def _parsed(ptx: str) -> Module:
 
 @lru_cache(maxsize=64)
 def _decoded(ptx: str, entry: str) -> Program:
-    return decode(_parsed(ptx), entry)
+    try:
+        return decode(_parsed(ptx), entry)
+    except (ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
+        if isinstance(error, TilewrightError):
+            raise
+        raise PtxError(
+            f"the PTX of {entry!r} is not well formed ({type(error).__name__}: {error}). Assemble it with ptxas, which "
+            "names the place."
+        ) from error
 
 
 STATIC_SHARED = 48 * 1024
 """Bytes of shared memory that a kernel may declare with a size: the assembler refuses more on every architecture."""
+LOCAL_BYTES = 512 * 1024
+"""Local memory of a thread, on every architecture."""
 
 
 def floating_point() -> np.errstate:
@@ -87,6 +97,8 @@ def _check_launch(
             f"{program.static_shared} bytes of static shared memory: a kernel may declare {STATIC_SHARED}. Declare it "
             "`extern __shared__` and pass its size with the launch (shared_bytes, or --shared-bytes)"
         )
+    if program.local_bytes > LOCAL_BYTES:
+        raise ConfigRejected(f"{program.local_bytes} bytes of local memory a thread: a GPU gives {LOCAL_BYTES}")
     need = program.static_shared + shared_bytes
     if need > arch.shared_per_block:
         raise ConfigRejected(f"{need} bytes of shared memory a block: {arch} allows {arch.shared_per_block}")

@@ -174,6 +174,8 @@ class Reporter:
         details = dict(details or {})
         if place and place.inlined_at:
             details["inlined_at"] = self.sources.calls(place)
+        if place and place.near:
+            details["line"] = "the last one before; the compiler gives this instruction none"
         hazard = Hazard(
             kind=kind,
             message=message,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from ..errors import PtxError
 from .ptx import Entry, Instruction, Memory, Module, Operand, Symbol, Variable, Vector
 
 STACK_BYTES = 16384
@@ -102,6 +103,8 @@ def link(module: Module, entry: Entry) -> Linked:
     def visit(part: Entry, key: str) -> None:
         graph[key] = _callees(module, part)
         for name in graph[key]:
+            if name in module.refused:
+                raise PtxError(module.refused[name])
             if name not in graph:
                 visit(module.functions[name], name)
         order.append(part)

@@ -38,6 +38,8 @@ GROUP_ELEMENTS = 8192
 HEAP_BYTES = 8 << 20
 """What kernels may have of malloc at once: a GPU's default."""
 Triple = tuple[int, int, int]
+_WIDER = ("ld", "ldu", "st", "cvt", "cvta")
+_FLOATS = ("f16", "f32", "f64", "bf16", "f16x2", "bf16x2")
 _STORAGE = {0: np.bool_, 1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
 
@@ -143,7 +145,9 @@ class Machine:
             except (KeyError, ValueError, AttributeError, IndexError, TypeError) as error:
                 if isinstance(error, PtxError):
                     raise
-                raise self.refusal(instruction, f"cannot be bound ({error!r})") from error
+                count = len(instruction.operands)
+                why = f"has {count} operands, which are not those of its form" if "unpack" in str(error) else ""
+                raise self.refusal(instruction, why or f"cannot be bound ({error!r})") from error
             if handler.ends_block:
                 self.finals[index] = step
             else:
@@ -260,6 +264,11 @@ class Machine:
         if not holds:
             raise self.refusal(instruction, what)
 
+    def _expect_width(self, instruction: Instruction, register: Register, have: int, need: int, does: str) -> None:
+        """Raise PtxError unless a register has the width of the type; _WIDER instructions may use a wider one."""
+        fits = have >= need if instruction.opcode.split(".")[0] in _WIDER else have == need
+        self.expect(instruction, fits, f"{does} the .{register.kind} register {register.name}")
+
     def source(self, instruction: Instruction, operand: Operand, kind: str) -> np.ndarray:
         """A source as an array of the type's values: one a lane, or of length 1 when it is the same for all.
 
@@ -271,13 +280,12 @@ class Machine:
             if kind == "pred" or operand.kind == "pred":
                 self.expect(instruction, kind == operand.kind, f"reads %{operand.name} as .{kind}")
                 return row
-            self.expect(
-                instruction,
-                row.itemsize >= dtype.itemsize,
-                f"reads the .{operand.kind} register {operand.name} as .{kind}",
-            )
+            self._expect_width(instruction, operand, row.itemsize, dtype.itemsize, f"reads .{kind} from")
             return row.view(dtype)[:: row.itemsize // dtype.itemsize]
         if isinstance(operand, Immediate):
+            self.expect(
+                instruction, not (operand.float_bytes and kind[0] in "su"), f"has a constant that is not .{kind}"
+            )
             return np.array([self._bits(operand, kind)], f"u{dtype.itemsize}").view(dtype)
         if isinstance(operand, Special):
             if operand.name not in self.specials:
@@ -326,6 +334,11 @@ class Machine:
         if not isinstance(operand, Memory):
             raise self.refusal(instruction, "needs an address in brackets")
         if isinstance(operand.base, Register):
+            kind = operand.base.kind
+            self.expect(
+                instruction, operand.base.width in (4, 8) and kind not in _FLOATS,
+                f"has the address {operand.base.name}, a register of type .{kind}",
+            )  # fmt: skip
             return self.source(instruction, operand.base, f"u{8 * operand.base.width}"), operand.offset
         if isinstance(operand.base, Immediate):
             return np.array([operand.base.bits], np.uint64), operand.offset
@@ -371,11 +384,8 @@ class Machine:
         row = self.row(operand)
         dtype = np.dtype(NUMPY[kind])
         temporary = self.scratch(kind, "keep")
-        self.expect(
-            instruction,
-            row.itemsize >= dtype.itemsize,
-            f"writes .{kind} to the .{operand.kind} register {operand.name}",
-        )
+        self._expect_width(instruction, operand, row.itemsize, dtype.itemsize, f"writes .{kind} to")
+        self.expect(instruction, (kind == "pred") == (operand.kind == "pred"), f"writes .{kind} to {operand.name}")
         if row.itemsize == dtype.itemsize:
             target = row.view(dtype)
 
@@ -409,11 +419,8 @@ class Machine:
             raise self.refusal(instruction, "has no register as its destination")
         row = self.row(operand)
         dtype = np.dtype(NUMPY[kind])
-        self.expect(
-            instruction,
-            row.itemsize >= dtype.itemsize,
-            f"writes .{kind} to the .{operand.kind} register {operand.name}",
-        )
+        self._expect_width(instruction, operand, row.itemsize, dtype.itemsize, f"writes .{kind} to")
+        self.expect(instruction, (kind == "pred") == (operand.kind == "pred"), f"writes .{kind} to {operand.name}")
         same = row.itemsize == dtype.itemsize
         target = row.view(dtype) if same else row.view(f"{dtype.kind if dtype.kind in 'iu' else 'u'}{row.itemsize}")
         narrow = dtype if same or dtype.kind in "iu" else np.dtype(f"u{dtype.itemsize}")

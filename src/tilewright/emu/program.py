@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from ..errors import PtxError, UnknownInstruction
+from . import operand_types
 from .in_flight import InFlight, find_in_flight
 from .isa import registry
 from .link import Linked, Routine, link, place, symbols
@@ -102,7 +103,11 @@ def _blocks(entry: Entry, handlers: list[registry.Handler]) -> list[Block]:
             starts.add(i)
         if handler.member_mask is not None:
             starts.add(i)
-            waits[i] = entry.instructions[i].operands[handler.member_mask]
+            if not (operands := entry.instructions[i].operands):
+                raise PtxError(
+                    f"PTX line {entry.instructions[i].ptx_line}: {entry.instructions[i].text!r} has no operands."
+                )
+            waits[i] = operands[handler.member_mask]
     order = sorted(starts)
     ends = [*order[1:], count]
     return [
@@ -237,6 +242,8 @@ def decode(module: Module, entry_name: str) -> Program:
             f"the PTX has no entry {entry_name!r}; it has {', '.join(module.entries) or 'none'}. "
             'Declare the kernel extern "C", or give its mangled name.'
         )
+    if entry_name in module.refused:
+        raise PtxError(module.refused[entry_name])
     if not entry.instructions:
         raise PtxError(f"entry {entry_name!r} has no instructions")
     linked: Linked = link(module, entry)
@@ -249,6 +256,8 @@ def decode(module: Module, entry_name: str) -> Program:
                 f"{where}PTX line {instruction.ptx_line}: {instruction.text!r}: the emulator has no form "
                 f"{instruction.opcode!r}; nothing is skipped."
             )
+        if wrong := operand_types.check(instruction):
+            raise PtxError(f"PTX line {instruction.ptx_line}: {instruction.text!r} {wrong}.")
         handler, fields = found
         instruction.fields = fields
         handlers.append(handler)

@@ -10,7 +10,7 @@ import re
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..errors import PtxError
 
@@ -25,6 +25,8 @@ class Location:
     file: str
     line: int
     inlined_at: Location | None = None
+    near: bool = False
+    """The compiler gave no line; this is the last one before."""
 
     @property
     def calls(self) -> list[Location]:
@@ -194,6 +196,8 @@ class Module:
     entries: dict[str, Entry] = field(default_factory=dict)
     functions: dict[str, Entry] = field(default_factory=dict)
     """Functions with a body."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Kernels and functions whose body was not understood -> why. The others of the module can run."""
 
 
 _NAME = r"[A-Za-z_$%][\w$]*"
@@ -203,45 +207,48 @@ _LOC = re.compile(
     r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:\s*,\s*function_name\s+[^,\n]+,\s*inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?[^\n;]*"
 )
 _FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"[^\n]*')
-_REG = re.compile(r"\.reg\s+(?:\.(v2|v4)\s+)?\.(\w+)\s+([^;]+);")
-_REG_ITEM = re.compile(rf"({_NAME})(?:<(\d+)>)?$")
-_LINKAGE = r"(?:\.(?:visible|extern|weak|common)\s+)*"
+_REG = re.compile(r"\.reg\s*(?:\.(v2|v4)\s*)?\.(\w+)\s+([^;]+);")
+_REG_ITEM = re.compile(rf"({_NAME})(?:\s*<\s*(\d{{1,9}})\s*>)?$")
+_LINKAGE = r"(?:\.(?:visible|extern|weak|common)\s*)*"
 _VARIABLE = re.compile(
-    rf"((?:\.(?:visible|extern|weak|common)\s+)*)\.(global|const|shared|local|param)\s+((?:\.[\w:]+(?:\s+\d+)?\s+)*?)"
+    rf"({_LINKAGE})\.(global|const|shared|local|param)\b\s*"
+    rf"((?:\.(?:attribute\s*\([^)]*\)|align\s+\d+|(?!align\b|attribute\b)[\w:]+(?=\s*\.))\s*)*)"
     rf"\.(\w+)\s+({_NAME})((?:\s*\[[^\]]*\])*)\s*(?:=\s*([^;]*))?;",
     re.DOTALL,
 )
-_ENTRY = re.compile(rf"{_LINKAGE}\.entry\s+({_NAME})\s*")
+_ENTRY = re.compile(rf"{_LINKAGE}\.entry\s+({_NAME})\s*(\([^)]*\))?")
+_BRACES = re.compile(r"//[^\n]*|/\*.*?\*/|\"[^\"\n]*\"|([{}])", re.DOTALL)
 _FUNC = re.compile(rf"{_LINKAGE}\.func\b\s*(\([^)]*\))?\s*({_NAME})\s*(\([^)]*\))?")
 _PARAMETER = re.compile(
-    r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+"
-    r"(?:\.ptr\s+(?:\.(?:global|const|shared|local)\s+)?(?:\.align\s+\d+\s+)?)?"
-    rf"({_NAME})\s*(?:\[(\d+)\])?"
+    r"\.param\s*(?:\.align\s+(\d+)\s*)?\.(\w+)\s+"
+    r"(?:\.ptr\s*(?:\.(?:global|const|shared|local)\s*)?(?:\.align\s+\d+\s*)?)?"
+    rf"({_NAME})\s*(?:\[(\d{{1,9}})\])?$"
 )
 _TUNING = re.compile(r"\.(maxntid|reqntid|minnctapersm|maxnctapersm|maxnreg|noreturn|explicitcluster|reqnctapercluster|"
                      r"maxclusterrank|blocksareclusters|pragma)\b([^\n{;]*);?")  # fmt: skip
 _SECTION = re.compile(r"\.section\s+[^\n{]*\s*\{[^}]*\}")
-_PROTOTYPE = re.compile(r"\.callprototype\b[^;]*;")
+_PROTOTYPE = re.compile(r"\.(?:callprototype|calltargets)\b[^;]*;")
 _TARGETS = re.compile(r"\.branchtargets\s+([^;]*);")
 _STATEMENT = re.compile(rf"(?:@(!?)({_NAME})\s+)?([A-Za-z][\w.:]*)\s*([^;]*);", re.DOTALL)
 _LITERAL = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?$")
 _REAL = re.compile(r"-?\d+\.\d*(?:[eE][+-]?\d+)?$|-?\d+[eE][+-]?\d+$")
 _ADDRESS = re.compile(rf"({_NAME}|-?\w+)\s*(?:\+\s*(-?\w+)|(-\s*\w+))?$")
 _SPECIAL = re.compile(r"%[a-z]\w*(\.[xyzw])?$")
-_OPERAND_SPLIT = re.compile(r",(?![^{\[(]*[}\])])")
-_NESTED = re.compile(r"[{\[(][^}\])]*[{\[(]")
+_DELIMITERS = re.compile(r"[,{}\[\]()]")
+_OPAQUE = ("texref", "samplerref", "surfref")
+MOST_BYTES = 1 << 30
+"""What one variable may hold here."""
 
 
 def _split(text: str) -> list[str]:
-    """The operands of a list: commas within brackets, as in `[map, {x, y}]`, do not part them."""
-    if not _NESTED.search(text):
-        return _OPERAND_SPLIT.split(text)
+    """The parts between commas that stand outside every bracket."""
     parts, depth, start = [], 0, 0
-    for at, character in enumerate(text):
-        depth += (character in "{[(") - (character in "}])")
-        if character == "," and not depth:
-            parts.append(text[start:at])
-            start = at + 1
+    for found in _DELIMITERS.finditer(text):
+        if found[0] != ",":
+            depth += 1 if found[0] in "{[(" else -1
+        elif not depth:
+            parts.append(text[start : found.start()])
+            start = found.end()
     return [*parts, text[start:]]
 
 
@@ -253,6 +260,8 @@ class _Parser:
         self.files = {int(number): name for number, name in _FILE.findall(text)}
         self.places: dict[tuple[str, ...], Location] = {}  # (file, line, column) -> its last .loc
         self.scopes: list[dict[str, Register | Symbol]] = []
+        self.families: list[dict[str, tuple[str, int]]] = []
+        """Of each scope: prefix -> (type, count) of registers declared as `%r<9>`; they are made when first named."""
         self.chain: list[int] = []  # numbers of the open scopes
         self.opened = 0
 
@@ -263,7 +272,10 @@ class _Parser:
         number = self.line(position)
         lines = self.text.splitlines()
         shown = lines[number - 1].strip() if number <= len(lines) else ""
-        return PtxError(f"PTX line {number}: {what}: {shown!r}. The emulator reads PTX as NVRTC writes it.")
+        return PtxError(
+            f"PTX line {number}: {what}: {shown!r:.200}. Check it against the PTX manual; if it is right, the emulator "
+            "does not know it yet."
+        )
 
     def skip(self, position: int) -> int:
         match = _SPACE.match(self.text, position)
@@ -271,15 +283,17 @@ class _Parser:
 
     def parse(self) -> Module:
         position, text = self.skip(0), self.text
-        simple = re.compile(r"\.(version|target|address_size)\s+([^\n]*)")
+        simple = re.compile(r"\.(version|target|address_size)\s+([\w.]+(?:\s*,\s*\w+)*)")
         while position < len(text):
             if match := simple.match(text, position):
                 if match[1] != "address_size":
                     setattr(self.module, match[1], match[2].strip())
                 elif match[2].strip() != "64":
                     raise self.fail(position, "only 64-bit PTX is supported")
+                if match[1] == "version" and not re.fullmatch(r"\d{1,2}\.\d", match[2]):
+                    raise self.fail(position, "a version that is not one of PTX, such as 8.3")
             elif match := _ENTRY.match(text, position):
-                position = self.skip(self.entry(match[1], match.end()))
+                position = self.skip(self.entry(match))
                 continue
             elif match := _FUNC.match(text, position):
                 position = self.skip(self.function(match))
@@ -305,16 +319,27 @@ class _Parser:
         if self.text[position : position + 1] == ";":
             return position + 1
         self.module.functions[name] = function
-        return self.body(function, position)
+        return self.body_or_reason(function, position)
 
-    def entry(self, name: str, position: int) -> int:
-        text, entry = self.text, Entry(name)
-        if text[position : position + 1] == "(":
-            close = text.index(")", position)
-            entry.parameters = self.parameters(text[position : close + 1], position)
-            position = close + 1
-        self.module.entries[name] = entry
-        return self.body(entry, self.directives(entry, position))
+    def entry(self, match: re.Match[str]) -> int:
+        entry = Entry(match[1])
+        entry.parameters = self.parameters(match[2], match.start())
+        self.module.entries[entry.name] = entry
+        return self.body_or_reason(entry, self.directives(entry, match.end()))
+
+    def body_or_reason(self, entry: Entry, position: int) -> int:
+        """Read a body. One that is not understood is passed over, and its kernel refused when it is asked for."""
+        try:
+            return self.body(entry, position)
+        except PtxError as error:
+            depth = 0
+            for found in _BRACES.finditer(self.text, position):
+                if found[1]:
+                    depth += 1 if found[1] == "{" else -1
+                    if not depth:
+                        self.module.refused[entry.name] = str(error)
+                        return found.end()
+            raise
 
     def parameters(self, text: str | None, position: int) -> list[Parameter]:
         """`(.param .u64 a, ...)`, laid out one after another."""
@@ -322,10 +347,10 @@ class _Parser:
         offset = 0
         for item in filter(str.strip, _SPACE.sub(" ", (text or "()")[1:-1]).split(",")):
             match = _PARAMETER.match(item.strip())
-            if not match:
+            if not match or not TYPE_BYTES.get(match[2]):
                 raise self.fail(position, f"a parameter {item.strip()!r} that is not understood")
             size = TYPE_BYTES[match[2]]
-            align = int(match[1] or size)
+            align = self.alignment(match[1], size, position)
             kind = "" if match[4] else match[2]
             size *= int(match[4] or 1)
             offset = -(-offset // align) * align
@@ -333,9 +358,17 @@ class _Parser:
             offset += size
         return out
 
+    def alignment(self, text: str | None, natural: int, position: int) -> int:
+        align = int(text[:9]) if text else natural
+        if align <= 0 or align & (align - 1):
+            raise self.fail(position, f"an alignment of {text}, which is not a power of two")
+        return align
+
     def directives(self, entry: Entry, position: int) -> int:
         position = self.skip(position)
         while match := _TUNING.match(self.text, position):
+            if match[1] in ("maxntid", "reqntid") and not re.fullmatch(r"\s*\d{1,9}(\s*,\s*\d{1,9}){0,2}\s*", match[2]):
+                raise self.fail(position, f"a .{match[1]} that is not one to three sizes")
             entry.directives[match[1]] = match[2].strip()
             position = self.skip(match.end(1) if match[1] == "noreturn" else match.end())
         return position
@@ -344,7 +377,7 @@ class _Parser:
         text = self.text
         if text[position : position + 1] != "{":
             raise self.fail(position, f"expected the body of {entry.name}")
-        self.scopes, self.chain = [], []
+        self.scopes, self.families, self.chain = [], [], []
         branches: list[tuple[Instruction, tuple[int, ...]]] = []
         places: dict[tuple[int, str], str] = {}  # (scope, label) -> its name in the entry
         location: Location | None = None
@@ -357,11 +390,13 @@ class _Parser:
             if head == "{":
                 self.opened += 1
                 self.scopes.append({})
+                self.families.append({})
                 self.chain.append(self.opened)
                 position += 1
                 continue
             if head == "}":
                 self.scopes.pop()
+                self.families.pop()
                 self.chain.pop()
                 position += 1
                 if not self.scopes:
@@ -370,7 +405,7 @@ class _Parser:
                 continue
             if head == ".":
                 if match := _LOC.match(text, position):
-                    location = self.location(match)
+                    location = self.location(match, location)
                 elif match := _REG.match(text, position):
                     self.registers(match, position)
                 elif match := _TARGETS.match(text, position):
@@ -390,6 +425,8 @@ class _Parser:
             elif match := _LABEL.match(text, position):
                 table = match[1]
                 name = table if len(self.chain) == 1 else f"{table}@{self.chain[-1]}"
+                if name in entry.labels:
+                    raise self.fail(position, f"the label {table!r} for the second time")
                 places[self.chain[-1], table] = name
                 entry.labels[name] = len(entry.instructions)
             elif match := _STATEMENT.match(text, position):
@@ -416,9 +453,9 @@ class _Parser:
             if instruction.opcode.startswith("bra"):
                 instruction.operands = tuple(label(operand, chain) for operand in instruction.operands)
 
-    def location(self, match: re.Match[str]) -> Location | None:
-        if match[2] == "0":  # code with no line of its own keeps none
-            return None
+    def location(self, match: re.Match[str], before: Location | None) -> Location | None:
+        if match[2] == "0":  # code with no line of its own
+            return before and replace(before, near=True)
         here = Location(self.files.get(int(match[1]), "?"), int(match[2]))
         if match[4]:
             # The call is named by its place; where that one was inlined, the last .loc of that place says.
@@ -437,27 +474,35 @@ class _Parser:
             found = _REG_ITEM.match(item.strip())
             if not found:
                 raise self.fail(position, f"a register name {item.strip()!r} that is not understood")
-            names = [found[1]] if found[2] is None else [f"{found[1]}{i}" for i in range(int(found[2]))]
-            for name in names:
-                self.scopes[-1][name] = Register(name, match[2])
+            if found[2] is None:
+                self.scopes[-1][found[1]] = Register(found[1], match[2])
+            else:
+                self.families[-1][found[1]] = match[2], int(found[2])
 
     def variable(self, match: re.Match[str]) -> Variable:
         linkage, space, attributes, kind, name, dimensions, init = match.groups()
-        if kind not in TYPE_BYTES:
+        vector = re.search(r"\.v([24])\b", attributes)
+        size = (8 if kind in _OPAQUE else TYPE_BYTES.get(kind, 0)) * int(vector[1] if vector else 1)
+        if not size:
             raise self.fail(match.start(), f"a variable of type .{kind} is not supported")
-        size = TYPE_BYTES[kind]
-        align = re.search(r"\.align\s+(\d+)", attributes or "")
+        align = re.search(r"\.align\s+(\d+)", attributes)
         count = 1
-        counts = re.findall(r"\[([^\]]*)\]", dimensions)
-        for item in counts:
-            count *= int(item, 0) if item.strip() else 0
-        data, relocations = self.initialiser(init, size, match.start()) if init else (None, ())
-        total = size * count if "[]" not in dimensions.replace(" ", "") else len(data or b"")
+        counts = [item.strip() for item in re.findall(r"\[([^\]]*)\]", dimensions)]
+        for item in filter(None, counts):
+            constant = self.constant(item, match.start())
+            if constant is None or constant.float_bytes or constant.bits < 0:
+                raise self.fail(match.start(), f"a dimension [{item}] that is not a number")
+            count *= constant.bits
+        opaque = init if kind in _OPAQUE else None  # a sampler's fields
+        data, relocations = self.initialiser(init, size, match.start()) if init and not opaque else (None, ())
+        total = size * count if "" not in counts else len(data or b"")
+        if total > MOST_BYTES or len(data or b"") > total:
+            raise self.fail(match.start(), f"a variable of {total} bytes, for which {len(data or b'')} are given")
         return Variable(
             name=name,
             space=space,
             size=total,
-            align=int(align[1]) if align else size,
+            align=self.alignment(align[1] if align else None, size, match.start()),
             init=None if data is None else data.ljust(total, b"\0"),
             relocations=relocations,
             extern="extern" in linkage,
@@ -469,16 +514,32 @@ class _Parser:
             item = item.strip()
             if not item:
                 continue
-            operand = self.literal(item)
+            operand = self.constant(item, position)
             if operand is not None:
                 out += (operand.bits & ((1 << 8 * size) - 1)).to_bytes(size, "little")
                 continue
             found = re.match(rf"(?:generic\s*\(\s*)?({_NAME})\s*\)?\s*(?:\+\s*(\d+))?$", item)
             if not found or size != 8:
                 raise self.fail(position, f"an initialiser {item!r} that is not understood")
-            relocations.append((len(out), found[1], int(found[2] or 0)))
+            relocations.append((len(out), found[1], self.addend(found[2], position)))
             out += bytes(size)
         return bytes(out), tuple(relocations)
+
+    def addend(self, digits: str | None, position: int) -> int:
+        """The N of `symbol+N`."""
+        if digits and (len(digits) > 10 or int(digits) >> 32):
+            raise self.fail(position, f"an offset of {digits:.60}, which takes more than 32 bits")
+        return int(digits or 0)
+
+    def constant(self, text: str, position: int) -> Immediate | None:
+        """A literal, which has to fit 64 bits; None for what is none."""
+        try:
+            found = self.literal(text)
+        except ValueError as error:
+            raise self.fail(position, f"a constant {text!r:.60} that is not a number") from error
+        if found is not None and not -(1 << 63) <= found.bits < 1 << 64:
+            raise self.fail(position, f"a constant {text!r:.60}, which takes more than 64 bits")
+        return found
 
     @staticmethod
     def literal(text: str) -> Immediate | None:
@@ -498,9 +559,16 @@ class _Parser:
         return None
 
     def lookup(self, name: str) -> Register | Symbol | None:
-        for scope in reversed(self.scopes):
+        for scope, families in zip(reversed(self.scopes), reversed(self.families), strict=True):
             if name in scope:
                 return scope[name]
+            at = len(name)
+            while families and at > 1 and "0" <= name[at - 1] <= "9":
+                at -= 1
+                kind, count = families.get(name[:at], ("", 0))
+                if int(name[at : at + 10]) < count and (name[at] != "0" or at == len(name) - 1):
+                    scope[name] = register = Register(name, kind)
+                    return register
         return None
 
     def operand(self, text: str, position: int) -> Operand:
@@ -509,10 +577,10 @@ class _Parser:
             return register
         if text == "_":
             return None
-        if (immediate := self.literal(text)) is not None:
+        if (immediate := self.constant(text, position)) is not None:
             return immediate
-        head = text[:1]
-        if head == "[":
+        head, tail = text[:1], text[-1:]
+        if head + tail == "[]":
             inner = text[1:-1].strip()
             if "," in inner:  # a tensor coordinate: [map, {x, y}]
                 return Vector(tuple(self.operand(part, position) for part in _split(inner)))
@@ -522,24 +590,27 @@ class _Parser:
             base = self.operand(found[1], position)
             if not isinstance(base, Register | Symbol | Immediate):
                 raise self.fail(position, f"an address {text!r} that is not understood")
-            offset = (found[2] or found[3] or "0").replace(" ", "")
-            return Memory(base, int(offset, 0))
-        if head in "{(":
-            return Vector(tuple(self.operand(item, position) for item in text[1:-1].split(",") if item.strip()))
+            offset = self.constant((found[2] or found[3] or "0").replace(" ", ""), position)
+            if offset is None or offset.float_bytes or not -(1 << 31) <= offset.bits < 1 << 32:
+                raise self.fail(position, f"an address {text!r} that is not understood")
+            return Memory(base, offset.bits)
+        if head + tail in ("{}", "()"):
+            items = _split(text[1:-1]) if text[1:-1].strip() else []
+            return Vector(tuple(self.operand(item, position) for item in items))
         if head == "!":
             register = self.lookup(text[1:].strip())
             if not isinstance(register, Register):
                 raise self.fail(position, f"an operand {text!r} that names no register")
             return Negated(register)
         if "|" in text:
-            first, second = (self.operand(part, position) for part in text.split("|"))
+            first, second = (self.operand(part, position) for part in text.split("|", 1))
             if not isinstance(first, Register | None) or not isinstance(second, Register | None):
                 raise self.fail(position, f"an operand {text!r} that is not understood")
             return Pair(first, second)
         if _SPECIAL.match(text):
             return Special(text)
         if found := re.match(rf"({_NAME})\s*(?:\+\s*(\d+))?$", text):
-            return Symbol(found[1], int(found[2] or 0))
+            return Symbol(found[1], self.addend(found[2], position))
         raise self.fail(position, f"an operand {text!r} that is not understood")
 
     def statement(self, entry: Entry, match: re.Match[str], position: int, location: Location | None) -> None:
@@ -562,5 +633,5 @@ class _Parser:
 
 
 def parse(text: str) -> Module:
-    """Parse a PTX text. Raises PtxError naming the line."""
+    """Parse a PTX text. Raises PtxError naming the line; a body that is not understood goes to `Module.refused`."""
     return _Parser(text).parse()

@@ -105,7 +105,7 @@ def commit(machine: Machine, instruction: Instruction) -> Step:
 def wait_group(machine: Machine, instruction: Instruction) -> Step:
     """Land all groups but the n newest."""
     n = instruction.operands[0]
-    machine.expect(instruction, isinstance(n, Immediate), "needs a constant")
+    machine.expect(instruction, isinstance(n, Immediate) and 0 <= n.bits < 1 << 31, "needs a constant of 0 or more")
     assert isinstance(n, Immediate)
     newest = n.bits
     return lambda: machine.copies.wait(newest)

@@ -20,9 +20,9 @@ for _name, _function, _pipe in (
 ):  # fmt: skip
     executes(f"{_name}{{.rn|}}.f64", kind="fp64", flops=(_pipe, 1))(elementwise(simply(_function), types=_D3))
 executes("div.rn.f64", kind="fp64", flops=("ddiv", 1))(elementwise(simply(np.divide), types=_D3))
-executes("sqrt.rn.f64", kind="fp64", flops=("dspecial", 1))(elementwise(simply(np.sqrt), types=("f64", "f64")))
+executes("sqrt.rn.f64", kind="fp64", flops=("dspecial", 1))(elementwise(simply(np.sqrt, 1), types=("f64", "f64")))
 executes("rcp.rn.f64", kind="fp64", flops=("dspecial", 1))(
-    elementwise(simply(lambda a, out: np.divide(1.0, a, out=out)), types=("f64", "f64"))
+    elementwise(simply(lambda a, out: np.divide(1.0, a, out=out), 1), types=("f64", "f64"))
 )
 
 

@@ -22,10 +22,10 @@ executes(f"max.{{type:{INT}}}", kind="int")(elementwise(simply(np.maximum)))
 executes(f"and.{{type:{BITS}|pred}}", kind="int")(elementwise(simply(np.bitwise_and)))
 executes(f"or.{{type:{BITS}|pred}}", kind="int")(elementwise(simply(np.bitwise_or)))
 executes(f"xor.{{type:{BITS}|pred}}", kind="int")(elementwise(simply(np.bitwise_xor)))
-executes("not.{type:pred}", kind="int")(elementwise(simply(np.logical_not)))
-executes(f"not.{{type:{BITS}}}", kind="int")(elementwise(simply(np.invert)))
-executes("neg.{type:s16|s32|s64}", kind="int")(elementwise(simply(np.negative)))
-executes("abs.{type:s16|s32|s64}", kind="int")(elementwise(simply(np.absolute)))
+executes("not.{type:pred}", kind="int")(elementwise(simply(np.logical_not, 1)))
+executes(f"not.{{type:{BITS}}}", kind="int")(elementwise(simply(np.invert, 1)))
+executes("neg.{type:s16|s32|s64}", kind="int")(elementwise(simply(np.negative, 1)))
+executes("abs.{type:s16|s32|s64}", kind="int")(elementwise(simply(np.absolute, 1)))
 
 
 @executes("cnot.{type:b16|b32|b64}", kind="int")
@@ -133,18 +133,24 @@ def mad_hi(machine: Machine, fields: dict[str, str]) -> Compute:
     return lambda out, a, b, c: np.copyto(out, high(a, b) + c)
 
 
-@executes("{op:mul24|mad24}.lo.{type:u32|s32}", kind="int")
+def _mul24(fields: dict[str, str], a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The low 32 bits of the product of the low 24 bits."""
+    eight = dtype_of(fields["type"]).type(8)
+    return ((a << eight) >> eight) * ((b << eight) >> eight)
+
+
+@executes("mul24.lo.{type:u32|s32}", kind="int")
 @elementwise
 def mul24(machine: Machine, fields: dict[str, str]) -> Compute:
-    """The low 32 bits of the product of the low 24 bits, plus c for mad24."""
-    dtype = dtype_of(fields["type"])
-    eight = dtype.type(8)
+    """a * b of 24 bits."""
+    return lambda out, a, b: np.copyto(out, _mul24(fields, a, b))
 
-    def compute(out: np.ndarray, a: np.ndarray, b: np.ndarray, *c: np.ndarray) -> None:
-        product = ((a << eight) >> eight) * ((b << eight) >> eight)
-        np.copyto(out, product + c[0] if c else product)
 
-    return compute
+@executes("mad24.lo.{type:u32|s32}", kind="int")
+@elementwise
+def mad24(machine: Machine, fields: dict[str, str]) -> Compute:
+    """a * b of 24 bits, plus c."""
+    return lambda out, a, b, c: np.copyto(out, _mul24(fields, a, b) + c)
 
 
 @executes(f"sad.{{type:{INT}}}", kind="int")

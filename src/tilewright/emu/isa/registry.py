@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Step = Callable[[], None]
 Bind = Callable[["Machine", "Instruction"], Step]
 Together = Callable[["Machine", "list[Instruction]"], Step]
-Compute = Callable[..., None]
+Compute = Callable[..., object]
 """compute(out, *sources): reads every source before it writes `out`, which may be one of them."""
 Flops = tuple[str, int]
 
@@ -143,21 +143,23 @@ def elementwise(
     """Turn `factory(machine, fields) -> compute(out, *sources)` into a handler of "d, a, b, ..." instructions.
 
     `types` names the type of the destination and of each source; a name in braces is a field. Without it all have the
-    field "type". Under a mask the result is computed for every lane and kept for the active ones.
+    field "type", and are as many as the arguments of `compute`. Under a mask the result is computed for every lane and
+    kept for the active ones.
     """
 
     def wrap(factory: Callable[[Machine, dict[str, str]], Compute]) -> Bind:
         def bind(machine: Machine, instruction: Instruction) -> Step:
             fields = instruction.fields
             operands = instruction.operands
-            names = ("{type}",) * len(operands) if types is None else types
+            compute = factory(machine, fields)
+            names = ("{type}",) * compute.__code__.co_argcount if types is None else types
             machine.expect(instruction, len(operands) == len(names), f"needs {len(names)} operands")
             kinds = [name.format_map(fields) for name in names]
             sources = [
                 machine.source(instruction, operand, kind)
                 for operand, kind in zip(operands[1:], kinds[1:], strict=True)
             ]
-            return machine.keep(instruction, operands[0], kinds[0], factory(machine, fields), sources)
+            return machine.keep(instruction, operands[0], kinds[0], compute, sources)
 
         bind.__name__ = factory.__name__
         bind.__doc__ = factory.__doc__
@@ -166,14 +168,13 @@ def elementwise(
     return wrap(factory) if factory is not None else wrap
 
 
-def simply(function: Callable[..., object]) -> Callable[[Machine, dict[str, str]], Compute]:
-    """A factory for a NumPy function."""
+def simply(function: Callable[..., object], sources: int = 2) -> Callable[[Machine, dict[str, str]], Compute]:
+    """A factory for a NumPy function of one or two sources."""
 
     def factory(machine: Machine, fields: dict[str, str]) -> Compute:
-        def compute(out: np.ndarray, *sources: np.ndarray) -> None:
-            function(*sources, out=out)
-
-        return compute
+        if sources == 1:
+            return lambda out, a: function(a, out=out)
+        return lambda out, a, b: function(a, b, out=out)
 
     return factory
 
