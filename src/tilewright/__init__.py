@@ -1,4 +1,4 @@
-"""tilewright: GEMM and attention kernels for NVIDIA GPUs, from a naive loop to the fastest there is, rung by rung."""
+"""Matrix products and attention for NVIDIA GPUs, compiled at run time; an emulator runs the kernels without a GPU."""
 
 from __future__ import annotations
 

@@ -1,58 +1,101 @@
-"""The README's Python runs as it stands, on the emulator, and is right."""
+"""The code of README.md and docs/*.md runs as it stands, on the emulator, and prints what the pages say it prints.
+
+A block's info string says what it needs besides: "python torch". The blocks of a page run in order, one after another,
+as in a notebook. A ```text block below a block is its output. Commands are parsed with the options that they have;
+.ci/run runs those of the README's first block.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import itertools
 import re
+import shlex
 from pathlib import Path
 
-import numpy as np
 import pytest
+import typer
 
-import tilewright as tw
+from tilewright.cli.app import app
 
-README = Path(__file__).parents[2] / "README.md"
-
-
-@pytest.fixture
-def operands():
-    rng = np.random.default_rng(0)
-
-    def normal(*shape: int, dtype: type = np.float32) -> np.ndarray:
-        return rng.standard_normal(shape).astype(dtype)
-
-    q, k, v = (normal(1, 2, 40, 32, dtype=np.float16) for _ in range(3))
-    return {
-        "a": normal(24, 20), "b": normal(20, 32), "c0": normal(24, 32), "out": np.full((24, 32), np.nan, np.float32),
-        "bias": normal(32), "r": normal(24, 32), "q": q, "k": k, "v": v,
-    }  # fmt: skip
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OTHERS = {"epilogues.md": "test_epilogue_page.py", "emulator.md": "its page"}
+"""Pages whose code other tests run."""
+BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+WRITTEN = [page for page in PAGES if page.name not in OTHERS and "```python" in page.read_text(encoding="utf-8")]
 
 
-def test_its_python_runs(operands, capsys):
-    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    names = dict(operands)
-    with tw.emulator():
-        exec(example, names)
-    product = operands["a"].astype(np.float64) @ operands["b"]
-    fused = product + operands["bias"]
-    np.testing.assert_allclose(names["c"], product, atol=1e-4)
-    np.testing.assert_allclose(names["y"], fused / (1 + np.exp(-fused)) * operands["r"], atol=1e-4)
-    np.testing.assert_allclose(operands["out"], 1.5 * product + 0.5 * operands["c0"], atol=1e-4)
-    assert names["o"].shape == operands["q"].shape
-    shown = capsys.readouterr().out
-    assert "runs     f12_multistage" in shown
-    assert "thread instructions" in shown
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """(info string, text) of a page's blocks."""
+    return BLOCK.findall(page.read_text(encoding="utf-8"))
 
 
-def test_the_python_of_the_page_on_attention_runs(capsys):
-    page = README.parent / "docs" / "attention.md"
-    (example,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    names: dict = {}
-    exec(example, names)
-    assert names["lse"].shape == (1, 4, 40)
-    assert np.isfinite(names["out"]).all()
-    assert "runs     a17_lazy_rescale" in capsys.readouterr().out
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
+def test_its_python_runs_and_prints_what_the_page_says(page):
+    names: dict = {"__name__": "__main__"}
+    found = blocks(page)
+    for (info, text), (below, output) in zip(found, [*found[1:], ("", "")], strict=True):
+        language, *needs = info.split() or [""]
+        if language != "python":
+            continue
+        for package in needs:
+            pytest.importorskip(package)
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            exec(compile(text, page.name, "exec"), names)
+        if below == "text":
+            assert said.getvalue() == output
+    assert "tw" in names
+
+
+def test_the_readme_has_a_block_with_its_output():
+    kinds = [info for info, _ in blocks(ROOT / "README.md")]
+    assert ("python", "text") in itertools.pairwise(kinds)
+
+
+def test_every_block_says_what_it_is():
+    known = {"python", "python torch", "bash", "text", "cuda", ""}
+    for page in PAGES:
+        if page.name not in OTHERS:
+            assert {info for info, _ in blocks(page)} <= known, page
+
+
+def commands() -> list[str]:
+    """The commands of all pages: in blocks of their own, or in indented lines."""
+    found = set()
+    for page in PAGES:
+        for line in page.read_text(encoding="utf-8").splitlines():
+            parts = re.split(r" && |\s{3,}(?=tilewright )", line.strip())
+            found |= {part for part in parts if part.startswith("tilewright ")}
+    return sorted(found)
+
+
+@pytest.mark.parametrize("command", commands())
+def test_its_commands_have_the_options_that_it_names(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(command, comments=True)[1:]
+    for word in words:
+        if word.endswith(".cu"):
+            (tmp_path / word).touch()
+    found = typer.main.get_command(app)
+    while hasattr(found, "commands"):
+        found = found.commands[words.pop(0)]
+    found.make_context(command, words)
 
 
 def test_pages_it_names_exist():
-    for page in re.findall(r"\]\(([^)#]+)\)", README.read_text(encoding="utf-8")):
-        assert (README.parent / page).is_file(), page
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if not target.startswith("https://"):
+                assert (page.parent / target).exists(), (page.name, target)
+
+
+def test_the_python_of_the_page_on_attention_prints_its_plan(capsys):
+    page = ROOT / "docs" / "attention.md"
+    (example,) = (text for info, text in blocks(page) if info == "python")
+    names: dict = {}
+    exec(example, names)
+    assert names["lse"].shape == (1, 4, 40)
+    assert "runs     a17_lazy_rescale" in capsys.readouterr().out

@@ -79,6 +79,7 @@ def test_help_is_there_for_every_command_and_within_a_hundred_columns(run, comma
     [
         (("ladder", "gemm", "--rungs", "f77"), "f77"),
         (("ladder", "gemm", "--rungs", "f05..f03"), "above"),
+        (("ladder", "gemm", "--rungs", ".."), "is not a choice of rungs"),
         (("ladder", "gemm", "--size", "0"), "m=0"),
         (("ladder", "gemm", "--dtype", "f8"), "f8"),
         (("ladder", "gemm", "--gpu", "Voodoo"), "Voodoo"),
@@ -124,6 +125,59 @@ def test_the_page_of_commands_names_every_command_and_option():
 
     known = {word for word in options(typer.main.get_command(app), "tilewright") if word.startswith("--")}
     assert told - {"--help", "--install-completion"} == known
+
+
+def test_rungs_lists_what_every_rung_teaches(run):
+    from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS
+
+    status, out, _ = run("rungs")
+    assert status == 0
+    shown = "".join(out.split())
+    for rung in (*GEMM_RUNGS, *ATTENTION_RUNGS):
+        assert rung.id in out
+        assert rung.teaches.split()[0] in shown
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= 100
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("f09", "A transposed"), ("a17_lazy_rescale", "out follows"), ("t03", "as fp32x3")]
+)
+def test_show_prints_a_rung_with_its_source(run, name, words):
+    status, out, _ = run("show", name)
+    assert status == 0
+    assert words in out
+    path = Path(re.search(r"^source  (.*)$", out, re.MULTILINE)[1])
+    assert path.read_text() in out
+
+
+def test_a_rung_that_is_not_there_is_refused(run):
+    status, out, err = run("show", "f77")
+    assert (status, out) == (2, "")
+    assert "f12_multistage" in err
+
+
+def test_completion_can_be_asked_for(run, monkeypatch):
+    status, out, _ = run("--help")
+    assert status == 0
+    assert "--install-completion" in out
+
+
+@pytest.mark.parametrize(
+    ("written", "read"), [("float32", "f32"), ("fp16", "f16"), ("half", "f16"), ("BFloat16", "bf16")]
+)
+def test_types_are_read_by_the_names_that_people_write(run, written, read):
+    status, out, _ = run("explain", "-m", "64", "-n", "64", "-k", "64", "--dtype", written)
+    assert status == 0
+    assert f"@ [64 x 64] in {read};" in out
+
+
+def test_explain_takes_a_size_and_replaces_extents(run):
+    status, out, _ = run("explain", "--size", "64", "--k", "32")
+    assert status == 0
+    assert "[64 x 32] @ [32 x 64]" in out
+    status, out, err = run("explain", "--m", "64")
+    assert (status, out) == (2, "")
+    assert "--n, --k missing. Give --size" in err
 
 
 def test_explain_says_which_rung_runs_and_why(run):

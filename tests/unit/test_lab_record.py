@@ -146,11 +146,13 @@ def test_rungs_are_chosen_by_number_name_and_range():
     ids = [rung.id for rung in rungs_for("f32")]
     assert [r.id for r in select_rungs(None, "f32")] == ids
     assert [r.id for r in select_rungs("f05..f07", "f32")] == ids[4:7]
+    assert [r.id for r in select_rungs("f11..", "f32")] == ids[10:]
+    assert [r.id for r in select_rungs("..f02,f12", "f32")] == [*ids[:2], ids[11]]
     assert [r.id for r in select_rungs("f12, f01_naive,f01..f02", "f32")] == [ids[11], ids[0], ids[1]]
 
 
 @pytest.mark.parametrize(("text", "dtype", "word"), [("f99", "f32", "f99"), ("f07..f05", "f32", "above"),
-                                                     ("", "f32", "known"), ("f01", "f77", "f77")])  # fmt: skip
+                                                     ("", "f32", "Known"), ("f01", "f77", "f77")])  # fmt: skip
 def test_a_choice_of_no_rung_is_refused_in_words(text, dtype, word):
     with pytest.raises(ConfigRejected, match=word):
         select_rungs(text, dtype)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import attention, emulate, explain, house, ladder, tune
+from . import attention, emulate, explain, house, ladder, rungs, tune
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,6 +27,8 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 ladder.app.command(epilog=attention.EXAMPLE)(attention.attention)
 app.add_typer(ladder.app, name="ladder")
+app.command(epilog="Example:  tilewright rungs")(rungs.rungs)
+app.command(epilog="Example:  tilewright show f09")(rungs.show)
 app.command(epilog=emulate.EXAMPLE)(emulate.emulate)
 app.command(epilog=explain.EXAMPLE)(explain.explain)
 app.command(epilog=tune.EXAMPLES)(tune.tune)

@@ -11,7 +11,6 @@ import numpy as np
 from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionAddresses, AttentionConfig, AttentionRung
 from ..attn.rungs import ATTENTION_RUNGS, find_attention_rung
-from ..errors import ConfigRejected
 from ..gpus import Arch, Gpu
 from ..jit import CompiledKernel
 from ..jit.launch import Executor
@@ -19,6 +18,7 @@ from .attention_check import AttentionReference, attention_reference, check_atte
 from .check import CheckResult, Guarded
 from .numbers import from_stored, rounded, to_stored
 from .resources import static_facts
+from .select import select
 
 
 @dataclass(frozen=True)
@@ -67,18 +67,7 @@ class AttentionOperands:
 
 def select_attention_rungs(text: str | None) -> tuple[AttentionRung, ...]:
     """Rungs by "a05..a09", "a01,a16", or both; all for None. Raises ConfigRejected with the known ids."""
-    if text is None:
-        return ATTENTION_RUNGS
-    chosen: list[AttentionRung] = []
-    for part in text.split(","):
-        first, dots, last = part.strip().partition("..")
-        low = find_attention_rung(first)
-        high = find_attention_rung(last) if dots else low
-        span = ATTENTION_RUNGS[ATTENTION_RUNGS.index(low) : ATTENTION_RUNGS.index(high) + 1]
-        if not span:
-            raise ConfigRejected(f"the range {part!r} is empty: {low} stands above {high}.")
-        chosen.extend(rung for rung in span if rung not in chosen)
-    return tuple(chosen)
+    return select(text, ATTENTION_RUNGS, find_attention_rung)
 
 
 def prepare_attention(problem: AttentionProblem, seed: int = 0) -> AttentionOperands:

@@ -22,6 +22,7 @@ from .attention import AttentionStep, select_attention_rungs
 from .ladder import Progress, Step, silent
 from .peers import select_peers
 from .record import went_wrong, who, write_json
+from .select import select
 
 KINDS = (
     "times", "counters", "stalls", "host", "products", "cold", "accuracy", "epilogue", "attention", "attention-stalls",
@@ -30,7 +31,7 @@ KINDS = (
 
 
 def select_rungs(text: str | None, dtype: str, precision: str = "ieee") -> tuple[Rung, ...]:
-    """Rungs of a dtype and precision by "f05..f09", "f01,f12", or both; all for None.
+    """Rungs of a dtype and precision by "f05..f09", "f05..", "f01,f12", or several of these; all for None.
 
     Raises ConfigRejected with the known ids.
     """
@@ -39,24 +40,17 @@ def select_rungs(text: str | None, dtype: str, precision: str = "ieee") -> tuple
         dtypes = sorted({d for rung in GEMM_RUNGS for d in rung.dtypes})
         told = "" if precision == "ieee" else f" and precision {precision!r}"
         raise ConfigRejected(f"there is no ladder for dtype {dtype!r}{told}. There is one for: {', '.join(dtypes)}.")
-    if text is None:
-        return known
-    chosen: list[Rung] = []
-    for part in text.split(","):
-        first, dots, last = part.strip().partition("..")
-        low = find_rung(first)
-        high = find_rung(last) if dots else low
-        for rung in (low, high):
-            if rung not in known:
-                raise ConfigRejected(
-                    f"{rung} does not multiply {dtype} with precision {precision!r}; it multiplies "
-                    f"{', '.join(rung.dtypes)} with precision {rung.precision!r}."
-                )
-        span = known[known.index(low) : known.index(high) + 1]
-        if not span:
-            raise ConfigRejected(f"the range {part!r} is empty: {low} stands above {high}.")
-        chosen.extend(rung for rung in span if rung not in chosen)
-    return tuple(chosen)
+
+    def find(name: str) -> Rung:
+        rung = find_rung(name)
+        if rung not in known:
+            raise ConfigRejected(
+                f"{rung} does not multiply {dtype} with precision {precision!r}; it multiplies "
+                f"{', '.join(rung.dtypes)} with precision {rung.precision!r}."
+            )
+        return rung
+
+    return select(text, known, find)
 
 
 SUITES = Path("benchmarks")

@@ -1,0 +1,34 @@
+"""Rungs by the words of a command line: "f05..f09", "f05..", "..f09", "f01,f12", or several of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from ..errors import ConfigRejected
+
+R = TypeVar("R")
+
+
+def select(text: str | None, known: Sequence[R], find: Callable[[str], R]) -> tuple[R, ...]:
+    """The rungs that `text` names, in its order; all of `known` for None.
+
+    `find` gives the rung of a name, or raises ConfigRejected, as does a range that holds no rung.
+    """
+    if text is None:
+        return tuple(known)
+    chosen: list[R] = []
+    for part in text.split(","):
+        first, dots, last = (name.strip() for name in part.partition(".."))
+        if not first and not last:
+            raise ConfigRejected(
+                f"{text!r} is not a choice of rungs. Write {known[0]}..{known[-1]}, {known[0]}.. (to the last), "
+                f"or names with commas. Known: {', '.join(map(str, known))}."
+            )
+        low = find(first) if first else known[0]
+        high = (find(last) if last else known[-1]) if dots else low
+        span = known[known.index(low) : known.index(high) + 1]
+        if not span:
+            raise ConfigRejected(f"the range {part!r} is empty: {low} stands above {high}.")
+        chosen.extend(rung for rung in span if rung not in chosen)
+    return tuple(chosen)
