@@ -49,7 +49,7 @@ def run_attention(
     at_out, at_lse = (emulator.upload(x.whole.view(np.uint8)) for x in (out, lse))
     dense = replace(problem, out=AttentionProblem.dense(*q.shape[:3], problem.seq_k, problem.d_head).out)
     addresses = AttentionAddresses(*places, at_out + 2 * out.band, at_lse + 4 * lse.band)
-    emulator.launch(kernel, rung.plan(dense, config, addresses))
+    emulator.launch(kernel, rung.launch(dense, config, addresses))
     for at, guarded in ((at_out, out), (at_lse, lse)):
         guarded.whole[:] = emulator.download(at, guarded.whole.nbytes).view(guarded.whole.dtype)
         assert guarded.intact()

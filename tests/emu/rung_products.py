@@ -15,11 +15,11 @@ from tilewright.emu import Emulator, EmuResult
 from tilewright.errors import ConfigRejected
 from tilewright.gemm.problem import ITEM_BYTES, GemmProblem, Matrix
 from tilewright.gemm.rung import Addresses, GemmConfig, Rung
+from tilewright.gemm.stages import program_for
 from tilewright.jit import CompiledKernel, use_executor
 from tilewright.lab.check import CheckResult, check, reference
 from tilewright.lab.numbers import POISON, STORED, from_stored, rounded, to_stored, to_tf32
 from tilewright.plan.plan import Plan
-from tilewright.run.program import program_for
 
 BAND = 256
 """Elements of poison before and behind a result."""
@@ -182,12 +182,12 @@ class Bench:
                 bases = {"a": a, "b": b, "c": c, "out": out + self.out.byte_offset, "work": work}
                 for stage in program.stages:
                     own = kernel if stage is program.product else None
-                    launch, _ = stage.launch(self.problem.batch, bases, *scalars)
+                    launch = stage.launch(bases, dict(zip(("alpha", "beta"), scalars, strict=True)))
                     emulator.launch(own or stage.compile(emulator.arch), launch)
             else:
                 at = Addresses(a, b, out + self.out.byte_offset, c)
                 kernel = kernel or rung.compile(self.problem, config, emulator.arch)
-                emulator.launch(kernel, rung.plan(self.problem, config, at, *scalars))
+                emulator.launch(kernel, rung.launch(self.problem, config, at, *scalars))
         self.out.bits[:] = emulator.download(out, self.out.bits.nbytes).view(self.out.bits.dtype)
         *before, last = emulator.results
         return Product(self._judge(), self.out.unwritten(), self.out.intact_around(), last, tuple(before))

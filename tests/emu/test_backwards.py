@@ -9,13 +9,13 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import InvalidOperand
+from tilewright.gemm import call as call_module
 from tilewright.gemm.call import Options, read_call
 from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.stages import program_for
 from tilewright.plan.plan import Plan
-from tilewright.run import launches
-from tilewright.run.program import program_for
 from tilewright.tuning.inputs import Inputs
 from tilewright.tuning.verify import Pattern
 
@@ -98,7 +98,7 @@ def test_batches_epilogues_and_broadcasts_run_backwards_too():
 @pytest.mark.parametrize("way", ["rows", "columns"])
 def test_packed_operands_lie_forwards(monkeypatch, way):
     plan = Plan(find_rung("h11"), replace(SMALL, stages=3), "a test", "a test", packs=("a", "b"))
-    monkeypatch.setattr(launches, "plan_for", lambda *rest, **options: plan)
+    monkeypatch.setattr(call_module, "plan_for", lambda *rest, **options: plan)
     a, b = normal(40, 50, way, "float16"), normal(50, 48, way, "float16")
     with tw.emulator() as emulator:
         out = tw.matmul(a, b)

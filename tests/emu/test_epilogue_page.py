@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
+from tilewright.gemm import call as call_module
 from tilewright.gemm.rungs.simt import find_rung
 from tilewright.plan.plan import Plan
-from tilewright.run import launches
 
 PAGE = Path(__file__).parents[2] / "docs" / "epilogues.md"
 
 
 def test_the_pages_examples_run_and_are_right(monkeypatch, capsys):
     plan = Plan(find_rung("f02"), find_rung("f02").default, "a test", "compiles in a moment")
-    monkeypatch.setattr(launches, "plan_for", lambda *given, **options: plan)
+    monkeypatch.setattr(call_module, "plan_for", lambda *given, **options: plan)
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     assert len(blocks) == 4
     scope: dict = {}

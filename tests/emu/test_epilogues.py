@@ -15,13 +15,13 @@ from test_tensor_rungs import SMALL as SMALL16
 import tilewright as tw
 from tilewright import epilogue as ep
 from tilewright.errors import ConfigRejected
+from tilewright.gemm import call as call_module
 from tilewright.gemm.problem import Epilogue, GemmProblem
 from tilewright.gemm.rung import Rung
 from tilewright.gemm.rungs.simt import GEMM_RUNGS, find_rung
 from tilewright.gpus import ARCHS
 from tilewright.jit import CompiledKernel
 from tilewright.plan.plan import Plan
-from tilewright.run import launches
 
 SMALL = SMALL32 | SMALL16
 ELEMENTS_ONLY = ("f01_naive", "f02_coalesced", "f03_shared", "f04_tile1d", "f05_tile2d")
@@ -202,7 +202,7 @@ def test_split_k_applies_the_epilogue_once_to_the_whole_sum():
 def test_a_plan_that_packs_applies_the_epilogue_once_and_never_to_what_it_packs(monkeypatch, parts):
     config = dataclasses.replace(SMALL16["h11_mma_multistage"], split_k=parts)
     plan = Plan(find_rung("h11"), config, "a test", "a test", packs=("a", "b"))
-    monkeypatch.setattr(launches, "plan_for", lambda *given, **options: plan)
+    monkeypatch.setattr(call_module, "plan_for", lambda *given, **options: plan)
     a, b, c, bias = values(33, 71, dtype="f16"), values(71, 45, dtype="f16"), values(33, 45, dtype="f16"), values(33, 1)
     guarded, out = target((33, 45), "f16")
     with tw.emulator() as emulator:

@@ -56,6 +56,6 @@ def test_lines_beyond_32_bits_of_one_another_are_read_and_written_where_they_are
     a[...], b[...], out[...] = rng.standard_normal((M, K)), rng.standard_normal((K, N)), np.nan
     with use_executor(emulator):
         kernel = rung.compile(problem, config, emulator.arch)
-    emulator.launch(kernel, rung.plan(problem, config, Addresses(starts[0], starts[1], starts[2])))
+    emulator.launch(kernel, rung.launch(problem, config, Addresses(starts[0], starts[1], starts[2])))
     tolerance = {"f16": 2e-2, "f32": 1e-4}[dtype]
     np.testing.assert_allclose(out, a.astype(np.float64) @ b.astype(np.float64), rtol=tolerance, atol=tolerance)

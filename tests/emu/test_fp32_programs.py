@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.gemm import call as call_module
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs.simt import find_rung
 from tilewright.lab.check import Guarded, check
 from tilewright.lab.numbers import to_stored
 from tilewright.plan import plan as plan_module
 from tilewright.plan.plan import Plan
-from tilewright.run import launches
 
 SMALL = GemmConfig(32, 32, 8, 4, 4, 16, 32, stages=3, cache="ca", group_m=8, min_blocks=8)
 
@@ -35,7 +35,7 @@ def planned(monkeypatch):
 
     def use(*names: str, parts: int = 1) -> None:
         plan = Plan(find_rung("f12"), replace(SMALL, split_k=parts), "a test", "a test", packs=names)
-        monkeypatch.setattr(launches, "plan_for", lambda *given, **options: plan)
+        monkeypatch.setattr(call_module, "plan_for", lambda *given, **options: plan)
 
     return use
 

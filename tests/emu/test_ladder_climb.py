@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
+from wrong_launches import launch_wrongly, scaled_by
 
 from tilewright.cli import main
 from tilewright.gemm.problem import GemmProblem
-from tilewright.gemm.rung import Rung
 from tilewright.gemm.rungs.simt import find_rung, rungs_for
 from tilewright.gpus import GPUS
 from tilewright.lab.ladder import Step, climb_on_emulator, emulation_seconds, prepare, random_operands, run_checked
@@ -87,12 +88,10 @@ def test_a_ragged_thin_and_transposed_climb_is_right(climb):
 
 
 def test_a_wrong_rung_is_named_and_the_climb_leaves_with_status_1(climb, monkeypatch):
-    plan = Rung.plan
-
-    def slightly_wrong(self, problem, config, addresses, alpha=1.0, beta=0.0):
-        return plan(self, problem, config, addresses, 1.001 if self.id == "f02_coalesced" else alpha, beta)
-
-    monkeypatch.setattr(Rung, "plan", slightly_wrong)
+    launch_wrongly(
+        monkeypatch,
+        params=lambda template, _, rung: scaled_by(template, 1.001) if rung.id == "f02_coalesced" else template,
+    )
     status, out, err, records = climb(*SMALL, "--rungs", "f01..f03")
     assert status == 1
     assert "WRONG: f02_coalesced: at (" in err
@@ -101,14 +100,10 @@ def test_a_wrong_rung_is_named_and_the_climb_leaves_with_status_1(climb, monkeyp
 
 
 def test_a_rung_that_faults_is_wrong_and_the_next_is_still_climbed(climb, monkeypatch):
-    from dataclasses import replace
 
-    plan = Rung.plan
-
-    def one_row_too_many(self, problem, *rest):
-        return plan(self, replace(problem, m=problem.m + 32) if self.id == "f01_naive" else problem, *rest)
-
-    monkeypatch.setattr(Rung, "plan", one_row_too_many)
+    launch_wrongly(
+        monkeypatch, lambda problem, rung: replace(problem, m=problem.m + 32) if rung.id == "f01_naive" else problem
+    )
     status, _, err, records = climb("--size", "64", "--rungs", "f01,f02")
     assert status == 1
     assert "out_of_bounds" in err

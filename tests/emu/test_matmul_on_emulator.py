@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextvars
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from test_rungs import SMALL
+from wrong_launches import launch_wrongly
 
 import tilewright as tw
 from tilewright.errors import EmulatorFault, InvalidOperand
@@ -193,17 +195,14 @@ def test_refusals_leave_the_emulator_as_it_was():
 
 
 def test_a_fault_in_a_kernel_gives_its_uploads_back(monkeypatch):
-    from tilewright.gemm.rung import Rung
-
     a = normal(64, 64)
-    plan = Rung.plan
 
-    def wrong(self, problem, config, addresses, alpha=1.0, beta=0.0):
-        launch = plan(self, problem, config, addresses, alpha, beta)
-        grown = launch.params[:128] + (4096).to_bytes(4, "little") + launch.params[132:]  # m
-        return launch.__class__((launch.grid[0] + 8, 1, 1), launch.block, grown, launch.shared_bytes)
+    def grown(template, problem, rung):
+        return replace(template, data=template.data[:128] + (4096).to_bytes(4, "little") + template.data[132:])  # m
 
-    monkeypatch.setattr(Rung, "plan", wrong)
+    launch_wrongly(
+        monkeypatch, params=grown, shape=lambda launch: replace(launch, grid=(launch.grid[0] + 8, *launch.grid[1:]))
+    )
     with tw.emulator() as emulator:
         with pytest.raises(EmulatorFault, match=r"out_of_bounds: .* past the end of 'a'"):
             tw.matmul(a, a, rung="f01")

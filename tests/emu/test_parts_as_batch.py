@@ -13,9 +13,9 @@ from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs.simt import find_rung
 from tilewright.gemm.space import Candidate, explore
+from tilewright.gemm.stages import program_for
 from tilewright.gpus import find_gpu
 from tilewright.plan.plan import Plan
-from tilewright.run.program import program_for
 from tilewright.tuning.run import _job
 
 THREE = GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=2, group_m=2, min_blocks=4, split_k=3)
@@ -69,7 +69,7 @@ def test_the_kernel_is_that_of_a_batch_also_in_tuning():
     config = replace(rung.default, split_k=16)
     assert rung.shared_bytes(config, problem) < rung.shared_bytes(rung.default, problem), "one chain holds a part of k"
     stage = program_for(problem, Plan(rung, config, "a test", "a test")).product
-    assert (stage.problem.batch, stage.problem.k, stage.config) == (16, 512, rung.default)
+    assert (stage.problem.batch, stage.problem.k, stage.kernel.config) == (16, 512, rung.default)
     space = explore(problem, find_gpu("H200"), [rung])
     assert max(candidate.config.split_k for candidate in space.kept) > 1, "few tiles: parts are worth measuring"
     job = _job(problem, Candidate(rung, config, space.kept[0].prediction))

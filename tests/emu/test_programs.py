@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.gemm import call as call_module
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs.simt import find_rung
 from tilewright.lab.check import Guarded, check
 from tilewright.plan import plan as plan_module
 from tilewright.plan.plan import Plan
-from tilewright.run import launches
 
 SMALL = GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=3, group_m=8, min_blocks=4)
 
@@ -36,7 +36,7 @@ def packing(monkeypatch):
 
     def use(*names: str, parts: int = 1) -> None:
         plan = Plan(find_rung("h11"), with_parts(parts), "a test", "a test", packs=names)
-        monkeypatch.setattr(launches, "plan_for", lambda *given, **options: plan)
+        monkeypatch.setattr(call_module, "plan_for", lambda *given, **options: plan)
 
     return use
 

@@ -12,10 +12,10 @@ from test_tensor32_rungs import SMALL, T02, T03, bench_of, fp32
 import tilewright as tw
 from tilewright.errors import EmulatorFault
 from tilewright.gemm.rung import GemmConfig
+from tilewright.gemm.stages import program_for
 from tilewright.gpus import ARCHS
 from tilewright.jit.source import render
 from tilewright.plan.plan import Plan
-from tilewright.run.program import program_for
 
 
 def t03(tile_m: int, tile_n: int, tile_k: int, warp_m: int, warp_n: int, stages: int) -> GemmConfig:

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from wrong_launches import launch_wrongly, scaled_by
 
 import tilewright as tw
 from tilewright.errors import WrongResult
-from tilewright.gemm.rung import GemmConfig, Rung
+from tilewright.gemm import call as call_module
+from tilewright.gemm import stages
+from tilewright.gemm.rung import GemmConfig
 
 SMALL = GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=3, group_m=8, min_blocks=4)
 SMALL32 = GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=2, group_m=2)
@@ -69,11 +72,7 @@ def test_values_that_are_not_finite_pass_where_they_belong(dtype):
 
 def wrong_kernel(monkeypatch, change) -> None:
     """Every rung's launch becomes change(problem), as a kernel with a mistake would run it."""
-    plan = Rung.plan
-    monkeypatch.setattr(
-        Rung, "plan",
-        lambda self, problem, config, *rest: plan(self, change(problem), config, *rest),
-    )  # fmt: skip
+    launch_wrongly(monkeypatch, lambda problem, rung: change(problem))
 
 
 @pytest.mark.parametrize(
@@ -98,26 +97,22 @@ def test_a_wrong_kernel_is_caught(monkeypatch, mistake, change, dtype):
 
 def test_a_wrong_sum_of_parts_and_a_wrong_alpha_are_caught(monkeypatch):
     a, b = values(32, 128), values(128, 32)
-    from tilewright.run import program
-
     parts = replace(SMALL, split_k=4)
-    plan = program.Helper.plan
+    pack = stages.pack_args
 
-    def fewer(self, problem, addresses, alpha, beta):
-        if self.entry == "sum_parts":
-            problem = replace(problem, k=problem.k - 1)
-        return plan(self, problem, addresses, alpha, beta)
+    def fewer(problem, *rest):
+        if problem.k == 4:  # the sum of four parts
+            problem = replace(problem, k=3)
+        return pack(problem, *rest)
 
     with tw.emulator():
         tw.matmul(a, b, config=parts, verify=True)
-        monkeypatch.setattr(program.Helper, "plan", fewer)
+        monkeypatch.setattr(stages, "pack_args", fewer)
+        monkeypatch.setattr(call_module, "program_of", stages.program_of.__wrapped__)
         with pytest.raises(WrongResult):
             tw.matmul(a, b, config=parts, verify=True)
     monkeypatch.undo()
-    monkeypatch.setattr(
-        program.Tiled, "plan",
-        lambda self, problem, at, alpha, beta: self.rung.plan(problem, self.config, at, 0.9 * alpha, beta),
-    )  # fmt: skip
+    launch_wrongly(monkeypatch, params=lambda template, problem, rung: scaled_by(template, 0.9))
     with tw.emulator(), pytest.raises(WrongResult):
         tw.matmul(a, b, config=SMALL, verify=True)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from wrong_launches import launch_wrongly, scaled_by
 
 import tilewright as tw
 from tilewright.emu.memory import ARENA_BASE
@@ -13,7 +14,7 @@ from tilewright.emu.session import Emulator
 from tilewright.epilogue import erf, exp, gelu, gelu_tanh, log, maximum, rsqrt, sigmoid, silu, sqrt, tanh, where
 from tilewright.errors import WrongResult
 from tilewright.gemm.problem import GemmProblem
-from tilewright.gemm.rung import GemmConfig, Rung
+from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs.simt import GEMM_RUNGS
 from tilewright.gpus import ARCHS
 
@@ -165,19 +166,19 @@ def test_each_functions_range_is_close(monkeypatch):
     ],
 )
 def test_a_wrong_kernel_is_caught(monkeypatch, mistake, words):
-    plan = Rung.plan
-
-    def wrong(self, problem, config, addresses, alpha, beta):
+    def wrong(problem, rung):
         if mistake == "k stops early":
-            problem = replace(problem, k=problem.k - 32)
-        elif problem.epilogue is not None and mistake == "alpha is another":
-            alpha *= 1.001
-        elif problem.epilogue is not None:
-            bias, residual = problem.epilogue.operands
-            residual = replace(residual, matrix=replace(residual.matrix, row_stride=residual.matrix.row_stride - 8))
-            problem = replace(problem, epilogue=replace(problem.epilogue, operands=(bias, residual)))
-        return plan(self, problem, config, addresses, alpha, beta)
+            return replace(problem, k=problem.k - 32)
+        if problem.epilogue is None or mistake == "alpha is another":
+            return problem
+        bias, residual = problem.epilogue.operands
+        residual = replace(residual, matrix=replace(residual.matrix, row_stride=residual.matrix.row_stride - 8))
+        return replace(problem, epilogue=replace(problem.epilogue, operands=(bias, residual)))
 
-    monkeypatch.setattr(Rung, "plan", wrong)
+    def params(template, problem, rung):
+        another = problem.epilogue is not None and mistake == "alpha is another"
+        return scaled_by(template, 1.001) if another else template
+
+    launch_wrongly(monkeypatch, wrong, params)
     with pytest.raises(WrongResult, match=words):
         fused_run(values(32, 64), values(64, 32), bias=values(32), residual=values(32, 32), alpha=0.5, verify=True)

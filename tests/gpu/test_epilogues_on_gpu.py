@@ -10,9 +10,9 @@ import tilewright as tw
 from tilewright import epilogue as ep
 from tilewright.gemm import matmul as matmul_module
 from tilewright.gemm.rungs.simt import GEMM_RUNGS, find_rung
+from tilewright.gemm.warm import calls
 from tilewright.lab.epilogues import verdict
 from tilewright.lab.numbers import to_tf32
-from tilewright.run import warm
 
 pytestmark = pytest.mark.gpu
 
@@ -170,7 +170,7 @@ def test_a_warm_call_with_bias_and_activation_takes_under_12_microseconds(torch,
 
     a, b, bias = (normal(torch, *shape, dtype="bf16") for shape in ((128, 128), (128, 128), (128,)))
     tw.matmul(a, b, bias=bias, activation="silu")
-    assert any(call.fused for call in warm._calls.values())
+    assert any(call.fused for call in calls._young.values())
     taken = host_microseconds(lambda: tw.matmul(a, b, bias=bias, activation="silu"), torch.cuda.synchronize, calls=200)
     by_lambda = host_microseconds(
         lambda: tw.matmul(a, b, epilogue=lambda acc, bias: ep.silu(acc + bias), bias=bias), torch.cuda.synchronize,

@@ -9,11 +9,14 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import DeviceError, WrongResult
+from tilewright.gemm import call as call_module
+from tilewright.gemm import stages
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.warm import calls
 from tilewright.lab.check import check
 from tilewright.plan.plan import Plan, plan_for
-from tilewright.run import in_place, launches, warm
+from tilewright.run import ready
 
 pytestmark = pytest.mark.gpu
 
@@ -114,8 +117,8 @@ FP32_SMALL = GemmConfig(32, 32, 8, 4, 4, 16, 32, stages=3, cache="ca", group_m=8
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_fp32_packing_and_splitting_go_together_with_batches(torch, monkeypatch, names, parts):
     plan = Plan(find_rung("f12"), replace(FP32_SMALL, split_k=parts), "a test", "a test", packs=names)
-    monkeypatch.setattr(launches, "plan_for", lambda *given, **options: plan)
-    monkeypatch.setattr(warm, "_calls", {})
+    monkeypatch.setattr(call_module, "plan_for", lambda *given, **options: plan)
+    calls.forget()
     a = torch.randn(3, 2, 65, 131, device="cuda")[:, ::2]
     b = torch.randn(4, 1, 1, 131, 77, device="cuda")
     for _ in range(2):
@@ -126,13 +129,13 @@ def test_fp32_packing_and_splitting_go_together_with_batches(torch, monkeypatch,
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_packing_and_splitting_go_together_with_batches_warm_too(torch, monkeypatch, names, parts):
     plan = Plan(find_rung("h11"), with_parts(parts), "a test", "a test", packs=names)
-    monkeypatch.setattr(launches, "plan_for", lambda *given, **options: plan)
-    monkeypatch.setattr(warm, "_calls", {})
+    monkeypatch.setattr(call_module, "plan_for", lambda *given, **options: plan)
+    calls.forget()
     a = torch.randn(3, 2, 65, 131, device="cuda").bfloat16()[:, ::2]
     b = torch.randn(4, 1, 1, 131, 77, device="cuda").bfloat16()
     for _ in range(2):
         right(tw.matmul(a, b), a, b)
-    assert len(warm._calls) == 1
+    assert len(calls) == 1
 
 
 def test_a_warm_call_of_several_stages_takes_new_operands_and_scalars(torch):
@@ -149,16 +152,16 @@ def test_a_warm_call_of_several_stages_takes_new_operands_and_scalars(torch):
 
 def test_a_product_that_a_capture_meets_first_is_refused_and_one_that_ran_is_captured(torch, monkeypatch):
     a, b = torch.randn(3, 2111, device="cuda").bfloat16(), torch.randn(2111, 333, device="cuda").bfloat16()
-    monkeypatch.setattr(warm, "_calls", {})
-    monkeypatch.setattr(in_place, "_run_before", set())
+    calls.forget()
+    monkeypatch.setattr(ready, "_kept", type(ready._kept)())
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph), pytest.raises(DeviceError, match=r"capture is running.*Call it once before"):
         tw.matmul(a, b)
     out = torch.empty(3, 333, device="cuda", dtype=torch.bfloat16)
     tw.matmul(a, b, out=out)
-    monkeypatch.setattr(warm, "_calls", {})  # the full path, and the warm one
+    calls.forget()  # the full path, and the warm one
     tw.matmul(a, b)
-    monkeypatch.setattr(warm, "_calls", dict(warm._calls))
+    calls.forget()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         tw.matmul(a, b, out=out)
@@ -259,15 +262,16 @@ def test_verify_has_no_false_alarm_in_many_draws_and_on_hard_values(torch, dtype
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_verify_catches_a_kernel_that_is_wrong_on_the_gpu(torch, dtype, monkeypatch):
-    from tilewright.run import program
-
     kind = getattr(torch, dtype)
     a, b = torch.randn(512, 512, device="cuda").to(kind), torch.randn(512, 512, device="cuda").to(kind)
     tw.matmul(a, b, verify=True)
-    plan = program.Tiled.plan
-    monkeypatch.setattr(
-        program.Tiled, "plan", lambda self, problem, *rest: plan(self, replace(problem, k=problem.k - 256), *rest)
-    )
+    pack = stages.pack_args
+
+    def shorter(problem, *rest):
+        return pack(replace(problem, k=problem.k - 256) if problem.k == 512 else problem, *rest)
+
+    monkeypatch.setattr(stages, "pack_args", shorter)
+    monkeypatch.setattr(call_module, "program_of", stages.program_of.__wrapped__)
     with pytest.raises(WrongResult, match="Do not use it"):
         tw.matmul(a, b, verify=True)
 

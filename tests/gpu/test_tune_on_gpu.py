@@ -71,7 +71,7 @@ def test_another_types_kernel_a_row_too_few_and_one_too_many_are_found(monkeypat
             (257, "it wrote outside its output"),
         ):
             other = dataclasses.replace(problem, m=rows)
-            launch = h11.plan(other, h11.default, measurer.sets[0])
+            launch = h11.launch(other, h11.default, measurer.sets[0])
             monkeypatch.setattr(measurer, "_launches_of", lambda *_, launch=launch: [launch])
             assert words in measurer.verify(right, h11.compile(other, h11.default, gpu.arch))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import struct
+from collections import OrderedDict
 from collections.abc import Iterator
 from unittest import mock
 
@@ -12,6 +14,7 @@ from tilewright.gemm import rung as rung_module
 from tilewright.gemm.rung import Rung
 from tilewright.gpus import GPUS
 from tilewright.jit.launch import Launch, use_executor
+from tilewright.run import ready
 
 _BASE = 1 << 40
 
@@ -49,7 +52,7 @@ class FakeExecutor:
     def launch(self, kernel: object, launch: Launch) -> None:
         self.launches.append(launch)
         assert launch.grid[1] <= 65535
-        values = rung_module._ARGS.unpack(launch.params)
+        values = struct.unpack(rung_module._ARGS, launch.params)
         a, b, c, out = values[:4]
         a_batch, b_batch, c_batch, out_batch, a_row, a_col, b_row, b_col, c_row, c_col, out_row, out_col = values[4:16]
         m, n, k, alpha, beta = values[16:]
@@ -69,5 +72,6 @@ class FakeExecutor:
 def fake_gpu() -> Iterator[FakeExecutor]:
     """Run ops on a FakeExecutor, with nothing compiled."""
     executor = FakeExecutor()
-    with use_executor(executor), mock.patch.object(Rung, "compile", return_value=None):
+    uncompiled = mock.patch.object(Rung, "compile", return_value=None)
+    with use_executor(executor), uncompiled, mock.patch.object(ready, "_kept", OrderedDict()):
         yield executor

@@ -14,7 +14,7 @@ from tilewright.attn.call import padded_head, read_attention, read_attention_var
 from tilewright.attn.plan import plan_attention
 from tilewright.attn.problem import AttentionProblem, BiasRows
 from tilewright.attn.rung import AttentionAddresses, AttentionConfig
-from tilewright.attn.stages import _ARGS, StridedRows, plan_copy
+from tilewright.attn.stages import _ARGS, COPY_ROWS, RowCopy, StridedRows
 from tilewright.errors import ConfigRejected, DeviceError, InvalidOperand
 from tilewright.gpus import GPUS
 from tilewright.jit import compile_source, device
@@ -208,7 +208,7 @@ def test_what_the_caller_names_runs_or_is_refused():
 def test_more_entries_than_a_grids_last_axis_holds_lie_along_its_first():
     problem = AttentionProblem.dense(70000, 2, 300, 5, 64)
     plan = plan_attention(problem, GPUS["H200"])
-    grid = plan.rung.plan(problem, plan.config, AttentionAddresses(0, 0, 0, 0)).grid
+    grid = plan.rung.launch(problem, plan.config, AttentionAddresses(0, 0, 0, 0)).grid
     assert grid == (70000, 2, -(-300 // plan.config.b_r))
 
 
@@ -227,10 +227,10 @@ def test_the_parameters_of_a_copy_are_the_device_codes():
         f"""
         struct Cfg {{ static constexpr int threads = 256; }};
         #include "copy/rows.cuh"
-        static_assert(sizeof(RowsArgs) == {_ARGS.size});
+        static_assert(sizeof(RowsArgs) == {struct.calcsize(_ARGS)});
         """,
         entry="copy_rows",
     )
-    launch = plan_copy(1, StridedRows(2, 3, 4, 5), 6, StridedRows(7, 8, 9), 10, 11, 12, 13, 14)
-    assert _ARGS.unpack(launch.params) == (1, 6, 2, 3, 4, 5, 7, 8, 9, 1, 12, 13, 14)
-    assert launch.grid == (10, 11, 1)
+    copy = RowCopy(StridedRows(2, 3, 4, 5), StridedRows(7, 8, 9), 10, 11, 12, 13, 14)
+    assert struct.unpack(_ARGS, copy.params(1, 6).data) == (1, 6, 2, 3, 4, 5, 7, 8, 9, 1, 12, 13, 14)
+    assert COPY_ROWS.shape(copy).grid == (10, 11, 1)

@@ -109,7 +109,7 @@ def test_the_packed_parameters_are_the_device_codes():
     stores += "".join(f"  to[{len(fields) - 4 + i}] = args.{name};" for i, name in enumerate(fields[-4:]))
     source = f"""
     #include "attention/args.cuh"
-    static_assert(sizeof(AttentionArgs) == {_ARGS.size});
+    static_assert(sizeof(AttentionArgs) == {struct.calcsize(_ARGS)});
     extern "C" __global__ void k(const __grid_constant__ AttentionArgs args, double* to) {{
 {stores}
     }}"""
@@ -118,7 +118,7 @@ def test_the_packed_parameters_are_the_device_codes():
         scale=0.25, window=(45, 46), softcap=2.0, bias=BiasRows(22, 23, 24, 25, "f32"),
     )  # fmt: skip
     config = AttentionConfig(64, 64, 64, 4)
-    launch = ATTENTION_RUNGS[0].plan(problem, config, AttentionAddresses(1, 2, 3, 4, 5, 6, 7, 8))
+    launch = ATTENTION_RUNGS[0].launch(problem, config, AttentionAddresses(1, 2, 3, 4, 5, 6, 7, 8))
     out = np.full(len(fields), np.nan)
     from tilewright.jit import compile_source
 

@@ -288,7 +288,7 @@ def test_a_small_kernel_compiles_cold_in_time(fresh):
 
 
 def test_the_packed_parameters_are_the_struct_of_the_device_code():
-    """A kernel reads every field by name from bytes packed in Rung.plan's order, each field with a value of its own."""
+    """A kernel reads every field by name from bytes packed in pack_args' order, each field with a value of its own."""
     pointers = ["a", "b", "c", "out"]
     longs = [f"{name}_batch" for name in pointers]
     longs += [f"{name}_{axis}" for name in pointers for axis in ("row", "col")]
@@ -297,7 +297,7 @@ def test_the_packed_parameters_are_the_struct_of_the_device_code():
     reads = [f"values[{i}] = (long long)args.{name};" for i, name in enumerate(names)]
     text = "\n".join([
         '#include "gemm/args.cuh"',
-        f"static_assert(sizeof(GemmArgs) == {_ARGS.size});",
+        f"static_assert(sizeof(GemmArgs) == {struct.calcsize(_ARGS)});",
         'extern "C" __global__ void probe(GemmArgs args, long long* values) {',
         *reads,
         "}",
@@ -305,7 +305,7 @@ def test_the_packed_parameters_are_the_struct_of_the_device_code():
     kernel = compile_unit(Source(text, "probe.cu", "probe", gather(text, (CUDA_ROOT,))), "sm_80")
     memory = emu.GlobalMemory()
     values = memory.add(np.zeros(len(names), np.int64), "values")
-    params = _ARGS.pack(*range(1, len(names) + 1)) + struct.pack("<Q", values)
+    params = struct.pack(_ARGS, *range(1, len(names) + 1)) + struct.pack("<Q", values)
     emu.run(kernel.ptx, "probe", grid=(1, 1, 1), block=(1, 1, 1), params=params, memory=memory)
     assert memory.read(values, 8 * len(names)).view(np.int64).tolist() == list(range(1, len(names) + 1))
 

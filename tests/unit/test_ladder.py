@@ -138,7 +138,7 @@ def test_why_not_carries_the_numbers():
 @pytest.mark.parametrize("rung", FP32, ids=str)
 def test_a_plan_covers_the_result_with_tiles_and_packs_what_it_was_given(rung):
     problem = dataclasses.replace(GemmProblem.dense(300, 200, 100, batch=3, use_c=True))
-    launch = rung.plan(problem, rung.default, Addresses(1 << 40, 2 << 40, 3 << 40, 4 << 40), 1.5, -2.0)
+    launch = rung.launch(problem, rung.default, Addresses(1 << 40, 2 << 40, 3 << 40, 4 << 40), 1.5, -2.0)
     tiles = -(-300 // rung.default.tile_m) * -(-200 // rung.default.tile_n)
     assert launch.grid == (tiles, 3, 1)
     assert launch.block == (rung.default.threads, 1, 1)
@@ -178,7 +178,7 @@ def test_a_rung_whose_grids_may_overlap_waits_before_it_touches_global_memory(ru
     touches = [
         n for n, line in enumerate(lines) if re.search(r"\b(ld|st|atom|red)\.(volatile\.)?global|cp\.async\.c", line)
     ]
-    assert rung.plan(problem, rung.default, Addresses(0, 0, 0)).overlaps == rung.overlaps == bool(waits)
+    assert rung.launch(problem, rung.default, Addresses(0, 0, 0)).overlaps == rung.overlaps == bool(waits)
     assert touches
     if waits:
         assert waits[0] < touches[0]

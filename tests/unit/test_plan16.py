@@ -10,13 +10,14 @@ import pytest
 import tilewright as tw
 from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.stages import program_for
 from tilewright.gpus import GPUS
 from tilewright.plan import plan as plan_module
 from tilewright.plan.cost import SPLITS, packing_us
 from tilewright.plan.demands import Demands
 from tilewright.plan.fallback import CHOICES
 from tilewright.plan.plan import plan_for
-from tilewright.run.program import SLOT, program_for
+from tilewright.run.program import SLOT
 
 H200 = GPUS["H200"]
 H11 = find_rung("h11")
@@ -137,8 +138,8 @@ def test_the_workspace_holds_packed_lines_and_parts_apart_from_one_another():
     program = program_for(dataclasses.replace(odd(100, 90, 70), batch=2), plan)
     assert [stage.name for stage in program.stages] == ["pack a", "pack b", "product", "sum of parts"]
     # neither operand has a batch stride: each is packed once
-    a, b = (stage.places[3].offset for stage in program.stages[:2])
-    parts = program.stages[2].places[3].offset
+    a, b = (dict(stage.params.addresses)[24].offset for stage in program.stages[:2])
+    parts = dict(program.stages[2].params.addresses)[24].offset
     tile = plan.config
     rows, depth, cols = (-(-size // by) * by for size, by in ((100, tile.tile_m), (70, tile.tile_k), (90, tile.tile_n)))
     assert (a, b) == (0, rows * depth * 2), "whole tiles"

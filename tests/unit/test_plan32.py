@@ -14,12 +14,12 @@ from tilewright.gemm.explain import explain_problem
 from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rungs.simt import find_rung
 from tilewright.gemm.space import explore
+from tilewright.gemm.stages import program_for
 from tilewright.gpus import GPUS
 from tilewright.plan.cost import CLEARLY, candidates, fp32_us, narrow_operands
 from tilewright.plan.demands import Demands
 from tilewright.plan.fallback import FP32_CHOICES
 from tilewright.plan.plan import plan_for
-from tilewright.run.program import program_for
 
 H200 = GPUS["H200"]
 UNTUNED = GPUS["H100"]

@@ -24,6 +24,7 @@ from tilewright.plan.model import Model, predict
 from tilewright.plan.plan import plan_for
 from tilewright.plan.store import Store
 from tilewright.plan.tables import generation, results_changed, sources_for
+from tilewright.run.warm import Calls
 from tilewright.tuning.fused import read_words, with_epilogue
 
 H200 = GPUS["H200"]
@@ -396,21 +397,28 @@ def test_explain_says_in_a_line_what_it_passed_over_and_does_not_drown_in_refusa
     assert max(map(len, lines)) <= 100
 
 
-def test_keys_of_warm_calls_carry_the_generation(monkeypatch):
-    from types import SimpleNamespace
+def test_new_results_drop_warm_calls(store):
+    remembered: Calls[int] = Calls()
+    assert remembered.get("a key") is None
+    remembered.put("a key", 1)
+    assert remembered.get("a key") == 1
+    before = generation()
+    results_changed()
+    assert generation() == before + 1
+    assert remembered.get("a key") is None
 
-    from tilewright.run import warm
 
-    tensor = SimpleNamespace(
-        shape=(4, 4), stride=lambda: (4, 1), data_ptr=lambda: 64, dtype="f16", get_device=lambda: 0,
-        is_neg=lambda: False, requires_grad=False,
-    )  # fmt: skip
-    torch = SimpleNamespace(is_grad_enabled=lambda: False)
-    keys = []
-    for _ in range(2):
-        keys.append(warm.key_of(torch, tensor, tensor, None, False, None, (), None))
-        results_changed()
-    assert keys[0] != keys[1]
+def test_the_calls_used_last_are_remembered(monkeypatch):
+    monkeypatch.setenv("TILEWRIGHT_WARM_CALLS", "8")
+    remembered: Calls[int] = Calls()
+    remembered.get(0)
+    for key in range(100):
+        remembered.put(key, key)
+        remembered.get("used all along") or remembered.put("used all along", -1)
+    assert len(remembered) <= 8
+    assert remembered.get(99) == 99
+    assert remembered.get("used all along") == -1
+    assert remembered.get(50) is None
 
 
 @pytest.fixture

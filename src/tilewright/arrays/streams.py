@@ -12,8 +12,9 @@ from .view import Operand
 def in_order(first: Operand, others: Sequence[Operand]) -> Iterator[int]:
     """The stream to launch on: the first operand's.
 
-    What the other operands' streams hold comes before, and what they get next behind. Where an operand's library does
-    not order by streams, the launches are waited for at the end: its producer may take memory back at once.
+    What the other operands' streams hold comes before, and what they get next comes after, also where a launch raises.
+    Where an operand's library does not order by streams, the launches are waited for at the end: its producer may take
+    memory back at once.
     """
     from ..jit.device_calls import make_wait, synchronize
 
@@ -22,8 +23,10 @@ def in_order(first: Operand, others: Sequence[Operand]) -> Iterator[int]:
     beside = {other.stream for other in others if other.stream is not None} - {stream}
     for other in beside:
         make_wait(stream, other, first.device)
-    yield stream
-    for other in beside:
-        make_wait(other, stream, first.device)
+    try:
+        yield stream
+    finally:  # also where a later launch raised: an earlier one may still be at work on the operands
+        for other in beside:
+            make_wait(other, stream, first.device)
     if any(operand.kind not in ("torch", "cupy") for operand in (first, *others)):
         synchronize(stream, first.device)

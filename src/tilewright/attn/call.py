@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,14 @@ from ..arrays.view import Operand, as_operand, check_forwards
 from ..errors import InvalidOperand
 from ..gemm.call import scalar
 from ..gemm.shapes import broadcast
+from ..gpus import Gpu
+from ..run.program import Program
+from ..run.runner import Output, Site
 from .cu_seqlens import Starts, longest, read_starts
+from .plan import plan_attention
 from .problem import DTYPES, LAYOUTS, AttentionProblem, BiasRows, HeadRows, head_rows
 from .rung import D_HEADS
+from .stages import Lies, StridedRows, program_of
 
 
 @dataclass(frozen=True)
@@ -44,11 +50,61 @@ class AttentionCall:
     out_shape: tuple[int, ...]
     """As the caller sees it."""
     lse_shape: tuple[int, ...]
+    with_lse: bool
+    plan_with: tuple[str | None, Any] = (None, None)
+    """The rung and config that the caller named."""
+    given_out: Any = None
+    """The caller's array for the result."""
 
     @property
-    def a(self) -> Operand:
+    def what(self) -> str:
+        return f"this attention (q {self.q.shape}, k {self.k.shape}, {self.q.dtype})"
+
+    @property
+    def first(self) -> Operand:
         """The operand by which the call is placed."""
         return self.q
+
+    @property
+    def verify(self) -> bool:
+        return False
+
+    def checked(self, program: Program, bases: Mapping[str, int], site: Site) -> AbstractContextManager[None]:
+        """Attention has no check of its own."""
+        raise NotImplementedError
+
+    @property
+    def inputs(self) -> tuple[tuple[str, Operand | np.ndarray | None], ...]:
+        starts = [s.operand if s.operand is not None else s.host for s in self.starts] if self.starts else [None, None]
+        return (
+            ("q", self.q), ("k", self.k), ("v", self.v), ("bias", self.bias), ("starts_q", starts[0]),
+            ("starts_k", starts[1]),
+        )  # fmt: skip
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        # rows after the last entry of a packed batch are not written
+        keeps = self.out_is_given and self.starts is not None
+        out = Output("out", self.out, self.out_shape, self.given_out, keeps)
+        if not self.with_lse:
+            return (out,)
+        lse = replace(_dense_view(self.q, "lse", self.lse_shape), dtype="f32")
+        return out, Output("lse", lse, self.lse_shape)
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        return {}
+
+    def program(self, gpu: Gpu) -> Program | None:
+        """The launches; None for an empty result. Raises ConfigRejected."""
+        if self.problem is None:
+            return None
+        lies = tuple(
+            Lies(name, view.shape, StridedRows(*view.strides))
+            for name, view in (("q", self.q), ("k", self.k), ("v", self.v), ("out", self.out))
+            if any(name == copied for copied, _ in self.copied)
+        )
+        return program_of(self.problem, plan_attention(self.problem, gpu, *self.plan_with), lies)
 
     @property
     def others(self) -> tuple[Operand, ...]:
@@ -60,7 +116,7 @@ class AttentionCall:
 def read_attention(
     q: Any, k: Any, v: Any, *, is_causal: bool = False, scale: float | None = None, window: Any = None,
     softcap: float = 0.0, bias: Any = None, modify: str = "", layout: str = "bhsd", return_lse: bool = False,
-    out: Any = None,
+    out: Any = None, plan_with: tuple[str | None, Any] = (None, None),
 ) -> AttentionCall:  # fmt: skip
     """Read the arguments of `attention`. Raises InvalidOperand in the caller's terms."""
     if layout not in LAYOUTS:
@@ -87,13 +143,13 @@ def read_attention(
         bias_view = _broadcast_bias(given, (*q_view.shape[:3], k_view.shape[2]))
     _check_out_view(out, out_view, [q_view, k_view, v_view, *([bias_view] if bias_view else [])])
     options = _options(q_view, k_view, is_causal, scale, window, softcap, modify, return_lse)
-    return _finish(q_view, k_view, v_view, out_view, out is not None, bias_view, None, options, shape)
+    return _finish(q_view, k_view, v_view, out_view, out, bias_view, None, options, shape, plan_with)
 
 
 def read_attention_varlen(
     q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: Any = None, max_seqlen_k: Any = None,
     *, is_causal: bool = False, scale: float | None = None, window: Any = None, softcap: float = 0.0,
-    modify: str = "", return_lse: bool = False, out: Any = None,
+    modify: str = "", return_lse: bool = False, out: Any = None, plan_with: tuple[str | None, Any] = (None, None),
 ) -> AttentionCall:  # fmt: skip
     """Read the arguments of `attention_varlen`. Raises InvalidOperand in the caller's terms."""
     views = _views(q, k, v, out, ("rows", "heads", "d_head"))
@@ -113,10 +169,11 @@ def read_attention_varlen(
     known = max_seqlen_k is not None or starts[1].host is not None  # kernels do without: a GPU is not waited for
     longest_k = longest(starts[1], max_seqlen_k, "max_seqlen_k", k_view) if known else k_view.shape[2]
     out_view = views[3] if out is not None else _dense(q_view, (1, *shape), "bshd")
-    _check_out_view(out, out_view, [q_view, k_view, v_view])
+    lists = [start.operand for start in starts if start.operand is not None]
+    _check_out_view(out, out_view, [q_view, k_view, v_view, *lists])
     options = _options(q_view, k_view, is_causal, scale, window, softcap, modify, return_lse)
     options |= {"totals": (shape[0], k_view.shape[2]), "lengths": (starts[0].entries, longest_q, longest_k)}
-    return _finish(q_view, k_view, v_view, out_view, out is not None, None, starts, options, shape)
+    return _finish(q_view, k_view, v_view, out_view, out, None, starts, options, shape, plan_with)
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------
@@ -191,9 +248,14 @@ def _swapped(view: Operand) -> Operand:
 
 
 def _dense(q: Operand, shape: tuple[int, ...], layout: str) -> Operand:
-    strides = tuple(0 if e <= 1 else s for e, s in zip(shape, dense_strides(shape), strict=True))
-    made = Operand("out", q.kind, 0, shape, strides, q.dtype, q.device, stream=q.stream)
+    made = _dense_view(q, "out", shape)
     return _swapped(made) if layout == "bshd" else made
+
+
+def _dense_view(q: Operand, name: str, shape: tuple[int, ...]) -> Operand:
+    """The layout of a new array beside q's."""
+    strides = tuple(0 if e <= 1 else s for e, s in zip(shape, dense_strides(shape), strict=True))
+    return Operand(name, q.kind, 0, shape, strides, q.dtype, q.device, stream=q.stream)
 
 
 def _check_out_view(out: Any, view: Operand, inputs: list[Operand]) -> None:
@@ -275,8 +337,9 @@ def padded_head(d: int) -> int:
 
 
 def _finish(
-    q: Operand, k: Operand, v: Operand, out: Operand, out_is_given: bool, bias: Operand | None,
+    q: Operand, k: Operand, v: Operand, out: Operand, given_out: Any, bias: Operand | None,
     starts: tuple[Starts, Starts] | None, options: dict[str, Any], out_shape: tuple[int, ...],
+    plan_with: tuple[str | None, Any],
 ) -> AttentionCall:  # fmt: skip
     batch, heads, seq_q, d = q.shape
     heads_kv, seq_k = k.shape[1:3]
@@ -302,4 +365,7 @@ def _finish(
             batch, heads, heads_kv, seq_q, seq_k, padded_head(d), rows["q"], rows["k"], rows["v"], rows["out"],
             q.dtype, bias=bias_rows, **options,
         )  # fmt: skip
-    return AttentionCall(q, k, v, out, out_is_given, bias, starts, problem, tuple(copied), out_shape, lse_shape)
+    return AttentionCall(
+        q, k, v, out, given_out is not None, bias, starts, problem, tuple(copied), out_shape, lse_shape,
+        options["with_lse"], plan_with, given_out,
+    )  # fmt: skip

@@ -125,7 +125,7 @@ def explain_attention(
     if problem is None:
         return AttentionExplanation(None, named, source, None, (), (0, 1, 1), (0, 1, 1), 0, None)
     plan = plan_attention(problem, named, rung, config)
-    launch = plan.rung.plan(problem, plan.config, AttentionAddresses(0, 0, 0, 0))
+    launch = plan.rung.launch(problem, plan.config, AttentionAddresses(0, 0, 0, 0))
     memory = named.dram_gb_s * problem.intensity * 1e-3
     peak = named.peak_tflops(problem.dtype) or memory
     bound = Roofline(problem.intensity, min(memory, peak), "memory" if memory <= peak else "arithmetic")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import ConfigRejected
 from ..gemm.rung import CPP_TYPES, ceil_div
 from ..gpus import Arch
-from ..jit import CompiledKernel, Launch
-from ..jit.compile import compile_unit
-from ..jit.source import Constant, render
+from ..jit import CompiledKernel, Launch, compile_rung
+from ..jit.params import Address, Template, pack
+from ..jit.source import Constant
 from .problem import AttentionProblem, BiasRows, HeadRows
 
 D_HEADS = (32, 64, 96, 128, 192, 256)
@@ -90,23 +89,24 @@ class AttentionConfig:
 
 @dataclass(frozen=True)
 class AttentionAddresses:
-    """Device addresses, as integers. `lse`, `bias` and `starts_*` are not used where the problem asks for none.
+    """Device addresses, or places that a call fills in (jit/params.py). `lse`, `bias` and `starts_*` are 0 where the
+    problem asks for none.
 
     `starts_q`, `starts_k`: int32 [batch + 1], where the problem has `totals`: the first row of each entry, and the end.
     """
 
-    q: int
-    k: int
-    v: int
-    out: int
-    lse: int = 0
-    bias: int = 0
-    starts_q: int = 0
-    starts_k: int = 0
+    q: Address
+    k: Address
+    v: Address
+    out: Address
+    lse: Address = 0
+    bias: Address = 0
+    starts_q: Address = 0
+    starts_k: Address = 0
 
 
-# cuda/attention/args.cuh declares the same struct; a test holds them equal.
-_ARGS = struct.Struct("<5Q12q3i2f4x4q2i2f3Q")
+_ARGS = "<5Q12q3i2f4x4q2i2f3Q"
+"""AttentionArgs in cuda/attention/args.cuh; a test holds them equal."""
 _MODIFICATION = """#pragma once
 constexpr bool fused_brief = false;  // scores are fp32, and become exponents
 #include "tile/fused_math.cuh"
@@ -208,7 +208,7 @@ class AttentionRung:
             )
         return None
 
-    def _scale_first(self, problem: AttentionProblem) -> bool:
+    def scale_first(self, problem: AttentionProblem) -> bool:
         """Whether scores are scaled before the maximum is taken: a scale that is not positive would turn it around."""
         return not self.fused or problem.scale <= 0 or problem.modifies
 
@@ -232,7 +232,7 @@ class AttentionRung:
             "edge_k": varlen or problem.seq_k % config.b_c != 0,
             "is_causal": problem.is_causal,
             "with_lse": problem.with_lse,
-            "scale_first": self._scale_first(problem),
+            "scale_first": self.scale_first(problem),
             "varlen": varlen,
             "many": _many(problem),
             "no_keys": problem.seq_k == 0,
@@ -255,26 +255,33 @@ class AttentionRung:
         if reason := self.why_not(problem, config, arch):
             raise ConfigRejected(f"{reason}.")
         generated = {"attention/modification.cuh": _MODIFICATION.format(problem.modify)} if problem.modify else {}
-        return compile_unit(
-            render((self.include, KERNEL), self.constants(problem, config), self.entry, generated), arch.name
-        )
+        constants = self.constants(problem, config)
+        return compile_rung((self.include, KERNEL), constants, self.entry, arch.name, generated=generated)
 
-    def plan(self, problem: AttentionProblem, config: AttentionConfig, addresses: AttentionAddresses) -> Launch:
-        """The launch. Pure: addresses in, packed parameters out."""
-        strides = (
-            stride
-            for rows in (problem.q, problem.k, problem.v, problem.out)
-            for stride in (rows.batch_stride, rows.head_stride, rows.row_stride)
-        )
-        factor = _LOG2_E * (1.0 if self._scale_first(problem) else problem.scale)
-        bias = problem.bias or BiasRows(0, 0, 0, 0, problem.dtype)
-        params = _ARGS.pack(
-            addresses.q, addresses.k, addresses.v, addresses.out, addresses.lse, *strides, problem.group,
-            *(problem.totals or (problem.seq_q, problem.seq_k)), problem.scale, factor,
-            bias.batch_stride, bias.head_stride, bias.row_stride, bias.col_stride, *problem.window,
-            problem.softcap, problem.scale / problem.softcap if problem.softcap else 0.0,
-            addresses.bias, addresses.starts_q, addresses.starts_k,
-        )  # fmt: skip
+    def shape(self, problem: AttentionProblem, config: AttentionConfig) -> Launch:
+        """The grid, block and shared memory of the launch."""
         tiles = ceil_div(problem.seq_q, config.b_r)
         across = (problem.batch, tiles) if _many(problem) else (tiles, problem.batch)
-        return Launch((across[0], problem.heads_q, across[1]), (config.threads, 1, 1), params, config.shared_bytes)
+        return Launch((across[0], problem.heads_q, across[1]), (config.threads, 1, 1), b"", config.shared_bytes)
+
+    def launch(self, problem: AttentionProblem, config: AttentionConfig, addresses: AttentionAddresses) -> Launch:
+        """The launch on operands at known addresses."""
+        return replace(self.shape(problem, config), params=pack_args(problem, self, addresses).data)
+
+
+def pack_args(problem: AttentionProblem, rung: AttentionRung, at: AttentionAddresses) -> Template:
+    """The parameters of an attention kernel: AttentionArgs."""
+    strides = (
+        stride
+        for rows in (problem.q, problem.k, problem.v, problem.out)
+        for stride in (rows.batch_stride, rows.head_stride, rows.row_stride)
+    )
+    factor = _LOG2_E * (1.0 if rung.scale_first(problem) else problem.scale)
+    bias = problem.bias or BiasRows(0, 0, 0, 0, problem.dtype)
+    return pack(
+        _ARGS, at.q, at.k, at.v, at.out, at.lse, *strides, problem.group,
+        *(problem.totals or (problem.seq_q, problem.seq_k)), problem.scale, factor,
+        bias.batch_stride, bias.head_stride, bias.row_stride, bias.col_stride, *problem.window,
+        problem.softcap, problem.scale / problem.softcap if problem.softcap else 0.0,
+        at.bias, at.starts_q, at.starts_k,
+    )  # fmt: skip

@@ -1,15 +1,26 @@
-"""The kernel that copies rows of 16-bit elements to other strides, padded with zeros: data, as a rung is."""
+"""The stages of attention: copies of what kernels cannot read, attention itself, the result's way back."""
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import TYPE_CHECKING
 
+from ..gemm.problem import ITEM_BYTES
 from ..gemm.rung import ceil_div
 from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
+from ..jit.params import Address, Place, Template, pack
+from ..run.program import Program, Stage, Workspace
+from .problem import AttentionProblem, head_rows
+from .rung import AttentionAddresses, AttentionConfig, AttentionRung, pack_args
 
-_ARGS = struct.Struct("<2Q8q3i4x")  # cuda/copy/rows.cuh declares the same struct; a test holds them equal
+if TYPE_CHECKING:
+    from .plan import AttentionPlan as Plan
+
+_ARGS = "<2Q8q3i4x"
+"""CopyArgs in cuda/copy/rows.cuh; a test holds them equal."""
 _THREADS = 256
 
 
@@ -23,17 +34,97 @@ class StridedRows:
     col_stride: int = 1
 
 
-def compile_copy(arch: Arch) -> CompiledKernel:
-    return compile_rung("copy/rows.cuh", {"threads": _THREADS}, "copy_rows", arch.name)
+@dataclass(frozen=True)
+class RowCopy:
+    """Rows of 16-bit elements copied to other strides: `columns` of them, zeros from `given_columns` on."""
+
+    given: StridedRows
+    wanted: StridedRows
+    batch: int
+    heads: int
+    rows: int
+    given_columns: int
+    columns: int
+
+    def params(self, source: Address, target: Address) -> Template:
+        given, wanted = self.given, self.wanted
+        return pack(
+            _ARGS, source, target, given.batch_stride, given.head_stride, given.row_stride, given.col_stride,
+            wanted.batch_stride, wanted.head_stride, wanted.row_stride, wanted.col_stride, self.rows,
+            self.given_columns, self.columns,
+        )  # fmt: skip
 
 
-def plan_copy(
-    source: int, given: StridedRows, target: int, wanted: StridedRows,
-    batch: int, heads: int, rows: int, given_cols: int, wanted_cols: int,
-) -> Launch:  # fmt: skip
-    """The launch that makes `wanted_cols` columns at `target`, zeros from `given_cols` on."""
-    params = _ARGS.pack(
-        source, target, given.batch_stride, given.head_stride, given.row_stride, given.col_stride,
-        wanted.batch_stride, wanted.head_stride, wanted.row_stride, wanted.col_stride, rows, given_cols, wanted_cols,
+class CopyRows:
+    """The kernel that makes a RowCopy."""
+
+    def compile(self, problem: RowCopy, arch: Arch) -> CompiledKernel:
+        """Raises CompileError with the log."""
+        return compile_rung("copy/rows.cuh", {"threads": _THREADS}, "copy_rows", arch.name)
+
+    def shape(self, problem: RowCopy) -> Launch:
+        blocks = ceil_div(problem.rows * problem.columns, _THREADS) * problem.batch
+        return Launch((blocks, problem.heads, 1), (_THREADS, 1, 1), b"")
+
+
+COPY_ROWS = CopyRows()
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """Attention itself: a rung with its config."""
+
+    rung: AttentionRung
+    config: AttentionConfig
+
+    def compile(self, problem: AttentionProblem, arch: Arch) -> CompiledKernel:
+        """Raises ConfigRejected with the reason, CompileError with the log."""
+        return self.rung.compile(problem, self.config, arch)
+
+    def shape(self, problem: AttentionProblem) -> Launch:
+        return self.rung.shape(problem, self.config)
+
+
+@dataclass(frozen=True)
+class Lies:
+    """How an operand that is copied lies: its view's strides, and its columns before they are padded."""
+
+    name: str
+    shape: tuple[int, ...]
+    strides: StridedRows
+
+    def copy(self, d_head: int, back: bool) -> RowCopy:
+        """To a dense copy of `d_head` columns, or `back`."""
+        batch, heads, rows, columns = self.shape
+        dense = head_rows(heads, rows, d_head)
+        padded = StridedRows(dense.batch_stride, dense.head_stride, dense.row_stride)
+        if back:
+            return RowCopy(padded, self.strides, batch, heads, rows, columns, columns)
+        return RowCopy(self.strides, padded, batch, heads, rows, columns, d_head)
+
+
+@lru_cache(maxsize=4096)
+def program_of(problem: AttentionProblem, plan: Plan, copied: tuple[Lies, ...] = ()) -> Program:
+    """The launches that `plan` means for `problem`, whose operands named in `copied` are dense copies. Pure."""
+    workspace = Workspace()
+    before: list[Stage] = []
+    after: list[Stage] = []
+    places = {name: Place(name) for name in ("q", "k", "v", "out")}
+    for lies in copied:
+        size = ITEM_BYTES[problem.dtype] * prod(lies.shape[:3]) * problem.d_head
+        own, made = Place(lies.name), workspace.room(size)
+        places[lies.name] = made
+        back = lies.name == "out"
+        copy = lies.copy(problem.d_head, back)
+        params = copy.params(made, own) if back else copy.params(own, made)
+        stage = Stage(f"copy {lies.name}", COPY_ROWS, copy, COPY_ROWS.shape(copy), params)
+        (after if back else before).append(stage)
+    at = AttentionAddresses(
+        places["q"], places["k"], places["v"], places["out"],
+        Place("lse") if problem.with_lse else 0,
+        Place("bias") if problem.bias is not None else 0,
+        *((Place("starts_q"), Place("starts_k")) if problem.totals is not None else (0, 0)),
     )  # fmt: skip
-    return Launch((ceil_div(rows * wanted_cols, _THREADS) * batch, heads, 1), (_THREADS, 1, 1), params)
+    tiled = Tiled(plan.rung, plan.config)
+    main = Stage("attention", tiled, problem, tiled.shape(problem), pack_args(problem, plan.rung, at))
+    return Program((*before, main, *after), workspace.bytes, len(before))

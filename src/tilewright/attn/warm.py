@@ -1,112 +1,109 @@
-"""The warm path of attention on torch tensors: a call of a kind seen before, at little host time (see run/warm.py)."""
+"""The warm path of attention: a call of a kind seen before, at little host time (run/warm.py)."""
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..arrays.dlpack import dense_strides
-from ..errors import DeviceError
-from ..jit.device_calls import enter_context
+from ..arrays.extents import byte_extent
 from ..jit.launch import current_executor
-from ..plan.tables import generation
-from ..run.warm import MISS, _signature, allocator
+from ..jit.params import WORK
+from ..run import libraries
+from ..run.runner import Ran
+from ..run.warm import MISS, Calls, Remembered, remembered
 
 if TYPE_CHECKING:
-    from ..jit.device import Prepared
+    from .call import AttentionCall
 
-_HEAD = struct.Struct("<5Q")  # q, k, v, out, lse: the head of AttentionArgs
-_TAIL = struct.Struct("<3Q")  # bias and both starts: its tail
-_MOST_KEYS = 4096
+_BASES = ("q", "k", "v", "out", "lse", WORK, "bias", "starts_q", "starts_k")
 
 
 @dataclass(frozen=True)
 class WarmAttention:
     """What is the same for every call with one key."""
 
-    ordinal: int
-    prepared: Prepared
-    params: bytes
-    """Of the first call; the addresses at both ends are replaced."""
+    launches: Remembered
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     """Of a new result, in elements."""
     dtype: Any
-    lse_shape: tuple[int, ...] | None
-    out_is_given: bool
+    lse: tuple[tuple[int, ...], tuple[int, ...], Any] | None
+    """Shape, strides and dtype of the LSE."""
     extents: tuple[int, ...]
-    """Bytes from the address of q, k, v, bias if given, and out to their ends."""
+    """Bytes from the address of q, k, v, bias and both starts, if given, and out to their ends."""
 
 
-_calls: dict[Any, tuple[WarmAttention, bytes]] = {}
-_tensor_types: tuple[type, ...] = ()
-_torch: Any = None
-_empty: Any = None
+calls: Calls[WarmAttention] = Calls()
 
 
-def _key(torch: Any, given: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
-    grad = torch.is_grad_enabled
+def _key(library: libraries.Library, given: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
     q, k, v, bias, out, starts_q, starts_k = given
+    signature = library.signature
     return (
-        _signature(q, grad), _signature(k, grad), _signature(v, grad), options,
-        bias is not None and _signature(bias, grad), out is not None and _signature(out, grad),
-        starts_q is not None and (_signature(starts_q, grad), _signature(starts_k, grad)), generation(),
+        library.pair(q, k), signature(v), options, bias is not None and signature(bias),
+        out is not None and signature(out),
+        starts_q is not None and (signature(starts_q), signature(starts_k)),
     )  # fmt: skip
 
 
-def warm_attention(
-    q: Any, k: Any, v: Any, bias: Any, out: Any, starts_q: Any, starts_k: Any, options: tuple[Any, ...]
-) -> Any:
-    """The result, with the LSE where it is asked for, or MISS."""
-    kinds = _tensor_types
-    if type(q) not in kinds or type(k) not in kinds or type(v) not in kinds:
+def warm_attention(given: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
+    """The result, with the LSE where it is asked for, or MISS. `given`: q, k, v, bias, out and both starts."""
+    q, k, v, bias, out, starts_q, starts_k = given
+    library = libraries.known.get(type(q))
+    if library is None or type(k) not in library.types or type(v) not in library.types:
         return MISS
-    torch = _torch
     try:
-        known = _calls.get(_key(torch, (q, k, v, bias, out, starts_q, starts_k), options))
+        call = calls.get(_key(library, given, options))
     except (AttributeError, RuntimeError, TypeError):
         return MISS
-    if known is None or current_executor() is not None or torch.autograd.forward_ad._current_level >= 0:
-        return MISS  # in a dual level an operand may have a tangent
-    call, middle = known
-    if torch._C._cuda_getDevice() != call.ordinal:
-        return MISS  # another GPU's context is current: the full path changes it for the launch
-    bias_address = 0 if bias is None else bias.data_ptr()
-    addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr())
+    if call is None or current_executor() is not None:
+        return MISS
+    launches, address = call.launches, library.address
+    if not library.is_plain(launches.ordinal):
+        return MISS  # another GPU's context is current, say: the full path changes it for the launch
+    inputs = [address(q), address(k), address(v)]
+    others = (0 if bias is None else address(bias), 0, 0)
+    if starts_q is not None:
+        others = (others[0], address(starts_q), address(starts_k))
     if out is None:
-        out = _empty(call.shape, call.strides, call.dtype)
-        out_address = out.data_ptr()
+        result = library.new(call.shape, call.strides, call.dtype)
     else:
-        out_address = out.data_ptr()
-        end = out_address + call.extents[-1]
-        inputs = addresses if bias is None else (*addresses, bias_address)
-        if not all(end <= at or at + size <= out_address for at, size in zip(inputs, call.extents, strict=False)):
+        result = out
+        at = address(out)
+        end = at + call.extents[-1]
+        reads = (*inputs, *(one for one in others if one))
+        if not all(end <= one or one + size <= at for one, size in zip(reads, call.extents, strict=False)):
             return MISS  # the full path settles whether views overlap
-    lse = None
-    lse_address = 0
-    if call.lse_shape is not None:
-        lse = _empty(call.lse_shape, dense_strides(call.lse_shape), torch.float32)
-        lse_address = lse.data_ptr()
-    starts = (0, 0) if starts_q is None else (starts_q.data_ptr(), starts_k.data_ptr())
-    params = _HEAD.pack(*addresses, out_address, lse_address) + middle + _TAIL.pack(bias_address, *starts)
-    try:
-        call.prepared.launch(params, torch._C._cuda_getCurrentRawStream(call.ordinal))
-    except DeviceError:
-        enter_context(call.ordinal)  # a new thread has none yet
-        return MISS  # the full path runs it, or fails with the same words
-    return out if lse is None else (out, lse)
+        library.mark_written(out)
+    lse = None if call.lse is None else library.new(*call.lse)
+    held, work = library.scratch(launches.workspace_bytes) if launches.workspace_bytes else (None, 0)
+    bases = (*inputs, address(result), 0 if lse is None else address(lse), work, *others)
+    if not launches.start(bases, (), library.stream(launches.ordinal)):
+        return MISS
+    del held  # given back now: the library's pool keeps it apart until the stream has passed
+    return result if lse is None else (result, lse)
 
 
-def remember(torch: Any, given: tuple[Any, ...], options: tuple[Any, ...], call: WarmAttention) -> None:
-    """Let later calls with this key take the warm path."""
-    global _tensor_types, _torch, _empty
-    try:
-        key = _key(torch, given, options)
-        hash(key)
-    except (AttributeError, RuntimeError, TypeError):  # starts that are no tensors, a window that is a list
+def remember(
+    call: AttentionCall, results: tuple[Any, ...], ran: Ran, given: tuple[Any, ...], options: tuple[Any, ...]
+) -> None:
+    """Let later calls of this kind take the warm path."""
+    library = libraries.learn(call.q.kind)
+    if library is None or any(x is not None and type(x) not in library.types for x in given):
         return
-    if len(_calls) >= _MOST_KEYS:
-        _calls.clear()
-    _torch, _tensor_types, _empty = torch, (torch.Tensor, torch.nn.Parameter), allocator(torch)
-    _calls[key] = call, call.params[_HEAD.size : -_TAIL.size]
+    try:
+        key = _key(library, given, options)
+        hash(key)
+    except (AttributeError, RuntimeError, TypeError):  # a window that is a list
+        return
+    starts = (start.operand for start in call.starts or ())
+    extents = [byte_extent(x) for x in (call.q, call.k, call.v, call.bias, *starts, call.out) if x is not None]
+    lse = (call.lse_shape, dense_strides(call.lse_shape), results[1].dtype) if call.with_lse else None
+    calls.put(
+        key,
+        WarmAttention(
+            remembered(ran.ready, ran.ordinal, _BASES), call.out_shape, dense_strides(call.out_shape),
+            results[0].dtype, lse, tuple(high - low for low, high in extents),
+        ),
+    )  # fmt: skip

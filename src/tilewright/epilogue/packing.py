@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import struct
-
 from ..gemm.problem import INDEX, ITEM_BYTES, FusedOperand, GemmProblem
+from ..jit.params import Address, Template, pack
 
 HEADER = "gemm/fused.cuh"
 """The file whose place the generated text takes."""
 
 _CPP_TYPES = {"f32": "float", "bf16": "bf16", "f16": "f16"}
-_OPERAND = struct.Struct("<4q")  # FusedOperand in cuda/tile/fused.cuh
+_OPERAND = "<4q"
+"""FusedOperand in cuda/tile/fused.cuh."""
 
 
 def fused_headers(problem: GemmProblem) -> dict[str, str]:
@@ -92,10 +92,11 @@ def read_operand(number: int, operand: FusedOperand) -> str:
     return f"in{number}.read(args.operand[{number}], row, col, left);"
 
 
-def pack_fused(problem: GemmProblem, addresses: tuple[int, ...]) -> bytes:
+def pack_fused(problem: GemmProblem, at: tuple[Address, ...]) -> Template:
     """FusedArgs: an address (of an index: where it starts) and strides for each of the epilogue's operands."""
     operands = problem.epilogue.operands if problem.epilogue else ()
-    return b"".join(
-        _OPERAND.pack(address, operand.matrix.batch_stride, operand.matrix.row_stride, operand.matrix.col_stride)
-        for address, operand in zip(addresses, operands, strict=True)
-    )
+    packed = Template(b"")
+    for address, operand in zip(at, operands, strict=True):
+        lies = operand.matrix
+        packed += pack(_OPERAND, address, lies.batch_stride, lies.row_stride, lies.col_stride)
+    return packed

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import struct
 import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ..arrays.dlpack import dense_strides
 from ..arrays.dtypes import DTYPE_NAMES, parse_dtype
 from ..arrays.extents import check_out, same_view
 from ..arrays.view import Operand, as_operand
 from ..epilogue.fusion import Fusion, Request, read_fusion
-from ..errors import DeviceError, InvalidOperand
-from ..jit.launch import Executor, current_executor
+from ..errors import InvalidOperand
+from ..gpus import Gpu
 from ..plan.demands import Demands
+from ..plan.plan import Plan, plan_for
+from ..run.program import Program
+from ..run.runner import Output, Site
 from .problem import INDEX, Epilogue, FusedOperand
 from .rung import GemmConfig
 from .shapes import Product, Shapes, broadcast, lay_out, matmul_shapes, with_matrix_axes
+from .stages import fused_base, program_of
 
 
 class Options(NamedTuple):
@@ -56,6 +62,50 @@ class Call:
     """What is fused into the product."""
     verify: bool = False
     """Whether the result is checked on the device before it is given back."""
+    given_c: Any = None
+    given_out: Any = None
+    """The caller's own arrays."""
+
+    @property
+    def what(self) -> str:
+        return f"this product ({self.a.shape} @ {self.b.shape}, {self.a.dtype})"
+
+    @property
+    def first(self) -> Operand:
+        return self.a
+
+    @property
+    def inputs(self) -> tuple[tuple[str, Operand | None], ...]:
+        views = self.fusion.views if self.fusion is not None else ()
+        fused = ((fused_base(number), None if view.dtype == INDEX else view) for number, view in enumerate(views))
+        return ("a", self.a), ("b", self.b), ("c", self.c), *fused
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        return (Output("out", self.out, self.shapes.result, self.given_out),)
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        """As launches have them: the empty sum is 0, also times infinity."""
+        return {"alpha": self.alpha if self.product.problem.k else 0.0, "beta": self.beta}
+
+    def plan(self, gpu: Gpu) -> Plan:
+        """Raises ConfigRejected where no plan can run the call."""
+        options = self.options
+        return plan_for(self.product.problem, gpu, options.rung, options.config, demands=options.demands)
+
+    def program(self, gpu: Gpu) -> Program | None:
+        """The launches; None for an empty result. Raises ConfigRejected where no plan can run the call."""
+        problem = self.product.problem
+        if problem.m == 0 or problem.n == 0 or problem.batch == 0:
+            return None
+        return program_of(self.product, self.plan(gpu))
+
+    def checked(self, program: Program, bases: Mapping[str, int], site: Site) -> AbstractContextManager[None]:
+        """Around the launches of `program`: the result is checked. Raises WrongResult."""
+        from .verify import verified
+
+        return verified(self, program, bases, site)
 
 
 def scalar(value: Any, name: str) -> float:
@@ -130,7 +180,7 @@ def read_call(
         product = replace(product, problem=replace(product.problem, epilogue=epilogue))
     return Call(
         a_view, b_view, c_view, out_view, out_given is not None, alpha, beta, shapes, product, tuple(others), options,
-        fusion, verify,
+        fusion, verify, c, out,
     )  # fmt: skip
 
 
@@ -145,48 +195,6 @@ def _check_overlaps(
     apart = [view for view, same in zip(fused, is_out, strict=True) if not same and view.dtype != INDEX]
     check_out(out, [*inputs, *apart], c)
     return is_out
-
-
-class Operands(Protocol):
-    """What a call of any op has: its first operand, by which it is placed, and the others."""
-
-    @property
-    def a(self) -> Operand: ...
-
-    @property
-    def others(self) -> tuple[Operand, ...]: ...
-
-
-def executor_for_host(call: Operands) -> Executor | None:
-    """Who runs this call's launches from host memory; None when its arrays are on a GPU.
-
-    Raises InvalidOperand for arrays that are not where they can run, DeviceError for NumPy arrays and no GPU.
-    """
-    executor = current_executor()
-    first = call.a
-    if first.device is not None:
-        if executor is not None:
-            raise InvalidOperand(
-                f"{first.name} is a {first.kind} array on GPU {first.device}, and the emulator in force runs host "
-                "arrays. Copy it to the host, or leave the emulator's `with` block."
-            )
-        return None
-    if executor is not None:
-        return executor
-    for operand in (first, *call.others):
-        if operand.kind != "numpy":
-            raise InvalidOperand(
-                f"{operand.name} (shape {operand.shape}) is a {operand.kind} array on the CPU. Move it to a CUDA GPU, "
-                "or run on the emulator: with tilewright.emulator(): ..."
-            )
-    from ..jit.device import executor_for, gpu_available
-
-    if not gpu_available():
-        raise DeviceError(
-            "NumPy arrays need a CUDA GPU or the emulator, and no usable GPU was found. Run on the emulator: "
-            "with tilewright.emulator(): ...; `tilewright doctor` says what was looked for."
-        )
-    return executor_for(0, 0)
 
 
 def _check_pair(a: Operand, other: Operand) -> None:

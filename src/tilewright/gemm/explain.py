@@ -12,11 +12,12 @@ from ..gpus import DEFAULT_GPU, Gpu, Resources, find_gpu
 from ..jit.launch import current_executor
 from ..plan.demands import NONE, Demands
 from ..plan.plan import Plan, plan_for
-from ..run.program import program_for
-from .call import Call, Operands, Options, read_call
+from ..run.runner import Call as AnyCall
+from .call import Call, Options, read_call
 from .problem import INDEX, ITEM_BYTES, GemmProblem, Matrix
-from .rung import Addresses, GemmConfig, Rung, vector_out
+from .rung import GemmConfig, Rung, vector_out
 from .shapes import GRID_BATCH
+from .stages import config_of, program_for
 from .verify import by_elements
 
 _WIDTH = 100
@@ -236,9 +237,7 @@ def explain_problem(
         return Explanation(problem, gpu, gpu_source, None, "", "", (0, 1, 1), (0, 1, 1), 0, 0, bound)
     plan = plan_for(problem, gpu, rung, config, demands=demands)
     program = program_for(replace(problem, batch=min(problem.batch, GRID_BATCH)), plan)
-    product, config = program.product.problem, program.product.config
-    operands = len(product.epilogue.operands) if product.epilogue else 0
-    launch = plan.rung.plan(product, config, Addresses(0, 0, 0, fused=(0,) * operands))
+    product, config, launch = program.product.problem, config_of(program), program.product.shape
     wide = plan.rung.vector_bytes > 4 and vector_out(problem)
     resources = plan.rung.compile(product, config, gpu.arch).resources if compile else None
     return Explanation(
@@ -294,7 +293,7 @@ def _verification(call: Call) -> str:
     )
 
 
-def _gpu_of(call: Operands, name: str | None) -> tuple[Gpu, str]:
+def _gpu_of(call: AnyCall, name: str | None) -> tuple[Gpu, str]:
     if name is not None:
         return find_gpu(name), "named in the call"
     executor = current_executor()
@@ -302,8 +301,8 @@ def _gpu_of(call: Operands, name: str | None) -> tuple[Gpu, str]:
         return executor.gpu, "the emulator in force"
     from ..jit.device import device, gpu_available
 
-    if call.a.device is not None:
-        return device(call.a.device).gpu, "where the arrays are"
+    if call.first.device is not None:
+        return device(call.first.device).gpu, "where the arrays are"
     if gpu_available():
         return device(0).gpu, "the first GPU of this machine"
     return find_gpu(DEFAULT_GPU), "assumed, since this machine has no usable GPU; name another with gpu="

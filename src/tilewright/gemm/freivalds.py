@@ -6,20 +6,21 @@ vector x of random signs. It reads each of A, B, C and out once, in fp64, and wa
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ..errors import WrongResult
-from ..gpus import Gpu
 from ..jit import CompiledKernel
-from ..jit.launch import Launch
+from ..jit.params import WORK, Place
 from ..jit.source import Constant
-from ..run.program import Helper, Place, Program, Stage
+from ..run.program import Program
+from ..run.runner import Site
 from .problem import GemmProblem, Matrix
 from .rung import CPP_TYPES, UNITS, ceil_div, result_constants
+from .stages import Helper, shapes_for, stage
 
 ROWS = 32
 """Rows of a block of 256 threads (cuda/tile/row_sums.cuh)."""
@@ -67,41 +68,33 @@ def verification(problem: GemmProblem, seed: int) -> tuple[Program, Place]:
     signs = GemmProblem(
         problem.k, problem.n, 0, problem.b, Matrix(0, seed), Matrix(2, 1, step), None, copies, problem.dtype, "f32",
     )  # fmt: skip
-    work = Place("work")
-    first = Stage("signed rows of b", SIGN_ROWS, signs, (Place("b"), work, work, work), False)
+    work = Place(WORK)
+    c = Place("c") if problem.c is not None else 0
+    first = stage("signed rows of b", SIGN_ROWS, signs, (Place("b"), work, 0, work))
     rows = replace(problem, b=Matrix(ratios, seed, step))
-    second = Stage("check of rows", CHECK_ROWS, rows, (Place("a"), work, Place("c"), Place("out")), True)
+    second = stage("check of rows", CHECK_ROWS, rows, (Place("a"), work, c, Place("out")), scaled=True)
     stages = (first, second) if problem.k else (second,)
-    return Program(stages, 8 * (ratios + problem.batch * problem.m)), Place("work", 8 * ratios)
-
-
-@dataclass(frozen=True)
-class Device:
-    """Where checks run. `hold` gives so many bytes there until the check is over, `download` copies from there."""
-
-    gpu: Gpu
-    hold: Callable[[int], int]
-    run: Callable[[CompiledKernel, Launch], None]
-    download: Callable[[int, int], np.ndarray]
+    return Program(stages, 8 * (ratios + problem.batch * problem.m), len(stages) - 1), Place(WORK, 8 * ratios)
 
 
 class RowCheck:
     """Freivalds' check of products of one problem, compiled, with its memory."""
 
-    def __init__(self, problem: GemmProblem, device: Device) -> None:
-        self._program, self._place = verification(problem, random.getrandbits(31))
-        self._kernels = [stage.compile(device.gpu.arch) for stage in self._program.stages]
-        self._work, self._device, self._rows = device.hold(self._program.workspace_bytes), device, problem.m
+    def __init__(self, problem: GemmProblem, site: Site) -> None:
+        self._program, self._place = verification(problem, secrets.randbits(31))
+        self._kernels = [stage.compile(site.gpu.arch) for stage in self._program.stages]
+        self._work, self._site, self._rows = site.hold(self._program.workspace_bytes), site, problem.m
 
-    def __call__(self, count: int, at: Mapping[str, int], alpha: float, beta: float, first: int, made_by: str) -> None:
+    def __call__(
+        self, count: int, at: Mapping[str, int], scalars: Mapping[str, float], first: int, made_by: str
+    ) -> None:
         """Check `count` products with their operands at `at`, the result at at["out"]; the first is number `first`.
 
         Raises WrongResult with the row that is farthest off, and `made_by`.
         """
-        for stage, kernel in zip(self._program.stages, self._kernels, strict=True):
-            self._device.run(kernel, stage.launch(count, {**at, "work": self._work}, alpha, beta)[0])
+        launch_stages(self._site, self._program, self._kernels, count, {**at, WORK: self._work}, scalars)
         size = count * self._rows
-        multiples = self._device.download(self._work + self._place.offset, 8 * size).view(np.float64)
+        multiples = self._site.download(self._work + self._place.offset, 8 * size).view(np.float64)
         if (multiples <= 1).all():
             return
         worst = int(np.where(np.isnan(multiples), np.inf, multiples).argmax())
@@ -110,3 +103,12 @@ class RowCheck:
             f"{multiples[worst]:.3g} times what rounding can do, and {int((~(multiples <= 1)).sum())} of {size} rows "
             f"are off. {made_by}"
         )
+
+
+def launch_stages(
+    site: Site, program: Program, kernels: Sequence[CompiledKernel], count: int, at: Mapping[str, int],
+    scalars: Mapping[str, float], copies: int = 1,
+) -> None:  # fmt: skip
+    """Launch a program's stages for `count` products. `copies`: as shapes_for."""
+    for one, shape, kernel in zip(program.stages, shapes_for(program, count, copies), kernels, strict=True):
+        site.run(kernel, replace(shape, params=one.params.fill(at, scalars)))

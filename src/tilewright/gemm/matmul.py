@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ..epilogue.fusion import request
-from ..run.warm import MISS, warm_matmul
-from .call import Options, executor_for_host, read_call
+from ..run.runner import run
+from ..run.warm import MISS
+from .call import Options, read_call
 from .rung import GemmConfig
+from .warm import remember, warm_matmul
 
 
 def matmul(
@@ -93,11 +95,7 @@ def matmul(
     if result is not MISS:
         return result
     call = read_call(a, b, c, alpha, beta, out, Options(*options), asked, verify)
-    executor = executor_for_host(call)
-    if executor is not None:
-        from ..run.staged import run_staged
-
-        return run_staged(executor, call, out)
-    from ..run.in_place import run_in_place
-
-    return run_in_place(call, (a, b, c, out), asked)
+    (result,), ran = run(call)
+    if ran is not None:
+        remember(call, result, ran, asked)
+    return result

@@ -1,16 +1,16 @@
-"""What a rung is: data and two pure functions, why_not and plan."""
+"""What a rung is: data and two pure functions, why_not and shape."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from ..epilogue.packing import fused_headers, pack_fused
 from ..errors import ConfigRejected
 from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
+from ..jit.params import Address, Scalar, Template, pack
 from ..jit.source import Constant, Library
 from .problem import ITEM_BYTES, GemmProblem
 
@@ -124,31 +124,34 @@ def walked(config: GemmConfig, problem: GemmProblem) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Addresses:
-    """Device addresses of the operands, as integers. `c` is 0 when C is not read."""
+    """Where the operands of a launch are: addresses on the device, or places that a call fills in (jit/params.py).
 
-    a: int
-    b: int
-    out: int
-    c: int = 0
-    fused: tuple[int, ...] = ()
+    `c` is 0 when C is not read.
+    """
+
+    a: Address
+    b: Address
+    out: Address
+    c: Address = 0
+    fused: tuple[Address, ...] = ()
     """Of the epilogue's operands, in their order; of an index, where it starts."""
 
 
-# cuda/gemm/args.cuh declares the same struct; a test holds them equal.
-_ARGS = struct.Struct("<4Q12q3i2f4x")
+_ARGS = "<4Q12q3i2f4x"
+"""GemmArgs in cuda/gemm/args.cuh; a test holds them equal."""
 
 
-def pack_args(problem: GemmProblem, addresses: Addresses, alpha: float, beta: float) -> bytes:
-    """The parameters of a kernel (GemmArgs in cuda/gemm/args.cuh), an epilogue's operands behind them."""
+def pack_args(problem: GemmProblem, at: Addresses, alpha: float | Scalar, beta: float | Scalar) -> Template:
+    """The parameters of a kernel: GemmArgs, then those of an epilogue's operands."""
     c = problem.c or problem.out
-    args = _ARGS.pack(
-        addresses.a, addresses.b, addresses.c, addresses.out,
+    args = pack(
+        _ARGS, at.a, at.b, at.c, at.out,
         problem.a.batch_stride, problem.b.batch_stride, c.batch_stride, problem.out.batch_stride,
         problem.a.row_stride, problem.a.col_stride, problem.b.row_stride, problem.b.col_stride,
         c.row_stride, c.col_stride, problem.out.row_stride, problem.out.col_stride,
         problem.m, problem.n, problem.k, alpha, beta,
     )  # fmt: skip
-    return args + pack_fused(problem, addresses.fused)
+    return args + pack_fused(problem, at.fused)
 
 
 CPP_TYPES = {"f32": "float", "bf16": "struct bf16", "f16": "struct f16"}
@@ -298,11 +301,14 @@ class Rung:
         constants = self.constants(problem, config)
         return compile_rung(self.include, constants, self.entry, arch.name, self.libraries(), fused_headers(problem))
 
-    def plan(
-        self, problem: GemmProblem, config: GemmConfig, addresses: Addresses, alpha: float = 1.0, beta: float = 0.0
-    ) -> Launch:
-        """The launch of one batch of at most 65535 products. Pure: addresses in, packed parameters out."""
-        params = pack_args(problem, addresses, alpha, beta)
+    def shape(self, problem: GemmProblem, config: GemmConfig) -> Launch:
+        """The grid, block and shared memory of one batch of at most 65535 products."""
         shared = self.shared_bytes(config, problem) if self.dynamic_shared else 0
         resident = config.min_blocks if self.stays else 0
-        return Launch(self.grid(config, problem), (config.threads, 1, 1), params, shared, self.overlaps, resident)
+        return Launch(self.grid(config, problem), (config.threads, 1, 1), b"", shared, self.overlaps, resident)
+
+    def launch(
+        self, problem: GemmProblem, config: GemmConfig, addresses: Addresses, alpha: float = 1.0, beta: float = 0.0
+    ) -> Launch:
+        """The launch on operands at known addresses."""
+        return replace(self.shape(problem, config), params=pack_args(problem, addresses, alpha, beta).data)

@@ -14,7 +14,7 @@ how steep an activation is. Operands are read before the result is written, so o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -23,12 +23,16 @@ import numpy as np
 from ..arrays.extents import same_view
 from ..epilogue.ranges import range_headers
 from ..errors import WrongResult
-from ..run.launches import Recipe
-from ..run.program import Helper, Place, Stage, program_for
+from ..jit.params import WORK, Place
+from ..plan.plan import Plan
+from ..run.program import Program
+from ..run.ready import moved
+from ..run.runner import Site
 from .call import Call
-from .freivalds import Device, RowCheck
-from .problem import ITEM_BYTES, Matrix
+from .freivalds import RowCheck, launch_stages
+from .problem import ITEM_BYTES, GemmProblem, Matrix
 from .rung import CPP_TYPES, ceil_div, result_constants
+from .stages import Helper, parts_of, stage
 
 _PAIR = 8
 """Bytes of the two numbers between which an element must be."""
@@ -45,28 +49,24 @@ COMPARE = Helper(
 
 
 @contextmanager
-def verified(recipe: Recipe, bases: dict[str, int], device: Device) -> Iterator[None]:
-    """Around the launches of `recipe` with its operands at `bases`: their result is checked.
+def verified(call: Call, program: Program, bases: Mapping[str, int], site: Site) -> Iterator[None]:
+    """Around the launches of `program` with its operands at `bases`: their result is checked.
 
     Raises WrongResult with the row or the element that is off; where the sums are, before the result is made.
     """
-    if recipe.plan is None:
-        yield
-        return
-    call = recipe.call
-    made_by = f"It was made by {recipe.plan.rung}, config {recipe.plan.config}. Do not use it; name another rung, and "
-    made_by += "report this."
+    plan = call.plan(site.gpu)
+    made_by = f"It was made by {plan.rung}, config {plan.config}. Do not use it; name another rung, and report this."
     if by_elements(call):
-        elements = _Elements(recipe, bases, device, made_by)
+        elements = _Elements(call, plan, program, bases, site, made_by)
         yield
         elements.check()
         return
     yield
-    rows = RowCheck(recipe.problem, device)
+    rows = RowCheck(_largest(call, program), site)
     done = 0
-    for count, at, _ in recipe.parts(bases):
-        rows(count, at, recipe.alpha, call.beta, done, made_by)
-        done += count
+    for run in program.each_run():
+        rows(run.count, moved(bases, run.offsets), call.scalars, done, made_by)
+        done += run.count
 
 
 def by_elements(call: Call) -> bool:
@@ -74,57 +74,67 @@ def by_elements(call: Call) -> bool:
     return call.fusion is not None or (call.c is not None and same_view(call.c, call.out))
 
 
+def _largest(call: Call, program: Program) -> GemmProblem:
+    """The problem of the call's largest launch."""
+    return replace(call.product.problem, batch=max(run.count for run in program.each_run()))
+
+
 class _Elements:
     """What each element of a result may be, from sums that were checked."""
 
-    def __init__(self, recipe: Recipe, bases: dict[str, int], device: Device, made_by: str) -> None:
-        assert recipe.plan is not None
-        problem = recipe.problem
+    def __init__(
+        self, call: Call, plan: Plan, program: Program, bases: Mapping[str, int], site: Site, made_by: str
+    ) -> None:
+        self._problem = problem = _largest(call, program)
         m, n = problem.m, problem.n
-        self._recipe, self._bases, self._device, self._made_by = recipe, bases, device, made_by
+        self._runs, self._bases, self._site, self._made_by = program.each_run(), bases, site, made_by
         pitch = ceil_div(n, 4) * 4
         sums = Matrix(pitch, 1, m * pitch)
         bare = replace(problem, out=sums, out_dtype="f32", c=None, epilogue=None)
-        program = program_for(bare, recipe.plan)
+        product, copies = parts_of(bare, plan)
         pairs = Matrix(n, 1, m * n)
-        order = (Place("sums"), Place("sums"), Place("c"), Place("pairs"))
-        expected = Stage("expected", EXPECTED, replace(problem, a=sums, b=Matrix(0, 0), out=pairs), order, True)
-        kernels = [stage.compile(device.gpu.arch) for stage in (*program.stages, expected)]
-        rows = RowCheck(bare, device)
-        work = device.hold(program.workspace_bytes) if program.workspace_bytes else 0
-        place = device.hold(problem.batch * m * pitch * ITEM_BYTES["f32"])
-        self._pairs = device.hold(sum(count for count, _ in recipe.call.product.launches()) * m * n * _PAIR)
-        done = 0
-        for count, at, _ in recipe.parts(bases):
-            at_sums = at | {"out": place, "work": work}
-            for stage, kernel in zip(program.stages, kernels, strict=False):
-                device.run(kernel, stage.launch(count, at_sums, 1.0, 0.0)[0])
-            rows(count, at_sums, 1.0, 0.0, done, f"These are its sums, ahead of what is fused. {made_by}")
+        c = Place("c") if problem.c is not None else 0
+        order = (Place("sums"), Place("sums"), c, Place("pairs"))
+        wanted = replace(problem, a=sums, b=Matrix(0, 0), out=pairs)
+        expected = Program((stage("expected", EXPECTED, wanted, order, scaled=True),))
+        kernels = [stage.compile(site.gpu.arch) for stage in product.stages]
+        last = [stage.compile(site.gpu.arch) for stage in expected.stages]
+        rows = RowCheck(bare, site)
+        work = site.hold(product.workspace_bytes) if product.workspace_bytes else 0
+        place = site.hold(problem.batch * m * pitch * ITEM_BYTES["f32"])
+        self._pairs = site.hold(sum(run.count for run in self._runs) * m * n * _PAIR)
+        plain, done = {"alpha": 1.0, "beta": 0.0}, 0
+        for run in self._runs:
+            at = dict(moved(bases, run.offsets))
+            at_sums = at | {"out": place, WORK: work}
+            launch_stages(site, product, kernels, run.count, at_sums, plain, copies)
+            rows(run.count, at_sums, plain, done, f"These are its sums, ahead of what is fused. {made_by}")
             at_pairs = at | {"sums": place, "pairs": self._pairs + done * m * n * _PAIR}
-            device.run(kernels[-1], expected.launch(count, at_pairs, recipe.alpha, recipe.call.beta)[0])
-            done += count
+            launch_stages(site, expected, last, run.count, at_pairs, call.scalars)
+            done += run.count
 
     def check(self) -> None:
         """Compare the result. Raises WrongResult with the first element that is off."""
-        problem, device = self._recipe.problem, self._device
+        problem, site = self._problem, self._site
         m, n = problem.m, problem.n
-        order = (Place("pairs"), Place("reports"), Place("pairs"), Place("out"))
+        order = (Place("pairs"), Place("reports"), 0, Place("out"))
         lies = replace(problem, a=Matrix(n, 1, m * n), b=Matrix(0, 0), c=None, epilogue=None)
-        compare = Stage("compare", COMPARE, lies, order, False)
-        kernel = compare.compile(device.gpu.arch)
+        compare = Program((stage("compare", COMPARE, lies, order),))
+        kernels = [stage.compile(site.gpu.arch) for stage in compare.stages]
         blocks = ceil_div(m * n, COMPARE.threads * COMPARE.each)
-        reports = device.hold(problem.batch * blocks * _REPORT.itemsize)
+        reports = site.hold(problem.batch * blocks * _REPORT.itemsize)
         done = 0
-        for count, at, _ in self._recipe.parts(self._bases):
+        for run in self._runs:
+            at = dict(moved(self._bases, run.offsets))
             at |= {"pairs": self._pairs + done * m * n * _PAIR, "reports": reports}
-            device.run(kernel, compare.launch(count, at, 1.0, 0.0)[0])
-            found = device.download(reports, count * blocks * _REPORT.itemsize).view(_REPORT)
+            launch_stages(site, compare, kernels, run.count, at, {})
+            found = site.download(reports, run.count * blocks * _REPORT.itemsize).view(_REPORT)
             if found["wrong"].any():
-                self._raise(found, blocks, done, count)
-            done += count
+                self._raise(found, blocks, done, run.count)
+            done += run.count
 
     def _raise(self, found: np.ndarray, blocks: int, done: int, count: int) -> None:
-        problem = self._recipe.problem
+        problem = self._problem
         block = int(np.flatnonzero(found["wrong"])[0])
         report = found[block]
         row, col = divmod(block % blocks * COMPARE.threads * COMPARE.each + int(report["first"]), problem.n)

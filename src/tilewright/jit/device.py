@@ -265,7 +265,7 @@ class Prepared:
         self._size = ctypes.c_size_t(size)
         self.bytes = memoryview(self._params).cast("B")
         """The parameters of the next launch. Whoever writes them holds `lock` until it has started."""
-        self.words = self.bytes.cast("Q")
+        self.words, self.floats = self.bytes.cast("Q"), self.bytes.cast("f")
         # CU_LAUNCH_PARAM_BUFFER_POINTER = 1, _SIZE = 2, _END = 0: the whole packed buffer, whatever it declares
         address = ctypes.addressof
         self._extra = (ctypes.c_void_p * 5)(1, address(self._params), 2, address(self._size), 0)

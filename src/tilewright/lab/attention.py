@@ -100,7 +100,7 @@ def run_attention_checked(
         addresses = AttentionAddresses(
             q, k, v, at_out + out.band * out.whole.itemsize, at_lse + lse.band * lse.whole.itemsize
         )
-        executor.launch(kernel, step.rung.plan(problem, step.config, addresses))
+        executor.launch(kernel, step.rung.launch(problem, step.config, addresses))
         for address, guarded in ((at_out, out), (at_lse, lse)):
             guarded.whole[:] = executor.download(address, guarded.whole.nbytes).view(guarded.whole.dtype)
     finally:

@@ -89,7 +89,7 @@ def launches_of(
 
     def one(buffers: AttentionBuffers) -> Launch:
         addresses = AttentionAddresses(buffers.q.address, buffers.k.address, buffers.v.address, buffers.out.address)
-        launch = step.rung.plan(step.problem, step.config, addresses)
+        launch = step.rung.launch(step.problem, step.config, addresses)
         with bound_to(ordinal):
             prepared = Prepared(kernel, launch, ordinal)
         return lambda stream: prepared.launch(launch.params, stream)
@@ -261,7 +261,7 @@ def _launch_each(launches: Sequence[str]) -> None:
         buffers = make_buffers(problem, 0, 0)
         kernel = rung.compile(problem, config, executor.arch)
         addresses = AttentionAddresses(buffers.q.address, buffers.k.address, buffers.v.address, buffers.out.address)
-        executor.launch(kernel, rung.plan(problem, config, addresses))
+        executor.launch(kernel, rung.launch(problem, config, addresses))
         executor.synchronize()
 
 

@@ -157,7 +157,7 @@ def _launch_once(arguments: list[str]) -> None:
     held = [executor.upload(raw_bytes(side, problem.dtype)) for side in random_operands(problem)]
     out = executor.allocate(ITEM_BYTES[problem.out_dtype] * problem.m * problem.n)
     kernel = rung.compile(problem, rung.default, executor.arch)
-    executor.launch(kernel, rung.plan(problem, rung.default, Addresses(held[0], held[1], out)))
+    executor.launch(kernel, rung.launch(problem, rung.default, Addresses(held[0], held[1], out)))
     executor.synchronize()
 
 

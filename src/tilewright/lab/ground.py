@@ -66,7 +66,7 @@ def program_launch(program: Program, kernels: Sequence[CompiledKernel], buffers:
     }  # fmt: skip
     steps = []
     for stage, kernel in zip(program.stages, kernels, strict=True):
-        launch, _ = stage.launch(1, bases, 1.0, 0.0)
+        launch = stage.launch(bases, {"alpha": 1.0, "beta": 0.0})
         with bound_to(ordinal):
             steps.append((Prepared(kernel, launch, ordinal), launch.params))
 

@@ -13,11 +13,12 @@ from ..attn.problem import AttentionProblem
 from ..errors import TilewrightError
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import GemmConfig, Rung
+from ..gemm.stages import program_for
 from ..gpus import Arch, Gpu
 from ..jit import CompiledKernel
 from ..jit.launch import Executor
 from ..plan.plan import Plan
-from ..run.program import Program, program_for
+from ..run.program import Program
 from .check import CheckResult, Guarded, check, numpy_product, reference
 from .numbers import from_stored, rounded, to_stored
 from .record import provenance
@@ -157,7 +158,7 @@ def run_checked(step: Step, kernel: CompiledKernel, executor: Executor, given: O
             bases["work"] = executor.upload(np.full(borrowed, 0xFF, np.uint8), "workspace")
             held.append(bases["work"])
         for stage in program.stages:
-            launch, _ = stage.launch(1, bases, 1.0, 0.0)
+            launch = stage.launch(bases, {"alpha": 1.0, "beta": 0.0})
             executor.launch(kernel if stage is program.product else stage.compile(executor.arch), launch)
         guarded.whole[:] = executor.download(held[2], guarded.whole.nbytes).view(guarded.whole.dtype)
     finally:

@@ -140,7 +140,7 @@ class AttentionMeasurer:
         """Run on the first set into poisoned memory; what is wrong with the guards and the rows known exactly."""
         out, nbytes = self.sets[0].out, 2 * self.elements
         self._memory.fill(out - GUARD, FILL, nbytes + 2 * GUARD)
-        self.executor.launch(kernel, candidate.rung.plan(self.problem, candidate.config, self.sets[0]))
+        self.executor.launch(kernel, candidate.rung.launch(self.problem, candidate.config, self.sets[0]))
         self.executor.synchronize()
         for place in (out - GUARD, out + nbytes):
             if (self.executor.download(place, GUARD) != FILL).any():
@@ -173,7 +173,7 @@ class AttentionMeasurer:
 
     def prepare(self, candidate: AttentionCandidate, kernel: CompiledKernel) -> None:
         """Make ready to be timed."""
-        launches = [candidate.rung.plan(self.problem, candidate.config, addresses) for addresses in self.sets]
+        launches = [candidate.rung.launch(self.problem, candidate.config, addresses) for addresses in self.sets]
 
         def starts() -> list[Start]:
             prepared = Prepared(kernel, launches[0], self.ordinal)

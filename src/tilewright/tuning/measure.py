@@ -14,11 +14,12 @@ from ..gemm.problem import ITEM_BYTES, GemmProblem
 from ..gemm.rung import Addresses
 from ..gemm.rungs.simt import find_rung
 from ..gemm.space import Candidate
+from ..gemm.stages import fused_base, program_for
 from ..jit import CompiledKernel, Launch
 from ..jit.device import Prepared, executor_for
 from ..jit.timing import Launch as Start
 from ..plan.plan import Plan
-from ..run.program import Program, fused_base, program_for
+from ..run.program import Program
 from .fused import exact, in_fp32, moved
 from .inputs import Inputs
 from .race import Memory, Race, rounded_up, sets_for
@@ -139,7 +140,7 @@ class GpuMeasurer:
             addresses = replace(addresses, fused=(*addresses.fused, shift))
         kernel = rung.compile(plain, rung.default, self.gpu.arch)
         self._memory.fill(out, FILL, 4 * problem.batch * problem.m * problem.n)
-        self.executor.launch(kernel, rung.plan(plain, rung.default, addresses))
+        self.executor.launch(kernel, rung.launch(plain, rung.default, addresses))
         self.executor.synchronize()
 
     def _check_reference(self, out: int, right: dict[int, np.ndarray], off: float | dict[int, np.ndarray]) -> None:
@@ -188,7 +189,7 @@ class GpuMeasurer:
     def _launches_of(self, program: Program, work: int, addresses: Addresses) -> list[Launch]:
         bases = {"a": addresses.a, "b": addresses.b, "c": 0, "out": addresses.out, "work": work}
         bases |= {fused_base(number): address for number, address in enumerate(addresses.fused)}
-        return [stage.launch(self.problem.batch, bases, 1.0, 0.0)[0] for stage in program.stages]
+        return [stage.launch(bases, {"alpha": 1.0, "beta": 0.0}) for stage in program.stages]
 
     def verify(self, candidate: Candidate, kernel: CompiledKernel) -> str:
         """Run the first product into poisoned memory and compare all of it; "" when right, else what is wrong.

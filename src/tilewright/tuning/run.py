@@ -20,6 +20,7 @@ from ..gemm.problem import GemmProblem, row_major
 from ..gemm.rung import Rung
 from ..gemm.rungs.simt import rungs_of
 from ..gemm.space import KEPT, Candidate, Space, explore
+from ..gemm.stages import config_of
 from ..gpus import Gpu
 from ..jit import CompiledKernel
 from ..jit.device import device
@@ -189,8 +190,9 @@ def tune_problems(
 
 def _job(problem: GemmProblem, candidate: Candidate) -> Job:
     """The product's own kernel, operands packed and k split as the candidate says."""
-    rung, product = candidate.rung, program_of(problem, candidate).product
-    constants = rung.constants(product.problem, product.config)
+    rung, program = candidate.rung, program_of(problem, candidate)
+    product = program.product
+    constants = rung.constants(product.problem, config_of(program))
     return Job(rung.include, constants, rung.entry, fused_headers(product.problem))
 
 

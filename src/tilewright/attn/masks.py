@@ -1,0 +1,37 @@
+"""Boolean masks as torch has them, True where a pair takes part, turned into biases."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidOperand
+
+
+def is_mask(bias: Any) -> bool:
+    """Whether it is an array of booleans."""
+    dtype = getattr(bias, "dtype", None)
+    return dtype is not None and str(dtype) in ("bool", "torch.bool") and getattr(bias, "ndim", 0) > 0
+
+
+def as_bias(mask: Any, q: Any) -> Any:
+    """0 where the mask is True, -inf where it is False, of the mask's shape; made by the mask's own library.
+
+    Raises InvalidOperand for an array of a library that is not torch, NumPy, CuPy or JAX.
+    """
+    torch, cupy, jax = (sys.modules.get(name) for name in ("torch", "cupy", "jax"))
+    if torch is not None and isinstance(mask, torch.Tensor):
+        dtype = q.dtype if isinstance(q, torch.Tensor) and q.is_floating_point() else torch.float32
+        return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(mask.logical_not(), -torch.inf)
+    if isinstance(mask, (np.ndarray, np.generic)):
+        return np.where(mask, np.float32(0), np.float32(-np.inf))
+    if cupy is not None and isinstance(mask, cupy.ndarray):
+        return cupy.where(mask, np.float32(0), np.float32(-np.inf))
+    if jax is not None and isinstance(mask, jax.Array):
+        return jax.numpy.where(mask, np.float32(0), np.float32(-np.inf))
+    raise InvalidOperand(
+        f"bias is a boolean {type(mask).__name__}; masks are read from torch, NumPy, CuPy and JAX arrays. Pass a float "
+        "array with 0 for the pairs that take part and -inf for the others."
+    )

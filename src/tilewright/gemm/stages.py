@@ -1,0 +1,263 @@
+"""The stages of a product: operands packed or split first, the product, the sum of its parts.
+
+What a product launches and how much memory it borrows is decided here alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Protocol
+
+from ..epilogue.packing import fused_headers
+from ..gpus import Arch
+from ..jit import CompiledKernel, Launch, compile_rung
+from ..jit.params import Place, Scalar
+from ..jit.source import Constant
+from ..run.program import Program, Run, Stage, Workspace
+from .problem import ITEM_BYTES, GemmProblem, Matrix
+from .rung import Addresses, GemmConfig, Rung, ceil_div, pack_args, result_constants
+from .rungs.tensor32 import record_bytes
+from .shapes import Product
+
+if TYPE_CHECKING:
+    from ..plan.plan import Plan
+
+ALPHA, BETA = Scalar("alpha"), Scalar("beta")
+SUM = "sum of parts"
+_BITS = {2: "unsigned short", 4: "unsigned"}
+"""Elements of a size, to be copied."""
+
+
+@dataclass(frozen=True)
+class Helper:
+    """A kernel beside the rungs with one job: the same for each of many items."""
+
+    entry: str
+    """Its kernel, and its file in cuda/gemm."""
+    threads: int
+    each: int
+    """Items a thread."""
+    constants: Callable[[GemmProblem], dict[str, Constant]]
+    items: Callable[[GemmProblem], int]
+    """How many a batch entry has: chunks of 16 bytes to pack, runs of four elements to sum."""
+    headers: Callable[[GemmProblem], dict[str, str]] = fused_headers
+    """The texts made for a problem (jit.compile_rung)."""
+
+    def __str__(self) -> str:
+        return self.entry
+
+    def compile(self, problem: GemmProblem, arch: Arch) -> CompiledKernel:
+        """Raises CompileError with the log."""
+        constants = {"threads": self.threads, "each": self.each} | self.constants(problem)
+        return compile_rung(f"gemm/{self.entry}.cuh", constants, self.entry, arch.name, generated=self.headers(problem))
+
+    def shape(self, problem: GemmProblem) -> Launch:
+        """As Rung.shape."""
+        blocks = ceil_div(self.items(problem), self.threads * self.each)
+        return Launch((blocks, problem.batch, 1), (self.threads, 1, 1), b"", overlaps=True)
+
+
+PACK = Helper(
+    "pack", 256, 4,
+    lambda p: {"contiguous": p.a.col_stride == 1, "element": _BITS[ITEM_BYTES[p.dtype]]},
+    lambda p: p.n * p.out.row_stride * ITEM_BYTES[p.dtype] // 16,
+)  # fmt: skip
+SUM_PARTS = Helper(
+    "sum_parts", 128, 1,
+    lambda p: result_constants(p) | {"edge": True, "split_k": 1},
+    lambda p: p.m * ceil_div(p.n, 4),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Split:
+    """The kernel that makes parts of an operand, tiles of `extent` lines x `tile_k` (cuda/tile/split_operand.cuh). Its
+    problem: `a` has m lines of k elements, `out` gets records."""
+
+    extent: int
+    tile_k: int
+
+    def __str__(self) -> str:
+        return "split"
+
+    @property
+    def threads(self) -> int:
+        return min(self.extent * self.tile_k // 16, 256)
+
+    def tiles(self, lines: int, k: int) -> int:
+        return ceil_div(lines, self.extent) * ceil_div(k, self.tile_k)
+
+    def compile(self, problem: GemmProblem, arch: Arch) -> CompiledKernel:
+        """Raises CompileError with the log."""
+        constants: dict[str, Constant] = {
+            "threads": self.threads, "extent": self.extent, "tile_k": self.tile_k,
+            "k_inner": problem.a.unit(problem.m, problem.k) != "row",
+            "wide": problem.a.readable(problem.m, problem.k, ITEM_BYTES["f32"], 16),
+        }  # fmt: skip
+        return compile_rung("gemm/split.cuh", constants, "split", arch.name)
+
+    def shape(self, problem: GemmProblem) -> Launch:
+        """As Rung.shape."""
+        grid = (max(self.tiles(problem.m, problem.k), 1), problem.batch, 1)
+        return Launch(grid, (self.threads, 1, 1), b"", overlaps=True)
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """The product itself: a rung with its config."""
+
+    rung: Rung
+    config: GemmConfig
+
+    def compile(self, problem: GemmProblem, arch: Arch) -> CompiledKernel:
+        """Raises ConfigRejected with the reason, CompileError with the log."""
+        return self.rung.compile(problem, self.config, arch)
+
+    def shape(self, problem: GemmProblem) -> Launch:
+        return self.rung.shape(problem, self.config)
+
+
+def config_of(program: Program) -> GemmConfig:
+    """Of the product's own stage."""
+    kernel = program.product.kernel
+    assert isinstance(kernel, Tiled)
+    return kernel.config
+
+
+class Kernel(Protocol):
+    """A kernel that takes GemmArgs."""
+
+    def compile(self, problem: GemmProblem, arch: Arch) -> CompiledKernel: ...
+
+    def shape(self, problem: GemmProblem) -> Launch: ...
+
+
+def fused_base(number: int) -> str:
+    """The name of an epilogue operand's base."""
+    return f"fused {number}"
+
+
+def stage(
+    name: str, kernel: Kernel, problem: GemmProblem, places: tuple[Place | int, Place | int, Place | int, Place | int],
+    scaled: bool = False,
+) -> Stage:  # fmt: skip
+    """One launch of a kernel that takes GemmArgs. `places`: of a, b, c and out; `scaled`: alpha and beta apply here."""
+    a, b, c, out = places
+    operands = problem.epilogue.operands if problem.epilogue else ()
+    fused = tuple(Place(fused_base(number)) for number in range(len(operands)))
+    alpha, beta = (ALPHA, BETA) if scaled else (1.0, 0.0)
+    params = pack_args(problem, Addresses(a, b, out, c, fused), alpha, beta)
+    return Stage(name, kernel, problem, kernel.shape(problem), params)
+
+
+def _pack_stage(
+    name: str, problem: GemmProblem, config: GemmConfig, workspace: Workspace
+) -> tuple[Stage, Matrix, Place]:
+    """The copy of operand `name` to whole tiles, how it then lies, and where."""
+    copied, source = problem.packing(name, config.tile), problem.side(name).matrix
+    lies = copied.lies
+    place = workspace.room(copied.bytes)
+    copy = GemmProblem(
+        copied.lines, copied.padded, copied.length,
+        Matrix(*copied.steps, source.batch_stride, source.alignment), Matrix(0, 0),
+        Matrix(copied.pitch, 1, lies.batch_stride), None, copied.copies, problem.dtype, problem.dtype,
+    )  # fmt: skip
+    return stage(f"pack {name}", PACK, copy, (Place(name), Place(name), Place(name), place)), lies, place
+
+
+def _split_stage(
+    name: str, problem: GemmProblem, config: GemmConfig, workspace: Workspace
+) -> tuple[Stage, Matrix, Place]:
+    """As _pack_stage, into parts."""
+    source, lines, split = (
+        (problem.a, problem.m, Split(config.tile_m, config.tile_k)) if name == "a"
+        else (replace(problem.b, row_stride=problem.b.col_stride, col_stride=problem.b.row_stride), problem.n,
+              Split(config.tile_n, config.tile_k))
+    )  # fmt: skip
+    copies = problem.batch if source.batch_stride else 1
+    size = record_bytes(split.extent, split.tile_k, lines, problem.k)
+    target = Matrix(0, 1, size // ITEM_BYTES["f32"] if copies > 1 else 0, padded=True)
+    place = workspace.room(copies * size)
+    work = GemmProblem(lines, 1, problem.k, source, Matrix(0, 0), target, None, copies)
+    places = (Place(name), Place(name), Place(name), place)
+    return stage(f"split {name}", split, work, places), target, place
+
+
+def _batch_of_parts(problem: GemmProblem, parts: int) -> GemmProblem:
+    """One product as a batch of products of its parts of k (Rung.check has found that they are equal)."""
+    k = problem.k // parts
+    a, b = problem.a, problem.b
+    return replace(
+        problem, k=k, batch=parts, a=replace(a, batch_stride=k * a.col_stride),
+        b=replace(b, batch_stride=k * b.row_stride),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def program_for(problem: GemmProblem, plan: Plan) -> Program:
+    """The launches that `plan` means for `problem`. Pure."""
+    program, _ = parts_of(problem, plan)
+    return program
+
+
+@lru_cache(maxsize=4096)
+def program_of(product: Product, plan: Plan) -> Program:
+    """The same for a product whose batch may take several launches of a grid. Pure."""
+    launches = tuple(product.launches())
+    most = max(count for count, _ in launches)
+    program, copies = parts_of(replace(product.problem, batch=most), plan)
+    shapes = {count: shapes_for(program, count, copies) for count in {count for count, _ in launches}}
+    operands = product.problem.epilogue.operands if product.problem.epilogue else ()
+    names = ("a", "b", "c", "out", *(fused_base(number) for number in range(len(operands))))
+    runs = tuple(
+        Run(shapes[count], tuple((name, at) for name, at in zip(names, offsets, strict=True) if at), count)
+        for count, offsets in launches
+    )
+    return replace(program, runs=runs)
+
+
+def shapes_for(program: Program, count: int, copies: int = 1) -> tuple[Launch, ...]:
+    """The launches of the stages for `count` of the products that the program was made for.
+
+    `copies`: entries of a stage's batch for each product, but for the sum of parts.
+    """
+    return tuple(
+        stage.kernel.shape(_fewer(stage.problem, count * (1 if stage.name == SUM else copies)))
+        for stage in program.stages
+    )
+
+
+def _fewer(problem: GemmProblem, count: int) -> GemmProblem:
+    return problem if count >= problem.batch else replace(problem, batch=count)
+
+
+def parts_of(problem: GemmProblem, plan: Plan) -> tuple[Program, int]:
+    """The program, and how many entries of its stages' batch each product is: parts of k, where these are a batch."""
+    workspace = Workspace()
+    stages = []
+    places: dict[str, Place | int] = {name: Place(name) for name in ("a", "b", "out")}
+    places["c"] = Place("c") if problem.c is not None else 0
+    parts, config, product, copies = plan.config.split_k, plan.config, problem, 1
+    if parts > 1 and plan.rung.parts_as_batch:
+        config, product, copies = replace(config, split_k=1), _batch_of_parts(problem, parts), parts
+    whole = product
+    for name in "ab" if plan.rung.splits else plan.packs:
+        prepare = _split_stage if plan.rung.splits else _pack_stage
+        prepared, lies, places[name] = prepare(name, whole, config, workspace)
+        stages.append(prepared)
+        product = replace(product, a=lies) if name == "a" else replace(product, b=lies)
+    tiled, main = Tiled(plan.rung, config), len(stages)
+    if parts == 1:
+        order = (places["a"], places["b"], places["c"], places["out"])
+        stages.append(stage("product", tiled, product, order, scaled=True))
+        return Program(tuple(stages), workspace.bytes, main), copies
+    pitch = ceil_div(problem.n, 4) * 4
+    partial = Matrix(pitch, 1, problem.m * pitch)
+    sums = workspace.room(parts * problem.batch * problem.m * pitch * ITEM_BYTES["f32"])
+    product = replace(product, out=partial, c=None, out_dtype="f32", epilogue=None)
+    stages.append(stage("product", tiled, product, (places["a"], places["b"], 0, sums)))
+    total = replace(problem, k=parts, a=partial, b=Matrix(0, 0))
+    stages.append(stage(SUM, SUM_PARTS, total, (sums, sums, places["c"], places["out"]), scaled=True))
+    return Program(tuple(stages), workspace.bytes, main), copies

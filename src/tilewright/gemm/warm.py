@@ -1,0 +1,181 @@
+"""The warm path of matmul: a product of a kind seen before, at the least host time that Python allows (run/warm.py)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..arrays.dlpack import dense_strides
+from ..arrays.extents import byte_extent, same_view
+from ..arrays.view import Operand
+from ..epilogue.keys import function_key
+from ..jit.launch import current_executor
+from ..jit.params import WORK
+from ..run import libraries
+from ..run.runner import Ran
+from ..run.warm import MISS, Calls, Remembered, remembered
+from .problem import INDEX
+from .stages import fused_base
+
+if TYPE_CHECKING:
+    from ..epilogue.fusion import Request
+    from .call import Call
+
+_SCALARS = struct.Struct("<2f")  # alpha, beta, as kernels take them
+_NUMBERS = (float, int)
+_ZEROS = (b"\0\0\0\0", b"\0\0\0\x80")
+
+
+@dataclass(frozen=True)
+class WarmProduct:
+    """What is the same for every product with one key. Extents are bytes from an array's address."""
+
+    launches: Remembered
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """Of a new result: dense, row-major, in elements."""
+    dtype: Any
+    a_extent: int
+    b_extent: int
+    c_extent: int
+    out_extent: int
+    c_has_outs_layout: bool
+    fused: tuple[str | None, ...] = ()
+    """The caller's name for each of the epilogue's inputs; None: an index, which starts at 0."""
+    apart: tuple[tuple[str, int, bool], ...] = ()
+    """Of the epilogue's arrays: the caller's name, extent, and whether it may be out's very view."""
+
+
+calls: Calls[WarmProduct] = Calls()
+
+
+def _key(
+    library: libraries.Library, a: Any, b: Any, c: Any, uses_c: bool, out: Any, options: tuple[Any, ...],
+    asked: Request | None,
+) -> Any:  # fmt: skip
+    """The key of a call; None when its epilogue can be told only by tracing it.
+
+    Raises RuntimeError or AttributeError for what has no strides or memory.
+    """
+    signature = library.signature
+    key = (
+        library.pair(a, b), options, uses_c, c is not None and signature(c), out is not None and signature(out),
+    )  # fmt: skip
+    if asked is None:
+        return key
+    function, activation, operands = asked
+    told = activation if function is None else function_key(function)
+    if told is None and function is not None:
+        return None
+    fused: list[Any] = [key, told]
+    for name, value in operands.items():
+        fused.append(name)
+        # a number as text, which tells 1 from 1.0 and 0.0 from -0.0
+        fused.append(repr(value) if type(value) in _NUMBERS else signature(value))
+    return tuple(fused)
+
+
+def warm_matmul(
+    a: Any, b: Any, c: Any, alpha: float, beta: float | None, out: Any, options: tuple[Any, ...],
+    asked: Request | None = None,
+) -> Any:  # fmt: skip
+    """The result, or MISS. `options`: as call.Options, in its order; `asked`: what is to be fused."""
+    library = libraries.known.get(type(a))
+    if library is None:
+        return MISS
+    kinds = library.types
+    if type(b) not in kinds or type(alpha) in kinds or type(beta) in kinds:
+        return MISS
+    try:
+        scale = (c is not None) if beta is None else beta
+        uses_c = _SCALARS.pack(alpha, scale)[4:] not in _ZEROS  # as the kernel would see it, rounded to float32
+        call = calls.get(_key(library, a, b, c, uses_c, out, options, asked))  # nothing is kept under None
+    except (AttributeError, RuntimeError, TypeError, OverflowError, struct.error):
+        return MISS
+    if call is None or current_executor() is not None:
+        return MISS
+    launches = call.launches
+    if not library.is_plain(launches.ordinal):
+        return MISS  # another GPU's context is current, say: the full path changes it for the launch
+    address = library.address
+    a_at, b_at = address(a), address(b)
+    c_at = address(c) if uses_c else 0
+    if out is None:
+        result = library.new(call.shape, call.strides, call.dtype)
+        out_at = address(result)
+    else:
+        result, out_at = out, address(out)
+        if not _is_apart(call, out_at, a_at, b_at, c_at):
+            return MISS
+        if call.apart and not _fused_is_apart(call, library, out, out_at, asked):
+            return MISS
+        library.mark_written(out)
+    held, work = library.scratch(launches.workspace_bytes) if launches.workspace_bytes else (None, 0)
+    bases = [a_at, b_at, c_at, out_at, work]
+    for name in call.fused:
+        bases.append(0 if name is None else address(asked.operands[name]))  # type: ignore[union-attr]
+    if not launches.start(bases, (alpha, scale), library.stream(launches.ordinal)):
+        return MISS
+    del held  # given back now: the library's pool keeps it apart until the stream has passed
+    return result
+
+
+def _is_apart(call: WarmProduct, out: int, a: int, b: int, c: int) -> bool:
+    """Whether `out` surely overlaps no input in a way that matters."""
+    end = out + call.out_extent
+    return (
+        (end <= a or a + call.a_extent <= out)
+        and (end <= b or b + call.b_extent <= out)
+        and (c == 0 or end <= c or c + call.c_extent <= out or (c == out and call.c_has_outs_layout))
+    )
+
+
+def _fused_is_apart(call: WarmProduct, library: libraries.Library, out: Any, at: int, asked: Request | None) -> bool:
+    """The same of the epilogue's arrays, which may be out itself where their loads stay before the stores."""
+    end = at + call.out_extent
+    for name, extent, may_be_out in call.apart:
+        array = asked.operands[name]  # type: ignore[union-attr]
+        address = library.address(array)
+        same = may_be_out and address == at and library.signature(array) == library.signature(out)
+        if not (end <= address or address + extent <= at or same):
+            return False
+    return True
+
+
+def remember(call: Call, result: Any, ran: Ran, asked: Request | None) -> None:
+    """Let later products of this kind take the warm path."""
+    operands = (call.a, *call.others)
+    library = libraries.learn(call.a.kind)
+    if library is None or call.product.problem.k == 0 or any(type(x.owner) not in library.types for x in operands):
+        return  # without k, launches take alpha for 0, whatever the next call's is
+    problem, views = call.product.problem, call.fusion.views if call.fusion is not None else ()
+    laid = problem.epilogue.operands if problem.epilogue is not None else ()
+    c, out = call.given_c, call.given_out
+    try:
+        key = _key(library, call.a.owner, call.others[0].owner, c, call.c is not None, out, tuple(call.options), asked)
+    except (AttributeError, RuntimeError, TypeError):
+        return
+    if key is None:
+        return
+    names = ("a", "b", "c", "out", WORK, *(fused_base(number) for number in range(len(views))))
+    calls.put(
+        key,
+        WarmProduct(
+            remembered(ran.ready, ran.ordinal, names, ("alpha", "beta")), call.shapes.result,
+            dense_strides(call.shapes.result), result.dtype, _extent(call.a), _extent(call.b), _extent(call.c),
+            _extent(call.out),
+            call.c is not None and same_view(replace(call.c, address=0), replace(call.out, address=0)),
+            tuple(None if view.dtype == INDEX else view.name for view in views),
+            tuple(
+                (view.name, _extent(view), operand.is_out)
+                for view, operand in zip(views, laid, strict=True)
+                if view.dtype != INDEX
+            ),
+        ),
+    )  # fmt: skip
+
+
+def _extent(operand: Operand | None) -> int:
+    low, high = byte_extent(operand) if operand is not None else (0, 0)
+    return high - low

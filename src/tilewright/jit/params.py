@@ -1,0 +1,89 @@
+"""The parameters of a kernel as a template: bytes, and the places in them where addresses and scalars go."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+WORK = "work"
+"""The base of the memory that a program borrows while it runs."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an address points: bytes from a base, which is an operand's name or WORK."""
+
+    base: str
+    offset: int = 0
+
+
+Address = Any
+"""An address as an integer, or a Place."""
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number of the call, by its name, which kernels take as a float32."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Template:
+    """A kernel's parameters but for what each call brings. Positions are in bytes."""
+
+    data: bytes
+    addresses: tuple[tuple[int, Place], ...] = ()
+    """Eight bytes each."""
+    scalars: tuple[tuple[int, str], ...] = ()
+    """A float32 each."""
+
+    def fill(self, bases: Mapping[str, int], scalars: Mapping[str, float]) -> bytes:
+        """The parameters with each base at its address."""
+        filled = bytearray(self.data)
+        for at, place in self.addresses:
+            _ADDRESS.pack_into(filled, at, bases[place.base] + place.offset)
+        for at, name in self.scalars:
+            _FLOAT.pack_into(filled, at, scalars[name])
+        return bytes(filled)
+
+    def __add__(self, other: Template) -> Template:
+        """The parameters of both, one after the other."""
+        start = len(self.data)
+        return Template(
+            self.data + other.data,
+            self.addresses + tuple((start + at, place) for at, place in other.addresses),
+            self.scalars + tuple((start + at, name) for at, name in other.scalars),
+        )
+
+
+_ADDRESS, _FLOAT = struct.Struct("<Q"), struct.Struct("<f")
+
+
+@lru_cache(maxsize=256)
+def _fields(layout: str) -> tuple[int, ...]:
+    """The position of each field of a little-endian struct layout, in bytes."""
+    found, at = [], 0
+    for count, code in re.findall(r"(\d*)([a-zA-Z])", layout):
+        size = struct.calcsize(f"<{code}")
+        for _ in range(int(count or 1)):
+            if code != "x":
+                found.append(at)
+            at += size
+    return tuple(found)
+
+
+def pack(layout: str, *values: Any) -> Template:
+    """The template of a struct layout ("<4Q12q3i2f4x"). A value may be a Place or a Scalar instead of a number."""
+    plain, addresses, scalars = [], [], []
+    for at, value in zip(_fields(layout), values, strict=True):
+        if isinstance(value, Place):
+            addresses.append((at, value))
+        elif isinstance(value, Scalar):
+            scalars.append((at, value.name))
+        plain.append(0 if isinstance(value, (Place, Scalar)) else value)
+    return Template(struct.pack(layout, *plain), tuple(addresses), tuple(scalars))

@@ -1,0 +1,128 @@
+"""What the warm path asks of an array library: torch and CuPy, each by its quickest calls.
+
+Everything here that is private to a library is looked up once. Where a name is gone, that library has no warm path:
+its calls take the full one, which asks by public names.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+Signature = tuple[Any, ...]
+
+
+class TorchArrays:
+    """torch.Tensor and torch.nn.Parameter on a GPU. Raises AttributeError where torch lacks a name."""
+
+    def __init__(self, torch: Any) -> None:
+        self.types: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
+        self.address: Callable[[Any], int] = torch.Tensor.data_ptr
+        self.stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
+        self.new = allocator(torch)
+        self._bump: Callable[[Any], None] = torch.autograd.graph.increment_version
+        self._byte = torch.uint8
+        self._device: Callable[[], int] = torch._C._cuda_getDevice
+        self._duals = torch.autograd.forward_ad
+        self._duals._current_level  # noqa: B018
+        self._grad = torch.is_grad_enabled
+
+    def is_plain(self, ordinal: int) -> bool:
+        """Whether results can be made on the GPU as it is current, and no operand has a tangent."""
+        return self._device() == ordinal and self._duals._current_level < 0
+
+    def pair(self, a: Any, b: Any) -> Signature:
+        """What decides how two arrays are read, in one flat tuple: half the time of two signatures."""
+        return (
+            a.shape, a.stride(), a.data_ptr() & 15, a.dtype, a.get_device(), a.is_neg(),
+            b.shape, b.stride(), b.data_ptr() & 15, b.dtype, b.get_device(), b.is_neg(),
+            (a.requires_grad or b.requires_grad) and self._grad(),
+        )  # fmt: skip
+
+    def signature(self, x: Any) -> Signature:
+        return (
+            x.shape, x.stride(), x.data_ptr() & 15, x.dtype, x.get_device(), x.requires_grad and self._grad(),
+            x.is_neg(),
+        )  # fmt: skip
+
+    def mark_written(self, x: Any) -> None:
+        """As arrays.written.mark_written."""
+        if not x.is_inference():
+            self._bump(x)
+
+    def scratch(self, nbytes: int) -> tuple[Any, int]:
+        """Memory of the library's pool, which keeps it apart until the stream has passed, and its address."""
+        held = self.new((nbytes,), (1,), self._byte)
+        return held, held.data_ptr()
+
+
+class CupyArrays:
+    """cupy.ndarray."""
+
+    def __init__(self, cupy: Any) -> None:
+        self.types: tuple[type, ...] = (cupy.ndarray,)
+        self._array, self._alloc = cupy.ndarray, cupy.cuda.alloc
+        self._device = cupy.cuda.runtime.getDevice
+        self._stream = cupy.cuda.get_current_stream
+
+    def address(self, x: Any) -> int:
+        return int(x.data.ptr)
+
+    def stream(self, ordinal: int) -> int:
+        return int(self._stream(ordinal).ptr)
+
+    def is_plain(self, ordinal: int) -> bool:
+        return bool(self._device() == ordinal)
+
+    def pair(self, a: Any, b: Any) -> Signature:
+        return (
+            a.shape, a.strides, a.data.ptr & 15, a.dtype.char, a.data.device_id,
+            b.shape, b.strides, b.data.ptr & 15, b.dtype.char, b.data.device_id,
+        )  # fmt: skip
+
+    def signature(self, x: Any) -> Signature:
+        return x.shape, x.strides, x.data.ptr & 15, x.dtype.char, x.data.device_id
+
+    def new(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Any:
+        return self._array(shape, dtype)
+
+    def mark_written(self, x: Any) -> None:
+        """CuPy keeps no versions."""
+
+    def scratch(self, nbytes: int) -> tuple[Any, int]:
+        held = self._alloc(nbytes)
+        return held, int(held.ptr)
+
+
+Library = TorchArrays | CupyArrays
+known: dict[type, Library] = {}
+"""The library of each type of array that a warm call may have."""
+
+
+def learn(kind: str) -> Library | None:
+    """The library of operands of a kind (arrays.view.Operand.kind); None where it has no warm path here."""
+    library = _library(kind)
+    for array in library.types if library is not None else ():
+        known[array] = library  # type: ignore[assignment]
+    return library
+
+
+@lru_cache(maxsize=8)
+def _library(kind: str) -> Library | None:
+    try:
+        if kind == "torch":
+            return TorchArrays(sys.modules["torch"])
+        return CupyArrays(sys.modules["cupy"]) if kind == "cupy" else None
+    except AttributeError:
+        return None
+
+
+def allocator(torch: Any) -> Any:
+    """What makes a new tensor on the current GPU from (shape, strides, dtype) at the least host time: what code that
+    torch.compile writes calls, half that of torch.empty_strided, itself half that of torch.empty. Torches without it
+    have the second."""
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    quick = getattr(guards, "_empty_strided_cuda", None)
+    return quick or (lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device="cuda"))

@@ -1,0 +1,121 @@
+"""Programs ready to run: their kernels compiled, on a GPU loaded and shaped. Found again without rendering a source."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..gpus import Arch
+from ..jit import CompiledKernel, Launch
+from ..jit.cache import ENVIRONMENT_VARIABLE
+from ..jit.launch import current_executor
+from .program import Program
+
+if TYPE_CHECKING:
+    from ..jit.device import Prepared
+
+
+class Ready:
+    """A program with its kernels."""
+
+    def __init__(self, program: Program, arch: Arch) -> None:
+        """Raises ConfigRejected and CompileError."""
+        self.program = program
+        self.runs = program.each_run()
+        self.kernels = tuple(stage.compile(arch) for stage in program.stages)
+        self._prepared: dict[int, tuple[tuple[Prepared, ...], ...]] = {}
+        """By GPU: for each run its stages. Runs of one shape share theirs."""
+
+    def launches(
+        self, bases: Mapping[str, int], scalars: Mapping[str, float]
+    ) -> Iterator[tuple[CompiledKernel, Launch]]:
+        """Each launch in order, its parameters filled in."""
+        for run in self.runs:
+            at = moved(bases, run.offsets)
+            for stage, shape, kernel in zip(self.program.stages, run.shapes, self.kernels, strict=True):
+                yield kernel, replace(shape, params=stage.params.fill(at, scalars))
+
+    def start(self, ordinal: int, stream: int, bases: Mapping[str, int], scalars: Mapping[str, float]) -> None:
+        """Launch on a GPU whose context is current."""
+        for run, steps in zip(self.runs, self.prepared(ordinal), strict=True):
+            at = moved(bases, run.offsets)
+            for stage, step in zip(self.program.stages, steps, strict=True):
+                step.launch(stage.params.fill(at, scalars), stream)
+
+    def prepared(self, ordinal: int) -> tuple[tuple[Prepared, ...], ...]:
+        """For each run its stages, loaded and shaped. The GPU's context must be current."""
+        found = self._prepared.get(ordinal)
+        if found is None:
+            from ..jit.device import Prepared
+
+            made = []
+            known: dict[tuple[Launch, ...], tuple[Prepared, ...]] = {}
+            for run in self.runs:
+                if run.shapes not in known:
+                    known[run.shapes] = tuple(
+                        Prepared(kernel, replace(shape, params=stage.params.data), ordinal)
+                        for stage, shape, kernel in zip(self.program.stages, run.shapes, self.kernels, strict=True)
+                    )
+                made.append(known[run.shapes])
+            found = self._prepared[ordinal] = tuple(made)
+        return found
+
+    def has_run(self, ordinal: int) -> bool:
+        return ordinal in self._prepared
+
+
+def moved(bases: Mapping[str, int], offsets: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+    """The bases of a run."""
+    if not offsets:
+        return bases
+    at = dict(bases)
+    for base, offset in offsets:
+        at[base] += offset
+    return at
+
+
+def most_kept() -> int:
+    """Programs kept ready, from TILEWRIGHT_PROGRAMS; 4096 by default."""
+    try:
+        return max(1, int(os.environ.get("TILEWRIGHT_PROGRAMS", "4096")))
+    except ValueError:
+        return 4096
+
+
+_kept: OrderedDict[tuple[int, str, bool, str], Ready] = OrderedDict()
+"""By the program's identity (which holds while it is kept here), the target, whether PTX is enough, the cache."""
+_lock = threading.Lock()
+
+
+def _key(program: Program, arch: Arch) -> tuple[int, str, bool, str]:
+    executor = current_executor()
+    return id(program), arch.name, executor is not None and executor.runs_ptx, os.environ.get(ENVIRONMENT_VARIABLE, "")
+
+
+def ready(program: Program, arch: Arch) -> Ready:
+    """The program with its kernels compiled. Raises ConfigRejected and CompileError."""
+    key = _key(program, arch)
+    with _lock:
+        found = _kept.get(key)
+        if found is not None and found.program is program:
+            _kept.move_to_end(key)
+            return found
+    made = Ready(program, arch)
+    with _lock:
+        found = _kept.setdefault(key, made)
+        if found.program is not program:  # the identity of one that is gone
+            found = _kept[key] = made
+        while len(_kept) > most_kept():
+            _kept.popitem(last=False)
+    return found
+
+
+def has_run(program: Program, arch: Arch, ordinal: int) -> bool:
+    """Whether a GPU has run the program: its kernels are compiled and loaded."""
+    with _lock:
+        known = _kept.get(_key(program, arch))
+    return known is not None and known.program is program and known.has_run(ordinal)
