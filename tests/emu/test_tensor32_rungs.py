@@ -187,10 +187,10 @@ def test_fp32x3_takes_infinities_and_nan_as_a_chain_in_fp32_does(rung):
 
 @pytest.mark.parametrize("rung", FP32X3, ids=str)
 @pytest.mark.parametrize("k", [1, 5, 16])
-def test_fp32x3_errs_less_than_a_rounding_of_each_product(rung, k):
-    """What the six products leave away is less than fp32 would lose by rounding each product."""
+def test_fp32x3_errs_less_than_a_cut_and_a_rounding_of_each_product(rung, k):
+    """What the six products omit is less than half a rounding; tensor cores cut a sum, which counts twice."""
     a, b = normal(17, k)
-    assert Exact.of(a, b).errors(run_on(rung, a, b)).share < 1.5
+    assert Exact.of(a, b).errors(run_on(rung, a, b)).share < 2.5
 
 
 @pytest.mark.parametrize("rung", FP32X3, ids=str)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tensor_oracle import oracle_matrix
 
 from tilewright import emu
+from tilewright.emu.isa.tensor_sum import Rule
 from tilewright.errors import EmulatorFault, PtxError
 
 HEAD = ".version 8.0\n.target sm_90a\n.address_size 64\n"
@@ -104,9 +106,11 @@ def around(body: str, inputs: int, outputs: int, shared: int = 0, prologue: str 
     return "\n".join([*lines, "ret;", "}"])
 
 
-def run(ptx: str, given: np.ndarray, outputs: int, threads: int = 32) -> tuple[np.ndarray, emu.Counters]:
+def run(
+    ptx: str, given: np.ndarray, outputs: int, threads: int = 32, gpu: str = "H200"
+) -> tuple[np.ndarray, emu.Counters]:
     out = np.full((outputs, 32), 0xDEADBEEF, np.uint32)
-    done = emu.emulate(ptx, "k", 1, threads, [np.ascontiguousarray(given), out])
+    done = emu.emulate(ptx, "k", 1, threads, [np.ascontiguousarray(given), out], gpu=gpu)
     return done.arrays[1].reshape(outputs, 32), done.counters
 
 
@@ -116,7 +120,9 @@ MMA = [
 ]  # fmt: skip
 
 
-def mma(a: np.ndarray, b: np.ndarray, c: np.ndarray, kind: str, c_kind: str) -> tuple[np.ndarray, emu.Counters]:
+def mma(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, kind: str, c_kind: str, gpu: str = "H200"
+) -> tuple[np.ndarray, emu.Counters]:
     given = [a_registers(a, kind), b_registers(b, kind), c_registers(c, c_kind)]
     counts = [len(part) for part in given]
     outputs = counts[2]
@@ -124,7 +130,7 @@ def mma(a: np.ndarray, b: np.ndarray, c: np.ndarray, kind: str, c_kind: str) -> 
         f"mma.sync.aligned.m16n8k{a.shape[1]}.row.col.{c_kind}.{kind}.{kind}.{c_kind} {braces(100, outputs)}, "
         f"{braces(0, counts[0])}, {braces(counts[0], counts[1])}, {braces(counts[0] + counts[1], counts[2])};"
     )
-    registers, counters = run(around(body, sum(counts), outputs), np.concatenate(given), outputs)
+    registers, counters = run(around(body, sum(counts), outputs), np.concatenate(given), outputs, gpu=gpu)
     return d_matrix(registers, c_kind), counters
 
 
@@ -153,14 +159,15 @@ def test_mma_may_overwrite_its_own_accumulator():
     np.testing.assert_array_equal(d_matrix(registers, "f32"), 2 * (a @ b) + c)
 
 
-def test_mma_rounds_the_exact_sum_once():
-    """Small terms that hardware's shorter sum may lose are all there before the one rounding."""
+@pytest.mark.parametrize(("gpu", "rule"), [("H200", Rule(25, 16)), ("A100", Rule(24, 8))])
+def test_mma_sums_with_the_bits_of_the_architecture(gpu, rule):
     rng = np.random.default_rng(6)
     a = (rng.standard_normal((16, 16)) * 2.0 ** rng.integers(-12, 12, (16, 16))).astype(np.float16).astype(np.float32)
     b = rng.standard_normal((16, 8)).astype(np.float16).astype(np.float32)
     c = rng.standard_normal((16, 8)).astype(np.float32)
-    out, _ = mma(a, b, c, "f16", "f32")
-    np.testing.assert_array_equal(out, (a.astype(np.float64) @ b.astype(np.float64) + c).astype(np.float32))
+    out, _ = mma(a, b, c, "f16", "f32", gpu)
+    expected = oracle_matrix(bits_of(a, "f16"), bits_of(b, "f16"), c.view(np.uint32), "f16", rule)
+    np.testing.assert_array_equal(out, expected.view(np.float32))
 
 
 def test_mma_gives_infinities_and_the_canonical_nan():
@@ -188,8 +195,12 @@ def test_tf32_ignores_the_low_thirteen_bits():
     rng = np.random.default_rng(7)
     a, b, c = (rng.standard_normal(shape).astype(np.float32) for shape in ((16, 8), (8, 8), (16, 8)))
     out, _ = mma(a, b, c, "tf32", "f32")
-    cut_a, cut_b = ((x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64) for x in (a, b))
-    np.testing.assert_array_equal(out, (cut_a @ cut_b + c).astype(np.float32))
+    cut_a, cut_b = ((x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32) for x in (a, b))
+    again, _ = mma(cut_a, cut_b, c, "tf32", "f32")
+    np.testing.assert_array_equal(out, again)
+    np.testing.assert_allclose(out, cut_a.astype(np.float64) @ cut_b + c, rtol=0, atol=2e-6)
+    expected = oracle_matrix(a.view(np.uint32), b.view(np.uint32), c.view(np.uint32), "tf32", Rule(25, 8))
+    np.testing.assert_array_equal(out, expected.view(np.float32))
 
 
 def test_mma_under_a_condition_of_some_lanes_is_reported():

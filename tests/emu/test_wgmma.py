@@ -11,22 +11,24 @@ from tilewright import emu
 from tilewright.errors import UnknownInstruction
 
 FULL = (8, 24, 64, 256)
-SIZE = {"bf16": 2, "f16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1}
+SIZE = {"bf16": 2, "f16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
+TYPE = {"f32": "float", "f16": "u32", "s32": "int"}
+"""What holds D in CUDA C++."""
 
 
 def product(n: int, kinds: str, tail: str, source: str = "memory") -> str:
     """The statement d += a b in CUDA C++: d, a, b and int `adds` are in scope."""
-    wide = kinds.startswith("f32")
-    count = n // 2 if wide else n // 4
+    count = n // 4 if kinds.startswith("f16") else n // 2
     held = 4 if source == "registers" else 1
     d = ", ".join(f"%{i}" for i in range(count))
     a = "{" + ", ".join(f"%{count + i}" for i in range(4)) + "}" if held == 4 else f"%{count}"
     k = 32 // SIZE[kinds.split(".")[1]]
-    outs = ", ".join(f'"+{"f" if wide else "r"}"(d[{i}])' for i in range(count))
+    outs = ", ".join(f'"+{"f" if kinds.startswith("f32") else "r"}"(d[{i}])' for i in range(count))
     ins = ", ".join(f'"r"(a[{i}])' for i in range(4)) if held == 4 else '"l"(a)'
     return (
         f'asm volatile("{{.reg .pred p; setp.ne.b32 p, %{count + held + 1}, 0; wgmma.mma_async.sync.aligned.m64n{n}k{k}'
-        f'.{kinds} {{{d}}}, {a}, %{count + held}, p, {tail};}}" : {outs} : {ins}, "l"(b), "r"(adds) : "memory");'
+        f'.{kinds} {{{d}}}, {a}, %{count + held}, p{tail and ", " + tail};}}" '
+        f': {outs} : {ins}, "l"(b), "r"(adds) : "memory");'
     )
 
 
@@ -44,8 +46,7 @@ __device__ void fill(const u32 *image, int words) {
 
 
 def variant(number: int, n: int, kinds: str, tail: str, source: str = "memory") -> str:
-    wide = kinds.startswith("f32")
-    count = n // 2 if wide else n // 4
+    count = n // 4 if kinds.startswith("f16") else n // 2
     a = (
         "u32 a[4] = {given[0], given[1], given[2], given[3]};"
         if source == "registers"
@@ -53,7 +54,7 @@ def variant(number: int, n: int, kinds: str, tail: str, source: str = "memory") 
     )
     return f"""
     if (which == {number}) {{
-        {"float" if wide else "u32"} d[{count}];
+        {TYPE[kinds.split(".")[0]]} d[{count}];
         for (int i = 0; i < {count}; ++i) d[i] = start[threadIdx.x * {count} + i];
         ORDER("wgmma.fence.sync.aligned;");
 #pragma unroll 1
@@ -83,6 +84,7 @@ F32 += [(8, "f32.f16.f16", tail) for tail in ("-1, 1, 0, 0", "1, -1, 0, 0", "-1,
 F32 += [(16, "f32.tf32.tf32", "1, 1"), (8, "f32.e4m3.e5m2", "1, 1")]
 F32 += [(24, "f32.bf16.bf16", "1, 1, 0", "registers"), (16, "f32.tf32.tf32", "1, 1", "registers")]
 F32 += [(8, "f32.e4m3.e5m2", "1, 1", "registers")]
+S32 = [(8, "s32.s8.u8", ""), (48, "s32.u8.s8", ""), (24, "s32.s8.s8", "", "registers")]
 F16 = [(24, "f16.f16.f16", "1, 1, 0, 0"), (8, "f16.f16.f16", "1, -1, 1", "registers")]
 
 
@@ -126,6 +128,8 @@ def bits_of(values: np.ndarray, kind: str) -> np.ndarray:
         return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     if kind == "f16":
         return values.astype(np.float16).view(np.uint16)
+    if kind in ("s8", "u8"):
+        return values.astype(np.int16).astype(np.uint8)
     if kind == "e5m2":
         return (values.astype(np.float16).view(np.uint16) >> 8).astype(np.uint8)
     table = np.array([(1 + f / 8) * 2.0 ** (e - 7) if e else f / 512 for e in range(16) for f in range(8)][:127])
@@ -136,6 +140,8 @@ def bits_of(values: np.ndarray, kind: str) -> np.ndarray:
 
 def numbers(rng: np.random.Generator, kind: str, *shape: int) -> np.ndarray:
     """Different everywhere, exact in the type."""
+    if kind in ("s8", "u8"):
+        return rng.integers(*((-128, 128) if kind == "s8" else (0, 256)), shape).astype(float)
     limit = {"e5m2": 4, "e4m3": 8}.get(kind, 100)
     return rng.integers(-limit, limit + 1, shape) / (8.0 if kind[0] == "e" else 64.0)
 
@@ -155,11 +161,13 @@ def run(
     n, kinds, tail, *source = variants[which]
     rng = np.random.default_rng(which)
     d_kind, a_kind, b_kind = kinds.split(".")
-    number = np.float32 if d_kind == "f32" else np.uint32
-    flags = [int(flag) for flag in tail.split(", ")]
+    number = {"f32": np.float32, "s32": np.int32}.get(d_kind, np.uint32)
+    flags = [int(flag) for flag in tail.split(", ")] if tail else [1, 1]
     majors = flags[2:] if len(flags) == 4 else [0, *flags[2:]] if len(flags) == 3 else [0, 0]
     k = 32 // SIZE[a_kind] * steps
     a, b, c = numbers(rng, a_kind, 64, k), numbers(rng, b_kind, n, k), numbers(rng, "f16", 64, n)
+    if d_kind == "s32":
+        c = np.where(c > 0, 2.0**31 - 1, -(2.0**31))
     change(a, b, c)
     a_data, *a_offsets, a_step = image_of(bits_of(a, a_kind), rows[0], bool(majors[0]))
     b_data, *b_offsets, b_step = image_of(bits_of(b, b_kind), rows[1], bool(majors[1]))
@@ -172,15 +180,15 @@ def run(
         row, col = 16 * (thread // 32) + 8 * (r % 2) + thread % 32 // 4, 4 * e * (r // 2) + e * (thread % 4) + part
         held = np.ascontiguousarray(bits_of(a, a_kind)[row, col]).view(np.uint32)[..., 0]
     start = c[places(n)]
-    start = start.astype(np.float32) if d_kind == "f32" else start.astype(np.float16).view(np.uint32)
+    start = start.astype(np.float16).view(np.uint32) if d_kind == "f16" else start.astype(number)
     result = emu.emulate(
-        kernel(variants, "float" if d_kind == "f32" else "u32"), "k", 1, 128,
+        kernel(variants, TYPE[d_kind]), "k", 1, 128,
         [np.concatenate([image, held.reshape(-1)]), len(image), descriptor(0, *a_offsets, rows[0]),
          descriptor(b_at, *b_offsets, rows[1]), a_step >> 4, b_step >> 4, steps, keep, start.reshape(-1),
-         np.full(start.size, np.nan if d_kind == "f32" else 0x7E007E00, number), which],
+         np.full(start.size, np.nan if d_kind == "f32" else 0x7E007E00).astype(number), which],
         shared_bytes=image.nbytes,
     )  # fmt: skip
-    got = result.arrays[2].view(np.float32 if d_kind == "f32" else np.float16).reshape(128, n // 8, 2, 2)
+    got = result.arrays[2].view(np.float16 if d_kind == "f16" else number).reshape(128, n // 8, 2, 2)
     d = np.full((64, n), np.nan)
     d[places(n)] = got
     sign = flags[0] * flags[1]
@@ -228,19 +236,34 @@ def test_nan_and_infinity_are_those_of_the_products():
     assert not np.isfinite(d[3]).any()
 
 
-def test_a_products_sum_is_rounded_once():
+@pytest.mark.parametrize("which", range(len(S32)))
+def test_integers_add_up_modulo_2_to_the_32(which):
+    d, expected = run(S32, which)
+    assert np.array_equal(d, (expected + 2.0**31) % 2.0**32 - 2.0**31)
+    assert np.abs(expected).max() > 2.0**31
+
+
+def test_a_products_sum_is_cut_not_rounded():
     def change(a, b, c):
         a[:], b[:], c[:] = 0, 0, 2.0**24
-        a[:, 0], b[:, 0], a[:, 1], b[:, 1] = 1, 1, 2.0**-8, 2.0**-8  # 2^24 + 1 would be a tie to 2^24, and then stay
+        a[:, 0], b[:, 0] = 1, 3  # 2^24 + 3 would round to 2^24 + 4
 
     d, _ = run(F32, 0, change=change)
     assert (d == 2.0**24 + 2).all()
 
 
+def test_fp8_keeps_13_bits_of_a_sum():
+    def change(a, b, c):
+        a[:], b[:], c[:] = 0, 0, 0
+        a[:, 0], b[:, 0], a[:, 1], b[:, 1] = 8, 1, 2.0**-3, 2.0**-8  # 8 + 2^-11 has one bit too many
+
+    d, _ = run([(8, "f32.e4m3.e4m3", "1, 1")], 0, change=change)
+    assert (d == 8).all()
+
+
 def test_forms_beyond_are_refused_by_name():
-    text = product(8, "f32.f16.f16", "1, 1").replace("k16.f32.f16.f16", "k32.s32.s8.s8").replace(", 1, 1;", ";")
-    text = (
-        PRELUDE + 'extern "C" __global__ void k(u64 a, u64 b, int adds) { int d[4]; ' + text.replace("+f", "+r") + "}"
-    )
-    with pytest.raises(UnknownInstruction, match=r"wgmma\.mma_async\.sync\.aligned\.m64n8k32\.s32\.s8\.s8"):
+    text = product(8, "f32.f16.f16", "1, 1, 0, 0").replace("mma_async.sync", "mma_async.sp.sync").replace("k16", "k32")
+    text = PRELUDE + 'extern "C" __global__ void k(u64 a, u64 b, int adds) { float d[4]; ' + text + "}"
+    text = text.replace("%5, p,", "%5, %6, 0, p,")
+    with pytest.raises(UnknownInstruction, match=r"wgmma\.mma_async\.sp\.sync\.aligned\.m64n8k32\.f32\.f16\.f16"):
         emu.emulate(text, "k", 1, 128, [0, 0, 0])

@@ -1,9 +1,5 @@
-"""mma.sync: products of small matrices by a warp, in fp16, bf16 and tf32.
-
-Products are exact and summed in float64 together with C; the sum is rounded once, to nearest. Hardware adds the same
-exact products with fewer bits behind the largest one and cuts instead of rounding, so the last bits of fp32 results
-differ: by at most about 2 ulp of the largest product or of C for each 8 products added (measured: tests/gpu). A NaN
-comes out as 0x7fffffff (fp16: 0x7fff).
+"""mma.sync: products of small matrices by a warp, with the bits that tensor_sum.py says. A NaN is 0x7fffffff (fp16:
+0x7fff).
 """
 
 from __future__ import annotations
@@ -13,12 +9,20 @@ from collections.abc import Callable
 import numpy as np
 
 from ..machine import Machine
-from ..ptx import Instruction, Operand, Vector
-from .convert import bf16_to_f32
-from .float16 import narrow
-from .float32 import NAN
-from .fragments import Fragment, a_fragment, b_fragment, d_fragment
+from ..ptx import Instruction, Operand, Register, Vector
+from . import fragments
 from .registry import Step, executes
+from .tensor_sum import (
+    Factors,
+    multiply_add,
+    multiply_add_doubles,
+    multiply_add_integers,
+    multiply_add_quads,
+    rule_for,
+)
+
+SIZE = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1, "f64": 8, "f32": 4, "s32": 4}
+"""Bytes of an element."""
 
 
 def registers(operand: Operand) -> tuple[Operand, ...]:
@@ -74,104 +78,189 @@ def write_registers(
     return write
 
 
-def values_of(words: np.ndarray, kind: str) -> np.ndarray:
-    """uint32 [warps, registers, 32] -> the elements as float64 [warps, registers, 32, parts]."""
-    if kind == "tf32":  # the low 13 bits do not take part
-        return (words & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)[..., None]
-    halves = words[..., None].view(np.uint16)
-    return (bf16_to_f32(halves) if kind == "bf16" else halves.view(np.float16)).astype(np.float64)
-
-
-class Operand16Or32:
-    """Reads A or B of a product as matrices."""
+class Held:
+    """The registers of one operand, for all lanes of the warps that run."""
 
     def __init__(
-        self, machine: Machine, instruction: Instruction, operand: Operand, fragment: Fragment, kind: str
-    ) -> None:
+        self, machine: Machine, instruction: Instruction, operand: Operand, count: int, width: int,
+        repeats: bool = False,
+    ) -> None:  # fmt: skip
+        """repeats: more registers may be given, which hold the same again."""
         given = registers(operand)
-        repeats = len(given) % fragment.registers == 0
-        machine.expect(instruction, bool(given) and repeats, f"needs {fragment.registers} registers of an operand")
-        self.read = read_registers(machine, instruction, given[: fragment.registers], "b32")
-        self.fragment, self.kind = fragment, kind
+        fits = len(given) == count or (repeats and bool(given) and len(given) % count == 0)
+        machine.expect(instruction, fits, f"needs {count} registers of an operand, not {len(given)}")
+        for item in given[:count]:
+            machine.expect(
+                instruction, isinstance(item, Register) and item.width == width, f"takes registers of {8 * width} bits"
+            )
+        self.machine = machine
+        self.rows = np.array([machine.program.rows[item] for item in given[:count]])  # type: ignore[index]
+        self.bank = machine.banks[width]
 
-    def matrix(self) -> np.ndarray:
-        """float64 [warps, rows, cols]."""
-        return self.fragment.matrix(values_of(self.read(), self.kind))
+    def read(self, lanes: np.ndarray | None) -> np.ndarray:
+        """[registers, lanes]."""
+        return self.bank[self.rows] if lanes is None else self.bank[np.ix_(self.rows, lanes)]
+
+    def write(self, values: np.ndarray, lanes: np.ndarray | None) -> None:
+        """[registers, lanes], to those that are active."""
+        if lanes is None:
+            self.bank[self.rows] = values
+            return
+        mask = self.machine.mask
+        assert mask is not None
+        active = mask[lanes]
+        if not active.all():  # a torn warp, reported
+            lanes, values = lanes[active], values[:, active]
+        self.bank[np.ix_(self.rows, lanes)] = values
 
 
-class Accumulator:
-    """Reads C, or writes D."""
+def warps_here(machine: Machine, instruction: Instruction) -> np.ndarray | None:
+    """All lanes of the warps with an active lane; None if that is every lane. Complains of torn warps."""
+    if machine.mask is None:
+        return None
+    whole_warps(machine, instruction)
+    warps = np.flatnonzero(machine.mask.reshape(-1, 32).any(axis=1))
+    return (warps[:, None] * 32 + fragments.LANE).reshape(-1)
 
-    def __init__(
-        self, machine: Machine, instruction: Instruction, operand: Operand, m: int, n: int, kind: str, write: bool
-    ) -> None:
-        self.kind = kind
-        self.fragment = d_fragment(m, n, 32 if kind == "f32" else 16)
-        given = registers(operand)
-        machine.expect(
-            instruction, len(given) == self.fragment.registers, f"needs {self.fragment.registers} accumulator registers"
-        )
-        if write:
-            self._write = write_registers(machine, instruction, given, "b32")
-        else:
-            self._read = read_registers(machine, instruction, given, "b32")
 
-    def matrix(self) -> np.ndarray:
-        """float64 [warps, m, n]."""
-        words = self._read()
-        if self.kind == "f32":
-            return self.fragment.matrix(words.view(np.float32)).astype(np.float64)
-        return self.fragment.matrix(values_of(words, "f16"))
+Arithmetic = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""(A [k, ...], B [k, ...], C [...]), all of them bits -> D's bits."""
 
-    def put(self, sums: np.ndarray) -> None:
-        """Round float64 [warps, m, n] and keep it."""
-        if self.kind == "f32":
-            rounded = sums.astype(np.float32)
-            bits = np.where(np.isnan(rounded), NAN, rounded.view(np.uint32))
-            self._write(self.fragment.split(bits)[..., 0])
-        else:
-            halves = np.ascontiguousarray(self.fragment.split(narrow(sums, "f16")))
-            self._write(halves.view(np.uint32)[..., 0])
+
+def arithmetic(
+    machine: Machine,
+    instruction: Instruction,
+    unit: str,
+    kinds: tuple[str, str, str, str],
+    saturate: bool,
+    negative: bool = False,
+) -> Arithmetic:
+    """How D, of kinds[0], is made of A and B, of kinds[1] and [2], and of C; `negative`: of -A. Refuses what the
+    architecture does not have.
+    """
+    d_kind, a_kind, b_kind, c_kind = kinds
+    if d_kind == "s32":
+        signs = [np.int8 if kind == "s8" else np.uint8 for kind in (a_kind, b_kind)]
+
+        def whole(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+            left, right = (x.view(sign).astype(np.int32) for x, sign in zip((a, b), signs, strict=True))
+            return multiply_add_integers(left, right, c.view(np.int32), saturate).view(np.uint32)
+
+        return whole
+    if d_kind == "f64":
+        return lambda a, b, c: multiply_add_doubles(*(x.view(np.float64) for x in (a, b, c))).view(np.uint64)
+    found = rule_for(unit, a_kind, machine.gpu.arch.compute_capability)
+    if found is None:
+        raise machine.refusal(instruction, f"does not exist on {machine.gpu.arch}")
+    rule = found
+
+    def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+        if c_kind == "f16" != d_kind:
+            c = c.view(np.float16).astype(np.float32).view(np.uint32)
+        left = Factors.of(a, a_kind)
+        sums = multiply_add(left.negated() if negative else left, Factors.of(b, b_kind), c, rule)
+        if d_kind == "f16" != c_kind:
+            values = sums.view(np.float32)
+            return np.where(np.isnan(values), np.uint16(0x7FFF), values.astype(np.float16).view(np.uint16))
+        return sums
+
+    return fused
 
 
 def product(
-    machine: Machine, instruction: Instruction, shape: tuple[int, int, int], types: tuple[str, str, str]
+    machine: Machine,
+    instruction: Instruction,
+    unit: str,
+    shape: tuple[int, int, int],
+    kinds: tuple[str, str, str, str],
+    saturate: bool = False,
 ) -> Step:
-    """D = A B + C of m x n x k; `types`: of A and B, of C, of D."""
+    """D = A B + C of m x n x k; `kinds`: of D, A, B and C. `unit`: whose rule, as tensor_sum.RULES has it."""
     m, n, k = shape
-    kind, c_kind, d_kind = types
-    bits = 32 if kind == "tf32" else 16
-    d, a, b, c = instruction.operands
-    left = Operand16Or32(machine, instruction, a, a_fragment(m, k, bits), kind)
-    right = Operand16Or32(machine, instruction, b, b_fragment(k, n, bits), kind)
-    start = Accumulator(machine, instruction, c, m, n, c_kind, write=False)
-    result = Accumulator(machine, instruction, d, m, n, d_kind, write=True)
+    d_size, a_size, b_size, c_size = (SIZE[kind] for kind in kinds)
+    operands = instruction.operands
+    machine.expect(instruction, len(operands) == 4, "needs 4 operands")
+
+    def held(operand: Operand, elements: int, size: int) -> Held:
+        width = max(size, 4)
+        return Held(machine, instruction, operand, elements * size // (32 * width), width, unit == "wmma")
+
+    d, a = held(operands[0], m * n, d_size), held(operands[1], m * k, a_size)
+    b, c = held(operands[2], k * n, b_size), held(operands[3], m * n, c_size)
+    compute = arithmetic(machine, instruction, unit, kinds, saturate)
 
     def step() -> None:
-        whole_warps(machine, instruction)
-        with np.errstate(invalid="ignore", over="ignore"):
-            result.put(np.matmul(left.matrix(), right.matrix()) + start.matrix())
+        lanes = warps_here(machine, instruction)
+        left = fragments.a_matrix(a.read(lanes), m, a_size)
+        right = fragments.b_matrix(b.read(lanes), n, b_size)
+        sums = compute(left, right, fragments.d_matrix(c.read(lanes), m, n, c_size))
+        d.write(fragments.d_registers(sums), lanes)
 
     return step
 
 
-_SHAPES = {"m16n8k4": (16, 8, 4), "m16n8k8": (16, 8, 8), "m16n8k16": (16, 8, 16)}
+def sizes(shape: str) -> tuple[int, int, int]:
+    """ "m16n8k16" -> (16, 8, 16)."""
+    m, _, rest = shape[1:].partition("n")
+    n, _, k = rest.partition("k")
+    return int(m), int(n), int(k)
 
 
-def _register(shape: str, kinds: str) -> None:
-    m, n, k = _SHAPES[shape]
-
-    @executes(
-        f"mma.sync.aligned.{shape}.row.col.{kinds}", kind="tensor", flops=("hmma", 2 * m * n * k // 32),
-    )  # fmt: skip
-    def multiply(machine: Machine, instruction: Instruction) -> Step:
-        d_kind, kind, other, c_kind = instruction.opcode.split(".")[-4:]
-        machine.expect(instruction, kind == other, "multiplies unequal types")
-        return product(machine, instruction, (m, n, k), (kind, c_kind, d_kind))
+def operations(fields: dict[str, str]) -> tuple[str, int]:
+    """The pipe and the operations a thread of a form with the fields shape and d."""
+    m, n, k = sizes(fields["shape"])
+    return {"s32": "imma", "f64": "dmma"}.get(fields["d"], "hmma"), 2 * m * n * k // 32
 
 
-for _shape in ("m16n8k8", "m16n8k16"):
-    for _kinds in ("f32.bf16.bf16.f32", "f32.f16.f16.f32", "f16.f16.f16.f16"):
-        _register(_shape, _kinds)
-for _shape in ("m16n8k4", "m16n8k8"):
-    _register(_shape, "f32.tf32.tf32.f32")
+_FP8 = "e4m3|e5m2"
+
+
+@executes(
+    "mma.sync.aligned.{shape:m16n8k8|m16n8k16}.row.col.{d:f32}.{a:bf16}.{b:bf16}.{c:f32}",
+    "mma.sync.aligned.{shape:m16n8k8|m16n8k16}.row.col.{d:f32}.{a:f16}.{b:f16}.{c:f32}",
+    "mma.sync.aligned.{shape:m16n8k8|m16n8k16}.row.col.{d:f16}.{a:f16}.{b:f16}.{c:f16}",
+    "mma.sync.aligned.{shape:m16n8k4|m16n8k8}.row.col.{d:f32}.{a:tf32}.{b:tf32}.{c:f32}",
+    f"mma.sync.aligned.{{shape:m16n8k16|m16n8k32}}.row.col.{{d:f32}}.{{a:{_FP8}}}.{{b:{_FP8}}}.{{c:f32}}",
+    f"mma.sync.aligned.{{shape:m16n8k16|m16n8k32}}.row.col.{{d:f16}}.{{a:{_FP8}}}.{{b:{_FP8}}}.{{c:f16}}",
+    "mma.sync.aligned.{shape:m8n8k16|m16n8k16|m16n8k32}.row.col{saturate:.satfinite|}.{d:s32}.{a:s8|u8}.{b:s8|u8}.{c:s32}",
+    "mma.sync.aligned.{shape:m8n8k4|m16n8k4|m16n8k8|m16n8k16}.row.col{.rn|}.{d:f64}.{a:f64}.{b:f64}.{c:f64}",
+    kind="tensor",
+    flops=operations,
+)
+def multiply(machine: Machine, instruction: Instruction) -> Step:
+    """D = A B + C."""
+    fields = instruction.fields
+    shape = sizes(fields["shape"])
+    late = fields["d"] == "f64" and fields["shape"] != "m8n8k4" and machine.gpu.arch.compute_capability < (9, 0)
+    machine.expect(instruction, not late, f"does not exist on {machine.gpu.arch}")
+    kinds = (fields["d"], fields["a"], fields["b"], fields["c"])
+    return product(machine, instruction, "mma", shape, kinds, bool(fields.get("saturate")))
+
+
+@executes(
+    "mma.sync.aligned.m8n8k4.{a:row|col}.{b:row|col}.{d:f32}.f16.f16.f32",
+    "mma.sync.aligned.m8n8k4.{a:row|col}.{b:row|col}.{d:f16}.f16.f16.f16",
+    kind="tensor",
+    flops=("hmma", 2 * 4 * 8 * 8 * 4 // 32),
+)
+def multiply_quads(machine: Machine, instruction: Instruction) -> Step:
+    """Four products of 8 x 8 x 4, each by eight lanes of the warp."""
+    fields = instruction.fields
+    count = 8 if fields["d"] == "f32" else 4
+    machine.expect(instruction, len(instruction.operands) == 4, "needs 4 operands")
+    d, a, b, c = (
+        Held(machine, instruction, operand, registers, 4)
+        for operand, registers in zip(instruction.operands, (count, 2, 2, count), strict=True)
+    )
+
+    def values(words: np.ndarray, inner: bool) -> np.ndarray:
+        return fragments.quad_factor(words, inner).view(np.float16).astype(np.float32)
+
+    def step() -> None:
+        lanes = warps_here(machine, instruction)
+        left = values(a.read(lanes), fields["a"] == "row")[:, :, None]
+        right = values(b.read(lanes), fields["b"] == "col")[:, None]
+        sums = multiply_add_quads(left, right, fragments.quad_matrix(c.read(lanes)))
+        d.write(fragments.quad_registers(sums), lanes)
+
+    return step

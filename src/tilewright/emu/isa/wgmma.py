@@ -3,20 +3,15 @@
 D is 64 x n, in accumulators as those of m16n8 (fragments.py): warp w holds rows 16 w to 16 w + 15 and of them, with
 g = lane / 4 and t = lane % 4, of each 8 columns j
 
-    f32    registers 4 j + 2 h + p    (16 w + 8 h + g, 8 j + 2 t + p)
-    f16    registers 2 j + h          the same, p = 0 in the low half
+    32 bits    registers 4 j + 2 h + p    (16 w + 8 h + g, 8 j + 2 t + p)
+    f16        registers 2 j + h          the same, p = 0 in the low half
 
 A in registers is a warp's 16 rows: register 2 q + h holds e elements from (16 w + 8 h + g, 4 e q + e t) on.
 
-Numbers are as in mma.py: exact products of one instruction and the accumulator are summed in float64 and rounded once.
-How far hardware's cut is from that was measured for mma.sync, whose bits wgmma gives for bf16 and fp16 (tests/gpu); for
-its other types it is to be measured (fp8 forms are known to keep fewer bits). Operands' reads are no requests of the
-load unit: none are counted.
+The bits are those of tensor_sum.py. Operands' reads are no requests of the load unit: none are counted.
 """
 
 from __future__ import annotations
-
-from functools import lru_cache
 
 import numpy as np
 
@@ -26,41 +21,17 @@ from ..in_flight import given_to
 from ..machine import Machine
 from ..products import A
 from ..ptx import Immediate, Instruction, Operand, Register, Vector
-from .convert import bf16_to_f32
-from .float16 import narrow
-from .float32 import NAN
+from .mma import SIZE, arithmetic
 from .registry import Step, executes
+from .tensor_sum import FP8
 from .warpgroup import whole_warpgroups
 
-SIZE = {"bf16": 2, "f16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1}
 REMEMBERED = 16
 """Sets of descriptors kept at one operand."""
 
 
-@lru_cache(maxsize=8)
-def _table(kind: str) -> np.ndarray:
-    """The value of every bit pattern of a type of 8 or 16 bits, float64."""
-    if kind == "e5m2":  # the upper half of an fp16
-        return (np.arange(256, dtype=np.uint16) << 8).view(np.float16).astype(np.float64)
-    if kind == "e4m3":
-        bits = np.arange(256)
-        exponent, fraction = bits >> 3 & 15, bits & 7
-        value = np.where(exponent == 0, fraction / 8 * 2.0**-6, (1 + fraction / 8) * 2.0 ** (exponent - 7))
-        value = np.where(bits & 127 == 127, np.nan, value)
-        return np.where(bits & 128, -value, value)
-    words = np.arange(1 << 16, dtype=np.uint16)
-    return (bf16_to_f32(words) if kind == "bf16" else words.view(np.float16)).astype(np.float64)
-
-
-def decoded(words: np.ndarray, kind: str) -> np.ndarray:
-    """Unsigned integers of the type's width -> float64, of the same shape."""
-    if kind == "tf32":  # the low 13 bits do not take part
-        return (words & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
-    return _table(kind).take(words)
-
-
 class Team:
-    """The warpgroups that run an instruction. Matrices of them are stacked as [outer, inner, rows, columns]: blocks and
+    """The warpgroups that run an instruction. Their matrices are stacked as [outer, inner, rows, columns]: blocks and
     their warpgroups when all run, else warpgroups and 1.
     """
 
@@ -112,8 +83,8 @@ class InShared:
         self.bits = machine.source(instruction, operand, "u64")
         self._known: dict[bytes, SharedPattern | None] = {}
 
-    def values(self, team: Team) -> tuple[np.ndarray, SharedPattern | None]:
-        """float64 [outer, inner or 1, mn, k], and the bytes as the hazard checker is told of them."""
+    def words(self, team: Team) -> tuple[np.ndarray, SharedPattern | None]:
+        """The bits of the elements, [k, outer, inner or 1, mn], and the bytes as the hazard checker is told of them."""
         descriptors = team.alike(self.instruction, self.bits, "a matrix descriptor")
         key = descriptors.tobytes() + team.first_lanes.tobytes()
         if key not in self._known:
@@ -122,7 +93,7 @@ class InShared:
             self._known[key] = self._pattern(team, descriptors)
         pattern = self._known[key]
         if pattern is None:  # reported; the launch goes on with NaN
-            return np.full((team.outer, team.inner, self.mn, 32 // self.size), np.nan), None
+            return np.full((32 // self.size, team.outer, team.inner, self.mn), -1).astype(f"u{self.size}"), None
         if pattern.batch != self.machine.shared.batch:
             self._initialised(pattern)
         shared = self.machine.shared
@@ -136,7 +107,8 @@ class InShared:
                 [words[cta].take(self._index(bits)) for cta, bits in zip(ctas, descriptors.tolist(), strict=True)]
             )
             found = found.reshape(team.outer, team.inner, -1)
-        return decoded(found, self.kind).reshape(*found.shape[:2], self.mn, -1), pattern
+        matrix = found.reshape(*found.shape[:2], self.mn, -1)
+        return np.ascontiguousarray(np.moveaxis(matrix, 3, 0)), pattern
 
     def _index(self, bits: int) -> np.ndarray:
         return addresses(bits, self.mn, self.size, self.across) // self.size
@@ -211,47 +183,45 @@ class InRegisters:
     def __init__(self, machine: Machine, instruction: Instruction, operand: Vector, kind: str) -> None:
         machine.expect(instruction, len(operand.items) == 4, "needs 4 registers of A")
         self.rows = register_rows(machine, instruction, operand)
-        self.kind, self.size = kind, SIZE[kind]
+        self.size = SIZE[kind]
 
-    def values(self, team: Team) -> tuple[np.ndarray, None]:
+    def words(self, team: Team) -> tuple[np.ndarray, None]:
         """As InShared's."""
         words = np.ascontiguousarray(team.registers(self.rows)).view(f"u{self.size}")
         pieces = words.reshape(2, 2, team.outer, team.inner, 4, 8, 4, 4 // self.size)  # q h . . w g t e
-        matrix = pieces.transpose(2, 3, 4, 1, 5, 0, 6, 7).reshape(team.outer, team.inner, 64, -1)
-        return decoded(matrix, self.kind), None
+        return pieces.transpose(0, 6, 7, 2, 3, 4, 1, 5).reshape(-1, team.outer, team.inner, 64), None
 
 
 class Accumulators:
     """D, 64 x n."""
 
     def __init__(self, machine: Machine, instruction: Instruction, operand: Operand, n: int, kind: str) -> None:
-        count = n // 2 if kind == "f32" else n // 4
+        count = n // 4 if kind == "f16" else n // 2
         given = len(operand.items) if isinstance(operand, Vector) else 1
         machine.expect(instruction, given == count, f"needs {count} accumulator registers")
         self.rows = register_rows(machine, instruction, operand)
-        self.n, self.wide = n, kind == "f32"
+        self.n, self.size = n, SIZE[kind]
 
-    def matrix(self, team: Team) -> np.ndarray:
-        """float64 [outer, inner, 64, n]."""
-        words, stack = team.registers(self.rows), (team.outer, team.inner)
-        if self.wide:  # j h p . . w g t
-            floats = words.view(np.float32).reshape(-1, 2, 2, *stack, 4, 8, 4)
-            return floats.transpose(3, 4, 5, 1, 6, 0, 7, 2).astype(np.float64, order="C").reshape(*stack, 64, self.n)
-        pieces = np.ascontiguousarray(words).view(np.uint16).reshape(-1, 2, *stack, 4, 8, 4, 2)  # j h . . w g t p
-        return decoded(pieces.transpose(2, 3, 4, 1, 5, 0, 6, 7), "f16").reshape(*stack, 64, self.n)
+    def words(self, team: Team) -> np.ndarray:
+        """The bits of the elements, [outer, inner, 64, n]."""
+        held = np.ascontiguousarray(team.registers(self.rows)).view(f"u{self.size}")
+        stack = (team.outer, team.inner)
+        if self.size == 4:  # j h p . . w g t
+            matrix = held.reshape(-1, 2, 2, *stack, 4, 8, 4).transpose(3, 4, 5, 1, 6, 0, 7, 2)
+        else:  # j h . . w g t p
+            matrix = held.reshape(-1, 2, *stack, 4, 8, 4, 2).transpose(2, 3, 4, 1, 5, 0, 6, 7)
+        return matrix.reshape(*stack, 64, self.n)
 
-    def keep(self, team: Team, sums: np.ndarray) -> None:
-        """Round float64 [outer, inner, 64, n] and write it."""
+    def keep(self, team: Team, words: np.ndarray) -> None:
+        """The inverse of `words`."""
         stack = (team.outer, team.inner)
         lanes = 128 * team.outer * team.inner
-        if self.wide:
-            rounded = sums.astype(np.float32).view(np.uint32)
-            rounded[np.isnan(sums)] = NAN
-            words = rounded.reshape(*stack, 4, 2, 8, -1, 4, 2).transpose(5, 3, 7, 0, 1, 2, 4, 6)
-            team.keep(self.rows, words.reshape(-1, lanes))
+        parts = words.reshape(*stack, 4, 2, 8, -1, 4, 2)
+        if self.size == 4:
+            team.keep(self.rows, parts.transpose(5, 3, 7, 0, 1, 2, 4, 6).reshape(-1, lanes))
         else:
-            halves = narrow(sums, "f16").reshape(*stack, 4, 2, 8, -1, 4, 2).transpose(5, 3, 0, 1, 2, 4, 6, 7)
-            team.keep(self.rows, np.ascontiguousarray(halves).reshape(-1, 2 * lanes).view(np.uint32))
+            halves = np.ascontiguousarray(parts.transpose(5, 3, 0, 1, 2, 4, 6, 7))
+            team.keep(self.rows, halves.view(np.uint32).reshape(-1, lanes))
 
 
 def register_rows(machine: Machine, instruction: Instruction, operand: Operand) -> np.ndarray:
@@ -271,27 +241,33 @@ def _one(machine: Machine, instruction: Instruction, operand: Operand, allowed: 
 
 
 _N = "|".join(str(n) for n in range(8, 257, 8))
+_N8 = "|".join(str(n) for n in (8, 16, 24, *range(32, 257, 16)))
+_FP8 = "|".join(FP8)
+_HEAD = "wgmma.mma_async.sync.aligned.m64n"
 
 
 @executes(
-    f"wgmma.mma_async.sync.aligned.m64n{{n:{_N}}}k{{k:16}}.{{d:f32}}.{{a:bf16}}.{{b:bf16}}",
-    f"wgmma.mma_async.sync.aligned.m64n{{n:{_N}}}k{{k:16}}.{{d:f32|f16}}.{{a:f16}}.{{b:f16}}",
-    f"wgmma.mma_async.sync.aligned.m64n{{n:{_N}}}k{{k:8}}.{{d:f32}}.{{a:tf32}}.{{b:tf32}}",
-    f"wgmma.mma_async.sync.aligned.m64n{{n:{_N}}}k{{k:32}}.{{d:f32|f16}}.{{a:e4m3|e5m2}}.{{b:e4m3|e5m2}}",
+    f"{_HEAD}{{n:{_N}}}k{{k:16}}.{{d:f32}}.{{a:bf16}}.{{b:bf16}}",
+    f"{_HEAD}{{n:{_N}}}k{{k:16}}.{{d:f32|f16}}.{{a:f16}}.{{b:f16}}",
+    f"{_HEAD}{{n:{_N}}}k{{k:8}}.{{d:f32}}.{{a:tf32}}.{{b:tf32}}",
+    f"{_HEAD}{{n:{_N}}}k{{k:32}}.{{d:f32|f16}}.{{a:{_FP8}}}.{{b:{_FP8}}}",
+    f"{_HEAD}{{n:{_N8}}}k{{k:32}}{{saturate:.satfinite|}}.{{d:s32}}.{{a:s8|u8}}.{{b:s8|u8}}",
     kind="tensor",
     destination="update",
     warpgroup=True,
-    flops=lambda fields: ("hgmma", int(fields["n"]) * int(fields["k"])),
+    flops=lambda fields: ("igmma" if fields["d"] == "s32" else "hgmma", int(fields["n"]) * int(fields["k"])),
 )
 def multiply(machine: Machine, instruction: Instruction) -> Step:
-    """`d, a, b, scale-d, imm-scale-a, imm-scale-b{, imm-trans-a}{, imm-trans-b}`."""
+    """`d, a, b, scale-d{, imm-scale-a, imm-scale-b}{, imm-trans-a}{, imm-trans-b}`: integers have none of the last."""
     to, a, b, scale_d, *rest = instruction.operands
     fields = instruction.fields
-    n = int(fields["n"])
+    n, whole = int(fields["n"]), fields["d"] == "s32"
     majors = fields["k"] == "16"  # other types have k innermost
     from_memory = not isinstance(a, Vector)
-    machine.expect(instruction, len(rest) == 2 + majors * (1 + from_memory), "has another number of operands")
-    negative = _one(machine, instruction, rest[0], (1, -1)) * _one(machine, instruction, rest[1], (1, -1)) < 0
+    wanted = 0 if whole else 2 + majors * (1 + from_memory)
+    machine.expect(instruction, len(rest) == wanted, "has another number of operands")
+    signs = [_one(machine, instruction, sign, (1, -1)) for sign in rest[:2]]
+    negative = bool(signs) and signs[0] != signs[1]
     across = [bool(_one(machine, instruction, flag, (0, 1))) for flag in rest[2:]]
     d = Accumulators(machine, instruction, to, n, fields["d"])
     left = (
@@ -305,28 +281,26 @@ def multiply(machine: Machine, instruction: Instruction) -> Step:
     assert products is not None
     numbers = np.array([products.where.number[register] for register in given_to(instruction)])
     use = np.where(np.arange(len(numbers)) < len(d.rows), 1000 * n + int(fields["k"]), A)
+    kinds = (fields["d"], fields["a"], fields["b"], fields["d"])
+    compute = arithmetic(machine, instruction, "wgmma", kinds, bool(fields.get("saturate")), negative)
 
     def step() -> None:
         first_warps = whole_warpgroups(machine, instruction)
         if not len(first_warps):
             return
         team = Team(machine, first_warps)
-        a_values, a_read = left.values(team)
-        b_values, b_read = right.values(team)
+        a_words, a_read = left.words(team)
+        b_words, b_read = right.words(team)
         reads = [pattern for pattern in (a_read, b_read) if pattern is not None]
         for pattern in reads:
             machine.shadow.record(pattern)
         products.issue(instruction, team.warps, numbers, use, reads)
         kept = team.alike(instruction, adds(), "scale-d")
-        with np.errstate(invalid="ignore", over="ignore"):
-            sums = np.matmul(a_values, b_values.swapaxes(2, 3))
-            if negative:
-                np.negative(sums, out=sums)
-            if kept.all():
-                sums += d.matrix(team)
-            elif kept.any():
-                some = kept.reshape(team.outer, team.inner)
-                sums[some] += d.matrix(team)[some]
-            d.keep(team, sums)
+        if kept.any():
+            start = d.words(team)
+            start[~kept.reshape(team.outer, team.inner)] = 0
+        else:
+            start = np.zeros((team.outer, team.inner, 64, n), f"u{d.size}")
+        d.keep(team, compute(a_words[..., None], b_words[:, :, :, None], start))
 
     return step

@@ -1,9 +1,10 @@
 """wmma: load, multiply and store of whole fragments. Numbers as in mma.py; the layout is fragments.py's.
 
-A and B are read piece by piece (8 rows of 16 bytes, whatever the layout): from shared memory as ldmatrix does it, up to
-four pieces a request, from global memory 4 bytes a lane; where the other index is the contiguous one the pieces are
-transposed in the registers. C and D move two neighbouring elements of a row at once if rows are contiguous, else one.
-That is what the machine code does with them, so the counts are its counts.
+A and B of 16 bits are read piece by piece (8 rows of 16 bytes, whatever the layout): from shared memory as ldmatrix
+does it, up to four pieces a request, from global memory 4 bytes a lane; where the other index is the contiguous one the
+pieces are transposed in the registers. Elements of 8 bits are read so where k is the contiguous index, else one by one;
+those of 32 and 64 bits always one by one. C and D move two neighbouring elements of a row at once if rows are
+contiguous (not of 64 bits), else one. That is what the machine code does with them, so the counts are its counts.
 """
 
 from __future__ import annotations
@@ -14,17 +15,15 @@ import numpy as np
 
 from ..machine import Machine
 from ..ptx import Instruction
-from .fragments import G, T, d_fragment
+from .fragments import LANE, G, T, neighbours
 from .ldmatrix import load_rows, rows_to_words
 from .memory import by_space
-from .mma import product, read_registers, registers, whole_warps, write_registers
+from .mma import SIZE, operations, product, read_registers, registers, sizes, whole_warps, write_registers
 from .registry import Step, executes
 
-SHAPES = {"m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), "m8n32k16": (8, 32, 16)}
 _SHAPE = "{shape:m16n16k16|m32n8k16|m8n32k16}"
 _SPACE = "{space:.global|.shared|.shared::cta|}"
 _LAYOUT = "{layout:row|col}"
-_LANE = np.arange(32)
 
 
 def _space(instruction: Instruction) -> str:
@@ -61,56 +60,96 @@ def _load_lanes(
     return values
 
 
+def _load_shared_lanes(machine: Machine, instruction: Instruction, address: np.ndarray, nbytes: int) -> np.ndarray:
+    """As _load_lanes, from shared memory."""
+    site = machine.trace.site(instruction.index, "shared_load")
+    values = np.zeros(machine.lanes, f"u{nbytes}")
+    pattern = machine.shared.locate(site, "read", instruction, address, 0, nbytes)
+    if pattern is not None:
+        got = machine.shared.views[nbytes].take(pattern.index, mode="clip")
+        values[slice(None) if pattern.lanes is None else pattern.lanes] = got
+    return values
+
+
+def _memory_kind(fields: dict[str, str]) -> str:
+    return "memory_" + (fields["space"].lstrip(".").split("::")[0] or "global")
+
+
 @executes(
-    f"wmma.load.{{side:a|b}}.sync.aligned.{_LAYOUT}.{_SHAPE}{_SPACE}.{{type:f16|bf16}}",
-    kind=lambda fields: "memory_shared" if fields["space"].startswith(".shared") else "memory_global",
+    f"wmma.load.{{side:a|b}}.sync.aligned.{_LAYOUT}.{_SHAPE}{_SPACE}.{{type:f16|bf16|s8|u8}}",
+    f"wmma.load.{{side:a|b}}.sync.aligned.{_LAYOUT}.{{shape:m16n16k8}}{_SPACE}.{{type:tf32}}",
+    f"wmma.load.{{side:a|b}}.sync.aligned.{_LAYOUT}.{{shape:m8n8k4}}{_SPACE}.{{type:f64}}",
+    kind=_memory_kind,
 )
 def load_operand(machine: Machine, instruction: Instruction) -> Step:
-    """A (m x 16) or B (16 x n): `{registers}, [address]{, pitch in elements}`."""
+    """A (m x k) or B (k x n): `{registers}, [address]{, pitch in elements}`."""
     fields = instruction.fields
-    m, n, k = SHAPES[fields["shape"]]
+    m, n, k = sizes(fields["shape"])
     is_a = fields["side"] == "a"
     extent = m if is_a else n
-    pieces = extent // 8 * 2
+    size = SIZE[fields["type"]]
+    width = max(size, 4)
+    together = width // size  # elements of a register
+    depth = k // (4 * together)  # pieces along k
+    pieces = extent // 8 * depth
     k_inner = is_a == (fields["layout"] == "row")
     held = registers(instruction.operands[0])
     wanted = 8 if fields["type"] == "f16" else pieces
     machine.expect(instruction, len(held) == wanted, f"needs {wanted} registers")
-    put = write_registers(machine, instruction, held, "b32")
+    put = write_registers(machine, instruction, held, f"b{8 * width}")
     base, offset = machine.pointer(instruction, instruction.operands[1])
     pitch = _pitch(machine, instruction, 2, k if k_inner else extent)
 
     def origin(piece: np.ndarray | int) -> tuple[np.ndarray | int, np.ndarray | int]:
         """(line, along) of a piece's first element."""
-        down = extent // 8 if is_a else 2
-        first, second = 8 * (piece % down), 8 * (piece // down)
-        mn, depth = (first, second) if is_a else (second, first)
-        return (mn, depth) if k_inner else (depth, mn)
+        down = extent // 8 if is_a else depth
+        first, second = piece % down, piece // down
+        mn, along = (first, second) if is_a else (second, first)
+        mn, along = 8 * mn, 4 * together * along
+        return (mn, along) if k_inner else (along, mn)
 
     # A lane holds neighbours along k: a piece whose lines run along m or n is transposed.
     transposed = not k_inner
 
-    def shared(base: np.ndarray, offset: int) -> None:
+    def by_rows(base: np.ndarray, offset: int) -> np.ndarray:
         site = machine.trace.site(instruction.index, "shared_load")
         words = np.zeros((machine.lanes // 32, pieces, 32), np.uint32)
         for first in range(0, pieces, 4):
             count = min(4, pieces - first)
-            line, along = origin(first + _LANE // 8 % count)
-            address = _addresses(machine, base, offset, pitch, line + _LANE % 8, np.asarray(along), 2)
+            line, along = origin(first + LANE // 8 % count)
+            address = _addresses(machine, base, offset, pitch, line + LANE % 8, np.asarray(along), size)
             rows = load_rows(machine, site, instruction, address, 0, count)
             if rows is not None:
                 words[:, first : first + count] = rows_to_words(rows, transposed)
-        finish(words)
+        return words
 
-    def elsewhere(base: np.ndarray, offset: int, local: bool) -> None:
-        words = np.zeros((machine.lanes // 32, pieces, 32), np.uint32)
+    def by_lanes(base: np.ndarray, offset: int, load: Callable[[np.ndarray, int], np.ndarray]) -> np.ndarray:
+        """A register a lane where its elements are neighbours in memory, else an element."""
+        words = np.zeros((machine.lanes // 32, pieces, 32), f"u{width}")
+        parts = words[..., None].view(f"u{size}")
         for piece in range(pieces):
             line, along = origin(piece)
-            address = _addresses(machine, base, offset, pitch, line + G, along + 2 * T, 2)
-            words[:, piece] = _load_lanes(machine, instruction, address, 4, local).reshape(-1, 32)
-        if transposed:
-            words = rows_to_words(words.view(np.uint16).reshape(len(words), pieces, 8, 8), True)
-        finish(words)
+            if k_inner:
+                address = _addresses(machine, base, offset, pitch, line + G, along + together * T, size)
+                words[:, piece] = load(address, width).reshape(-1, 32)
+            elif size == 2:
+                address = _addresses(machine, base, offset, pitch, line + G, along + 2 * T, size)
+                lines = load(address, width).view(np.uint16).reshape(len(words), 1, 8, 8)
+                words[:, piece] = rows_to_words(lines, True)[:, 0]
+            else:
+                for part in range(together):
+                    address = _addresses(machine, base, offset, pitch, line + together * T + part, along + G, size)
+                    parts[:, piece, :, part] = load(address, size).reshape(-1, 32)
+        return words
+
+    def shared(base: np.ndarray, offset: int) -> None:
+        if size == 2 or (size == 1 and k_inner):
+            finish(by_rows(base, offset))
+        else:
+            finish(by_lanes(base, offset, lambda at, nbytes: _load_shared_lanes(machine, instruction, at, nbytes)))
+
+    def elsewhere(base: np.ndarray, offset: int, local: bool) -> None:
+        finish(by_lanes(base, offset, lambda at, nbytes: _load_lanes(machine, instruction, at, nbytes, local)))
 
     def finish(words: np.ndarray) -> None:
         put(np.concatenate([words] * (wanted // pieces), axis=1))
@@ -129,54 +168,59 @@ class _Accesses:
 
     def __init__(self, instruction: Instruction) -> None:
         fields = instruction.fields
-        m, n, _ = SHAPES[fields["shape"]]
-        self.kind = fields["type"]
-        self.size = 4 if self.kind == "f32" else 2
-        self.by_rows = fields["layout"] == "row"
-        self.default_pitch = n if self.by_rows else m
-        pairs = d_fragment(m, n, 16)  # [pieces, 32, 2]: the two neighbours of a piece that a lane holds
-        line, along = (pairs.row, pairs.col) if self.by_rows else (pairs.col, pairs.row)
-        self.pieces = pairs.registers
-        self.registers = 2 * self.pieces if self.kind == "f32" else self.pieces
-        width = 2 if self.by_rows else 1
+        m, n, _ = sizes(fields["shape"])
+        self.size = SIZE[fields["type"]]
+        self.width = max(self.size, 4)
+        """Bytes of a register."""
+        by_rows = fields["layout"] == "row"
+        self.default_pitch = n if by_rows else m
+        row, column = neighbours(m, n)
+        line, along = (row, column) if by_rows else (column, row)
+        self.pieces = len(row)
+        self.registers = self.pieces * 2 * self.size // self.width
+        self.both = by_rows and self.size < 8
+        """Whether an access moves two elements."""
+        width = 2 if self.both else 1
         self.nbytes = self.size * width
         self.places = [(line[p, :, h], along[p, :, h]) for p in range(self.pieces) for h in range(0, 2, width)]
 
     def pack(self, parts: np.ndarray) -> np.ndarray:
         """Elements [warps, pieces, 32, 2] as one unsigned integer an access: [warps, accesses, 32]."""
-        if self.by_rows:
+        if self.both:
             return np.ascontiguousarray(parts).view(f"u{self.nbytes}")[..., 0]
         return np.moveaxis(parts, 3, 2).reshape(len(parts), -1, 32)
 
     def unpack(self, words: np.ndarray) -> np.ndarray:
         """The inverse of pack."""
-        if self.by_rows:
+        if self.both:
             return np.ascontiguousarray(words)[..., None].view(f"u{self.size}")
         return np.moveaxis(words.reshape(len(words), self.pieces, 2, 32), 2, 3)
 
     def to_registers(self, parts: np.ndarray) -> np.ndarray:
-        """[warps, pieces, 32, 2] -> [warps, registers, 32] of 32 bits."""
-        if self.kind == "f32":
+        """[warps, pieces, 32, 2] -> [warps, registers, 32] of `width` bytes."""
+        if self.size >= 4:
             return np.moveaxis(parts, 3, 2).reshape(len(parts), -1, 32)
         return np.ascontiguousarray(parts).view(np.uint32)[..., 0]
 
     def from_registers(self, words: np.ndarray) -> np.ndarray:
         """The inverse of to_registers."""
-        if self.kind == "f32":
+        if self.size >= 4:
             return np.moveaxis(words.reshape(len(words), self.pieces, 2, 32), 2, 3)
         return np.ascontiguousarray(words)[..., None].view(np.uint16)
 
 
 @executes(
-    f"wmma.load.c.sync.aligned.{_LAYOUT}.{_SHAPE}{_SPACE}.{{type:f32|f16}}",
-    kind=lambda fields: "memory_shared" if fields["space"].startswith(".shared") else "memory_global",
+    f"wmma.load.c.sync.aligned.{_LAYOUT}.{_SHAPE}{_SPACE}.{{type:f32|f16|s32}}",
+    f"wmma.load.c.sync.aligned.{_LAYOUT}.{{shape:m16n16k8}}{_SPACE}.{{type:f32}}",
+    f"wmma.load.c.sync.aligned.{_LAYOUT}.{{shape:m8n8k4}}{_SPACE}.{{type:f64}}",
+    kind=_memory_kind,
 )
 def load_accumulator(machine: Machine, instruction: Instruction) -> Step:
     """C (m x n): `{registers}, [address]{, pitch in elements}`."""
     how = _Accesses(instruction)
     held = registers(instruction.operands[0])
     machine.expect(instruction, len(held) == how.registers, f"needs {how.registers} registers")
-    put = write_registers(machine, instruction, held, "b32")
+    put = write_registers(machine, instruction, held, f"b{8 * how.width}")
     base, offset = machine.pointer(instruction, instruction.operands[1])
     pitch = _pitch(machine, instruction, 2, how.default_pitch)
 
@@ -187,18 +231,11 @@ def load_accumulator(machine: Machine, instruction: Instruction) -> Step:
             words[:, i] = load(address).reshape(-1, 32)
         put(how.to_registers(how.unpack(words)))
 
-    def from_shared(address: np.ndarray) -> np.ndarray:
-        site = machine.trace.site(instruction.index, "shared_load")
-        values = np.zeros(machine.lanes, f"u{how.nbytes}")
-        pattern = machine.shared.locate(site, "read", instruction, address, 0, how.nbytes)
-        if pattern is not None:
-            got = machine.shared.views[how.nbytes].take(pattern.index, mode="clip")
-            values[slice(None) if pattern.lanes is None else pattern.lanes] = got
-        return values
-
     load = by_space(
         machine, instruction, _space(instruction), base, offset,
-        lambda base, offset: gather(base, offset, from_shared),
+        lambda base, offset: gather(
+            base, offset, lambda address: _load_shared_lanes(machine, instruction, address, how.nbytes)
+        ),
         lambda base, offset, local: gather(
             base, offset, lambda address: _load_lanes(machine, instruction, address, how.nbytes, local)
         ),
@@ -212,8 +249,10 @@ def load_accumulator(machine: Machine, instruction: Instruction) -> Step:
 
 
 @executes(
-    f"wmma.store.d.sync.aligned.{_LAYOUT}.{_SHAPE}{_SPACE}.{{type:f32|f16}}",
-    kind=lambda fields: "memory_shared" if fields["space"].startswith(".shared") else "memory_global",
+    f"wmma.store.d.sync.aligned.{_LAYOUT}.{_SHAPE}{_SPACE}.{{type:f32|f16|s32}}",
+    f"wmma.store.d.sync.aligned.{_LAYOUT}.{{shape:m16n16k8}}{_SPACE}.{{type:f32}}",
+    f"wmma.store.d.sync.aligned.{_LAYOUT}.{{shape:m8n8k4}}{_SPACE}.{{type:f64}}",
+    kind=_memory_kind,
     destination="none",
 )
 def store_accumulator(machine: Machine, instruction: Instruction) -> Step:
@@ -221,7 +260,7 @@ def store_accumulator(machine: Machine, instruction: Instruction) -> Step:
     how = _Accesses(instruction)
     held = registers(instruction.operands[1])
     machine.expect(instruction, len(held) == how.registers, f"needs {how.registers} registers")
-    read = read_registers(machine, instruction, held, "b32")
+    read = read_registers(machine, instruction, held, f"b{8 * how.width}")
     base, offset = machine.pointer(instruction, instruction.operands[0])
     pitch = _pitch(machine, instruction, 2, how.default_pitch)
 
@@ -260,23 +299,21 @@ def store_accumulator(machine: Machine, instruction: Instruction) -> Step:
     return step
 
 
-def _register(shape: str, types: str) -> None:
-    m, n, k = SHAPES[shape]
-
-    @executes(
-        f"wmma.mma.sync.aligned.{{a:row|col}}.{{b:row|col}}.{shape}.{types}",
-        kind="tensor",
-        flops=("hmma", 2 * m * n * k // 32),
-    )
-    def multiply(machine: Machine, instruction: Instruction) -> Step:
-        """D = A B + C. The layouts say how A and B were loaded; the registers hold them one way."""
-        named = types.split(".")
-        d_kind, c_kind = named[0], named[-1]
-        kind = named[1] if len(named) == 4 else "f16"
-        machine.expect(instruction, len(named) == 2 or named[1] == named[2], "multiplies unequal types")
-        return product(machine, instruction, (m, n, k), (kind, c_kind, d_kind))
+_MULTIPLY = "wmma.mma.sync.aligned.{row|col}.{row|col}."
 
 
-for _shape in SHAPES:
-    for _types in ("f32.bf16.bf16.f32", "f32.f32", "f16.f16", "f32.f16", "f16.f32"):
-        _register(_shape, _types)
+@executes(
+    _MULTIPLY + _SHAPE + ".{d:f32}.{a:bf16}.{b:bf16}.{c:f32}",
+    _MULTIPLY + _SHAPE + ".{d:f32|f16}.{c:f32|f16}",
+    _MULTIPLY + "{shape:m16n16k8}.{d:f32}.{a:tf32}.{b:tf32}.{c:f32}",
+    _MULTIPLY + _SHAPE + ".{d:s32}.{a:s8}.{b:s8}.{c:s32}{saturate:.satfinite|}",
+    _MULTIPLY + _SHAPE + ".{d:s32}.{a:u8}.{b:u8}.{c:s32}{saturate:.satfinite|}",
+    _MULTIPLY + "{shape:m8n8k4}{.rn|}.{d:f64}.{a:f64}.{b:f64}.{c:f64}",
+    kind="tensor",
+    flops=operations,
+)
+def multiply(machine: Machine, instruction: Instruction) -> Step:
+    """D = A B + C. The layouts say how A and B were loaded; the registers hold them one way."""
+    fields = instruction.fields
+    kinds = (fields["d"], fields.get("a", "f16"), fields.get("b", "f16"), fields["c"])
+    return product(machine, instruction, "wmma", sizes(fields["shape"]), kinds, bool(fields.get("saturate")))

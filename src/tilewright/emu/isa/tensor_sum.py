@@ -1,0 +1,316 @@
+"""The sums of tensor cores to the bit: one rule for each unit, type and architecture, used by mma, wmma and wgmma.
+
+Tensor cores neither round each product nor the exact sum. All terms of one step, the accumulator C among them, are
+aligned to the largest exponent among them and cut (towards zero) `fraction` bits below it; what is left is summed
+exactly, and the sum is cut to fp32 or rounded to the nearest fp16. A product's exponent is the sum of its factors'
+exponents, so that it counts as one less than its own where the significands multiply to 2 or more. Subnormal factors
+have the exponent of the smallest normal number, zeros that of fp32's. An instruction of more products than one step
+takes is several steps, each with the result of the one before as its C.
+
+The rules were published with MMA-Sim (Xie and others, arXiv 2511.10909), who checked them on the hardware; what an
+instruction is made of on each architecture is what its assembler makes of it. tests/gpu/tensor_bits.py compares them
+with a GPU.
+
+Operands are the bits of their elements, [k, ...], where `...` broadcasts to the shape of C.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from .float32 import NAN, round_to_odd
+from .float64 import fma64
+
+FP8 = ("e4m3", "e5m2")
+ZERO_EXPONENT = -126
+"""What a zero counts as when the largest exponent is looked for."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one instruction adds up."""
+
+    fraction: int
+    """Bits below the largest exponent that a term keeps."""
+    step: int
+    """Products of one fused sum; they are taken in the order of k."""
+    kept: int = 23
+    """Mantissa bits of an fp32 result."""
+    as_halves: bool = False
+    """The assembler has no such instruction and makes two of fp16: of the lower two bytes of each register, then of the
+    upper two, starting from zero. C is added to the result by a rounded addition."""
+
+
+RULES: dict[str, list[tuple[tuple[str, ...], tuple[int, int], Rule]]] = {
+    "mma": [
+        (("f16", "bf16"), (8, 0), Rule(24, 8)),
+        (("f16", "bf16"), (9, 0), Rule(25, 16)),
+        (("tf32",), (8, 0), Rule(24, 4)),
+        (("tf32",), (9, 0), Rule(25, 8)),
+        (FP8, (8, 9), Rule(13, 16, kept=13)),
+        (FP8, (9, 0), Rule(25, 16, as_halves=True)),
+        (FP8, (12, 0), Rule(25, 32)),
+    ],
+    "wmma": [
+        (("f16", "bf16"), (8, 0), Rule(24, 8)),
+        (("f16", "bf16"), (9, 0), Rule(25, 16)),
+        (("tf32",), (8, 0), Rule(24, 4)),
+        (("tf32",), (9, 0), Rule(25, 4)),
+    ],
+    "wgmma": [
+        (("f16", "bf16"), (9, 0), Rule(25, 16)),
+        (("tf32",), (9, 0), Rule(25, 8)),
+        (FP8, (9, 0), Rule(13, 32, kept=13)),
+    ],
+}
+"""Unit -> (types of A, compute capability from which on, rule): the last row that fits is in force."""
+
+
+def rule_for(unit: str, kind: str, compute_capability: tuple[int, int]) -> Rule | None:
+    """The rule in force; None where the architecture has no such instruction."""
+    fitting = [rule for kinds, since, rule in RULES[unit] if kind in kinds and since <= compute_capability]
+    return fitting[-1] if fitting else None
+
+
+# --- operands ---------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=2)
+def fp8_values(kind: str) -> np.ndarray:
+    """The value of each of the 256 patterns, float32."""
+    bits = np.arange(256)
+    if kind == "e5m2":  # the upper half of an fp16
+        return (bits.astype(np.uint16) << np.uint16(8)).view(np.float16).astype(np.float32)
+    exponent, fraction = bits >> 3 & 15, bits & 7
+    value = np.where(exponent == 0, fraction / 8 * 2.0**-6, (1 + fraction / 8) * 2.0 ** (exponent - 7))
+    value = np.where(bits & 127 == 127, np.nan, value)
+    return np.where(bits & 128, -value, value).astype(np.float32)
+
+
+@lru_cache(maxsize=2)
+def _fp8_exponents(kind: str) -> np.ndarray:
+    bits = np.arange(256)
+    field, bias = (bits >> 3 & 15, 7) if kind == "e4m3" else (bits >> 2 & 31, 15)
+    exponents = np.maximum(field, 1) - bias
+    if kind == "e4m3":
+        exponents[bits & 127 == 127] = _NOT_FINITE["e4m3"]
+    return np.where(bits & 127 == 0, ZERO_EXPONENT, exponents).astype(np.int16)
+
+
+_NOT_FINITE = {"f16": 16, "bf16": 128, "tf32": 128, "e4m3": 9, "e5m2": 16}
+"""The exponent that only infinities and NaN have."""
+
+
+@dataclass
+class Factors:
+    """Elements of A or B, [k, ...]."""
+
+    values: np.ndarray
+    """float32."""
+    exponents: np.ndarray
+    """int16."""
+    finite: bool
+    low: int
+    """Exponents of all numbers but zeros are at least this ..."""
+    high: int
+    """... and at most this."""
+
+    @staticmethod
+    def of(words: np.ndarray, kind: str) -> Factors:
+        """From bits: unsigned integers of the type's width."""
+        if kind in FP8:
+            values, exponents = fp8_values(kind).take(words), _fp8_exponents(kind).take(words)
+        elif kind == "f16":
+            values = words.view(np.float16).astype(np.float32)
+            field = (words >> np.uint16(10) & np.uint16(31)).view(np.int16)
+            exponents = np.maximum(field, np.int16(1)) - np.int16(15)
+            np.copyto(exponents, np.int16(ZERO_EXPONENT), where=values == 0)
+        elif kind == "bf16":
+            values = (words.astype(np.uint32) << np.uint32(16)).view(np.float32)
+            field = (words >> np.uint16(7) & np.uint16(255)).view(np.int16)
+            exponents = np.maximum(field, np.int16(1)) - np.int16(127)
+        else:  # tf32, whose low 13 bits do not take part
+            values = (words & np.uint32(0xFFFFE000)).view(np.float32)
+            exponents = _fp32_exponents(words)
+        high = int(exponents.max(initial=ZERO_EXPONENT))
+        low = int(exponents.min(initial=high))
+        if low == ZERO_EXPONENT:
+            low = int(exponents.min(initial=high, where=values != 0))
+        return Factors(values, exponents, high < _NOT_FINITE[kind], low, high)
+
+    def at(self, index: Any) -> Factors:
+        """Those at an index, of k first."""
+        return Factors(self.values[index], self.exponents[index], self.finite, self.low, self.high)
+
+    def negated(self) -> Factors:
+        """With the other signs."""
+        return Factors(-self.values, self.exponents, self.finite, self.low, self.high)
+
+
+def _fp32_exponents(words: np.ndarray) -> np.ndarray:
+    field = (words >> np.uint32(23) & np.uint32(255)).astype(np.int16)
+    return np.maximum(field, np.int16(1)) - np.int16(127)
+
+
+def _accumulator(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """C as float64 and exponents, from the bits of fp32 (uint32) or fp16 (uint16)."""
+    if words.dtype == np.uint32:
+        return words.view(np.float32).astype(np.float64), _fp32_exponents(words)
+    factors = Factors.of(words, "f16")
+    return factors.values.astype(np.float64), factors.exponents
+
+
+# --- the sum ----------------------------------------------------------------------------------------------------------
+
+_BLOCK = 1 << 15
+"""Elements of a temporary: few enough to stay in cache."""
+
+
+def fused_sum(a: Factors, b: Factors, c: np.ndarray, c_exponents: np.ndarray, fraction: int) -> np.ndarray:
+    """C and all products in one sum, as the file's head says, not rounded yet: float64 of C's shape."""
+    # fp32 holds products exactly, scaled ones too, unless exponents go too far apart. Its products are then cut by
+    # the conversion to integers.
+    single = a.high + b.high <= 100 and a.low + b.low >= -100
+    rows = max(1, _BLOCK // max(c[:1].size, 1))
+    if rows >= len(c):
+        return _fused_block(a, b, c, c_exponents, fraction, single)
+    out = np.empty(c.shape)
+    for start in range(0, len(c), rows):
+        some = slice(start, start + rows)
+        left, right = (x.at((slice(None), slice(None) if x.values.shape[1] == 1 else some)) for x in (a, b))
+        out[some] = _fused_block(left, right, c[some], c_exponents[some], fraction, single)
+    return out
+
+
+def _fused_block(
+    a: Factors, b: Factors, c: np.ndarray, c_exponents: np.ndarray, fraction: int, single: bool
+) -> np.ndarray:
+    count = len(a.values)
+    group = max(1, min(count, 1 << max(29 - fraction, 0), _BLOCK // max(c.size, 1)))
+    spans = [slice(i, i + group) for i in range(0, count, group)]
+    largest = c_exponents.copy()
+    exponents = np.empty((group, *c.shape), np.int16)
+    for ks in spans:
+        part = exponents[: min(group, count - ks.start)]
+        np.add(a.exponents[ks], b.exponents[ks], out=part)
+        np.maximum(largest, part[0] if len(part) == 1 else np.maximum.reduce(part), out=largest)
+    wide = largest.astype(np.int64)
+    scale = (1023 + fraction - wide << 52).view(np.float64)
+    sums = np.trunc(c * scale)
+    if single:
+        # Below -100 there are no products but zeros, whatever they are scaled by.
+        small = (127 + fraction - np.maximum(largest, np.int16(-100)).astype(np.int32) << 23).view(np.float32)
+        products, whole = np.empty(exponents.shape, np.float32), np.empty(exponents.shape, np.int32)
+        total, held = np.zeros(c.shape, np.int32), 0
+        for ks in spans:
+            here = min(group, count - ks.start)
+            if held + here > 1 << max(29 - fraction, 0):  # more could overflow
+                sums += total
+                total[...], held = 0, 0
+            part, cut = products[:here], whole[:here]
+            np.multiply(a.values[ks], b.values[ks], out=part)
+            np.multiply(part, small, out=part)
+            np.copyto(cut, part, casting="unsafe")
+            np.add(total, cut[0] if here == 1 else np.add.reduce(cut, dtype=np.int32), out=total)
+            held += here
+        sums += total
+    else:
+        for k in range(count):
+            product = np.multiply(a.values[k], b.values[k], dtype=np.float64)
+            sums += np.trunc(product * scale)
+    sums *= (1023 - fraction + wide << 52).view(np.float64)
+    if not (a.finite and b.finite):
+        plain = c.copy()
+        for k in range(count):
+            plain += np.multiply(a.values[k], b.values[k], dtype=np.float64)
+        np.copyto(sums, plain, where=~np.isfinite(plain))
+    return sums
+
+
+def to_fp32(sums: np.ndarray, kept: int = 23) -> np.ndarray:
+    """float64 cut to fp32, of whose mantissa `kept` bits are used: the bits, uint32."""
+    cut = (sums.view(np.int64) & np.int64(-1 << 52 - kept)).view(np.float64)
+    tiny = np.abs(cut) < 2.0**-126
+    if tiny.any():  # subnormal, or zero, which has no sign
+        cut[tiny] = np.trunc(sums[tiny] * 2.0 ** (126 + kept)) * 2.0 ** -(126 + kept) + 0.0
+    bits = cut.astype(np.float32).view(np.uint32)
+    np.copyto(bits, NAN, where=np.isnan(cut))
+    return bits
+
+
+def to_fp16(values: np.ndarray) -> np.ndarray:
+    """Floats rounded to the nearest fp16: the bits, uint16. A zero has no sign, a NaN is 0x7fff."""
+    bits = (values.astype(np.float16) + np.float16(0)).view(np.uint16)
+    np.copyto(bits, np.uint16(0x7FFF), where=np.isnan(values))
+    return bits
+
+
+def multiply_add(a: Factors, b: Factors, c: np.ndarray, rule: Rule) -> np.ndarray:
+    """D = A B + C. C and D: the bits of fp32 (uint32) or of fp16 (uint16)."""
+    with np.errstate(all="ignore"):
+        if not rule.as_halves:
+            return _steps(a, b, c, rule, rule.step)
+        k = len(a.values)
+        order = np.argsort(np.arange(k) & 2, kind="stable")
+        sums = _steps(a.at(order), b.at(order), np.zeros_like(c), rule, k // 2)
+        if c.dtype == np.uint32:
+            added = c.view(np.float32) + sums.view(np.float32)
+            return np.where(np.isnan(added), NAN, added.view(np.uint32))
+        return to_fp16(c.view(np.float16).astype(np.float64) + sums.view(np.float16))
+
+
+def _steps(a: Factors, b: Factors, c: np.ndarray, rule: Rule, step: int) -> np.ndarray:
+    for k in range(0, len(a.values), step):
+        ks = slice(k, k + step)
+        sums = fused_sum(a.at(ks), b.at(ks), *_accumulator(c), rule.fraction)
+        c = to_fp32(sums, rule.kept) if c.dtype == np.uint32 else to_fp16(sums)
+    return c
+
+
+# --- units that do not cut --------------------------------------------------------------------------------------------
+
+
+def multiply_add_integers(a: np.ndarray, b: np.ndarray, c: np.ndarray, saturate: bool) -> np.ndarray:
+    """D = A B + C of int32 (A and B within 8 bits): modulo 2^32, or held at the ends of int32."""
+    total = np.zeros(c.shape, np.int32)
+    for k in range(len(a)):
+        total += a[k] * b[k]
+    if not saturate:
+        return total + c
+    limits = np.iinfo(np.int32)
+    return np.clip(total.astype(np.int64) + c, limits.min, limits.max).astype(np.int32)
+
+
+def multiply_add_doubles(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """D = A B + C of float64: fused multiply-adds in the order of k."""
+    for k in range(len(a)):
+        left, right = (np.broadcast_to(x[k], c.shape).reshape(-1) for x in (a, b))
+        c = fma64(left, right, c.reshape(-1)).reshape(c.shape)
+    return c
+
+
+def _fma32(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    product, addend = np.multiply(a, b, dtype=np.float64), c.astype(np.float64)
+    return round_to_odd(product, addend, product + addend).astype(np.float32)
+
+
+def multiply_add_quads(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """D = A B + C of m8n8k4, which is Volta's: later assemblers make it of fp32 arithmetic. A and B: float32 [4, ...].
+    C and D: the bits of fp32 or fp16.
+    """
+    with np.errstate(all="ignore"):
+        if c.dtype == np.uint32:
+            total = np.zeros(c.shape, np.float32)
+            for k in range(4):
+                total = _fma32(a[k], b[k], total)
+            added = c.view(np.float32) + total
+            return np.where(np.isnan(added), NAN, added.view(np.uint32))
+        added = c.view(np.float16).astype(np.float32)
+        for k in (0, 2):
+            added = added + _fma32(a[k + 1], b[k + 1], (a[k] * b[k]).astype(np.float32))
+        bits = added.astype(np.float16).view(np.uint16)
+        return np.where(np.isnan(added), np.uint16(0x7FFF), bits)
