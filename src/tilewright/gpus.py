@@ -1,8 +1,9 @@
 """What the architectures allow and what the named GPUs reach, as data.
 
 `Arch` holds the limits of one compute capability: the table "Technical Specifications per Compute Capability" of the
-CUDA C++ Programming Guide 13.0, section "Compute Capabilities". `Gpu` adds what differs between boards of one
-architecture; peaks are the vendor's (boost clock x units), each with its source.
+CUDA C++ Programming Guide 13.0, section "Compute Capabilities"; those of 8.8, 10.3, 11.0 and 12.1 are `arch_traits` of
+libcu++ 3.3 (cuda/__device/arch_traits.h), which gives the others as the guide does. `Gpu` adds what differs between
+boards of one architecture; peaks are the vendor's (boost clock x units), each with its source.
 """
 
 from __future__ import annotations
@@ -86,9 +87,15 @@ ARCHS: dict[str, Arch] = {
     for arch in (
         Arch("sm_80", (8, 0), 64, 32, 164 * _KIB, 163 * _KIB, fp32_lanes_per_sm=64),
         Arch("sm_86", (8, 6), 48, 16, 100 * _KIB, 99 * _KIB),
+        Arch("sm_87", (8, 7), 48, 16, 164 * _KIB, 163 * _KIB),
+        Arch("sm_88", (8, 8), 48, 16, 100 * _KIB, 99 * _KIB),
         Arch("sm_89", (8, 9), 48, 24, 100 * _KIB, 99 * _KIB),
         Arch("sm_90a", (9, 0), 64, 32, 228 * _KIB, 227 * _KIB),
+        Arch("sm_100", (10, 0), 64, 32, 228 * _KIB, 227 * _KIB),
+        Arch("sm_103", (10, 3), 64, 32, 228 * _KIB, 227 * _KIB),
+        Arch("sm_110", (11, 0), 48, 24, 228 * _KIB, 227 * _KIB),
         Arch("sm_120", (12, 0), 48, 24, 100 * _KIB, 99 * _KIB),
+        Arch("sm_121", (12, 1), 48, 24, 100 * _KIB, 99 * _KIB),
     )
 }
 
@@ -127,6 +134,35 @@ def find_gpu(name: str) -> Gpu:
     raise InvalidOperand(f"GPU {name!r} is not known. Known: {', '.join(GPUS)}.")
 
 
+def as_found(listed: Gpu, sm_count: int, dram_gb_s: float, l2: int) -> Gpu:
+    """A listed board with what the driver says of the one that was found, where that differs by more than a tenth.
+
+    Boards of one name differ: an H100 PCIe has 114 of the SXM's 132 SMs and slower memory, an A100 of 80 GB a faster
+    one, a MIG slice fewer SMs. Blocks that stay are as many as there are SMs, so their count is always the driver's.
+    0: the driver does not say.
+    """
+
+    def differs(found: float, known: float) -> bool:
+        return found > 0 and abs(found / known - 1) > 0.1
+
+    return replace(
+        listed,
+        sm_count=sm_count,
+        bf16_tflops=listed.bf16_tflops * (sm_count / listed.sm_count),
+        dram_gb_s=dram_gb_s if differs(dram_gb_s, listed.dram_gb_s) else listed.dram_gb_s,
+        l2=l2 if differs(l2, listed.l2) else listed.l2,
+    )
+
+
+def unlisted(name: str, arch: Arch, sm_count: int, mhz: int, dram_gb_s: float, l2: int) -> Gpu:
+    """A board that is not in the table, from what the driver says; its tensor peak is not known.
+
+    What a driver does not say (0: boards whose memory is the host's) is taken to be 10 GB/s per SM, 1.5 GHz and 4 MiB,
+    to choose kernels by.
+    """
+    return Gpu(name, arch, sm_count, mhz or 1500, dram_gb_s or 10.0 * sm_count, l2 or 4 * _MIB, 0.0, "the driver")
+
+
 def find_arch(name: str) -> Arch:
     """The architecture by its target name ("sm_90a"; "sm_90" means sm_90a). Raises InvalidOperand."""
     arch = ARCHS.get(name) or ARCHS.get(name + "a")
@@ -154,7 +190,7 @@ def arch_of(compute_capability: tuple[int, int]) -> Arch:
     if not fits:
         major, minor = compute_capability
         raise InvalidOperand(
-            f"compute capability {major}.{minor} has no target here. Known: {', '.join(ARCHS)}. "
+            f"compute capability {major}.{minor} is not supported. Supported: {', '.join(ARCHS)}. "
             "The emulator runs any kernel without a GPU: with tilewright.emulator(): ..."
         )
     return max(fits, key=lambda arch: arch.compute_capability)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 import types
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
+from fake_driver import board, old_board
 
+import tilewright as tw
 from tilewright.arrays.device_array import DeviceArray
-from tilewright.errors import DeviceError
-from tilewright.gpus import ARCHS, GPUS
+from tilewright.cli import main
+from tilewright.errors import DeviceError, InvalidOperand
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gpus import ARCHS, GPUS, arch_of
 from tilewright.jit import device as device_module
-from tilewright.jit import limits
+from tilewright.jit import limits, nvrtc
 from tilewright.jit.device import GpuExecutor, Prepared
 from tilewright.jit.launch import Launch
+from tilewright.plan.plan import plan_for
 
 GLOBAL, THREAD_LOCAL, RELAXED = range(3)
 
@@ -178,3 +185,84 @@ def test_a_driver_that_does_not_start_is_not_asked_again_at_once(monkeypatch):
     with pytest.raises(DeviceError):
         start()
     assert len(asked) == 2, "it may have been installed meanwhile"
+
+
+# --- which architecture, which board ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("capability", "target"),
+    [((8, 0), "sm_80"), ((8, 7), "sm_87"), ((8, 9), "sm_89"), ((9, 0), "sm_90a"), ((10, 0), "sm_100"),
+     ((10, 1), "sm_100"), ((10, 3), "sm_103"), ((11, 0), "sm_110"), ((12, 0), "sm_120"), ((12, 1), "sm_121")],
+)  # fmt: skip
+def test_each_compute_capability_gets_the_newest_target_whose_machine_code_it_runs(capability, target):
+    assert arch_of(capability).name == target
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (9, 5), (13, 0)])
+def test_a_compute_capability_without_a_target_is_refused_with_those_that_are_supported(capability):
+    with pytest.raises(InvalidOperand, match=r"is not supported\. Supported: sm_80, .*sm_121\. The emulator"):
+        arch_of(capability)
+
+
+def test_every_target_of_the_compiler_from_8_0_on_is_known():
+    _, targets = nvrtc.bindings().nvrtcGetSupportedArchs()
+    known = {10 * arch.compute_capability[0] + arch.compute_capability[1] for arch in ARCHS.values()}
+    assert {target for target in targets if target >= 80} <= known
+
+
+def test_a_listed_board_is_taken_with_what_its_driver_says(monkeypatch):
+    board(monkeypatch, "NVIDIA H200", (9, 0), 132, 60 << 20, 3201000, 6144, 1980000)
+    assert device_module.device(0).gpu == GPUS["H200"]
+    board(monkeypatch, "NVIDIA A100-SXM4-80GB", (8, 0), 108, 40 << 20, 1593000, 5120, 1410000)
+    found = device_module.device(0).gpu
+    assert found.name == "A100"
+    assert found.dram_gb_s == pytest.approx(2039, abs=1), "that of 40 GB has 1555"
+    board(monkeypatch, "NVIDIA H100 PCIe", (9, 0), 114, 50 << 20, 1593000, 5120, 1755000)
+    found = device_module.device(0).gpu
+    assert (found.sm_count, round(found.dram_gb_s)) == (114, 2039)
+
+
+def test_a_board_that_is_not_listed_is_what_its_driver_says(monkeypatch):
+    board(monkeypatch, "NVIDIA B200", (10, 0), 148, 126 << 20, 3996000, 8192, 1965000)
+    found = device_module.device(0)
+    assert found.arch is ARCHS["sm_100"]
+    assert (found.gpu.name, found.gpu.sm_count, found.gpu.boost_mhz, found.gpu.l2) == (
+        "NVIDIA B200",
+        148,
+        1965,
+        126 << 20,
+    )
+    assert found.gpu.dram_gb_s == pytest.approx(8184, abs=1)
+    assert found.gpu.peak_tflops("bf16") == 0, "not known: never quoted"
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_a_product_is_planned_where_the_driver_knows_no_memory_clock(monkeypatch, dtype):
+    board(monkeypatch, "NVIDIA GB10", (12, 1), 48, 0, 0, 0, 0)
+    gpu = device_module.device(0).gpu
+    assert gpu.arch is ARCHS["sm_121"]
+    assert plan_for(GemmProblem.dense(1024, 512, 768, dtype=dtype), gpu).config is not None
+
+
+def test_a_gpu_that_is_too_old_is_no_usable_gpu_and_python_says_what_is_supported(monkeypatch):
+    old_board(monkeypatch)
+    assert device_module.why_no_gpu() == "GPU 0 (Tesla T4): compute capability 7.5 is not supported"
+    assert not device_module.gpu_available()
+    with pytest.raises(InvalidOperand, match=r"GPU 0 \(Tesla T4\).* 7\.5 is not supported\. Supported: sm_80"):
+        device_module.device(0)
+    with pytest.raises(DeviceError, match=r"Tesla T4.*with tilewright\.emulator"):
+        tw.matmul(np.ones((4, 4), np.float32), np.ones((4, 4), np.float32))
+
+
+@pytest.mark.parametrize("ladder", ["gemm", "attention"])
+def test_the_ladders_fall_back_to_the_emulator_on_a_gpu_that_is_too_old_and_say_so(ladder, monkeypatch, capsys):
+    old_board(monkeypatch)
+    size = ["--size", "32"] if ladder == "gemm" else ["--seqlen", "32"]
+    monkeypatch.setattr(
+        sys, "argv", ["tilewright", "ladder", ladder, "--rungs", ladder[:1].replace("g", "f") + "01", *size]
+    )
+    with contextlib.suppress(SystemExit):
+        main()
+    said = " ".join("".join(capsys.readouterr()).split())
+    assert "GPU 0 (Tesla T4): compute capability 7.5 is not supported: every rung runs on the emulator" in said

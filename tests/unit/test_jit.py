@@ -9,6 +9,7 @@ import struct
 import sys
 import threading
 import time
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -183,19 +184,45 @@ def test_a_kernel_is_kept_under_the_version_that_made_it_where_that_is_not_the_w
         assert (again.from_cache, again.key) == (True, first.key)
 
 
-def test_the_wheels_version_is_read_where_there_is_exactly_one(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("bindings", "version"),
+    [(["13.4.4"], "13.2"), (["12.9.4"], "12.9"), (["14.0.0"], ""), ([], ""), (["12.9.4", "13.4.4"], "")],
+)
+def test_the_version_is_that_of_the_wheel_that_cuda_bindings_loads(tmp_path, monkeypatch, bindings, version):
     assert nvrtc.installed() == nvrtc.version()
-    for count, wheel in enumerate(("cu13", "cu14")):
-        (tmp_path / wheel / "lib").mkdir(parents=True)
-        for name in ("libnvrtc.so.13", "libnvrtc-builtins.so.13.2", "libnvrtc-builtins.alt.so.13.2"):
-            (tmp_path / wheel / "lib" / name).touch()
-        spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
-        monkeypatch.setattr(nvrtc, "find_spec", lambda name, spec=spec: spec)
-        assert nvrtc.installed.__wrapped__() == ("", "13.2")[count == 0]
+    for folder, built in (("cu13", "13.2"), ("cuda_nvrtc", "12.9")):
+        (tmp_path / "nvidia" / folder / "lib").mkdir(parents=True)
+        for name in ("libnvrtc.so.{}", "libnvrtc-builtins.so.{}", "libnvrtc-builtins.alt.so.{}"):
+            (tmp_path / "nvidia" / folder / "lib" / name.format(built)).touch()
+    for installed in bindings:
+        (tmp_path / f"cuda_bindings-{installed}.dist-info").mkdir()
+    monkeypatch.setattr(
+        nvrtc, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[str(tmp_path / name)])
+    )
+    assert nvrtc.installed.__wrapped__() == version
+
+
+def test_no_version_is_read_where_there_are_two_of_a_wheel_or_none(tmp_path, monkeypatch):
+    (tmp_path / "cuda_bindings-13.0.0.dist-info").mkdir()
+    places = [str(tmp_path / "one"), str(tmp_path / "other")]
+    for place in places:
+        (Path(place) / "cu13" / "lib").mkdir(parents=True)
+        (Path(place) / "cu13" / "lib" / "libnvrtc-builtins.so.13.2").touch()
+
+    def spec(name):
+        return SimpleNamespace(submodule_search_locations=places if name == "nvidia" else [str(tmp_path / "cuda")])
+
+    monkeypatch.setattr(nvrtc, "find_spec", spec)
+    assert nvrtc.installed.__wrapped__() == ""
     monkeypatch.undo()
     for none in (None, ModuleType("nvidia")):
         monkeypatch.setitem(sys.modules, "nvidia", none)
         assert nvrtc.installed.__wrapped__() == ""
+
+
+def test_an_architecture_that_the_compiler_does_not_know_is_named_with_those_it_does(fresh):
+    with pytest.raises(CompileError, match=r"NVRTC .* does not compile for sm_70, but for sm_75, .*sm_120"):
+        compile_source(FILL, entry="fill", arch="sm_70")
 
 
 def test_threads_that_ask_at_once_get_one_compilation(fresh, monkeypatch):

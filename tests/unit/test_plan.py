@@ -14,9 +14,8 @@ from tilewright.gemm.explain import edge_reason, explain_problem, roofline
 from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs.simt import find_rung, rungs_for
-from tilewright.gpus import ARCHS, GPUS
+from tilewright.gpus import ARCHS, GPUS, as_found
 from tilewright.jit import Launch
-from tilewright.jit.device import with_sms
 from tilewright.plan.fallback import FP32_CHOICES
 from tilewright.plan.plan import plan_for
 
@@ -171,12 +170,11 @@ def test_explain_tells_how_many_blocks_stay():
 
 
 def test_a_board_with_fewer_sms_than_its_name_says_gets_fewer_blocks_that_stay():
-    sxm, pcie = GPUS["H100"], with_sms(GPUS["H100"], 114)
+    sxm, pcie = GPUS["H100"], as_found(GPUS["H100"], 114, 0, 0)
     launch = Launch((512, 3, 2), (256, 1, 1), b"", resident=1)
     assert launch.grid_on(sxm) == (132, 3, 2)
     assert launch.grid_on(pcie) == (114, 3, 2)
     assert pcie.peak_tflops("bf16") == pytest.approx(989.4 * 114 / 132)
-    assert with_sms(sxm, 132) is sxm
 
 
 def test_what_no_grid_can_hold_is_refused_in_a_few_words():

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..errors import DeviceError
 from .console import Progress, console, note, say, show
 
 if TYPE_CHECKING:
@@ -16,14 +15,10 @@ if TYPE_CHECKING:
 
 
 def why_no_gpu() -> str:
-    """Why the emulator has to do, in a few words; "" when there is a GPU."""
-    from ..jit.device import driver, gpu_available
+    """See jit.device.why_no_gpu; the driver's bindings are loaded only when it is asked."""
+    from ..jit import device
 
-    try:
-        driver()
-    except DeviceError:
-        return "No CUDA GPU here"
-    return "" if gpu_available() else "The CUDA driver sees no GPU"
+    return device.why_no_gpu()
 
 
 def begin(no_gpu: str, asked_for: bool) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from ..errors import DeviceError
-from ..gpus import GPUS, Arch, Gpu, arch_of
+from ..errors import DeviceError, InvalidOperand, TilewrightError
+from ..gpus import GPUS, Arch, Gpu, arch_of, as_found, unlisted
 from . import limits, nvrtc
 from .compile import CompiledKernel
 from .launch import Launch
@@ -88,8 +90,23 @@ def gpu_count() -> int:
         return 0
 
 
+def why_no_gpu() -> str:
+    """Why the first GPU cannot run kernels, as a clause; "" when it can."""
+    try:
+        driver()
+    except DeviceError:
+        return "No CUDA GPU here"
+    if gpu_count() == 0:
+        return "The CUDA driver sees no GPU"
+    try:
+        device(0)
+    except TilewrightError as error:
+        return str(error).split(". ")[0]
+    return ""
+
+
 def gpu_available() -> bool:
-    return gpu_count() > 0
+    return not why_no_gpu()
 
 
 @dataclass(frozen=True)
@@ -115,28 +132,23 @@ def device(ordinal: int) -> Device:
         key = getattr(api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{which}")
         return int(check(api.cuDeviceGetAttribute(key, handle), f"reading {which}"))
 
-    arch = arch_of((attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")))
-    known = [gpu for gpu in GPUS.values() if gpu.name.lower() in name.lower()]
-    gpu = with_sms(known[0], attribute("MULTIPROCESSOR_COUNT")) if known else _unlisted(name, arch, attribute)
+    try:
+        arch = arch_of((attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")))
+    except InvalidOperand as error:
+        raise InvalidOperand(f"GPU {ordinal} ({name}): {error}") from error
+    gpu = _board(name, arch, attribute)
     context = check(api.cuDevicePrimaryCtxRetain(handle), f"opening a context on GPU {ordinal}")
     return Device(ordinal, name, handle, context, arch, gpu)
 
 
-def with_sms(listed: Gpu, sm_count: int) -> Gpu:
-    """A listed GPU as it was found: boards of one name differ in their SMs (an H100 PCIe has 114 of the SXM's 132, a
-    MIG slice fewer), and blocks that stay are as many as there are SMs."""
-    if sm_count == listed.sm_count:
-        return listed
-    return replace(listed, sm_count=sm_count, bf16_tflops=listed.bf16_tflops * sm_count / listed.sm_count)
-
-
-def _unlisted(name: str, arch: Arch, attribute: Any) -> Gpu:
-    """A GPU that arch.py does not list: rates from the driver's clocks and bus; no tensor peak is known."""
+def _board(name: str, arch: Arch, attribute: Callable[[str], int]) -> Gpu:
+    """The listed board of this name, else one made of what the driver says."""
     bandwidth = 2 * attribute("MEMORY_CLOCK_RATE") * attribute("GLOBAL_MEMORY_BUS_WIDTH") / 8 * 1e-6
-    mhz = attribute("CLOCK_RATE") // 1000
-    return Gpu(
-        name, arch, attribute("MULTIPROCESSOR_COUNT"), mhz, bandwidth, attribute("L2_CACHE_SIZE"), 0.0, "the driver"
-    )
+    sm_count, l2 = attribute("MULTIPROCESSOR_COUNT"), attribute("L2_CACHE_SIZE")
+    for gpu in GPUS.values():
+        if gpu.arch is arch and re.search(rf"\b{re.escape(gpu.name)}\b", name, re.IGNORECASE):
+            return as_found(gpu, sm_count, bandwidth, l2)
+    return unlisted(name, arch, sm_count, attribute("CLOCK_RATE") // 1000, bandwidth, l2)
 
 
 class bound_to:

@@ -43,21 +43,34 @@ def version() -> str:
     return f"{major}.{minor}"
 
 
+WHEELS = {12: ("nvidia-cuda-nvrtc-cu12", "cuda_nvrtc"), 13: ("nvidia-cuda-nvrtc", "cu13")}
+"""NVRTC's wheel and its folder in the package `nvidia`, by CUDA's generation. cuda.bindings loads that of its own."""
+
+
 @lru_cache(maxsize=1)
 def installed() -> str:
-    """The version of NVRTC's wheel, "major.minor", found without loading it; "" unless there is exactly one.
+    """The version of the wheel whose NVRTC will be loaded, "major.minor", found without loading it.
 
-    The library's own name has the major number alone; the part that it loads beside it has both. What `version` says
-    may be another, where another copy is loaded: a key by this one finds what this one compiled, all the same.
+    "" where it cannot be told: another generation of cuda.bindings, no such wheel, or more than one. The library's own
+    name has the major number alone; the part that it loads next to it has both. What `version` says may be another,
+    where another copy is loaded: a key by this one finds what this one compiled, all the same.
     """
+    bindings = [file for folder in _folders_of("cuda") for file in folder.parent.glob("cuda_bindings-*.dist-info")]
+    found = re.match(r"cuda_bindings-(\d+)\.", bindings[0].name) if len(bindings) == 1 else None
+    if found is None or int(found[1]) not in WHEELS:
+        return ""
+    pattern = f"{WHEELS[int(found[1])][1]}/lib/libnvrtc-builtins.so.{found[1]}.*"
+    beside = [file for folder in _folders_of("nvidia") for file in folder.glob(pattern)]
+    named = re.fullmatch(r"libnvrtc-builtins\.so\.(\d+\.\d+)", beside[0].name) if len(beside) == 1 else None
+    return named[1] if named else ""
+
+
+def _folders_of(package: str) -> list[Path]:
     try:
-        spec = find_spec("nvidia")
+        spec = find_spec(package)
     except ValueError:  # somebody made a module of that name up
-        spec = None
-    folders = spec.submodule_search_locations if spec is not None else None
-    beside = [file for folder in folders or () for file in Path(folder).glob("cu*/lib/libnvrtc-builtins.so.*")]
-    found = re.fullmatch(r"libnvrtc-builtins\.so\.(\d+\.\d+)", beside[0].name) if len(beside) == 1 else None
-    return found[1] if found else ""
+        return []
+    return [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec is not None else []
 
 
 def _bytes(program: Any, size: Any, get: Any) -> bytes:
@@ -86,6 +99,7 @@ def _of_source(log: str) -> str:
 def build(source: Source, arch: str, options: Sequence[str]) -> tuple[bytes, str, str, str]:
     """(cubin, PTX, log, entry) of a source. Raises CompileError with the compiler's log."""
     nvrtc = bindings()
+    _require_target(arch)
     names = [name.encode() for name, _ in source.headers]
     texts = [text.encode() for _, text in source.headers]
     status, program = nvrtc.nvrtcCreateProgram(source.text.encode(), os.fsencode(source.name), len(names), texts, names)
@@ -110,6 +124,15 @@ def build(source: Source, arch: str, options: Sequence[str]) -> tuple[bytes, str
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     return cubin, ptx, log, entry
+
+
+def _require_target(arch: str) -> None:
+    """Raise CompileError for an architecture ("sm_90a", "compute_90a") that the loaded NVRTC does not know."""
+    _, targets = bindings().nvrtcGetSupportedArchs()
+    number = re.fullmatch(r"(?:sm|compute)_(\d+)[af]?", arch)
+    if number and int(number[1]) not in targets:
+        known = ", ".join(f"sm_{target}" for target in targets)
+        raise CompileError(f"NVRTC {version()} does not compile for {arch}, but for {known}. Install a newer one.")
 
 
 def parse_resources(log: str, entry: str) -> Resources:

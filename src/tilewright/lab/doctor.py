@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sysconfig
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -27,16 +28,22 @@ class Finding:
 
 
 def _gpus() -> list[Finding]:
-    from ..jit.device import device, driver, gpu_count
+    from ..jit.device import DRIVERS, device, driver, driver_shortfall, gpu_count
     from .bench import Conditions, pci_bus_id
     from .climb_gpu import driver_version
 
+    needed = " or ".join(f"{driver} (CUDA {cuda})" for cuda, driver in DRIVERS.items())
     try:
         driver()
     except TilewrightError as error:
-        advice = "kernels run on the emulator; for a GPU install NVIDIA's driver (CUDA 13: 580 or newer)"
-        return [Finding("CUDA driver", False, str(error).split(". ")[0], advice), Finding("GPU", False, "none", "")]
-    findings = [Finding("CUDA driver", True, driver_version())]
+        advice = f"kernels run on the emulator; for a GPU install NVIDIA's driver, {needed} or newer"
+        reason = str(error).removesuffix(". Kernels run without a GPU on the emulator: with tilewright.emulator(): ...")
+        return [Finding("CUDA driver", False, reason, advice), Finding("GPU", False, "none", "")]
+    try:
+        shortfall = driver_shortfall()
+    except TilewrightError:  # no NVRTC, which has a finding of its own
+        shortfall = ""
+    findings = [Finding("CUDA driver", not shortfall, driver_version(), shortfall)]
     if gpu_count() == 0:
         findings.append(Finding("GPU", False, "the driver sees none", "check nvidia-smi and CUDA_VISIBLE_DEVICES"))
     for ordinal in range(gpu_count()):
@@ -54,11 +61,12 @@ def _nvrtc() -> Finding:
         version = nvrtc.version()
     except TilewrightError as error:
         return Finding("NVRTC", False, str(error), "pip install nvidia-cuda-nvrtc cuda-bindings", required=True)
+    package, _ = nvrtc.WHEELS.get(int(version.partition(".")[0]), ("its wheel", ""))
     try:
-        package = f"nvidia-cuda-nvrtc {metadata.version('nvidia-cuda-nvrtc')}"
+        where = f"{package} {metadata.version(package)}"
     except metadata.PackageNotFoundError:
-        package = "not from the wheel nvidia-cuda-nvrtc"
-    return Finding("NVRTC", True, f"{version} ({package})", required=True)
+        where = f"not from {package}"
+    return Finding("NVRTC", True, f"{version} ({where})", required=True)
 
 
 def _headers() -> list[Finding]:
@@ -113,5 +121,23 @@ def _packages() -> list[Finding]:
 
 
 def examine() -> list[Finding]:
-    """Everything, required things first."""
-    return [_nvrtc(), *_headers(), *_gpus(), _disassembler(), _cache(), *_packages()]
+    """Everything, required things first, the verdict last."""
+    findings = [_nvrtc(), *_headers(), *_gpus(), _disassembler(), _cache(), *_packages()]
+    return [*findings, verdict(findings)]
+
+
+def verdict(findings: Sequence[Finding]) -> Finding:
+    """What runs here, by what was found."""
+    missing = [finding for finding in findings if finding.required and not finding.found]
+    if missing:
+        names = " and ".join(finding.name for finding in missing)
+        return Finding("verdict", False, f"not ready: {names} missing", required=True)
+    by_name = {finding.name: finding for finding in findings}
+    if not by_name["CUDA driver"].found:
+        why = "the driver is too old" if "GPU 0" in by_name else "no CUDA driver"
+        return Finding("verdict", True, f"ready: emulator only ({why})")
+    gpu = by_name.get("GPU 0")
+    if gpu is None or not gpu.found:
+        why = "no GPU" if gpu is None else "the GPU is not supported or cannot be used"
+        return Finding("verdict", True, f"ready: emulator only ({why})")
+    return Finding("verdict", True, "ready: GPU")

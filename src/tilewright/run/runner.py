@@ -141,12 +141,12 @@ def executor_for_host(first: Operand, others: Sequence[Operand]) -> Executor | N
                 f"{operand.name} (shape {operand.shape}) is a {operand.kind} array on the CPU. Move it to a CUDA GPU, "
                 "or run on the emulator: with tilewright.emulator(): ..."
             )
-    from ..jit.device import executor_for, gpu_available
+    from ..jit.device import executor_for, gpu_available, why_no_gpu
 
     if not gpu_available():
         raise DeviceError(
-            "NumPy arrays need a CUDA GPU or the emulator, and no usable GPU was found. Run on the emulator: "
-            "with tilewright.emulator(): ...; `tilewright doctor` says what was looked for."
+            f"NumPy arrays need a CUDA GPU or the emulator, and no usable GPU was found: {why_no_gpu()}. Run on the "
+            "emulator: with tilewright.emulator(): ...; `tilewright doctor` says what was looked for."
         )
     return executor_for(0, 0)
 
