@@ -14,6 +14,7 @@ from tilewright.gemm import stages
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs.simt import find_rung
 from tilewright.gemm.warm import calls
+from tilewright.jit import limits
 from tilewright.lab.check import check
 from tilewright.plan.plan import Plan, plan_for
 from tilewright.run import ready
@@ -153,7 +154,7 @@ def test_a_warm_call_of_several_stages_takes_new_operands_and_scalars(torch):
 def test_a_product_that_a_capture_meets_first_is_refused_and_one_that_ran_is_captured(torch, monkeypatch):
     a, b = torch.randn(3, 2111, device="cuda").bfloat16(), torch.randn(2111, 333, device="cuda").bfloat16()
     calls.forget()
-    monkeypatch.setattr(ready, "_kept", type(ready._kept)())
+    monkeypatch.setattr(ready, "_kept", type(ready._kept)(limits.programs))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph), pytest.raises(DeviceError, match=r"capture is running.*Call it once before"):
         tw.matmul(a, b)

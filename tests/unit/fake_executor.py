@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections import OrderedDict
 from collections.abc import Iterator
 from unittest import mock
 
@@ -13,7 +12,9 @@ import numpy as np
 from tilewright.gemm import rung as rung_module
 from tilewright.gemm.rung import Rung
 from tilewright.gpus import GPUS
+from tilewright.jit import limits
 from tilewright.jit.launch import Launch, use_executor
+from tilewright.jit.limits import Recent
 from tilewright.run import ready
 
 _BASE = 1 << 40
@@ -73,5 +74,5 @@ def fake_gpu() -> Iterator[FakeExecutor]:
     """Run ops on a FakeExecutor, with nothing compiled."""
     executor = FakeExecutor()
     uncompiled = mock.patch.object(Rung, "compile", return_value=None)
-    with use_executor(executor), uncompiled, mock.patch.object(ready, "_kept", OrderedDict()):
+    with use_executor(executor), uncompiled, mock.patch.object(ready, "_kept", Recent(limits.programs)):
         yield executor

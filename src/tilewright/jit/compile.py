@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import threading
 import time
@@ -17,7 +18,7 @@ from weakref import WeakValueDictionary
 from ..errors import CompileError
 from ..gpus import Resources
 from . import limits, nvrtc
-from .cache import KernelCache, default_folder
+from .cache import ENVIRONMENT_VARIABLE, KernelCache, default_folder
 from .launch import current_executor
 from .limits import Recent
 from .source import Constant, Library, Source, gather, render
@@ -83,6 +84,8 @@ _in_memory: Recent[tuple[str, str], CompiledKernel] = Recent(limits.kernels)
 _locks: WeakValueDictionary[str, Any] = WeakValueDictionary()
 """A lock for each kernel that is being had now: it goes with the last thread that holds or awaits it."""
 _guard = threading.Lock()
+_by_arguments: Recent[tuple[Any, ...], CompiledKernel] = Recent(limits.kernels)
+"""What compile_rung was asked for."""
 
 
 @lru_cache(maxsize=8)
@@ -264,5 +267,19 @@ def compile_rung(
     include: str | Sequence[str], constants: Mapping[str, Constant], entry: str, arch: str,
     libraries: Sequence[Library] = (), generated: Mapping[str, str] | None = None,
 ) -> CompiledKernel:  # fmt: skip
-    """Compile a rung's file or files with its constants and generated includes (see source.render)."""
-    return compile_unit(render(include, constants, entry, generated or {}), arch, libraries=libraries)
+    """Compile a rung's file or files with its constants and generated includes (see source.render).
+
+    A kernel that was asked for before is found by these arguments: no source is rendered or hashed again.
+    """
+    executor = current_executor()
+    key = (
+        include if isinstance(include, str) else tuple(include), entry, arch,
+        tuple((name, type(value), value) for name, value in constants.items()),  # 1 is not true in a source
+        tuple(library.identity for library in libraries), tuple((generated or {}).items()),
+        executor is not None and executor.runs_ptx, os.environ.get(ENVIRONMENT_VARIABLE, ""),
+    )  # fmt: skip
+    kernel = _by_arguments.get(key)
+    if kernel is None:
+        kernel = compile_unit(render(include, constants, entry, generated or {}), arch, libraries=libraries)
+        _by_arguments.put(key, kernel)
+    return kernel

@@ -12,7 +12,11 @@ from typing import Generic, TypeVar
 
 KERNELS_VARIABLE = "TILEWRIGHT_KERNELS"
 CACHE_SIZE_VARIABLE = "TILEWRIGHT_CACHE_SIZE"
+PROGRAMS_VARIABLE = "TILEWRIGHT_PROGRAMS"
+WARM_CALLS_VARIABLE = "TILEWRIGHT_WARM_CALLS"
 KERNELS = 1024
+PROGRAMS = 4096
+WARM_CALLS = 4096
 CACHE_BYTES = 2 << 30
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -24,6 +28,16 @@ V = TypeVar("V")
 def kernels() -> int:
     """The most compiled kernels that a process holds in memory, and the most that it keeps loaded on GPUs."""
     return max(1, _number(KERNELS_VARIABLE, os.environ.get(KERNELS_VARIABLE, ""), KERNELS))
+
+
+def programs() -> int:
+    """The most programs that a process keeps ready to launch."""
+    return max(1, _number(PROGRAMS_VARIABLE, os.environ.get(PROGRAMS_VARIABLE, ""), PROGRAMS))
+
+
+def warm_calls() -> int:
+    """The most calls of one function that a process remembers; 0: none."""
+    return _number(WARM_CALLS_VARIABLE, os.environ.get(WARM_CALLS_VARIABLE, ""), WARM_CALLS)
 
 
 def cache_bytes() -> int:

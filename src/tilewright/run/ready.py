@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..gpus import Arch
-from ..jit import CompiledKernel, Launch
+from ..jit import CompiledKernel, Launch, limits
 from ..jit.cache import ENVIRONMENT_VARIABLE
 from ..jit.launch import current_executor
+from ..jit.limits import Recent
 from .program import Program
 
 if TYPE_CHECKING:
@@ -78,44 +77,33 @@ def moved(bases: Mapping[str, int], offsets: tuple[tuple[str, int], ...]) -> Map
     return at
 
 
-def most_kept() -> int:
-    """Programs kept ready, from TILEWRIGHT_PROGRAMS; 4096 by default."""
-    try:
-        return max(1, int(os.environ.get("TILEWRIGHT_PROGRAMS", "4096")))
-    except ValueError:
-        return 4096
-
-
-_kept: OrderedDict[tuple[int, str, bool, str], Ready] = OrderedDict()
+_Key = tuple[int, str, bool, str]
+_kept: Recent[_Key, Ready] = Recent(limits.programs)
 """By the program's identity (which holds while it is kept here), the target, whether PTX is enough, the cache."""
-_lock = threading.Lock()
 
 
-def _key(program: Program, arch: Arch) -> tuple[int, str, bool, str]:
+def _key(program: Program, arch: Arch) -> _Key:
     executor = current_executor()
-    return id(program), arch.name, executor is not None and executor.runs_ptx, os.environ.get(ENVIRONMENT_VARIABLE, "")
+    ptx = executor is not None and executor.runs_ptx
+    return id(program), arch.name, ptx, os.environ.get(ENVIRONMENT_VARIABLE, "")
+
+
+def _known(key: _Key, program: Program) -> Ready | None:
+    found = _kept.get(key)
+    return found if found is not None and found.program is program else None  # else the identity of one that is gone
 
 
 def ready(program: Program, arch: Arch) -> Ready:
     """The program with its kernels compiled. Raises ConfigRejected and CompileError."""
     key = _key(program, arch)
-    with _lock:
-        found = _kept.get(key)
-        if found is not None and found.program is program:
-            _kept.move_to_end(key)
-            return found
-    made = Ready(program, arch)
-    with _lock:
-        found = _kept.setdefault(key, made)
-        if found.program is not program:  # the identity of one that is gone
-            found = _kept[key] = made
-        while len(_kept) > most_kept():
-            _kept.popitem(last=False)
+    found = _known(key, program)
+    if found is None:
+        found = Ready(program, arch)
+        _kept.put(key, found)
     return found
 
 
 def has_run(program: Program, arch: Arch, ordinal: int) -> bool:
     """Whether a GPU has run the program: its kernels are compiled and loaded."""
-    with _lock:
-        known = _kept.get(_key(program, arch))
-    return known is not None and known.program is program and known.has_run(ordinal)
+    found = _known(_key(program, arch), program)
+    return found is not None and found.has_run(ordinal)

@@ -7,12 +7,12 @@ parameters, and the launches. What does not fit takes the full path, which gives
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..errors import DeviceError
+from ..jit import limits
 from ..plan.tables import generation
 
 if TYPE_CHECKING:
@@ -111,9 +111,11 @@ class Calls(Generic[T]):
         return found
 
     def put(self, key: Hashable, call: T) -> None:
-        if len(self._young) >= max(1, most_remembered() // 2):
+        most = limits.warm_calls() // 2
+        if len(self._young) >= most:
             self._old, self._young = self._young, {}
-        self._young[key] = call
+        if most:
+            self._young[key] = call
 
     def forget(self) -> None:
         """Let every call take the full path once more."""
@@ -121,11 +123,3 @@ class Calls(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
-
-
-def most_remembered() -> int:
-    """Calls kept, from TILEWRIGHT_WARM_CALLS; 4096 by default."""
-    try:
-        return int(os.environ.get("TILEWRIGHT_WARM_CALLS", "4096"))
-    except ValueError:
-        return 4096
