@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 REMEMBERED = 32
 """Patterns kept at one instruction."""
+PEER = 1 << 24
+"""A shared address of a peer in the cluster is its rank plus 1 times this, plus the address within that block."""
 _ACCESS = {"read": "load", "write": "store", "atomic": "store", "copy": "copy"}
 """Kind of access -> what lab/banks.py calls it."""
 REMEMBERED_COUNTS = 256
@@ -47,11 +49,14 @@ def _in_warps(machine: Machine, lanes: np.ndarray | None, addresses: np.ndarray)
 
 
 class SharedPattern:
-    """One set of addresses of one instruction in shared memory. `kind`: "read", "write", "atomic" or "copy"."""
+    """One set of addresses of one instruction in shared memory.
+
+    `kind`: "read", "write", "atomic"; "copy" (cp.async); "tensor" (wgmma reads); "bulk_write", "bulk_read".
+    """
 
     __slots__ = (
         "addresses", "base", "batch", "first", "granules", "ideal", "index", "instruction", "kind", "landing", "lanes",
-        "nbytes", "requests", "warps", "wavefronts",
+        "nbytes", "peers", "requests", "warps", "wavefronts",
     )  # fmt: skip
 
     def __init__(self, kind: str, instruction: Instruction, nbytes: int) -> None:
@@ -70,6 +75,8 @@ class SharedPattern:
         """Granule indices in the batch's shared memory, [active lanes, granules a lane]."""
         self.warps: np.ndarray
         """Warp within the block plus 1, uint8, for each active lane."""
+        self.peers: np.ndarray | None = None
+        """Block of the batch whose shared memory each lane reaches; None: its own."""
         self.requests = self.wavefronts = self.ideal = 0
         self.batch = -1
         """The batch in which these bytes are known to be initialised."""
@@ -108,11 +115,13 @@ class SharedMemory:
         nbytes: int,
         *,
         counted_as: str = "",
+        peers: bool = True,
     ) -> SharedPattern | None:
         """Check and count one access of the active lanes; None if no lane is left.
 
         `base`: uint32, uint64 or int64, one a lane of the batch, or of length 1 for all. `kind`: as SharedPattern's.
-        `counted_as`: the access of lab/banks.py where it is not the usual one of the kind ("matrix" for ldmatrix).
+        `counted_as`: the access of emu/banks.py where it is not the usual one of the kind ("matrix" for ldmatrix).
+        `peers`: whether addresses may be those of other blocks of the cluster.
         """
         lanes = self.machine.lane_list()
         seen = base if lanes is None or len(base) == 1 else base[lanes]
@@ -127,7 +136,8 @@ class SharedMemory:
                 break
             site.patterns.append(site.patterns.pop(0))  # a loop comes back to its patterns in order
         if pattern is None:
-            pattern = self._learn(site, kind, instruction, lanes, seen, offset, nbytes, counted_as or _ACCESS[kind])
+            access = counted_as or _ACCESS[kind]
+            pattern = self._learn(site, kind, instruction, lanes, seen, offset, nbytes, access, peers)
             if pattern is None:
                 return None
         elif count > 1:
@@ -135,10 +145,37 @@ class SharedMemory:
         site.requests += pattern.requests
         site.wavefronts += pattern.wavefronts
         site.ideal += pattern.ideal
+        if pattern.peers is not None:
+            assert pattern.lanes is not None
+            self.expect_running(instruction, pattern.lanes, pattern.peers)
         if pattern.batch != self.batch:
             self._initialised(pattern)
         self.machine.shadow.record(pattern)
         return pattern
+
+    def reach(self, lanes: np.ndarray, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(block of the batch, address within it) of shared addresses, one for each of `lanes`.
+
+        An address that is nobody's stays as it is, beyond every block's memory.
+        """
+        own = self.machine.cta_of_lane[lanes]
+        rank = addresses // PEER
+        size = self.machine.cluster_size
+        known = (rank > 0) & (rank <= size)
+        return np.where(known, own // size * size + rank - 1, own), np.where(known, addresses % PEER, addresses)
+
+    def expect_running(self, instruction: Instruction, lanes: np.ndarray, ctas: np.ndarray) -> bool:
+        """Report lanes that reach a block which has ended; whether there were none."""
+        ended = ~self.machine.scheduler.running()[ctas]
+        if ended.any():
+            machine = self.machine
+            rank = int(ctas[ended][0]) % machine.cluster_size
+            machine.report(
+                "peer_exited",
+                f"shared memory of block {rank} of the cluster is touched, and that block has ended",
+                instruction, lanes[ended], None,
+            )  # fmt: skip
+        return not ended.any()
 
     def _learn(
         self,
@@ -150,6 +187,7 @@ class SharedMemory:
         offset: int,
         nbytes: int,
         access: str,
+        peers: bool,
     ) -> SharedPattern | None:
         machine = self.machine
         count = machine.lanes if lanes is None else len(lanes)
@@ -157,6 +195,16 @@ class SharedMemory:
         addresses[:] = seen.astype(np.int64) + offset
         if seen.dtype.itemsize == 4:
             addresses &= 0xFFFFFFFF
+        ctas = None
+        if (addresses >= PEER).any():
+            lanes = np.arange(machine.lanes) if lanes is None else lanes
+            ctas, addresses = self.reach(lanes, addresses)
+            if not peers and (far := ctas != machine.cta_of_lane[lanes]).any():
+                machine.report(
+                    "out_of_bounds", f"{kind} of {nbytes} bytes as .shared::cta in another block of the cluster",
+                    instruction, lanes[far], int(addresses[far][0]),
+                )  # fmt: skip
+                return None
         outside = (addresses < 0) | (addresses + nbytes > self.bytes)
         skewed = addresses % nbytes != 0
         remembered = not (outside.any() or skewed.any())
@@ -178,13 +226,15 @@ class SharedMemory:
             good = ~(outside | skewed)
             lanes = np.flatnonzero(good) if lanes is None else lanes[good]
             addresses = addresses[good]
+            ctas = None if ctas is None else ctas[good]
             if not len(lanes):
                 return None
         pattern = SharedPattern(kind, instruction, nbytes)
         pattern.lanes, pattern.base, pattern.first = lanes, seen.copy(), int(seen[0])
         pattern.addresses = addresses
         every = slice(None) if lanes is None else lanes
-        start = machine.cta_of_lane[every] * self.stride + addresses
+        pattern.peers = ctas
+        start = (machine.cta_of_lane[every] if ctas is None else ctas) * self.stride + addresses
         pattern.index = start // nbytes
         pattern.granules = (start // self.granule)[:, None] + np.arange(max(nbytes // self.granule, 1))
         pattern.warps = machine.warp_of_lane[every] + np.uint8(1)

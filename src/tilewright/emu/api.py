@@ -14,7 +14,10 @@ import numpy as np
 
 from ..errors import ConfigRejected, InvalidOperand, PtxError, TilewrightError
 from ..gpus import DEFAULT_GPU, find_gpu
+from ..jit.tensor_map import TensorMap
+from . import tensor_maps
 from .arguments import parse_argument, scalar_bytes
+from .clusters import check_cluster
 from .hazards import Hazard, Reporter, Sources
 from .isa.float32 import underflow
 from .link import function_address
@@ -133,6 +136,7 @@ def run(
     params: bytes,
     memory: GlobalMemory,
     shared_bytes: int = 0,
+    cluster: Triple | None = None,
     gpu: str = DEFAULT_GPU,
     hazards: str = "raise",
     limit: int = LIMIT,
@@ -142,7 +146,8 @@ def run(
     """Run one launch.
 
     params: the parameter buffer as the PTX lays it out (natural alignment); pointers are addresses in `memory`.
-    shared_bytes: dynamic shared memory of a block. hazards: "raise" the first as EmulatorFault, or "collect" them all
+    shared_bytes: dynamic shared memory of a block. cluster: blocks of a cluster, where the kernel does not say.
+    hazards: "raise" the first as EmulatorFault, or "collect" them all
     and go on as a GPU might. limit: instructions after which a batch of blocks counts as endless.
     progress(done, all) is called with numbers of blocks. sources: file name -> text, for the source lines in reports;
     files that can be read are found by themselves.
@@ -153,13 +158,16 @@ def run(
     started = time.perf_counter()
     program = _decoded(ptx, entry)
     _check_launch(program, grid, block, params, shared_bytes, gpu)
+    cluster = check_cluster(program.entry, grid, cluster)
+    together = cluster[0] * cluster[1] * cluster[2] if cluster else 1
     reporter = Reporter(hazards, Sources(sources))
     trace = Trace(len(program.instructions), len(program.blocks))
     threads = block[0] * block[1] * block[2]
     warps = -(-threads // 32)
     count = grid[0] * grid[1] * grid[2]
     each = program.static_shared + shared_bytes + warps * 32 * program.local_bytes
-    ctas = min(count, max(1, min(BATCH_LANES // (warps * 32), BATCH_BYTES // max(each, 1))))
+    most = max(together, min(BATCH_LANES // (warps * 32), BATCH_BYTES // max(each, 1)))
+    ctas = min(count, max(1, most // together * together))
     symbols = _place_variables(program, memory)
     try:
         machine = Machine(
@@ -175,6 +183,7 @@ def run(
             trace=trace,
             ctas=ctas,
             limit=limit,
+            cluster=cluster,
         )
         with floating_point():
             for first in range(0, count, ctas):
@@ -223,6 +232,7 @@ def emulate(
     *,
     gpu: str = DEFAULT_GPU,
     shared_bytes: int = 0,
+    cluster: int | Sequence[int] | None = None,
     include: Sequence[str | Path] = (),
     hazards: str = "raise",
     seed: int = 0,
@@ -234,7 +244,9 @@ def emulate(
     source_or_ptx: CUDA C++ or PTX text, or the path of a file of either. entry: the kernel's name, as C++ knows it
     (`scale<float>`) or as the PTX does. grid, block: one to three sizes. args, one a kernel parameter: NumPy arrays
     (device buffers; the caller's stay as they are), numbers, or strings such as "f32[1024]=random", "f32[4,8]=nan" and
-    "i32=1024" (see emu/arguments.py).
+    "i32=1024" (see emu/arguments.py), and TensorMap for a CUtensorMap parameter: one made of an array (TensorMap.of)
+    is over that array's buffer, which is a buffer argument of its own unless an earlier argument is the same array.
+    cluster: blocks of a cluster, one to three sizes, where the kernel's __cluster_dims__ does not say.
     A string's bf16 buffers come back as uint16. include: folders for quoted includes. seed: of "random".
     limit: as for run.
 
@@ -271,7 +283,7 @@ def emulate(
         sources = {**dict(kernel.source.headers), name: text}
     program = _decoded(ptx, entry)
     random = np.random.default_rng(seed)
-    given = [parse_argument(value, random) for value in args]
+    given = [value if isinstance(value, TensorMap) else parse_argument(value, random) for value in args]
     declared = program.entry.parameters
     if len(given) != len(declared):
         types = ", ".join(f".{p.kind}" if p.kind else f"{p.size} bytes" for p in declared) or "none"
@@ -282,11 +294,26 @@ def emulate(
     memory = GlobalMemory()
     params = bytearray(program.entry.parameter_bytes)
     buffers: list[tuple[int, np.ndarray]] = []
-    for number, (argument, parameter) in enumerate(zip(given, declared, strict=True)):
-        if argument.array is not None:
+    shared_by: dict[int, int] = {}
+    for number, (value, argument, parameter) in enumerate(zip(args, given, declared, strict=True)):
+        if isinstance(argument, TensorMap):
+            if parameter.size != tensor_maps.BYTES:
+                raise InvalidOperand(
+                    f"argument {number} is a TensorMap; the parameter has {parameter.size} bytes, where a "
+                    "`const __grid_constant__ CUtensorMap` has 128"
+                )
+            if argument.array is not None:
+                if id(argument.array) not in shared_by:
+                    address = memory.add(argument.array, f"argument {number}")
+                    shared_by[id(argument.array)] = address
+                    buffers.append((address, np.ascontiguousarray(argument.array)))
+                argument = argument.at(shared_by[id(argument.array)])
+            data = tensor_maps.pack(argument)
+        elif argument.array is not None:
             if parameter.size != 8:
                 raise InvalidOperand(f"argument {number} ({argument.text}) is a buffer; the parameter is no pointer")
             address = memory.add(argument.array, f"argument {number}")
+            shared_by[id(value)] = address
             buffers.append((address, argument.array))
             data = address.to_bytes(8, "little")
         else:
@@ -300,6 +327,7 @@ def emulate(
         params=bytes(params),
         memory=memory,
         shared_bytes=shared_bytes,
+        cluster=None if cluster is None else _triple(cluster, "cluster"),
         gpu=gpu,
         hazards=hazards,
         limit=limit,

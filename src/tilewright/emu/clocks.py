@@ -1,8 +1,9 @@
-"""Races on shared memory where parts of a block wait for one another (named barriers, arrive without waiting).
+"""Races on shared memory where parts of a block wait for one another: named barriers, mbarriers, clusters, bulk copies.
 
-Vector clocks, the general form of the epochs of shadow.py: `known[c, w, v]` is the newest step of warp v that warp w of
-block c is ordered after. A barrier joins the clocks of those that arrived into those that wait. An access races with
-an earlier one of another warp that it is not ordered after. Checked at each access, so slower than judging epochs.
+Vector clocks, the general form of the epochs of shadow.py. A warp knows, of each warp of its cluster, the newest step
+that it is ordered after; of each mbarrier, how many phases it knows to be complete. What synchronises hands on
+knowledge: a barrier joins that of those that arrived into those that wait. An access races with an earlier one of
+another warp that it is not ordered after. Checked at each access, so slower than judging epochs.
 """
 
 from __future__ import annotations
@@ -12,12 +13,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .access import SharedPattern
-from .product_hazards import ProductClocks, ProductJudge, ProxyFences
-from .ptx import Immediate
+from .bulk_hazards import BulkClocks
+from .product_hazards import ProductClocks, ProductJudge
+from .proxies import ProxyFences
+from .ptx import Immediate, Instruction
 from .shadow import EpochShadow, Shadow
 
 if TYPE_CHECKING:
     from .machine import Machine
+    from .mbarriers import Mbarrier
+
+WRITING = ("write", "copy", "bulk_write")
+READING = ("read", "tensor", "bulk_read")
+COLUMNS = 32
+"""mbarriers of a cluster for which there is room at first."""
 
 
 class ClockShadow(Shadow):
@@ -25,13 +34,18 @@ class ClockShadow(Shadow):
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
-        granules, warps = len(machine.shared.initialised), machine.warps_per_cta
-        self.known = np.zeros((machine.ctas, warps, warps), np.int32)
+        granules = len(machine.shared.initialised)
+        self.warps = machine.cluster_size * machine.warps_per_cta
+        """Warps of a cluster."""
+        self.clusters = machine.ctas // machine.cluster_size
+        self.columns = np.zeros(self.clusters, np.int64)
+        """mbarriers of each cluster so far."""
+        self._make_known(COLUMNS)
         self.arrived: dict[tuple[int, int], np.ndarray] = {}
-        self.written = np.zeros((granules, warps), np.int32)
+        self.written = np.zeros((granules, self.warps), np.int32)
         """Clock of each warp's last write of a granule; 0: none."""
-        self.read = np.zeros((granules, warps), np.int32)
-        self.updated = np.zeros((granules, warps), np.int32)
+        self.read = np.zeros((granules, self.warps), np.int32)
+        self.updated = np.zeros((granules, self.warps), np.int32)
         """The same of atomics."""
         self.flying = np.zeros(granules, np.int32)
         """1 + the instruction of the copy in flight to a granule."""
@@ -41,23 +55,64 @@ class ClockShadow(Shadow):
         """The instruction of the last access of each kind."""
         self.copies_of: dict[int, SharedPattern] = {}
         self.products = ProductClocks(self) if machine.products else None
+        self.bulk = BulkClocks(self)
         self.reset()
+
+    def _make_known(self, columns: int) -> None:
+        """Room for so many mbarriers."""
+        old = getattr(self, "known", None)
+        self.known = np.zeros((self.clusters, self.warps, self.warps + columns), np.int32)
+        if old is not None:
+            self.known[:, :, : old.shape[2]] = old
+        self.order = self.known[:, :, : self.warps]
+        """What warps know of warps."""
+        self.by_cta = self.known.reshape(self.machine.ctas, self.machine.warps_per_cta, -1)
 
     def reset(self) -> None:
         """A new batch of blocks starts."""
         self.known[:] = 0
-        self.known[:, range(self.known.shape[1]), range(self.known.shape[1])] = 1
+        self.known[:, range(self.warps), range(self.warps)] = 1
+        self.columns[:] = 0
         self.arrived.clear()
         for table in (self.written, self.read, self.updated, self.flying):
             table[:] = 0
         if self.products:
             self.products.reset()
+        self.bulk.reset()
+
+    # Who knows what
+
+    def place(self, lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(cluster, warp within the cluster) of lanes of the batch."""
+        cta, size = self.machine.cta_of_lane[lanes], self.machine.cluster_size
+        return cta // size, cta % size * self.machine.warps_per_cta + self.machine.warp_of_lane[lanes]
+
+    def _join(self, lanes: np.ndarray, before: np.ndarray | None) -> np.ndarray:
+        """What the warps of lanes of one cluster know together, and what is in `before`; the warps then step on."""
+        cluster, warps = self.place(lanes)
+        warps = np.unique(warps)
+        done = self.known[cluster[0], warps].max(axis=0)
+        self.known[cluster[0], warps, warps] += 1
+        if before is None:
+            return done
+        done[: len(before)] = np.maximum(done[: len(before)], before)
+        return done
+
+    def _learn(self, lanes: np.ndarray, news: np.ndarray | None) -> None:
+        """The warps of lanes of one cluster take over knowledge."""
+        if news is not None:
+            cluster, warps = self.place(lanes)
+            table = self.known[cluster[0]]
+            warps = np.unique(warps)
+            table[warps, : len(news)] = np.maximum(table[warps, : len(news)], news)
 
     def _where(self, pattern: SharedPattern) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(lanes of the batch, their warps, what those know [lanes, warps])."""
+        """(lanes of the batch, their warps in the cluster, what those know of warps [lanes, warps])."""
         lanes = np.arange(self.machine.lanes) if pattern.lanes is None else pattern.lanes
-        warps = pattern.warps.astype(np.int64) - 1
-        return lanes, warps, self.known[self.machine.cta_of_lane[lanes], warps]
+        cluster, warps = self.place(lanes)
+        return lanes, warps, self.order[cluster, warps]
+
+    # Accesses
 
     def record(self, pattern: SharedPattern) -> None:
         """Check an access against what came before it, then note it."""
@@ -69,24 +124,28 @@ class ClockShadow(Shadow):
             row = int(np.flatnonzero(flying)[0])
             number = int(self.flying[granules[row]].max()) - 1
             self.report_not_waited(pattern, lanes[flying], addresses[flying], self.copies_of[number])
+        self.bulk.check(pattern, lanes, addresses, writing=kind not in READING)
         if self.products and kind == "tensor":
             self.products.issue(pattern)
             return
-        if self.products and kind != "read":
+        if self.products and kind not in READING:
             self.products.written(pattern, lanes, addresses, known)
-        writing = kind in ("write", "copy")
+        writing = kind in WRITING
         against = [(self.written, "write")]
-        if kind != "read":
+        if kind not in READING:
             against.append((self.read, "read"))
         if kind != "atomic":
             against.append((self.updated, "atomic"))
         for table, name in against:
             self._compare(pattern, table[granules], known, lanes, warps, addresses, name)
+        if kind in ("bulk_write", "bulk_read"):
+            self.bulk.issued(pattern)
+            return
         own = known[np.arange(len(warps)), warps]
         columns = np.broadcast_to(warps[:, None], granules.shape)
         table = self.written if writing else self.read if kind == "read" else self.updated
         table[granules, columns] = own[:, None]
-        self.by["copy" if kind == "copy" else kind][granules] = pattern.instruction.index
+        self.by[kind][granules] = pattern.instruction.index
         if writing:
             self.by["write"][granules] = pattern.instruction.index
             # Two warps that write one granule in this very step.
@@ -115,13 +174,11 @@ class ClockShadow(Shadow):
         _, other_warp = (int(v) for v in np.argwhere(newer[row])[0])
         granule = pattern.granules[row][newer[row].any(axis=1)][0]
         other = self.machine.program.instructions[int(self.by[name][granule])]
-        other_kind = "copy" if other.opcode.startswith("cp.async") else name
-        self.report_race(
-            pattern, lanes[bad], int(addresses[bad][0]), pattern.kind, other, other_kind, other_warp
-        )  # fmt: skip
+        other_kind = name if not other.opcode.startswith("cp.") else "copy" if name == "write" else "bulk_read"
+        self.report_race(pattern, lanes[bad], int(addresses[bad][0]), pattern.kind, other, other_kind, other_warp)
 
-    def landed(self, pattern: SharedPattern, rows: np.ndarray | None) -> None:
-        """The landing of a copy is a write of the issuing warp, now."""
+    def landed(self, pattern: SharedPattern, rows: np.ndarray | None, barrier: Mbarrier | None = None) -> None:
+        """A cp.async landed: a write of the issuing warp now, or, at an mbarrier, one known with its phase."""
         if self.products and pattern.kind == "tensor":
             self.products.landed(pattern, rows)
             return
@@ -130,50 +187,220 @@ class ClockShadow(Shadow):
         if rows is not None:
             granules, warps, known = granules[rows], warps[rows], known[rows]
         self.flying[granules] = 0
+        self.by["write"][granules] = pattern.instruction.index
+        if barrier is not None:
+            self.bulk.comes_with(granules, barrier, pattern.instruction)
+            return
         own = known[np.arange(len(warps)), warps]
         self.written[granules, np.broadcast_to(warps[:, None], granules.shape)] = own[:, None]
-        self.by["write"][granules] = pattern.instruction.index
 
     def waited(self, pattern: SharedPattern, due: np.ndarray) -> None:
         """Warps waited for a product."""
         if self.products:
             self.products.finish(pattern, due)
 
+    def reads_pending(self, pattern: SharedPattern) -> bool:
+        """Report a read of bytes that an asynchronous copy has yet to bring; whether it was one."""
+        if super().reads_pending(pattern):
+            return True
+        lanes, _, _ = self._where(pattern)
+        return self.bulk.unknown(pattern, lanes)
+
+    # Barriers of a block
+
     def barrier(self, ctas: np.ndarray | None) -> None:
         """All warps of a block know all that was done before."""
         chosen = np.ones(self.machine.ctas, bool) if ctas is None else ctas
-        joined = self.known[chosen].max(axis=1)
-        self.known[chosen] = joined[:, None, :]
-        self._tick(np.flatnonzero(chosen), np.ones(self.known.shape[1], bool))
+        joined = self.by_cta[chosen].max(axis=1)
+        self.by_cta[chosen] = joined[:, None, :]
+        self._tick(np.flatnonzero(chosen), np.ones(self.machine.warps_per_cta, bool))
 
     def _tick(self, ctas: np.ndarray, warps: np.ndarray) -> None:
+        first = ctas % self.machine.cluster_size * self.machine.warps_per_cta
         for w in np.flatnonzero(warps):
-            self.known[ctas, w, w] += 1
+            self.by_cta[ctas, w, first + w] += 1
 
     def arrive(self, cta: int, ident: int, warps: np.ndarray) -> None:
         """What the arriving warps have done so far is handed to the barrier."""
         if not warps.any():
             return
-        done = self.known[cta][warps].max(axis=0)
+        done = self.by_cta[cta][warps].max(axis=0)
         before = self.arrived.get((cta, ident))
-        self.arrived[(cta, ident)] = done if before is None else np.maximum(before, done)
+        if before is not None:
+            done[: len(before)] = np.maximum(done[: len(before)], before)
+        self.arrived[(cta, ident)] = done
         self._tick(np.array([cta]), warps)
 
     def release(self, cta: int, ident: int, warps: np.ndarray) -> None:
         """Those that waited take over what was handed to the barrier."""
         done = self.arrived.pop((cta, ident), None)
         if done is not None and warps.any():
-            self.known[cta, warps] = np.maximum(self.known[cta, warps], done)
+            self.by_cta[cta, warps, : len(done)] = np.maximum(self.by_cta[cta, warps, : len(done)], done)
+
+    # mbarriers
+
+    def made(self, barrier: Mbarrier) -> None:
+        """An mbarrier was initialised: a write of its bytes."""
+        key = (barrier.cta, barrier.address)
+        columns = self.machine.mbarriers.columns
+        if key not in columns:
+            cluster = barrier.cta // self.machine.cluster_size
+            columns[key] = self.warps + int(self.columns[cluster])
+            self.columns[cluster] += 1
+            if columns[key] >= self.known.shape[2]:
+                self._make_known(2 * (self.known.shape[2] - self.warps))
+        barrier.column = columns[key]
+        self._wrote(barrier, barrier.lane, barrier.instruction, True)
+
+    def unmade(self, barrier: Mbarrier, lane: int, instruction: Instruction) -> None:
+        """An mbarrier was ended: a write of its bytes."""
+        self._wrote(barrier, lane, instruction, False)
+
+    def _bytes_of(self, barrier: Mbarrier) -> slice:
+        shared = self.machine.shared
+        start = (barrier.cta * shared.stride + barrier.address) // shared.granule
+        return slice(start, start + 8 // shared.granule)
+
+    def _wrote(self, barrier: Mbarrier, lane: int, instruction: Instruction, alive: bool) -> None:
+        part = self._bytes_of(barrier)
+        (cluster,), (warp,) = self.place(np.array([lane]))
+        self.written[part] = 0
+        self.written[part, warp] = self.order[cluster, warp, warp]
+        self.by["write"][part] = instruction.index
+        self.bulk.objects[part] = alive
+
+    def touched(self, barrier: Mbarrier, lanes: np.ndarray, instruction: Instruction) -> None:
+        """Lanes use an mbarrier: they have to be ordered after its initialisation."""
+        start = self._bytes_of(barrier).start
+        cluster, warps = self.place(lanes)
+        known = self.order[cluster, warps]
+        newer = self.written[start] > known
+        newer[np.arange(len(warps)), warps] = False
+        if newer.any():
+            row, other_warp = (int(v) for v in np.argwhere(newer)[0])
+            pattern = SharedPattern("atomic", instruction, 8)
+            other = self.machine.program.instructions[int(self.by["write"][start])]
+            name = ".".join(instruction.opcode.split(".")[:2])
+            self.report_race(pattern, lanes[row : row + 1], barrier.address, name, other, "write", other_warp)
+        if self.machine.cluster_size > 1 and (far := self.machine.cta_of_lane[lanes] != barrier.cta).any():
+            part = self._bytes_of(barrier)  # its block may not end before this
+            self.updated[part, warps[far]] = known[far, warps[far]]
+            self.by["atomic"][part] = instruction.index
+
+    def released(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
+        """Lanes hand on what they know."""
+        for some in self._by_cluster(lanes):
+            cluster = self.place(some[:1])[0][0]
+            if cluster == barrier.cta // self.machine.cluster_size:
+                barrier.handed = self._join(some, barrier.handed)
+
+    def _by_cluster(self, lanes: np.ndarray) -> list[np.ndarray]:
+        cluster, _ = self.place(lanes)
+        if (cluster == cluster[0]).all():
+            return [lanes]
+        return [lanes[cluster == number] for number in np.unique(cluster)]
+
+    def completed(self, barrier: Mbarrier) -> None:
+        """A phase of an mbarrier is complete."""
+        width = self.known.shape[2]
+        news = np.zeros(width, np.int32)
+        if barrier.handed is not None:
+            news[: len(barrier.handed)] = barrier.handed
+        news[barrier.column] = barrier.completed
+        barrier.handed = barrier.published = news
+
+    def acquired(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
+        """Lanes have seen that a phase is complete."""
+        self._learn(lanes, barrier.published)
+
+    # Bulk copies
+
+    def aimed(self, pattern: SharedPattern, barrier: Mbarrier, lane: int) -> None:
+        """A bulk copy will complete at an mbarrier."""
+        self.bulk.column[pattern.granules] = barrier.column
+
+    def bulk_landed(self, pattern: SharedPattern, barrier: Mbarrier) -> None:
+        """A bulk copy has written its bytes, which its mbarrier's current phase tells."""
+        self.bulk.comes_with(pattern.granules, barrier, pattern.instruction)
+
+    def bulk_read_done(self, pattern: SharedPattern) -> None:
+        """A thread has waited for its bulk store to have read."""
+        self.bulk.read_done(pattern)
+
+    # Clusters
+
+    def cluster_released(self, lanes: np.ndarray) -> None:
+        """Lanes arrive at the barrier of their cluster."""
+        for some in self._by_cluster(lanes):
+            key = (-1 - int(self.place(some[:1])[0][0]), 0)
+            self.arrived[key] = self._join(some, self.arrived.get(key))
+
+    def cluster_completed(self, cluster: int) -> None:
+        """All have arrived."""
+        done = self.arrived.pop((-1 - cluster, 0), None)
+        if done is not None:
+            self.arrived[(-1 - cluster, 1)] = done
+
+    def cluster_acquired(self, lanes: np.ndarray) -> None:
+        """Lanes go on from the barrier of their cluster."""
+        for some in self._by_cluster(lanes):
+            self._learn(some, self.arrived.get((-1 - int(self.place(some[:1])[0][0]), 1)))
+
+    def finish(self, ctas: np.ndarray | None = None) -> None:
+        """Blocks ended: their peers may not be at their memory any more."""
+        if self.machine.cluster_size == 1 or ctas is None:
+            return
+        shared, size, per = self.machine.shared, self.machine.cluster_size, self.machine.warps_per_cta
+        each = shared.stride // shared.granule
+        for cta in np.flatnonzero(ctas).tolist():
+            own = slice(cta % size * per, (cta % size + 1) * per)
+            knows = self.by_cta[cta].max(axis=0)[: self.warps]
+            for table, name in ((self.written, "write"), (self.read, "read"), (self.updated, "atomic")):
+                seen = table[cta * each : (cta + 1) * each]
+                newer = seen > knows
+                newer[:, own] = False
+                if newer.any():
+                    at, warp = (int(v) for v in np.argwhere(newer)[0])
+                    access = self.machine.program.instructions[int(self.by[name][cta * each + at])]
+                    self._report_left(cta, at * shared.granule, access, name, warp)
+                    break
+
+    def _report_left(self, cta: int, address: int, access: Instruction, name: str, warp: int) -> None:
+        machine, per = self.machine, self.machine.warps_per_cta
+        first = cta // machine.cluster_size * machine.cluster_size
+        lanes = (first * per + warp) * 32 + np.arange(32)
+        machine.report(
+            "peer_exited",
+            f"{name} at shared address {address:#x} of block {cta - first} of the cluster, which may have ended by "
+            "then: nothing orders its end after this",
+            access, lanes, address,
+        )  # fmt: skip
 
 
 def make_shadow(machine: Machine) -> Shadow:
-    """Epochs where every barrier is one of the whole block, else clocks; with products, inside of ProxyFences."""
+    """Epochs where every barrier is one of the whole block, else clocks; with async proxies, inside of ProxyFences."""
     shadow = _ordering(machine)
-    return ProxyFences(machine, shadow) if machine.products else shadow
+    return ProxyFences(machine, shadow) if machine.products or isinstance(shadow, ClockShadow) else shadow
+
+
+_UNEVEN = (
+    "mbarrier.",
+    "cp.async.bulk",
+    "cp.reduce.async",
+    "cp.async.mbarrier",
+    "barrier.cluster",
+    "st.async",
+    "red.async",
+)
+"""What orders a part of a block, or lets something else than a warp touch shared memory."""
 
 
 def _ordering(machine: Machine) -> Shadow:
+    if machine.cluster_size > 1:
+        return ClockShadow(machine)
     for instruction in machine.program.instructions:
+        if instruction.opcode.startswith(_UNEVEN):
+            return ClockShadow(machine)
         parts = instruction.opcode.split(".")
         if parts[0] not in ("bar", "barrier") or "warp" in parts:
             continue

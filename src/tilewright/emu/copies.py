@@ -11,6 +11,7 @@ from .shadow import Landing
 
 if TYPE_CHECKING:
     from .machine import Machine
+    from .mbarriers import Mbarrier
 
 
 class _Flight:
@@ -69,7 +70,27 @@ class AsyncCopies:
                 kept.append(flight)
         self.flights = kept
 
-    def _land(self, flight: _Flight, due: np.ndarray) -> None:
+    def of(self, lanes: np.ndarray) -> list[_Flight]:
+        """The copies that some of the lanes have in flight."""
+        mine = np.zeros(self.machine.lanes, bool)
+        mine[lanes] = True
+        return [flight for flight in self.flights if (self._own(flight, mine) & flight.waiting).any()]
+
+    @staticmethod
+    def _own(flight: _Flight, mine: np.ndarray) -> np.ndarray:
+        return mine if flight.pattern.lanes is None else mine[flight.pattern.lanes]
+
+    def land(self, flights: list[_Flight], lanes: np.ndarray, barrier: Mbarrier) -> None:
+        """Land what lanes have in flight of these copies: an mbarrier's phase tells of it."""
+        mine = np.zeros(self.machine.lanes, bool)
+        mine[lanes] = True
+        for flight in flights:
+            due = self._own(flight, mine) & flight.waiting
+            if due.any():
+                self._land(flight, due, barrier)
+        self.flights = [flight for flight in self.flights if flight.waiting.any()]
+
+    def _land(self, flight: _Flight, due: np.ndarray, barrier: Mbarrier | None = None) -> None:
         shared, pattern = self.machine.shared, flight.pattern
         everything = flight.whole and bool(due.all())
         rows = None if everything else np.flatnonzero(due)
@@ -83,7 +104,7 @@ class AsyncCopies:
                 pattern.batch = shared.batch
         flight.waiting = flight.waiting & ~due
         flight.whole = False
-        self.machine.shadow.landed(pattern, rows)
+        self.machine.shadow.landed(pattern, rows, barrier)
 
     def in_flight(self) -> list[tuple[SharedPattern, np.ndarray]]:
         """(pattern, which of its lanes are still waiting) of each copy."""

@@ -68,7 +68,8 @@ class Watch:
 
     def _memory(self) -> bytes:
         machine = self.scheduler.machine
-        return _digest([machine.shared.data, machine.local.data, machine.calls.area, machine.memory.views[1]])
+        return _digest([machine.shared.data, machine.local.data, machine.calls.area, machine.memory.views[1],
+                        machine.mbarriers.digest()])  # fmt: skip
 
 
 def _digest(arrays: list[np.ndarray]) -> bytes:

@@ -16,7 +16,8 @@ KINDS = {
     "misaligned": "An access of N bytes needs an address that is a multiple of N: check the base and the stride.",
     "uninitialised_shared_read": "Write the bytes first, or check that the loop fills the whole tile.",
     "shared_race": "Put __syncthreads() (or a named barrier of both warps) between the two.",
-    "async_copy_not_waited": "Put cp.async.wait_group (or wait_all), then __syncthreads(), before the bytes are used.",
+    "async_copy_not_waited": "Put cp.async.wait_group (or wait_all), then __syncthreads(), before the bytes are used; for a "
+    "bulk copy, the wait for the phase of its mbarrier, by its parity.",
     "wgmma_not_waited": "Put wgmma.commit_group and wgmma.wait_group, then a barrier where other warps are concerned, "
     "before its operands' bytes or its registers are used again.",
     "wgmma_fence_missing": "Put wgmma.fence before the warpgroup's first wgmma.mma_async.",
@@ -29,6 +30,17 @@ KINDS = {
     "member_mask": "A mask names every lane that calls with it, the caller too: compute it before the branch.",
     "shuffle_source": "Read only from lanes that run the shuffle: a block of fewer than 32 threads needs a smaller "
     "offset, and lanes that return early take no part.",
+    "bulk_not_waited": "Put cp.async.bulk.wait_group.read into the thread that committed the bulk store (groups belong "
+    "to threads), then a barrier, before its bytes of shared memory are written or the thread ends.",
+    "bulk_exit": "Put cp.async.bulk.wait_group.read 0 before the end of the thread that committed the store.",
+    "bulk_operand": "Bulk copies take sizes and addresses that are multiples of 16 bytes, and one block's memory.",
+    "tensor_map": "Pass a tilewright TensorMap as a `const __grid_constant__ CUtensorMap` parameter.",
+    "mbarrier_misuse": "Initialise it once, by one thread, with the arrivals of a phase; let no more arrive.",
+    "mbarrier_fence_missing": "Put fence.mbarrier_init.release.cluster (or fence.proxy.async) after mbarrier.init, "
+    "before the barrier.",
+    "cluster_barrier": "Each thread runs barrier.cluster.arrive and barrier.cluster.wait in turns.",
+    "peer_exited": "Let the blocks of a cluster wait for one another (barrier.cluster) before any of them ends.",
+    "register_count": "setmaxnreg.dec takes no more registers than the warpgroup has, setmaxnreg.inc no fewer.",
     "warp_divergence": "All 32 lanes of a warp have to run the instruction together: move it out of the condition.",
     "deadlock": "Look at what each warp waits for; some of it never comes.",
     "write_to_read_only": "The buffer was given as read-only.",
@@ -38,6 +50,9 @@ KINDS = {
     "illegal": "The kernel stopped itself: look at the condition that led there.",
 }
 """Every kind of hazard, with what to try."""
+
+WARNINGS = frozenset({"mbarrier_fence_missing", "bulk_exit"})
+"""Kinds that break the rules and work on the GPUs of today: noted, never raised."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +71,14 @@ class Hazard:
     address: int | None
     details: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def level(self) -> str:
+        """Return "error" for what a GPU punishes, "warning" for what breaks the rules and works today."""
+        return "warning" if self.kind in WARNINGS else "error"
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict."""
-        return asdict(self)
+        return asdict(self) | {"level": self.level}
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.file else "(no source line)"
@@ -190,5 +210,5 @@ class Reporter:
             details=details,
         )
         self.hazards.append(hazard)
-        if self.mode == "raise":
+        if self.mode == "raise" and hazard.level == "error":
             raise EmulatorFault(str(hazard), hazard)

@@ -14,19 +14,23 @@ import numpy as np
 
 from ..errors import PtxError
 from .access import GlobalPort, LocalMemory, SharedMemory
+from .bulk_copies import BulkCopies
 from .calls import CallStack
 from .clocks import make_shadow
+from .clusters import Clusters
 from .copies import AsyncCopies
 from .hazards import Reporter
 from .isa.registry import NUMPY, Compute, Step
 from .link import function_address
+from .mbarriers import Mbarriers
 from .memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, GlobalMemory
 from .products import AsyncProducts
 from .program import Program
 from .ptx import Immediate, Instruction, Memory, Negated, Operand, Register, Special, Symbol
+from .register_pool import RegisterPool
 from .schedule import Scheduler
 from .shadow import Shadow
-from .specials import special_registers
+from .specials import places, special_registers
 from .trace import Trace
 
 if TYPE_CHECKING:
@@ -61,6 +65,7 @@ class Machine:
         trace: Trace,
         ctas: int,
         limit: int,
+        cluster: Triple | None = None,
     ) -> None:
         self.program = program
         self.grid, self.block = grid, block
@@ -75,6 +80,10 @@ class Machine:
         """Threads of a block."""
         self.warps_per_cta = -(-self.threads // 32)
         self.ctas = ctas
+        """Blocks of a batch; those of a cluster stand next to one another, in the order of their ranks."""
+        self.cluster = cluster or (1, 1, 1)
+        self.cluster_given = cluster is not None
+        self.cluster_size = self.cluster[0] * self.cluster[1] * self.cluster[2]
         self.lanes = ctas * self.warps_per_cta * 32
         lane = np.arange(self.lanes)
         self.cta_of_lane = lane // (self.warps_per_cta * 32)
@@ -108,6 +117,10 @@ class Machine:
         self.heap: set[int] = set()
         """What malloc has given and free has not taken back."""
         self.heap_bytes = HEAP_BYTES
+        self.bulk = BulkCopies(self)
+        self.mbarriers = Mbarriers(self)
+        self.clusters = Clusters(self)
+        self.registers = RegisterPool(self)
         self.shadow: Shadow = make_shadow(self)
         self.scheduler = Scheduler(self)
         self.steps: list[list[Step] | None] = [None] * len(program.blocks)
@@ -206,10 +219,9 @@ class Machine:
         count = self.grid[0] * self.grid[1] * self.grid[2]
         born = (self.cta_of_lane + first_cta < count) & (self.thread_of_lane < self.threads)
         linear = self.cta_of_lane + first_cta
-        gx, gy, _ = self.grid
-        for name, value in (("x", linear % gx), ("y", linear // gx % gy), ("z", linear // (gx * gy))):
-            self.specials[f"%ctaid.{name}"][:] = value
-            self.specials[f"%clusterid.{name}"][:] = value
+        for name, at, size in zip("xyz", self._block_at(linear), self.cluster, strict=True):
+            self.specials[f"%ctaid.{name}"][:] = at
+            self.specials[f"%clusterid.{name}"][:] = at // size
         self.specials["%smid"][:] = linear % self.gpu.sm_count
         for bank in self.banks.values():
             bank[:] = 0
@@ -218,6 +230,10 @@ class Machine:
         self.copies.reset()
         if self.products:
             self.products.reset()
+        self.bulk.reset()
+        self.mbarriers.reset()
+        self.clusters.reset()
+        self.registers.reset()
         self.shadow.reset()
         self.clock[0] = 0
         self.calls.reset()
@@ -435,9 +451,16 @@ class Machine:
 
     def coordinates(self, cta: int) -> Triple:
         """The block of the grid that is the batch's block number `cta`."""
-        linear = self.first_cta + cta
-        gx, gy, _ = self.grid
-        return linear % gx, linear // gx % gy, linear // (gx * gy)
+        x, y, z = self._block_at(self.first_cta + cta)
+        return x, y, z
+
+    def _block_at(self, linear: Any) -> tuple[Any, Any, Any]:
+        """The coordinates of the block that runs as number `linear`: clusters one after another, their ranks inside."""
+        within = places(linear % self.cluster_size, self.cluster)
+        clusters = tuple(blocks // size for blocks, size in zip(self.grid, self.cluster, strict=True))
+        first = places(linear // self.cluster_size, clusters)  # type: ignore[arg-type]
+        x, y, z = (size * a + b for size, a, b in zip(self.cluster, first, within, strict=True))
+        return x, y, z
 
     def report(
         self,

@@ -196,9 +196,9 @@ class ProductClocks:
         """A product reads: all four warps have to know of what was written."""
         shadow, granules = self.shadow, pattern.granules
         assert pattern.lanes is not None
-        cta = self.machine.cta_of_lane[pattern.lanes]
+        cluster, first = shadow.place(pattern.lanes)
         group = (pattern.warps.astype(np.int64) - 1) // 4
-        four = shadow.known[cta[:, None], 4 * group[:, None] + np.arange(4)].min(axis=1)
+        four = shadow.order[cluster[:, None], first[:, None] + np.arange(4)].min(axis=1)
         for table, name in ((shadow.written, "write"), (shadow.updated, "atomic")):
             newer = table[granules] > four[:, None, :]
             if newer.any():
@@ -214,11 +214,11 @@ class ProductClocks:
     def finish(self, pattern: SharedPattern, due: np.ndarray) -> None:
         """Warps (`due` [warpgroups, 4]) waited for a product."""
         assert pattern.lanes is not None
-        cta = self.machine.cta_of_lane[pattern.lanes]
+        cluster, first = self.shadow.place(pattern.lanes)
         group = (pattern.warps.astype(np.int64) - 1) // 4
         for row, warp in np.argwhere(due).tolist():
-            own = 4 * int(group[row]) + warp
-            self.waited[pattern.granules[row], group[row], warp] = self.shadow.known[cta[row], own, own]
+            own = int(first[row]) + warp
+            self.waited[pattern.granules[row], group[row], warp] = self.shadow.order[cluster[row], own, own]
 
     def landed(self, pattern: SharedPattern, rows: np.ndarray | None) -> None:
         """The first warp of warpgroups (`rows`; None: all) waited."""
@@ -234,7 +234,13 @@ class ProductClocks:
             report_in_flight(self.machine, pattern, lanes[some], addresses[some], product)
             return
         seen = self.waited[granules]
-        knows = known[:, : 4 * self.groups].reshape(-1, 1, self.groups, 4)
+        reads = 4 * self.groups
+        if self.machine.cluster_size == 1:
+            knows = known[:, :reads].reshape(-1, 1, self.groups, 4)
+        else:  # those who read are the warps of the block whose memory it is
+            cta = granules[:, 0] * self.machine.shared.granule // self.machine.shared.stride
+            own = cta % self.machine.cluster_size * self.machine.warps_per_cta
+            knows = np.take_along_axis(known, own[:, None] + np.arange(reads), 1).reshape(-1, 1, self.groups, 4)
         unknown = (seen > 0).any(axis=3) & ~((seen > 0) & (seen <= knows)).any(axis=3)
         if unknown.any():
             row, k, group = (int(v) for v in np.argwhere(unknown)[0])
@@ -243,101 +249,3 @@ class ProductClocks:
             self.shadow.report_race(
                 pattern, lanes[some], int(addresses[row]), pattern.kind, other, "tensor", 4 * group
             )  # fmt: skip
-
-
-class ProxyFences(Shadow):
-    """Around either checker: which writes of shared memory no fence.proxy.async of their thread has followed."""
-
-    def __init__(self, machine: Machine, inner: Shadow) -> None:
-        super().__init__(machine)
-        self.inner = inner
-        granules = len(machine.shared.initialised)
-        self.writer = np.full(granules, -1, np.int32)
-        """Lane of the batch that wrote the granule last."""
-        self.stamp = np.zeros(granules, np.int32)
-        """How many fences that lane had run."""
-        self.by = np.zeros(granules, np.int32)
-        self.fences = np.zeros(machine.lanes, np.int32)
-        self.fenced: set[SharedPattern] = set()
-        """Products' reads that were right since the last write."""
-
-    def reset(self) -> None:
-        """A new batch of blocks starts."""
-        self.writer[:] = -1
-        self.fences[:] = 0
-        self.fenced.clear()
-        self.inner.reset()
-
-    def fence(self) -> None:
-        """The active lanes run fence.proxy.async."""
-        lanes = self.machine.lane_list()
-        self.fences[slice(None) if lanes is None else lanes] += 1
-
-    def record(self, pattern: SharedPattern) -> None:
-        """An access happened."""
-        if pattern.kind == "tensor":
-            self._check(pattern)
-        elif pattern.kind in ("write", "atomic"):
-            self._note(pattern, None)
-        self.inner.record(pattern)
-
-    def landed(self, pattern: SharedPattern, rows: np.ndarray | None) -> None:
-        """A copy landed: a write of its thread; or a product ended."""
-        if pattern.kind == "copy":
-            self._note(pattern, rows)
-        self.inner.landed(pattern, rows)
-
-    def _note(self, pattern: SharedPattern, rows: np.ndarray | None) -> None:
-        lanes, granules = pattern.lanes, pattern.granules
-        if rows is not None:
-            lanes, granules = rows if lanes is None else lanes[rows], granules[rows]
-        elif lanes is None:
-            lanes = np.arange(self.machine.lanes)
-        assert lanes is not None
-        self.writer[granules] = lanes[:, None]
-        self.stamp[granules] = self.fences[lanes][:, None]
-        self.by[granules] = pattern.instruction.index
-        self.fenced.clear()
-
-    def _check(self, pattern: SharedPattern) -> None:
-        if pattern in self.fenced:
-            return
-        machine, granules = self.machine, pattern.granules
-        writer = self.writer[granules]
-        bad = (self.stamp[granules] == self.fences[writer]) & (writer >= 0)
-        if not bad.any():
-            self.fenced.add(pattern)
-            return
-        assert pattern.lanes is not None
-        row, k = (int(v) for v in np.argwhere(bad)[0])
-        granule = int(granules[row, k])
-        at = granule * machine.shared.granule % machine.shared.stride
-        thread = int(machine.thread_of_lane[writer[row, k]])
-        other = machine.program.instructions[int(self.by[granule])]
-        machine.report(
-            "proxy_fence_missing",
-            f"wgmma reads shared address {at:#x} through the async proxy, and thread {thread}, which wrote it, has run "
-            "no fence.proxy.async since",
-            pattern.instruction, pattern.lanes[row] + np.arange(32), at,
-            {"the_write": machine.reporter.sources.where(other)},
-        )  # fmt: skip
-
-    def waited(self, pattern: SharedPattern, due: np.ndarray) -> None:
-        """Warps waited for a product."""
-        self.inner.waited(pattern, due)
-
-    def barrier(self, ctas: np.ndarray | None) -> None:
-        """A barrier of whole blocks completed."""
-        self.inner.barrier(ctas)
-
-    def arrive(self, cta: int, ident: int, warps: np.ndarray) -> None:
-        """Warps arrived at a barrier."""
-        self.inner.arrive(cta, ident, warps)
-
-    def release(self, cta: int, ident: int, warps: np.ndarray) -> None:
-        """The warps that waited at a barrier go on."""
-        self.inner.release(cta, ident, warps)
-
-    def finish(self, ctas: np.ndarray | None = None) -> None:
-        """Blocks ended."""
-        self.inner.finish(ctas)

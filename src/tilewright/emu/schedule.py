@@ -55,6 +55,8 @@ class Scheduler:
         """(cta, barrier) -> threads that arrived without waiting."""
         self.expected: dict[tuple[int, int], int | None] = {}
         self.on_release: dict[int, Release] = {}
+        self.parked = np.zeros(n, bool)
+        """Lanes that wait for anything but a barrier of their block: `wake` lets them go on."""
         self.born = np.ones(n, bool)
         self._picks = 0
         self._fair = FAIR_EVERY
@@ -68,6 +70,7 @@ class Scheduler:
         self.key[:] = NOWHERE
         self.barrier[:] = -1
         self.joining[:] = -1
+        self.parked[:] = False
         self.tokens.clear()
         self.expected.clear()
         self.watch.reset()
@@ -81,7 +84,7 @@ class Scheduler:
             self.machine.set_mask(None if self.live_count == len(live) else live)
             self.active = self.live_count
 
-    def _alive(self) -> np.ndarray:
+    def running(self) -> np.ndarray:
         """Which blocks of the batch have a living lane."""
         return np.any(self.live.reshape(self.machine.ctas, -1), axis=1)
 
@@ -126,11 +129,13 @@ class Scheduler:
         machine, key = self.machine, self.key
         here = int(key.min())
         if here == NOWHERE:
-            self._deadlock()
+            if not machine.mbarriers.stir(idle=True):
+                self._deadlock()
             return -1
         self._picks += 1
         if self._picks >= self._fair:
             self._picks, self._fair = 0, max(self._fair // 2, OFTEN)
+            machine.mbarriers.stir(idle=False)
             places = np.unique(key)
             places = places[places != NOWHERE]
             self._turn += 1
@@ -223,10 +228,14 @@ class Scheduler:
         machine = self.machine
         if machine.products:
             machine.products.leave(leaving)
-        before = self._alive()
+        before = self.running()
         self._set_live(self.live & ~leaving)
-        after = self._alive()
-        if (ended := before & ~after).any():
+        after = self.running()
+        ended = before & ~after
+        machine.bulk.leave(leaving, ended)
+        machine.clusters.leave(leaving)
+        machine.registers.leave()
+        if ended.any():
             machine.shadow.finish(ended)
         if (self.joining >= 0).any():  # some may have waited for those that left
             np.copyto(self.key, self.joining, where=self.joining >= 0)
@@ -253,7 +262,7 @@ class Scheduler:
             alive: np.ndarray | None = None
             if self.live_count != machine.lanes:
                 self._missing(instruction, None)
-                alive = self._alive()
+                alive = self.running()
             machine.shadow.barrier(alive)
             self.current = resume
             return
@@ -292,6 +301,18 @@ class Scheduler:
                 instruction, np.flatnonzero(self._mask() & (machine.cta_of_lane == place[0])), None,
                 {"where_each_waits": self._whereabouts(place[0], instruction)},
             )  # fmt: skip
+
+    def park(self, lanes: np.ndarray, instruction: Instruction, resume: int) -> None:
+        """Lanes (indices) wait at an instruction until somebody wakes them; they go on at a block. Separate first."""
+        self.parked[lanes] = True
+        self.parked_at[lanes] = instruction.index
+        self.resume[lanes] = resume
+        self.key[lanes] = NOWHERE
+
+    def wake(self, lanes: np.ndarray) -> None:
+        """Parked lanes go on."""
+        self.parked[lanes] = False
+        self.key[lanes] = self.resume[lanes]
 
     def separate(self) -> np.ndarray:
         """Let every lane have a place of its own from now on; the active lanes as a mask."""
@@ -360,7 +381,7 @@ class Scheduler:
         """Threads that ended before a barrier that others of their block reach."""
         machine = self.machine
         gone = (self.born & ~self.live).reshape(machine.ctas, -1)
-        alive = self._alive()
+        alive = self.running()
         for k in range(machine.ctas) if cta is None else (cta,):
             if alive[k] and gone[k].any():
                 width = machine.warps_per_cta * 32
@@ -385,7 +406,7 @@ class Scheduler:
                 k = span.start + lane
                 if not self.live[k]:
                     where = "have exited"
-                elif self.barrier[k] >= 0 or self.joining[k] >= 0:
+                elif self.barrier[k] >= 0 or self.joining[k] >= 0 or self.parked[k]:
                     where = "wait at " + sources.where(machine.program.instructions[int(self.parked_at[k])])
                 elif at is not None:
                     where = "wait at " + sources.where(at)
@@ -410,9 +431,18 @@ class Scheduler:
             "deadlock",
             "every thread that has not ended waits, and nothing can come to let it go",
             instruction, first[self.parked_at[first] == instruction.index], None,
-            {"where_each_waits": self._whereabouts(cta)},
+            {"where_each_waits": self._whereabouts(cta), **self._waited_for(cta)},
         )  # fmt: skip
         self._abandon()
+
+    def _waited_for(self, cta: int) -> dict[str, list[str]]:
+        """What the blocks of a cluster wait for besides barriers of a block, in words."""
+        machine = self.machine
+        first = cta // machine.cluster_size * machine.cluster_size
+        blocks = range(first, first + machine.cluster_size)
+        lines = [line for block in blocks for line in machine.mbarriers.waited_for(block)]
+        lines += [*machine.clusters.waited_for(first), *machine.registers.waited_for(blocks)]
+        return {"what_is_waited_for": lines} if lines else {}
 
     def _abandon(self) -> None:
         """When collecting, the batch ends here."""

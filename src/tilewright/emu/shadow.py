@@ -23,6 +23,7 @@ from .ptx import Instruction
 
 if TYPE_CHECKING:
     from .machine import Machine
+    from .mbarriers import Mbarrier
     from .product_hazards import ProductJudge
 
 REMEMBERED_EPOCHS = 4096
@@ -53,8 +54,11 @@ class Shadow:
         """An access happened."""
         raise NotImplementedError
 
-    def landed(self, pattern: SharedPattern, rows: np.ndarray | None) -> None:
-        """A copy landed, or a product of wgmma ended, for its rows `rows` or for all (None)."""
+    def landed(self, pattern: SharedPattern, rows: np.ndarray | None, barrier: Mbarrier | None = None) -> None:
+        """A copy landed, or a product of wgmma ended, for its rows `rows` or for all (None).
+
+        `barrier`: the mbarrier whose phase says that it has.
+        """
         raise NotImplementedError
 
     def waited(self, pattern: SharedPattern, due: np.ndarray) -> None:
@@ -62,6 +66,51 @@ class Shadow:
 
     def fence(self) -> None:
         """The active lanes ran fence.proxy.async."""
+
+    # What only kernels with mbarriers, clusters and bulk copies do: clocks.py has the answers.
+
+    def fence_init(self) -> None:
+        """The active lanes ran fence.mbarrier_init."""
+
+    def now(self) -> int:
+        """The time, by the writes and fences so far."""
+        return 0
+
+    def made(self, barrier: Mbarrier) -> None:
+        """An mbarrier was initialised."""
+
+    def unmade(self, barrier: Mbarrier, lane: int, instruction: Instruction) -> None:
+        """An mbarrier was ended by a lane."""
+
+    def touched(self, barrier: Mbarrier, lanes: np.ndarray, instruction: Instruction) -> None:
+        """Lanes use an mbarrier."""
+
+    def released(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
+        """Lanes arrive at an mbarrier."""
+
+    def completed(self, barrier: Mbarrier) -> None:
+        """A phase of an mbarrier is complete."""
+
+    def acquired(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
+        """Lanes have seen that a phase is complete."""
+
+    def aimed(self, pattern: SharedPattern, barrier: Mbarrier, lane: int) -> None:
+        """A bulk copy that a lane issued will complete at an mbarrier."""
+
+    def bulk_landed(self, pattern: SharedPattern, barrier: Mbarrier) -> None:
+        """A bulk copy has written its bytes, which its mbarrier's current phase tells."""
+
+    def bulk_read_done(self, pattern: SharedPattern) -> None:
+        """A thread has waited for its bulk store to have read."""
+
+    def cluster_released(self, lanes: np.ndarray) -> None:
+        """Lanes arrive at the barrier of their cluster."""
+
+    def cluster_completed(self, cluster: int) -> None:
+        """All threads of a cluster have arrived."""
+
+    def cluster_acquired(self, lanes: np.ndarray) -> None:
+        """Lanes go on from the barrier of their cluster."""
 
     def barrier(self, ctas: np.ndarray | None) -> None:
         """A barrier of whole blocks completed: of those marked in `ctas`, or of all (None)."""
@@ -116,13 +165,18 @@ class Shadow:
         machine = self.machine
         what = {
             "copy": "an asynchronous copy", "write": "a write", "atomic": "an atomic", "read": "a read",
-            "tensor": "a wgmma's read",
+            "tensor": "a wgmma's read", "bulk_write": "a bulk copy", "bulk_read": "a bulk store's read",
         }[other_kind]  # fmt: skip
+        verb = {"bulk_write": "bulk copy", "bulk_read": "bulk store's read"}.get(verb, verb)
+        whose = str(other_warp)
+        if machine.cluster_size > 1:
+            rank, other_warp = divmod(other_warp, machine.warps_per_cta)
+            whose = f"{other_warp} of block {rank} of the cluster"
         same = " (the same instruction)" if other is pattern.instruction else ""
         machine.report(
             "shared_race",
             f"{verb} at shared address {address:#x} by warp {int(machine.warp_of_lane[lanes[0]])}, "
-            f"{what} by warp {other_warp}{same}, and no barrier between them",
+            f"{what} by warp {whose}{same}, and no barrier between them",
             pattern.instruction,
             lanes,
             address,
@@ -164,7 +218,7 @@ class EpochShadow(Shadow):
         if len(self.log) >= LONGEST_EPOCH:
             self._shorten()
 
-    def landed(self, pattern: SharedPattern, rows: np.ndarray | None) -> None:
+    def landed(self, pattern: SharedPattern, rows: np.ndarray | None, barrier: Mbarrier | None = None) -> None:
         """Note that a copy landed, for its lanes `rows` or for all (None)."""
         if rows is not None:
             self.log.append(Landing(pattern, rows))

@@ -65,6 +65,11 @@ class Counters:
     """Wavefronts of the shared-memory side."""
     async_copy_ideal: int = 0
     async_copy_bytes: int = 0
+    bulk_load_requests: int = 0
+    """Bulk copies into shared memory."""
+    bulk_load_bytes: int = 0
+    bulk_store_requests: int = 0
+    bulk_store_bytes: int = 0
     local_load_bytes: int = 0
     local_store_bytes: int = 0
     flops: dict[str, int] = field(default_factory=dict)

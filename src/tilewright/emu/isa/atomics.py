@@ -12,11 +12,11 @@ import numpy as np
 from ..machine import Machine
 from ..ptx import Instruction, Operand
 from .float32 import flush
-from .memory import by_space, reachable
+from .memory import by_space, reachable, reaches_peers
 from .registry import Step, dtype_of, executes
 
 _SEMANTICS = "{.relaxed|.acquire|.release|.acq_rel|}{.cta|.cluster|.gpu|.sys|}"
-_SPACE = "{space:.global|.shared|.shared::cta|}"
+_SPACE = "{space:.global|.shared|.shared::cta|.shared::cluster|}"
 _OPS = (
     "{op:add}{.noftz|}.{type:u32|s32|u64|s64|f32|f64|f16}",
     "{op:min|max}.{type:u32|s32|u64|s64}",
@@ -92,7 +92,9 @@ def _bind(machine: Machine, instruction: Instruction, to: Operand, rest: tuple[O
         put(old, lanes)
 
     def shared(base: np.ndarray, offset: int) -> None:
-        pattern = machine.shared.locate(sites["shared"], "atomic", instruction, base, offset, nbytes)
+        pattern = machine.shared.locate(
+            sites["shared"], "atomic", instruction, base, offset, nbytes, peers=reaches_peers(instruction)
+        )
         if pattern is not None:
             apply(machine.shared.views[nbytes], pattern.index, pattern.lanes)
 

@@ -100,6 +100,7 @@ def cache_policy(machine: Machine, instruction: Instruction) -> Step:
     "{membar.cta|membar.gl|membar.sys}",
     "fence{.acq_rel|.sc|.acquire|.release|}{.cta|.cluster|.gpu|.sys}",
     "fence.proxy.alias",
+    "fence.proxy.tensormap::generic.{acquire|release}{.cta|.cluster|.gpu|.sys}",
     "nanosleep.u32",
     "griddepcontrol.{wait|launch_dependents}",
     "pmevent",

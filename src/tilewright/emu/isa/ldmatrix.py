@@ -108,3 +108,16 @@ def store_matrix(machine: Machine, instruction: Instruction) -> Step:
             machine.shared.store(pattern, flat if pattern.lanes is None else flat[pattern.lanes])
 
     return step
+
+
+@executes("movmatrix.sync.aligned.m8n8.trans.b16", kind="shuffle")
+def transpose(machine: Machine, instruction: Instruction) -> Step:
+    """A matrix in one register of a warp, transposed."""
+    put = write_registers(machine, instruction, registers(instruction.operands[0]), "b32")
+    read = read_registers(machine, instruction, registers(instruction.operands[1]), "b32")
+
+    def step() -> None:
+        whole_warps(machine, instruction)
+        put(rows_to_words(words_to_rows(read(), False), True))
+
+    return step

@@ -11,12 +11,12 @@ from ..ptx import Instruction, Memory, Operand, Symbol, Vector
 from .registry import NUMPY, Step, executes
 
 TYPES = "b8|u8|s8|b16|u16|s16|b32|u32|s32|f32|b64|u64|s64|f64|b128"
-_ORDER = "{.weak|.volatile|.relaxed.cta|.relaxed.cluster|.relaxed.gpu|.relaxed.sys|"
+_ORDER = "{.weak|.volatile|.mmio.relaxed.sys|.relaxed.cta|.relaxed.cluster|.relaxed.gpu|.relaxed.sys|"
 _CACHE = (
     "{.L1::evict_normal|.L1::evict_unchanged|.L1::evict_first|.L1::evict_last|.L1::no_allocate|}"
     "{hint:.L2::cache_hint|}{.L2::64B|.L2::128B|.L2::256B|}"
 )
-_SPACE = "{space:.global|.shared|.shared::cta|.local|}"
+_SPACE = "{space:.global|.shared|.shared::cta|.shared::cluster|.local|}"
 
 
 def _window(space: str) -> str:
@@ -99,7 +99,9 @@ def load(machine: Machine, instruction: Instruction) -> Step:
     sites = {name: machine.trace.site(instruction.index, f"{name}_load") for name in reachable(space)}
 
     def shared(base: np.ndarray, offset: int) -> None:
-        pattern = machine.shared.locate(sites["shared"], "read", instruction, base, offset, nbytes)
+        pattern = machine.shared.locate(
+            sites["shared"], "read", instruction, base, offset, nbytes, peers=reaches_peers(instruction)
+        )
         if pattern is not None:
             count = len(pattern.index)
             machine.shared.load(pattern, elements[:count])
@@ -134,7 +136,9 @@ def store(machine: Machine, instruction: Instruction) -> Step:
     sites = {name: machine.trace.site(instruction.index, f"{name}_store") for name in reachable(space)}
 
     def shared(base: np.ndarray, offset: int) -> None:
-        pattern = machine.shared.locate(sites["shared"], "write", instruction, base, offset, nbytes)
+        pattern = machine.shared.locate(
+            sites["shared"], "write", instruction, base, offset, nbytes, peers=reaches_peers(instruction)
+        )
         if pattern is not None:
             machine.shared.store(pattern, take(pattern.lanes))
 
@@ -148,6 +152,11 @@ def store(machine: Machine, instruction: Instruction) -> Step:
             (machine.local if local else machine.port).store(index, nbytes, take(lanes))
 
     return by_space(machine, instruction, space, base, offset, shared, elsewhere)
+
+
+def reaches_peers(instruction: Instruction) -> bool:
+    """Whether shared addresses may be those of other blocks of the cluster."""
+    return instruction.fields["space"] in ("", ".shared::cluster")
 
 
 def reachable(space: str) -> tuple[str, ...]:

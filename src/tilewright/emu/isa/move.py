@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..access import PEER
 from ..machine import WINDOWS, Machine
 from ..ptx import Instruction, Vector
 from .registry import NUMPY, Compute, Step, elementwise, executes
@@ -94,7 +95,9 @@ def select_by_sign(machine: Machine, fields: dict[str, str]) -> Compute:
     return compute
 
 
-@executes("cvta{to:.to|}.{space:global|shared|shared::cta|local|const|param}.{type:u64|u32}", kind="int")
+@executes(
+    "cvta{to:.to|}.{space:global|shared|shared::cta|shared::cluster|local|const|param}.{type:u64|u32}", kind="int"
+)
 @elementwise
 def convert_address(machine: Machine, fields: dict[str, str]) -> Compute:
     """Between an address in a state space and the generic one; global and constant memory have the same in both."""
@@ -111,7 +114,7 @@ def convert_address(machine: Machine, fields: dict[str, str]) -> Compute:
     return compute
 
 
-@executes("isspacep.{space:global|shared|shared::cta|local|const|param}", kind="int")
+@executes("isspacep.{space:global|shared|shared::cta|shared::cluster|local|const|param}", kind="int")
 @elementwise(types=("pred", "u64"))
 def is_space(machine: Machine, fields: dict[str, str]) -> Compute:
     """Does a generic address lie in the window of a state space?"""
@@ -120,7 +123,11 @@ def is_space(machine: Machine, fields: dict[str, str]) -> Compute:
     def compute(out: np.ndarray, a: np.ndarray) -> None:
         if space in WINDOWS:
             low = WINDOWS[space]
-            np.copyto(out, (a >= np.uint64(low)) & (a < np.uint64(low + (1 << 32))))
+            inside = (a >= np.uint64(low)) & (a < np.uint64(low + (1 << 32)))
+            if space == "shared" and fields["space"] != "shared::cluster":  # a peer's is not in this block's window
+                rank = (a - np.uint64(low)) // np.uint64(PEER)
+                inside &= (rank == 0) | (rank == machine.specials["%cluster_ctarank"] + np.uint64(1))
+            np.copyto(out, inside)
             return
         named = np.ones(a.shape, bool)
         for low in WINDOWS.values():

@@ -67,16 +67,33 @@ def proxy_fence(machine: Machine, instruction: Instruction) -> Step:
     return (lambda: None) if instruction.fields["space"] == ".global" else shadow.fence
 
 
+@executes("fence.mbarrier_init.release.cluster", kind="control", destination="none")
+def init_fence(machine: Machine, instruction: Instruction) -> Step:
+    """The mbarriers that the active threads initialised may be used by the cluster and by bulk copies."""
+    return machine.shadow.fence_init
+
+
 @executes(
-    "setmaxnreg.{inc|dec}.sync.aligned.u32", kind="control", destination="none", warpgroup=True,
+    "setmaxnreg.{op:inc|dec}.sync.aligned.u32", kind="control", ends_block=True, destination="none", warpgroup=True,
 )  # fmt: skip
 def set_registers(machine: Machine, instruction: Instruction) -> Step:
-    """Registers a thread may use from here on: checked, otherwise without effect."""
+    """Registers a thread may use from here on: given back to the block's pool, or taken, once it has them."""
     n = instruction.operands[0]
     right = isinstance(n, Immediate) and 24 <= n.bits <= 256 and n.bits % 8 == 0
     machine.expect(instruction, right, "needs a constant from 24 to 256, a multiple of 8")
+    machine.expect(instruction, instruction.guard is None, "has a guard, which a warpgroup's instruction may not")
+    assert isinstance(n, Immediate)
+    wanted, more, resume = n.bits, instruction.fields["op"] == "inc", machine.following(instruction)
+    scheduler, pool = machine.scheduler, machine.registers
 
     def step() -> None:
-        whole_warpgroups(machine, instruction)
+        first_warps = whole_warpgroups(machine, instruction)
+        late = pool.change(instruction, first_warps, wanted, more)
+        if not len(late):
+            scheduler.goto(resume)
+            return
+        scheduler.separate()
+        scheduler.goto(resume)
+        scheduler.park((late[:, None] * 32 + np.arange(128)).reshape(-1), instruction, resume)
 
     return step

@@ -1,0 +1,172 @@
+"""Bulk copies and shared memory, beside vector clocks: bytes that come with a phase of an mbarrier, bytes being read.
+
+A write by the asynchronous proxy belongs to no warp. Its bytes are known to whoever knows that the phase is complete in
+which they were credited to their mbarrier; until then, and to all others, any access to them is a fault. What a bulk
+store reads may not be written until its thread has waited for it; from then on that counts as a read by its warp.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .access import SharedPattern
+from .ptx import Instruction
+
+if TYPE_CHECKING:
+    from .clocks import ClockShadow
+    from .mbarriers import Mbarrier
+
+FLYING = np.iinfo(np.int32).max
+"""In place of a phase: the bytes have not come."""
+
+
+class BulkClocks:
+    """What ClockShadow asks about bulk copies."""
+
+    def __init__(self, shadow: ClockShadow) -> None:
+        self.shadow = shadow
+        self.machine = shadow.machine
+        granules = len(self.machine.shared.initialised)
+        self.column = np.zeros(granules, np.int32)
+        """The mbarrier that a granule came with, as its column of knowledge."""
+        self.phase = np.zeros(granules, np.int32)
+        """Phases of it that one must know to be complete; 0: nothing."""
+        self.reading = np.zeros(granules, np.int16)
+        """Bulk stores in flight that read the granule."""
+        self.by = np.zeros(granules, np.int32)
+        """The last bulk copy there."""
+        self.objects = np.zeros(granules, bool)
+        """Bytes of mbarriers."""
+        self.used = False
+
+    def reset(self) -> None:
+        """A new batch of blocks starts."""
+        if self.used:
+            for table in (self.column, self.phase, self.reading):
+                table[:] = 0
+        self.objects[:] = False
+        self.used = False
+
+    # Accesses
+
+    def check(self, pattern: SharedPattern, lanes: np.ndarray, addresses: np.ndarray, *, writing: bool) -> None:
+        """An access of any kind, before it is noted."""
+        granules = pattern.granules
+        live = self.objects[granules]
+        if live.any():
+            self._on_object(pattern, lanes, addresses, live)
+        if not self.used:
+            return
+        self.unknown(pattern, lanes)
+        if writing:
+            busy = self.reading[granules] > 0
+            if busy.any():
+                self._being_read(pattern, lanes, addresses, busy)
+            if pattern.kind != "bulk_write":
+                self.phase[granules] = 0
+
+    def unknown(self, pattern: SharedPattern, lanes: np.ndarray) -> bool:
+        """Report lanes at bytes of a copy whose phase they have not seen complete; whether there were any."""
+        shadow, granules = self.shadow, pattern.granules
+        needed = self.phase[granules]
+        if not needed.any():
+            return False
+        columns = self.column[granules]
+        cluster, warps = shadow.place(lanes)
+        four = np.arange(4 if pattern.kind == "tensor" else 1)
+        late = np.zeros(granules.shape, bool)
+        for warp in four:
+            late |= needed > shadow.known[cluster[:, None], warps[:, None] + warp, columns]
+        late &= needed > 0
+        if not late.any():
+            return False
+        row, k = (int(v) for v in np.argwhere(late)[0])
+        granule = int(granules[row, k])
+        machine = self.machine
+        copy = machine.program.instructions[int(self.by[granule])]
+        some = late.any(axis=1)
+        shared = machine.shared
+        at = granule * shared.granule % shared.stride
+        verb = {"tensor": "wgmma's read", "bulk_write": "second bulk copy", "bulk_read": "bulk store's read",
+                "copy": "asynchronous copy"}.get(pattern.kind, pattern.kind)  # fmt: skip
+        flying = self.phase[granule] == FLYING
+        details = {"the_copy": machine.reporter.sources.where(copy)}
+        place = self._barrier_at(int(cluster[row]), int(columns[row, k]))
+        if place is not None:
+            details["its_mbarrier"] = machine.mbarriers.describe(place)
+        machine.report(
+            "async_copy_not_waited",
+            f"{verb} at shared address {at:#x}, which an asynchronous copy "
+            + ("is still writing" if flying else "has written")
+            + ", and this warp has not seen its mbarrier's phase complete",
+            pattern.instruction, lanes[some], at, details,
+        )  # fmt: skip
+        return True
+
+    def _barrier_at(self, cluster: int, column: int) -> Mbarrier | None:
+        for barrier in self.machine.mbarriers.alive():
+            if barrier.column == column and barrier.cta // self.machine.cluster_size == cluster:
+                return barrier
+        return None
+
+    def _being_read(self, pattern: SharedPattern, lanes: np.ndarray, addresses: np.ndarray, busy: np.ndarray) -> None:
+        machine = self.machine
+        row, k = (int(v) for v in np.argwhere(busy)[0])
+        granule = int(pattern.granules[row, k])
+        store = machine.program.instructions[int(self.by[granule])]
+        some = busy.any(axis=1)
+        at = granule * machine.shared.granule % machine.shared.stride
+        verb = {"bulk_write": "bulk copy", "copy": "asynchronous copy"}.get(pattern.kind, pattern.kind)
+        machine.report(
+            "bulk_not_waited",
+            f"{verb} to shared address {at:#x}, which a bulk store still reads: its thread has not waited for it",
+            pattern.instruction, lanes[some], at, {"the_store": machine.reporter.sources.where(store)},
+        )  # fmt: skip
+
+    def _on_object(self, pattern: SharedPattern, lanes: np.ndarray, addresses: np.ndarray, live: np.ndarray) -> None:
+        machine = self.machine
+        some = live.any(axis=1)
+        at = int(pattern.granules[live][0]) * machine.shared.granule % machine.shared.stride
+        machine.report(
+            "mbarrier_misuse",
+            f"{pattern.kind} of bytes of an mbarrier by another instruction than mbarrier's, at shared address {at:#x} "
+            "(mbarrier.inval makes them ordinary ones)",
+            pattern.instruction, lanes[some], at,
+        )  # fmt: skip
+
+    # Bulk copies
+
+    def issued(self, pattern: SharedPattern) -> None:
+        """A bulk copy starts, and has passed the checks."""
+        self.used = True
+        granules = pattern.granules
+        self.by[granules] = pattern.instruction.index
+        if pattern.kind == "bulk_read":
+            self.reading[granules] += 1
+            return
+        shadow = self.shadow
+        self.phase[granules] = FLYING
+        self.column[granules] = 0
+        shadow.written[granules] = shadow.read[granules] = shadow.updated[granules] = 0
+        if shadow.products:
+            shadow.products.waited[granules] = 0
+
+    def comes_with(self, granules: np.ndarray, barrier: Mbarrier, instruction: Instruction) -> None:
+        """Bytes come with the current phase of an mbarrier."""
+        self.used = True
+        shadow = self.shadow
+        self.column[granules] = barrier.column
+        self.phase[granules] = barrier.completed + 1
+        self.by[granules] = instruction.index
+        shadow.written[granules] = shadow.read[granules] = shadow.updated[granules] = 0
+
+    def read_done(self, pattern: SharedPattern) -> None:
+        """The thread of a bulk store has waited: from now on it is a read by its warp."""
+        shadow, granules = self.shadow, pattern.granules
+        assert pattern.lanes is not None
+        np.subtract.at(self.reading, granules, 1)
+        (cluster,), (warp,) = shadow.place(pattern.lanes)
+        shadow.read[granules, warp] = shadow.order[cluster, warp, warp]
+        shadow.by["read"][granules] = pattern.instruction.index

@@ -1,0 +1,265 @@
+"""mbarrier: its life, arrivals, transaction counts, and waits; cp.async's arrival. The objects are in mbarriers.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..access import PEER
+from ..machine import WINDOWS, Machine
+from ..mbarriers import MOST, PENDING_BITS, Mbarrier
+from ..ptx import Instruction, Operand
+from .registry import Compute, Step, elementwise, executes
+
+_CTA = "{space:.shared|.shared::cta|}"
+_ANY = "{space:.shared|.shared::cta|.shared::cluster|}"
+_ORDER = "{order:.release|.relaxed|}{.cta|.cluster|}"
+
+
+class Places:
+    """The mbarriers that active lanes name by an operand."""
+
+    def __init__(self, machine: Machine, instruction: Instruction, operand: Operand) -> None:
+        self.machine, self.instruction = machine, instruction
+        self.base, self.offset = machine.pointer(instruction, operand)
+        space = instruction.fields.get("space", "")
+        self.generic = not space
+        self.peers = self.generic or space == ".shared::cluster"
+
+    def addresses(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(lanes, block of the batch, address in it) of those whose address can hold an object."""
+        machine = self.machine
+        lanes = machine.lane_list()
+        lanes = np.arange(machine.lanes) if lanes is None else lanes
+        seen = np.broadcast_to(self.base, (machine.lanes,))[lanes].astype(np.int64) + self.offset
+        if self.generic:
+            seen = seen - WINDOWS["shared"]
+        else:
+            seen &= 0xFFFFFFFF
+        ctas, found = machine.shared.reach(lanes, seen)
+        for wrong, kind, why in (
+            ((found < 0) | (found + 8 > machine.shared.bytes), "out_of_bounds",
+             f"the block has {machine.shared.bytes} bytes of it"),
+            (found % 8 != 0, "misaligned", "not a multiple of 8"),
+            ((ctas != machine.cta_of_lane[lanes]) & (not self.peers), "out_of_bounds",
+             "it lies in another block of the cluster, which .shared::cta does not reach"),
+        ):  # fmt: skip
+            if wrong.any():
+                at = int(found[wrong][0])
+                name = ".".join(self.instruction.opcode.split(".")[:2])
+                machine.report(kind, f"{name} at shared address {at:#x}: {why}", self.instruction, lanes[wrong], at)
+                lanes, ctas, found = lanes[~wrong], ctas[~wrong], found[~wrong]
+        if machine.cluster_size > 1 and len(lanes):
+            far = ctas != machine.cta_of_lane[lanes]
+            if far.any() and not machine.shared.expect_running(self.instruction, lanes[far], ctas[far]):
+                good = machine.scheduler.running()[ctas]
+                lanes, ctas, found = lanes[good], ctas[good], found[good]
+        return lanes, ctas, found
+
+    def barriers(self) -> Iterator[tuple[Mbarrier, np.ndarray]]:
+        """Each mbarrier with the lanes that name it; a complaint where there is none."""
+        lanes, ctas, found = self.addresses()
+        if not len(lanes):
+            return
+        keys = ctas.astype(np.int64) * PEER + found
+        for key in [int(keys[0])] if (keys == keys[0]).all() else np.unique(keys).tolist():
+            some = lanes[keys == key]
+            barrier = self.machine.mbarriers.find(self.instruction, key // PEER, key % PEER, int(some[0]))
+            if barrier is not None:
+                self.machine.shadow.touched(barrier, some, self.instruction)
+                yield barrier, some
+
+
+def _values(machine: Machine, instruction: Instruction, operand: Operand) -> np.ndarray:
+    """A source of 32 bits, one a lane."""
+    return np.broadcast_to(machine.source(instruction, operand, "u32"), (machine.lanes,))
+
+
+@executes(f"mbarrier.init{_CTA}.b64", kind="mbarrier", destination="none")
+def init(machine: Machine, instruction: Instruction) -> Step:
+    """`[address], count`."""
+    where, counts = Places(machine, instruction, instruction.operands[0]), instruction.operands[1]
+    count = _values(machine, instruction, counts)
+
+    def step() -> None:
+        for lane, cta, address in zip(*(part.tolist() for part in where.addresses()), strict=True):
+            machine.mbarriers.init(instruction, cta, address, int(count[lane]), lane)
+
+    return step
+
+
+@executes(f"mbarrier.inval{_CTA}.b64", kind="mbarrier", destination="none")
+def inval(machine: Machine, instruction: Instruction) -> Step:
+    """`[address]`."""
+    where = Places(machine, instruction, instruction.operands[0])
+
+    def step() -> None:
+        for barrier, lanes in where.barriers():
+            machine.mbarriers.inval(instruction, barrier, int(lanes[0]))
+
+    return step
+
+
+@executes(
+    f"mbarrier.{{op:arrive|arrive_drop}}{{tx:.expect_tx|}}{_ORDER}{_ANY}.b64",
+    f"mbarrier.{{op:arrive|arrive_drop}}{{part:.noComplete}}{{order:.release|}}{{.cta|}}{_CTA}.b64",
+    kind="mbarrier",
+)
+def arrive(machine: Machine, instruction: Instruction) -> Step:
+    """`state, [address]{, count}`, or with .expect_tx `state, [address], bytes`; the state may be `_`."""
+    to, place, *rest = instruction.operands
+    fields = instruction.fields
+    machine.expect(instruction, len(rest) <= 1, "has another number of operands")
+    machine.expect(instruction, bool(rest) or not fields.get("tx"), "needs a number of bytes")
+    where, put = Places(machine, instruction, place), machine.write(to, "u64", instruction)
+    given = _values(machine, instruction, rest[0]) if rest else None
+    expects, drop, whole = bool(fields.get("tx")), fields["op"] == "arrive_drop", not fields.get("part")
+    releases = fields.get("order") != ".relaxed"
+    objects = machine.mbarriers
+
+    def step() -> None:
+        for barrier, lanes in where.barriers():
+            if releases:
+                machine.shadow.released(barrier, lanes)
+            states = []
+            for lane in lanes.tolist():
+                if expects and given is not None:
+                    objects.expect(instruction, barrier, lane, int(given[lane]))
+                count = 1 if expects or given is None else int(given[lane])
+                states.append(objects.arrive(instruction, barrier, lane, count, drop=drop, may_complete=whole))
+            put(np.array(states, np.uint64), lanes)
+
+    return step
+
+
+@executes(
+    f"mbarrier.{{op:expect_tx|complete_tx}}{{order:.relaxed|}}{{.cta|.cluster|}}{_ANY}.b64",
+    kind="mbarrier", destination="none",
+)  # fmt: skip
+def transactions(machine: Machine, instruction: Instruction) -> Step:
+    """`[address], bytes`: expected, or come."""
+    where = Places(machine, instruction, instruction.operands[0])
+    given = _values(machine, instruction, instruction.operands[1])
+    objects = machine.mbarriers
+    act = objects.expect if instruction.fields["op"] == "expect_tx" else objects.complete
+
+    def step() -> None:
+        for barrier, lanes in where.barriers():
+            for lane in lanes.tolist():
+                act(instruction, barrier, lane, int(given[lane]))
+
+    return step
+
+
+@executes(
+    f"mbarrier.{{op:test_wait|try_wait}}{{parity:.parity|}}{{order:.acquire|.relaxed|}}{{.cta|.cluster|}}{_CTA}.b64",
+    kind="mbarrier",
+    ends_block=True,
+)
+def wait(machine: Machine, instruction: Instruction) -> Step:
+    """`p, [address], state`, or with .parity `p, [address], parity`; try_wait takes a time that means nothing here.
+
+    The parity's phase is complete when the current one has the other parity.
+    """
+    to, place, which, *rest = instruction.operands
+    fields = instruction.fields
+    machine.expect(instruction, len(rest) <= (fields["op"] == "try_wait"), "has another number of operands")
+    where, put = Places(machine, instruction, place), machine.write(to, "pred", instruction)
+    parity = bool(fields["parity"])
+    given = np.broadcast_to(machine.source(instruction, which, "u32" if parity else "u64"), (machine.lanes,))
+    guard = None if instruction.guard is None else machine.row(instruction.guard)
+    scheduler, objects, resume = machine.scheduler, machine.mbarriers, machine.following(instruction)
+    objects.puts[instruction.index] = put
+    acquires = fields["order"] != ".relaxed"
+
+    def until(barrier: Mbarrier, lanes: np.ndarray) -> np.ndarray:
+        wanted = given[lanes]
+        if parity:
+            return np.where(wanted & 1 == barrier.phase % 2, barrier.phase, barrier.phase - 1)
+        phases = (wanted >> np.uint64(PENDING_BITS)).astype(np.int64)
+        strange = (phases != barrier.phase) & (phases != barrier.phase - 1)
+        if strange.any():
+            machine.report(
+                "mbarrier_misuse",
+                f"a state of phase {int(phases[strange][0])} is asked for in phase {barrier.phase}; only the current "
+                f"and the one before may be, at shared address {barrier.address:#x}",
+                instruction, lanes[strange], barrier.address,
+            )  # fmt: skip
+        return phases
+
+    def ask() -> list[tuple[Mbarrier, np.ndarray, np.ndarray]]:
+        """Those that have to wait: (object, lanes, phases)."""
+        left = []
+        for barrier, lanes in where.barriers():
+            phases = until(barrier, lanes)
+            done = objects.wait(barrier, lanes, phases)
+            if done.any():
+                some = lanes if done.all() else lanes[done]
+                put(np.ones(len(some), bool), some)
+                if acquires:
+                    machine.shadow.acquired(barrier, some)
+            if not done.all():
+                left.append((barrier, lanes[~done], phases[~done]))
+        return left
+
+    def step() -> None:
+        outer = machine.mask
+        if guard is not None:
+            held = ~guard if instruction.guard_negated else guard
+            active = scheduler.live if outer is None else outer
+            machine.set_mask(active & held)
+        left = ask()
+        machine.set_mask(outer)
+        if not left:
+            scheduler.goto(resume)
+            return
+        scheduler.separate()
+        scheduler.goto(resume)
+        for barrier, lanes, phases in left:
+            scheduler.park(lanes, instruction, resume)
+            objects.park(barrier, lanes, phases)
+
+    return step
+
+
+@executes("mbarrier.pending_count.b64", kind="mbarrier")
+@elementwise(types=("u32", "u64"))
+def pending_count(machine: Machine, fields: dict[str, str]) -> Compute:
+    """The arrivals that were pending in a state."""
+    low = np.uint64((1 << PENDING_BITS) - 1)
+
+    def compute(out: np.ndarray, state: np.ndarray) -> None:
+        np.copyto(out, state & low, casting="unsafe")
+
+    return compute
+
+
+@executes(
+    "cp.async.mbarrier.arrive{kept:.noinc|}{space:.shared|.shared::cta|}.b64", kind="async_copy", destination="none"
+)
+def copies_arrive(machine: Machine, instruction: Instruction) -> Step:
+    """An arrival of each lane once its cp.async so far have landed; without .noinc one more is pending for it."""
+    where = Places(machine, instruction, instruction.operands[0])
+    counted, objects = bool(instruction.fields["kept"]), machine.mbarriers
+
+    def step() -> None:
+        for barrier, lanes in where.barriers():
+            if not counted:
+                barrier.pending += len(lanes)
+                if barrier.pending > MOST:
+                    machine.report(
+                        "mbarrier_misuse",
+                        f"{barrier.pending} pending arrivals, at shared address {barrier.address:#x}",
+                        instruction, lanes, barrier.address,
+                    )  # fmt: skip
+            flights = machine.copies.of(lanes)
+
+            def deliver(barrier: Mbarrier, lanes: np.ndarray = lanes, flights: list = flights) -> None:
+                machine.copies.land(flights, lanes, barrier)
+                for lane in lanes.tolist():
+                    objects.arrive(instruction, barrier, lane, 1)
+
+            barrier.deliveries.append(deliver)
+
+    return step

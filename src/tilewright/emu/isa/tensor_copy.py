@@ -1,0 +1,282 @@
+"""cp.async.bulk.tensor: boxes of a tensor that a tensor map describes, to and from shared memory; tensor maps changed.
+
+Tiled copies of 1 to 5 dimensions. The whole box is credited to the mbarrier, also what lies outside the tensor and is
+filled; a store leaves that out. Modes of convolutions (im2col) and interleaved maps are refused.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import InvalidOperand
+from ...jit.tensor_map import SHARED_ALIGNMENT, TensorMap
+from ..bulk_copies import UNIT
+from ..machine import WINDOWS, Machine
+from ..memory import ARENA_BASE, WINDOW_BYTES
+from ..ptx import Immediate, Instruction, Operand, Register, Vector
+from ..tensor_maps import BYTES, NAN, locate, swizzled, unpack, with_field
+from .bulk import Bytes, Masked, Told, active_lanes, check_global, merging
+from .registry import Step, executes
+
+_DIM = "{dim:1d|2d|3d|4d|5d}"
+_HINT = "{hint:.L2::cache_hint|}"
+_DONE = ".mbarrier::complete_tx::bytes"
+_MODE = "{mode:.tile|}"
+
+
+class Boxes:
+    """`[map, {coordinates}]` of each lane."""
+
+    def __init__(self, machine: Machine, instruction: Instruction, operand: Operand) -> None:
+        self.machine, self.instruction = machine, instruction
+        whole = isinstance(operand, Vector) and len(operand.items) == 2 and isinstance(operand.items[1], Vector)
+        machine.expect(instruction, whole, "needs [map, {coordinates}]")
+        assert isinstance(operand, Vector)
+        assert isinstance(operand.items[1], Vector)
+        self.rank = int(instruction.fields["dim"][0])
+        at = operand.items[1].items
+        machine.expect(instruction, len(at) == self.rank, f"needs {self.rank} coordinates")
+        self.map = machine.source(instruction, operand.items[0], "u64")
+        self.coordinates = [machine.source(instruction, item, "s32") for item in at]
+
+    def of(self, lane: int) -> tuple[TensorMap, tuple[int, ...]] | None:
+        """(the map, the coordinates); a complaint and None for what is no map of this rank."""
+        machine = self.machine
+
+        def one(values: np.ndarray) -> int:
+            return int(values[0 if len(values) == 1 else lane])
+
+        address = one(self.map)
+        try:
+            found = unpack(map_bytes(machine, address))
+            if found.rank != self.rank:
+                raise InvalidOperand(f"the map has {found.rank} dimensions, the instruction is of {self.rank}")
+            if found.dtype.endswith("_ftz"):
+                raise InvalidOperand(f"tensor maps of {found.dtype} are not emulated")
+        except InvalidOperand as error:
+            machine.report(
+                "tensor_map", f"at address {address:#x}: {error}", self.instruction, np.array([lane]), address
+            )
+            return None
+        return found, tuple(one(values) for values in self.coordinates)
+
+
+def map_bytes(machine: Machine, address: int) -> bytes:
+    """The 128 bytes of a tensor map at a generic address. Raises InvalidOperand where none can be."""
+    if address % 64:
+        raise InvalidOperand("a tensor map lies at a multiple of 64 bytes")
+    start = address - WINDOWS["param"]
+    if 0 <= start <= len(machine.param_data) - BYTES:
+        return machine.param_data[start : start + BYTES].tobytes()
+    try:
+        return machine.memory.read(address, BYTES).tobytes()
+    except IndexError as error:
+        raise InvalidOperand(f"{BYTES} bytes of a tensor map are not there ({error})") from error
+
+
+def units_of(what: TensorMap, address: int) -> np.ndarray:
+    """The 16-byte units of a block's shared memory that the box takes, in the order of its elements."""
+    return swizzled(address // UNIT + np.arange(what.box_bytes // UNIT), what.swizzle)
+
+
+def gathered(
+    machine: Machine, instruction: Instruction, lane: int, what: TensorMap, at: tuple[int, ...]
+) -> np.ndarray | None:
+    """The bytes of a box, uint8 [units, 16], filled where it leaves the tensor; None after a complaint."""
+    assert what.address is not None
+    box, size = locate(what, at), what.itemsize
+    if check_global(machine, instruction, lane, what.address, 1, False) is None:  # a load touches the base anyway
+        return None
+    if not _mapped(machine, instruction, lane, box.addresses[box.inside], size, False):
+        return None
+    words = machine.memory.views[size].view(f"u{size}")
+    fill = NAN[size] if what.oob_fill == "nan" else 0
+    out = np.full(len(box.addresses), fill, f"u{size}")
+    out[box.inside] = words[(box.addresses[box.inside] - ARENA_BASE) // size]
+    return out.view(np.uint8).reshape(-1, UNIT)
+
+
+def _mapped(
+    machine: Machine, instruction: Instruction, lane: int, addresses: np.ndarray, size: int, write: bool
+) -> bool:
+    """Whether all elements that a box has of its tensor are where the kernel may be; a complaint if not."""
+    if not len(addresses):
+        return True
+    low = int(addresses.min())
+    return check_global(machine, instruction, lane, low // UNIT * UNIT, UNIT, write) is not None and (
+        check_global(machine, instruction, lane, int(addresses.max()) // UNIT * UNIT, size, write) is not None
+    )
+
+
+@executes(
+    f"cp.async.bulk.tensor.{_DIM}.{{to:shared::cluster|shared::cta}}.global{_MODE}{_DONE}{{many:.multicast::cluster|}}{_HINT}",
+    kind="async_copy",
+    destination="none",
+)
+def tensor_load(machine: Machine, instruction: Instruction) -> Step:
+    """`[to], [map, {coordinates}], [mbarrier]{, blocks}{, cache policy}`."""
+    to, source, told, *rest = instruction.operands
+    fields = instruction.fields
+    wanted = bool(fields["many"]) + bool(fields["hint"])
+    machine.expect(instruction, len(rest) == wanted, "has another number of operands")
+    where = Bytes(machine, instruction, to, peers=fields["to"] == "shared::cluster")
+    boxes, tells = Boxes(machine, instruction, source), Told(machine, instruction, told)
+    masked = Masked(machine, instruction, rest[0] if fields["many"] else None)
+    site = machine.trace.site(instruction.index, "bulk_load")
+
+    def step() -> None:
+        for lane in active_lanes(machine).tolist():
+            box = boxes.of(lane)
+            if box is None:
+                continue
+            what, at = box
+            found = where.at(lane, what.box_bytes, SHARED_ALIGNMENT)
+            data = None if found is None else gathered(machine, instruction, lane, what, at)
+            if found is None or data is None:
+                continue
+            site.requests += 1
+            site.bytes += what.box_bytes
+            units = units_of(what, found[1])
+            for block in masked.blocks(lane, found[0]):
+                barrier = tells.of(lane, block if masked.bits is not None else None)
+                if barrier is None:
+                    continue
+                if barrier.cta != block:
+                    machine.report(
+                        "bulk_operand", "the mbarrier lies in another block than the bytes are copied to", instruction,
+                        np.array([lane]), barrier.address,
+                    )  # fmt: skip
+                machine.bulk.load(instruction, lane, block, units, data, barrier, what.box_bytes)
+
+    return step
+
+
+@executes(
+    f"cp.async.bulk.tensor.{_DIM}.global.shared::cta{_MODE}.bulk_group{_HINT}",
+    f"cp.reduce.async.bulk.tensor.{_DIM}.global.shared::cta.{{op:add|min|max|inc|dec|and|or|xor}}{_MODE}.bulk_group{_HINT}",
+    kind="async_copy",
+    destination="none",
+)
+def tensor_store(machine: Machine, instruction: Instruction) -> Step:
+    """`[map, {coordinates}], [from]{, cache policy}`: what lies within the tensor is written, or merged."""
+    to, source, *rest = instruction.operands
+    machine.expect(instruction, len(rest) == bool(instruction.fields["hint"]), "has another number of operands")
+    where, boxes = Bytes(machine, instruction, source, peers=False), Boxes(machine, instruction, to)
+    op = instruction.fields.get("op")
+    site = machine.trace.site(instruction.index, "bulk_store")
+
+    def step() -> None:
+        for lane in active_lanes(machine).tolist():
+            box = boxes.of(lane)
+            if box is None:
+                continue
+            what, at = box
+            found = where.at(lane, what.box_bytes, SHARED_ALIGNMENT)
+            lies = locate(what, at)
+            size = what.itemsize
+            if found is None or not _mapped(machine, instruction, lane, lies.addresses[lies.inside], size, True):
+                continue
+            site.requests += 1
+            site.bytes += size * int(lies.inside.sum())
+            merge = merging({"op": op, "type": what.dtype}) if op else None
+
+            def put(data: np.ndarray, lies=lies, size: int = size, merge=merge) -> None:
+                words = np.ascontiguousarray(data).reshape(-1).view(f"u{size}")[lies.inside]
+                memory = machine.memory.views[size].view(f"u{size}")
+                index = (lies.addresses[lies.inside] - ARENA_BASE) // size
+                if merge is not None:
+                    old = memory[index].view(np.uint8).reshape(-1, size)
+                    words = merge(old, words.view(np.uint8).reshape(-1, size)).reshape(-1).view(f"u{size}")
+                memory[index] = words
+
+            machine.bulk.store(instruction, lane, units_of(what, found[1]), put)
+
+    return step
+
+
+@executes(f"cp.async.bulk.prefetch.tensor.{_DIM}.L2.global{_MODE}{_HINT}", kind="control", destination="none")
+def tensor_prefetch(machine: Machine, instruction: Instruction) -> Step:
+    """A hint, with a map that is checked."""
+    boxes = Boxes(machine, instruction, instruction.operands[0])
+
+    def step() -> None:
+        for lane in active_lanes(machine).tolist():
+            boxes.of(lane)
+
+    return step
+
+
+@executes("prefetch{.param|.const|}.tensormap", kind="control", destination="none")
+def map_prefetch(machine: Machine, instruction: Instruction) -> Step:
+    """A hint."""
+    return lambda: None
+
+
+@executes(
+    "tensormap.replace.tile.{field:global_address|rank|box_dim|global_dim|global_stride|element_stride|elemtype|"
+    "interleave_layout|swizzle_mode|fill_mode}{space:.global|.shared::cta|}.b1024.{type:b32|b64}",
+    kind="memory_generic",
+    destination="none",
+)
+def replace(machine: Machine, instruction: Instruction) -> Step:
+    """`[map]{, number}, value`: one field of a map in global or shared memory."""
+    place, *rest = instruction.operands
+    fields = instruction.fields
+    number = rest.pop(0) if len(rest) == 2 else Immediate(0)
+    machine.expect(instruction, len(rest) == 1 and isinstance(number, Immediate | Register), "needs a value")
+    base, offset = machine.pointer(instruction, place)
+    value, index = (
+        machine.source(instruction, rest[0], f"u{fields['type'][1:]}"),
+        machine.source(instruction, number, "u32"),
+    )
+    shared = fields["space"] == ".shared::cta"
+
+    def one(values: np.ndarray, lane: int) -> int:
+        return int(values[0 if len(values) == 1 else lane])
+
+    def step() -> None:
+        for lane in active_lanes(machine).tolist():
+            address = one(base, lane) + offset
+            low = WINDOWS["shared"]
+            if shared or low <= address < low + WINDOW_BYTES:
+                cta = int(machine.cta_of_lane[lane])
+                start = cta * machine.shared.stride + (address if shared else address - low) % (1 << 24)
+                memory = machine.shared.data
+            else:
+                found = check_global(machine, instruction, lane, address, BYTES, True)
+                if found is None:
+                    continue
+                start, memory = found, machine.memory.views[1]
+            part = memory[start : start + BYTES]
+            try:
+                part[:] = np.frombuffer(
+                    with_field(part.tobytes(), fields["field"], one(index, lane), one(value, lane)), np.uint8
+                )
+            except InvalidOperand as error:
+                machine.report("tensor_map", str(error), instruction, np.array([lane]), address)
+
+    return step
+
+
+@executes(
+    "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release{.cta|.cluster|.gpu|.sys}.sync.aligned",
+    kind="memory_global", destination="none",
+)  # fmt: skip
+def publish(machine: Machine, instruction: Instruction) -> Step:
+    """`[to], [from], 128`: a map is copied from shared to global memory, by the warp."""
+    to, source, _ = instruction.operands
+    to_base, to_offset = machine.pointer(instruction, to)
+    from_base, from_offset = machine.pointer(instruction, source)
+
+    def step() -> None:
+        for lane in active_lanes(machine).tolist():
+            if lane % 32:
+                continue
+            address = int(to_base[0 if len(to_base) == 1 else lane]) + to_offset
+            start = check_global(machine, instruction, lane, address, BYTES, True)
+            begin = int(from_base[0 if len(from_base) == 1 else lane]) + from_offset
+            begin += int(machine.cta_of_lane[lane]) * machine.shared.stride
+            if start is not None:
+                machine.memory.views[1][start : start + BYTES] = machine.shared.data[begin : begin + BYTES]
+
+    return step

@@ -1,0 +1,212 @@
+"""Around either checker of shared memory: writes by ordinary instructions that the asynchronous proxy reads.
+
+wgmma, and bulk copies from shared memory, see such a write only if a fence.proxy.async lies between: run by the thread
+that wrote, or by the warp that reads, after the write.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .access import SharedPattern
+from .ptx import Instruction
+from .shadow import Shadow
+
+if TYPE_CHECKING:
+    from .machine import Machine
+    from .mbarriers import Mbarrier
+
+
+class ProxyFences(Shadow):
+    """Around either checker: which writes of shared memory no fence.proxy.async of their thread has followed."""
+
+    def __init__(self, machine: Machine, inner: Shadow) -> None:
+        super().__init__(machine)
+        self.inner = inner
+        granules = len(machine.shared.initialised)
+        self.writer = np.full(granules, -1, np.int32)
+        """Lane of the batch that wrote the granule last."""
+        self.stamp = np.zeros(granules, np.int32)
+        """How many fences that lane had run."""
+        self.by = np.zeros(granules, np.int32)
+        self.fences = np.zeros(machine.lanes, np.int32)
+        self.time = 0
+        self.when = np.zeros(granules, np.int64)
+        """Time of the last write."""
+        self.fenced_at = np.zeros(machine.lanes, np.int64)
+        """Time of a lane's last fence.proxy.async."""
+        self.init_fenced_at = np.zeros(machine.lanes, np.int64)
+        self.fenced: set[SharedPattern] = set()
+        """Products' reads that were right since the last write."""
+
+    def reset(self) -> None:
+        """A new batch of blocks starts."""
+        self.writer[:] = -1
+        self.fences[:] = 0
+        self.time = 0
+        self.fenced_at[:] = self.init_fenced_at[:] = 0
+        self.fenced.clear()
+        self.inner.reset()
+
+    def fence(self) -> None:
+        """The active lanes run fence.proxy.async."""
+        lanes = self.machine.lane_list()
+        every = slice(None) if lanes is None else lanes
+        self.time += 1
+        self.fences[every] += 1
+        self.fenced_at[every] = self.time
+
+    def fence_init(self) -> None:
+        """The active lanes run fence.mbarrier_init."""
+        lanes = self.machine.lane_list()
+        self.time += 1
+        self.init_fenced_at[slice(None) if lanes is None else lanes] = self.time
+
+    def now(self) -> int:
+        """The time; it has passed after this."""
+        self.time += 1
+        return self.time
+
+    def record(self, pattern: SharedPattern) -> None:
+        """An access happened."""
+        if pattern.kind in ("tensor", "bulk_read"):
+            self._check(pattern)
+        elif pattern.kind == "bulk_write":
+            self.writer[pattern.granules] = -1
+        elif pattern.kind in ("write", "atomic"):
+            self._note(pattern, None)
+        self.inner.record(pattern)
+
+    def landed(self, pattern: SharedPattern, rows: np.ndarray | None, barrier: Mbarrier | None = None) -> None:
+        """A copy landed: a write of its thread; or a product ended."""
+        if pattern.kind == "copy":
+            self._note(pattern, rows)
+        self.inner.landed(pattern, rows, barrier)
+
+    def _note(self, pattern: SharedPattern, rows: np.ndarray | None) -> None:
+        lanes, granules = pattern.lanes, pattern.granules
+        if rows is not None:
+            lanes, granules = rows if lanes is None else lanes[rows], granules[rows]
+        elif lanes is None:
+            lanes = np.arange(self.machine.lanes)
+        assert lanes is not None
+        self.writer[granules] = lanes[:, None]
+        self.stamp[granules] = self.fences[lanes][:, None]
+        self.time += 1
+        self.when[granules] = self.time
+        self.by[granules] = pattern.instruction.index
+        self.fenced.clear()
+
+    def _check(self, pattern: SharedPattern) -> None:
+        if pattern in self.fenced:
+            return
+        machine, granules = self.machine, pattern.granules
+        writer = self.writer[granules]
+        bad = (self.stamp[granules] == self.fences[writer]) & (writer >= 0)
+        assert pattern.lanes is not None
+        if bad.any():  # the fence may also be the reader's
+            lanes = pattern.lanes // 32 * 32
+            each = [self.fenced_at[lanes[:, None] + 32 * k + np.arange(32)].max(axis=1)
+                    for k in range(4 if pattern.kind == "tensor" else 1)]  # fmt: skip
+            bad &= self.when[granules] > np.min(each, axis=0)[:, None]
+        if not bad.any():
+            if pattern.kind == "tensor":
+                self.fenced.add(pattern)
+            return
+        row, k = (int(v) for v in np.argwhere(bad)[0])
+        granule = int(granules[row, k])
+        at = granule * machine.shared.granule % machine.shared.stride
+        thread = int(machine.thread_of_lane[writer[row, k]])
+        other = machine.program.instructions[int(self.by[granule])]
+        machine.report(
+            "proxy_fence_missing",
+            f"{'wgmma' if pattern.kind == 'tensor' else 'a bulk store'} reads shared address {at:#x} through the async "
+            f"proxy, and thread {thread}, which wrote it, has run no fence.proxy.async since",
+            pattern.instruction,
+            pattern.lanes[row] + np.arange(32) if pattern.kind == "tensor" else pattern.lanes, at,
+            {"the_write": machine.reporter.sources.where(other)},
+        )  # fmt: skip
+
+    def waited(self, pattern: SharedPattern, due: np.ndarray) -> None:
+        """Warps waited for a product."""
+        self.inner.waited(pattern, due)
+
+    def barrier(self, ctas: np.ndarray | None) -> None:
+        """A barrier of whole blocks completed."""
+        self.inner.barrier(ctas)
+
+    def arrive(self, cta: int, ident: int, warps: np.ndarray) -> None:
+        """Warps arrived at a barrier."""
+        self.inner.arrive(cta, ident, warps)
+
+    def release(self, cta: int, ident: int, warps: np.ndarray) -> None:
+        """The warps that waited at a barrier go on."""
+        self.inner.release(cta, ident, warps)
+
+    def finish(self, ctas: np.ndarray | None = None) -> None:
+        """Blocks ended."""
+        self.inner.finish(ctas)
+
+    def aimed(self, pattern: SharedPattern, barrier: Mbarrier, lane: int) -> None:
+        """A bulk copy will complete at an mbarrier, whose initialisation the asynchronous proxy has to see."""
+        fences = max(self.fenced_at[barrier.lane], self.init_fenced_at[barrier.lane])
+        own = slice(lane // 32 * 32, lane // 32 * 32 + 32)
+        if max(fences, self.fenced_at[own].max(), self.init_fenced_at[own].max()) < barrier.since:
+            self.machine.report(
+                "mbarrier_fence_missing",
+                f"a bulk copy completes at the mbarrier at shared address {barrier.address:#x}, and no "
+                "fence.mbarrier_init or fence.proxy.async follows its initialisation",
+                barrier.instruction, np.array([barrier.lane]), barrier.address,
+                {"the_copy": self.machine.reporter.sources.where(pattern.instruction)},
+            )  # fmt: skip
+        self.inner.aimed(pattern, barrier, lane)
+
+    def reads_pending(self, pattern: SharedPattern) -> bool:
+        """Report a read of bytes in flight; whether it was one."""
+        return self.inner.reads_pending(pattern)
+
+    def made(self, barrier: Mbarrier) -> None:
+        """An mbarrier was initialised."""
+        self.inner.made(barrier)
+
+    def unmade(self, barrier: Mbarrier, lane: int, instruction: Instruction) -> None:
+        """An mbarrier was ended by a lane."""
+        self.inner.unmade(barrier, lane, instruction)
+
+    def touched(self, barrier: Mbarrier, lanes: np.ndarray, instruction: Instruction) -> None:
+        """Lanes use an mbarrier."""
+        self.inner.touched(barrier, lanes, instruction)
+
+    def released(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
+        """Lanes arrive at an mbarrier."""
+        self.inner.released(barrier, lanes)
+
+    def completed(self, barrier: Mbarrier) -> None:
+        """A phase of an mbarrier is complete."""
+        self.inner.completed(barrier)
+
+    def acquired(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
+        """Lanes have seen that a phase is complete."""
+        self.inner.acquired(barrier, lanes)
+
+    def bulk_landed(self, pattern: SharedPattern, barrier: Mbarrier) -> None:
+        """A bulk copy has written its bytes."""
+        self.inner.bulk_landed(pattern, barrier)
+
+    def bulk_read_done(self, pattern: SharedPattern) -> None:
+        """A thread has waited for its bulk store to have read."""
+        self.inner.bulk_read_done(pattern)
+
+    def cluster_released(self, lanes: np.ndarray) -> None:
+        """Lanes arrive at the barrier of their cluster."""
+        self.inner.cluster_released(lanes)
+
+    def cluster_completed(self, cluster: int) -> None:
+        """All threads of a cluster have arrived."""
+        self.inner.cluster_completed(cluster)
+
+    def cluster_acquired(self, lanes: np.ndarray) -> None:
+        """Lanes go on from the barrier of their cluster."""
+        self.inner.cluster_acquired(lanes)
