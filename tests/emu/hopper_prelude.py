@@ -70,8 +70,8 @@ template <int N> __device__ __forceinline__ void wait_done() {
     asm volatile("cp.async.bulk.wait_group %0;" :: "n"(N) : "memory");
 }
 __device__ __forceinline__ void load_box(void *to, const CUtensorMap *map, int x, int y, u64 *b) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
-        :: "r"(at(to)), "l"(map), "r"(x), "r"(y), "r"(at(b)) : "memory");
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3}], [%4];" :: "r"(at(to)), "l"(map), "r"(x), "r"(y), "r"(at(b)) : "memory");
 }
 __device__ __forceinline__ void store_box(const CUtensorMap *map, int x, int y, const void *from) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
@@ -81,7 +81,9 @@ __device__ __forceinline__ u32 rank() { u32 r; asm("mov.u32 %0, %%cluster_ctaran
 __device__ __forceinline__ u32 peer(const void *p, u32 rank) {
     u32 r; asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(at(p)), "r"(rank)); return r;
 }
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_sync() { cluster_arrive(); cluster_wait(); }
 """

@@ -24,7 +24,7 @@ from .link import function_address
 from .machine import Machine
 from .memory import GlobalMemory
 from .program import Program, decode
-from .ptx import Module, parse
+from .ptx import Module, Special, parse
 from .trace import Counters, Trace
 
 BATCH_LANES = 8192
@@ -34,6 +34,8 @@ BATCH_BYTES = 1 << 28
 
 LIMIT = 10**8
 """Instructions that blocks running side by side may take together; on the emulator that is most of an hour."""
+GRID_WORKSPACE = 64
+"""Bytes that blocks of a cooperative launch share to wait for one another."""
 Triple = tuple[int, int, int]
 
 
@@ -127,6 +129,12 @@ def _place_variables(program: Program, memory: GlobalMemory) -> dict[str, int]:
     return places
 
 
+def _cooperates(program: Program) -> bool:
+    """Whether its blocks synchronise as a grid: they ask for the workspace of that."""
+    names = (operand.name for i in program.instructions for operand in i.operands if isinstance(operand, Special))
+    return any(name.startswith("%envreg") for name in names)
+
+
 def run(
     ptx: str,
     entry: str,
@@ -167,8 +175,12 @@ def run(
     count = grid[0] * grid[1] * grid[2]
     each = program.static_shared + shared_bytes + warps * 32 * program.local_bytes
     most = max(together, min(BATCH_LANES // (warps * 32), BATCH_BYTES // max(each, 1)))
+    cooperates = _cooperates(program)
+    if cooperates:  # its blocks wait for one another, so all of them have to be there
+        most = max(most, find_gpu(gpu).sm_count * (find_gpu(gpu).arch.warps_per_sm // warps))
     ctas = min(count, max(1, most // together * together))
     symbols = _place_variables(program, memory)
+    workspace = memory.add(np.zeros(GRID_WORKSPACE, np.uint8), "grid workspace") if cooperates else 0
     try:
         machine = Machine(
             program,
@@ -184,6 +196,7 @@ def run(
             ctas=ctas,
             limit=limit,
             cluster=cluster,
+            grid_workspace=workspace,
         )
         with floating_point():
             for first in range(0, count, ctas):
@@ -191,7 +204,7 @@ def run(
                 if progress is not None:
                     progress(min(first + ctas, count), count)
     finally:
-        for address in symbols.values():
+        for address in (*symbols.values(), *([workspace] if workspace else [])):
             memory.release(address)
     return EmuResult(
         trace.counters(program, count * threads, reporter.sources),

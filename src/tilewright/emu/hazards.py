@@ -16,8 +16,8 @@ KINDS = {
     "misaligned": "An access of N bytes needs an address that is a multiple of N: check the base and the stride.",
     "uninitialised_shared_read": "Write the bytes first, or check that the loop fills the whole tile.",
     "shared_race": "Put __syncthreads() (or a named barrier of both warps) between the two.",
-    "async_copy_not_waited": "Put cp.async.wait_group (or wait_all), then __syncthreads(), before the bytes are used; for a "
-    "bulk copy, the wait for the phase of its mbarrier, by its parity.",
+    "async_copy_not_waited": "Put cp.async.wait_group (or wait_all), then __syncthreads(), before the bytes are used; "
+    "for a bulk copy, the wait for the phase of its mbarrier, by its parity.",
     "wgmma_not_waited": "Put wgmma.commit_group and wgmma.wait_group, then a barrier where other warps are concerned, "
     "before its operands' bytes or its registers are used again.",
     "wgmma_fence_missing": "Put wgmma.fence before the warpgroup's first wgmma.mma_async.",

@@ -66,6 +66,7 @@ class Machine:
         ctas: int,
         limit: int,
         cluster: Triple | None = None,
+        grid_workspace: int = 0,
     ) -> None:
         self.program = program
         self.grid, self.block = grid, block
@@ -82,6 +83,8 @@ class Machine:
         self.ctas = ctas
         """Blocks of a batch; those of a cluster stand next to one another, in the order of their ranks."""
         self.cluster = cluster or (1, 1, 1)
+        self.grid_workspace = grid_workspace
+        """Address of what cooperative groups synchronise a grid with; 0 where the kernel does not ask for it."""
         self.cluster_given = cluster is not None
         self.cluster_size = self.cluster[0] * self.cluster[1] * self.cluster[2]
         self.lanes = ctas * self.warps_per_cta * 32

@@ -1,7 +1,7 @@
 """Around either checker of shared memory: writes by ordinary instructions that the asynchronous proxy reads.
 
 wgmma, and bulk copies from shared memory, see such a write only if a fence.proxy.async lies between: run by the thread
-that wrote, or by the warp that reads, after the write.
+that wrote; for a bulk copy the warp that starts it may also do so.
 """
 
 from __future__ import annotations
@@ -106,11 +106,9 @@ class ProxyFences(Shadow):
         writer = self.writer[granules]
         bad = (self.stamp[granules] == self.fences[writer]) & (writer >= 0)
         assert pattern.lanes is not None
-        if bad.any():  # the fence may also be the reader's
-            lanes = pattern.lanes // 32 * 32
-            each = [self.fenced_at[lanes[:, None] + 32 * k + np.arange(32)].max(axis=1)
-                    for k in range(4 if pattern.kind == "tensor" else 1)]  # fmt: skip
-            bad &= self.when[granules] > np.min(each, axis=0)[:, None]
+        if pattern.kind == "bulk_read":  # the fence may also be the reader's
+            warp = int(pattern.lanes[0]) // 32 * 32
+            bad &= self.when[granules] > self.fenced_at[warp : warp + 32].max()
         if not bad.any():
             if pattern.kind == "tensor":
                 self.fenced.add(pattern)

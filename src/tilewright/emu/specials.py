@@ -41,6 +41,7 @@ def special_registers(machine: Machine) -> dict[str, np.ndarray]:
         "%lanemask_eq": bit, "%lanemask_lt": bit - one, "%lanemask_le": up_to,
         "%lanemask_gt": every - up_to, "%lanemask_ge": every - (bit - one),
         "%dynamic_smem_size": machine.dynamic_shared,
+        "%envreg1": machine.grid_workspace >> 32, "%envreg2": machine.grid_workspace & 0xFFFFFFFF,
         "%total_smem_size": machine.program.static_shared + machine.dynamic_shared,
     }  # fmt: skip
     for axis, within, count, blocks in zip("xyz", places(rank, sizes), sizes, machine.grid, strict=True):

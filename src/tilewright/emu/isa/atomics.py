@@ -10,21 +10,38 @@ from collections.abc import Callable
 import numpy as np
 
 from ..machine import Machine
-from ..ptx import Instruction, Operand
+from ..ptx import Instruction, Operand, Vector
+from .convert import bf16_to_f32, f32_to_bf16
 from .float32 import flush
 from .memory import by_space, reachable, reaches_peers
 from .registry import Step, dtype_of, executes
 
 _SEMANTICS = "{.relaxed|.acquire|.release|.acq_rel|}{.cta|.cluster|.gpu|.sys|}"
 _SPACE = "{space:.global|.shared|.shared::cta|.shared::cluster|}"
-_OPS = (
-    "{op:add}{.noftz|}.{type:u32|s32|u64|s64|f32|f64|f16}",
-    "{op:min|max}.{type:u32|s32|u64|s64}",
-    "{op:and|or|xor}.{type:b32|b64}",
-    "{op:inc|dec}.{type:u32}",
-    "{op:exch}.{type:b32|b64}",
-    "{op:cas}.{type:b16|b32|b64}",
-)
+_OPS = {
+    "{op:add}": "{.noftz|}.{type:u32|s32|u64|s64|f32|f64|f16|f16x2|bf16|bf16x2}",
+    "{op:min|max}": ".{type:u32|s32|u64|s64}",
+    "{op:and|or|xor}": ".{type:b32|b64}",
+    "{op:inc|dec}": ".{type:u32}",
+    "{op:exch}": ".{type:b32|b64}",
+    "{op:cas}": ".{type:b16|b32|b64}",
+}
+_HINT = "{hint:.L2::cache_hint|}"
+_VECTOR = "{op:add}{.noftz|}.{vec:v2|v4|v8}.{type:f32|f16|bf16|f16x2|bf16x2}"
+
+
+def _forms(head: str, *without: str) -> list[str]:
+    """Every spelling of an instruction: what orders it stands before or after the space, or after the operation."""
+    forms = []
+    for op, kinds in _OPS.items():
+        if op not in without:
+            forms += [
+                f"{head}{_SEMANTICS}{_SPACE}.{op}{_HINT}{kinds}", f"{head}{_SPACE}{_SEMANTICS}.{op}{_HINT}{kinds}",
+                f"{head}.{op}{_SEMANTICS}{_SPACE}{_HINT}{kinds}",
+            ]  # fmt: skip
+    return forms
+
+
 Update = Callable[..., np.ndarray]
 
 
@@ -50,6 +67,22 @@ def _add_flushing(old: np.ndarray, b: np.ndarray) -> np.ndarray:
     return flush(flush(old) + flush(b))
 
 
+def update_of(op: str, kind: str) -> Update:
+    """The function of an operation; sums of pairs and of bf16 take their numbers out of the bits."""
+    if kind == "bf16":
+        return lambda old, b: f32_to_bf16(bf16_to_f32(old) + bf16_to_f32(b))
+    if kind.endswith("x2"):
+        single = update_of(op, kind[:-2])
+        part = dtype_of(kind[:-2])
+
+        def both(old: np.ndarray, b: np.ndarray) -> np.ndarray:
+            halves = (np.ascontiguousarray(v).view(part) for v in (old, b))
+            return np.ascontiguousarray(single(*halves)).view(np.uint32)
+
+        return both
+    return _UPDATE[op]
+
+
 def rounds(index: np.ndarray) -> list[np.ndarray]:
     """Positions of `index` in groups without repeated values: the k-th group holds each value's k-th occurrence."""
     order = np.argsort(index, kind="stable")
@@ -69,8 +102,8 @@ def _bind(machine: Machine, instruction: Instruction, to: Operand, rest: tuple[O
     fields = instruction.fields
     kind, op = fields["type"], fields["op"]
     dtype = dtype_of(kind)
-    update = _UPDATE[op]
-    address, *values = rest
+    update = update_of(op, kind)
+    address, *values = rest[: len(rest) - bool(fields["hint"])]
     machine.expect(instruction, len(values) == (2 if op == "cas" else 1), "has the wrong number of operands")
     base, offset = machine.pointer(instruction, address)
     sources = [machine.source(instruction, value, kind) for value in values]
@@ -109,21 +142,65 @@ def _bind(machine: Machine, instruction: Instruction, to: Operand, rest: tuple[O
     return by_space(machine, instruction, space, base, offset, shared, elsewhere)
 
 
-@executes(
-    *(f"atom{_SEMANTICS}{_SPACE}.{op}" for op in _OPS), *(f"atom{_SPACE}{_SEMANTICS}.{op}" for op in _OPS), kind=_kind
-)
+def _bind_vector(machine: Machine, instruction: Instruction, to: Operand, rest: tuple[Operand, ...]) -> Step:
+    """Each element of a vector is an atomic of its own; the address is aligned for the whole."""
+    fields = instruction.fields
+    kind, count = fields["type"], int(fields["vec"][1:])
+    address, values = rest[:2]
+    given = values.items if isinstance(values, Vector) else ()
+    results = to.items if isinstance(to, Vector) else (None,) * count
+    machine.expect(instruction, len(given) == count == len(results), f"needs {count} registers")
+    base, offset = machine.pointer(instruction, address)
+    sources = [machine.source(instruction, item, kind) for item in given]
+    puts = [machine.write(item, kind, instruction) for item in results]
+    dtype = dtype_of(kind)
+    whole = dtype.itemsize * count
+    site = machine.trace.site(instruction.index, "global_atomic")
+    update = _add_flushing if kind == "f32" else update_of("add", kind)
+
+    def step() -> None:
+        found = machine.port.locate(site, instruction, base, offset, whole, True)
+        if found is None:
+            return
+        lanes, index = found
+        view, index = machine.memory.views[dtype.itemsize].view(dtype), index.copy()
+        every = slice(None) if lanes is None else lanes
+        # All are read before any result is written: registers of results may be those of the values.
+        operands = [np.broadcast_to(source, (machine.lanes,))[every].copy() for source in sources]
+        for k, operand in enumerate(operands):
+            old = np.empty(len(index), dtype)
+            for group in rounds(index):
+                place = index[group] * count + k
+                old[group] = view[place]
+                view[place] = update(old[group], operand[group])
+            puts[k](old, lanes)
+
+    return step
+
+
+@executes(*_forms("atom"), kind=_kind)
 def atom(machine: Machine, instruction: Instruction) -> Step:
     """Read, update and write as one; the old value is the result."""
     to, *rest = instruction.operands
     return _bind(machine, instruction, to, tuple(rest))
 
 
-@executes(
-    *(f"red{_SEMANTICS}{_SPACE}.{op}" for op in _OPS if "exch" not in op and "cas" not in op),
-    *(f"red{_SPACE}{_SEMANTICS}.{op}" for op in _OPS if "exch" not in op and "cas" not in op),
-    kind=_kind,
-    destination="none",
-)
+@executes(*_forms("red", "{op:exch}", "{op:cas}"), kind=_kind, destination="none")
 def red(machine: Machine, instruction: Instruction) -> Step:
     """The same without a result."""
     return _bind(machine, instruction, None, instruction.operands)
+
+
+@executes(f"atom{_SEMANTICS}.global.{_VECTOR}", f"atom.global{_SEMANTICS}.{_VECTOR}", kind="memory_global")
+def atom_vector(machine: Machine, instruction: Instruction) -> Step:
+    """`{old, ...}, [address], {value, ...}`."""
+    to, *rest = instruction.operands
+    return _bind_vector(machine, instruction, to, tuple(rest))
+
+
+@executes(
+    f"red{_SEMANTICS}.global.{_VECTOR}", f"red.global{_SEMANTICS}.{_VECTOR}", kind="memory_global", destination="none"
+)
+def red_vector(machine: Machine, instruction: Instruction) -> Step:
+    """The same without a result."""
+    return _bind_vector(machine, instruction, None, instruction.operands)

@@ -11,6 +11,7 @@ from ..machine import Machine
 from ..mbarriers import Mbarrier
 from ..memory import ARENA_BASE
 from ..ptx import Immediate, Instruction, Operand
+from .atomics import update_of
 from .mbarrier import Places
 from .registry import Step, dtype_of, executes
 
@@ -170,20 +171,9 @@ def merging(fields: dict[str, str]) -> Merge:
     """The reduction of a form, on rows of 16 bytes."""
     op, kind = fields["op"], fields["type"]
     dtype = dtype_of(kind)
-    functions: dict[str, Callable[..., np.ndarray]] = {
-        "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "add": np.add, "min": np.minimum,
-        "max": np.maximum,
-        "inc": lambda old, b: np.where(old >= b, np.uint32(0), old + np.uint32(1)),
-        "dec": lambda old, b: np.where((old == 0) | (old > b), b, old - np.uint32(1)),
-    }  # fmt: skip
-    function = functions[op]
+    function = update_of(op, kind)
 
     def merge(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-        if kind == "bf16":
-            from .convert import bf16_to_f32, f32_to_bf16
-
-            a, b = (bf16_to_f32(part.reshape(-1).view(np.uint16)) for part in (old, new))
-            return f32_to_bf16(function(a, b)).view(np.uint8).reshape(old.shape)
         a, b = (np.ascontiguousarray(part).reshape(-1).view(dtype) for part in (old, new))
         return np.ascontiguousarray(function(a, b)).view(np.uint8).reshape(old.shape)
 

@@ -100,8 +100,9 @@ def select_by_sign(machine: Machine, fields: dict[str, str]) -> Compute:
 )
 @elementwise
 def convert_address(machine: Machine, fields: dict[str, str]) -> Compute:
-    """Between an address in a state space and the generic one; global and constant memory have the same in both."""
-    window = WINDOWS.get(fields["space"].split("::")[0], 0)
+    """Between an address in a state space and the generic one. Only shared and local memory have two."""
+    space = fields["space"].split("::")[0]
+    window = 0 if space == "param" else WINDOWS.get(space, 0)
     if fields["type"] == "u32":
         raise ValueError("generic addresses are 64-bit here")
     shift = np.array([-window % (1 << 64) if fields["to"] else window], np.uint64)
