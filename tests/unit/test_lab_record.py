@@ -13,6 +13,7 @@ from tilewright.errors import ConfigRejected, MissingDependency, TilewrightError
 from tilewright.gemm.rungs.simt import find_rung, rungs_for
 from tilewright.gpus import GPUS
 from tilewright.lab import counters
+from tilewright.lab.kinds import steps_of
 from tilewright.lab.record import (
     check_writable,
     find_records,
@@ -22,7 +23,8 @@ from tilewright.lab.record import (
     write_json,
     write_text,
 )
-from tilewright.lab.suite import find_suite, main, read_suite, run_suite, select_rungs, steps_of
+from tilewright.lab.select import select_rungs
+from tilewright.lab.suite import find_suite, main, read_suite, run_suite
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -166,13 +168,20 @@ def test_a_file_that_is_no_suite_is_refused(tmp_path, text):
         read_suite(tmp_path / "s.json")
 
 
-def test_an_unknown_suite_is_answered_with_the_known_ones(monkeypatch, tmp_path):
-    monkeypatch.chdir(BENCHMARKS.parent)
-    with pytest.raises(TilewrightError, match="fp32-ladder"):
-        find_suite("fp16-ladder")
+def test_suites_are_known_anywhere_and_those_of_the_working_folder_come_first(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(TilewrightError, match="none"):
+    assert find_suite("fp32-ladder").samefile(BENCHMARKS / "fp32-ladder.json")
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "mine.json").write_text("{}")
+    assert find_suite("mine").samefile(tmp_path / "benchmarks" / "mine.json")
+    with pytest.raises(TilewrightError, match=r"no suite 'fp32-ladder'. Known by name: mine"):
         find_suite("fp32-ladder")
+
+
+def test_an_unknown_suite_is_answered_with_the_known_ones_and_the_nearest(monkeypatch):
+    monkeypatch.chdir(BENCHMARKS.parent)
+    with pytest.raises(TilewrightError, match="Did you mean 'fp32-ladder'"):
+        find_suite("fp32-lader")
 
 
 def test_a_suite_without_a_gpu_ends_with_one_line(tmp_path, capsys, monkeypatch):

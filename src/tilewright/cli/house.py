@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .console import Progress, console, note
+from ..errors import InvalidOperand
+from .console import Progress, console, note, say, show
 from .options import Json
+
+if TYPE_CHECKING:
+    from ..lab.stale import Stale
 
 cache_app = typer.Typer(no_args_is_help=True, help="The cache of compiled kernels.")
 
 
 def doctor(json_file: Json = None) -> None:
     """Say what was found here, what is missing, and how to get it."""
-    from dataclasses import asdict
-
     from rich.table import Table
     from rich.text import Text
 
@@ -75,49 +78,141 @@ def cache_import(archive: Annotated[Path, typer.Argument(help="A file that `cach
 
 
 def bench(
-    suite: Annotated[list[str], typer.Argument(help="Names of suites in benchmarks/, or files.")],
+    suite: Annotated[list[str] | None, typer.Argument(help="Names of suites in benchmarks/, or files.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("benchmarks/results"),
-    seconds: Annotated[float, typer.Option(help="Measured time a case.", min=0.01)] = 1.0,
+    seconds: Annotated[float, typer.Option(help="Measured time per case.", min=0.01)] = 1.0,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="List the suites whose records no longer match kernels and suite.")
+    ] = False,
+    run: Annotated[bool, typer.Option("--run", help="With --stale: measure these again.")] = False,
+    json_file: Json = None,
 ) -> None:
     """Run benchmark suites on a GPU and write their records."""
-    from ..lab.record import went_wrong
-    from ..lab.suite import find_suite, read_suite, run_suite
+    from ..lab.record import json_result
+    from ..lab.suite import benchmarks, find_suite, read_suite, suites
 
-    wrong = 0
-    for description in [read_suite(find_suite(name)) for name in suite]:
-        with Progress(None) as progress:
-            written, records = run_suite(description, out, seconds, progress.show)
-        wrong += sum(map(went_wrong, records))
-        print(f"{len(records)} records in {written}")
-    if wrong:
-        note(f"{wrong} results are wrong; see the records' reasons")
+    names = suite or []
+    if run and not stale:
+        raise InvalidOperand("--run measures what --stale lists: give both, or name suites.")
+    if not names and not stale:
+        raise InvalidOperand(f"name a suite, or give --stale. Suites: {', '.join(suites())}.")
+    with json_result(json_file) as write:
+        if stale:
+            found = _stale(out if out.is_dir() else benchmarks() / "results", names)
+            if not run:
+                write([asdict(entry) | {"file": str(entry.file) if entry.file else None} for entry in found])
+                return
+            names = [entry.suite for entry in found if entry.measurable]
+        written = _measure([read_suite(find_suite(name)) for name in names], out, seconds)
+        write(written)
+    if any(entry["wrong"] for entry in written):
+        note(f"{sum(entry['wrong'] for entry in written)} results are wrong; see the records' reasons")
         raise typer.Exit(1)
 
 
+def _measure(suites: list[dict[str, Any]], out: Path, seconds: float) -> list[dict[str, Any]]:
+    """Run suites and print where their records are; a suite that cannot run is named, and the others go on."""
+    from ..errors import MissingDependency
+    from ..lab.record import went_wrong
+    from ..lab.suite import run_suite
+
+    told = []
+    for description in suites:
+        try:
+            with Progress(None) as progress:
+                written, records = run_suite(description, out, seconds, progress.show)
+        except MissingDependency as error:
+            if len(suites) == 1:
+                raise
+            note(f"{description['name']}: {error}")
+            continue
+        say(f"{len(records)} records in {written}")
+        wrong = sum(map(went_wrong, records))
+        told.append({"suite": description["name"], "file": str(written), "records": len(records), "wrong": wrong})
+    return told
+
+
+def _stale(results: Path, names: list[str]) -> list[Stale]:
+    """Print the suites whose records do not hold, of those named or of all; the same as data."""
+    from ..lab.stale import find_stale
+    from ..report.terminal import tables
+
+    found = [entry for entry in find_stale(results) if not names or entry.suite in names]
+    columns = ("suite", "records", "stale", "about s", "why")
+    rows = [(e.suite, str(e.records), str(e.stale), f"{e.seconds:.0f}" if e.measurable else "-", e.why) for e in found]
+    if not found:
+        say(f"all records in {results} match the kernels and suites that are here")
+        return found
+    show(f"Records in {results}:", tables(columns, rows, console().width))
+    total = sum(entry.seconds for entry in found if entry.measurable)
+    say(
+        f"about {total / 60:.0f} minutes of a GPU: by the recorded runs where they say how long they took, else a guess"
+    )
+    return found
+
+
 def report(
+    suite: Annotated[list[str] | None, typer.Argument(help="Print the records of these suites instead.")] = None,
     write: Annotated[
         bool, typer.Option("--write/--check", help="Make the tables of README.md and docs/*.md anew, or only compare.")
     ] = False,
     root: Annotated[Path, typer.Option(help="Folder that holds README.md, docs and benchmarks/results.")] = Path("."),
     json_file: Json = None,
 ) -> None:
-    """Compare the tables in README and docs with the records, or make them anew with --write."""
-    from ..lab.record import json_result, write_text
-    from ..report.tables import fill, pages_of
+    """Compare the tables in README and docs with the records, or make them anew with --write; or print records."""
+    from ..lab.record import json_result
 
     with json_result(json_file) as result:
-        pages = pages_of(root)
-        made = {page: fill(page.read_text(encoding="utf-8"), root / "benchmarks" / "results") for page in pages}
-        stale = [page for page, text in made.items() if text != page.read_text(encoding="utf-8")]
-        shown = ", ".join(map(str, stale))
+        if suite:
+            result(_print_records(suite))
+            return
+        told = _report(root, write)
+        result(told)
+        shown = ", ".join(told["out_of_date"])
         if write:
-            for page in stale:
-                write_text(page, made[page])
-        result({"pages": list(map(str, pages)), "out_of_date": list(map(str, stale)), "written": write})
-        if write:
-            print(f"written: {shown}" if stale else "nothing to write: all tables agree with the records")
-        elif stale:
+            say(f"written: {shown}" if shown else "nothing to write: all tables agree with the records")
+        elif shown:
             note(f"out of date: {shown}. Run: tilewright report --write")
             raise typer.Exit(1)
         else:
-            print(f"all tables in {len(pages)} pages agree with the records")
+            say(f"all tables in {len(told['pages'])} pages agree with the records")
+
+
+def _report(root: Path, write: bool) -> dict[str, Any]:
+    """Compare the pages below a folder with the records, and write them where asked."""
+    from ..lab.record import write_text
+    from ..report.tables import fill, pages_of
+
+    pages = pages_of(root)
+    made = {page: fill(page.read_text(encoding="utf-8"), root / "benchmarks" / "results") for page in pages}
+    changed = [page for page, text in made.items() if text != page.read_text(encoding="utf-8")]
+    if write:
+        for page in changed:
+            write_text(page, made[page])
+    return {"pages": list(map(str, pages)), "out_of_date": list(map(str, changed)), "written": write}
+
+
+def _print_records(names: list[str]) -> list[dict[str, Any]]:
+    """Print the newest records of suites as tables; the records."""
+    from ..errors import TilewrightError
+    from ..lab.record import find_records
+    from ..lab.suite import benchmarks
+    from ..report.tables import PAGES, markdown, terminal_tables
+
+    told = []
+    for name in names:
+        records = find_records(benchmarks() / "results", name)
+        if not records:
+            raise TilewrightError(f"there are no records of {name!r} in {benchmarks() / 'results'}.")
+        columns = PAGES.get(name)
+        if columns is None:
+            raise TilewrightError(
+                f"no table is defined for {name!r}. --json writes its records. Tables: {', '.join(PAGES)}."
+            )
+        title = f"{name}, on {records[0]['provenance'].get('gpu')}, {records[0]['provenance']['date'][:10]}"
+        if callable(columns):
+            say(f"{title}\n{markdown(columns, records)}")
+        else:
+            show(title, terminal_tables(columns, records, console().width))
+        told += records
+    return told

@@ -52,7 +52,7 @@ def gemm(
     from ..lab.ladder import Step
     from ..lab.peers import select_peers
     from ..lab.record import json_result
-    from ..lab.suite import select_rungs
+    from ..lab.select import select_rungs
     from ..plan.plan import plan_for
 
     others = select_peers(peers)

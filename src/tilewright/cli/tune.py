@@ -196,7 +196,7 @@ class _Products:
         self.rungs, self.keep = rungs, keep
 
     def chosen(self, problem: Any) -> tuple[Rung, ...]:
-        from ..lab.suite import select_rungs
+        from ..lab.select import select_rungs
 
         return select_rungs(self.rungs, problem.dtype, problem.precision)
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ..errors import ConfigRejected
+from ..gemm.rung import Rung
+from ..gemm.rungs.simt import GEMM_RUNGS, find_rung, rungs_for
 
 R = TypeVar("R")
 
@@ -32,3 +34,26 @@ def select(text: str | None, known: Sequence[R], find: Callable[[str], R]) -> tu
             raise ConfigRejected(f"the range {part!r} is empty: {low} stands above {high}.")
         chosen.extend(rung for rung in span if rung not in chosen)
     return tuple(chosen)
+
+
+def select_rungs(text: str | None, dtype: str, precision: str = "ieee") -> tuple[Rung, ...]:
+    """Rungs of a dtype and precision by "f05..f09", "f05..", "f01,f12", or several of these; all for None.
+
+    Raises ConfigRejected with the known ids.
+    """
+    known = rungs_for(dtype, precision)
+    if not known:
+        dtypes = sorted({d for rung in GEMM_RUNGS for d in rung.dtypes})
+        told = "" if precision == "ieee" else f" and precision {precision!r}"
+        raise ConfigRejected(f"there is no ladder for dtype {dtype!r}{told}. There is one for: {', '.join(dtypes)}.")
+
+    def find(name: str) -> Rung:
+        rung = find_rung(name)
+        if rung not in known:
+            raise ConfigRejected(
+                f"{rung} does not multiply {dtype} with precision {precision!r}; it multiplies "
+                f"{', '.join(rung.dtypes)} with precision {rung.precision!r}."
+            )
+        return rung
+
+    return select(text, known, find)

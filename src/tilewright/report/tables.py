@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TilewrightError
+from ..lab.fingerprint import NO_SUITE, why_stale
 from ..lab.record import find_records, went_wrong
-from . import blocks, precision, terminal, wgmma
+from ..lab.suite import read_suite
+from . import blocks, precision, sanitizer, terminal, wgmma
 from .cells import DASH, Column, Record, number, percent
 from .cells import config as _config
 from .cells import milliseconds as _milliseconds
@@ -296,7 +298,9 @@ HELDOUT_PAGE: tuple[Column, ...] = (
     ("largest", _share("largest_loss", 0)),
     ("fastest chosen", _result("fastest", "d")),
 )
-PAGES: dict[str, tuple[Column, ...]] = {
+Page = tuple[Column, ...] | Callable[[Sequence[Record], Sequence[str]], list[str]]
+PAGES: dict[str, Page] = {
+    "sanitizer": sanitizer.sentences,
     "fp32-ladder": LADDER_PAGE,
     "fp32-f12": SIZES_PAGE,
     "host-time": HOST_PAGE,
@@ -347,16 +351,41 @@ def terminal_tables(columns: Sequence[Column], records: Sequence[Record], width:
     return terminal.tables([name for name, _ in columns], rows, width, wrong=list(map(went_wrong, records)))
 
 
-def markdown(columns: Sequence[Column], records: Sequence[Record]) -> str:
-    """A Markdown table, and a line that says where its figures come from."""
-    lines = ["| " + " | ".join(name for name, _ in columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(cell(record) for _, cell in columns) + " |" for record in records]
+def markdown(columns: Page, records: Sequence[Record], stale: Sequence[str] = ()) -> str:
+    """A Markdown table, a line that says where its figures come from, and which of them may no longer hold.
+
+    `stale`: why each record may no longer hold, "" where it does (lab.fingerprint.why_stale).
+    """
+    stale = stale or [""] * len(records)
+    some = any(stale) and not all(stale)
+    if callable(columns):
+        lines = columns(records, stale)
+    else:
+        lines = ["| " + " | ".join(name for name, _ in columns) + " |", "|" + "---|" * len(columns)]
+        for record, why in zip(records, stale, strict=True):
+            first, *others = (cell(record) for _, cell in columns)
+            lines.append("| " + " | ".join([f"{first} {DAGGER}" if some and why else first, *others]) + " |")
     origin = records[0]["provenance"]
     words = [f"Measured on one {origin['gpu']}"] if origin.get("gpu") else []
     words += [f"driver {origin['driver']}"] if origin.get("driver") else []
     words += [f"NVRTC {origin['nvrtc']}"] if origin.get("nvrtc") else []
     words += [str(origin["reference_version"])] if origin.get("reference_version") else []
-    return "\n".join([*lines, "", "*" + ", ".join(words) + f", {origin['date'][:10]}.*"])
+    lines += ["", "*" + ", ".join(words) + f", {origin['date'][:10]}.*"]
+    return "\n".join(lines + _told(stale))
+
+
+DAGGER = "\u2020"
+
+
+def _told(stale: Sequence[str]) -> list[str]:
+    """The lines that say which figures may no longer hold, and why."""
+    reasons = list(dict.fromkeys(filter(None, stale)))
+    if not reasons:
+        return []
+    whole = "" if all(stale) else "The rows so marked are "
+    text = f"{DAGGER} {whole}{'stale' if whole else 'Stale'}: {'; '.join(reasons)}."
+    again = "" if reasons == [NO_SUITE] else " `tilewright bench --stale --run` measures again."
+    return ["", f"*{text}{again}*"]
 
 
 _REGION = re.compile(r"(<!-- records: ([\w.-]+) -->\n)((?:(?!<!-- records:).)*?)(<!-- end -->)", re.DOTALL)
@@ -365,8 +394,8 @@ _REGION = re.compile(r"(<!-- records: ([\w.-]+) -->\n)((?:(?!<!-- records:).)*?)
 def fill(text: str, folder: Path) -> str:
     """`text` with every `<!-- records: SUITE -->` region made anew from the records in `folder`.
 
-    A suite without records leaves its region saying so. Raises TilewrightError for a suite that has no page, and for a
-    region that is not closed.
+    Suites stand in the folder above. A suite without records leaves its region saying so. Raises TilewrightError for a
+    suite that has no page, and for a region that is not closed.
     """
     opened, closed = text.count("<!-- records:"), len(_REGION.findall(text))
     if opened != closed:
@@ -379,8 +408,10 @@ def fill(text: str, folder: Path) -> str:
         suite = match[2]
         if suite not in PAGES:
             raise TilewrightError(f"no page is defined for suite {suite!r}. There are: {', '.join(PAGES)}.")
-        records = find_records(folder, suite)
-        body = markdown(PAGES[suite], records) if records else f"*No record of suite {suite} yet.*"
+        records, made_by = find_records(folder, suite), folder.parent / f"{suite}.json"
+        definition = read_suite(made_by) if made_by.is_file() else None
+        stale = [why_stale(record, definition) for record in records]
+        body = markdown(PAGES[suite], records, stale) if records else f"*No record of suite {suite} yet.*"
         return f"{match[1]}{body}\n{match[4]}"
 
     return _REGION.sub(region, text)

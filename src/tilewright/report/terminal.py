@@ -7,7 +7,7 @@ from typing import Any
 
 GAP = 2
 """Blanks between columns."""
-TEXT = frozenset({"#", "rung", "config", "check", "limited by", "roof", "bound by", "class"})
+TEXT = frozenset({"#", "rung", "config", "check", "limited by", "roof", "bound by", "class", "suite", "why", "call"})
 """Columns that start at the left; figures end at the right."""
 
 

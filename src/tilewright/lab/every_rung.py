@@ -1,7 +1,7 @@
 """One small launch of every rung, aligned and ragged, for compute-sanitizer:
 
-    compute-sanitizer --tool memcheck python tests/gpu/every_rung.py
-    compute-sanitizer --tool racecheck python tests/gpu/every_rung.py h05 h11
+    compute-sanitizer --tool memcheck python -m tilewright.lab.every_rung
+    compute-sanitizer --tool racecheck python -m tilewright.lab.every_rung h05 h11
 
 Exits with 1 if a result is wrong; what the sanitizer finds is its own report.
 """
@@ -9,24 +9,25 @@ Exits with 1 if a result is wrong; what the sanitizer finds is its own report.
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 
-import tilewright as tw
-from tilewright.gemm.rung import Rung
-from tilewright.gemm.rungs.simt import rungs_of
-from tilewright.lab.check import check
-from tilewright.lab.numbers import to_tf32
+from ..gemm.matmul import matmul
+from ..gemm.rung import Rung
+from ..gemm.rungs.simt import rungs_of
+from .check import check
+from .numbers import to_tf32
 
 
-def launch(rung: Rung, dtype: type[np.generic], out_dtype: type[np.generic], m: int, n: int, k: int) -> bool:
+def launch(rung: Rung, dtype: Any, out_dtype: Any, m: int, n: int, k: int) -> bool:
     """Whether the rung's product is right. NumPy arrays: nothing but the kernel runs on the GPU."""
     rng = np.random.default_rng(m)
     a, b = (rng.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, n)))
     c = rng.standard_normal((m, n)).astype(out_dtype)
     if rung.precision == "tf32":
         a, b = to_tf32(a), to_tf32(b)  # its products are exact then
-    out = tw.matmul(a, b, c=c, alpha=1.5, beta=-0.5, out_dtype=out_dtype, rung=rung.id, precision=rung.precision)
+    out = matmul(a, b, c=c, alpha=1.5, beta=-0.5, out_dtype=out_dtype, rung=rung.id, precision=rung.precision)
     name = "f16" if dtype is np.float16 else "tf32" if rung.precision == "tf32" else "f32"
     wide = [array.astype(np.float32) for array in (out, a, b, c)]
     out_name = "f16" if out_dtype is np.float16 else "f32"

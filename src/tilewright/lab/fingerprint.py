@@ -1,0 +1,113 @@
+"""What a record measured, as hashes: of the kernels it may have run, and of the suite's definition.
+
+A kernel's hash covers every file of device code that its rung includes, with what runs around it (packing, splitting,
+sums of parts), the constants of its default config, and an epilogue's generated code. Comments and the way that lines
+are broken do not count: they change nothing that runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from ..attn.problem import AttentionProblem
+from ..attn.rung import KERNEL, AttentionRung
+from ..attn.rungs import ATTENTION_RUNGS
+from ..epilogue.packing import fused_headers
+from ..gemm.problem import GemmProblem
+from ..gemm.rung import Rung
+from ..gemm.rungs.simt import GEMM_RUNGS, rungs_for
+from ..jit.source import CUDA_ROOT, gather
+from ..tuning.fused import with_epilogue
+
+AnyRung = Rung | AttentionRung
+_BLANKS = re.compile(r"\s*([^\w\s])\s*|\s+")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_AROUND_PRODUCTS = ("gemm/pack.cuh", "gemm/sum_parts.cuh")
+_AROUND_ATTENTION = ("copy/rows.cuh",)
+_PEERS = ("peers/cutlass.cuh",)
+
+
+def _files(includes: Iterable[str]) -> Iterator[str]:
+    for include in includes:
+        for name, text in gather(f'#include "{include}"\n', [CUDA_ROOT]):
+            yield f"{name}\0{_BLANKS.sub(lambda found: found[1] or ' ', _COMMENT.sub(' ', text)).strip()}"
+
+
+def _parts(rung: AnyRung) -> Iterator[str]:
+    if isinstance(rung, AttentionRung):
+        yield from _files((rung.include, KERNEL, *_AROUND_ATTENTION))
+        for config in rung.defaults:
+            problem = AttentionProblem.dense(1, 1, 4096, 4096, config.d_head)
+            yield f"{config}\0{sorted(rung.constants(problem, config).items())}"
+        return
+    yield from _files((rung.include, *_AROUND_PRODUCTS, *(("gemm/split.cuh",) if rung.splits else ())))
+    product = GemmProblem.dense(4096, 4096, 4096, dtype=rung.dtypes[0], precision=rung.precision)
+    yield f"{rung.default}\0{sorted(rung.constants(product, rung.default).items())}"
+    fused = with_epilogue(product, frozenset({"bias", "residual"}), "silu")
+    yield from (f"{name}\0{text}" for name, text in sorted(fused_headers(fused).items()))
+
+
+@lru_cache(maxsize=256)
+def _digest(rung: AnyRung) -> str:
+    return hashlib.sha256("\0".join(_parts(rung)).encode()).hexdigest()
+
+
+def kernel_hash(rungs: Iterable[AnyRung]) -> str:
+    """A short hash of the device code of rungs; of the peers' where there are none."""
+    known = sorted(rungs, key=lambda rung: rung.id)
+    told = [_digest(rung) for rung in known] or list(_files(_PEERS))
+    return hashlib.sha256("\0".join(told).encode()).hexdigest()[:12]
+
+
+def suite_hash(suite: dict[str, Any]) -> str:
+    """A short hash of a suite's definition."""
+    return hashlib.sha256(json.dumps(suite, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def rungs_of(case: dict[str, Any]) -> tuple[AnyRung, ...]:
+    """The rungs that a record's case may have run: its own, none for a peer, else all of its type and precision."""
+    name = str(case.get("rung", ""))
+    every: tuple[AnyRung, ...] = (*GEMM_RUNGS, *ATTENTION_RUNGS)
+    if own := tuple(rung for rung in every if name in (rung.id, rung.id.split("_")[0])):
+        return own
+    if "peer" in case:
+        return ()
+    if "d_head" in case:
+        return ATTENTION_RUNGS
+    return rungs_for(case.get("dtype", "f32"), case.get("precision", "ieee")) or GEMM_RUNGS
+
+
+def stamp(records: Iterable[dict[str, Any]], suite: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
+    """The records of a run of `suite` that took `seconds` in all, with the hashes of what they measured."""
+    definition = suite_hash(suite)
+    return [
+        record
+        | {
+            "provenance": record["provenance"]
+            | {"kernels": kernel_hash(rungs_of(record["case"])), "suite": definition, "run_seconds": round(seconds, 1)}
+        }
+        for record in records
+    ]
+
+
+UNKNOWN = "made before records carried hashes"
+CHANGED = "its kernels have changed since"
+REDEFINED = "its suite has changed since"
+NO_SUITE = "no suite makes these records, so they are not measured again"
+
+
+def why_stale(record: dict[str, Any], suite: dict[str, Any] | None) -> str:
+    """Why a record may no longer hold, in a few words; "" where its kernels and its suite are what they were."""
+    origin = record["provenance"]
+    if suite is None:
+        return NO_SUITE
+    if "kernels" not in origin or "suite" not in origin:
+        return UNKNOWN
+    if origin["kernels"] != kernel_hash(rungs_of(record["case"])):
+        return CHANGED
+    return "" if origin["suite"] == suite_hash(suite) else REDEFINED

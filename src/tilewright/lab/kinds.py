@@ -1,0 +1,147 @@
+"""The kinds of suites: what runs one, and about how long. Adding a kind is one entry of KINDS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from ..attn.problem import AttentionProblem
+from ..attn.rung import AttentionConfig
+from ..gemm.problem import GemmProblem
+from ..gpus import Gpu
+from .attention import AttentionStep, select_attention_rungs
+from .ladder import Progress, Step
+from .peers import select_peers
+from .select import select_rungs
+
+Suite = dict[str, Any]
+Records = list[dict[str, Any]]
+
+
+class Run(NamedTuple):
+    """What a run is told besides its suite: the GPU, the measured time per case, who watches."""
+
+    gpu: Gpu
+    seconds: float
+    say: Progress
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What runs the suites of a kind, and `record_s`: about how many seconds one of its records takes."""
+
+    make: Callable[[Suite, Run], Records]
+    record_s: float
+    needs: tuple[str, ...] = ()
+    """Keys that its suites have besides name, kind and cases."""
+
+
+def steps_of(suite: Suite, gpu: Gpu) -> list[Step]:
+    """The suite's cases: rungs with their defaults, or, for "planned" cases, what plan_for chooses on `gpu`."""
+    from ..plan.plan import plan_for
+
+    steps = []
+    for case in suite["cases"]:
+        dtype, precision = case.get("dtype", "f32"), case.get("precision", "ieee")
+        problem = GemmProblem.dense(
+            case["m"], case["n"], case["k"], layout=case.get("layout", "nn"), dtype=dtype, precision=precision
+        )
+        if case.get("planned"):
+            plan = plan_for(problem, gpu)
+            steps.append(Step(plan.rung, plan.config, problem))
+        else:
+            steps.extend(
+                Step(rung, rung.default, problem) for rung in select_rungs(case.get("rungs"), dtype, precision)
+            )
+    return steps
+
+
+def attention_steps(suite: Suite, gpu: Gpu) -> list[AttentionStep]:
+    """The suite's attention cases: their rungs with the best config known, or with the case's own."""
+    steps = []
+    for case in suite["cases"]:
+        problem = AttentionProblem.dense(
+            case["batch"], case["heads"], case["seq"], case["seq"], case["d_head"],
+            dtype=case.get("dtype", "bf16"), is_causal=case.get("causal", False),
+        )  # fmt: skip
+        for rung in select_attention_rungs(case.get("rungs")):
+            config = AttentionConfig.parse(case["config"]) if "config" in case else rung.default(problem, gpu.arch)
+            steps.append(AttentionStep(rung, config, problem))
+    return steps
+
+
+def _function(name: str) -> Any:
+    """A function of lab by "module.name": kinds load only what they run."""
+    module, _, function = name.partition(".")
+    return getattr(import_module(f".{module}", __package__), function)
+
+
+def _cases(name: str) -> Callable[[Suite, Run], Records]:
+    """The kind of a function (name, cases, say=...)."""
+    return lambda suite, run: _function(name)(suite["name"], suite["cases"], say=run.say)
+
+
+def _timed_cases(name: str) -> Callable[[Suite, Run], Records]:
+    """The kind of a function (name, cases, seconds=..., say=...)."""
+    return lambda suite, run: _function(name)(suite["name"], suite["cases"], seconds=run.seconds, say=run.say)
+
+
+def _times(suite: Suite, run: Run) -> Records:
+    peers = select_peers(suite.get("peers", "all")) if suite["kind"] == "peers" else ()
+    return _function("climb_gpu.climb_on_gpu")(
+        steps_of(suite, run.gpu), suite=suite["name"], seconds=run.seconds, say=run.say, peers=peers
+    )
+
+
+def _duels(suite: Suite, run: Run) -> Records:
+    against = select_peers(suite["against"])
+    return _function("climb_gpu.duels_on_gpu")(
+        steps_of(suite, run.gpu), against, suite=suite["name"], seconds=run.seconds, say=run.say
+    )
+
+
+def _attention(suite: Suite, run: Run) -> Records:
+    return _function("attention_gpu.climb_attention_on_gpu")(
+        attention_steps(suite, run.gpu), suite=suite["name"], seconds=run.seconds, say=run.say
+    )
+
+
+def _attention_stalls(suite: Suite, run: Run) -> Records:
+    records = _function("attention_gpu.attention_stalls")(attention_steps(suite, run.gpu), run.gpu, run.say)
+    return [record | {"suite": suite["name"]} for record in records]
+
+
+def _stalls(suite: Suite, run: Run) -> Records:
+    records = _function("counters.stall_records")(steps_of(suite, run.gpu), run.gpu, run.say)
+    return [record | {"suite": suite["name"]} for record in records]
+
+
+def _counters(suite: Suite, run: Run) -> Records:
+    records = []
+    for number, step in enumerate(steps_of(suite, run.gpu)):
+        run.say(number, step.rung.id)
+        records.append(_function("counters.compare")(step.rung, step.problem, run.gpu) | {"suite": suite["name"]})
+    return records
+
+
+KINDS: dict[str, Kind] = {
+    "times": Kind(_times, 4),
+    "peers": Kind(_times, 10),
+    "duels": Kind(_duels, 15, ("against",)),
+    "products": Kind(_timed_cases("products.product_records"), 5),
+    "epilogue": Kind(_timed_cases("epilogues.epilogue_records"), 8),
+    "accuracy": Kind(_cases("accuracy.accuracy_records"), 5),
+    "counters": Kind(_counters, 15),
+    "stalls": Kind(_stalls, 10),
+    "host": Kind(_cases("host.host_records"), 1),
+    "cold": Kind(_cases("cold.cold_records"), 30),
+    "attention": Kind(_attention, 5),
+    "attention-stalls": Kind(_attention_stalls, 15),
+    "attention-host": Kind(_cases("attention_host.attention_host_records"), 1),
+    "blocks": Kind(_timed_cases("blocks.block_records"), 30),
+    "heldout": Kind(_timed_cases("heldout.heldout_records"), 30),
+    "tuning-time": Kind(_cases("tuning_time.tuning_time_records"), 60),
+    "sanitizer": Kind(_cases("sanitizer.sanitizer_records"), 10),
+}

@@ -1,0 +1,73 @@
+"""Which records no longer match what would be measured now, and about how long measuring them again takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .fingerprint import NO_SUITE, why_stale
+from .kinds import KINDS
+from .record import read_records
+from .suite import read_suite, suites
+
+NEVER = "never measured"
+
+
+@dataclass(frozen=True)
+class Stale:
+    """A suite whose records do not all hold: how many of them, why, and about how many seconds a GPU needs."""
+
+    suite: str
+    file: Path | None
+    records: int
+    stale: int
+    why: str
+    seconds: float
+    known: bool
+    """Whether `seconds` is the time that the recorded run took; else it is an estimate by the suite's kind."""
+
+    @property
+    def measurable(self) -> bool:
+        """Whether a suite makes these records."""
+        return self.why != NO_SUITE
+
+
+def by_suite(folder: Path) -> dict[str, tuple[Path, list[dict[str, Any]]]]:
+    """The newest file of each suite in a folder, with its records."""
+    found: dict[str, tuple[Path, list[dict[str, Any]]]] = {}
+    for path in sorted(folder.glob("*.json")):
+        records = read_records(path)
+        if records:
+            name, date = records[0]["suite"], records[0]["provenance"]["date"]
+            if name not in found or date > found[name][1][0]["provenance"]["date"]:
+                found[name] = (path, records)
+    return found
+
+
+def _seconds(suite: dict[str, Any] | None, records: list[dict[str, Any]]) -> tuple[float, bool]:
+    """(seconds, whether a run took that long)."""
+    if records and "run_seconds" in records[0]["provenance"]:
+        return float(records[0]["provenance"]["run_seconds"]), True
+    if suite is None:
+        return 0.0, False
+    return KINDS[suite["kind"]].record_s * max(len(records), len(suite["cases"])), False
+
+
+def find_stale(results: Path) -> list[Stale]:
+    """The suites whose records in a folder do not hold, those never measured, and records that no suite makes."""
+    measured = by_suite(results)
+    known = {name: read_suite(path) for name, path in suites().items()}
+    found = []
+    for name in sorted(known.keys() | measured.keys()):
+        suite = known.get(name)
+        path, records = measured.get(name, (None, []))
+        reasons = Counter(filter(None, (why_stale(record, suite) for record in records)))
+        if not records:
+            reasons = Counter({NEVER: 1})
+        if reasons:
+            seconds, taken = _seconds(suite, records)
+            why = ", ".join(reasons)
+            found.append(Stale(name, path, len(records), reasons.total() if records else 0, why, seconds, taken))
+    return found

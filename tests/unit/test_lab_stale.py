@@ -1,0 +1,172 @@
+"""Records know what they measured: kernels and suite by their hashes, and what no longer matches is said."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tilewright.cli import main
+from tilewright.lab import fingerprint
+from tilewright.lab.fingerprint import CHANGED, NO_SUITE, REDEFINED, UNKNOWN, kernel_hash, rungs_of, stamp, why_stale
+from tilewright.lab.kinds import KINDS
+from tilewright.lab.record import read_records, write_json
+from tilewright.lab.stale import NEVER, find_stale
+from tilewright.lab.suite import read_suite, suites
+from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, find_rung, rungs_for
+from tilewright.report.tables import DAGGER, fill, pages_of
+
+ROOT = Path(__file__).parents[2]
+SUITE = {"name": "fp32-ladder", "kind": "times", "cases": [{"m": 64, "n": 64, "k": 64}]}
+
+
+def record(rung: str = "f05_tile2d", suite: str = "fp32-ladder") -> dict:
+    return {
+        "suite": suite, "case": {"rung": rung, "config_text": "32x32", "dtype": "f32"}, "result": {"right": True},
+        "provenance": {"date": "2026-01-01T00:00:00+00:00", "gpu": "NVIDIA H200", "nvrtc": "13.0"},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def edit(monkeypatch):
+    """edit(name, new): the device code has another text for a file."""
+
+    def change(name: str, alter) -> None:
+        real = fingerprint.gather
+
+        def gathered(text, folders):
+            return tuple((n, alter(t) if n == name else t) for n, t in real(text, folders))
+
+        monkeypatch.setattr(fingerprint, "gather", gathered)
+        fingerprint._digest.cache_clear()
+
+    yield change
+    monkeypatch.undo()
+    fingerprint._digest.cache_clear()
+
+
+def test_a_record_holds_until_its_kernel_changes(edit):
+    mine, other = stamp([record("f05_tile2d"), record("f03_shared")], SUITE, 12.0)
+    assert why_stale(mine, SUITE) == why_stale(other, SUITE) == ""
+    assert mine["provenance"]["run_seconds"] == 12.0
+    edit("gemm/f05_tile2d.cuh", lambda text: text + "\nstatic int more;")
+    assert why_stale(mine, SUITE) == CHANGED
+    assert why_stale(other, SUITE) == ""
+
+
+def test_a_shared_file_counts_and_comments_and_line_breaks_do_not(edit):
+    before = kernel_hash([find_rung("f05")])
+    edit("tile/raster.cuh", lambda text: "// a word more\n" + text.replace("{", "{\n  /* here */ "))
+    assert kernel_hash([find_rung("f05")]) == before
+    edit("tile/raster.cuh", lambda text: text + "\nstatic int more;")
+    assert kernel_hash([find_rung("f05")]) != before
+
+
+def test_what_is_generated_counts(monkeypatch):
+    before = kernel_hash([find_rung("f05")])
+    monkeypatch.setattr(fingerprint, "fused_headers", lambda problem: {"gemm/fused.cuh": "another epilogue"})
+    fingerprint._digest.cache_clear()
+    try:
+        assert kernel_hash([find_rung("f05")]) != before
+    finally:
+        fingerprint._digest.cache_clear()
+
+
+def test_a_suite_that_is_defined_anew_makes_its_records_stale():
+    (mine,) = stamp([record()], SUITE, 1.0)
+    assert why_stale(mine, SUITE | {"cases": []}) == REDEFINED
+    assert why_stale(mine, None) == NO_SUITE
+    assert why_stale(record(), SUITE) == UNKNOWN
+
+
+def test_a_record_is_of_the_rungs_that_it_may_have_run():
+    assert rungs_of({"rung": "f05_tile2d"}) == rungs_of({"rung": "f05"}) == (find_rung("f05"),)
+    assert rungs_of({"peer": "cublas"}) == ()
+    assert rungs_of({"call": "tw.matmul(a, b)", "dtype": "bf16"}) == rungs_for("bf16")
+    assert rungs_of({"d_head": 128, "dtype": "bf16"}) == ATTENTION_RUNGS
+    assert rungs_of({"dtype": "f32", "precision": "fp32x3"}) == rungs_for("f32", "fp32x3")
+    assert len({kernel_hash([rung]) for rung in (*GEMM_RUNGS, *ATTENTION_RUNGS)}) == len(GEMM_RUNGS) + len(
+        ATTENTION_RUNGS
+    )
+
+
+def test_stale_suites_are_listed_with_seconds(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    for name in ("fresh", "old", "never"):
+        (tmp_path / "benchmarks" / f"{name}.json").write_text(json.dumps(SUITE | {"name": name}))
+    suite = {name: read_suite(path) for name, path in suites().items()}
+    results = tmp_path / "benchmarks" / "results"
+    write_json(results / "a.json", stamp([record(suite="fresh")], suite["fresh"], 5.0))
+    write_json(results / "b.json", [record(suite="old")] * 3)
+    write_json(results / "c.json", [record(suite="gone")])
+    found = {entry.suite: entry for entry in find_stale(results)}
+    assert found.keys() == {"old", "never", "gone"}
+    assert (found["old"].stale, found["old"].why, found["old"].known) == (3, UNKNOWN, False)
+    assert found["old"].seconds == 3 * KINDS["times"].record_s
+    assert (found["never"].records, found["never"].why) == (0, NEVER)
+    assert not found["gone"].measurable
+    write_json(results / "b.json", stamp([record(suite="old")], suite["old"] | {"cases": [{}]}, 77.0))
+    assert {entry.suite: (entry.seconds, entry.known) for entry in find_stale(results)}["old"] == (77.0, True)
+
+
+def command(monkeypatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["tilewright", *words])
+    with pytest.raises(SystemExit) as left:
+        main()
+    return left.value.code
+
+
+def test_bench_lists_what_is_stale_and_runs_it(tmp_path, monkeypatch, capsys):
+    from tilewright.lab import suite as module
+
+    monkeypatch.chdir(tmp_path)
+    results = tmp_path / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    (tmp_path / "benchmarks" / "old.json").write_text(json.dumps(SUITE | {"name": "old"}))
+    write_json(results / "b.json", [record(suite="old")])
+    assert command(monkeypatch, "bench", "--stale", "--json", "-") == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert (told["suite"], told["stale"], told["why"]) == ("old", 1, UNKNOWN)
+
+    def run(suite, out, seconds, say):
+        records = stamp([record(suite="old")], suite, 3.0)
+        write_json(out / "b.json", records)
+        return out / "b.json", records
+
+    monkeypatch.setattr(module, "run_suite", run)
+    assert command(monkeypatch, "bench", "--stale", "--run") == 0
+    assert "provenance" in read_records(results / "b.json")[0]
+    capsys.readouterr()
+    assert command(monkeypatch, "bench", "--stale") == 0
+    assert "all records" in capsys.readouterr().out
+    assert command(monkeypatch, "bench", "--run") == 2
+    assert command(monkeypatch, "bench") == 2
+
+
+def test_a_table_marks_stale_rows_and_says_why(tmp_path):
+    results = tmp_path / "results"
+    (tmp_path / "fp32-ladder.json").write_text(json.dumps(SUITE))
+    fresh, changed = stamp([record("f05_tile2d"), record("f03_shared")], SUITE, 1.0)
+    changed["provenance"] = changed["provenance"] | {"kernels": "another"}
+    region = "<!-- records: fp32-ladder -->\n<!-- end -->\n"
+    write_json(results / "a.json", [fresh])
+    assert DAGGER not in fill(region, results)
+    write_json(results / "a.json", [fresh, changed])
+    told = fill(region, results)
+    assert f"| f03_shared {DAGGER} |" in told
+    assert "| f05_tile2d |" in told
+    assert f"*{DAGGER} The rows so marked are stale: {CHANGED}." in told
+    write_json(results / "a.json", [changed])
+    told = fill(region, results)
+    assert "| f03_shared |" in told
+    assert f"*{DAGGER} Stale: {CHANGED}. `tilewright bench --stale --run` measures again.*" in told
+
+
+def test_every_table_of_the_pages_agrees_with_its_records_and_marks_what_is_stale():
+    """After a change of a kernel, or of records: tilewright report --write. It needs no GPU."""
+    for page in pages_of(ROOT):
+        text = page.read_text(encoding="utf-8")
+        assert fill(text, ROOT / "benchmarks" / "results") == text, page.name
