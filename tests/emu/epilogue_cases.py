@@ -8,6 +8,7 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.arrays import dlpack
+from tilewright.epilogue.codegen import Expression
 from tilewright.lab.check import CheckResult, Guarded, check, numpy_product, reference
 from tilewright.lab.numbers import from_stored, rounded, to_stored
 
@@ -98,24 +99,30 @@ def stored_values(guarded: Guarded) -> np.ndarray:
     return from_stored(guarded.view, guarded.dtype)
 
 
-def each_by_kernel(bodies: dict[str, str], x: np.ndarray, brief: bool) -> dict[str, np.ndarray]:
-    """What statements make of value[0] at every element of x, by name; in0[0] is 1. `brief`: as for results of 16
-    bits."""
-    parts = [
-        f"{{ float value[1] = {{x}}; const float in0[1] = {{1.0f}}; const int i = 0; {body}\n"
-        f"  out[{number} * {x.size} + at] = value[0]; }}"
-        for number, body in enumerate(bodies.values())
-    ]
+def each_by_kernel(expressions: dict[str, Expression], x: np.ndarray, brief: bool) -> dict[str, np.ndarray]:
+    """What expressions of the sum, and of one operand that is 1, make of every element of x, by name. `brief`: as for
+    results of 16 bits."""
+    numbers = [number for expression in expressions.values() for number in expression.numbers] or [0.0]
+    parts, first = [], 0
+    for place, expression in enumerate(expressions.values()):
+        parts.append(
+            f"{{ float value[1] = {{x}}; const float in0[1] = {{1.0f}}; const int i = 0;\n"
+            f"  const Args args{{numbers + {first}}};\n{expression.code}\n"
+            f"  out[{place} * {x.size} + at] = value[0]; }}"
+        )
+        first += len(expression.numbers)
     source = "\n".join(
         [
             f"constexpr bool fused_brief = {str(brief).lower()};",
             '#include "tile/fused_math.cuh"',
-            'extern "C" __global__ void each(const float* in, float* out) {',
+            "struct Args { const float* number; };",
+            'extern "C" __global__ void each(const float* in, const float* numbers, float* out) {',
             "  const int at = blockIdx.x * 256 + threadIdx.x;",
             "  const float x = in[at];",
             *parts,
             "}",
         ]
     )
-    result = tw.emulate(source, "each", x.size // 256, 256, [x, f"f32[{len(bodies) * x.size}]=nan"])
-    return dict(zip(bodies, result.arrays[1].reshape(len(bodies), -1), strict=True))
+    arrays = [x, np.array(numbers, np.float32), f"f32[{len(expressions) * x.size}]=nan"]
+    result = tw.emulate(source, "each", x.size // 256, 256, arrays)
+    return dict(zip(expressions, result.arrays[2].reshape(len(expressions), -1), strict=True))

@@ -32,7 +32,7 @@ def inputs() -> np.ndarray:
 @lru_cache
 def by_kernel(brief: bool) -> dict[str, np.ndarray]:
     """Each function of `inputs`, by the statements that a trace of it becomes. `brief`: as for results of 16 bits."""
-    return each_by_kernel({name: trace(getattr(ep, name), {}).code for name in NAMES}, inputs(), brief)
+    return each_by_kernel({name: trace(getattr(ep, name), {}) for name in NAMES}, inputs(), brief)
 
 
 @lru_cache

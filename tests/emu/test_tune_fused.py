@@ -20,6 +20,7 @@ from tilewright.gemm.problem import INDEX, Epilogue, FusedOperand, GemmProblem, 
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs.simt import find_rung
 from tilewright.gemm.space import Candidate
+from tilewright.run.program import Stage
 from tilewright.tuning.fused import IN_FP32, exact, moved, read_words, with_epilogue
 from tilewright.tuning.measure import GpuMeasurer, program_of
 from tilewright.tuning.verify import Pattern
@@ -44,7 +45,7 @@ SPLIT = Candidate(
 def traced(function, *operands: FusedOperand) -> Epilogue:
     of = trace(function, {operand.name: None for operand in operands if operand.dtype != INDEX})
     by_name = {operand.name: operand for operand in operands}
-    return Epilogue(of.description, of.code, tuple(by_name[name] for name in of.inputs), of.nodes)
+    return Epilogue(of.description, of.code, tuple(by_name[name] for name in of.inputs), of.nodes, of.numbers)
 
 
 def verdict(measurer: GpuMeasurer, candidate: Candidate, arch, epilogue: Epilogue | None = None) -> str:
@@ -123,13 +124,10 @@ def test_what_an_epilogue_kernel_writes_beside_its_result_is_found(gpu, monkeypa
     problem = with_epilogue(GemmProblem.dense(32, 32, 32, dtype="bf16"), *read_words("bias"))
     right = candidate_for("bf16")
     with GpuMeasurer(problem, 0, Pattern("bf16")) as measurer:
-        plan = type(H10).plan
+        launch = Stage.launch
         monkeypatch.setattr(
-            type(H10), "plan",
-            lambda self, problem, config, at, *more: plan(
-                self, problem, config, dataclasses.replace(at, out=at.out + 64), *more
-            ),
-        )  # fmt: skip
+            Stage, "launch", lambda self, at, scalars: launch(self, {**at, "out": at["out"] + 64}, scalars)
+        )
         assert verdict(measurer, right, gpu.arch) == "it wrote outside its output"
 
 
@@ -200,7 +198,7 @@ def test_an_expression_is_computed_in_float64_as_numpy_would(name):
     assert op in {node.op for node in of.nodes}
     rng = np.random.default_rng(0)
     acc, x, row = rng.standard_normal((5, 7)), rng.standard_normal(7), np.arange(5)[:, None]
-    values, largest = evaluate(of.nodes, acc, {"x": x, "row": row})
+    values, largest = evaluate(of.nodes, acc, {"x": x, "row": row}, of.numbers)
     right = np.broadcast_to(function(ByNumpy, acc, x, row), acc.shape)
     assert values.dtype == np.float64
     assert np.abs(values - right).max() <= 1e-14 * max(1, np.abs(right).max())

@@ -9,6 +9,7 @@ from products import Target, place, torch_type
 import tilewright as tw
 from tilewright import epilogue as ep
 from tilewright.gemm import matmul as matmul_module
+from tilewright.gemm.rung import Rung
 from tilewright.gemm.rungs.simt import GEMM_RUNGS, find_rung
 from tilewright.gemm.warm import calls
 from tilewright.lab.epilogues import verdict
@@ -179,3 +180,21 @@ def test_a_warm_call_with_bias_and_activation_takes_under_12_microseconds(torch,
     with capsys.disabled():
         print(f"\nhost microseconds a warm call: bias and silu {taken:.2f}, as a lambda {by_lambda:.2f}")
     assert taken < 12
+
+
+def test_a_schedule_of_numbers_runs_one_warm_kernel_with_its_own_number_each_time(torch, monkeypatch):
+    compiled = []
+    compile_ = Rung.compile
+    monkeypatch.setattr(Rung, "compile", lambda self, *given: compiled.append(given) or compile_(self, *given))
+    a, b, x = normal(torch, 96, 64, dtype="bf16"), normal(torch, 64, 128, dtype="bf16"), normal(torch, 96, 128)
+
+    def step(rate, shift):
+        return tw.matmul(a, b, epilogue=lambda acc, x: acc * rate + shift * x, x=x, out_dtype="f32")
+
+    step(0.3, 0.7)
+    kept = len(calls)
+    for number in range(2, 60):
+        rate, shift = 1 / (number + 0.5), number / 3
+        right(torch, step(rate, shift), a, b, lambda acc, x, r=rate, s=shift: acc * r + s * x, x)
+    assert len(compiled) <= 1
+    assert len(calls) == kept

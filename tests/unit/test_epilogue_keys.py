@@ -65,7 +65,7 @@ def test_what_is_drawn_is_drawn_again_at_each_call(function):
 
 
 @pytest.mark.parametrize("name", ["numpy", "numpy.linalg", "math", "tilewright", "torch_like", "jax.numpy"])
-def test_a_changed_attribute_of_any_MODULEis_seen(name, monkeypatch):
+def test_a_changed_attribute_of_any_module_is_seen(name, monkeypatch):
     module = sys.modules.get(name) or types.ModuleType(name)
     functions = [
         types.FunctionType((lambda acc: acc * MODULE.tuned).__code__, {"MODULE": module}),  # noqa: F821
@@ -75,50 +75,50 @@ def test_a_changed_attribute_of_any_MODULEis_seen(name, monkeypatch):
     for value in (2.0, 3.0):
         monkeypatch.setattr(module, "tuned", value, raising=False)
         for function in functions:
-            assert f"{value.hex()}f" in expression_of(function, {}).code
+            assert expression_of(function, {}).numbers == (value,)
             assert function_key(function) is not None
 
 
-def test_a_MODULEthat_another_one_holds_is_read_too(monkeypatch):
+def test_a_module_that_another_one_holds_is_read_too(monkeypatch):
     outer, inner = types.ModuleType("outer"), types.ModuleType("inner")
     outer.inner = inner
     for value in (2.0, 3.0):
         inner.tuned = value
-        assert f"{value.hex()}f" in expression_of(lambda acc: acc * outer.inner.tuned, {}).code
+        assert expression_of(lambda acc: acc * outer.inner.tuned, {}).numbers == (value,)
 
 
-def test_a_replaced_function_of_a_MODULEis_seen(monkeypatch):
+def test_a_replaced_function_of_a_module_is_seen(monkeypatch):
     module = types.ModuleType("numpy.patched")
     function = lambda acc: module.scale(acc)  # noqa: E731
     module.scale = lambda acc: acc * 2.0
     before = function_key(function)
     module.scale = lambda acc: acc * 3.0
     assert function_key(function) != before is not None
-    assert "0x1.8" in expression_of(function, {}).code
+    assert expression_of(function, {}).numbers == (3.0,)
 
 
-def test_a_MODULEthat_makes_its_attributes_is_asked_each_time():
+def test_a_module_that_makes_its_attributes_is_asked_each_time():
     module, value = types.ModuleType("lazy"), [2.0]
     module.__getattr__ = lambda name: value[0]
     function = lambda acc: acc * module.tuned  # noqa: E731
-    assert "0x1.0000000000000p+1f" in expression_of(function, {}).code
+    assert expression_of(function, {}).numbers == (2.0,)
     value[0] = 3.0
-    assert "0x1.8000000000000p+1f" in expression_of(function, {}).code
+    assert expression_of(function, {}).numbers == (3.0,)
 
 
 def test_a_function_that_numpy_wraps_is_not_numpys(monkeypatch):
     wrapped = np.frompyfunc(lambda x: x * SETTINGS["factor"], 1, 1)
     function = lambda acc: acc * wrapped(1.0)  # noqa: E731
-    assert "0x1.0000000000000p+1f" in expression_of(function, {}).code
+    assert expression_of(function, {}).numbers == (2.0,)
     monkeypatch.setitem(SETTINGS, "factor", 3.0)
-    assert "0x1.8000000000000p+1f" in expression_of(function, {}).code
+    assert expression_of(function, {}).numbers == (3.0,)
 
 
 def test_a_built_in_function_that_is_shadowed_is_another(monkeypatch):
-    function = lambda acc: acc * max(2.0, 1.0)  # noqa: E731
-    assert "0x1.0000000000000p+1f" in expression_of(function, {}).code
+    function = lambda acc: acc * max(2.0, 3.0)  # noqa: E731
+    assert expression_of(function, {}).numbers == (3.0,)
     monkeypatch.setitem(globals(), "max", min)
-    assert "0x1.0000000000000p+0f" in expression_of(function, {}).code
+    assert expression_of(function, {}).numbers == (2.0,)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from ..epilogue.codegen import statements
+from ..epilogue.codegen import live_part, statements
 from ..epilogue.keys import function_key
 from ..epilogue.trace import FLOAT, INT, PASS_OPERANDS, Graph, Node, as_float, as_traced
 from ..errors import InvalidEpilogue
@@ -52,7 +52,7 @@ def _trace(function: Callable[..., Any]) -> str:
             kind = "None" if result is None else f"a {type(result).__name__}"
             raise InvalidEpilogue(f"epilogue: the function returned {kind}; it returns one value, the new score.")
         changed = as_float(as_traced(graph, result, "the result"), "the result")
-        code = statements(graph, changed, _INDICES, element="value", index="in{0}", bounds=_BOUNDS)
+        code = statements(live_part(graph, changed), _INDICES, element="value", index="in{0}", bounds=_BOUNDS)
     except InvalidEpilogue as error:
         told = str(error).replace("epilogue: ", "score: ", 1)
         raise InvalidEpilogue(told.replace(PASS_OPERANDS, "An array of what is added comes in as bias.")) from error

@@ -1,12 +1,13 @@
-"""A traced graph as C++, one statement a live operation in the order of the trace, and as a line for people."""
+"""A traced graph as C++, one statement per live operation in the order of the trace, and as a line for people."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import InvalidEpilogue
+from .numbers import NUMBER, exact_reciprocal, parameters
 from .ops import OPS
 from .trace import BOOL, FLOAT, INT, Graph, Node, Traced
 
@@ -30,12 +31,10 @@ def literal(node: Node, suffix: str = "ll") -> str:
     return f"({text})" if math.copysign(1, node.value) < 0 else text
 
 
-def _division(graph: Graph, node: Node, left: str, right: str) -> str:
-    divisor = graph.nodes[node.args[1]]
-    if divisor.op == "constant" and divisor.value and math.isfinite(divisor.value):
-        fraction, exponent = math.frexp(divisor.value)
-        if abs(fraction) == 0.5 and abs(exponent) < 120:  # a power of two, whose reciprocal is exact
-            return f"{left} * {literal(Node('constant', FLOAT, (), 1 / divisor.value))}"
+def _division(divisor: Node, left: str, right: str) -> str:
+    reciprocal = exact_reciprocal(divisor)
+    if reciprocal is not None:
+        return f"{left} * {literal(Node('constant', FLOAT, (), reciprocal))}"
     return f"fused_divide({left}, {right})"
 
 
@@ -51,14 +50,20 @@ def live_nodes(graph: Graph, result: Traced) -> list[int]:
     return sorted(live)
 
 
-def _short(graph: Graph, live: Iterable[int], bounds: Mapping[str, tuple[int, int]]) -> set[int]:
-    """The integers among the nodes `live` that 32 bits hold, where `bounds` are the least and largest of each index.
+def live_part(graph: Graph, result: Traced) -> tuple[Node, ...]:
+    """What the result depends on and nothing else, numbered anew, the result last."""
+    live = live_nodes(graph, result)
+    place = {number: index for index, number in enumerate(live)}
+    return tuple([graph.nodes[n]._replace(args=tuple([place[arg] for arg in graph.nodes[n].args])) for n in live])
+
+
+def _short(nodes: Sequence[Node], bounds: Mapping[str, tuple[int, int]]) -> set[int]:
+    """The integers among the nodes that 32 bits hold, where `bounds` are the least and largest of each index.
 
     Raises InvalidEpilogue where 64 may not hold one.
     """
     ranges: dict[int, tuple[int, int]] = {}
-    for number in live:
-        node = graph.nodes[number]
+    for number, node in enumerate(nodes):
         if node.kind != INT:
             continue
         parts = [ranges[arg] for arg in node.args if arg in ranges]
@@ -82,23 +87,25 @@ def _short(graph: Graph, live: Iterable[int], bounds: Mapping[str, tuple[int, in
 
 
 def statements(
-    graph: Graph, result: Traced, inputs: tuple[str, ...], *, element: str = "value[i]",
+    nodes: Sequence[Node], inputs: tuple[str, ...], *, element: str = "value[i]",
     index: str = "in{0} + Order::along(i) * args.operand[{0}].col", bounds: Mapping[str, tuple[int, int]] | None = None,
 ) -> str:  # fmt: skip
-    """C++ statements for element i: they read value[i] and input j at in{j}, and write value[i].
+    """C++ statements for element i: they read value[i], input j at in{j} and parameter k at args.number[k], and write
+    value[i]. The result is the last of `nodes`.
 
     `element`, `index`: what the value and input j, an index, are called. `bounds`: the least and largest value of each
     index; where they are known, integers take 32 bits where these hold them.
     """
-    live = live_nodes(graph, result)
-    short = _short(graph, live, bounds) if bounds is not None else set()
-    names: dict[int, str] = {}
+    short = _short(nodes, bounds) if bounds is not None else set()
+    names: list[str] = []
     lines = []
-    for number in live:
-        node = graph.nodes[number]
+    for number, node in enumerate(nodes):
         args = [names[arg] for arg in node.args]
         if node.op == "constant":
-            names[number] = literal(node, "" if number in short else "ll")
+            names.append(literal(node, "" if number in short else "ll"))
+            continue
+        if node.op == NUMBER:
+            names.append(parameter(node))
             continue
         if node.kind == INT and not short.issuperset((number, *node.args)):
             args = [
@@ -111,20 +118,25 @@ def statements(
             place = inputs.index(node.value)
             text = f"in{place}[i]" if node.kind == FLOAT else index.format(place)
         elif node.op == "/":
-            text = _division(graph, node, *args)
+            text = _division(nodes[node.args[1]], *args)
         else:
             text = OPS[node.op].cuda.format(*args)
-        names[number] = f"t{number}"
+        names.append(f"t{number}")
         kind = "int" if number in short else _CPP_TYPES[node.kind]
         lines.append(f"const {kind} t{number} = {text};")
-    lines.append(f"{element} = {names[result.number]};")
+    lines.append(f"{element} = {names[-1]};")
     return "\n".join(lines)
 
 
-def describe(graph: Graph, result: Traced) -> str:
+def parameter(node: Node) -> str:
+    """A parameter's C++ (FusedArgs in packing.py)."""
+    return f"args.number[{node.value}]"
+
+
+def describe(nodes: Sequence[Node]) -> str:
     """The expression as Python would write it; long parts are omitted."""
     texts: list[str] = []
-    for node in graph.nodes:
+    for node in nodes:
         args = [texts[arg] for arg in node.args]
         if node.op == "constant":
             text = f"{node.value:.7g}" if node.kind == FLOAT else str(node.value)
@@ -141,7 +153,7 @@ def describe(graph: Graph, result: Traced) -> str:
         else:
             text = f"{node.op}({', '.join(_bare(arg) for arg in args)})"
         texts.append(text if len(text) <= _LONGEST else "...")
-    return _bare(texts[result.number])
+    return _bare(texts[-1])
 
 
 def _bare(text: str) -> str:
@@ -160,22 +172,21 @@ class Expression:
 
     description: str
     code: str
-    """C++ statements (problems.Epilogue.code)."""
+    """C++ statements (gemm.problem.Epilogue.code)."""
     inputs: tuple[str, ...]
     """The operands and indices that the result depends on, in the order of `code`."""
+    numbers: tuple[float, ...] = ()
+    """The parameters of `code`: not a part of it, so that expressions which differ only in them share a kernel."""
     nodes: tuple[Node, ...] = field(default=(), compare=False, repr=False)
-    """The operations in the order of the trace, the result last."""
+    """The operations in the order of the trace, the result last; parameters by their places (numbers.py)."""
 
 
-def live_part(graph: Graph, result: Traced) -> tuple[Node, ...]:
-    """What the result depends on and nothing else, numbered anew, the result last."""
-    live = live_nodes(graph, result)
-    place = {number: index for index, number in enumerate(live)}
-    return tuple(graph.nodes[n]._replace(args=tuple(place[arg] for arg in graph.nodes[n].args)) for n in live)
+def express(nodes: Sequence[Node]) -> Expression:
+    """The expression whose result is the last of `nodes`, on which nothing else hangs."""
+    form, numbers = parameters(nodes)
+    inputs = tuple([node.value for node in form if node.op == "input"])
+    return Expression(describe(nodes), statements(form, inputs), inputs, numbers, form)
 
 
 def finish(graph: Graph, result: Traced) -> Expression:
-    live = live_nodes(graph, result)
-    inputs = tuple(graph.nodes[n].value for n in live if graph.nodes[n].op == "input")
-    code = statements(graph, result, inputs)
-    return Expression(describe(graph, result), code, inputs, live_part(graph, result))
+    return express(live_part(graph, result))

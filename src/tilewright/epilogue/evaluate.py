@@ -7,16 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from .numbers import NUMBER
 from .ops import OPS
 from .trace import Node
 
 Array = np.ndarray[Any, Any]
 
 
-def evaluate(nodes: Sequence[Node], acc: Array, inputs: Mapping[str, Array]) -> tuple[Array, float]:
+def evaluate(
+    nodes: Sequence[Node], acc: Array, inputs: Mapping[str, Array], numbers: Sequence[float] = ()
+) -> tuple[Array, float]:
     """Return the result, and the largest finite magnitude among the values that depend on the sum; both in float64.
 
     acc: the sums, float64. inputs: arrays that broadcast to them, by name: operands in float64, indices as integers.
+    numbers: the expression's.
     Values that are not finite stay as they are, without a warning.
     """
     values: list[Any] = []
@@ -30,6 +34,8 @@ def evaluate(nodes: Sequence[Node], acc: Array, inputs: Mapping[str, Array]) -> 
                 found = inputs[value]
             elif op == "constant":
                 found = value
+            elif op == NUMBER:
+                found = numbers[value]
             else:
                 found = OPS[op].numpy(*(values[arg] for arg in args))
             values.append(found)

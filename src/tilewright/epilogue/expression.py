@@ -34,7 +34,7 @@ Number = float | int | bool
 
 
 def trace(function: Callable[..., Any], given: Mapping[str, Number | None]) -> Expression:
-    """Call `function` once with symbols. `given`: operands by name; a number is compiled in, None is an array.
+    """Call `function` once with symbols. `given`: operands by name; None stands for an array.
 
     Raises InvalidEpilogue where its parameters and the operands do not match, and for what cannot be traced.
     """

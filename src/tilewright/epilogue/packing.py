@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..gemm.problem import INDEX, ITEM_BYTES, FusedOperand, GemmProblem
-from ..jit.params import Address, Template, pack
+from ..gemm.problem import INDEX, ITEM_BYTES, Epilogue, FusedOperand, GemmProblem
+from ..jit.params import Address, Scalar, Template, pack
 
 HEADER = "gemm/fused.cuh"
 """The file whose place the generated text takes."""
@@ -34,7 +34,7 @@ def fused_headers(problem: GemmProblem) -> dict[str, str]:
             '#include "tile/fused.cuh"',
             '#include "tile/fused_math.cuh"',
             "",
-            args_struct(len(operands)),
+            args_struct(epilogue),
             "",
             "template <class Cfg, bool branches = true>",
             "__device__ inline void fetch_fused(const FusedArgs& args, int row, int col, int m, int n,",
@@ -64,10 +64,12 @@ def fused_headers(problem: GemmProblem) -> dict[str, str]:
     return {HEADER: text}
 
 
-def args_struct(operands: int) -> str:
+def args_struct(epilogue: Epilogue) -> str:
     """The struct that pack_fused fills."""
+    operands, numbers = len(epilogue.operands), len(epilogue.numbers)
     members = f"\n  FusedOperand operand[{operands}];\n" if operands else ""
-    return f"struct FusedArgs {{{members}}};"
+    members += f"\n  float number[{numbers}];\n" if numbers else ""
+    return f"struct {'alignas(8) ' if numbers else ''}FusedArgs {{{members}}};"
 
 
 def held_as(operand: FusedOperand, problem: GemmProblem, vectors: bool = True) -> str:
@@ -92,11 +94,21 @@ def read_operand(number: int, operand: FusedOperand) -> str:
     return f"in{number}.read(args.operand[{number}], row, col, left);"
 
 
-def pack_fused(problem: GemmProblem, at: tuple[Address, ...]) -> Template:
-    """FusedArgs: an address (of an index: where it starts) and strides for each of the epilogue's operands."""
-    operands = problem.epilogue.operands if problem.epilogue else ()
+def number_names(count: int) -> tuple[str, ...]:
+    """The names of an epilogue's numbers among a call's scalars."""
+    return tuple([f"number {place}" for place in range(count)])
+
+
+def pack_fused(problem: GemmProblem, at: tuple[Address, ...], numbers: tuple[float | Scalar, ...]) -> Template:
+    """FusedArgs: for each of the epilogue's operands an address (of an index: where it starts) and strides; then the
+    numbers, of which there must be as many as the code reads."""
+    epilogue = problem.epilogue
+    if epilogue is None:
+        return Template(b"")
     packed = Template(b"")
-    for address, operand in zip(at, operands, strict=True):
+    for address, operand in zip(at, epilogue.operands, strict=True):
         lies = operand.matrix
         packed += pack(_OPERAND, address, lies.batch_stride, lies.row_stride, lies.col_stride)
-    return packed
+    if len(numbers) != len(epilogue.numbers):
+        raise ValueError(f"{len(numbers)} numbers for an epilogue that reads {len(epilogue.numbers)}")
+    return packed + pack(f"<{len(numbers)}f{'4x' if len(numbers) % 2 else ''}", *numbers) if numbers else packed

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from ..errors import InvalidEpilogue
 from ..gemm.problem import INDEX, ITEM_BYTES, Epilogue, GemmProblem
-from .codegen import literal
+from .codegen import literal, parameter
+from .numbers import NUMBER
 from .ops import OPS
 from .packing import HEADER, args_struct, held_as, read_operand
 from .trace import BOOL, FLOAT, INT, Node
@@ -38,7 +39,7 @@ def range_headers(problem: GemmProblem) -> dict[str, str]:
             '#include "tile/fused.cuh"',
             '#include "tile/range.cuh"',
             "",
-            args_struct(len(reads)),
+            args_struct(epilogue),
             "",
             "__device__ inline Range fuse_range(const FusedArgs& args, int row, int col, Range value) {",
             "  using Order = InLine<1>;",
@@ -66,6 +67,8 @@ def _text(node: Node, names: list[str], epilogue: Epilogue, places: dict[str, in
         return "value"
     if node.op == "constant":
         return f"{_EXACTLY[node.kind]}({literal(node)})"
+    if node.op == NUMBER:
+        return f"exactly({parameter(node)})"
     if node.op == "input":
         number = places[node.value]
         if epilogue.operands[number].dtype == INDEX:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from .codegen import Expression, finish, live_part
+from .codegen import Expression, express, live_part
 from .trace import FLOAT, Graph, Node, Traced
 
 
@@ -28,10 +28,7 @@ class Recorded:
 
     @cached_property
     def expression(self) -> Expression:
-        graph = Graph()
-        for node in self.nodes:
-            graph.add(node)
-        return finish(graph, Traced(graph, len(self.nodes) - 1))
+        return express(self.nodes)
 
 
 def write(graph: Graph, result: Traced) -> Recorded:

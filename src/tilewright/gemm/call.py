@@ -14,6 +14,7 @@ from ..arrays.dtypes import DTYPE_NAMES, parse_dtype
 from ..arrays.extents import check_out, same_view
 from ..arrays.view import Operand, as_operand
 from ..epilogue.fusion import Fusion, Request, read_fusion
+from ..epilogue.packing import number_names
 from ..errors import InvalidOperand
 from ..gpus import Gpu
 from ..plan.demands import Demands
@@ -87,7 +88,9 @@ class Call:
     @property
     def scalars(self) -> dict[str, float]:
         """As launches have them: the empty sum is 0, also times infinity."""
-        return {"alpha": self.alpha if self.product.problem.k else 0.0, "beta": self.beta}
+        numbers = self.fusion.expression.numbers if self.fusion is not None else ()
+        scalars = dict(zip(number_names(len(numbers)), numbers, strict=True))
+        return scalars | {"alpha": self.alpha if self.product.problem.k else 0.0, "beta": self.beta}
 
     def plan(self, gpu: Gpu) -> Plan:
         """Raises ConfigRejected where no plan can run the call."""
@@ -176,7 +179,7 @@ def read_call(
             for view, lies, same in zip(views, product.fused, is_out, strict=True)
         )
         traced = fusion.expression
-        epilogue = Epilogue(traced.description, traced.code, operands, traced.nodes)
+        epilogue = Epilogue(traced.description, traced.code, operands, traced.nodes, traced.numbers)
         product = replace(product, problem=replace(product.problem, epilogue=epilogue))
     return Call(
         a_view, b_view, c_view, out_view, out_given is not None, alpha, beta, shapes, product, tuple(others), options,

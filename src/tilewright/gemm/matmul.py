@@ -54,10 +54,11 @@ def matmul(
         activation: "relu", "gelu", "gelu_tanh", "silu", "sigmoid" or "tanh".
     epilogue, operands: any expression instead, traced once into the kernel:
             matmul(a, b, epilogue=lambda acc, bias, r: silu(acc + bias) * r, bias=bias, r=r)
-        Its first parameter is acc, the others are named after operands, which broadcast to the result; numbers among
-        them, and in its closure, are compiled in. Parameters row, col and batch, if not operands, are indices of the
-        result (batch: counted over all batch axes). Made of arithmetic, comparisons and the functions of
-        tilewright.epilogue, in float32, rounded once to the result's dtype. out may be the very array of an operand.
+        Its first parameter is acc, the others are named after operands, which broadcast to the result. Numbers among
+        them, or that the function has in its closure, are parameters of the kernel: another number compiles nothing.
+        Parameters row, col and batch, if not operands, are indices of the result (batch: counted over all batch axes).
+        Made of arithmetic, comparisons and the functions of tilewright.epilogue, in float32, rounded once to the
+        result's dtype. out may be the very array of an operand.
     deterministic: the same bits run after run, on every machine with this GPU and this version of the package. No
         kernel here depends on timing, so any plan gives the same bits each time it runs; what was tuned on one machine
         may choose another plan, and is not asked. Costs what that tuning had won.

@@ -99,15 +99,23 @@ class FusedOperand:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What becomes of alpha * A @ B + beta * C, element by element in fp32, before it is rounded and stored."""
+    """What becomes of alpha * A @ B + beta * C, element by element in fp32, before it is rounded and stored.
 
-    description: str
+    Equal ones share a kernel, and may stand for one another in anything that is kept: what does not count for equality
+    is of the call that an epilogue was made for, and only valid there.
+    """
+
+    description: str = field(compare=False)
     """The expression as Python would write it."""
     code: str
-    """C++ statements: they read value[i] and operand j as in{j}[i] (an index: in{j}), and write value[i]."""
+    """C++ statements: they read value[i], operand j as in{j}[i] (an index: in{j}) and parameter k as args.number[k],
+    and write value[i]."""
     operands: tuple[FusedOperand, ...] = ()
     nodes: tuple[Any, ...] = field(default=(), compare=False, repr=False)
-    """The traced operations (ops.epilogue.trace.Node), for who computes it elsewhere; () where only code is known."""
+    """The traced operations (epilogue.trace.Node), parameters by their places; () where only code is known. They are
+    the same wherever the code is."""
+    numbers: tuple[float, ...] = field(default=(), compare=False)
+    """The parameters. Each launch is given its own call's."""
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,8 @@ class Addresses:
     c: Address = 0
     fused: tuple[Address, ...] = ()
     """Of the epilogue's operands, in their order; of an index, where it starts."""
+    numbers: tuple[float | Scalar, ...] = ()
+    """The epilogue's numbers."""
 
 
 _ARGS = "<4Q12q3i2f4x"
@@ -151,7 +153,7 @@ def pack_args(problem: GemmProblem, at: Addresses, alpha: float | Scalar, beta: 
         c.row_stride, c.col_stride, problem.out.row_stride, problem.out.col_stride,
         problem.m, problem.n, problem.k, alpha, beta,
     )  # fmt: skip
-    return args + pack_fused(problem, at.fused)
+    return args + pack_fused(problem, at.fused, at.numbers)
 
 
 CPP_TYPES = {"f32": "float", "bf16": "struct bf16", "f16": "struct f16"}

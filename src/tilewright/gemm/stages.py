@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
-from ..epilogue.packing import fused_headers
+from ..epilogue.packing import fused_headers, number_names
 from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Place, Scalar
@@ -145,10 +145,11 @@ def stage(
 ) -> Stage:  # fmt: skip
     """One launch of a kernel that takes GemmArgs. `places`: of a, b, c and out; `scaled`: alpha and beta apply here."""
     a, b, c, out = places
-    operands = problem.epilogue.operands if problem.epilogue else ()
+    operands, numbers = (problem.epilogue.operands, problem.epilogue.numbers) if problem.epilogue else ((), ())
     fused = tuple(Place(fused_base(number)) for number in range(len(operands)))
     alpha, beta = (ALPHA, BETA) if scaled else (1.0, 0.0)
-    params = pack_args(problem, Addresses(a, b, out, c, fused), alpha, beta)
+    scalars = tuple(Scalar(name) for name in number_names(len(numbers)))
+    params = pack_args(problem, Addresses(a, b, out, c, fused, scalars), alpha, beta)
     return Stage(name, kernel, problem, kernel.shape(problem), params)
 
 

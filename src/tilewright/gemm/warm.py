@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ..arrays.dlpack import dense_strides
 from ..arrays.extents import byte_extent, same_view
 from ..arrays.view import Operand
-from ..epilogue.keys import function_key
+from ..epilogue.expression import expression_of
+from ..epilogue.packing import number_names
 from ..jit.launch import current_executor
 from ..jit.params import WORK
 from ..run import libraries
@@ -19,6 +20,7 @@ from .problem import INDEX
 from .stages import fused_base
 
 if TYPE_CHECKING:
+    from ..epilogue.codegen import Expression
     from ..epilogue.fusion import Request
     from .call import Call
 
@@ -52,9 +54,9 @@ calls: Calls[WarmProduct] = Calls()
 
 def _key(
     library: libraries.Library, a: Any, b: Any, c: Any, uses_c: bool, out: Any, options: tuple[Any, ...],
-    asked: Request | None,
+    asked: Request | None, form: Any,
 ) -> Any:  # fmt: skip
-    """The key of a call; None when its epilogue can be told only by tracing it.
+    """The key of a call. `form`: as _expression. Numbers are in no key: each launch is given its own.
 
     Raises RuntimeError or AttributeError for what has no strides or memory.
     """
@@ -64,16 +66,26 @@ def _key(
     )  # fmt: skip
     if asked is None:
         return key
-    function, activation, operands = asked
-    told = activation if function is None else function_key(function)
-    if told is None and function is not None:
-        return None
-    fused: list[Any] = [key, told]
+    function, _, operands = asked
+    fused: list[Any] = [key, form]
     for name, value in operands.items():
-        fused.append(name)
-        # a number as text, which tells 1 from 1.0 and 0.0 from -0.0
-        fused.append(repr(value) if type(value) in _NUMBERS else signature(value))
+        if function is None or type(value) not in _NUMBERS:
+            fused += name, signature(value)
     return tuple(fused)
+
+
+def _expression(asked: Request) -> tuple[Any, tuple[float, ...]]:
+    """What is to be fused, but for its numbers; and those. Raises InvalidEpilogue as expression_of does."""
+    function, activation, operands = asked
+    if function is None:
+        return activation, ()
+    given = {name: value if type(value) in _NUMBERS else None for name, value in operands.items()}
+    expression = expression_of(function, given)
+    return _form(expression), expression.numbers
+
+
+def _form(expression: Expression) -> Any:
+    return expression.code, expression.inputs
 
 
 def warm_matmul(
@@ -90,7 +102,8 @@ def warm_matmul(
     try:
         scale = (c is not None) if beta is None else beta
         uses_c = _SCALARS.pack(alpha, scale)[4:] not in _ZEROS  # as the kernel would see it, rounded to float32
-        call = calls.get(_key(library, a, b, c, uses_c, out, options, asked))  # nothing is kept under None
+        form, numbers = (None, ()) if asked is None else _expression(asked)
+        call = calls.get(_key(library, a, b, c, uses_c, out, options, asked, form))
     except (AttributeError, RuntimeError, TypeError, OverflowError, struct.error):
         return MISS
     if call is None or current_executor() is not None:
@@ -115,7 +128,7 @@ def warm_matmul(
     bases = [a_at, b_at, c_at, out_at, work]
     for name in call.fused:
         bases.append(0 if name is None else address(asked.operands[name]))  # type: ignore[union-attr]
-    if not launches.start(bases, (alpha, scale), library.stream(launches.ordinal)):
+    if not launches.start(bases, (alpha, scale, *numbers), library.stream(launches.ordinal)):
         return MISS
     del held  # given back now: the library's pool keeps it apart until the stream has passed
     return result
@@ -152,17 +165,22 @@ def remember(call: Call, result: Any, ran: Ran, asked: Request | None) -> None:
     problem, views = call.product.problem, call.fusion.views if call.fusion is not None else ()
     laid = problem.epilogue.operands if problem.epilogue is not None else ()
     c, out = call.given_c, call.given_out
+    form: Any = None
+    numbers: tuple[float, ...] = ()
+    if asked is not None and call.fusion is not None:  # of this call's own trace: another might say something else
+        expression = call.fusion.expression
+        form, numbers = asked.activation if asked.function is None else _form(expression), expression.numbers
     try:
-        key = _key(library, call.a.owner, call.others[0].owner, c, call.c is not None, out, tuple(call.options), asked)
+        given = (call.a.owner, call.others[0].owner, c, call.c is not None, out, tuple(call.options), asked)
+        key = _key(library, *given, form)
     except (AttributeError, RuntimeError, TypeError):
         return
-    if key is None:
-        return
+    scalars = ("alpha", "beta", *number_names(len(numbers)))
     names = ("a", "b", "c", "out", WORK, *(fused_base(number) for number in range(len(views))))
     calls.put(
         key,
         WarmProduct(
-            remembered(ran.ready, ran.ordinal, names, ("alpha", "beta")), call.shapes.result,
+            remembered(ran.ready, ran.ordinal, names, scalars), call.shapes.result,
             dense_strides(call.shapes.result), result.dtype, _extent(call.a), _extent(call.b), _extent(call.c),
             _extent(call.out),
             call.c is not None and same_view(replace(call.c, address=0), replace(call.out, address=0)),

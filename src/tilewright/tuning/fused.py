@@ -56,7 +56,7 @@ def with_epilogue(problem: GemmProblem, operands: frozenset[str], activation: st
     traced = standard(operands, activation)
     lies = {"row_scale": Matrix(1, 0), "residual": row_major(problem.m, problem.n, problem.batch)}
     reads = tuple(FusedOperand(name, problem.dtype, lies.get(name, Matrix(0, 1))) for name in traced.inputs)
-    return replace(problem, epilogue=Epilogue(traced.description, traced.code, reads, traced.nodes))
+    return replace(problem, epilogue=Epilogue(traced.description, traced.code, reads, traced.nodes, traced.numbers))
 
 
 def moved(epilogue: Epilogue) -> Epilogue:
@@ -64,7 +64,7 @@ def moved(epilogue: Epilogue) -> Epilogue:
     shift = FusedOperand("shift", "f32", Matrix(0, 0))
     return Epilogue(
         f"{epilogue.description} of acc + shift", f"value[i] += in{len(epilogue.operands)}[i];\n{epilogue.code}",
-        (*epilogue.operands, shift),
+        (*epilogue.operands, shift), numbers=epilogue.numbers,
     )  # fmt: skip
 
 
@@ -88,8 +88,9 @@ def exact(epilogue: Epilogue, sums: np.ndarray[Any, Any], error: float, inputs: 
             f"{epilogue.description}: only its code is known, so no result could be verified. Let matmul's arguments "
             "make it: tilewright.tune(a, b, epilogue=...)."
         )
-    values, largest = evaluate(epilogue.nodes, sums, inputs)
-    sides = [evaluate(epilogue.nodes, sums + shift, inputs)[0] for shift in (error, -error)]
+    nodes, numbers = epilogue.nodes, epilogue.numbers
+    values, largest = evaluate(nodes, sums, inputs, numbers)
+    sides = [evaluate(nodes, sums + shift, inputs, numbers)[0] for shift in (error, -error)]
     if not all(np.isfinite(side).all() for side in (values, *sides)):
         raise InvalidEpilogue(
             f"{epilogue.description} is not finite for all random normal operands (sums up to "

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from ..epilogue.packing import number_names
 from ..errors import WrongResult
 from ..gemm.problem import ITEM_BYTES, GemmProblem
 from ..gemm.rung import Addresses
@@ -53,6 +54,7 @@ class GpuMeasurer:
 
     def __init__(self, problem: GemmProblem, ordinal: int, pattern: Pattern) -> None:
         self.problem = problem
+        self._numbers = problem.epilogue.numbers if problem.epilogue is not None else ()
         self.executor, self.pattern = executor_for(ordinal), pattern
         self.ordinal, self.gpu = ordinal, self.executor.gpu
         self.out_bytes = problem.batch * problem.m * problem.n * ITEM_BYTES[problem.out_dtype]
@@ -72,7 +74,7 @@ class GpuMeasurer:
             self.sets = [
                 Addresses(
                     self.inputs.address("a", i), self.inputs.address("b", i), outs + i * out_bytes + GUARD,
-                    fused=self.inputs.fused(i),
+                    fused=self.inputs.fused(i), numbers=self._numbers,
                 )
                 for i in range(self.count)
             ]  # fmt: skip
@@ -189,7 +191,8 @@ class GpuMeasurer:
     def _launches_of(self, program: Program, work: int, addresses: Addresses) -> list[Launch]:
         bases = {"a": addresses.a, "b": addresses.b, "c": 0, "out": addresses.out, "work": work}
         bases |= {fused_base(number): address for number, address in enumerate(addresses.fused)}
-        return [stage.launch(bases, {"alpha": 1.0, "beta": 0.0}) for stage in program.stages]
+        scalars = {"alpha": 1.0, "beta": 0.0} | dict(zip(number_names(len(self._numbers)), self._numbers, strict=True))
+        return [stage.launch(bases, scalars) for stage in program.stages]
 
     def verify(self, candidate: Candidate, kernel: CompiledKernel) -> str:
         """Run the first product into poisoned memory and compare all of it; "" when right, else what is wrong.
