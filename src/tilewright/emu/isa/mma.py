@@ -10,16 +10,9 @@ import numpy as np
 
 from ..machine import Machine
 from ..ptx import Instruction, Operand, Register, Vector
-from . import fragments
+from . import fragments, tensor_sum
 from .registry import Step, executes
-from .tensor_sum import (
-    Factors,
-    multiply_add,
-    multiply_add_doubles,
-    multiply_add_integers,
-    multiply_add_quads,
-    rule_for,
-)
+from .tensor_sum import Arithmetic
 
 SIZE = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1, "f64": 8, "f32": 4, "s32": 4}
 """Bytes of an element."""
@@ -123,48 +116,15 @@ def warps_here(machine: Machine, instruction: Instruction) -> np.ndarray | None:
     return (warps[:, None] * 32 + fragments.LANE).reshape(-1)
 
 
-Arithmetic = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""(A [k, ...], B [k, ...], C [...]), all of them bits -> D's bits."""
-
-
 def arithmetic(
-    machine: Machine,
-    instruction: Instruction,
-    unit: str,
-    kinds: tuple[str, str, str, str],
-    saturate: bool,
+    machine: Machine, instruction: Instruction, unit: str, kinds: tuple[str, str, str, str], saturate: bool = False,
     negative: bool = False,
-) -> Arithmetic:
-    """How D, of kinds[0], is made of A and B, of kinds[1] and [2], and of C; `negative`: of -A. Refuses what the
-    architecture does not have.
-    """
-    d_kind, a_kind, b_kind, c_kind = kinds
-    if d_kind == "s32":
-        signs = [np.int8 if kind == "s8" else np.uint8 for kind in (a_kind, b_kind)]
-
-        def whole(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-            left, right = (x.view(sign).astype(np.int32) for x, sign in zip((a, b), signs, strict=True))
-            return multiply_add_integers(left, right, c.view(np.int32), saturate).view(np.uint32)
-
-        return whole
-    if d_kind == "f64":
-        return lambda a, b, c: multiply_add_doubles(*(x.view(np.float64) for x in (a, b, c))).view(np.uint64)
-    found = rule_for(unit, a_kind, machine.gpu.arch.compute_capability)
+) -> Arithmetic:  # fmt: skip
+    """As tensor_sum.arithmetic; refuses what the architecture does not have."""
+    found = tensor_sum.arithmetic(unit, kinds, machine.gpu.arch.compute_capability, saturate, negative)
     if found is None:
         raise machine.refusal(instruction, f"does not exist on {machine.gpu.arch}")
-    rule = found
-
-    def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-        if c_kind == "f16" != d_kind:
-            c = c.view(np.float16).astype(np.float32).view(np.uint32)
-        left = Factors.of(a, a_kind)
-        sums = multiply_add(left.negated() if negative else left, Factors.of(b, b_kind), c, rule)
-        if d_kind == "f16" != c_kind:
-            values = sums.view(np.float32)
-            return np.where(np.isnan(values), np.uint16(0x7FFF), values.astype(np.float16).view(np.uint16))
-        return sums
-
-    return fused
+    return found
 
 
 def product(
@@ -253,14 +213,12 @@ def multiply_quads(machine: Machine, instruction: Instruction) -> Step:
         for operand, registers in zip(instruction.operands, (count, 2, 2, count), strict=True)
     )
 
-    def values(words: np.ndarray, inner: bool) -> np.ndarray:
-        return fragments.quad_factor(words, inner).view(np.float16).astype(np.float32)
+    compute = arithmetic(machine, instruction, "quads", (fields["d"], "f16", "f16", fields["d"]))
 
     def step() -> None:
         lanes = warps_here(machine, instruction)
-        left = values(a.read(lanes), fields["a"] == "row")[:, :, None]
-        right = values(b.read(lanes), fields["b"] == "col")[:, None]
-        sums = multiply_add_quads(left, right, fragments.quad_matrix(c.read(lanes)))
-        d.write(fragments.quad_registers(sums), lanes)
+        left = fragments.quad_factor(a.read(lanes), fields["a"] == "row")[:, :, None]
+        right = fragments.quad_factor(b.read(lanes), fields["b"] == "col")[:, None]
+        d.write(fragments.quad_registers(compute(left, right, fragments.quad_matrix(c.read(lanes)))), lanes)
 
     return step

@@ -16,6 +16,7 @@ Operands are the bits of their elements, [k, ...], where `...` broadcasts to the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -287,9 +288,10 @@ def multiply_add_integers(a: np.ndarray, b: np.ndarray, c: np.ndarray, saturate:
 
 def multiply_add_doubles(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """D = A B + C of float64: fused multiply-adds in the order of k."""
-    for k in range(len(a)):
-        left, right = (np.broadcast_to(x[k], c.shape).reshape(-1) for x in (a, b))
-        c = fma64(left, right, c.reshape(-1)).reshape(c.shape)
+    with np.errstate(all="ignore"):
+        for k in range(len(a)):
+            left, right = (np.broadcast_to(x[k], c.shape).reshape(-1) for x in (a, b))
+            c = fma64(left, right, c.reshape(-1)).reshape(c.shape)
     return c
 
 
@@ -298,10 +300,11 @@ def _fma32(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return round_to_odd(product, addend, product + addend).astype(np.float32)
 
 
-def multiply_add_quads(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """D = A B + C of m8n8k4, which is Volta's: later assemblers make it of fp32 arithmetic. A and B: float32 [4, ...].
-    C and D: the bits of fp32 or fp16.
+def multiply_add_quads(a_words: np.ndarray, b_words: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """D = A B + C of m8n8k4, which is Volta's: later assemblers make it of fp32 arithmetic. All are bits: A and B of
+    fp16, [4, ...], C and D of fp32 or fp16.
     """
+    a, b = (words.view(np.float16).astype(np.float32) for words in (a_words, b_words))
     with np.errstate(all="ignore"):
         if c.dtype == np.uint32:
             total = np.zeros(c.shape, np.float32)
@@ -314,3 +317,49 @@ def multiply_add_quads(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarra
             added = added + _fma32(a[k + 1], b[k + 1], (a[k] * b[k]).astype(np.float32))
         bits = added.astype(np.float16).view(np.uint16)
         return np.where(np.isnan(added), np.uint16(0x7FFF), bits)
+
+
+# --- an instruction ---------------------------------------------------------------------------------------------------
+
+Arithmetic = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""(A [k, ...], B [k, ...], C [...]), all of them bits -> D's bits."""
+
+
+def arithmetic(
+    unit: str, kinds: tuple[str, str, str, str], compute_capability: tuple[int, int], saturate: bool = False,
+    negative: bool = False, rule: Rule | None = None,
+) -> Arithmetic | None:  # fmt: skip
+    """How D, of kinds[0], is made of A and B, of kinds[1] and [2], and of C; None where there is no such instruction.
+
+    unit: "mma", "wmma", "wgmma", or "quads" for m8n8k4 of fp16. saturate: of integers. negative: the product is
+    subtracted. rule: another than the architecture's.
+    """
+    d_kind, a_kind, b_kind, c_kind = kinds
+    if unit == "quads":
+        return multiply_add_quads
+    if d_kind == "s32":
+        signs = [np.int8 if kind == "s8" else np.uint8 for kind in (a_kind, b_kind)]
+
+        def whole(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+            left, right = (x.view(sign).astype(np.int32) for x, sign in zip((a, b), signs, strict=True))
+            return multiply_add_integers(left, right, c.view(np.int32), saturate).view(np.uint32)
+
+        return whole
+    if d_kind == "f64":
+        return lambda a, b, c: multiply_add_doubles(*(x.view(np.float64) for x in (a, b, c))).view(np.uint64)
+    own = rule or rule_for(unit, a_kind, compute_capability)
+    if own is None:
+        return None
+
+    def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+        if c_kind == "f16" != d_kind:
+            c = c.view(np.float16).astype(np.float32).view(np.uint32)
+        left = Factors.of(a, a_kind)
+        sums = multiply_add(left.negated() if negative else left, Factors.of(b, b_kind), c, own)
+        if not d_kind == "f16" != c_kind:
+            return sums
+        values = sums.view(np.float32)
+        with np.errstate(over="ignore"):
+            return np.where(np.isnan(values), np.uint16(0x7FFF), values.astype(np.float16).view(np.uint16))
+
+    return fused
