@@ -324,8 +324,11 @@ class _Parser:
     def entry(self, match: re.Match[str]) -> int:
         entry = Entry(match[1])
         entry.parameters = self.parameters(match[2], match.start())
+        position = self.directives(entry, match.end())
+        if self.text[position : position + 1] == ";":  # a declaration
+            return position + 1
         self.module.entries[entry.name] = entry
-        return self.body_or_reason(entry, self.directives(entry, match.end()))
+        return self.body_or_reason(entry, position)
 
     def body_or_reason(self, entry: Entry, position: int) -> int:
         """Read a body. One that is not understood is passed over, and its kernel refused when it is asked for."""

@@ -55,7 +55,7 @@ def _digests(files: Mapping[str, bytes]) -> dict[str, str]:
     return {name: _hash(data) for name, data in files.items()}
 
 
-FILES = ("kernel.cubin", "kernel.ptx", "kernel.log", "kernel.entry")
+FILES = ("kernel.cubin", "kernel.ptx", "kernel.log", "kernel.entry", "kernel.types")
 """What an entry may hold besides its index; the last only where the kernel was named as C++ names it."""
 
 

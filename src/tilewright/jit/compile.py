@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -19,9 +18,10 @@ from ..errors import CompileError
 from ..gpus import Resources
 from . import limits, nvrtc
 from .cache import ENVIRONMENT_VARIABLE, KernelCache, default_folder
+from .entry import ParameterType, answer, types_of
 from .launch import current_executor
 from .limits import Recent
-from .source import Constant, Library, Source, gather, render
+from .source import Constant, Library, Source, render
 
 # -lineinfo leaves the machine code as it is; it lets the emulator and profilers name lines of the source.
 # --no-cache: where a driver is installed NVRTC keeps a cache of its own, and what it takes from there has no report.
@@ -51,6 +51,8 @@ class CompiledKernel:
     from_cache: bool
     machine: Callable[[], Machine] = field(repr=False, compare=False)
     """Gets what the properties below give."""
+    types: tuple[ParameterType, ...] | None = None
+    """Of the parameters; None where the kernel was not asked for by its C++ name."""
 
     @property
     def cubin(self) -> bytes:
@@ -136,7 +138,7 @@ def _compile(
         if files is None and not whole:  # all of the kernel, whose PTX is the same, may be there
             files = cache.load(cache_key(source, arch, all_options, version, libraries))
         needed = {"kernel.ptx", "kernel.log", *(["kernel.cubin"] if whole else [])}
-        needed |= {"kernel.entry"} if source.expression else set()
+        needed |= {"kernel.entry", "kernel.types"} if source.expression else set()
         from_cache = files is not None and needed <= files.keys()
         if files is None or not from_cache:
             if (loaded := nvrtc.version()) != version:
@@ -144,10 +146,15 @@ def _compile(
                 _in_memory.put(place, kernel)
                 return kernel
             folders = [f"--include-path={folder}" for library in libraries for folder in library.folders]
-            cubin, ptx, log, entry = nvrtc.build(source, target, (*all_options, *folders))
+            cubin, ptx, log = nvrtc.build(source, target, (*all_options, *folders))
+            entry, types = source.entry, ""
+            if source.expression:
+                ptx, entry, types = answer(ptx)
+                if not entry:
+                    raise CompileError(f"{source.name} has no kernel named {source.expression!r}", log)
             files = {"kernel.ptx": ptx.encode(), "kernel.log": log.encode()}
             if source.expression:
-                files["kernel.entry"] = entry.encode()
+                files |= {"kernel.entry": entry.encode(), "kernel.types": types.encode()}
             if whole:
                 files["kernel.cubin"] = cubin
                 nvrtc.parse_resources(log, entry)  # an entry without a report must not be stored
@@ -168,6 +175,7 @@ def _compile(
             seconds=time.perf_counter() - start,
             from_cache=from_cache,
             machine=machine,
+            types=types_of(files["kernel.types"].decode()) if source.expression else None,
         )
         _in_memory.put(place, kernel)
         return kernel
@@ -179,88 +187,6 @@ def _given(machine: Machine) -> Machine:
 
 def _later(source: Source, arch: str, options: Sequence[str], libraries: Sequence[Library]) -> Machine:
     return _compile(source, arch, arch, options, libraries).machine()
-
-
-def compile_source(
-    text: str,
-    *,
-    entry: str,
-    arch: str = "sm_90a",
-    name: str = "kernel.cu",
-    include: Sequence[str | Path] = (),
-    options: Sequence[str] = (),
-) -> CompiledKernel:
-    """Compile a person's own CUDA C++, as a file of it would be by nvcc.
-
-    `entry` is the kernel as C++ names it (`scale`, `ns::scale`, `scale<float, 4>`), or its name in the PTX; the
-    result's `entry` is the latter. `include` names folders for quoted includes, before which the package's own device
-    code is searched last. CUDA's headers come from installed wheels, for the C library's there are stand-ins
-    (jit/wheels.py). Where that does not compile, it is tried without the host's part (jit/host_code.py).
-    Raises CompileError with the compiler's log, or when the source has no such entry.
-    """
-    from .host_code import device_part
-    from .source import CUDA_ROOT
-    from .wheels import IMPLICIT, is_of_cuda, missing_header, needs_toolkit, standard_headers, toolkit
-
-    folders = [*(Path(folder) for folder in include), CUDA_ROOT]
-    headers = gather(text, folders, leave=True)
-    libraries = toolkit() if needs_toolkit(text, headers) else ()
-    expression = "" if entry.startswith("_Z") else entry
-
-    def compiled(text: str, headers: tuple[tuple[str, str], ...]) -> CompiledKernel:
-        source = Source(text, name, entry, (*standard_headers(), *headers), expression)
-        return compile_unit(source, arch, (f"--pre-include={IMPLICIT}", "--device-int128", *options), libraries)
-
-    def attempts() -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
-        """The file as it is; then without its host part, as long as that makes a difference."""
-        yield text, headers
-        bodies, last = [body for _, body in headers], (text, headers)
-        while True:
-            missing = missing_header(failures[-1].log)
-            # not one in quotes, which may be part of the kernel; of CUDA's only what may be the host's
-            in_brackets = any(f"<{missing}>" in body for body in (text, *bodies))
-            if missing is not None and in_brackets and (len(failures) > 1 or not is_of_cuda(missing)):
-                dropped[missing] = None
-            part = device_part(text, bodies, dropped)
-            this = part, tuple((header, device_part(body, bodies, dropped)) for header, body in headers)
-            if this == last:
-                return
-            yield this
-            last = this
-
-    failures: list[CompileError] = []
-    dropped: dict[str, None] = {}
-    for attempt in attempts():
-        try:
-            return compiled(*attempt)
-        except CompileError as error:
-            failures.append(error)
-    raise _explained(failures[-1], name, entry, text, tuple(dropped)) from failures[-1]
-
-
-def _explained(error: CompileError, name: str, entry: str, text: str, dropped: Sequence[str]) -> CompileError:
-    """The error with what to try about it. `dropped`: headers that were not there and were done without."""
-    from .wheels import advice
-
-    refused, version = str(error), nvrtc.version()
-    errors = [line for line in error.log.splitlines() if ": error:" in line]
-    only_of_the_name = bool(errors) and all(nvrtc.NAME_LINE in line for line in errors)
-    if only_of_the_name and "overloaded" in error.log:
-        refused = f"{name}: {entry!r} is the name of more than one kernel."
-    elif only_of_the_name or "reported no registers" in refused or "has no kernel named" in refused:
-        return CompileError(
-            f"{name} has no kernel {entry!r}{_others(text)}. Give its name as C++ knows it, a template's with its "
-            f"arguments (scale<float, 4>).", error.log
-        )  # fmt: skip
-    hints = [hint for header in dropped if (hint := advice(f'cannot open source file "{header}"', version))]
-    hints += [hint for hint in [advice(error.log, version)] if hint]
-    return CompileError("\n".join([refused, *dict.fromkeys(hints)]), error.log)
-
-
-def _others(text: str) -> str:
-    plain = re.sub(r"__launch_bounds__\s*\([^)]*\)", "", text)
-    names = re.findall(r"__global__[^;{(]*?\b(\w+)\s*\(", plain)
-    return f"; it has {', '.join(dict.fromkeys(names))}" if names else ", nor any other"
 
 
 def compile_rung(

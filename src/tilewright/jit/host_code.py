@@ -1,8 +1,9 @@
-"""A person's CUDA file with its host part blanked: main, launches, host functions, host headers.
+"""A person's CUDA file with its host part blanked: main, launches, host functions, globals, types and headers.
 
 nvcc compiles both parts of a file; run-time compilation reads device code alone. What is blanked keeps its lines, so
 that messages still point at the right ones. A device function must say so (`__device__`, `__global__`, `constexpr`, or
-a macro that does), so whatever says nothing is the host's. Text is scanned, not parsed: what macros hide stays.
+a macro that does), and so must a variable, so whatever says nothing is the host's. Text is scanned, not parsed: what
+macros hide stays.
 """
 
 from __future__ import annotations
@@ -18,24 +19,62 @@ _SKIPPED = re.compile(
 """Comments, literals and preprocessor lines."""
 _TRANSPARENT = re.compile(r'(?:\b(?:inline\s+)?namespace\b[^()=]*|\bextern\s*"C(?:\+\+)?")\s*$')
 """What a brace opens that holds declarations like the file itself."""
-_NO_FUNCTION = re.compile(r"\s*(?:typedef|using|struct|class|union|enum|static_assert|friend|asm)\b")
+_NO_FUNCTION = re.compile(r"\s*(?:typedef|using|struct|class|union|enum|static_assert|friend|asm|namespace)\b")
 _NAMED = re.compile(r"(?:[\w>\]]\s+|[&*]\s*)[&*]*(?:\w+\s*::\s*)*(?:~?\w+|operator\W+)\s*\(")
 """A type, then a name before parentheses: what a macro's use is not."""
+_VARIABLE = re.compile(r"(?:(?:static|extern|inline|thread_local|unsigned|signed|long|short)\s+)*[A-Za-z_][\w:]*\s*"
+                       r"(?:<.*>)?(?:\s+|\s*[*&]\s*)[*&\s]*\w+\s*(?:[=\[,;(]|$)", re.DOTALL)  # fmt: skip
+_CONSTANT = re.compile(r"\b(?:const|constexpr)\b")
+_INSTANTIATION = re.compile(r"(?:extern\s+)?template\b(?!\s*<)")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:[^\n\\]|\\.)*)", re.MULTILINE | re.DOTALL)
-_DEVICE = re.compile(r"\b(?:__device__|__global__|constexpr|consteval)\b")
+_DEVICE = re.compile(r"\b(?:__device__|__global__|__constant__|__shared__|__managed__|constexpr|consteval)\b")
 _ENDS, _BRACES = re.compile(r"[;{}]"), re.compile(r"[{}]")
-_OF_STD = re.compile(r"\busing\s+(?:namespace\s+std|std\s*::\s*\w+)\s*;")
+_CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif)\b", re.MULTILINE)
+_OF_HOST = re.compile(
+    r"\bstd\s*::\s*(?:vector|w?string\w*|(?:unordered_|multi)?(?:map|set)|list|deque|queue|stack|[io]?f?stream|"
+    r"[io]?stringstream|cout|cerr|cin|endl|thread|mutex|lock_guard|condition_variable|future|chrono|(?:unique|shared)_ptr|"
+    r"make_(?:unique|shared)|function|random_\w+|default_random_engine|mt19937\w*|\w+_distribution|\w*exception|"
+    r"runtime_error|filesystem|regex|any|variant|optional|exit|setprecision)\b|"
+    r"\bcuda(?:Stream|Event|Error|Graph|DeviceProp|MemPool)(?:_t|Exec_t)?\b|\b(?:cublas|cusolver|cusparse|cudnn|cufft|nccl)"
+    r"\w+|\bcurand(?:Generator|Status)\w*|\bFILE\s*\*|\b(?:at|c10|torch|thrust|py|pybind11)\s*::|"
+    r"\bCU(?:context|module|function|deviceptr|stream|event|result)\b|\btime(?:val|spec)\b|\bpthread_\w+"
+)
+"""Names that only the host has."""
+_USING = re.compile(
+    r"\b(?:using\s+(?:namespace\s+)?|namespace\s+\w+\s*=\s*)(?:std|thrust|at|torch|c10|pybind11)\b[\w:\s]*;"
+)
+_PROGRAM = re.compile(
+    r"<<<|\bint\s+main\s*\(|\bcuda(?:Malloc|Memcpy|Memset|Free|Device(?:Synchronize|Reset)|Event|Stream|GetLast)\w*\s*\(|"
+    r"\bcublas\w+\s*\(|\bPYBIND11_MODULE\b|\bTORCH_\w+\("
+)
+HOST_HEADERS = re.compile(
+    r"(?:cublas|cusolver|cusparse|cufft|cudnn|nvToolsExt|nvtx3/|nvml|nvrtc|nccl|thrust/|torch/|ATen/|c10/|pybind11/|"
+    r"curand\.h|cuda_profiler_api|cuda_runtime_api|driver_functions|nppi?|nvjpeg)"
+)
+"""Headers of CUDA and others that hold nothing a kernel can use, installed or not."""
 
 
-def device_part(text: str, others: Iterable[str] = (), dropped: Iterable[str] = ()) -> str:
-    """`text` without what only the host can use, in as many lines. `others`: texts whose macros it uses. `dropped`:
-    headers whose includes are left out."""
+def is_program(text: str) -> bool:
+    """Whether a file holds code that only the host can run, so that nvcc is what it was written for."""
+    plain = _SKIPPED.sub(lambda found: _blank(found[0]), text)
+    return bool(_PROGRAM.search(plain) or _OF_HOST.search(plain))
+
+
+def device_part(text: str, others: Iterable[str] = (), dropped: Iterable[str] = (), lines: Iterable[int] = ()) -> str:
+    """`text` without what only the host can use, in as many lines.
+
+    others: texts whose macros it uses. dropped: headers whose includes are left out. lines: what stands there is the
+    host's as well, unless it says that it is the device's.
+    """
     marks = {name for body in (text, *others) for name, meaning in _MACRO.findall(body) if _DEVICE.search(meaning)}
     device = re.compile("|".join([_DEVICE.pattern, *(rf"\b{re.escape(name)}\b" for name in marks)]))
     plain = _SKIPPED.sub(lambda found: _blank(found[0]), text)
-    for start, stop in _host_spans(plain, device):
-        text = text[:start] + _blank(text[start:stop]) + text[stop:]
-    text = _OF_STD.sub(lambda found: _blank(found[0]), text)
+    starts = [0, *(found.end() for found in re.finditer("\n", text))]
+    wrong = [starts[line - 1] for line in lines if 0 < line <= len(starts)]
+    spans = [span for branch in _branches(text, plain) for span in _host_spans(branch, device, wrong)]
+    for start, stop in spans:
+        text = text[:start] + _without_code(text[start:stop]) + text[stop:]
+    text = _USING.sub(lambda found: _blank(found[0]), text)
     for name in dropped:
         line = re.compile(rf"""^[ \t]*#[ \t]*include[ \t]*[<"]{re.escape(name)}[>"][^\n]*""", re.MULTILINE)
         text = line.sub(lambda found: _blank(found[0]), text)
@@ -46,24 +85,82 @@ def _blank(text: str) -> str:
     return re.sub(r"[^\n]", " ", text)
 
 
-def _host_spans(plain: str, device: re.Pattern[str]) -> Iterator[tuple[int, int]]:
-    """The host's functions at file or namespace level, from their first word to behind their last brace.
+def _without_code(text: str) -> str:
+    """Blanks and the preprocessor's lines: a condition that begins here may end elsewhere."""
+    kept, at = [], 0
+    for found in _SKIPPED.finditer(text):
+        if found[0].lstrip().startswith("#"):
+            kept += [_blank(text[at : found.start()]), found[0]]
+            at = found.end()
+    return "".join([*kept, _blank(text[at:])])
 
-    `plain`: a text without comments, literals and preprocessor lines.
+
+def _branches(text: str, plain: str) -> list[str]:
+    """`plain` with one branch of every condition left: the first of each, and the others of each."""
+    alternatives: list[tuple[int, int, bool]] = []  # start, end, whether it is a first branch
+    opened: list[tuple[int, bool]] = []
+    for found in _CONDITION.finditer(text):
+        word = found[1]
+        if word.startswith("if"):
+            opened.append((found.end(), True))
+        elif opened:
+            start, first = opened.pop()
+            alternatives.append((start, found.start(), first))
+            if word != "endif":
+                opened.append((found.end(), False))
+    if all(first for _, _, first in alternatives):
+        return [plain]
+    with_else = {end for start, end, first in alternatives if first} & {
+        end
+        for _, end, first in alternatives
+        if first and _CONDITION.match(text, end)[1] != "endif"  # type: ignore[index]
+    }
+    out = []
+    for keep_first in (True, False):
+        branch = plain
+        for start, end, first in alternatives:
+            if first != keep_first and (not first or end in with_else):
+                branch = branch[:start] + _blank(branch[start:end]) + branch[end:]
+        out.append(branch)
+    return out
+
+
+def _host_spans(plain: str, device: re.Pattern[str], wrong: list[int]) -> Iterator[tuple[int, int]]:
+    """The host's declarations at file or namespace level, from their first word to after their last character.
+
+    `plain`: a text without comments, literals and preprocessor lines. `wrong`: places that do not compile.
     """
     start = at = 0  # of the declaration that is read, and of the scan
+    body = False  # whether the declaration has had one in braces
     while found := _ENDS.search(plain, at):
         head, mark, at = plain[start : found.start()], found[0], found.end()
         first = start + len(head) - len(head.lstrip())
         if mark == "{" and not _TRANSPARENT.search(head):
-            at = _behind_brace(plain, at)
+            at = _after_brace(plain, at)
             if not _is_function(head):
+                body = True
                 continue  # a type or an initializer: its declaration goes on until a semicolon
             if not device.search(head):
                 yield first, at
-        elif mark == ";" and _is_function(head) and _NAMED.search(head) and not device.search(head):
-            yield first, at  # a declaration of one
-        start = at
+        elif mark == ";" and head.strip() and not device.search(head):
+            fails = any(first <= place < at for place in wrong)
+            if fails or _is_hosts(head, body):
+                yield first, at
+        start, body = at, False
+
+
+def _is_hosts(head: str, body: bool) -> bool:
+    """Whether a declaration up to its semicolon, which does not name the device, is the host's."""
+    text = head.strip()
+    if _INSTANTIATION.match(text):
+        return True
+    if not body and _is_function(head):
+        return bool(_NAMED.search(head))
+    if _NO_FUNCTION.match(re.sub(r"^\s*template\s*<[^{}]*>(?=\s*\w)", "", text)):
+        return bool(_OF_HOST.search(text))
+    if _CONSTANT.search(text.partition("=")[0]):
+        return bool(_OF_HOST.search(text))
+    return bool(_VARIABLE.match(text.partition("{")[0]))
 
 
 def _is_function(head: str) -> bool:
@@ -76,8 +173,8 @@ def _is_function(head: str) -> bool:
     return "=" not in flat or "operator" in flat
 
 
-def _behind_brace(plain: str, at: int) -> int:
-    """Behind the brace that closes the one before `at`; the end of the text where none does."""
+def _after_brace(plain: str, at: int) -> int:
+    """After the brace that closes the one before `at`; the end of the text where none does."""
     depth = 1
     while depth and (found := _BRACES.search(plain, at)):
         depth += 1 if found[0] == "{" else -1

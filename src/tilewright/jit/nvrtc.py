@@ -15,10 +15,8 @@ from typing import Any
 
 from ..errors import CompileError, MissingDependency
 from ..gpus import Resources
+from .entry import NAME_LINE, ask
 from .source import Source
-
-NAME_LINE = "__nv_name_map"
-"""What NVRTC calls the line that it adds where a kernel is asked for by its C++ name."""
 
 
 @lru_cache(maxsize=1)
@@ -88,42 +86,36 @@ def _text(program: Any, size: Any, get: Any) -> str:
 
 
 def _of_source(log: str) -> str:
-    """A log without what NVRTC says of the line that asks for a kernel's name: nobody wrote that."""
+    """A log without what is said of the lines that ask for a kernel's name, which nobody wrote; warnings come last."""
     reports = re.split(r"\n\s*\n", log)  # blank lines part them
-    own = [report for report in reports if not report.lstrip().startswith(NAME_LINE)]
-    if len(own) == len(reports):
-        return log
-    return "\n\n".join(own[:-1] if re.match(r"\d+ errors? detected", own[-1]) else own) or log
+    kept = [report for report in reports if not report.lstrip().startswith(NAME_LINE)]
+    if len(kept) < len(reports) and re.match(r"\d+ errors? detected", kept[-1]):
+        kept.pop()  # the number is not that of what is left
+    kept.sort(key=lambda report: bool(re.match(r".*: (?:warning|remark) #", report)))
+    return "\n\n".join(kept) or log
 
 
-def build(source: Source, arch: str, options: Sequence[str]) -> tuple[bytes, str, str, str]:
-    """(cubin, PTX, log, entry) of a source. Raises CompileError with the compiler's log."""
+def build(source: Source, arch: str, options: Sequence[str]) -> tuple[bytes, str, str]:
+    """(cubin, PTX, log) of a source. Raises CompileError with the compiler's log."""
     nvrtc = bindings()
     _require_target(arch)
     names = [name.encode() for name, _ in source.headers]
     texts = [text.encode() for _, text in source.headers]
-    status, program = nvrtc.nvrtcCreateProgram(source.text.encode(), os.fsencode(source.name), len(names), texts, names)
+    text = ask(source.text, source.expression) if source.expression else source.text
+    status, program = nvrtc.nvrtcCreateProgram(os.fsencode(text), os.fsencode(source.name), len(names), texts, names)
     if int(status):
         raise CompileError(f"NVRTC could not create a program for {source.name}: {status!r}")
-    expression, entry = os.fsencode(source.expression), source.entry  # fsencode: what is not UTF-8 in it
     try:
-        if expression:
-            nvrtc.nvrtcAddNameExpression(program, expression)
         arguments = [f"--gpu-architecture={arch}".encode(), *(option.encode() for option in options)]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(arguments), arguments)
         log = _text(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).strip()
         if int(status):
             raise CompileError(f"{source.name} does not compile for {arch} ({status.name}):\n{_of_source(log)}", log)
-        if expression:
-            status, lowered = nvrtc.nvrtcGetLoweredName(program, expression)
-            if int(status):
-                raise CompileError(f"{source.name} has no kernel named {source.expression!r} ({status.name})", log)
-            entry = lowered.decode()
         cubin = _bytes(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
         ptx = _text(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return cubin, ptx, log, entry
+    return cubin, ptx, log
 
 
 def _require_target(arch: str) -> None:

@@ -1,7 +1,7 @@
 """A translation unit and everything it includes, gathered before the compiler sees it.
 
 The texts are handed to NVRTC in memory, so that a key is a hash of contents and the machine code holds no path of
-this installation. Only quoted includes are gathered; `#include <...>` is left to the compiler's own search.
+this installation. `#include <...>` is left to the compiler's own search, but for a person's own folders.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ CUDA_ROOT = Path(__file__).resolve().parent.parent / "cuda"
 """The package's own device code."""
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
+_IN_BRACKETS = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>]+)>", re.MULTILINE)
 
 Constant = bool | int | float | str
 
@@ -50,7 +51,7 @@ class Library:
 
 @lru_cache(maxsize=512)
 def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
+    return path.read_text(encoding="utf-8-sig", errors="surrogateescape")
 
 
 def gather(
@@ -58,28 +59,38 @@ def gather(
     folders: Sequence[Path],
     generated: Mapping[str, str] = MappingProxyType({}),
     leave: bool = False,
+    not_in_brackets: Sequence[str] | None = None,
 ) -> tuple[tuple[str, str], ...]:
     """(name, text) of every quoted include reachable from `text`, in order of first use.
 
     A name is looked for in `folders`, then beside the file that includes it: one spelling, one file. `generated` texts
     take the place of files by these names. A file that is nowhere raises CompileError, or is left to the compiler's own
-    search (`leave`).
+    search (`leave`). `#include <...>` is left to that search too, unless `not_in_brackets` is given: then files in
+    `folders` but those are gathered for it as well.
     """
+
+    def named(body: str, beside: Path | None) -> list[tuple[str, Path | None]]:
+        own = [(name, beside) for name in _INCLUDE.findall(body)]
+        if not_in_brackets is None:
+            return own
+        others = (name for name in _IN_BRACKETS.findall(body) if name not in not_in_brackets)
+        return own + [(name, None) for name in others if any((folder / name).is_file() for folder in folders)]
+
     found: dict[str, str] = {}
-    pending: list[tuple[str, Path | None]] = [(name, None) for name in _INCLUDE.findall(text)]
+    pending = named(text, None)
     while pending:
         name, beside = pending.pop(0)
         if name in found:
             continue
         if name in generated:
             found[name] = generated[name]
-            pending += [(inner, None) for inner in _INCLUDE.findall(found[name])]
+            pending += named(found[name], None)
             continue
         for folder in (*folders, beside) if beside else folders:
             path = folder / name
             if path.is_file():
                 found[name] = _read(path)
-                pending += [(inner, path.parent) for inner in _INCLUDE.findall(found[name])]
+                pending += named(found[name], path.parent)
                 break
         else:
             if not leave:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
+from .entry import HEADER
 from .source import CUDA_ROOT, Library
 
 TOOLKIT = (
@@ -25,6 +27,15 @@ STANDARD = (
 """Host headers that kernels include out of habit: run-time compilation has no host's, and knows most of them itself."""
 
 IMPLICIT, _COMMON = "tilewright/implicit.h", "tilewright/standard.h"
+OF_STD = {
+    "algorithm": "min max clamp swap", "limits": "numeric_limits", "array": "array", "bit": "bit_cast",
+    "tuple": "tuple get tie make_tuple", "functional": "plus multiplies less greater minus", "complex": "complex",
+    "utility": "pair make_pair index_sequence make_index_sequence integer_sequence exchange declval",
+    "cmath": "abs sqrt exp log pow isnan isinf fabs fmax fmin floor ceil sin cos tanh", "numeric": "gcd lcm accumulate",
+    "cstdint": "int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t uint64_t", "type_traits": "",
+    "cstddef": "size_t byte ptrdiff_t nullptr_t",
+}  # fmt: skip
+"""Headers of the C++ library that libcu++ has for kernels, and what is looked for there; all else in type_traits."""
 _INCLUDE = re.compile(r"""^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]""", re.MULTILINE)
 _NOT_FOUND = re.compile(r'(?:could not|cannot) open source file "([^"]+)"')
 
@@ -32,14 +43,36 @@ _NOT_FOUND = re.compile(r'(?:could not|cannot) open source file "([^"]+)"')
 @lru_cache(maxsize=1)
 def standard_headers() -> tuple[tuple[str, str], ...]:
     """(name, text) of what stands in for host headers: macros every CUDA source may use, and STANDARD."""
-    implicit, common = ((CUDA_ROOT / "host" / Path(name).name).read_text() for name in (IMPLICIT, _COMMON))
-    return ((IMPLICIT, implicit), (_COMMON, common), *((name, f"#include <{_COMMON}>\n") for name in STANDARD))
+    texts = ((name, (CUDA_ROOT / "host" / Path(name).name).read_text()) for name in (IMPLICIT, _COMMON, HEADER))
+    return (*texts, *((name, f"#include <{_COMMON}>\n") for name in STANDARD))
 
 
 def needs_toolkit(text: str, headers: tuple[tuple[str, str], ...]) -> bool:
     """Whether the text or one of its headers (name, text) includes what is neither among them nor standard."""
     known = {*STANDARD, *(name for name, _ in headers)}
-    return any(name not in known for body in (text, *(t for _, t in headers)) for name in _INCLUDE.findall(body))
+    return any(name not in known for name in includes(text, headers))
+
+
+def includes(text: str, headers: tuple[tuple[str, str], ...]) -> list[str]:
+    """The names that the text and its headers (name, text) include, in either spelling."""
+    return list(dict.fromkeys(name for body in (text, *(t for _, t in headers)) for name in _INCLUDE.findall(body)))
+
+
+def holds(libraries: Sequence[Library], header: str) -> bool:
+    """Whether a header is in one of the libraries."""
+    return any((folder / header).is_file() for library in libraries for folder in library.folders)
+
+
+def std_header(member: str) -> str:
+    """The header of the C++ library that a member of std is looked for in."""
+    return next((header for header, members in OF_STD.items() if member in members.split()), "type_traits")
+
+
+def of_libcudacxx(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """(name, text) of what gives a kernel std's members of these headers, as libcu++ has them."""
+    lines = [*(f"#include <cuda/std/{name}>" for name in names), "namespace std { using namespace cuda::std; }", ""]
+    implicit = dict(standard_headers())[IMPLICIT]
+    return ((IMPLICIT, implicit + "\n".join(lines)), *((name, "\n") for name in names if name not in STANDARD))
 
 
 @lru_cache(maxsize=1)
@@ -86,8 +119,15 @@ def is_of_cuda(header: str) -> bool:
     return header.startswith(("cu", "crt/", "nv/", "thrust/", "mma.h", "cooperative_groups"))
 
 
-def advice(log: str, version: str) -> str:
-    """What to try about a compiler's log, where that is known; else "". `version`: of NVRTC, as "13.0"."""
+_OF_WHEEL = (("cublas", "nvidia-cublas"), ("curand", "nvidia-curand"), ("cufft", "nvidia-cufft"),
+             ("cusolver", "nvidia-cusolver"), ("cusparse", "nvidia-cusparse"))  # fmt: skip
+
+
+def advice(log: str, version: str, libraries: Sequence[Library] = ()) -> str:
+    """What to try about a compiler's log, where that is known; else "". `version`: of NVRTC, as "13.0".
+
+    libraries: those that were searched.
+    """
     if "is not allowed in JIT mode" in log:
         return (
             "Run-time compilation takes device code alone, and a header holds host code. Of cub include the header of "
@@ -101,9 +141,17 @@ def advice(log: str, version: str) -> str:
                 "goes between #ifndef __CUDACC_RTC__ and #endif."
             )
         if is_of_cuda(name):
-            wheels = " ".join(f"'{wheel}=={version}.*'" for wheel, _ in TOOLKIT)
+            if wheel := next((wheel for start, wheel in _OF_WHEEL if name.startswith(start)), ""):
+                return f"{name} is one of the headers of {wheel}. If kernels use it: pip install {wheel}"
+            if len(libraries) == len(TOOLKIT):
+                names = ", ".join(wheel for wheel, _ in TOOLKIT)
+                return f"{name} is not in the wheels of CUDA's headers that are installed ({names})."
+            major = version.partition(".")[0]
+            wheels = " ".join(  # libcu++ has versions of its own
+                f"'{wheel}=={major if wheel == 'nvidia-cuda-cccl' else version}.*'" for wheel, _ in TOOLKIT
+            )
             return f"{name} is one of CUDA's headers. They are wheels: pip install {wheels}"
-        return f"Name the folder of {name} with include= (on the command line --include)."
+        return f"{name} was not found. Name its folder with include= (on the command line --include)."
     if "which instance of overloaded function" in log:
         return "Several kernels have this name: rename one, or give the name of one of them in the PTX (_Z...)."
     return ""

@@ -1,6 +1,10 @@
-// What a CUDA source may use without any include: nvcc reads <math.h> and <limits.h> before it, NVRTC does not.
-// Macros alone, so that a source may still declare types of these names itself.
+// What a CUDA source may use without any include: nvcc reads <math.h>, <limits.h> and <stdlib.h> before it, NVRTC does
+// not. Besides macros only glibc's short names of types, so that a source may still declare all others itself.
 #pragma once
+typedef unsigned char u_char;
+typedef unsigned short ushort;
+typedef unsigned int uint;
+typedef unsigned long ulong;
 #ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
 #endif
