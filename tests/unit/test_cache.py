@@ -20,9 +20,8 @@ from tilewright.errors import CacheError
 from tilewright.gpus import find_gpu
 from tilewright.jit import cache as cache_module
 from tilewright.jit import compile as compile_module
-from tilewright.jit import limits
+from tilewright.jit import compile_source, limits
 from tilewright.jit.cache import KernelCache
-from tilewright.jit.compile import compile_source
 from tilewright.jit.launch import use_executor
 from tilewright.lab.doctor import examine
 from tilewright.plan import store, tables

@@ -23,9 +23,9 @@ from tilewright.gemm.rungs.simt import find_rung
 from tilewright.gpus import ARCHS
 from tilewright.jit import cache as cache_module
 from tilewright.jit import compile as compile_module
-from tilewright.jit import nvrtc
+from tilewright.jit import compile_source, nvrtc
 from tilewright.jit import source as source_module
-from tilewright.jit.compile import BASE_OPTIONS, cache_key, compile_source, compile_unit
+from tilewright.jit.compile import BASE_OPTIONS, cache_key, compile_unit
 from tilewright.jit.launch import current_executor, use_executor
 from tilewright.jit.source import CUDA_ROOT, Source, gather, literal, render
 

@@ -62,7 +62,7 @@ def compile_source(
         try:
             return compiled(*attempt)
         except CompileError as error:
-            failures.append(error)
+            failures.append(error.with_traceback(None))  # which would hold this frame, and it the error
         attempt = device.next(failures[-1], attempt) if len(failures) < ROUNDS else None
     told = failures[-1] if program or wheels.missing_header(failures[0].log) else failures[0]
     raise _explained(told, name, entry, text, device) from told
