@@ -240,21 +240,11 @@ def test_a_new_thread_runs_warm_plans(torch, monkeypatch):
         right(result.cpu())
 
 
-def test_a_warm_call_takes_under_12_microseconds_of_host_time(torch, capsys):
-    from tilewright.lab.host import host_microseconds
-
+def test_a_call_that_has_run_is_remembered(torch):
+    """What it costs: tilewright bench host-calls."""
     a, b = torch.randn(128, 128, device="cuda"), torch.randn(128, 128, device="cuda")
-    out = torch.empty(128, 128, device="cuda")
     tw.matmul(a, b)
-    tw.matmul(a, b, out=out)
-    allocating = host_microseconds(lambda: tw.matmul(a, b), torch.cuda.synchronize, calls=200)
-    given = host_microseconds(lambda: tw.matmul(a, b, out=out), torch.cuda.synchronize, calls=200)
-    library = host_microseconds(lambda: torch.mm(a, b, out=out), torch.cuda.synchronize, calls=200)
-    with capsys.disabled():
-        print(f"\nhost microseconds a warm call: {allocating:.2f}, with out {given:.2f}; torch.mm(out=) {library:.2f}")
     assert len(calls)
-    assert allocating < 12
-    assert given < 12
 
 
 # --- streams and graphs ----------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import tilewright as tw
 from tilewright.attn import warm as attention_warm
 from tilewright.errors import InvalidOperand
 from tilewright.lab.attention_host import attention_calls
-from tilewright.lab.host import host_microseconds
 
 pytestmark = pytest.mark.gpu
 
@@ -251,14 +250,12 @@ def test_the_second_call_takes_the_warm_path_also_on_a_new_thread(torch):
         assert all(torch.equal(x, y) for x, y in zip(mine, want, strict=True))
 
 
-def test_a_warm_call_takes_under_15_microseconds_of_host_time(torch):
-    case = {"batch": 1, "heads": 8, "seq": 64, "d_head": 64}
-    verdict, calls = attention_calls(torch, case)
+def test_the_calls_that_are_timed_are_right(torch):
+    """What they cost: tilewright bench attention-host, host-calls."""
+    verdict, calls = attention_calls(torch, {"batch": 1, "heads": 8, "seq": 64, "d_head": 64})
     assert verdict.ok, verdict.reason
-    for text, call in calls.items():
+    for call in calls.values():
         call()
-        if text.startswith("tw.attention"):
-            assert host_microseconds(call, torch.cuda.synchronize, calls=200) < 15, text
 
 
 # --- torch's operator ------------------------------------------------------------------------------------------------

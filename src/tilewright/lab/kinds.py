@@ -136,6 +136,7 @@ KINDS: dict[str, Kind] = {
     "counters": Kind(_counters, 15),
     "stalls": Kind(_stalls, 10),
     "host": Kind(_cases("host.host_records"), 1),
+    "host-calls": Kind(_cases("host_calls.host_call_records"), 2),
     "cold": Kind(_cases("cold.cold_records"), 30),
     "attention": Kind(_attention, 5),
     "attention-stalls": Kind(_attention_stalls, 15),

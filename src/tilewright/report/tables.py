@@ -110,6 +110,15 @@ HOST_PAGE: tuple[Column, ...] = (
     ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
     ("host us a call", _result("host_us", ".1f")),
 )
+HOST_CALLS_PAGE: tuple[Column, ...] = (
+    ("call", lambda record: f"`{record['case']['call']}`"),
+    ("host us", _result("host_us", ".1f")),
+    ("the library's us", _result("reference_us", ".1f")),
+    ("times as fast", _result("ratio", ".2f")),
+    ("p10..p90", _spread),
+    ("goal: at most", lambda record: str(record["result"].get("goal") or record["result"]["reason"] or DASH)),
+    ("met", lambda record: {True: "yes", False: "no"}.get(record["result"].get("met"), DASH)),
+)
 ATTENTION_HOST_PAGE: tuple[Column, ...] = (
     ("call", lambda record: f"`{record['case']['call']}`"),
     ("batch x heads x length x d_head", lambda record: "{batch} x {heads} x {seq} x {d_head}".format(**record["case"])),
@@ -304,7 +313,7 @@ PAGES: dict[str, Page] = {
     "fp32-ladder": LADDER_PAGE,
     "fp32-f12": SIZES_PAGE,
     "host-time": HOST_PAGE,
-    "warm-calls": HOST_PAGE,
+    "host-calls": HOST_CALLS_PAGE,
     "cold-start": COLD_PAGE,
     "epilogue": EPILOGUE_PAGE,
     "epilogue-parts": EPILOGUE_PARTS_PAGE,
