@@ -59,3 +59,8 @@ class EmulatorFault(TilewrightError):
 
 class WrongResult(TilewrightError):
     """A result failed its check against the float64 reference; it must not be used or timed."""
+
+
+def install(extra: str) -> str:
+    """The command that installs an optional part of this package, by the name of its extra in pyproject.toml."""
+    return f"pip install 'tilewright[{extra}]' (in a clone: pip install '.[{extra}]')"

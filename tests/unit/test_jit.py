@@ -202,6 +202,24 @@ def test_the_version_is_that_of_the_wheel_that_cuda_bindings_loads(tmp_path, mon
     assert nvrtc.installed.__wrapped__() == version
 
 
+@pytest.mark.parametrize(
+    ("bindings", "loads"), [("12.9.4", ["libnvrtc-builtins.so.12.9", "libnvrtc.so.12"]), ("13.4.4", [])]
+)
+def test_cuda_bindings_12_get_nvrtc_12_although_13_is_installed_too(tmp_path, monkeypatch, bindings, loads):
+    for folder, built in (("cu13", "13.2"), ("cuda_nvrtc", "12.9")):
+        (tmp_path / "nvidia" / folder / "lib").mkdir(parents=True)
+        (tmp_path / "nvidia" / folder / "lib" / f"libnvrtc-builtins.so.{built}").touch()
+    (tmp_path / f"cuda_bindings-{bindings}.dist-info").mkdir()
+    loaded = []
+    monkeypatch.setattr(
+        nvrtc, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[str(tmp_path / name)])
+    )
+    monkeypatch.setattr(nvrtc.ctypes, "CDLL", lambda path: loaded.append(Path(path)))
+    nvrtc._load_own_generation()
+    assert [path.name for path in loaded] == loads
+    assert all(path.parent == tmp_path / "nvidia" / "cuda_nvrtc" / "lib" for path in loaded)
+
+
 def test_no_version_is_read_where_there_are_two_of_a_wheel_or_none(tmp_path, monkeypatch):
     (tmp_path / "cuda_bindings-13.0.0.dist-info").mkdir()
     places = [str(tmp_path / "one"), str(tmp_path / "other")]

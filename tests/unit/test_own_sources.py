@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+
 import pytest
 
 from tilewright.errors import CompileError
-from tilewright.jit import compile_source
+from tilewright.jit import compile_source, wheels
 from tilewright.jit.compile import kernel_cache
 from tilewright.jit.host_code import device_part
 from tilewright.jit.wheels import STANDARD, advice
@@ -120,6 +122,47 @@ def test_headers_that_hold_host_code_are_told_apart_from_those_that_are_not_ther
     )
     log += 'cub/dispatch.cuh(68): catastrophic error: cannot open source file "iterator"'
     assert "cub/block/block_reduce.cuh" in advice(log, "13.0")
+
+
+@pytest.mark.parametrize(
+    ("header", "version", "install"),
+    [
+        ("cuda_fp16.h", "13.5", "'nvidia-cuda-runtime==13.5.*' 'nvidia-cuda-crt==13.5.*' 'nvidia-cuda-cccl>=13.0,<14'"),
+        ("mma.h", "13.0", "'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-cuda-cccl>=13.0,<14'"),
+        ("cub/cub.cuh", "12.9",
+         "'nvidia-cuda-runtime-cu12==12.9.*' 'nvidia-cuda-nvcc-cu12==12.9.*' 'nvidia-cuda-cccl-cu12>=12.0,<13'"),
+        ("curand_kernel.h", "13.5", "nvidia-curand"),
+        ("cublas_v2.h", "12.8", "nvidia-cublas-cu12"),
+        ("cudnn.h", "13.0", "nvidia-cudnn-cu13"),
+        ("nvtx3/nvToolsExt.h", "13.0", "nvidia-nvtx"),
+    ],
+)  # fmt: skip
+def test_a_header_that_is_missing_is_named_with_the_wheels_that_hold_it(header, version, install):
+    told = advice(f'k.cu(1): catastrophic error: cannot open source file "{header}"', version)
+    assert told.endswith(f": pip install {install}")
+
+
+def test_cutlass_headers_are_not_said_to_be_cudas():
+    told = advice('k.cu(1): catastrophic error: cannot open source file "cute/tensor.hpp"', "13.0")
+    assert "The wheel nvidia-cutlass has them in cutlass_library/source/include" in told
+
+
+def test_each_header_that_is_installed_is_in_the_wheel_that_is_named_for_it():
+    for wheel, folders in wheels.TOOLKITS[13]:
+        for folder in folders:
+            for name in sorted(headers_of(wheel, folder)):
+                told = advice(f'cannot open source file "{name}"', "13.0")
+                assert wheel in told, f"{name} is in {wheel}; {told!r}"
+
+
+def headers_of(wheel: str, folder: str) -> set[str]:
+    """Those by which a source includes what the wheel has under `folder`; none where it is not installed."""
+    try:
+        files = metadata.distribution(wheel).files or ()
+    except metadata.PackageNotFoundError:
+        return set()
+    inner = [file.as_posix().removeprefix(folder + "/") for file in files if file.as_posix().startswith(folder + "/")]
+    return {name for name in inner if wheels.is_of_cuda(name) and not name.startswith("cccl/")}
 
 
 def test_other_errors_get_no_advice():

@@ -5,6 +5,7 @@ One compilation for a real architecture gives the cubin, the PTX it was made fro
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ def bindings() -> Any:
     try:
         from cuda.bindings import nvrtc
 
+        _load_own_generation()
         nvrtc.nvrtcVersion()
     except Exception as error:
         raise MissingDependency(
@@ -42,25 +44,41 @@ def version() -> str:
 
 
 WHEELS = {12: ("nvidia-cuda-nvrtc-cu12", "cuda_nvrtc"), 13: ("nvidia-cuda-nvrtc", "cu13")}
-"""NVRTC's wheel and its folder in the package `nvidia`, by CUDA's generation. cuda.bindings loads that of its own."""
+"""NVRTC's wheel and its folder in the package `nvidia`, by CUDA's generation."""
+
+
+def _of_bindings_generation() -> list[Path]:
+    """The part that NVRTC loads next to it, in each wheel of the generation that cuda.bindings are of.
+
+    They say which generation is wanted: NVRTC 13 is always installed, and the extra `cu12` brings cuda.bindings 12.
+    NVRTC's own file has the generation alone in its name; this one has the minor number too.
+    """
+    bindings = [file for folder in _folders_of("cuda") for file in folder.parent.glob("cuda_bindings-*.dist-info")]
+    found = re.match(r"cuda_bindings-(\d+)\.", bindings[0].name) if len(bindings) == 1 else None
+    if found is None or int(found[1]) not in WHEELS:
+        return []
+    pattern = f"{WHEELS[int(found[1])][1]}/lib/libnvrtc-builtins.so.{found[1]}.*"
+    return [file for folder in _folders_of("nvidia") for file in folder.glob(pattern)]
 
 
 @lru_cache(maxsize=1)
 def installed() -> str:
     """The version of the wheel whose NVRTC will be loaded, "major.minor", found without loading it.
 
-    "" where it cannot be told: another generation of cuda.bindings, no such wheel, or more than one. The library's own
-    name has the major number alone; the part that it loads next to it has both. What `version` says may be another,
-    where another copy is loaded: a key by this one finds what this one compiled, all the same.
+    "" unless there is exactly one. What `version` says may be another, where another copy is loaded: a key by this one
+    finds what this one compiled, all the same.
     """
-    bindings = [file for folder in _folders_of("cuda") for file in folder.parent.glob("cuda_bindings-*.dist-info")]
-    found = re.match(r"cuda_bindings-(\d+)\.", bindings[0].name) if len(bindings) == 1 else None
-    if found is None or int(found[1]) not in WHEELS:
-        return ""
-    pattern = f"{WHEELS[int(found[1])][1]}/lib/libnvrtc-builtins.so.{found[1]}.*"
-    beside = [file for folder in _folders_of("nvidia") for file in folder.glob(pattern)]
+    beside = _of_bindings_generation()
     named = re.fullmatch(r"libnvrtc-builtins\.so\.(\d+\.\d+)", beside[0].name) if len(beside) == 1 else None
     return named[1] if named else ""
+
+
+def _load_own_generation() -> None:
+    """Load NVRTC 12 where cuda.bindings 12 are, which by themselves take the newest NVRTC that is installed."""
+    for builtins in _of_bindings_generation():
+        if builtins.name.startswith("libnvrtc-builtins.so.12."):
+            ctypes.CDLL(str(builtins))
+            ctypes.CDLL(str(builtins.with_name("libnvrtc.so.12")))
 
 
 def _folders_of(package: str) -> list[Path]:

@@ -9,15 +9,39 @@ from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
+from . import nvrtc
 from .entry import HEADER
 from .source import CUDA_ROOT, Library
 
-TOOLKIT = (
-    ("nvidia-cuda-runtime", ("nvidia/cu13/include",)),
-    ("nvidia-cuda-crt", ("nvidia/cu13/include",)),
-    ("nvidia-cuda-cccl", ("nvidia/cu13/include/cccl",)),
-)
-"""(wheel, its include folders), in the order in which they are searched."""
+TOOLKITS = {
+    12: (
+        ("nvidia-cuda-runtime-cu12", ("nvidia/cuda_runtime/include",)),
+        ("nvidia-cuda-nvcc-cu12", ("nvidia/cuda_nvcc/include",)),
+        ("nvidia-cuda-cccl-cu12", ("nvidia/cuda_cccl/include",)),
+        ("nvidia-curand-cu12", ("nvidia/curand/include",)),
+        ("nvidia-cublas-cu12", ("nvidia/cublas/include",)),
+    ),
+    13: (
+        ("nvidia-cuda-runtime", ("nvidia/cu13/include",)),
+        ("nvidia-cuda-crt", ("nvidia/cu13/include",)),
+        ("nvidia-cuda-cccl", ("nvidia/cu13/include/cccl", "nvidia/cu13/include")),
+        ("nvidia-curand", ("nvidia/cu13/include",)),
+        ("nvidia-cublas", ("nvidia/cu13/include",)),
+    ),
+}
+"""(wheel, its include folders), in the order in which they are searched, by CUDA's generation. The first three are what
+device code includes: the headers of one need the others'."""
+
+_LIBRARIES = {
+    "cublas": "nvidia-cublas", "nvblas.h": "nvidia-cublas", "curand": "nvidia-curand", "cufft": "nvidia-cufft",
+    "cudalibxt.h": "nvidia-cufft", "cusparse": "nvidia-cusparse", "cusolver": "nvidia-cusolver",
+    "cudnn": "nvidia-cudnn", "cupti": "nvidia-cuda-cupti", "cufile.h": "nvidia-cufile",
+    "cuda_profiler_api.h": "nvidia-cuda-profiler-api", "cudaProfiler.h": "nvidia-cuda-profiler-api",
+    "nvml.h": "nvidia-nvml-dev", "nvtx3/": "nvidia-nvtx", "nvJitLink.h": "nvidia-nvjitlink",
+    "nvjpeg.h": "nvidia-nvjpeg", "npp": "nvidia-npp",
+}  # fmt: skip
+"""How the names of a library's headers begin, and its wheel; with "-cu12" that of CUDA 12."""
+_CUTLASS = ("cutlass/", "cute/")
 
 STANDARD = (
     "assert.h", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "cstdio", "cstdlib", "cstring",
@@ -75,11 +99,16 @@ def of_libcudacxx(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return ((IMPLICIT, implicit + "\n".join(lines)), *((name, "\n") for name in names if name not in STANDARD))
 
 
+def _generation() -> int:
+    """CUDA's, of the NVRTC in use."""
+    return int((nvrtc.installed() or nvrtc.version()).partition(".")[0])
+
+
 @lru_cache(maxsize=1)
 def toolkit() -> tuple[Library, ...]:
-    """The CUDA headers that are installed; perhaps none."""
+    """The CUDA headers that are installed for the NVRTC in use; perhaps none."""
     found = []
-    for name, inner in TOOLKIT:
+    for name, inner in TOOLKITS.get(_generation(), ()):
         try:
             found.append(library(name, inner))
         except (metadata.PackageNotFoundError, FileNotFoundError):
@@ -115,12 +144,28 @@ def missing_header(log: str) -> str | None:
 
 
 def is_of_cuda(header: str) -> bool:
-    """Whether it is one of the CUDA toolkit's."""
-    return header.startswith(("cu", "crt/", "nv/", "thrust/", "mma.h", "cooperative_groups"))
+    """Whether it is one of the CUDA toolkit's, or of a library's on top of it."""
+    of_device = ("cu", "crt/", "nv/", "thrust/", "mma.h", "cooperative_groups", "vector_types.h", "math_constants.h")
+    return header.startswith((*of_device, *_LIBRARIES))
 
 
-_OF_WHEEL = (("cublas", "nvidia-cublas"), ("curand", "nvidia-curand"), ("cufft", "nvidia-cufft"),
-             ("cusolver", "nvidia-cusolver"), ("cusparse", "nvidia-cusparse"))  # fmt: skip
+def _install(header: str, version: str, searched: Sequence[Library]) -> str:
+    """Which wheels hold one of CUDA's headers, for NVRTC's `version`."""
+    generation = int(version.partition(".")[0])
+    for beginning, wheel in _LIBRARIES.items():
+        if header.startswith(beginning):
+            if wheel == "nvidia-cudnn":
+                wheel += f"-cu{generation}"
+            elif generation == 12:
+                wheel += "-cu12"
+            return f"{header} is in the wheel {wheel}. If kernels use it: pip install {wheel}"
+    names = [name for name, _ in TOOLKITS.get(generation, TOOLKITS[13])[:3]]
+    if {library.identity.partition(" ")[0] for library in searched}.issuperset(names):
+        return f"{header} is not in the wheels of CUDA's headers that are installed ({', '.join(names)})."
+    # the runtime's headers are released with every NVRTC, those of CCCL have versions of their own
+    newest = f"{generation}.0,<{generation + 1}"
+    wanted = [f"'{name}>={newest}'" if "cccl" in name else f"'{name}=={version}.*'" for name in names]
+    return f"{header} is one of CUDA's headers. They are wheels: pip install {' '.join(wanted)}"
 
 
 def advice(log: str, version: str, libraries: Sequence[Library] = ()) -> str:
@@ -140,17 +185,13 @@ def advice(log: str, version: str, libraries: Sequence[Library] = ()) -> str:
                 f"<{name}> is of the host's C++ library, which run-time compilation does not have. Code that needs it "
                 "goes between #ifndef __CUDACC_RTC__ and #endif."
             )
-        if is_of_cuda(name):
-            if wheel := next((wheel for start, wheel in _OF_WHEEL if name.startswith(start)), ""):
-                return f"{name} is one of the headers of {wheel}. If kernels use it: pip install {wheel}"
-            if len(libraries) == len(TOOLKIT):
-                names = ", ".join(wheel for wheel, _ in TOOLKIT)
-                return f"{name} is not in the wheels of CUDA's headers that are installed ({names})."
-            major = version.partition(".")[0]
-            wheels = " ".join(  # libcu++ has versions of its own
-                f"'{wheel}=={major if wheel == 'nvidia-cuda-cccl' else version}.*'" for wheel, _ in TOOLKIT
+        if name.startswith(_CUTLASS):
+            return (
+                f"{name} is one of CUTLASS's headers. Name its folder with include= (on the command line --include). "
+                "The wheel nvidia-cutlass has them in cutlass_library/source/include."
             )
-            return f"{name} is one of CUDA's headers. They are wheels: pip install {wheels}"
+        if is_of_cuda(name):
+            return _install(name, version, libraries)
         return f"{name} was not found. Name its folder with include= (on the command line --include)."
     if "which instance of overloaded function" in log:
         return "Several kernels have this name: rename one, or give the name of one of them in the PTX (_Z...)."

@@ -19,7 +19,7 @@ from ..arrays.device_array import DeviceArray
 from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionAddresses, AttentionConfig
 from ..attn.rungs import find_attention_rung
-from ..errors import MissingDependency, TilewrightError
+from ..errors import MissingDependency, TilewrightError, install
 from ..gpus import Gpu
 from ..jit import CompiledKernel
 from ..jit.device import Device, Prepared, bound_to, device, executor_for
@@ -110,7 +110,7 @@ def find_sdpa(ordinal: int) -> tuple[dict[str, Attend], str]:
 
         torch.zeros(1, device=f"cuda:{ordinal}")
     except Exception as error:  # not installed, a build without CUDA, a driver it cannot use
-        return {}, f"torch cannot be used ({type(error).__name__}: {error}); pip install 'tilewright[bench]'"
+        return {}, f"torch cannot be used ({type(error).__name__}: {error}); {install('bench')}"
 
     def reference(backend: Any) -> Attend:
         def prepare(problem: AttentionProblem, buffers: AttentionBuffers) -> Callable[[int], Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from ..arrays.dtypes import DTYPE_NAMES
 from ..attn.attention import attention, attention_varlen
 from ..attn.problem import AttentionProblem
-from ..errors import MissingDependency
+from ..errors import MissingDependency, install
 from .attention_check import attention_reference, check_attention
 from .check import CheckResult
 from .climb_gpu import driver_version
@@ -55,7 +55,7 @@ def attention_host_records(suite: str, cases: list[dict[str, Any]], say: Progres
     try:
         import torch
     except ImportError as error:
-        raise MissingDependency("the host suite needs torch: pip install 'tilewright[bench]'") from error
+        raise MissingDependency(f"the host suite needs torch: {install('bench')}") from error
     name = torch.cuda.get_device_name(0)
     origin = provenance(
         machine_kind="gpu", gpu=name, driver=driver_version(), reference_version=f"torch {torch.__version__}"

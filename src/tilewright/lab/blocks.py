@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import MissingDependency
+from ..errors import MissingDependency, install
 from .bench import time_pairs
 from .climb_gpu import driver_version
 from .ladder import Progress, silent
@@ -83,7 +83,7 @@ def block_records(
     try:
         import torch
     except ImportError as error:
-        raise MissingDependency("the suite of blocks needs torch: pip install 'tilewright[bench]'") from error
+        raise MissingDependency(f"the suite of blocks needs torch: {install('bench')}") from error
     from ..jit.device import device
 
     l2 = device(0).gpu.l2

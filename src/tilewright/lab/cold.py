@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..errors import MissingDependency, TilewrightError
+from ..errors import MissingDependency, TilewrightError, install
 from .climb_gpu import driver_version
 from .ladder import Progress
 from .record import provenance
@@ -29,7 +29,7 @@ def cold_records(suite: str, cases: list[dict[str, Any]], say: Progress) -> list
     try:
         import torch
     except ImportError as error:
-        raise MissingDependency("the cold suite needs torch: pip install 'tilewright[bench]'") from error
+        raise MissingDependency(f"the cold suite needs torch: {install('bench')}") from error
     origin = provenance(
         machine_kind="gpu", gpu=torch.cuda.get_device_name(0), driver=driver_version(),
         reference_version=f"torch {torch.__version__}",

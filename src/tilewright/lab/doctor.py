@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from ..errors import CacheError, TilewrightError
+from ..errors import CacheError, TilewrightError, install
 from ..jit import nvrtc
 from ..jit.compile import kernel_cache
 from ..jit.source import CUDA_ROOT
@@ -75,7 +75,7 @@ def _headers() -> list[Finding]:
         p for p in sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/*/include")) if (p / "cuda.h").is_file()
     ]
     detail = ", ".join(map(str, folders)) or "none; the rungs include none"
-    advice = "" if folders else "only for your own kernels that include them: pip install nvidia-cuda-runtime"
+    advice = "" if folders else f"only for your own kernels that include them: {install('headers')}"
     return [own, Finding("toolkit headers", bool(folders), detail, advice)]
 
 
@@ -83,7 +83,7 @@ def _disassembler() -> Finding:
     try:
         return Finding("disassembler", True, str(find_disassembler()))
     except TilewrightError as error:
-        return Finding("disassembler", False, str(error).split(". ")[0], "pip install 'tilewright[disassembler]'")
+        return Finding("disassembler", False, str(error).split(". ")[0], install("disassembler"))
 
 
 def _cache() -> Finding:
@@ -108,7 +108,7 @@ def _packages() -> list[Finding]:
     findings = []
     installed = metadata.packages_distributions()  # reads every package there is
     for name, use in (
-        ("torch", "tensors, and cuBLAS to compare with: pip install 'tilewright[bench]'"),
+        ("torch", f"tensors, and cuBLAS to compare with: {install('bench')}"),
         ("cupy", "arrays, and cuBLAS to compare with: pip install cupy-cuda13x"),
         ("jax", "arrays: pip install 'jax[cuda13]'"),
     ):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ..errors import MissingDependency
+from ..errors import MissingDependency, install
 from ..gemm.explain import explain
 from .bench import time_pairs
 from .check import UNIT_ROUNDOFF
@@ -67,7 +67,7 @@ def epilogue_records(
     try:
         import torch
     except ImportError as error:
-        raise MissingDependency("the epilogue suite needs torch: pip install 'tilewright[bench]'") from error
+        raise MissingDependency(f"the epilogue suite needs torch: {install('bench')}") from error
     name = torch.cuda.get_device_name(0)
     origin = provenance(
         machine_kind="gpu", gpu=name, driver=driver_version(), reference_version=f"torch {torch.__version__}"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device_array import DeviceArray
-from ..errors import WrongResult
+from ..errors import WrongResult, install
 from ..gemm.problem import ITEM_BYTES, GemmProblem
 from ..jit import CompiledKernel
 from ..jit.device import Device, GpuExecutor, Prepared, bound_to, executor_for
@@ -100,7 +100,7 @@ def verify_reference(
         raise WrongResult(
             f"{name} gives a wrong product at {problem.m} x {problem.n} x {problem.k} {problem.layout} in "
             f"{problem.dtype} ({verdict.reason or 'elements left unwritten'}), so nothing can be timed against it. "
-            "Uninstall that library, or install another: pip install 'tilewright[bench]'"
+            f"Uninstall that library, or install another: {install('bench')}"
         )
 
 

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from ..arrays.dtypes import DTYPE_NAMES
-from ..errors import MissingDependency
+from ..errors import MissingDependency, install
 from .check import check
 from .climb_gpu import driver_version
 from .ladder import Progress
@@ -39,7 +39,7 @@ def host_records(suite: str, cases: list[dict[str, Any]], say: Progress) -> list
     try:
         import torch
     except ImportError as error:
-        raise MissingDependency("the host suite needs torch: pip install 'tilewright[bench]'") from error
+        raise MissingDependency(f"the host suite needs torch: {install('bench')}") from error
     from ..gemm.matmul import matmul
 
     torch.backends.cuda.matmul.allow_tf32 = False

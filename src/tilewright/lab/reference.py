@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device_array import DeviceArray
-from ..errors import TilewrightError
+from ..errors import TilewrightError, install
 from ..jit.device import bound_to
 
 Launch = Callable[[int], None]
@@ -51,7 +51,7 @@ def find_reference(ordinal: int) -> tuple[Reference | None, str]:
             return build(module, ordinal), ""
         except Exception as error:  # a build without CUDA, a driver it cannot use
             reasons.append(f"{name.split('.')[0]} cannot use the GPU ({type(error).__name__}: {error})")
-    return None, f"no cuBLAS to compare with: {'; '.join(reasons)}. Install one with: pip install 'tilewright[bench]'"
+    return None, f"no cuBLAS to compare with: {'; '.join(reasons)}. Install one with: {install('bench')}"
 
 
 def needed_reference(ordinal: int) -> Reference:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...arrays.device_array import DeviceArray
-from ...errors import ConfigRejected, MissingDependency
+from ...errors import ConfigRejected, MissingDependency, install
 from ...gemm.problem import GemmProblem
 from ...jit.device import GpuExecutor, bound_to
 from ...jit.timing import Launch
@@ -19,7 +19,7 @@ from .candidate import Candidate, Entry, Peer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-GET = "pip install 'tilewright[cublaslt]'"
+GET = install("cublaslt")
 ALGORITHMS = 32
 """How many the heuristics are asked for; often they know fewer."""
 WORKSPACE = 32 << 20

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from importlib import metadata
 
-from ...errors import ConfigRejected, MissingDependency
+from ...errors import ConfigRejected, MissingDependency, install
 from ...gemm.problem import ITEM_BYTES, GemmProblem, Matrix
 from ...gemm.rung import CPP_TYPES, GemmConfig, Rung, ceil_div
 from ...jit.source import Constant, Library
@@ -16,7 +16,7 @@ from ..ladder import Step
 from .build import compile_ahead
 from .candidate import Entry, Peer, rung_candidate
 
-GET = "pip install 'tilewright[cutlass]'"
+GET = install("cutlass")
 
 
 def _tensor(tile_m: int, tile_n: int, tile_k: int, warp_m: int, warp_n: int, stages: int) -> GemmConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...errors import ConfigRejected, MissingDependency
+from ...errors import ConfigRejected, MissingDependency, install
 from ..ground import Ground
 from ..ladder import values_of
 from .candidate import Candidate, Entry, Peer
@@ -11,7 +11,7 @@ from .candidate import Candidate, Entry, Peer
 def _enter(ground: Ground) -> Entry:
     library, problem = ground.library, ground.problem
     if library is None:
-        raise MissingDependency("no library here brings cuBLAS. Install one with: pip install 'tilewright[bench]'")
+        raise MissingDependency(f"no library here brings cuBLAS. Install one with: {install('bench')}")
     if (prepared := library.for_values(values_of(problem))) is None:
         raise ConfigRejected(f"{library.name} multiplies {', '.join(library.dtypes)} here, not {values_of(problem)}.")
     own = Candidate("its own choice", lambda s: prepared(s.a, s.b, s.out, problem.layout))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from ...errors import ConfigRejected, MissingDependency
+from ...errors import ConfigRejected, MissingDependency, install
 from ...gemm.problem import ITEM_BYTES
 from ...jit.timing import Launch
 from ..ground import Buffers, Ground
 from ..reference import torch_stream
 from .candidate import Candidate, Entry, Peer
 
-GET = "pip install 'tilewright[triton]'"
+GET = install("triton")
 TILES = (
     # tile_m, tile_n, tile_k, warps, stages
     (128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 128, 64, 4, 4),
