@@ -102,10 +102,9 @@ def _mapped(
     """Whether all elements that a box has of its tensor are where the kernel may be; a complaint if not."""
     if not len(addresses):
         return True
-    low = int(addresses.min())
-    return check_global(machine, instruction, lane, low // UNIT * UNIT, UNIT, write) is not None and (
-        check_global(machine, instruction, lane, int(addresses.max()) // UNIT * UNIT, size, write) is not None
-    )
+    low, high = int(addresses.min()), int(addresses.max()) + size
+    first = low // UNIT * UNIT  # maps begin and step by whole units
+    return check_global(machine, instruction, lane, first, high - first, write) is not None
 
 
 @executes(
