@@ -113,11 +113,11 @@ CASES = {
 }  # fmt: skip
 
 
-def arrays_of(case: dict) -> tuple[np.ndarray, TensorMap, tuple[int, ...]]:
+def arrays_of(given: dict) -> tuple[np.ndarray, TensorMap, tuple[int, ...]]:
     """(the tensor, its map, the coordinates innermost first)."""
-    case = dict(case)
+    case = dict(given)
     shape, at, dtype = case.pop("shape"), case.pop("at"), case.pop("dtype")
     case.pop("skew", None)
     size = {"u8": 1, "f16": 2, "bf16": 2, "f32": 4, "s32": 4, "f64": 8}[dtype]
     array = np.random.default_rng(5).integers(1, 200, shape).astype(f"u{size}")
-    return array, TensorMap.of(array, case.pop("box"), dtype, **case), tuple(reversed(at))
+    return array, TensorMap.of(array, case.pop("box"), dtype=dtype, **case), tuple(reversed(at))
