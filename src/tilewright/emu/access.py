@@ -51,7 +51,8 @@ def _in_warps(machine: Machine, lanes: np.ndarray | None, addresses: np.ndarray)
 class SharedPattern:
     """One set of addresses of one instruction in shared memory.
 
-    `kind`: "read", "write", "atomic"; "copy" (cp.async); "tensor" (wgmma reads); "bulk_write", "bulk_read".
+    `kind`: "read", "write", "atomic"; "copy" (cp.async); "tensor" (wgmma reads); of bulk copies "bulk_write",
+    "bulk_merge" (a reduction) and "bulk_read".
     """
 
     __slots__ = (

@@ -87,7 +87,8 @@ class BulkCopies:
         """A copy of `data` [units, bytes of one] into a block starts; it will credit so many bytes to the mbarrier."""
         machine, unit = self.machine, data.shape[1]
         machine.mbarriers.events += 1
-        pattern = self.pattern("bulk_write", instruction, lane, cta, units, unit)
+        kind = "bulk_write" if merge is None else "bulk_merge"
+        pattern = self.pattern(kind, instruction, lane, cta, units, unit)
         machine.shadow.record(pattern)
         machine.shadow.aimed(pattern, barrier, lane)
         mark = (cta, instruction, lane)

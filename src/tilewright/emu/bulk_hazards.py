@@ -13,6 +13,7 @@ import numpy as np
 
 from .access import SharedPattern
 from .ptx import Instruction
+from .shadow import WORDS
 
 if TYPE_CHECKING:
     from .clocks import ClockShadow
@@ -37,6 +38,8 @@ class BulkClocks:
         """Bulk stores in flight that read the granule."""
         self.by = np.zeros(granules, np.int32)
         """The last bulk copy there."""
+        self.merging = np.zeros(granules, bool)
+        """Whether what comes is a reduction: others may come to the same bytes meanwhile."""
         self.objects = np.zeros(granules, bool)
         """Bytes of mbarriers."""
         self.used = False
@@ -44,7 +47,7 @@ class BulkClocks:
     def reset(self) -> None:
         """A new batch of blocks starts."""
         if self.used:
-            for table in (self.column, self.phase, self.reading):
+            for table in (self.column, self.phase, self.reading, self.merging):
                 table[:] = 0
         self.objects[:] = False
         self.used = False
@@ -64,13 +67,15 @@ class BulkClocks:
             busy = self.reading[granules] > 0
             if busy.any():
                 self._being_read(pattern, lanes, addresses, busy)
-            if pattern.kind != "bulk_write":
+            if not pattern.kind.startswith("bulk_"):
                 self.phase[granules] = 0
 
     def unknown(self, pattern: SharedPattern, lanes: np.ndarray) -> bool:
         """Report lanes at bytes of a copy whose phase they have not seen complete; whether there were any."""
         shadow, granules = self.shadow, pattern.granules
         needed = self.phase[granules]
+        if pattern.kind == "bulk_merge":
+            needed = np.where(self.merging[granules], 0, needed)
         if not needed.any():
             return False
         columns = self.column[granules]
@@ -89,8 +94,7 @@ class BulkClocks:
         some = late.any(axis=1)
         shared = machine.shared
         at = granule * shared.granule % shared.stride
-        verb = {"tensor": "wgmma's read", "bulk_write": "second bulk copy", "bulk_read": "bulk store's read",
-                "copy": "asynchronous copy"}.get(pattern.kind, pattern.kind)  # fmt: skip
+        verb = WORDS.get(pattern.kind, pattern.kind)
         flying = self.phase[granule] == FLYING
         details = {"the_copy": machine.reporter.sources.where(copy)}
         place = self._barrier_at(int(cluster[row]), int(columns[row, k]))
@@ -118,7 +122,7 @@ class BulkClocks:
         store = machine.program.instructions[int(self.by[granule])]
         some = busy.any(axis=1)
         at = granule * machine.shared.granule % machine.shared.stride
-        verb = {"bulk_write": "bulk copy", "copy": "asynchronous copy"}.get(pattern.kind, pattern.kind)
+        verb = WORDS.get(pattern.kind, pattern.kind)
         machine.report(
             "bulk_not_waited",
             f"{verb} to shared address {at:#x}, which a bulk store still reads: its thread has not waited for it",
@@ -148,6 +152,7 @@ class BulkClocks:
             return
         shadow = self.shadow
         self.phase[granules] = FLYING
+        self.merging[granules] = pattern.kind == "bulk_merge"
         self.column[granules] = 0
         shadow.written[granules] = shadow.read[granules] = shadow.updated[granules] = 0
         if shadow.products:

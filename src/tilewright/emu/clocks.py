@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .machine import Machine
     from .mbarriers import Mbarrier
 
-WRITING = ("write", "copy", "bulk_write")
+WRITING = ("write", "copy", "bulk_write", "bulk_merge")
 READING = ("read", "tensor", "bulk_read")
 COLUMNS = 32
 """mbarriers of a cluster for which there is room at first."""
@@ -138,7 +138,7 @@ class ClockShadow(Shadow):
             against.append((self.updated, "atomic"))
         for table, name in against:
             self._compare(pattern, table[granules], known, lanes, warps, addresses, name)
-        if kind in ("bulk_write", "bulk_read"):
+        if kind.startswith("bulk_"):
             self.bulk.issued(pattern)
             return
         own = known[np.arange(len(warps)), warps]

@@ -374,6 +374,9 @@ class Machine:
         if isinstance(operand, Immediate):
             constant = np.array([operand.bits != 0])
             return lambda: constant
+        known = self.specials.get(operand.name) if isinstance(operand, Special) else None
+        if known is not None and known.dtype == np.bool_:
+            return lambda: known
         register = operand.register if isinstance(operand, Negated) else operand
         if not isinstance(register, Register) or register.kind != "pred":
             raise self.refusal(instruction, f"needs a predicate, not {operand!r}")

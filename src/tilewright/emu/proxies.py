@@ -73,7 +73,7 @@ class ProxyFences(Shadow):
         """An access happened."""
         if pattern.kind in ("tensor", "bulk_read"):
             self._check(pattern)
-        elif pattern.kind == "bulk_write":
+        elif pattern.kind in ("bulk_write", "bulk_merge"):
             self.writer[pattern.granules] = -1
         elif pattern.kind in ("write", "atomic"):
             self._note(pattern, None)

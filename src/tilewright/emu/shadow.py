@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from .mbarriers import Mbarrier
     from .product_hazards import ProductJudge
 
+WORDS = {
+    "copy": "asynchronous copy", "tensor": "wgmma's read", "bulk_write": "bulk copy", "bulk_merge": "bulk reduction",
+    "bulk_read": "bulk store's read",
+}  # fmt: skip
+"""What an access is called where its kind is not its name."""
 REMEMBERED_EPOCHS = 4096
 LONGEST_EPOCH = 4096
 """Accesses noted before repeated ones are dropped. An epoch with more different ones is judged in pieces of as many:
@@ -163,11 +168,9 @@ class Shadow:
     ) -> None:
         """Two warps at one byte."""
         machine = self.machine
-        what = {
-            "copy": "an asynchronous copy", "write": "a write", "atomic": "an atomic", "read": "a read",
-            "tensor": "a wgmma's read", "bulk_write": "a bulk copy", "bulk_read": "a bulk store's read",
-        }[other_kind]  # fmt: skip
-        verb = {"bulk_write": "bulk copy", "bulk_read": "bulk store's read"}.get(verb, verb)
+        what = WORDS.get(other_kind, other_kind)
+        what = f"{'an' if what[0] == 'a' else 'a'} {what}"
+        verb = WORDS.get(verb, verb)
         whose = str(other_warp)
         if machine.cluster_size > 1:
             rank, other_warp = divmod(other_warp, machine.warps_per_cta)
