@@ -19,7 +19,6 @@ from . import tensor_maps
 from .arguments import parse_argument, scalar_bytes
 from .clusters import check_cluster
 from .hazards import Hazard, Reporter, Sources
-from .isa.float32 import underflow
 from .link import function_address
 from .machine import Machine
 from .memory import GlobalMemory
@@ -72,11 +71,6 @@ STATIC_SHARED = 48 * 1024
 """Bytes of shared memory that a kernel may declare with a size: the assembler refuses more on every architecture."""
 LOCAL_BYTES = 512 * 1024
 """Local memory of a thread, on every architecture."""
-
-
-def floating_point() -> np.errstate:
-    """The floating-point settings under which instructions run: silent, but inexact subnormals are noticed."""
-    return np.errstate(all="ignore", under="call", call=underflow)
 
 
 def _check_launch(
@@ -198,7 +192,7 @@ def run(
             cluster=cluster,
             grid_workspace=workspace,
         )
-        with floating_point():
+        with machine.underflow.watch():
             for first in range(0, count, ctas):
                 machine.run(first)
                 if progress is not None:

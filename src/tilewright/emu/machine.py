@@ -32,6 +32,7 @@ from .schedule import Scheduler
 from .shadow import Shadow
 from .specials import places, special_registers
 from .trace import Trace
+from .underflow import Underflow
 
 if TYPE_CHECKING:
     from ..gpus import Gpu
@@ -111,6 +112,7 @@ class Machine:
         self.shared = SharedMemory(self, total, 1 if program.sub_word_shared else 4)
         self.local = LocalMemory(self, program.local_bytes)
         self.port = GlobalPort(self)
+        self.underflow = Underflow()
         self.carry = np.zeros(self.lanes, bool)
         """The flag of add.cc and its like."""
         self.copies = AsyncCopies(self)

@@ -22,19 +22,6 @@ _HALF_WAY = np.iinfo(np.int64).min
 _TINY = np.float32(2.0**-126)
 
 
-class Underflow:
-    """Told by NumPy when a cast to fp32 gave a subnormal that is not exact. See api.floating_point."""
-
-    def __init__(self) -> None:
-        self.seen = False
-
-    def __call__(self, error: str, flag: int) -> None:
-        self.seen = True
-
-
-underflow = Underflow()
-
-
 def canonical(out: np.ndarray) -> None:
     """Make every NaN of a float32 array the GPU's own."""
     if np.isnan(np.add.reduce(out) if len(out) else 0.0):
@@ -108,7 +95,7 @@ def _fused(machine: Machine, rows: int = 1) -> Compute:
     """compute(out, a, b, c) of `rows` lanes' worth of elements; `out` may be one of the sources."""
     product, addend = machine.scratch("f64", "product", rows), machine.scratch("f64", "addend", rows)
     total, shifted = machine.scratch("f64", "sum", rows), machine.scratch("s64", "shifted", rows)
-    bits = total.view(np.int64)
+    bits, underflow = total.view(np.int64), machine.underflow
 
     def compute(out: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
         np.multiply(a, b, out=product, dtype=np.float64)
