@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from wrong_launches import launch_wrongly
 
 import tilewright as tw
 from tilewright.errors import DeviceError, WrongResult
 from tilewright.gemm import call as call_module
-from tilewright.gemm import stages
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs.simt import find_rung
 from tilewright.gemm.warm import calls
@@ -248,13 +248,7 @@ def test_verify_catches_a_kernel_that_is_wrong_on_the_gpu(torch, dtype, monkeypa
     kind = getattr(torch, dtype)
     a, b = torch.randn(512, 512, device="cuda").to(kind), torch.randn(512, 512, device="cuda").to(kind)
     tw.matmul(a, b, verify=True)
-    pack = stages.pack_args
-
-    def shorter(problem, *rest):
-        return pack(replace(problem, k=problem.k - 256) if problem.k == 512 else problem, *rest)
-
-    monkeypatch.setattr(stages, "pack_args", shorter)
-    monkeypatch.setattr(call_module, "program_of", stages.program_of.__wrapped__)
+    launch_wrongly(monkeypatch, lambda problem, rung: replace(problem, k=problem.k - 256))
     with pytest.raises(WrongResult, match="Do not use it"):
         tw.matmul(a, b, verify=True)
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from products import place, torch_type
+from wrong_launches import launch_wrongly, scaled_by
 
 import tilewright as tw
 from tilewright import epilogue as ep
 from tilewright.errors import DeviceError, WrongResult
-from tilewright.gemm.rung import Rung
 from tilewright.gemm.rungs.simt import GEMM_RUNGS
 
 pytestmark = pytest.mark.gpu
@@ -75,16 +75,15 @@ def test_mistakes_are_caught(torch, dtype, monkeypatch):
     a, b = torch.randn(512, 512, device="cuda").to(kind), torch.randn(512, 512, device="cuda").to(kind)
     r = torch.randn(512, 512, device="cuda")
     tw.matmul(a, b, residual=r, verify=True)
-    plan = Rung.plan
 
-    def scaled(self, problem, config, addresses, alpha=1.0, beta=0.0):
-        return plan(self, problem, config, addresses, alpha * (1.02 if problem.epilogue is not None else 1.0), beta)
+    def scaled(template, problem, rung):
+        return scaled_by(template, 1.02) if problem.epilogue is not None else template
 
-    def short(self, problem, config, *rest):
-        return plan(self, replace(problem, k=problem.k - 256), config, *rest)
+    def short(problem, rung):
+        return replace(problem, k=problem.k - 256)
 
-    for wrong, words in ((scaled, "what is fused"), (short, "These are its sums")):
-        monkeypatch.setattr(Rung, "plan", wrong)
+    for wrong, words in (({"params": scaled}, "what is fused"), ({"change": short}, "These are its sums")):
+        launch_wrongly(monkeypatch, **wrong)
         with pytest.raises(WrongResult, match=words):
             tw.matmul(a, b, residual=r, verify=True)
         monkeypatch.undo()
