@@ -341,3 +341,76 @@ def test_a_batch_beyond_a_grids_limit_is_right(torch):
     a, b = torch.randn(70_000, 2, 3, device="cuda"), torch.randn(70_000, 3, 2, device="cuda")
     for _ in range(2):
         right(tw.matmul(a, b).cpu(), a.cpu().numpy(), b.cpu().numpy())
+
+
+# --- calls that are remembered by views ------------------------------------------------------------------------------
+
+
+class Exported:
+    """A tensor that is offered through DLPack alone."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __dlpack__(self, **options):
+        return self.tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.tensor.__dlpack_device__()
+
+
+class Interfaced:
+    """A tensor that is offered through __cuda_array_interface__ alone."""
+
+    def __init__(self, tensor):
+        self.__cuda_array_interface__, self.tensor = tensor.__cuda_array_interface__, tensor
+
+
+def arrays_of(kind, request, *values):
+    if kind == "numpy":
+        return values
+    if kind == "cupy":
+        return tuple(map(request.getfixturevalue("cupy").asarray, values))
+    if kind == "jax":
+        return tuple(map(request.getfixturevalue("jax").numpy.asarray, values))
+    torch = request.getfixturevalue("torch")
+    made = (torch.from_numpy(value).cuda() for value in values)
+    return tuple(map(Exported if kind == "dlpack" else Interfaced, made))
+
+
+def as_numpy(result):
+    if hasattr(result, "numpy"):
+        return np.asarray(result.numpy())
+    return result.get() if hasattr(result, "get") else np.asarray(result)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "cupy", "jax", "dlpack", "cuda_array_interface"])
+def test_calls_of_one_kind_after_another_see_new_values_scalars_and_epilogues(kind, request, monkeypatch):
+    from tilewright.gemm import matmul as module
+
+    rng = np.random.default_rng(3)
+    read, reads = module.read_call, []
+    monkeypatch.setattr(module, "read_call", lambda *given: reads.append(1) or read(*given))
+    for number in range(4):
+        x, y, z = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 33), (33, 41), (70, 41)))
+        a, b, c = arrays_of(kind, request, x, y, z)
+        alpha = 0.5 + number
+        np.testing.assert_allclose(as_numpy(tw.matmul(a, b)), x @ y, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(
+            as_numpy(tw.matmul(a, b, c=c, alpha=alpha)), alpha * (x @ y) + z, rtol=1e-4, atol=1e-4
+        )
+        fused = tw.matmul(a, b, epilogue=lambda acc, r, alpha=alpha: acc * alpha + r, r=c)
+        np.testing.assert_allclose(as_numpy(fused), alpha * (x @ y) + z, rtol=1e-4, atol=1e-4)
+    assert len(reads) == 3, "each form is read in full once"
+    flipped = arrays_of(kind, request, x[::-1].copy(), y[:, ::-1].copy())
+    np.testing.assert_allclose(as_numpy(tw.matmul(*flipped)), x[::-1] @ y[:, ::-1], rtol=1e-4, atol=1e-4)
+
+
+def test_numpy_results_go_to_the_array_given_also_with_gaps(request):
+    rng = np.random.default_rng(4)
+    for _ in range(3):
+        x, y = rng.standard_normal((20, 30)).astype(np.float32), rng.standard_normal((30, 24)).astype(np.float32)
+        held = np.full((20, 50), 7, np.float32)
+        assert tw.matmul(x, y, out=held[:, :24]) is not None
+        np.testing.assert_allclose(held[:, :24], x @ y, rtol=1e-4, atol=1e-4)
+        assert (held[:, 24:] == 7).all()

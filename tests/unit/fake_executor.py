@@ -46,6 +46,18 @@ class FakeExecutor:
     def release(self, address: int) -> None:
         del self.buffers[address]
 
+    def place(self, data: np.ndarray | None, nbytes: int, pad: int, name: str = "") -> int:
+        held = np.full(pad + nbytes, 0xFF, np.uint8)
+        if data is not None:
+            held[pad:] = data
+        return self.upload(held, name)
+
+    def give_back(self, address: int) -> None:
+        self.release(address)
+
+    def read(self, address: int, into: np.ndarray) -> None:
+        into.view(np.uint8).reshape(-1)[...] = self.download(address, into.nbytes)
+
     def _view(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
         base = max(b for b in self.buffers if b <= address)
         return np.ndarray(shape, np.float32, self.buffers[base], address - base, tuple(4 * s for s in strides))

@@ -24,8 +24,8 @@ class DeviceArray:
     def __init__(self, executor: GpuExecutor, shape: tuple[int, ...], dtype: str) -> None:
         self.shape, self.dtype, self.device = shape, dtype, executor.ordinal
         self.nbytes = prod(shape) * ITEM_BYTES[dtype]
-        self.address: int = executor.allocate(self.nbytes)
-        weakref.finalize(self, executor.release, self.address).atexit = False
+        self.address: int = executor.borrow(self.nbytes)
+        weakref.finalize(self, executor.give_back_idle, self.address).atexit = False
 
     def __repr__(self) -> str:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype!r}, device={self.device})"

@@ -62,6 +62,20 @@ class Emulator:
         with self._memory_in_use:
             self.memory.release(address)
 
+    def place(self, data: np.ndarray | None, nbytes: int, pad: int, name: str = "") -> int:
+        """Memory for a call, a NaN in every type where `data` does not reach."""
+        held = np.full(pad + nbytes, 0xFF, np.uint8)
+        if data is not None:
+            held[pad:] = data
+        return self.upload(held, name)
+
+    def give_back(self, address: int) -> None:
+        self.release(address)
+
+    def read(self, address: int, into: np.ndarray) -> None:
+        """Copy the bytes at `address` into a contiguous array."""
+        into.view(np.uint8).reshape(-1)[...] = self.download(address, into.nbytes)
+
     def launch(self, kernel: CompiledKernel, launch: Launch) -> None:
         """Run a kernel to its end; its result is then `last`."""
         sources = dict(kernel.source.headers)

@@ -10,7 +10,7 @@ from ..run.runner import run
 from ..run.warm import MISS
 from .call import Options, read_call
 from .rung import GemmConfig
-from .warm import remember, warm_matmul
+from .warm import remember, warm_matmul, warm_views
 
 
 def matmul(
@@ -92,9 +92,11 @@ def matmul(
     asked = None
     if operands or not (epilogue is activation is bias is residual is row_scale is col_scale is None):
         asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
-    result = MISS if verify else warm_matmul(a, b, c, alpha, beta, out, options, asked)
-    if result is not MISS:
-        return result
+    if not verify:
+        for warm in (warm_matmul, warm_views):
+            result = warm(a, b, c, alpha, beta, out, options, asked)
+            if result is not MISS:
+                return result
     call = read_call(a, b, c, alpha, beta, out, Options(*options), asked, verify)
     (result,), ran = run(call)
     if ran is not None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..arrays.dlpack import dense_strides
 from ..arrays.extents import byte_extent, same_view
-from ..arrays.view import Operand
+from ..arrays.result import as_callers_kind, empty_like, result_operand
+from ..arrays.streams import in_order
+from ..arrays.view import Operand, as_operand
+from ..arrays.written import mark_written
 from ..epilogue.expression import expression_of
 from ..epilogue.packing import number_names
+from ..errors import InvalidOperand
 from ..jit.launch import current_executor
 from ..jit.params import WORK
 from ..run import libraries
-from ..run.runner import Ran
+from ..run.runner import Ran, Staging
 from ..run.warm import MISS, Calls, Remembered, remembered
 from .problem import INDEX
 from .stages import fused_base
@@ -158,40 +163,144 @@ def _fused_is_apart(call: WarmProduct, library: libraries.Library, out: Any, at:
 
 def remember(call: Call, result: Any, ran: Ran, asked: Request | None) -> None:
     """Let later products of this kind take the warm path."""
-    operands = (call.a, *call.others)
-    library = libraries.learn(call.a.kind)
-    if library is None or call.product.problem.k == 0 or any(type(x.owner) not in library.types for x in operands):
-        return  # without k, launches take alpha for 0, whatever the next call's is
-    problem, views = call.product.problem, call.fusion.views if call.fusion is not None else ()
-    laid = problem.epilogue.operands if problem.epilogue is not None else ()
-    c, out = call.given_c, call.given_out
+    if call.product.problem.k == 0:
+        return  # launches take alpha for 0 then, whatever the next call's is
     form: Any = None
     numbers: tuple[float, ...] = ()
     if asked is not None and call.fusion is not None:  # of this call's own trace: another might say something else
         expression = call.fusion.expression
         form, numbers = asked.activation if asked.function is None else _form(expression), expression.numbers
-    try:
-        given = (call.a.owner, call.others[0].owner, c, call.c is not None, out, tuple(call.options), asked)
-        key = _key(library, *given, form)
-    except (AttributeError, RuntimeError, TypeError):
-        return
+    options, c, out = tuple(call.options), call.given_c, call.given_out
+    operands = (call.a, *call.others)
+    library = libraries.learn(call.a.kind)
+    if library is not None and all(type(x.owner) in library.types for x in operands):
+        try:
+            key = _key(library, call.a.owner, call.others[0].owner, c, call.c is not None, out, options, asked, form)
+        except (AttributeError, RuntimeError, TypeError):
+            return
+        calls.put(key, _warm(call, result.dtype, ran, numbers))
+    else:
+        key = _views_key(operands, c is not None, call.c is not None, out is not None, options, asked, form)
+        view_calls.put(key, _warm(call, call.out.dtype, ran, numbers))
+
+
+def _warm(call: Call, dtype: Any, ran: Ran, numbers: tuple[float, ...]) -> WarmProduct:
+    problem, views = call.product.problem, call.fusion.views if call.fusion is not None else ()
+    laid = problem.epilogue.operands if problem.epilogue is not None else ()
     scalars = ("alpha", "beta", *number_names(len(numbers)))
     names = ("a", "b", "c", "out", WORK, *(fused_base(number) for number in range(len(views))))
-    calls.put(
-        key,
-        WarmProduct(
-            remembered(ran.ready, ran.ordinal, names, scalars), call.shapes.result,
-            dense_strides(call.shapes.result), result.dtype, _extent(call.a), _extent(call.b), _extent(call.c),
-            _extent(call.out),
-            call.c is not None and same_view(replace(call.c, address=0), replace(call.out, address=0)),
-            tuple(None if view.dtype == INDEX else view.name for view in views),
-            tuple(
-                (view.name, _extent(view), operand.is_out)
-                for view, operand in zip(views, laid, strict=True)
-                if view.dtype != INDEX
-            ),
+    return WarmProduct(
+        remembered(ran.ready, ran.ordinal, names, scalars), call.shapes.result, dense_strides(call.shapes.result),
+        dtype, _extent(call.a), _extent(call.b), _extent(call.c), _extent(call.out),
+        call.c is not None and same_view(replace(call.c, address=0), replace(call.out, address=0)),
+        tuple(None if view.dtype == INDEX else view.name for view in views),
+        tuple(
+            (view.name, _extent(view), operand.is_out)
+            for view, operand in zip(views, laid, strict=True)
+            if view.dtype != INDEX
         ),
     )  # fmt: skip
+
+
+# --- arrays without a library of their own here: NumPy, JAX, DLPack, __cuda_array_interface__ -------------------------
+
+view_calls: Calls[WarmProduct] = Calls()
+"""By the views of the arrays."""
+
+
+def _views_key(
+    views: Sequence[Operand], has_c: bool, uses_c: bool, has_out: bool, options: tuple[Any, ...],
+    asked: Request | None, form: Any,
+) -> Any:  # fmt: skip
+    known = tuple((x.kind, x.shape, x.strides, x.dtype, x.device, x.address & 15, x.read_only, x.stream) for x in views)
+    names = None if asked is None else (asked.function is None, tuple(asked.operands))
+    return known, has_c, uses_c, has_out, options, names, form
+
+
+def warm_views(
+    a: Any, b: Any, c: Any, alpha: float, beta: float | None, out: Any, options: tuple[Any, ...],
+    asked: Request | None = None,
+) -> Any:  # fmt: skip
+    """As warm_matmul, of arrays that are read as views."""
+    if not len(view_calls) or type(alpha) not in _NUMBERS or current_executor() is not None:
+        return MISS
+    try:
+        first = as_operand(a, "a")
+        stream = first.stream or 0
+        others = [as_operand(b, "b", stream)]
+        others += [as_operand(x, name, stream) for name, x in (("c", c), ("out", out)) if x is not None]
+        fused: dict[str, Operand] = {}
+        form, numbers = (None, ()) if asked is None else _expression(asked)
+        for name, value in asked.operands.items() if asked is not None else ():
+            if type(value) not in _NUMBERS:
+                fused[name] = as_operand(value, name, stream)
+        scale = (c is not None) if beta is None else beta
+        uses_c = _SCALARS.pack(alpha, scale)[4:] not in _ZEROS
+    except (InvalidOperand, TypeError, OverflowError, struct.error):
+        return MISS
+    views = (first, *others, *fused.values())
+    call = view_calls.get(_views_key(views, c is not None, uses_c, out is not None, options, asked, form))
+    if call is None:
+        return MISS
+    c_view = others[1] if uses_c else None
+    out_view = others[-1] if out is not None else None
+    if out_view is not None:
+        c_at = c_view.address if c_view is not None else 0
+        if call.apart or not _is_apart(call, out_view.address, first.address, others[0].address, c_at):
+            return MISS
+    inputs = [first, others[0], c_view, *(None if name is None else fused[name] for name in call.fused)]
+    scalars = (alpha, scale, *numbers)
+    run = _staged_warm if first.device is None else _in_place_warm
+    result = run(call, inputs, (*others, *fused.values()), out, out_view, scalars)
+    if out is not None and result is not MISS:
+        mark_written(out)
+    return result
+
+
+def _in_place_warm(
+    call: WarmProduct, inputs: Sequence[Operand | None], others: Sequence[Operand], out: Any, out_view: Operand | None,
+    scalars: Sequence[float],
+) -> Any:  # fmt: skip
+    from ..jit.device import bound_to, executor_for
+    from ..jit.device_calls import synchronize
+
+    first, launches = inputs[0], call.launches
+    assert first is not None
+    result = empty_like(first, call.shape, call.dtype) if out_view is None else out
+    at = out_view.address if out_view is not None else result_operand(result, first).address
+    addresses = [0 if view is None else view.address for view in inputs]
+    executor = executor_for(launches.ordinal)
+    with in_order(first, others) as stream, bound_to(launches.ordinal):
+        work = executor.borrow(launches.workspace_bytes) if launches.workspace_bytes else 0
+        started = launches.start((*addresses[:3], at, work, *addresses[3:]), scalars, stream)
+        if work:
+            synchronize(stream, launches.ordinal)
+            executor.give_back(work)
+    if not started:
+        return MISS
+    return result if out_view is not None else as_callers_kind(result, first)
+
+
+def _staged_warm(
+    call: WarmProduct, inputs: Sequence[Operand | None], others: Sequence[Operand], out: Any, out_view: Operand | None,
+    scalars: Sequence[float],
+) -> Any:  # fmt: skip
+    from ..jit.device import bound_to, executor_for
+
+    first, launches = inputs[0], call.launches
+    assert first is not None
+    executor = executor_for(launches.ordinal)
+    result = empty_like(first, call.shape, call.dtype) if out_view is None else out
+    view = out_view if out_view is not None else result_operand(result, first)
+    with bound_to(launches.ordinal), Staging(executor) as staging:
+        addresses = [0 if view is None else staging.stage(view, True) for view in inputs]
+        at = staging.stage(view, False)
+        nbytes = launches.workspace_bytes
+        work = staging.hold(None, nbytes, 0, WORK) if nbytes else 0
+        if not launches.start((*addresses[:3], at, work, *addresses[3:]), scalars, 0):
+            return MISS
+        staging.fetch(at, view)
+    return result if out_view is not None else as_callers_kind(result, first)
 
 
 def _extent(operand: Operand | None) -> int:

@@ -19,6 +19,7 @@ from . import limits, nvrtc
 from .compile import CompiledKernel
 from .launch import Launch
 from .limits import Recent
+from .pool import Pool
 
 DRIVERS = {12: "525", 13: "580"}
 """The oldest driver, by the generation of CUDA that a compiler makes machine code for. Source: CUDA Compatibility
@@ -352,12 +353,38 @@ class GpuExecutor:
         with bound_to(self.ordinal):
             return int(check(driver().cuMemAlloc(max(nbytes, 1)), f"allocating {nbytes} B on GPU {self.ordinal}"))
 
-    def download(self, address: int, nbytes: int) -> np.ndarray:
-        data = np.empty(nbytes, np.uint8)
+    def borrow(self, nbytes: int) -> int:
+        """As allocate, from memory that was given back."""
+        return pool_of(self.ordinal).take(nbytes)
+
+    def give_back(self, address: int) -> None:
+        """Give back what was borrowed, when nothing on the GPU uses it any more."""
+        pool_of(self.ordinal).give_back(address)
+
+    def give_back_idle(self, address: int) -> None:
+        """The same of what another library may still use: once all that is under way has ended, as cuMemFree waits."""
+        with bound_to(self.ordinal), outside_captures():
+            check(driver().cuCtxSynchronize(), "waiting for the GPU")
+        self.give_back(address)
+
+    def place(self, data: np.ndarray | None, nbytes: int, pad: int, name: str = "") -> int:
+        address = self.borrow(pad + nbytes)
+        if data is not None:
+            self.write(address + pad, data)
+        return address
+
+    def read(self, address: int, into: np.ndarray) -> None:
         with bound_to(self.ordinal):
             self.synchronize()
-            if nbytes:
-                check(driver().cuMemcpyDtoH(data.ctypes.data, address, nbytes), f"copying {nbytes} B from the GPU")
+            if into.nbytes:
+                check(
+                    driver().cuMemcpyDtoH(into.ctypes.data, address, into.nbytes),
+                    f"copying {into.nbytes} B from the GPU",
+                )
+
+    def download(self, address: int, nbytes: int) -> np.ndarray:
+        data = np.empty(nbytes, np.uint8)
+        self.read(address, data)
         return data
 
     def release(self, address: int) -> None:
@@ -374,6 +401,13 @@ class GpuExecutor:
         """Wait for the stream; a fault of a kernel on it is raised here."""
         with bound_to(self.ordinal):
             check(driver().cuStreamSynchronize(self.stream), "waiting for the GPU")
+
+
+@lru_cache(maxsize=16)
+def pool_of(ordinal: int) -> Pool:
+    """The memory of a GPU that calls borrow."""
+    executor = executor_for(ordinal)
+    return Pool(executor.allocate, executor.release)
 
 
 @lru_cache(maxsize=64)

@@ -63,6 +63,21 @@ class Executor(Protocol):
         """Give an upload back."""
         ...
 
+    def place(self, data: np.ndarray | None, nbytes: int, pad: int, name: str = "") -> int:
+        """The address of `pad` + `nbytes` bytes for a call's time, with `data` (uint8), if any, after the pad.
+
+        What is not written is a NaN where the executor can tell.
+        """
+        ...
+
+    def give_back(self, address: int) -> None:
+        """Give back what was placed, when nothing uses it any more."""
+        ...
+
+    def read(self, address: int, into: np.ndarray) -> None:
+        """Copy the bytes at `address` into a contiguous array on the host."""
+        ...
+
     def launch(self, kernel: CompiledKernel, launch: Launch) -> None:
         """Run the kernel; on a GPU in the order of its current stream."""
         ...

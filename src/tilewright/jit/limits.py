@@ -14,9 +14,11 @@ KERNELS_VARIABLE = "TILEWRIGHT_KERNELS"
 CACHE_SIZE_VARIABLE = "TILEWRIGHT_CACHE_SIZE"
 PROGRAMS_VARIABLE = "TILEWRIGHT_PROGRAMS"
 WARM_CALLS_VARIABLE = "TILEWRIGHT_WARM_CALLS"
+POOL_VARIABLE = "TILEWRIGHT_POOL"
 KERNELS = 1024
 PROGRAMS = 4096
 WARM_CALLS = 4096
+POOL_BYTES = 256 << 20
 CACHE_BYTES = 2 << 30
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -38,6 +40,11 @@ def programs() -> int:
 def warm_calls() -> int:
     """The most calls of one function that a process remembers; 0: none."""
     return _number(WARM_CALLS_VARIABLE, os.environ.get(WARM_CALLS_VARIABLE, ""), WARM_CALLS)
+
+
+def pool_bytes() -> int:
+    """The most bytes of a GPU's memory that are kept for the next call on host and DLPack arrays; 0: none."""
+    return _number(POOL_VARIABLE, os.environ.get(POOL_VARIABLE, ""), POOL_BYTES)
 
 
 def cache_bytes() -> int:

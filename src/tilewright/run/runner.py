@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,9 +29,6 @@ from .ready import Ready, ready
 
 if TYPE_CHECKING:
     from ..jit import CompiledKernel
-
-POISON = 0xFF
-"""What memory holds before it is written: a NaN in every type."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +114,7 @@ def run(call: Call) -> tuple[tuple[Any, ...], Ran | None]:
     WrongResult as the families' functions document.
     """
     executor = executor_for_host(call.first, call.others)
-    return _run_in_place(call) if executor is None else (_run_staged(executor, call), None)
+    return _run_in_place(call) if executor is None else _run_staged(executor, call)
 
 
 def executor_for_host(first: Operand, others: Sequence[Operand]) -> Executor | None:
@@ -235,7 +232,8 @@ def _checking(call: Call, made: Ready, bases: Mapping[str, int], stream: int) ->
 def _borrow(first: Operand, nbytes: int) -> tuple[int, Callable[[], None]]:
     """Memory for a program, and what gives it back once its launches are in the stream.
 
-    torch's and CuPy's pools keep it apart until the stream has passed; ours is freed, so the stream is waited for.
+    torch's and CuPy's pools keep it apart until the stream has passed; before ours is given back the stream is
+    waited for.
     """
     if nbytes == 0:
         return 0, lambda: None
@@ -252,11 +250,11 @@ def _borrow(first: Operand, nbytes: int) -> tuple[int, Callable[[], None]]:
     from ..jit.device_calls import synchronize
 
     executor = executor_for(first.device or 0)
-    address = executor.allocate(nbytes)
+    address = executor.borrow(nbytes)
 
     def free() -> None:
         synchronize(first.stream or 0, executor.ordinal)
-        executor.release(address)
+        executor.give_back(address)
 
     return address, free
 
@@ -264,60 +262,92 @@ def _borrow(first: Operand, nbytes: int) -> tuple[int, Callable[[], None]]:
 # --- host arrays ------------------------------------------------------------------------------------------------------
 
 
-def _run_staged(executor: Executor, call: Call) -> tuple[Any, ...]:
+def _run_staged(executor: Executor, call: Call) -> tuple[tuple[Any, ...], Ran | None]:
     """Copy what the views reach to the executor, run there, copy the results back."""
     program = call.program(executor.gpu)
     made = ready(program, executor.gpu.arch) if program is not None else None
-    held: list[int] = []
-
-    def hold(data: np.ndarray, name: str) -> int:
-        held.append(executor.upload(data, name))
-        return held[-1]
-
-    def stage(operand: Operand, fill: bool) -> int:
-        """The operand's bytes on the executor, at an address as aligned as on the host; its element 0's address."""
-        low, high = byte_extent(operand)
-        pad = low % 16
-        data = np.full(pad + high - low, POISON, np.uint8)
-        if fill:
-            data[pad:] = host_bytes(operand)
-        return hold(data, operand.name) + pad + operand.address - low
-
-    def place(name: str, view: Operand | np.ndarray | None) -> int:
-        if isinstance(view, np.ndarray):
-            return hold(np.ascontiguousarray(view).view(np.uint8).reshape(-1), name)
-        return 0 if view is None else stage(view, True)
-
-    found: list[np.ndarray] = []
-    try:
-        bases = {base: place(base, view) for base, view in call.inputs}
-        bases |= {output.base: stage(output.view, output.keeps) for output in call.outputs}
+    ran = None
+    with Staging(executor) as staging:
+        bases = {base: staging.place(base, view) for base, view in call.inputs}
+        bases |= {output.base: staging.stage(output.view, output.keeps) for output in call.outputs}
         if made is not None:
             borrowed = made.program.workspace_bytes
-            bases[WORK] = hold(np.full(borrowed, POISON, np.uint8), "workspace") if borrowed else 0
+            bases[WORK] = staging.hold(None, borrowed, 0, "workspace") if borrowed else 0
             site = Site(
-                executor.gpu, lambda size: hold(np.full(size, POISON, np.uint8), "verification"), executor.launch,
+                executor.gpu, lambda size: staging.hold(None, size, 0, "verification"), executor.launch,
                 executor.download,
             )  # fmt: skip
             with call.checked(made.program, bases, site) if call.verify else nullcontext():
-                for kernel, launch in made.launches(bases, call.scalars):
-                    executor.launch(kernel, launch)
+                ran = _launch_on(executor, made, bases, call.scalars)
+        results = []
         for output in call.outputs:
-            low, high = byte_extent(output.view)
-            first = output.view.address - low
-            found.append(bits_in(executor.download(bases[output.base] - first, high - low), output.view, first))
-    finally:
-        for address in held:
-            executor.release(address)
-    results = []
-    for output, bits in zip(call.outputs, found, strict=True):
-        array, view = output.given, output.view
-        if array is None:
-            array = empty_like(call.first, output.shape, view.dtype)
-            view = replace(view, address=result_operand(array, call.first).address)
-        if bits.size:
-            host_bits(view)[...] = bits
-        if output.given is not None:
-            mark_written(array)
-        results.append(array if output.given is not None else as_callers_kind(array, call.first))
-    return tuple(results)
+            array, view = output.given, output.view
+            if array is None:
+                array = empty_like(call.first, output.shape, view.dtype)
+                view = replace(view, address=result_operand(array, call.first).address)
+            staging.fetch(bases[output.base], view)
+            if output.given is not None:
+                mark_written(array)
+            results.append(array if output.given is not None else as_callers_kind(array, call.first))
+    return tuple(results), ran
+
+
+def _launch_on(executor: Executor, made: Ready, bases: Mapping[str, int], scalars: Mapping[str, float]) -> Ran | None:
+    """Launch on an executor; what ran, if it is a GPU."""
+    if executor.runs_ptx or not hasattr(executor, "ordinal"):
+        for kernel, launch in made.launches(bases, scalars):
+            executor.launch(kernel, launch)
+        return None
+    from ..jit.device import bound_to
+
+    with bound_to(executor.ordinal):
+        made.start(executor.ordinal, 0, bases, scalars)
+    return Ran(made, executor.ordinal)
+
+
+class Staging:
+    """A call's copies on an executor, given back at the end."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._held: list[int] = []
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and hasattr(self._executor, "synchronize"):
+            with suppress(DeviceError):  # launches may be at work on what is given back
+                self._executor.synchronize()
+        for address in self._held:
+            self._executor.give_back(address)
+
+    def hold(self, data: np.ndarray | None, nbytes: int, pad: int, name: str) -> int:
+        self._held.append(self._executor.place(data, nbytes, pad, name))
+        return self._held[-1]
+
+    def stage(self, operand: Operand, fill: bool) -> int:
+        """The operand's bytes on the executor, at an address as aligned as on the host; its element 0's address."""
+        low, high = byte_extent(operand)
+        pad = low % 16
+        address = self.hold(host_bytes(operand) if fill else None, high - low, pad, operand.name)
+        return address + pad + operand.address - low
+
+    def place(self, name: str, view: Operand | np.ndarray | None) -> int:
+        if isinstance(view, np.ndarray):
+            data = np.ascontiguousarray(view).view(np.uint8).reshape(-1)
+            return self.hold(data, data.nbytes, 0, name)
+        return 0 if view is None else self.stage(view, True)
+
+    def fetch(self, address: int, view: Operand) -> None:
+        """Copy a result back to the host's view of it, whose element 0 is at `address` on the executor."""
+        if view.size == 0:
+            return
+        low, high = byte_extent(view)
+        first = view.address - low
+        if high - low == view.size * view.item_bytes:  # no gaps between elements
+            self._executor.read(address - first, host_bytes(view))
+        else:
+            held = np.empty(high - low, np.uint8)
+            self._executor.read(address - first, held)
+            host_bits(view)[...] = bits_in(held, view, first)
