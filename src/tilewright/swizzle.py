@@ -1,4 +1,4 @@
-"""Swizzle<bits, base, shift>: the permutation of shared-memory offsets that cuda/tile/swizzle.cuh compiles in."""
+"""Swizzle<bits, base, shift>: the permutation of shared-memory offsets that cuda/tile/tile16.cuh compiles in."""
 
 from __future__ import annotations
 

@@ -58,9 +58,9 @@ def test_a_record_holds_until_its_kernel_changes(edit):
 
 def test_a_shared_file_counts_and_comments_and_line_breaks_do_not(edit):
     before = kernel_hash([find_rung("f05")])
-    edit("tile/raster.cuh", lambda text: "// a word more\n" + text.replace("{", "{\n  /* here */ "))
+    edit("tile/copy.cuh", lambda text: "// a word more\n" + text.replace("{", "{\n  /* here */ "))
     assert kernel_hash([find_rung("f05")]) == before
-    edit("tile/raster.cuh", lambda text: text + "\nstatic int more;")
+    edit("tile/copy.cuh", lambda text: text + "\nstatic int more;")
     assert kernel_hash([find_rung("f05")]) != before
 
 

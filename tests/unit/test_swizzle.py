@@ -35,7 +35,7 @@ def test_the_device_code_computes_the_same_for_every_offset(shape):
     swizzle = Swizzle(*shape)
     count = 2 * swizzle.period
     source = f"""
-    #include "tile/swizzle.cuh"
+    #include "tile/tile16.cuh"
     extern "C" __global__ void k(unsigned* out, int count) {{
       const int i = blockIdx.x * blockDim.x + threadIdx.x;
       if (i < count) out[i] = Swizzle<{", ".join(map(str, shape))}>::apply(i);
@@ -49,7 +49,7 @@ def test_the_device_code_computes_the_same_for_every_offset(shape):
 def test_the_conflict_free_swizzle_gives_ldmatrix_one_wavefront_a_matrix(inner):
     swizzle = conflict_free(inner)
     source = f"""
-    #include "tile/swizzle.cuh"
+    #include "tile/tile16.cuh"
     extern "C" __global__ void k(unsigned* out) {{
       using S = ConflictFree<{inner}>;
       out[threadIdx.x] = S::apply(threadIdx.x * 8);

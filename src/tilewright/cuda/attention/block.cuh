@@ -16,7 +16,7 @@
 #include "tile/piece_product.cuh"
 #include "tile/piece_reader.cuh"
 #include "tile/score.cuh"
-#include "tile/select.cuh"
+#include "tile/meta.cuh"
 #include "tile/softmax.cuh"
 
 /// Where a block stands: its batch entry, heads and first row.

@@ -1,5 +1,6 @@
 #pragma once
-// The parameters of every GEMM kernel, by value. ladder/rung.py packs the same struct.
+// The parameters of every GEMM kernel, by value, and what of its operands and its result a block has to do with.
+// ladder/rung.py packs the same struct.
 
 #include "gemm/fused.cuh"
 
@@ -22,4 +23,54 @@ __device__ inline long long offset_of(int row, int col, long long row_stride, lo
   if constexpr (unit == unit_col) return row * row_stride + col;
   if constexpr (unit == unit_row) return row + col * col_stride;
   return row * row_stride + col * col_stride;
+}
+
+/// An operand as the copies see it: element (line, i) at base[line * line_stride + i * inner_stride]; those beyond the
+/// limits are 0.
+template <class T>
+struct Source {
+  const T* base;
+  long long line_stride, inner_stride;  // in elements
+  int line_limit, inner_limit;
+};
+
+/// A of this block's product. A line is a row of it (by_rows), or a column.
+template <class T, bool by_rows>
+__device__ inline Source<T> lines_of_a(const GemmArgs& args) {
+  const T* base = static_cast<const T*>(args.a) + blockIdx.y * args.a_batch;
+  if constexpr (by_rows) return {base, args.a_row, args.a_col, args.m, args.k};
+  return {base, args.a_col, args.a_row, args.k, args.m};
+}
+/// The same of B.
+template <class T, bool by_rows>
+__device__ inline Source<T> lines_of_b(const GemmArgs& args) {
+  const T* base = static_cast<const T*>(args.b) + blockIdx.y * args.b_batch;
+  if constexpr (by_rows) return {base, args.b_row, args.b_col, args.k, args.n};
+  return {base, args.b_col, args.b_row, args.n, args.k};
+}
+
+struct TileOrigin {
+  int row, col;  // of the tile's first element
+};
+
+/// The origin of tile number `index`. Tiles are walked along rows of tiles; with group_m > 1, down a group of
+/// group_m tile rows first, so that blocks running together share operands in L2:
+///
+///     group_m = 1:  0 1 2 3     group_m = 2:  0 2 4 6
+///                   4 5 6 7                   1 3 5 7
+template <int tile_m, int tile_n, int group_m = 1>
+__device__ inline TileOrigin tile_origin(unsigned index, int m, int n) {
+  const unsigned tiles_n = (n + tile_n - 1) / tile_n;
+  if constexpr (group_m == 1) return {int(index / tiles_n) * tile_m, int(index % tiles_n) * tile_n};
+  const unsigned tiles_m = (m + tile_m - 1) / tile_m;
+  const unsigned group = index / (group_m * tiles_n);
+  const unsigned within = index % (group_m * tiles_n);
+  const unsigned rows = min(tiles_m - group * group_m, unsigned(group_m));  // the last group may be shorter
+  return {int(group * group_m + within % rows) * tile_m, int(within / rows) * tile_n};
+}
+
+/// How many there are.
+template <int tile_m, int tile_n>
+__device__ inline unsigned tiles_of(int m, int n) {
+  return ((m + tile_m - 1) / tile_m) * ((n + tile_n - 1) / tile_n);
 }

@@ -1,8 +1,8 @@
 // f02: new over f01: neighbouring threads take neighbouring columns.
 // A warp's loads of B and its stores now cover one contiguous line of 128 bytes, 4 full sectors; its load of A is one
 // element for all. Nothing else changed.
-#include "tile/epilogue.cuh"
-#include "tile/raster.cuh"
+#include "gemm/args.cuh"
+#include "tile/store_rows.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n>(blockIdx.x, args.m, args.n);

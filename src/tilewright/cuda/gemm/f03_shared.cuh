@@ -1,8 +1,8 @@
 // f03: new over f02: operands come through shared memory in tiles.
 // Each element of a tile is read from global memory once a block instead of once a thread: tile_n times less
 // traffic for A, tile_m times less for B.
-#include "gemm/operands.cuh"
-#include "tile/epilogue.cuh"
+#include "tile/copy.cuh"
+#include "tile/store_rows.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
   // A line of A is one element longer than its tile is wide: lines start at any alignment then, so the compiler keeps
@@ -10,7 +10,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   constexpr int a_pitch = Cfg::tile_k + 1;
   __shared__ float a_tile[Cfg::tile_m * a_pitch], b_tile[Cfg::tile_k * Cfg::tile_n];
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n>(blockIdx.x, args.m, args.n);
-  const TileSource<float> a = source_a(args), b = source_b(args);
+  const Source<float> a = lines_of_a<float, true>(args), b = lines_of_b<float, true>(args);
   CopyA<Cfg, a_pitch, false> copy_a;
   CopyB<Cfg, Cfg::tile_n, false> copy_b;
   const int row = threadIdx.x / Cfg::tile_n, col = threadIdx.x % Cfg::tile_n;

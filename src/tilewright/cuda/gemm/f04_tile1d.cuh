@@ -1,14 +1,14 @@
 // f04: new over f03: a thread makes thread_m elements of one column, rows_apart rows apart.
 // An element of B is read from shared memory once and used thread_m times from a register: shared loads a product
 // fall from 2 to 1 + 1/thread_m.
-#include "gemm/operands.cuh"
-#include "tile/epilogue.cuh"
+#include "tile/copy.cuh"
+#include "tile/store_rows.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
   constexpr int a_pitch = Cfg::tile_k + 1;  // single loads, as in f03
   __shared__ float a_tile[Cfg::tile_m * a_pitch], b_tile[Cfg::tile_k * Cfg::tile_n];
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n>(blockIdx.x, args.m, args.n);
-  const TileSource<float> a = source_a(args), b = source_b(args);
+  const Source<float> a = lines_of_a<float, true>(args), b = lines_of_b<float, true>(args);
   CopyA<Cfg, a_pitch, false> copy_a;
   CopyB<Cfg, Cfg::tile_n, false> copy_b;
   constexpr int rows_apart = Cfg::tile_m / Cfg::thread_m;

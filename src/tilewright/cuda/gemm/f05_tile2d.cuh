@@ -1,15 +1,15 @@
 // f05: new over f04: a thread makes thread_m x thread_n elements by outer products in registers, its rows threads_m
 // apart and its columns threads_n apart: neighbouring threads stay neighbours in memory.
 // thread_m + thread_n shared loads feed thread_m * thread_n products: at 8 x 8, a quarter of a load a product.
-#include "gemm/operands.cuh"
-#include "tile/epilogue.cuh"
+#include "tile/copy.cuh"
 #include "tile/simt.cuh"
+#include "tile/store_rows.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
   constexpr int a_pitch = Cfg::tile_k + 1;  // single loads, as in f03
   __shared__ float a_tile[Cfg::tile_m * a_pitch], b_tile[Cfg::tile_k * Cfg::tile_n];
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n>(blockIdx.x, args.m, args.n);
-  const TileSource<float> a = source_a(args), b = source_b(args);
+  const Source<float> a = lines_of_a<float, true>(args), b = lines_of_b<float, true>(args);
   CopyA<Cfg, a_pitch, false> copy_a;
   CopyB<Cfg, Cfg::tile_n, false> copy_b;
   constexpr int threads_m = Cfg::tile_m / Cfg::thread_m, threads_n = Cfg::tile_n / Cfg::thread_n;

@@ -2,14 +2,14 @@
 // thread's elements lie together, and A is read 4 k of a row at a time.
 // A quarter of the load and store instructions move the same bytes; but neighbouring threads' vectors of B now lie
 // apart and conflict, which f08 mends, and rows of A fall on the same banks, which f09 mends.
-#include "gemm/operands.cuh"
-#include "tile/epilogue.cuh"
+#include "tile/copy.cuh"
 #include "tile/simt.cuh"
+#include "tile/store_rows.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
   __shared__ __align__(16) float a_tile[Cfg::tile_m * Cfg::tile_k], b_tile[Cfg::tile_k * Cfg::tile_n];
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n>(blockIdx.x, args.m, args.n);
-  const TileSource<float> a = source_a(args), b = source_b(args);
+  const Source<float> a = lines_of_a<float, true>(args), b = lines_of_b<float, true>(args);
   CopyA<Cfg, Cfg::tile_k, true> copy_a;
   CopyB<Cfg, Cfg::tile_n, true> copy_b;
   constexpr int threads_n = Cfg::tile_n / Cfg::thread_n;

@@ -1,12 +1,13 @@
 // f10: new over f09: two buffers. Global loads of the next tile are under way while this one is multiplied.
 // The overlap leaks: the loads still pass through registers, which the products need, and one barrier remains.
-#include "gemm/transposed.cuh"
+#include "tile/copy.cuh"
+#include "tile/simt.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
   using Tiles = TransposedTiles<Cfg>;
   __shared__ __align__(16) float a_tile[2][Tiles::a_size], b_tile[2][Tiles::b_size];
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n, Cfg::group_m>(blockIdx.x, args.m, args.n);
-  const TileSource<float> a = source_a_transposed(args), b = source_b(args);
+  const Source<float> a = lines_of_a<float, false>(args), b = lines_of_b<float, true>(args);
   CopyATransposed<Cfg, Tiles::a_pitch, true> copy_a;
   CopyB<Cfg, Tiles::b_pitch, true> copy_b;
   using Tiling = WarpTiling<Cfg>;

@@ -1,13 +1,14 @@
 // f11: new over f10: cp.async fills the other buffer with no register in between (LDGSTS in the SASS).
 // The copy of the next tile runs behind the products of this one; the wait at the end finds it done.
-#include "gemm/transposed.cuh"
+#include "tile/copy.cuh"
+#include "tile/simt.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
   using Tiles = TransposedTiles<Cfg>;
   __shared__ __align__(16) float a_tile[2][Tiles::a_size], b_tile[2][Tiles::b_size];
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n, Cfg::group_m>(blockIdx.x, args.m, args.n);
-  AsyncA<Cfg, Tiles::a_pitch> copy_a(a_tile[0], source_a_transposed(args), 0, origin.row);
-  AsyncB<Cfg, Tiles::b_pitch> copy_b(b_tile[0], source_b(args), 0, origin.col);
+  AsyncA<Cfg, Tiles::a_pitch> copy_a(a_tile[0], lines_of_a<float, false>(args), 0, origin.row);
+  AsyncB<Cfg, Tiles::b_pitch> copy_b(b_tile[0], lines_of_b<float, true>(args), 0, origin.col);
   using Tiling = WarpTiling<Cfg>;
   const Tiling at;
   const auto start_next = [&](int buffer) {

@@ -7,9 +7,10 @@
 // The barrier serves both ways: behind it tile t + 1 is there for all, and all have read the last of tile t.
 // Thin grids gain blocks by split_k, each with its part of k and its own partial sums.
 // Nothing of the operands is touched before the grids ahead in the stream are done (ptx/grid_dependency.cuh).
-#include "gemm/transposed.cuh"
 #include "ptx/grid_dependency.cuh"
+#include "tile/copy.cuh"
 #include "tile/ring.cuh"
+#include "tile/simt.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
   using Tiles = TransposedTiles<Cfg>;
@@ -18,8 +19,8 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   float* const b_tiles = shared + Cfg::stages * Tiles::a_size;
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n, Cfg::group_m>(blockIdx.x, args.m, args.n);
   const KRange<Cfg> range(args.k);
-  AsyncA<Cfg, Tiles::a_pitch> copy_a(a_tiles, source_a_transposed(args), range.first * Cfg::tile_k, origin.row);
-  AsyncB<Cfg, Tiles::b_pitch> copy_b(b_tiles, source_b(args), range.first * Cfg::tile_k, origin.col);
+  AsyncA<Cfg, Tiles::a_pitch> copy_a(a_tiles, lines_of_a<float, false>(args), range.first * Cfg::tile_k, origin.row);
+  AsyncB<Cfg, Tiles::b_pitch> copy_b(b_tiles, lines_of_b<float, true>(args), range.first * Cfg::tile_k, origin.col);
   using Tiling = WarpTiling<Cfg>;
   const Tiling at;
   constexpr unsigned a_bytes = Tiles::a_size * sizeof(float), b_bytes = Tiles::b_size * sizeof(float);

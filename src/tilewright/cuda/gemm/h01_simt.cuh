@@ -1,9 +1,8 @@
 // h01: the fp32 warp tiling of f08 on 16-bit inputs.
 // Half the bytes come through memory; the products stay FFMA on values widened after they left shared memory, so the
 // ceiling stays that of fp32. What the tensor cores then add is theirs alone.
-#include "gemm/operands16.cuh"
+#include "tile/copy16.cuh"
 #include "tile/simt.cuh"
-#include "tile/simt_store.cuh"
 
 /// `count` elements from `first` on along m or n, at one k, widened.
 template <class Tile, class T, int count>

@@ -2,12 +2,12 @@
 // Every element of A is fetched once a warp that needs it, tile_n / 16 times a block, and nothing hides the latency.
 // Where wmma cannot read global memory (ragged sizes, lines that are not 32-byte aligned, or lie one before the other) a
 // warp stages its own pieces in shared memory, element by element.
+#include "gemm/args.cuh"
 #include "tile/copy16.cuh"
-#include "tile/raster.cuh"
 #include "tile/wmma_tile.cuh"
 
 /// One warp's 16 x 16 piece of an operand, by elements: lane l takes half of line l / 2.
-__device__ inline void stage_piece(unsigned to, const Source16& source, int line0, int inner0) {
+__device__ inline void stage_piece(unsigned to, const Source<unsigned short>& source, int line0, int inner0) {
   const int line = threadIdx.x % 32 / 2, i = threadIdx.x % 2 * 8;
   const unsigned short* from =
       source.base + (line0 + line) * source.line_stride + (inner0 + i) * source.inner_stride;
@@ -30,13 +30,9 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
   using Tile = WmmaTile<Cfg, A, B>;
   __shared__ __align__(32) unsigned char staging[Cfg::threads / 32][1024];
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n>(blockIdx.x, args.m, args.n);
-  const auto* a_base = static_cast<const unsigned short*>(args.a) + blockIdx.y * args.a_batch;
-  const auto* b_base = static_cast<const unsigned short*>(args.b) + blockIdx.y * args.b_batch;
-  const Source16 a = A::k_inner ? Source16{a_base, args.a_row, args.a_col, args.m, args.k}
-                                : Source16{a_base, args.a_col, args.a_row, args.k, args.m};
-  const Source16 b = B::k_inner ? Source16{b_base, args.b_col, args.b_row, args.n, args.k}
-                                : Source16{b_base, args.b_row, args.b_col, args.k, args.n};
-  const auto aligned = [](const Source16& s) {
+  using Lines = Source<unsigned short>;
+  const Lines a = lines_of_a<unsigned short, A::k_inner>(args), b = lines_of_b<unsigned short, !B::k_inner>(args);
+  const auto aligned = [](const Lines& s) {
     // wmma takes a line's distance from the next as an unsigned number of 32 bits
     return reinterpret_cast<unsigned long long>(s.base) % 32 == 0 && s.line_stride % 16 == 0 &&
            s.line_stride == unsigned(s.line_stride);

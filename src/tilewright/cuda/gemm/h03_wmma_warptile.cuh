@@ -1,7 +1,7 @@
 // h03: new over h02: the block and warp tiles of the fp32 rungs around wmma.
 // Operands come through shared memory once a block, and a fragment of A serves subtiles_n products, one of B
 // subtiles_m. wmma's three shapes are one choice of subtiles each: warp_m / subtiles_m x warp_n / subtiles_n.
-#include "gemm/operands16.cuh"
+#include "tile/copy16.cuh"
 #include "tile/wmma_tile.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {

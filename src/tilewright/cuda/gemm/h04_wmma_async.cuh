@@ -1,6 +1,6 @@
 // h04: new over h03: cp.async fills shared memory, and is waited for at once.
 // No register holds a tile on its way and no instruction stores it; the latency is still all there.
-#include "gemm/operands16.cuh"
+#include "tile/copy16.cuh"
 #include "tile/wmma_tile.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {

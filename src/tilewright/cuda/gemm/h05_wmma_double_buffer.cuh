@@ -1,5 +1,5 @@
 // h05: new over h04: two buffers. The copy of the next tile runs while this one is multiplied.
-#include "gemm/operands16.cuh"
+#include "tile/copy16.cuh"
 #include "tile/wmma_tile.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {

@@ -6,7 +6,7 @@
 //     products of tile t, from registers
 //     wait until tile t + 1 has landed; barrier: behind it all have also read tile t from shared memory
 //     fragments of tile t + 1
-#include "gemm/operands16.cuh"
+#include "tile/copy16.cuh"
 #include "tile/wmma_tile.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {

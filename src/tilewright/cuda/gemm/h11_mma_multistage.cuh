@@ -11,8 +11,8 @@
 // partial sums, or warps by slices_k: groups of warps that each take their part of every tile's k, and add up in shared
 // memory. Nothing of the operands is touched before the grids ahead in the stream are done, so that this one's blocks
 // can be on their SMs by then (ptx/grid_dependency.cuh).
-#include "gemm/operands16.cuh"
 #include "ptx/grid_dependency.cuh"
+#include "tile/copy16.cuh"
 #include "tile/mma_tile.cuh"
 #include "tile/ring.cuh"
 

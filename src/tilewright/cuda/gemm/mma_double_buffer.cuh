@@ -1,7 +1,7 @@
 #pragma once
 // The main loop of h08 and h09: h05's two buffers, fragments by ldmatrix, products by mma.sync.
 
-#include "gemm/operands16.cuh"
+#include "tile/copy16.cuh"
 #include "tile/mma_tile.cuh"
 
 template <class Cfg, class A, class B>

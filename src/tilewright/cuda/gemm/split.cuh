@@ -5,7 +5,7 @@
 // time, and stores 8. Four neighbouring threads fill a sector of 32 bytes.
 #include "gemm/args.cuh"
 #include "ptx/grid_dependency.cuh"
-#include "tile/join.cuh"
+#include "tile/mend.cuh"
 #include "tile/split_operand.cuh"
 
 /// Where in a tile a thread's patch number `at` starts: four neighbours take 16 of k, eight such groups 32 lines.

@@ -2,7 +2,7 @@
 // order. Of args: `a` holds k parts in fp32, each of gridDim.y matrices of m x n, a_batch apart, their rows a_row apart
 // (a multiple of 4).
 #include "ptx/grid_dependency.cuh"
-#include "tile/epilogue.cuh"
+#include "tile/store_rows.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads) sum_parts(const __grid_constant__ GemmArgs args) {
   const unsigned runs = (args.n + 3) / 4;  // of four elements of a row: one a thread

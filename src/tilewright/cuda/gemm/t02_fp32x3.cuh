@@ -8,8 +8,7 @@
 // turn start anew every 512 of k, their sums kept in shared memory: errors grow with the length of a chain.
 // Products that parts cannot give are done again at the end (tile/mend.cuh).
 #include "gemm/tensor32.cuh"
-#include "tile/part_products.cuh"
-#include "tile/shared_sums.cuh"
+#include "tile/fp32x3.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
   using A = Operand<Cfg, Bf16x3, true>;

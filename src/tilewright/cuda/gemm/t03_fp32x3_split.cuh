@@ -9,11 +9,9 @@
 // Sums and what is done again: as t02. Extremes and where the operands lie come with the split operands.
 #include "gemm/args.cuh"
 #include "ptx/grid_dependency.cuh"
+#include "tile/fp32x3.cuh"
 #include "tile/mend.cuh"
-#include "tile/part_products.cuh"
-#include "tile/raster.cuh"
 #include "tile/ring.cuh"
-#include "tile/shared_sums.cuh"
 #include "tile/split_operand.cuh"
 
 /// The copy of one block's tiles, 16 bytes a thread and pass.

@@ -11,13 +11,14 @@
 // than a branch in each step.
 
 #include "ptx/grid_dependency.cuh"
+#include "ptx/shared.cuh"
 #include "tile/copy32.cuh"
 #include "tile/format32.cuh"
 #include "tile/mend.cuh"
 
 /// A block's rows of A or columns of B along all k, as a copy reads them.
 struct Panel {
-  TileSource<float> source;
+  Source<float> source;
   int outer0, outers, inner0, inners;
 };
 
@@ -26,7 +27,7 @@ template <int warps>
 __device__ inline float least_magnitude(const Panel& p, float* scratch) {
   float least = __uint_as_float(0x7f800000);
   for (int o = threadIdx.x / 32; o < p.outers; o += warps) {
-    const float* line = p.source.base + (p.outer0 + o) * p.source.outer_stride;
+    const float* line = p.source.base + (p.outer0 + o) * p.source.line_stride;
     for (int i = threadIdx.x % 32; i < p.inners; i += 32) {
       const float size = fabsf(line[(p.inner0 + i) * p.source.inner_stride]);
       if (size > 0) least = fminf(least, size);
@@ -46,9 +47,9 @@ struct Operand {
   using Reader = typename Format::template Reader<Tile, is_a>;
   static constexpr unsigned bytes = Format::planes * Tile::bytes;  // of one buffer
 
-  static __device__ TileSource<float> source(const GemmArgs& args) {
-    if constexpr (is_a) return k_inner ? source_a(args) : source_a_transposed(args);
-    return k_inner ? source_b_transposed(args) : source_b(args);
+  static __device__ Source<float> source(const GemmArgs& args) {
+    if constexpr (is_a) return k_inner ? lines_of_a<float, true>(args) : lines_of_a<float, false>(args);
+    return k_inner ? lines_of_b<float, false>(args) : lines_of_b<float, true>(args);
   }
   /// The copy of the tiles that start at row or column `start` of the result.
   static __device__ Copy copy(const GemmArgs& args, unsigned tiles, int start) {

@@ -1,15 +1,14 @@
 #pragma once
 // The main loop of f07 and f08: A in shared memory row by row, as it lies in global memory, read 4 k of a row at a time.
 
-#include "gemm/operands.cuh"
+#include "tile/copy.cuh"
 #include "tile/simt.cuh"
-#include "tile/simt_store.cuh"
 
 template <class Cfg>
 __device__ inline void warp_tiled_gemm(const GemmArgs& args) {
   __shared__ __align__(16) float a_tile[Cfg::tile_m * Cfg::tile_k], b_tile[Cfg::tile_k * Cfg::tile_n];
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n>(blockIdx.x, args.m, args.n);
-  const TileSource<float> a = source_a(args), b = source_b(args);
+  const Source<float> a = lines_of_a<float, true>(args), b = lines_of_b<float, true>(args);
   CopyA<Cfg, Cfg::tile_k, true> copy_a;
   CopyB<Cfg, Cfg::tile_n, true> copy_b;
   using Tiling = WarpTiling<Cfg>;

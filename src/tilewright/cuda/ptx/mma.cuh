@@ -43,3 +43,23 @@ __device__ inline void mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], u
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+
+// ldmatrix: 8 x 8 matrices of 16-bit elements, shared memory -> registers of a warp. sm_75+. SASS: LDSM.
+//
+// A row is 16 bytes; lane i gives the address of row i % 8 of matrix i / 8. Of each matrix lane i then holds elements
+// (i / 4, i % 4 * 2) and the one right of it; with `transposed` elements (i % 4 * 2, i / 4) and the one below it.
+
+/// Four matrices, one a register.
+template <bool transposed>
+__device__ inline void ldmatrix_x4(unsigned (&to)[4], unsigned row_address) {
+  if constexpr (transposed)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(row_address)
+                 : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(row_address)
+                 : "memory");
+}

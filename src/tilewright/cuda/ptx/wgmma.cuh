@@ -33,7 +33,7 @@ __device__ inline void wgmma_arrived(float (&d)[columns][4]) {
 }
 
 /// Where an operand lies: rows of `row_bytes` (32, 64 or 128), swizzled within themselves as ConflictFree does
-/// (tile/swizzle.cuh). `at`: shared address, a multiple of 16 whose rows of eight start at multiples of 8 * row_bytes.
+/// (tile/tile16.cuh). `at`: shared address, a multiple of 16 whose rows of eight start at multiples of 8 * row_bytes.
 /// `next_panel`: bytes from one panel of row_bytes to the next, where rows run along m or n.
 template <int row_bytes>
 __device__ inline unsigned long long wgmma_operand(unsigned at, unsigned next_panel) {

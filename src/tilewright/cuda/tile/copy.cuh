@@ -13,14 +13,6 @@
 #include "gemm/args.cuh"
 #include "ptx/cp_async.cuh"
 
-/// One operand in global memory as the copies see it: element (o, i) at base[o * outer_stride + i * inner_stride].
-template <class T>
-struct TileSource {
-  const T* base;
-  long long outer_stride, inner_stride;
-  int outer_limit, inner_limit;  // elements beyond are zero
-};
-
 constexpr int transposed_run = 8;
 
 /// `along_inner`: the inner index is contiguous in global memory. `vector`: elements an access (1 or 4).
@@ -55,16 +47,16 @@ struct TileCopy {
   static __device__ bool in_tile(Place at) { return !ragged || (along_inner ? at.o < outer : at.i < inner); }
 
   /// Whether element `at` of the tile that starts at (o0, i0) exists in global memory.
-  static __device__ bool in_bounds(const TileSource<T>& source, Place at, int o0, int i0) {
-    return !edge || (o0 + at.o < source.outer_limit && i0 + at.i < source.inner_limit);
+  static __device__ bool in_bounds(const Source<T>& source, Place at, int o0, int i0) {
+    return !edge || (o0 + at.o < source.line_limit && i0 + at.i < source.inner_limit);
   }
 
-  static __device__ const T* address(const TileSource<T>& source, Place at, int o0, int i0) {
+  static __device__ const T* address(const Source<T>& source, Place at, int o0, int i0) {
     constexpr int unit = vector > 1 ? (along_inner ? unit_col : unit_row) : unit_none;
-    return source.base + offset_of<unit>(o0 + at.o, i0 + at.i, source.outer_stride, source.inner_stride);
+    return source.base + offset_of<unit>(o0 + at.o, i0 + at.i, source.line_stride, source.inner_stride);
   }
 
-  __device__ void fetch(const TileSource<T>& source, int o0, int i0) {
+  __device__ void fetch(const Source<T>& source, int o0, int i0) {
 #pragma unroll
     for (int p = 0; p < passes; ++p) {
       const Place at = place(p);
@@ -94,7 +86,7 @@ struct TileCopy {
     }
   }
 
-  __device__ void copy(T* shared, const TileSource<T>& source, int o0, int i0) {
+  __device__ void copy(T* shared, const Source<T>& source, int o0, int i0) {
     fetch(source, o0, i0);
     put(shared);
   }
@@ -107,12 +99,12 @@ struct AsyncTileCopy {
   using Walk = TileCopy<T, outer, inner, pitch, threads, along_inner, vector, edge>;
   static_assert(edge || (vector == 4) == along_inner, "vectors where lines agree, else single elements: a transpose");
 
-  TileSource<T> source;
+  Source<T> source;
   const T* from;  // this thread's first element in the next tile
   unsigned to;    // its place in buffer 0, as a shared address
   int o0, i0;     // origin of the next tile
 
-  __device__ AsyncTileCopy(T* shared, const TileSource<T>& source, int o0, int i0) : source(source), o0(o0), i0(i0) {
+  __device__ AsyncTileCopy(T* shared, const Source<T>& source, int o0, int i0) : source(source), o0(o0), i0(i0) {
     const auto at = Walk::place(0);
     from = Walk::address(source, at, o0, i0);
     to = shared_address(shared + at.o * pitch + at.i);
@@ -136,7 +128,7 @@ struct AsyncTileCopy {
       const int o = along_inner ? line : along, i = along_inner ? along : line;
       if (!Walk::in_tile(Walk::place(p))) continue;
       const unsigned target = to + buffer_bytes + (o * pitch + i) * unsigned(sizeof(T));
-      const T* element = from + (along_inner ? line * source.outer_stride + along : along + line * source.inner_stride);
+      const T* element = from + (along_inner ? line * source.line_stride + along : along + line * source.inner_stride);
       if constexpr (vector == 4) {
         cp_async_16<cache_all>(target, element);
       } else if constexpr (edge) {
@@ -152,6 +144,26 @@ struct AsyncTileCopy {
   /// On to the next tile.
   __device__ void advance() {
     o0 += outer;
-    from += along_inner ? outer * source.outer_stride : outer;
+    from += along_inner ? outer * source.line_stride : outer;
   }
 };
+
+// The copies of f03 to f10. `wide` asks for 128-bit accesses, which only the aligned path takes.
+template <class Cfg, int pitch, bool wide>
+using CopyA = TileCopy<float, Cfg::tile_m, Cfg::tile_k, pitch, Cfg::threads, Cfg::a_unit != unit_row,
+                       wide && !Cfg::edge ? 4 : 1, Cfg::edge>;
+template <class Cfg, int pitch, bool wide>
+using CopyATransposed = TileCopy<float, Cfg::tile_k, Cfg::tile_m, pitch, Cfg::threads, Cfg::a_unit == unit_row,
+                                 wide && !Cfg::edge ? 4 : 1, Cfg::edge>;
+template <class Cfg, int pitch, bool wide>
+using CopyB = TileCopy<float, Cfg::tile_k, Cfg::tile_n, pitch, Cfg::threads, Cfg::b_unit != unit_row,
+                       wide && !Cfg::edge ? 4 : 1, Cfg::edge>;
+
+// Those of f11 and f12, by cp.async, each operand with an edge of its own. Transposing cp.async moves one element a time, whatever the
+// alignment: only the direct direction is wide.
+template <class Cfg, int pitch>
+using AsyncA = AsyncTileCopy<float, Cfg::tile_k, Cfg::tile_m, pitch, Cfg::threads,
+                             Cfg::a_unit == unit_row, Cfg::a_unit == unit_row && !Cfg::a_edge ? 4 : 1, Cfg::a_edge>;
+template <class Cfg, int pitch>
+using AsyncB = AsyncTileCopy<float, Cfg::tile_k, Cfg::tile_n, pitch, Cfg::threads,
+                             Cfg::b_unit != unit_row, Cfg::b_unit != unit_row && !Cfg::b_edge ? 4 : 1, Cfg::b_edge>;

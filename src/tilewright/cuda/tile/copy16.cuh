@@ -13,15 +13,8 @@
 // whole sectors the way through L1 takes 6.4 instead of 5.0.
 
 #include "gemm/args.cuh"
-#include "ptx/cp_async_part.cuh"
+#include "ptx/cp_async.cuh"
 #include "tile/tile16.cuh"
-
-/// One operand in global memory: element (line, i) at base[line * line_stride + i * inner_stride].
-struct Source16 {
-  const unsigned short* base;
-  long long line_stride, inner_stride;  // in elements; inner_stride is 1 wherever 16-byte accesses are made
-  int line_limit, inner_limit;
-};
 
 /// `wide`: 16-byte accesses suit the operand's lines; `sectors`: 32-byte ones would. The copy starts at (line0, inner0)
 /// and advances along k.
@@ -37,13 +30,13 @@ struct Copy16 {
   static constexpr int passes = (rows + rows_a_pass - 1) / rows_a_pass;
   static constexpr bool ragged = rows % rows_a_pass != 0;  // fewer rows than one pass covers
 
-  Source16 source;
+  Source<unsigned short> source;
   int line0, inner0;           // origin of the next tile
   const unsigned short* from;  // this thread's first element in it, where accesses are 16 bytes
   unsigned to;                 // its place in buffer 0, as a shared address
   uint4 held[passes];
 
-  __device__ Copy16(unsigned tile, const Source16& source, int line0, int inner0)
+  __device__ Copy16(unsigned tile, const Source<unsigned short>& source, int line0, int inner0)
       : source(source), line0(line0), inner0(inner0) {
     from = source.base + (line0 + line(0)) * source.line_stride + inner0 + column(0);
     to = Tile::address(tile, Tile::place(line(0), column(0)));
@@ -157,3 +150,28 @@ struct Copy16 {
     }
   }
 };
+
+// The operands of a block, for h01 and h03 to h13.
+
+template <class Cfg, class Swz = NoSwizzle>
+using TileA = SharedTile<Cfg::tile_m, Cfg::tile_k, Cfg::a_unit != unit_row, Swz>;
+template <class Cfg, class Swz = NoSwizzle>
+using TileB = SharedTile<Cfg::tile_n, Cfg::tile_k, Cfg::b_unit == unit_row, Swz>;
+
+template <class Cfg, class Tile>
+using CopyA16 = Copy16<Tile, Cfg::threads, Cfg::a_wide, Cfg::a_edge, Cfg::a_sectors>;
+template <class Cfg, class Tile>
+using CopyB16 = Copy16<Tile, Cfg::threads, Cfg::b_wide, Cfg::b_edge, Cfg::b_sectors>;
+
+/// The copy of A's tiles from row `m0` on and from column `k0` on.
+template <class Cfg, class Tile>
+__device__ inline CopyA16<Cfg, Tile> copy_of_a(const GemmArgs& args, unsigned tile, int m0, int k0) {
+  const auto source = lines_of_a<unsigned short, Tile::k_inner>(args);
+  return {tile, source, Tile::k_inner ? m0 : k0, Tile::k_inner ? k0 : m0};
+}
+/// The copy of B's tiles from row `k0` and column `n0` on.
+template <class Cfg, class Tile>
+__device__ inline CopyB16<Cfg, Tile> copy_of_b(const GemmArgs& args, unsigned tile, int k0, int n0) {
+  const auto source = lines_of_b<unsigned short, !Tile::k_inner>(args);
+  return {tile, source, Tile::k_inner ? n0 : k0, Tile::k_inner ? k0 : n0};
+}

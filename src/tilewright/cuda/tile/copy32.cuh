@@ -9,7 +9,7 @@
 //
 // Neighbouring threads take neighbours of a line, in global and in shared memory.
 
-#include "gemm/operands.cuh"
+#include "gemm/args.cuh"
 
 /// `wide`: 16-byte accesses suit the operand's lines. The copy starts at (line0, inner0) and advances along k.
 template <class Tile, class Format, int threads, bool wide, bool edge>
@@ -20,16 +20,16 @@ struct Copy32 {
   static constexpr int passes = (Tile::lines + lines_a_pass - 1) / lines_a_pass;
   static constexpr bool ragged = Tile::lines % lines_a_pass != 0;  // fewer lines than one pass covers
 
-  TileSource<float> source;
+  Source<float> source;
   int line0, inner0;  // origin of the next tile
   const float* from;  // this thread's first element in it, where accesses are 16 bytes
   unsigned to;        // its place in buffer 0, as a shared address
   Format format;
   float held[passes][4];
 
-  __device__ Copy32(unsigned tile, const TileSource<float>& source, int line0, int inner0)
+  __device__ Copy32(unsigned tile, const Source<float>& source, int line0, int inner0)
       : source(source), line0(line0), inner0(inner0) {
-    from = source.base + (line0 + line(0)) * source.outer_stride + inner0 + column();
+    from = source.base + (line0 + line(0)) * source.line_stride + inner0 + column();
     const unsigned offset = line(0) * Tile::inner + column() * Format::units;
     to = tile + 2 * Tile::Swz::apply(offset);
   }
@@ -43,13 +43,13 @@ struct Copy32 {
 #pragma unroll
     for (int p = 0; p < passes; ++p) {
       if (p * parts / passes != part || !in_tile(p)) continue;
-      const int left = line0 + line(p) < source.outer_limit ? source.inner_limit - inner0 - column() : 0;
+      const int left = line0 + line(p) < source.line_limit ? source.inner_limit - inner0 - column() : 0;
       if (!edge || (wide && left >= 4)) {
-        const float4 v = *reinterpret_cast<const float4*>(from + p * lines_a_pass * source.outer_stride);
+        const float4 v = *reinterpret_cast<const float4*>(from + p * lines_a_pass * source.line_stride);
         held[p][0] = v.x, held[p][1] = v.y, held[p][2] = v.z, held[p][3] = v.w;
       } else {
         const int o = line0 + line(p), in = inner0 + column();
-        const float* at = source.base + o * source.outer_stride + in * source.inner_stride;
+        const float* at = source.base + o * source.line_stride + in * source.inner_stride;
 #pragma unroll
         for (int i = 0; i < 4; ++i) held[p][i] = i < left ? at[i * source.inner_stride] : 0.f;
       }
@@ -64,7 +64,7 @@ struct Copy32 {
       from += tile_k;
     } else {
       line0 += Tile::lines;
-      from += Tile::lines * source.outer_stride;
+      from += Tile::lines * source.line_stride;
     }
   }
 

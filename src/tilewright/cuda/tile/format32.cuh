@@ -6,6 +6,7 @@
 
 #include "ptx/bf16x2.cuh"
 #include "ptx/tf32.cuh"
+#include "tile/meta.cuh"
 #include "tile/mma_tile.cuh"
 
 /// Fragments of m16n8k8 from 32-bit elements whose m or n is the inner index: ldmatrix transposes 16-bit elements only,

@@ -48,10 +48,11 @@ __device__ inline T read_one(const T* from) {
   return {cached ? __ldg(&from->bits) : from->bits};
 }
 
-// Which elements of a row a lane has, beside column `col`: element i is column col + first() + along(i), and inside the
-// result where inside(i, left) says so, `left` columns from col on being inside.
+// An Order says which elements of a row a lane has: element i is column col + first() + along(i). It is inside the result
+// where inside(i, left) says so, `left` columns from col on being inside. A `shuffled` one can have its 16-bit words from
+// the lanes of its quad: transpose() (tile/store_by_quad.cuh).
 
-/// `count` side by side, all of them inside.
+/// `count` elements side by side, all of them inside.
 template <int count_>
 struct InLine {
   static constexpr int count = count_;
@@ -61,44 +62,6 @@ struct InLine {
   static __device__ bool inside(int, int) { return true; }
 };
 
-/// 32 columns of a row by the four lanes of a quad, eight side by side each.
-struct InLanes {
-  static constexpr int count = 8;
-  static constexpr bool shuffled = false;
-  static __device__ int first() { return threadIdx.x % 4 * 8; }
-  static constexpr __device__ int along(int i) { return i; }
-  static __device__ bool inside(int, int left) { return first() < left; }
-};
-
-/// The same 32 as four neighbouring tensor-core products have them (ptx/wgmma.cuh):
-///
-///     column   0 1   2 3   4 5   6 7 | 8 9   10 11 ..
-///     lane      0     1     2     3  |  0     1    ..
-///     element  0 1   0 1   0 1   0 1 | 2 3   2 3
-struct InQuad {
-  static constexpr int count = 8;
-  static constexpr bool shuffled = true;
-  static __device__ int first() { return threadIdx.x % 4 * 2; }
-  static constexpr __device__ int along(int i) { return i / 2 * 8 + i % 2; }
-  static __device__ bool inside(int i, int left) { return i / 2 * 8 < left; }
-};
-
-/// Among the four lanes of a quad: lane t's word j and lane j's word t change places. Words of two elements come from
-/// InLanes to InQuad by that, and back.
-__device__ inline void transpose_quad(unsigned (&word)[4]) {
-  const bool odd = threadIdx.x % 2, high = threadIdx.x / 2 % 2;
-#pragma unroll
-  for (int j = 0; j < 4; j += 2) {
-    const unsigned got = __shfl_xor_sync(~0u, odd ? word[j] : word[j + 1], 1);
-    word[j] = odd ? got : word[j], word[j + 1] = odd ? word[j + 1] : got;
-  }
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    const unsigned got = __shfl_xor_sync(~0u, high ? word[j] : word[j + 2], 2);
-    word[j] = high ? got : word[j], word[j + 2] = high ? word[j + 2] : got;
-  }
-}
-
 /// A lane's elements of an operand as they were read. Reading is apart from use, so that a kernel may ask long before:
 /// read(), then once, by whole warps, settle(), then [i], widened. `by_row`: whether rows differ. `vectors`: lines start
 /// at 16-byte boundaries, and eight columns are inside the result or outside as one.
@@ -106,7 +69,7 @@ template <class T, bool by_row, int by_col, bool vectors, bool cached, class Ord
 struct FusedRun {
   static constexpr int count = Order::count;
   static constexpr bool in_words = by_col == fused_unit && vectors && count * sizeof(T) % 4 == 0;
-  static constexpr bool moved = Order::shuffled && in_words && by_row && sizeof(T) == 2;  // read as InLanes
+  static constexpr bool moved = Order::shuffled && in_words && by_row && sizeof(T) == 2;  // read as neighbours lie
   static constexpr int words = in_words ? count * int(sizeof(T)) / 4 : 0;
   static constexpr int elements = in_words ? 0 : by_col == fused_same ? 1 : count;
   static constexpr int registers = by_row ? words + elements : (words + elements + 1) / 2;  // two rows share them
@@ -125,7 +88,8 @@ struct FusedRun {
     if constexpr (by_col == fused_same) {
       if (Order::inside(0, left)) element[0] = read_one<cached>(from);
     } else if constexpr (moved) {
-      if (InLanes::inside(0, left)) read_words<cached>(word, from + col + InLanes::first());
+      const int beside = threadIdx.x % 4 * 8;
+      if (beside < left) read_words<cached>(word, from + col + beside);
     } else if constexpr (in_words && Order::shuffled) {
 #pragma unroll
       for (int j = 0; j < 4; ++j)
@@ -144,7 +108,7 @@ struct FusedRun {
   }
 
   __device__ void settle() {
-    if constexpr (moved) transpose_quad(word);
+    if constexpr (moved) Order::transpose(word);
   }
 
   __device__ float operator[](int i) const {
@@ -186,4 +150,16 @@ __device__ inline void fetch_tile(const FusedOperand& operand, int row0, int col
 /// An index of the result as an operand: `base` is where it starts, the strides are its steps.
 __device__ inline long long read_index(const FusedOperand& operand, int row, int col) {
   return reinterpret_cast<long long>(operand.base) + blockIdx.y * operand.batch + row * operand.row + col * operand.col;
+}
+
+struct FusedArgs;
+template <bool vectors, class Order>
+struct FusedReads;
+
+/// As gemm/fused.cuh says.
+template <bool vectors, int count>
+__device__ inline void fuse(const FusedArgs& args, int row, int col, float (&value)[count]) {
+  FusedReads<vectors, InLine<count>> reads;
+  reads.read(args, row, col, count);
+  reads.apply(args, value);
 }

@@ -8,7 +8,6 @@
 //     together = threads    the block walks the tile; a step is threads / 8 rows of 128 bytes
 
 #include "ptx/cp_async.cuh"
-#include "ptx/cp_async_part.cuh"
 #include "tile/head_tile.cuh"
 
 /// One head of an operand: `rows` rows of 16-bit elements.

@@ -6,8 +6,25 @@
 //                       most 2^-125 (|a| + |b| + 1) a product, which matters only to results that are small themselves
 
 #include "tile/format32.cuh"
-#include "tile/join.cuh"
-#include "tile/lines.cuh"
+
+/// An fp32 operand, by rows of A or columns of B: element k of line i is base[i * stride + k * k_stride].
+struct Lines {
+  const float* base;
+  long long stride, k_stride;
+};
+
+/// One value of all threads of a block. `scratch`: a float a warp. All threads must be here, and between two calls a barrier.
+template <int warps, class Join>
+__device__ inline float join_block(float value, float* scratch, Join join) {
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) value = join(value, __shfl_xor_sync(~0u, value, lane));
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = scratch[0];
+#pragma unroll
+  for (int warp = 1; warp < warps; ++warp) value = join(value, scratch[warp]);
+  return value;
+}
 
 /// Calls visit(i, j, e) for the elements of the warp's tile that exist.
 template <class Cfg, class Visit>

@@ -10,9 +10,8 @@
 //     B, k_inner     (n = i % 8 + i / 16 * 8, k = i / 8 % 2 * 8)  plain
 //     B, n inner     (n = i / 16 * 8, k = i % 16)               .trans
 
-#include "ptx/ldmatrix.cuh"
 #include "ptx/mma.cuh"
-#include "tile/accumulator_store.cuh"
+#include "tile/store_rows.cuh"
 #include "tile/tile16.cuh"
 
 /// One warp's reader of one operand.
@@ -106,7 +105,7 @@ struct Accumulators {
       }
   }
 
-  /// To global memory (tile/accumulator_store.cuh).
+  /// To global memory (tile/store_rows.cuh).
   __device__ void store(const GemmArgs& args, int row0, int col0) const {
 #pragma unroll
     for (int i = 0; i < MmaTiling<Cfg>::rows; ++i) store_sixteen_rows<Cfg>(args, row0 + 16 * i, col0, value[i]);

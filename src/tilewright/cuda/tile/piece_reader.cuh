@@ -6,7 +6,7 @@
 //              1 3              2 3      K, whose rows are columns of the product, as the right one: across, or a pair of
 //                                        registers that mma.sync takes together would not be neighbours.
 
-#include "ptx/ldmatrix.cuh"
+#include "ptx/mma.cuh"
 #include "tile/head_tile.cuh"
 
 constexpr int down = 0, across = 1;

@@ -2,6 +2,7 @@
 // The multiply stage of the fp32 rungs: fragments in registers, products by FFMA.
 
 #include "ptx/shared.cuh"
+#include "tile/store_rows.cuh"
 
 /// `count` consecutive floats, 128 bits at a time where their number allows.
 template <int count>
@@ -94,3 +95,44 @@ struct WarpTiling {
       load_line<4>(a[i], line + (row(i / Cfg::thread_m) + i % Cfg::thread_m) * pitch);
   }
 };
+
+/// A thread's elements of a warp tile whose block's begins at (row0, col0).
+template <class Cfg, class Tiling, int rows, int cols>
+__device__ inline void store_warp_tile(const GemmArgs& args, int row0, int col0, const Tiling& at,
+                                       const float (&acc)[rows][cols]) {
+  static_assert(Cfg::thread_n % 4 == 0, "runs of four");
+#pragma unroll
+  for (int i = 0; i < rows; ++i) {
+    const int row = row0 + at.row(i / Cfg::thread_m) + i % Cfg::thread_m;
+#pragma unroll
+    for (int j = 0; j < cols; j += 4)
+      store_run<Cfg, 4>(args, row, col0 + at.col(j / Cfg::thread_n) + j % Cfg::thread_n,
+                        *reinterpret_cast<const float(*)[4]>(&acc[i][j]));
+  }
+}
+
+// f09 to f12: both operands in shared memory k by k, so that a fragment of either is 128-bit loads.
+//
+//     a_tile[k][m]   pitch tile_m + 4: a transposing store walks k first; 4 banks a line keep 8 lines apart
+//     b_tile[k][n]   pitch tile_n, or tile_n + 4 where B is transposed too
+
+template <class Cfg>
+struct TransposedTiles {
+  static constexpr int a_pitch = Cfg::tile_m + (Cfg::a_unit == unit_row ? 0 : 4);
+  static constexpr int b_pitch = Cfg::tile_n + (Cfg::b_unit == unit_row ? 4 : 0);
+  static constexpr int a_size = Cfg::tile_k * a_pitch, b_size = Cfg::tile_k * b_pitch;  // floats of one stage
+};
+
+/// All products of one pair of tiles.
+template <class Cfg, class Tiling>
+__device__ inline void multiply_tiles(float (&acc)[Tiling::rows][Tiling::cols], const Tiling& at, const float* a_tile,
+                                      const float* b_tile) {
+  using Tiles = TransposedTiles<Cfg>;
+#pragma unroll
+  for (int k = 0; k < Cfg::tile_k; ++k) {
+    float a_column[Tiling::rows], b_row[Tiling::cols];
+    at.load_a(a_column, a_tile + k * Tiles::a_pitch + at.row0);
+    at.load_b(b_row, b_tile + k * Tiles::b_pitch + at.col0);
+    outer_product(acc, a_column, b_row);
+  }
+}

@@ -8,7 +8,7 @@
 // so that the copy of a tile is one run of bytes. program.py reckons the same sizes.
 
 #include "tile/format32.cuh"
-#include "tile/lines.cuh"
+#include "tile/mend.cuh"
 
 template <int extent, int tile_k>
 struct SplitOperand {

@@ -4,7 +4,7 @@
 // A warp makes warp_m x warp_n of the block's tile as subtiles_m x subtiles_n products of one of wmma's shapes.
 
 #include "ptx/wmma.cuh"
-#include "tile/epilogue.cuh"
+#include "tile/store_rows.cuh"
 #include "tile/tile16.cuh"
 
 template <class Cfg, class A, class B>

@@ -33,7 +33,7 @@ def _padded_a(config: GemmConfig, problem: GemmProblem) -> int:
 
 
 def _transposed_tiles(config: GemmConfig, problem: GemmProblem) -> int:
-    """TransposedTiles in gemm/transposed.cuh: a pad of 4 floats a line where an operand is transposed on its way."""
+    """TransposedTiles in tile/simt.cuh: a pad of 4 floats a line where an operand is transposed on its way."""
     a_pitch = config.tile_m + (0 if problem.a.unit(problem.m, problem.k) == "row" else 4)
     b_pitch = config.tile_n + (4 if problem.b.unit(problem.k, problem.n) == "row" else 0)
     return 4 * config.stages * config.tile_k * (a_pitch + b_pitch)
@@ -43,7 +43,7 @@ def _transposed_tiles(config: GemmConfig, problem: GemmProblem) -> int:
 
 
 def _async_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
-    """Each operand's edge (gemm/operands.cuh): its tiles reach out of it, or its accesses do not suit its lines."""
+    """Each operand's edge (tile/copy.cuh): its tiles reach out of it, or its accesses do not suit its lines."""
 
     def tested(matrix: Matrix, sizes: tuple[int, int], tiles: tuple[int, int], direct: str) -> bool:
         unit = matrix.unit(*sizes)

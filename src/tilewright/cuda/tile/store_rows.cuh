@@ -1,10 +1,18 @@
 #pragma once
-// out = alpha * acc + beta * C, then the problem's own epilogue (gemm/fused.cuh), out and C in fp32, bf16 or fp16. With
-// use_c false (beta = 0) C is never read.
+// How results leave row by row, at any strides: one element, or a run of two to eight of a row.
+//
+//     out = f(alpha * acc + beta * C)
+//
+// f is the problem's own epilogue (gemm/fused.cuh); out and C are fp32, bf16 or fp16. C is never read where use_c is
+// false (beta = 0).
+//
+//     store_element        one element                                      f02 to f05
+//     store_run            a run of a row, in one access where rows allow   f06 to f12, h01 to h07, sum_parts
+//     store_sixteen_rows   the accumulators of a warp's mma.sync            h08 to h11, t01 to t03; h12, h13 at edges
 
+#include "gemm/args.cuh"
+#include "ptx/global.cuh"
 #include "ptx/number16.cuh"
-#include "tile/fuse.cuh"
-#include "tile/select.cuh"
 
 /// Where this block's part of out begins. With split_k, block z writes partial sum z behind all of z - 1's.
 template <class Cfg>
@@ -110,24 +118,64 @@ __device__ inline void store_run(const GemmArgs& args, int row, int col, const f
     for (int i = 0; i < count; ++i) store_element<Cfg>(args, row, col + i, acc[i]);
   } else {
     if (Cfg::edge && (row >= args.m || col >= args.n)) return;
-    using Word = typename Select<words == 4, uint4, uint2>::type;
     float value[count];
     scale<Out>(value, acc, args.alpha);
     if constexpr (Cfg::use_c) {
-      const Word old = *reinterpret_cast<const Word*>(c_base<Cfg>(args) + row * args.c_row + col);
       unsigned word[words];
-      word[0] = old.x, word[1] = old.y;
-      if constexpr (words == 4) word[2] = old.z, word[3] = old.w;
+      load_words(word, c_base<Cfg>(args) + row * args.c_row + col);
 #pragma unroll
       for (int i = 0; i < count; ++i) value[i] = fmaf(args.beta, unpack_one<Out>(word, i), value[i]);
     }
     fuse<true>(args.fused, row, col, value);
     unsigned word[words];
     pack_run<Out>(word, value);
-    Word* to = reinterpret_cast<Word*>(out_base<Cfg>(args) + row * args.out_row + col);
-    if constexpr (words == 4)
-      *to = make_uint4(word[0], word[1], word[2], word[3]);
-    else
-      *to = make_uint2(word[0], word[1]);
+    store_words(out_base<Cfg>(args) + row * args.out_row + col, word);
   }
 }
+
+/// A warp's 16 rows from `row0` on, `pieces` pieces of 16 columns from `col0` on. fp32: a lane's two elements of a row;
+/// four lanes fill a sector. 16 bits: lanes 2i and 2i + 1 swap halves of two neighbouring products first,
+///
+///     product j:  lanes  0   1   2   3        after:  0 0 2 2   of product j
+///                 cols   01  23  45  67               1 1 3 3   of product j + 1
+///
+/// so that a lane holds four elements of a row, and four lanes fill a sector of 32 bytes.
+template <class Cfg, int columns>
+__device__ inline void store_sixteen_rows(const GemmArgs& args, int row0, int col0, const float (&value)[columns][4]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int j = 0; j < columns / 2; ++j)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = row0 + 8 * half + lane / 4, col = col0 + 16 * j;
+      const float* left = value[2 * j] + 2 * half;
+      const float* right = value[2 * j + 1] + 2 * half;
+      if constexpr (sizeof(typename Cfg::out_type) == 4) {
+        store_run<Cfg, 2>(args, row, col + lane % 4 * 2, {left[0], left[1]});
+        store_run<Cfg, 2>(args, row, col + 8 + lane % 4 * 2, {right[0], right[1]});
+      } else {
+        const bool odd = lane % 2;
+        const float first = __shfl_xor_sync(~0u, odd ? left[0] : right[0], 1);
+        const float second = __shfl_xor_sync(~0u, odd ? left[1] : right[1], 1);
+        const float four[4] = {odd ? first : left[0], odd ? second : left[1], odd ? right[0] : first,
+                               odd ? right[1] : second};
+        store_run<Cfg, 4>(args, row, col + 8 * odd + lane % 4 / 2 * 4, four);
+      }
+    }
+}
+
+/// Where a lane's two rows of such 16 lie, and how many columns from `col` on are inside the result (of 32, without edges).
+__device__ inline int row_of_half(int row0, int half) { return row0 + 8 * half + threadIdx.x % 32 / 4; }
+template <class Cfg>
+__device__ inline int columns_left(const GemmArgs& args, int row, int col) {
+  return !Cfg::edge ? 32 : row < args.m ? args.n - col : 0;
+}
+
+/// store_sixteen_rows for a caller that asks before it stores: here nothing is read ahead.
+template <class Cfg, int columns>
+struct StoreSixteenRows {
+  __device__ void read(const GemmArgs&, int, int) {}
+  __device__ void store(const GemmArgs& args, int row0, int col0, const float (&value)[columns][4]) {
+    store_sixteen_rows<Cfg>(args, row0, col0, value);
+  }
+};

@@ -1,7 +1,35 @@
 #pragma once
-// Accumulators that start anew now and then, and what they have held.
+// What t02 and t03 multiply and add: the six products of parts that make one fp32 product (gemm/t02_fp32x3.cuh says why
+// these), and accumulators that start anew now and then.
 
-#include "tile/mma_tile.cuh"
+#include "ptx/shared.cuh"
+#include "tile/format32.cuh"
+
+/// Number `product` of the six, the smallest first: of one 16 x 16 piece of A with all of B's columns. Product 0 starts
+/// the sums, the others add to them. `left`, `right`: fragments by part.
+template <int cols>
+__device__ inline void multiply_parts(int product, float (&sum)[2 * cols][4], const unsigned (&left)[3][1][4],
+                                      const unsigned (&right)[3][cols][4]) {
+  constexpr int of_a[6] = {2, 0, 1, 1, 0, 0}, of_b[6] = {0, 2, 1, 0, 1, 0};
+#pragma unroll
+  for (int j = 0; j < 2 * cols; ++j) {
+    const unsigned(&l)[4] = left[of_a[product]][0];
+    const unsigned(&r)[4] = right[of_b[product]][j / 2];
+    if (product == 0)
+      mma_m16n8k16_bf16_start(sum[j], l, r[j % 2 * 2], r[j % 2 * 2 + 1]);
+    else
+      mma_m16n8k16<bf16>(sum[j], l, r[j % 2 * 2], r[j % 2 * 2 + 1]);
+  }
+}
+
+/// Adds them to a row of accumulators: rounded, where tensor cores cut.
+template <int cols>
+__device__ inline void add_to(float (&row)[cols][4], const float (&sum)[cols][4]) {
+#pragma unroll
+  for (int j = 0; j < cols; ++j)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) row[j][e] += sum[j][e];
+}
 
 /// Each thread's accumulators in shared memory, four at a time, neighbours side by side.
 template <class Cfg>

@@ -1,0 +1,43 @@
+"""How much of the device code a reader of one kernel has to open."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.jit.source import CUDA_ROOT, gather
+from tilewright.ladder import GEMM_RUNGS
+
+# Files that a rung's unit holds without an epilogue, its own among them. Those of ptx/ are counted apart: each of their
+# functions is one instruction, and a kernel reads without them.
+FILES = {
+    "f01": 3, "f02": 4, "f03": 5, "f04": 5, "f05": 6, "f06": 6, "f07": 7, "f08": 7, "f09": 6, "f10": 6, "f11": 6,
+    "f12": 7,
+    "h01": 7, "h02": 7, "h03": 7, "h04": 7, "h05": 7, "h06": 8, "h07": 7, "h08": 8, "h09": 8, "h10": 7, "h11": 8,
+    "h12": 10, "h13": 10, "t01": 11, "t02": 12, "t03": 12,
+}  # fmt: skip
+MOST_OF_PTX = 8
+
+
+def files_of(include: str) -> tuple[int, int]:
+    """(files beside ptx/, files of ptx/) of a unit that includes `include`."""
+    names = [name for name, _ in gather(f'#include "{include}"\n', [CUDA_ROOT])]
+    ptx = sum(name.startswith("ptx/") for name in names)
+    return len(names) - ptx, ptx
+
+
+@pytest.mark.parametrize("rung", GEMM_RUNGS, ids=str)
+def test_a_reader_of_a_gemm_rung_opens_few_files(rung):
+    files, ptx = files_of(rung.include)
+    assert files <= FILES[rung.id.split("_")[0]]
+    assert ptx <= MOST_OF_PTX
+
+
+GENERATED = ('#include "tile/fused.cuh"', '#include "tile/fused_math.cuh"', '#include "tile/range.cuh"')
+"""What the texts made from an epilogue include (epilogue/packing.py, epilogue/ranges.py)."""
+
+
+def test_every_shared_file_of_device_code_is_included():
+    texts = [path.read_text() for path in CUDA_ROOT.rglob("*.cuh")]
+    included = {name for name, _ in gather("\n".join([*texts, *GENERATED]), [CUDA_ROOT])}
+    there = {f"{path.parent.name}/{path.name}" for folder in ("ptx", "tile") for path in (CUDA_ROOT / folder).iterdir()}
+    assert there <= included
