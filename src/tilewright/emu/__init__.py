@@ -1,8 +1,9 @@
 """The emulator: runs PTX on a machine with no GPU, counts what it does, and refuses what a GPU punishes."""
 
-from .api import EmulateResult, EmuResult, emulate, run
+from .api import EmuResult, run
 from .hazards import Hazard
 from .memory import GlobalMemory
+from .own_kernel import EmulateResult, emulate
 from .session import Emulator, emulator
 from .trace import Counters, InstructionRow
 

@@ -1,29 +1,24 @@
-"""Run a kernel on the emulator: `run` on PTX and packed parameters, `emulate` on a source and NumPy arrays."""
+"""Run a launch on the emulator: PTX, a packed parameter buffer and memory. own_kernel.py takes sources and arrays."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import index
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ..errors import ConfigRejected, InvalidOperand, PtxError, TilewrightError
 from ..gpus import DEFAULT_GPU, find_gpu
-from ..jit.tensor_map import TensorMap
-from . import tensor_maps
-from .arguments import parse_argument, scalar_bytes
 from .clusters import check_cluster
 from .hazards import Hazard, Reporter, Sources
 from .link import function_address
 from .machine import Machine
 from .memory import GlobalMemory
 from .program import Program, decode
-from .ptx import Module, Special, parse
+from .ptx import Module, Special, Variable, parse
 from .trace import Counters, Trace
 
 BATCH_LANES = 8192
@@ -32,7 +27,7 @@ BATCH_BYTES = 1 << 28
 """Shared and local memory of one batch at most."""
 
 LIMIT = 10**8
-"""Instructions that blocks running side by side may take together; on the emulator that is most of an hour."""
+"""Instructions that a launch may take, those of blocks side by side counted once: most of an hour on the emulator."""
 GRID_WORKSPACE = 64
 """Bytes that blocks of a cooperative launch share to wait for one another."""
 Triple = tuple[int, int, int]
@@ -55,7 +50,7 @@ def _parsed(ptx: str) -> Module:
 
 
 @lru_cache(maxsize=64)
-def _decoded(ptx: str, entry: str) -> Program:
+def decoded(ptx: str, entry: str) -> Program:
     try:
         return decode(_parsed(ptx), entry)
     except (ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
@@ -107,12 +102,31 @@ def _check_launch(
         )
 
 
-def _place_variables(program: Program, memory: GlobalMemory) -> dict[str, int]:
-    """Module variables become buffers, fresh for each launch."""
+def _variables(module: Module) -> list[Variable]:
+    return [v for v in module.variables if v.space in ("global", "const") and not v.extern]
+
+
+def find_variable(module: Module, name: str) -> Variable:
+    """The variable in global or constant memory that C++ calls `name` (`table`, `ns::table`). Raises InvalidOperand."""
+    mangled = re.compile(r"_ZN?.*?" + "L?".join(f"{len(part)}{re.escape(part)}" for part in name.split("::")) + "E?")
+    variables = _variables(module)
+    found = [v for v in variables if v.name == name] or [v for v in variables if mangled.fullmatch(v.name)]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(v.name for v in found or variables) or "none"
+    raise InvalidOperand(
+        f"{name!r} is the name of {len(found)} variables in constant or global memory; the module has {names}. "
+        "The compiler leaves out what no kernel of the file uses."
+    )
+
+
+def _place_variables(program: Program, memory: GlobalMemory, filled: Mapping[str, bytes]) -> dict[str, int]:
+    """Module variables become buffers, fresh for each launch. `filled`: name -> what it holds instead."""
     places: dict[str, int] = {}
-    variables = [v for v in program.module.variables if v.space in ("global", "const") and not v.extern]
+    variables = _variables(program.module)
     for variable in variables:
-        data = variable.init if variable.init is not None else bytes(variable.size)
+        data = filled.get(variable.name, variable.init)
+        data = bytes(variable.size) if data is None else data
         places[variable.name] = memory.add(data, variable.name, read_only=variable.space == "const")
     for variable in variables:
         for offset, symbol, addend in variable.relocations:
@@ -121,6 +135,20 @@ def _place_variables(program: Program, memory: GlobalMemory) -> dict[str, int]:
                 pointer = np.array([address + addend], np.uint64).view(np.uint8)
                 memory.write(places[variable.name] + offset, pointer)
     return places
+
+
+def _filled(module: Module, constants: Mapping[str, np.ndarray]) -> dict[str, bytes]:
+    """Variable's name in the PTX -> its bytes. Raises InvalidOperand for a size that is not the variable's."""
+    filled = {}
+    for name, array in constants.items():
+        variable = find_variable(module, name)
+        if array.nbytes != variable.size:
+            raise InvalidOperand(
+                f"constants[{name!r}] has {array.nbytes} bytes ({array.dtype.name} {array.shape}); the variable has "
+                f"{variable.size}. Give all of it, in the type that the source declares."
+            )
+        filled[variable.name] = np.ascontiguousarray(array).tobytes()
+    return filled
 
 
 def _cooperates(program: Program) -> bool:
@@ -141,7 +169,8 @@ def run(
     cluster: Triple | None = None,
     gpu: str = DEFAULT_GPU,
     hazards: str = "raise",
-    limit: int = LIMIT,
+    limit: int | None = LIMIT,
+    constants: Mapping[str, np.ndarray] | None = None,
     progress: Callable[[int, int], None] | None = None,
     sources: Mapping[str, str] | None = None,
 ) -> EmuResult:
@@ -149,8 +178,9 @@ def run(
 
     params: the parameter buffer as the PTX lays it out (natural alignment); pointers are addresses in `memory`.
     shared_bytes: dynamic shared memory of a block. cluster: blocks of a cluster, where the kernel does not say.
-    hazards: "raise" the first as EmulatorFault, or "collect" them all
-    and go on as a GPU might. limit: instructions after which a batch of blocks counts as endless.
+    hazards: "raise" the first as EmulatorFault, or "collect" them all and go on as a GPU might. limit: instructions
+    after which the launch counts as endless; those of blocks that run side by side are counted once. None: LIMIT for
+    each batch of such blocks. constants: what a __constant__ or __device__ variable holds at the start, by its name.
     progress(done, all) is called with numbers of blocks. sources: file name -> text, for the source lines in reports;
     files that can be read are found by themselves.
 
@@ -158,7 +188,7 @@ def run(
     afresh for each launch.
     """
     started = time.perf_counter()
-    program = _decoded(ptx, entry)
+    program = decoded(ptx, entry)
     _check_launch(program, grid, block, params, shared_bytes, gpu)
     cluster = check_cluster(program.entry, grid, cluster)
     together = cluster[0] * cluster[1] * cluster[2] if cluster else 1
@@ -173,7 +203,7 @@ def run(
     if cooperates:  # its blocks wait for one another, so all of them have to be there
         most = max(most, find_gpu(gpu).sm_count * (find_gpu(gpu).arch.warps_per_sm // warps))
     ctas = min(count, max(1, most // together * together))
-    symbols = _place_variables(program, memory)
+    symbols = _place_variables(program, memory, _filled(program.module, constants or {}))
     workspace = memory.add(np.zeros(GRID_WORKSPACE, np.uint8), "grid workspace") if cooperates else 0
     try:
         machine = Machine(
@@ -188,13 +218,15 @@ def run(
             reporter=reporter,
             trace=trace,
             ctas=ctas,
-            limit=limit,
+            limit=LIMIT if limit is None else limit,
             cluster=cluster,
             grid_workspace=workspace,
         )
         with machine.underflow.watch():
             for first in range(0, count, ctas):
                 machine.run(first)
+                if limit is not None:
+                    machine.ran_before += int(machine.clock[0])
                 if progress is not None:
                     progress(min(first + ctas, count), count)
     finally:
@@ -206,140 +238,3 @@ def run(
         time.perf_counter() - started,
         "".join(reporter.printed),
     )
-
-
-@dataclass
-class EmulateResult:
-    """What a launch left: `arrays`, one for each buffer argument in order, and what `run` reports of it."""
-
-    arrays: list[np.ndarray]
-    counters: Counters
-    hazards: list[Hazard]
-    seconds: float
-    printed: str = ""
-
-
-def _triple(value: int | Sequence[int], what: str) -> Triple:
-    try:
-        sizes = tuple(index(v) for v in value) if isinstance(value, Sequence | np.ndarray) else (index(value),)
-    except TypeError as error:
-        raise InvalidOperand(f"{what} {value!r} is not one to three whole numbers") from error
-    if not 1 <= len(sizes) <= 3:
-        raise InvalidOperand(f"{what} {value!r} has {len(sizes)} sizes; give one to three")
-    x, y, z = (*sizes, 1, 1)[:3]
-    return x, y, z
-
-
-def emulate(
-    source_or_ptx: str | Path,
-    entry: str,
-    grid: int | Sequence[int],
-    block: int | Sequence[int],
-    args: Sequence[Any],
-    *,
-    gpu: str = DEFAULT_GPU,
-    shared_bytes: int = 0,
-    cluster: int | Sequence[int] | None = None,
-    include: Sequence[str | Path] = (),
-    hazards: str = "raise",
-    seed: int = 0,
-    limit: int = LIMIT,
-    progress: Callable[[int, int], None] | None = None,
-) -> EmulateResult:
-    """Run one kernel on NumPy arrays.
-
-    source_or_ptx: CUDA C++ or PTX text, or the path of a file of either. entry: the kernel's name, as C++ knows it
-    (`scale<float>`) or as the PTX does. grid, block: one to three sizes. args, one a kernel parameter: NumPy arrays
-    (device buffers; the caller's stay as they are), numbers, or strings such as "f32[1024]=random", "f32[4,8]=nan" and
-    "i32=1024" (see emu/arguments.py), and TensorMap for a CUtensorMap parameter: one made of an array (TensorMap.of)
-    is over that array's buffer, which is a buffer argument of its own unless an earlier argument is the same array.
-    cluster: blocks of a cluster, one to three sizes, where the kernel's __cluster_dims__ does not say.
-    A string's bf16 buffers come back as uint16. include: folders for quoted includes. seed: of "random".
-    limit: as for run.
-
-    Raises CompileError, PtxError, UnknownInstruction, InvalidOperand, ConfigRejected, and EmulatorFault unless
-    hazards="collect".
-    """
-    for told, value, kinds, wanted in (
-        ("source_or_ptx", source_or_ptx, (str, Path), "text, or the path of a file"),
-        ("entry", entry, str, "the kernel's name"),
-        ("args", args, (list, tuple), "a list, one for each parameter of the kernel"),
-        ("include", include, (list, tuple), "a list of folders"),
-    ):
-        if not isinstance(value, kinds):
-            raise InvalidOperand(f"{told} is {value!r:.60}; pass {wanted}.")
-    called = entry
-    text, name, beside = str(source_or_ptx), "kernel.cu", []
-    if isinstance(source_or_ptx, Path) or not ("{" in text or "\n" in text):  # a source has at least one brace
-        path = Path(source_or_ptx)
-        try:
-            text, name, beside = path.read_text(encoding="utf-8"), str(path), [path.parent]
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidOperand(
-                f"{path} could not be read as a source ({error}). Give the path of a text file in UTF-8."
-            ) from error
-    sources: dict[str, str] = {}
-    if name.endswith(".ptx") or (".version" in text and ".address_size" in text):
-        ptx = text
-    else:
-        from ..jit import compile_source
-
-        folders = [*beside, *include]
-        kernel = compile_source(text, entry=entry, arch=find_gpu(gpu).arch.name, name=name, include=folders)
-        ptx, entry = kernel.ptx, kernel.entry
-        sources = {**dict(kernel.source.headers), name: text}
-    program = _decoded(ptx, entry)
-    random = np.random.default_rng(seed)
-    given = [value if isinstance(value, TensorMap) else parse_argument(value, random) for value in args]
-    declared = program.entry.parameters
-    if len(given) != len(declared):
-        types = ", ".join(f".{p.kind}" if p.kind else f"{p.size} bytes" for p in declared) or "none"
-        raise InvalidOperand(
-            f"{len(given)} arguments, but {called} takes {len(declared)} ({types}). Give one for each, in order: "
-            "f32[1024]=random for a pointer (.u64), i32=1024 for a number."
-        )
-    memory = GlobalMemory()
-    params = bytearray(program.entry.parameter_bytes)
-    buffers: list[tuple[int, np.ndarray]] = []
-    shared_by: dict[int, int] = {}
-    for number, (value, argument, parameter) in enumerate(zip(args, given, declared, strict=True)):
-        if isinstance(argument, TensorMap):
-            if parameter.size != tensor_maps.BYTES:
-                raise InvalidOperand(
-                    f"argument {number} is a TensorMap; the parameter has {parameter.size} bytes, where a "
-                    "`const __grid_constant__ CUtensorMap` has 128"
-                )
-            if argument.array is not None:
-                if id(argument.array) not in shared_by:
-                    address = memory.add(argument.array, f"argument {number}")
-                    shared_by[id(argument.array)] = address
-                    buffers.append((address, np.ascontiguousarray(argument.array)))
-                argument = argument.at(shared_by[id(argument.array)])
-            data = tensor_maps.pack(argument)
-        elif argument.array is not None:
-            if parameter.size != 8:
-                raise InvalidOperand(f"argument {number} ({argument.text}) is a buffer; the parameter is no pointer")
-            address = memory.add(argument.array, f"argument {number}")
-            shared_by[id(value)] = address
-            buffers.append((address, argument.array))
-            data = address.to_bytes(8, "little")
-        else:
-            data = scalar_bytes(argument, parameter.size, number, parameter.kind)
-        params[parameter.offset : parameter.offset + parameter.size] = data
-    result = run(
-        ptx,
-        entry,
-        grid=_triple(grid, "grid"),
-        block=_triple(block, "block"),
-        params=bytes(params),
-        memory=memory,
-        shared_bytes=shared_bytes,
-        cluster=None if cluster is None else _triple(cluster, "cluster"),
-        gpu=gpu,
-        hazards=hazards,
-        limit=limit,
-        progress=progress,
-        sources=sources,
-    )
-    arrays = [memory.read(address, a.nbytes).view(a.dtype).reshape(a.shape) for address, a in buffers]
-    return EmulateResult(arrays, result.counters, result.hazards, result.seconds, result.printed)

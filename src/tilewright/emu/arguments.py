@@ -1,7 +1,9 @@
 """The grammar of kernel arguments: `f32[1024]=random`, `i32=1024`, or NumPy arrays and numbers.
 
-TYPE[N,M,...]=WHAT   a device buffer;  WHAT: random, nan, zeros, ones, arange, FILE.npy
-TYPE=VALUE           a scalar, passed by value
+TYPE[N,M,...]=WHAT   a device buffer;  WHAT: random, nan, zeros, ones, arange, FILE.npy, FILE.npz:NAME
+FILE.npy             a device buffer of the type and shape in the file; so FILE.npz:NAME
+TYPE=VALUE           a scalar of that type, passed by value
+VALUE                a number of the parameter's type
 TYPE                 f16 bf16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64; bf16 is held as its bits in uint16
 """
 
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -27,6 +30,7 @@ MOST_AXES = 32
 MOST_ELEMENTS = 2**40
 FILLS = ("random", "nan", "zeros", "ones", "arange")
 _BUFFER = re.compile(r"\s*(\w+)\s*\[([^\]]*)\]\s*=\s*(.+?)\s*$")
+_FILE = re.compile(r"(.+\.npy|.+\.npz(?::(.+))?)$")
 _SCALAR = re.compile(r"\s*(\w+)\s*=\s*(.+?)\s*$")
 
 
@@ -36,6 +40,7 @@ class Argument:
 
     text: str
     kind: str
+    """One of TYPES where the caller named it, a dtype's name for an array; "" for a plain number."""
     array: np.ndarray | None = None
     scalar: np.generic | int | float | None = None
 
@@ -49,13 +54,8 @@ def _type(name: str, text: str) -> type:
 def _fill(what: str, kind: str, shape: tuple[int, ...], random: np.random.Generator, text: str) -> np.ndarray:
     dtype: np.dtype = np.dtype(_type(kind, text))
     floating = kind in ("f16", "bf16", "f32", "f64")
-    if what.endswith(".npy"):
-        try:
-            values = np.load(Path(what), allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise InvalidOperand(f"argument {text!r}: {what} could not be read ({error})") from error
-        if not isinstance(values, np.ndarray):
-            raise InvalidOperand(f"argument {text!r}: {what} holds several arrays. Save one of them with numpy.save.")
+    if _FILE.match(what):
+        values = _read(what, text)
         if values.shape != shape:
             raise InvalidOperand(f"argument {text!r}: {what} holds the shape {values.shape}, not {shape}")
         if values.dtype == dtype:
@@ -84,6 +84,26 @@ def _fill(what: str, kind: str, shape: tuple[int, ...], random: np.random.Genera
         return f32_to_bf16(np.asarray(values, np.float32).reshape(-1)).reshape(shape)
     with np.errstate(all="ignore"):
         return values.astype(dtype)
+
+
+def _read(what: str, text: str) -> np.ndarray:
+    """The array in FILE.npy or FILE.npz:NAME."""
+    path, _, name = what.partition(".npz:")
+    try:
+        values = np.load(Path(f"{path}.npz" if name else what), allow_pickle=False)
+        if not isinstance(values, np.ndarray):
+            with values as archive:
+                names = list(archive)
+                name = name or (names[0] if len(names) == 1 else "")
+                if name not in names:
+                    shown = ", ".join(names) or "none"
+                    raise InvalidOperand(f"argument {text!r}: {what} holds the arrays {shown}. Name one: FILE.npz:NAME")
+                values = archive[name]
+    except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
+        if isinstance(error, InvalidOperand):
+            raise
+        raise InvalidOperand(f"argument {text!r}: {what} could not be read ({error})") from error
+    return values
 
 
 def _beyond(values: np.ndarray, limits: np.iinfo) -> bool:
@@ -126,61 +146,40 @@ def _parse(text: str, random: np.random.Generator) -> Argument:
         if not limits.min <= number <= limits.max:
             raise InvalidOperand(f"argument {text!r}: {number} is outside {kind}, {limits.min} to {limits.max}")
         return Argument(text, kind, scalar=dtype.type(number))
+    if _FILE.match(text.strip()):
+        return parse_argument(_read(text.strip(), text))
+    for convert in (lambda number: int(number, 0), float):
+        try:
+            return Argument(text, "", scalar=convert(text))
+        except ValueError:
+            continue
     raise InvalidOperand(
-        f"argument {text!r} is not understood. Write f32[1024]=random for a buffer, i32=1024 for a scalar."
+        f"argument {text!r} is not understood. Write f32[1024]=random for a buffer, 1024 or i32=1024 for a number."
     )
 
 
 def parse_argument(value: Any, seed: int | np.random.Generator = 0) -> Argument:
-    """One argument: a string of the grammar, a NumPy array (copied), or a number. Raises InvalidOperand."""
+    """One argument: a string of the grammar, a NumPy array (copied), a number, None (a null pointer) or bytes.
+
+    Raises InvalidOperand.
+    """
     random = np.random.default_rng(seed) if isinstance(seed, int) else seed
     if isinstance(value, str):
         return _parse(value, random)
     if isinstance(value, np.ndarray) and value.ndim:
         if value.dtype.hasobject:
             raise InvalidOperand(f"an array of {value.dtype} cannot be a device buffer")
-        return Argument(f"array {value.shape} {value.dtype}", str(value.dtype), array=np.array(value, order="C"))
+        native = value.dtype.newbyteorder("=")  # a GPU is little-endian, as every host of it
+        return Argument(f"array {value.shape} {native}", str(native), array=np.array(value, native, order="C"))
     if isinstance(value, np.ndarray | np.generic):
-        scalar: Any = np.asarray(value)[()]
-        return Argument(f"{scalar.dtype} {scalar}", str(scalar.dtype), scalar=scalar)
+        scalar: Any = np.asarray(value).astype(np.asarray(value).dtype.newbyteorder("="))[()]
+        return Argument(f"{scalar.dtype} {scalar}", "", scalar=scalar)
+    if value is None:
+        return Argument("None", "", scalar=0)
     if isinstance(value, bool | int | float):
-        return Argument(repr(value), type(value).__name__, scalar=value)
+        return Argument(repr(value), "", scalar=value)
+    if isinstance(value, bytes | bytearray):
+        return Argument(f"{len(value)} bytes", "", scalar=np.void(bytes(value)))
     raise InvalidOperand(
         f"an argument of type {type(value).__name__} is not understood; give an array, a number or a string"
     )
-
-
-def scalar_bytes(argument: Argument, nbytes: int, number: int, kind: str = "") -> bytes:
-    """A scalar as the `nbytes` that parameter `number` takes, of the PTX type `kind`.
-
-    A Python int becomes a float where the parameter is one. Raises InvalidOperand when it does not fit, and for a
-    float where the parameter is an integer or the other way round.
-    """
-    scalar = argument.scalar
-    if kind in ("f32", "f64") and isinstance(scalar, int):
-        scalar = float(scalar)
-    floating = isinstance(scalar, float) or (isinstance(scalar, np.generic) and scalar.dtype.kind == "f")
-    if kind and (kind[0] == "f") != floating:
-        wants, given = ("a float", "an integer") if kind[0] == "f" else ("an integer", "a float")
-        raise InvalidOperand(
-            f"argument {number} ({argument.text}) is {given}; the kernel's parameter .{kind} is {wants}"
-        )
-    if isinstance(scalar, np.generic):
-        have = scalar.dtype.itemsize
-        if have != nbytes:
-            raise InvalidOperand(
-                f"argument {number} ({argument.text}) has {have} bytes; the kernel's parameter has {nbytes}"
-            )
-        return scalar.tobytes()
-    if isinstance(scalar, float):
-        if nbytes not in (4, 8):
-            raise InvalidOperand(
-                f"argument {number} ({argument.text}) is a float; the kernel's parameter has {nbytes} bytes"
-            )
-        return np.array(scalar, f"f{nbytes}").tobytes()
-    assert isinstance(scalar, int)
-    if nbytes not in (1, 2, 4, 8) or not -(1 << 8 * nbytes - 1) <= scalar < 1 << 8 * nbytes:
-        raise InvalidOperand(
-            f"argument {number} ({argument.text}) does not fit the {nbytes} bytes of the kernel's parameter"
-        )
-    return (int(scalar) % (1 << 8 * nbytes)).to_bytes(nbytes, "little")

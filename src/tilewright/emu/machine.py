@@ -95,7 +95,9 @@ class Machine:
         self.thread_of_lane = lane % (self.warps_per_cta * 32)
         self.first_cta = 0
         self.limit = limit
-        """Instructions that a batch may run."""
+        """Instructions that the batches may run, one after another."""
+        self.ran_before = 0
+        """Instructions of batches before this one, as far as they count."""
         self.clock = np.zeros(1, np.uint64)
         """Instructions a batch has run: what %clock reads."""
         self.mask: np.ndarray | None = None

@@ -95,7 +95,7 @@ class Scheduler:
         steps, finals = machine.steps, machine.finals
         threads, warps = trace.block_threads, trace.block_warps
         clock = machine.clock
-        ran, watch, limit = 0, self.watch, machine.limit
+        ran, watch, limit = 0, self.watch, machine.limit - machine.ran_before
         while self.live_count:
             if self.uniform:
                 here = self.current
@@ -120,7 +120,8 @@ class Scheduler:
             block = program.blocks[here]
             clock[0] += block.end - block.start
             if clock[0] > limit:
-                self._endless(here, f"{int(clock[0]):,} instructions were run, more than limit={limit:,} allows")
+                total = int(clock[0]) + machine.ran_before
+                self._endless(here, f"{total:,} instructions were run, more than limit={machine.limit:,} allows")
                 continue
             finals[here]()
 

@@ -91,6 +91,7 @@ class Emulator:
                 shared_bytes=launch.shared_bytes,
                 gpu=self.gpu.name,
                 hazards=self.hazards,
+                limit=None,
                 progress=self.progress,
                 sources=sources,
             )

@@ -58,3 +58,28 @@ def types_of(text: str) -> tuple[ParameterType, ...]:
         ParameterType(chr(code >> 8 & 255).strip("\0"), code & 255, code >> 16 & 255, bool(code >> 24))
         for code in codes
     )
+
+
+_NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+
+
+def parameter_names(text: str, expression: str) -> list[str]:
+    """The names that the source gives a kernel's parameters; [] where its declaration is not found by its text."""
+    base = expression.partition("<")[0].split("::")[-1].strip()
+    plain = _NOISE.sub(" ", text)
+    for found in re.finditer(rf"\b{re.escape(base)}\s*\(", plain):
+        head = re.split(r"[;{}]", plain[max(0, found.start() - 500) : found.start()])[-1]
+        if not base or "__global__" not in head:
+            continue
+        parts, depth, start = [], 0, found.end()
+        for at in range(found.end(), len(plain)):
+            letter = plain[at]
+            if depth == 0 and letter in ",)":
+                parts.append(plain[start:at])
+                start = at + 1
+                if letter == ")":
+                    break
+            depth += (letter in "([{<") - (letter in ")]}>")
+        plain_parts = [re.sub(r"\[.*|=.*", "", part, flags=re.DOTALL) for part in parts if part.strip()]
+        return [(re.findall(r"\w+", part) or [""])[-1] for part in plain_parts]
+    return []

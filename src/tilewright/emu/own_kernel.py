@@ -1,0 +1,197 @@
+"""`emulate`: one kernel of a CUDA C++ or PTX source on NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import index
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidOperand
+from ..gpus import DEFAULT_GPU, find_gpu
+from ..jit.entry import ParameterType, parameter_names
+from .api import LIMIT, Triple, decoded, run
+from .arguments import parse_argument
+from .hazards import Hazard
+from .memory import GlobalMemory
+from .parameters import described, pack
+from .trace import Counters
+
+
+@dataclass
+class EmulateResult:
+    """What a launch left: `arrays`, one for each buffer argument in order, and what `run` reports of it."""
+
+    arrays: list[np.ndarray]
+    counters: Counters
+    hazards: list[Hazard]
+    seconds: float
+    printed: str = ""
+    named: dict[str, np.ndarray] = field(default_factory=dict)
+    """The same arrays by the names of their parameters, where the source tells them."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel ready to launch: its PTX, and what is known of its parameters."""
+
+    ptx: str
+    entry: str
+    called: str
+    """As the caller named it."""
+    types: tuple[ParameterType, ...] | None
+    names: list[str]
+    sources: dict[str, str]
+
+
+def load(source_or_ptx: str | Path, entry: str, gpu: str, include: Sequence[str | Path]) -> Kernel:
+    """Read and compile a source, or take its PTX. Raises InvalidOperand and CompileError."""
+    text, name, beside = str(source_or_ptx), "kernel.cu", []
+    if isinstance(source_or_ptx, Path) or not ("{" in text or "\n" in text):  # a source has at least one brace
+        path = Path(source_or_ptx)
+        try:
+            text, name, beside = path.read_text(encoding="utf-8-sig"), str(path), [path.parent]
+        except (OSError, ValueError) as error:
+            raise InvalidOperand(
+                f"{str(path)!r} could not be read as a source ({error}). Give the path of a text file in UTF-8."
+            ) from error
+    if name.endswith(".ptx") or (".version" in text and ".address_size" in text):
+        names = [parameter.name for parameter in decoded(text, entry).entry.parameters]
+        return Kernel(text, entry, entry, None, names, {})
+    from ..jit import compile_source
+
+    kernel = compile_source(text, entry=entry, arch=find_gpu(gpu).arch.name, name=name, include=[*beside, *include])
+    texts = (text, *(body for _, body in kernel.source.headers))
+    found = (names for body in texts if (names := parameter_names(body, entry)))
+    sources = {**dict(kernel.source.headers), name: text}
+    return Kernel(kernel.ptx, kernel.entry, entry, kernel.types, next(found, []), sources)
+
+
+def in_order(args: Sequence[Any] | Mapping[str, Any], kernel: Kernel) -> list[Any]:
+    """The arguments in the order of the kernel's parameters. Raises InvalidOperand where they are not these."""
+    declared = decoded(kernel.ptx, kernel.entry).entry.parameters
+    types = kernel.types or (None,) * len(declared)
+    listed = [described(parameter, known) for parameter, known in zip(declared, types, strict=True)]
+    names = kernel.names if len(kernel.names) == len(declared) else [""] * len(declared)
+    shown = ", ".join(f"{kind} {name}".strip() for kind, name in zip(listed, names, strict=True)) or "none"
+    if isinstance(args, Mapping):
+        if not all(names):
+            raise InvalidOperand(f"the names of {kernel.called}'s parameters ({shown}) are not known. Give a list.")
+        if wrong := [*(f"{name} is missing" for name in names if name not in args),
+                     *(f"{name} is not one of them" for name in args if name not in names)]:  # fmt: skip
+            raise InvalidOperand(f"{kernel.called} takes {shown}: {', '.join(wrong)}")
+        return [args[name] for name in names]
+    if len(args) != len(declared):
+        raise InvalidOperand(
+            f"{len(args)} arguments, but {kernel.called} takes {len(declared)} ({shown}). Give one for each, in order: "
+            "an array or f32[1024]=random for a pointer, a number or i32=1024 for a number."
+        )
+    return list(args)
+
+
+def emulate(
+    source_or_ptx: str | Path,
+    entry: str,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    args: Sequence[Any] | Mapping[str, Any],
+    *,
+    gpu: str = DEFAULT_GPU,
+    shared_bytes: int = 0,
+    cluster: int | Sequence[int] | None = None,
+    include: Sequence[str | Path] = (),
+    constants: Mapping[str, Any] | None = None,
+    hazards: str = "raise",
+    seed: int = 0,
+    limit: int = LIMIT,
+    progress: Callable[[int, int], None] | None = None,
+) -> EmulateResult:
+    """Run one kernel on NumPy arrays.
+
+    source_or_ptx: CUDA C++ or PTX text, or the path of a file of either. entry: the kernel's name, as C++ knows it
+    (`scale<float>`) or as the PTX does. grid, block: one to three sizes.
+    args: one for each parameter of the kernel, in order or by name. NumPy arrays are device buffers (the caller's stay
+    as they are) of the type that a C++ parameter points to; numbers are passed by value; None is a null pointer; bytes
+    fill a struct. Strings such as "f32[1024]=random", "f32[4,8]=nan", "i32=1024" and "x.npy" stand for either (see
+    emu/arguments.py); their bf16 buffers come back as uint16. TensorMap is for a CUtensorMap parameter: one made of an
+    array (TensorMap.of) is over that array's buffer, which is a buffer argument of its own unless an earlier argument
+    is the same array.
+    cluster: blocks of a cluster, one to three sizes, where the kernel's __cluster_dims__ does not say. include: folders
+    of headers. constants: what `__constant__` and `__device__` variables hold at the start: an array or a string for
+    each name. seed: of "random". limit: instructions that the launch may take, those of blocks that run side by side
+    counted once.
+
+    Raises CompileError, PtxError, UnknownInstruction, InvalidOperand, ConfigRejected, and EmulatorFault unless
+    hazards="collect".
+    """
+    for told, value, kinds, wanted in (
+        ("source_or_ptx", source_or_ptx, (str, Path), "text, or the path of a file"),
+        ("entry", entry, str, "the kernel's name"),
+        ("args", args, (list, tuple, Mapping), "a list, one for each parameter of the kernel, or a dict by name"),
+        ("include", include, (list, tuple), "a list of folders"),
+        ("constants", constants or {}, Mapping, "a dict of arrays by the variables' names"),
+        ("gpu", gpu, str, "a GPU's name"),
+    ):
+        if not isinstance(value, kinds):
+            raise InvalidOperand(f"{told} is {value!r:.60}; pass {wanted}.")
+    if progress is not None and not callable(progress):
+        raise InvalidOperand(f"progress is {progress!r:.60}; pass a function of blocks done and all blocks, or None.")
+    if wrong := [folder for folder in include if not isinstance(folder, str | Path) or "\0" in str(folder)]:
+        raise InvalidOperand(f"include holds {wrong[0]!r:.60}; pass folders.")
+    shared_bytes, seed = _whole(shared_bytes, "shared_bytes", 0), _whole(seed, "seed", 0)
+    limit = _whole(limit, "limit", 1)
+    kernel = load(source_or_ptx, entry, gpu, include)
+    memory = GlobalMemory()
+    given = in_order(args, kernel)
+    declared = decoded(kernel.ptx, kernel.entry).entry.parameters
+    packed = pack(given, declared, kernel.types, memory, seed)
+    result = run(
+        kernel.ptx,
+        kernel.entry,
+        grid=_triple(grid, "grid"),
+        block=_triple(block, "block"),
+        params=packed.params,
+        memory=memory,
+        shared_bytes=shared_bytes,
+        cluster=None if cluster is None else _triple(cluster, "cluster"),
+        gpu=gpu,
+        hazards=hazards,
+        limit=limit,
+        constants={name: _constant(name, value, seed) for name, value in (constants or {}).items()},
+        progress=progress,
+        sources=kernel.sources,
+    )
+    arrays = [memory.read(b.address, b.array.nbytes).view(b.array.dtype).reshape(b.array.shape) for b in packed.buffers]
+    named: dict[str, np.ndarray] = {}
+    if len(kernel.names) == len(declared):
+        named = {kernel.names[b.number]: array for b, array in zip(packed.buffers, arrays, strict=True)}
+    return EmulateResult(arrays, result.counters, result.hazards, result.seconds, result.printed, named)
+
+
+def _whole(value: Any, what: str, least: int) -> int:
+    try:
+        number = index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise InvalidOperand(f"{what} is {value!r:.60}; pass a whole number of at least {least}.")
+    return number
+
+
+def _constant(name: str, value: Any, seed: int) -> np.ndarray:
+    argument = parse_argument(value, seed)
+    return np.asarray(argument.scalar if argument.array is None else argument.array)
+
+
+def _triple(value: int | Sequence[int], what: str) -> Triple:
+    try:
+        sizes = tuple(index(v) for v in value) if isinstance(value, Sequence | np.ndarray) else (index(value),)
+    except TypeError as error:
+        raise InvalidOperand(f"{what} {value!r} is not one to three whole numbers") from error
+    if not 1 <= len(sizes) <= 3:
+        raise InvalidOperand(f"{what} {value!r} has {len(sizes)} sizes; give one to three")
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z

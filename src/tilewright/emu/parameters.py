@@ -1,0 +1,190 @@
+"""Arguments of a launch as the parameter buffer of a kernel, checked against the kernel's signature.
+
+The PTX tells the size of a parameter, and whether a number is a float; the types that a C++ source gives them
+(jit/entry.py) also what a pointer points to, signs, and half and bfloat16. What would only be reinterpreted is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidOperand
+from ..jit.entry import ParameterType
+from ..jit.tensor_map import TensorMap
+from . import tensor_maps
+from .arguments import Argument, parse_argument
+from .isa.convert import f32_to_bf16
+from .memory import GlobalMemory
+from .ptx import Parameter
+
+
+@dataclass(frozen=True)
+class BufferArgument:
+    """An array in the emulator's memory: argument `number`."""
+
+    number: int
+    address: int
+    array: np.ndarray
+
+
+@dataclass
+class Packed:
+    """The parameter buffer, and the buffer arguments in order."""
+
+    params: bytes
+    buffers: list[BufferArgument] = field(default_factory=list)
+
+
+def pack(
+    args: Sequence[Any],
+    declared: Sequence[Parameter],
+    types: Sequence[ParameterType] | None,
+    memory: GlobalMemory,
+    seed: int,
+) -> Packed:
+    """Put buffers into `memory` and everything into a parameter buffer. Raises InvalidOperand."""
+    random = np.random.default_rng(seed)
+    params = bytearray(max((p.offset + p.size for p in declared), default=0))
+    packed = Packed(b"")
+    shared_by: dict[int, int] = {}  # arrays that tensor maps may be over
+    for number, (value, parameter) in enumerate(zip(args, declared, strict=True)):
+        declared_type = types[number] if types else None
+        if isinstance(value, TensorMap):
+            data = _tensor_map(value, parameter, number, memory, packed, shared_by)
+        else:
+            argument = parse_argument(value, random)
+            if argument.array is not None:
+                _check_array(argument, parameter, declared_type, number)
+                address = memory.add(argument.array, f"argument {number}")
+                shared_by[id(value)] = address
+                packed.buffers.append(BufferArgument(number, address, argument.array))
+                data = address.to_bytes(8, "little")
+            else:
+                data = scalar_bytes(argument, parameter, declared_type, number)
+        params[parameter.offset : parameter.offset + parameter.size] = data
+    packed.params = bytes(params)
+    return packed
+
+
+def _tensor_map(
+    value: TensorMap,
+    parameter: Parameter,
+    number: int,
+    memory: GlobalMemory,
+    packed: Packed,
+    shared_by: dict[int, int],
+) -> bytes:
+    if parameter.size != tensor_maps.BYTES:
+        raise InvalidOperand(
+            f"argument {number} is a TensorMap; the parameter has {parameter.size} bytes, where a "
+            "`const __grid_constant__ CUtensorMap` has 128"
+        )
+    if value.array is not None:
+        if id(value.array) not in shared_by:
+            address = memory.add(value.array, f"argument {number}")
+            shared_by[id(value.array)] = address
+            packed.buffers.append(BufferArgument(number, address, np.ascontiguousarray(value.array)))
+        value = value.at(shared_by[id(value.array)])
+    return tensor_maps.pack(value)
+
+
+def described(parameter: Parameter, declared: ParameterType | None) -> str:
+    """A parameter's type in words: "float32*", "int32", ".u64"."""
+    if declared is not None and (declared.kind or declared.pointers):
+        return (declared.name if declared.kind else "void") + "*" * declared.pointers
+    return f".{parameter.kind}" if parameter.kind else f"a struct of {parameter.size} bytes"
+
+
+def _check_array(argument: Argument, parameter: Parameter, declared: ParameterType | None, number: int) -> None:
+    """Raise InvalidOperand where the parameter is not a pointer, or points to something else."""
+    wanted = described(parameter, declared)
+    number_declared = declared is not None and bool(declared.kind) and not declared.pointers
+    if parameter.size != 8 or parameter.kind == "f64" or number_declared:
+        raise InvalidOperand(
+            f"argument {number} ({argument.text}) is a buffer; the kernel's parameter is {wanted}, which is passed by "
+            "value. Pass a number."
+        )
+    if declared is None or not declared.kind or declared.pointers != 1:
+        return
+    assert argument.array is not None
+    have, size = argument.array.dtype, declared.bytes
+    if declared.kind == "f":
+        fits = have in (f"f{size}", f"c{2 * size}" if size > 2 else f"f{size}")
+    elif declared.kind == "b":
+        fits = have.name == "bfloat16" or have == np.uint16
+    else:
+        fits = have.kind in ("iub" if size == 1 else "iu") and have.itemsize == size
+    if fits or (have.kind == "V" and have.fields):
+        return
+    convert = {"b": "ml_dtypes.bfloat16", "B": "bool"}.get(declared.kind, f"np.{declared.name}")
+    raise InvalidOperand(
+        f"argument {number} is an array of {have.name}; the kernel's parameter is {wanted}. Convert it: "
+        f"array.astype({convert}), or array.view(...) for the same bytes as another type."
+    )
+
+
+def scalar_bytes(argument: Argument, parameter: Parameter, declared: ParameterType | None, number: int) -> bytes:
+    """A number as the bytes that a parameter takes: by value, or for a struct as it lies in memory.
+
+    Raises InvalidOperand for what does not fit, for a float where the parameter is an integer, and for a type that the
+    caller named and the kernel has not.
+    """
+    scalar, size = argument.scalar, parameter.size
+    given = f"argument {number} ({argument.text})"
+    wanted = described(parameter, declared)
+    known = declared is not None and declared.kind and not declared.vector
+    if declared is not None and declared.pointers:
+        if isinstance(scalar, bool | int | np.integer) and int(scalar) == 0:
+            return bytes(size)
+        raise InvalidOperand(
+            f"{given} is a number; the kernel's parameter is {wanted}. Pass an array, or None for null."
+        )
+    if not known and not parameter.kind:
+        if isinstance(scalar, np.generic) and scalar.dtype.itemsize == size:
+            return scalar.tobytes()
+        raise InvalidOperand(
+            f"{given} is not {wanted}, which is what the kernel's parameter is. Pass its bytes: bytes(...), a NumPy "
+            "scalar of that size; for half f16=1.5 or np.float16(1.5), for bfloat16 bf16=1.5."
+        )
+    kind = declared.kind if known and declared is not None else parameter.kind[0].replace("b", "s")
+    if argument.kind:  # the caller named the type
+        named = "b" if argument.kind == "bf16" else argument.kind[0]
+        alike = kind == named if "f" in (kind, named) or "b" in (kind, named) else True
+        if not alike or np.dtype(type(scalar)).itemsize != size:
+            raise InvalidOperand(f"{given} is {argument.kind}; the kernel's parameter is {wanted}, of {size} bytes")
+        if named == "b":
+            return np.asarray(scalar, np.uint16).tobytes()
+    number_given = scalar.item() if isinstance(scalar, np.generic) else scalar
+    if not isinstance(number_given, bool | int | float):
+        raise InvalidOperand(f"{given} is not a number; the kernel's parameter is {wanted}")
+    if kind in "fb":
+        return _float_bytes(float(number_given), kind, size, given, wanted)
+    if isinstance(number_given, float):
+        raise InvalidOperand(f"{given} is a float; the kernel's parameter is {wanted}, an integer. Pass int(...).")
+    low, high = (0, 1) if kind == "B" else (0, (1 << 8 * size) - 1) if kind == "u" else _signed(size)
+    if not known:  # PTX writes .u32 for int as well
+        low, high = _signed(size)[0], (1 << 8 * size) - 1
+    if not low <= number_given <= high:
+        raise InvalidOperand(f"{given} is outside {low} to {high}, which the kernel's parameter, {wanted}, holds")
+    return (int(number_given) % (1 << 8 * size)).to_bytes(size, "little")
+
+
+def _signed(size: int) -> tuple[int, int]:
+    return -(1 << 8 * size - 1), (1 << 8 * size - 1) - 1
+
+
+def _float_bytes(value: float, kind: str, size: int, given: str, wanted: str) -> bytes:
+    if kind == "b":
+        bits = f32_to_bf16(np.array([value], np.float32))
+        finite, data = bool(bits[0] & 0x7F80 != 0x7F80), bits.tobytes()
+    else:
+        with np.errstate(all="ignore"):
+            rounded = np.array(value, f"f{size}")
+        finite, data = bool(np.isfinite(rounded)), rounded.tobytes()
+    if np.isfinite(value) and not finite:
+        raise InvalidOperand(f"{given} is larger than any {wanted}, which is what the kernel's parameter is")
+    return data

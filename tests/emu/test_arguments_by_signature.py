@@ -1,0 +1,198 @@
+"""Arguments against the kernel's C++ signature: what would only be reinterpreted is refused, numbers go by value."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import emu
+from tilewright.errors import InvalidOperand
+from tilewright.jit import compile_source
+from tilewright.jit.entry import parameter_names
+
+POINTERS = """#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+struct Own { float a, b; };
+template <class T> __global__ void k(const T *__restrict__ a, long long n) {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "right", "wrong"),
+    [
+        ("float", ["f4", "c8"], ["f8", "f2", "i4", "u4"]),
+        ("double", ["f8", "c16"], ["f4", "i8"]),
+        ("float4", ["f4"], ["f8"]),
+        ("int", ["i4", "u4"], ["i8", "f4", "bool"]),
+        ("unsigned char", ["u1", "i1", "bool"], ["f4", "u2"]),
+        ("bool", ["bool", "u1"], ["i4"]),
+        ("size_t", ["u8", "i8"], ["u4", "f8"]),
+        ("__half", ["f2"], ["f4", "u2", "i2"]),
+        ("__nv_bfloat16", [ml_dtypes.bfloat16, "u2"], ["f2", "f4"]),
+        ("void", ["f4", "f8", "u1"], []),
+        ("Own", ["f4", "u1"], []),
+        ("float *", ["u8"], []),
+    ],
+)
+def test_an_array_has_to_be_of_the_type_that_the_parameter_points_to(kind, right, wrong):
+    for dtype in right:
+        tw.emulate(POINTERS, f"k<{kind}>", 1, 1, [np.zeros(4, dtype), 4])
+    for dtype in wrong:
+        with pytest.raises(InvalidOperand, match=r"argument 0 is an array of .*Convert it: array\.astype"):
+            tw.emulate(POINTERS, f"k<{kind}>", 1, 1, [np.zeros(4, dtype), 4])
+
+
+def test_numpys_default_for_a_float_pointer_is_refused_with_the_remedy():
+    source = "__global__ void scale(float *x, float a) { x[threadIdx.x] *= a; }"
+    with pytest.raises(InvalidOperand, match=r"array of float64; .* is float32\*.*array\.astype\(np\.float32\)"):
+        tw.emulate(source, "scale", 1, 32, [np.ones(32), 2.0])
+
+
+def test_big_endian_arrays_are_converted():
+    source = "__global__ void scale(float *x, float a) { x[threadIdx.x] *= a; }"
+    result = tw.emulate(source, "scale", 1, 4, [np.arange(4, dtype=">f4"), np.array(3, ">f8")])
+    assert result.arrays[0].tolist() == [0, 3, 6, 9]
+    ptx = compile_source(source, entry="_Z5scalePff").ptx
+    assert tw.emulate(ptx, "_Z5scalePff", 1, 4, [np.ones(4, ">f4"), 2.0]).arrays[0].tolist() == [2] * 4
+
+
+NUMBERS = """#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+__global__ void k(double *out, __half h, __nv_bfloat16 b, float f, int i, unsigned u, bool t, short s, long long l) {
+  out[0] = __half2float(h); out[1] = __bfloat162float(b); out[2] = f; out[3] = i; out[4] = u; out[5] = t; out[6] = s;
+  out[7] = l;
+}"""
+VALUES = [1.5, 2.25, 0.5, -7, 2**32 - 1, True, -3, 2**40]
+
+
+@pytest.mark.parametrize("convert", [lambda v: v, np.asarray, lambda v: np.array([v])[0]])
+def test_numbers_of_python_and_numpy_go_by_value(convert):
+    out = tw.emulate(NUMBERS, "k", 1, 1, [np.zeros(8), *map(convert, VALUES)]).arrays[0]
+    assert out.tolist() == VALUES
+    whole = tw.emulate(NUMBERS, "k", 1, 1, [np.zeros(8), *map(convert, [1, 2, 3, 4, 5, 1, 7, 8])]).arrays[0]
+    assert whole.tolist() == [1, 2, 3, 4, 5, 1, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (1, 70000.0, "larger than any float16"),
+        (2, np.zeros(3, np.uint16), "is a buffer; the kernel's parameter is bfloat16"),
+        (3, 1e39, "larger than any float32"),
+        (3, "i32=4", "is i32; the kernel's parameter is float32"),
+        (4, 2**31, "outside -2147483648 to 2147483647"),
+        (4, 2.0, "is a float; the kernel's parameter is int32, an integer"),
+        (5, -1, "outside 0 to 4294967295"),
+        (6, 2, "outside 0 to 1"),
+        (7, np.int64(40000), "outside -32768 to 32767"),
+        (8, 2**63, "outside"),
+        (0, 5, r"is a number; the kernel's parameter is float64\*"),
+        (3, 1j, "complex"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(place, value, message):
+    args = [np.zeros(8), *VALUES]
+    args[place] = value
+    with pytest.raises(InvalidOperand, match=message):
+        tw.emulate(NUMBERS, "k", 1, 1, args)
+
+
+def test_ptx_alone_does_not_tell_half_from_bits():
+    ptx = compile_source(NUMBERS, entry="k")
+    with pytest.raises(InvalidOperand, match=r"a struct of 2 bytes.*f16=1.5"):
+        tw.emulate(ptx.ptx, ptx.entry, 1, 1, [np.zeros(8), *VALUES])
+    args = [np.zeros(8), np.float16(1.5), "bf16=2.25", *VALUES[2:]]
+    assert tw.emulate(ptx.ptx, ptx.entry, 1, 1, args).arrays[0].tolist() == VALUES
+
+
+def test_null_pointers_and_structs():
+    source = """struct Pair { int a; float b; };
+    __global__ void k(float *x, float *maybe, Pair p) { x[0] = maybe == nullptr ? p.a + p.b : -1; }"""
+    pair = np.array((3, 0.5), np.dtype([("a", "i4"), ("b", "f4")]))
+    for given in (pair, pair.tobytes(), bytearray(pair.tobytes())):
+        assert tw.emulate(source, "k", 1, 1, [np.zeros(1, np.float32), None, given]).arrays[0][0] == 3.5
+    with pytest.raises(InvalidOperand, match="a struct of 8 bytes"):
+        tw.emulate(source, "k", 1, 1, [np.zeros(1, np.float32), None, b"abc"])
+
+
+def test_arguments_may_be_given_by_name():
+    source = """/* void axpy(int wrong) */ __global__ void axpy(const float *__restrict__ x, float y[], float a = 2,
+        int n /* , not this */ = 3) { int i = threadIdx.x; if (i < n) y[i] += a * x[i]; }"""
+    x = np.arange(8, dtype=np.float32)
+    result = tw.emulate(source, "axpy", 1, 8, {"n": 8, "a": 2.0, "x": x, "y": np.ones(8, np.float32)})
+    assert list(result.named) == ["x", "y"]
+    assert result.named["y"].tolist() == (1 + 2 * x).tolist()
+    with pytest.raises(
+        InvalidOperand, match=r"float32\* x, float32\* y, float32 a, int32 n: n is missing, m is not one"
+    ):
+        tw.emulate(source, "axpy", 1, 8, {"m": 8, "a": 2.0, "x": x, "y": x})
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("template <class T> __global__ void __launch_bounds__(256) k(T *a, Map<int, T> b) {}", ["a", "b"]),
+        ("__global__ void k() {}", []),
+        ("void k(int x); __global__ void k(const int *x, float y) {}", ["x", "y"]),
+        ("#define K k\n__global__ void K(int x) {}", []),
+    ],
+)
+def test_names_are_read_from_the_declaration(text, names):
+    assert parameter_names(text, "ns::k<float, 3>") == names
+
+
+CONSTANTS = """namespace ours { __constant__ float table[4]; }
+static __constant__ int scale; __device__ double offset;
+__global__ void k(float *x) { x[threadIdx.x] = ours::table[threadIdx.x] * scale + offset; }"""
+
+
+def test_constant_and_device_variables_are_filled_by_their_names():
+    table = np.array([1, 2, 3, 4], np.float32)
+    given = {"ours::table": table, "scale": "i32=10", "offset": np.float64(0.5)}
+    out = tw.emulate(CONSTANTS, "k", 1, 4, [np.zeros(4, np.float32)], constants=given).arrays[0]
+    assert out.tolist() == [10.5, 20.5, 30.5, 40.5]
+
+
+@pytest.mark.parametrize(
+    ("constants", "message"),
+    [
+        ({"tables": np.zeros(4)}, "'tables' is the name of 0 variables"),
+        ({"table": np.zeros(4)}, "has 32 bytes .*; the variable has 16"),
+        ([1], "constants is"),
+    ],
+)
+def test_constants_that_are_not_there_or_of_another_size_are_refused(constants, message):
+    with pytest.raises(InvalidOperand, match=message):
+        tw.emulate(CONSTANTS, "k", 1, 4, [np.zeros(4, np.float32)], constants=constants)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"shared_bytes": 4.5}, {"shared_bytes": "4"}, {"shared_bytes": -4}, {"limit": None}, {"limit": "9"}, {"limit": 0},
+     {"seed": -1}, {"seed": "x"}, {"include": [5]}, {"include": ["a\0b"]}, {"progress": 5}, {"gpu": 5},
+     {"constants": {"x": object()}}, {"cluster": "2"}],
+)  # fmt: skip
+def test_options_of_a_wrong_kind_are_refused_by_an_error_of_ours(change):
+    with pytest.raises(InvalidOperand):
+        tw.emulate("__global__ void k(float *x) {}", "k", 1, 1, [np.zeros(1, np.float32)], **change)
+    with pytest.raises(InvalidOperand, match="could not be read"):
+        tw.emulate("a\0b.cu", "k", 1, 1, [])
+
+
+def test_the_limit_is_one_of_the_whole_launch():
+    source = "__global__ void k(int *x) { for (int i = 0; i < 100; i++) x[i] = i; }"
+    emu.emulate(source, "k", 1, 32, [np.zeros(100, np.int32)], limit=2000)
+    with pytest.raises(tw.errors.EmulatorFault, match=r"more than limit=2,000 allows"):
+        emu.emulate(source, "k", 4096, 32, [np.zeros(100, np.int32)], limit=2000)
+
+
+def test_a_file_of_arrays_is_taken_by_its_name(tmp_path):
+    source = "__global__ void k(float *x, double *y) { x[threadIdx.x] += y[threadIdx.x]; }"
+    np.save(tmp_path / "x.npy", np.arange(4, dtype=np.float32))
+    np.savez(tmp_path / "z.npz", a=np.ones(4), b=np.full(4, 2.0))
+    result = tw.emulate(source, "k", 1, 4, [f"{tmp_path}/x.npy", f"{tmp_path}/z.npz:b"])
+    assert result.arrays[0].tolist() == [2, 3, 4, 5]
+    with pytest.raises(InvalidOperand, match="holds the arrays a, b"):
+        tw.emulate(source, "k", 1, 4, [f"{tmp_path}/x.npy", f"{tmp_path}/z.npz"])
