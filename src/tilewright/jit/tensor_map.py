@@ -150,27 +150,29 @@ class TensorMap:
         return replace(self, address=address)
 
 
-def encode_for_driver(description: TensorMap) -> bytes:
-    """The 128 bytes that a GPU takes. Raises DeviceError where the driver refuses."""
-    from ..errors import DeviceError
-    from .device import driver
+def encode_for_driver(description: TensorMap, ordinal: int = 0) -> bytes:
+    """Return the 128 bytes that the GPU of this ordinal takes. Raises DeviceError where the driver refuses."""
+    from .device import bound_to, check, driver
 
     cuda = driver()
     if description.address is None:
         raise InvalidOperand("tensor map: no address; pass one, or let the launch place the array")
-    status, encoded = cuda.cuTensorMapEncodeTiled(
-        cuda.CUtensorMapDataType(DTYPES.index(description.dtype)),
-        description.rank,
-        description.address,
-        [cuda.cuuint64_t(size) for size in description.shape],
-        [cuda.cuuint64_t(stride) for stride in description.strides],
-        [cuda.cuuint32_t(size) for size in description.box],
-        [cuda.cuuint32_t(step) for step in description.element_strides],
-        cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        cuda.CUtensorMapSwizzle(SWIZZLES.index(description.swizzle)),
-        cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        cuda.CUtensorMapFloatOOBfill(OOB_FILLS.index(description.oob_fill)),
-    )
-    if int(status):
-        raise DeviceError(f"cuTensorMapEncodeTiled refused {description} ({status})")
+    strides = description.strides or (16,)  # of one dimension none is read, but the driver wants an array
+    with bound_to(ordinal):
+        encoded = check(
+            cuda.cuTensorMapEncodeTiled(
+                cuda.CUtensorMapDataType(DTYPES.index(description.dtype)),
+                description.rank,
+                description.address,
+                [cuda.cuuint64_t(size) for size in description.shape],
+                [cuda.cuuint64_t(stride) for stride in strides],
+                [cuda.cuuint32_t(size) for size in description.box],
+                [cuda.cuuint32_t(step) for step in description.element_strides],
+                cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+                cuda.CUtensorMapSwizzle(SWIZZLES.index(description.swizzle)),
+                cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                cuda.CUtensorMapFloatOOBfill(OOB_FILLS.index(description.oob_fill)),
+            ),
+            f"encoding {description}",
+        )
     return b"".join(int(word).to_bytes(8, "little") for word in encoded.opaque)
