@@ -128,7 +128,9 @@ def test_a_warm_call_is_not_read_again_and_sees_new_values_and_closures(torch, m
     assert not reads
     x = normal(torch, 48)
     right(torch, call(3.0, x), a, b, lambda acc, x: silu64(torch, acc * 3) + x, x)
-    assert len(reads) == 1, "another constant is another kernel"
+    assert not reads, "another number is a parameter of the same kernel"
+    right(torch, call(1.0, x), a, b, lambda acc, x: silu64(torch, acc) + x, x)
+    assert len(reads) == 1, "an identity is another kernel"
     r = normal(torch, 64, 48)
     right(torch, call(3.0, r), a, b, lambda acc, x: silu64(torch, acc * 3) + x, r)
     assert len(reads) == 2, "another shape is another kernel"
@@ -176,7 +178,12 @@ def test_a_fused_call_that_has_run_is_remembered(torch):
 def test_a_schedule_of_numbers_runs_one_warm_kernel_with_its_own_number_each_time(torch, monkeypatch):
     compiled = []
     compile_ = Rung.compile
-    monkeypatch.setattr(Rung, "compile", lambda self, *given: compiled.append(given) or compile_(self, *given))
+
+    def counted(self, problem, *more):
+        compiled.extend([problem] if problem.epilogue is not None else [])
+        return compile_(self, problem, *more)
+
+    monkeypatch.setattr(Rung, "compile", counted)
     a, b, x = normal(torch, 96, 64, dtype="bf16"), normal(torch, 64, 128, dtype="bf16"), normal(torch, 96, 128)
 
     def step(rate, shift):

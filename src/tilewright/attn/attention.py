@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..epilogue.keys import function_key
 from ..run.runner import run
 from ..run.warm import MISS
 from .call import AttentionCall, read_attention, read_attention_varlen
@@ -65,19 +64,17 @@ def attention(
     Raises InvalidOperand (shapes, dtypes, strides, devices, overlaps), ConfigRejected (rung or config), DeviceError
     (no GPU for host arrays, or the driver's word), CompileError.
     """
-    key = None if score is None else function_key(score)
-    options = (is_causal, scale, window, softcap, layout, return_lse, rung, config, None, None, key)
+    modify = modification_of(score)
+    options = (is_causal, scale, window, softcap, layout, return_lse, rung, config, None, None, modify.code)
     if is_mask(bias):
         bias = as_bias(bias, q)
     given = (q, k, v, bias, out, None, None)
-    if score is None or key is not None:
-        result = warm_attention(given, options)
-        if result is not MISS:
-            return result
+    result = warm_attention(given, options, modify.numbers)
+    if result is not MISS:
+        return result
     call = read_attention(
         q, k, v, is_causal=is_causal, scale=scale, window=window, softcap=softcap, bias=bias, layout=layout,
-        return_lse=return_lse, out=out, modify="" if score is None else modification_of(score),
-        plan_with=(rung, config),
+        return_lse=return_lse, out=out, modify=modify, plan_with=(rung, config),
     )  # fmt: skip
     return _run(call, given, options)
 
@@ -113,23 +110,23 @@ def attention_varlen(
     The LSE is [heads, rows of all entries]. Rows after the end of the last entry are not written. All else as for
     `attention`, for each entry by itself.
     """
-    key = None if score is None else function_key(score)
-    options = (is_causal, scale, window, softcap, "varlen", return_lse, rung, config, max_seqlen_q, max_seqlen_k, key)
+    modify, most = modification_of(score), (max_seqlen_q, max_seqlen_k)
+    options = (is_causal, scale, window, softcap, "varlen", return_lse, rung, config, *most, modify.code)
     given = (q, k, v, None, out, cu_seqlens_q, cu_seqlens_k)
-    if max_seqlen_q is not None and (score is None or key is not None):
-        result = warm_attention(given, options)
+    if max_seqlen_q is not None:
+        result = warm_attention(given, options, modify.numbers)
         if result is not MISS:
             return result
     call = read_attention_varlen(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, is_causal=is_causal, scale=scale,
-        window=window, softcap=softcap, return_lse=return_lse, out=out,
-        modify="" if score is None else modification_of(score), plan_with=(rung, config),
+        window=window, softcap=softcap, return_lse=return_lse, out=out, modify=modify,
+        plan_with=(rung, config),
     )  # fmt: skip
     return _run(call, given, options)
 
 
 def _run(call: AttentionCall, given: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
     results, ran = run(call)
-    if ran is not None and call.problem is not None and (not call.problem.modify or options[-1] is not None):
+    if ran is not None and call.problem is not None:
         remember(call, results, ran, given, options)
     return results if call.with_lse else results[0]

@@ -19,12 +19,14 @@ from ..errors import InvalidOperand
 from ..gemm.call import scalar
 from ..gemm.shapes import broadcast
 from ..gpus import Gpu
+from ..jit.params import named_numbers
 from ..run.program import Program
 from ..run.runner import Output, Site
 from .cu_seqlens import Starts, longest, read_starts
 from .plan import plan_attention
 from .problem import DTYPES, LAYOUTS, AttentionProblem, BiasRows, HeadRows, head_rows
 from .rung import D_HEADS
+from .score import NO_CHANGE, Modification
 from .stages import Lies, StridedRows, program_of
 
 
@@ -93,7 +95,7 @@ class AttentionCall:
 
     @property
     def scalars(self) -> dict[str, float]:
-        return {}
+        return named_numbers(self.problem.numbers) if self.problem is not None else {}
 
     def program(self, gpu: Gpu) -> Program | None:
         """The launches; None for an empty result. Raises ConfigRejected."""
@@ -115,8 +117,8 @@ class AttentionCall:
 
 def read_attention(
     q: Any, k: Any, v: Any, *, is_causal: bool = False, scale: float | None = None, window: Any = None,
-    softcap: float = 0.0, bias: Any = None, modify: str = "", layout: str = "bhsd", return_lse: bool = False,
-    out: Any = None, plan_with: tuple[str | None, Any] = (None, None),
+    softcap: float = 0.0, bias: Any = None, modify: Modification = NO_CHANGE, layout: str = "bhsd",
+    return_lse: bool = False, out: Any = None, plan_with: tuple[str | None, Any] = (None, None),
 ) -> AttentionCall:  # fmt: skip
     """Read the arguments of `attention`. Raises InvalidOperand in the caller's terms."""
     if layout not in LAYOUTS:
@@ -149,7 +151,8 @@ def read_attention(
 def read_attention_varlen(
     q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: Any = None, max_seqlen_k: Any = None,
     *, is_causal: bool = False, scale: float | None = None, window: Any = None, softcap: float = 0.0,
-    modify: str = "", return_lse: bool = False, out: Any = None, plan_with: tuple[str | None, Any] = (None, None),
+    modify: Modification = NO_CHANGE, return_lse: bool = False, out: Any = None,
+    plan_with: tuple[str | None, Any] = (None, None),
 ) -> AttentionCall:  # fmt: skip
     """Read the arguments of `attention_varlen`. Raises InvalidOperand in the caller's terms."""
     views = _views(q, k, v, out, ("rows", "heads", "d_head"))
@@ -298,7 +301,7 @@ def _options(
     scale: float | None,
     window: Any,
     softcap: float,
-    modify: str,
+    modify: Modification,
     with_lse: bool,
 ) -> dict[str, Any]:
     return {
@@ -306,7 +309,8 @@ def _options(
         "scale": scalar(1 / math.sqrt(q.shape[3]) if scale is None else scale, "scale"),
         "window": _narrowed(read_window(window), q, k),
         "softcap": scalar(softcap, "softcap"),
-        "modify": modify,
+        "modify": modify.code,
+        "numbers": modify.numbers,
         "with_lse": bool(with_lse),
     }
 

@@ -115,7 +115,7 @@ def explain_attention(
     figures. Nothing is launched. Raises as `attention` does.
     """
     call: AttentionCall
-    options["modify"] = "" if score is None else modification_of(score)
+    options["modify"] = modification_of(score)
     if cu_seqlens_q is not None or cu_seqlens_k is not None:
         call = read_attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, **options)
     else:

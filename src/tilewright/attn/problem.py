@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..errors import InvalidOperand
@@ -73,7 +73,7 @@ class AttentionProblem:
     A score goes through these in order, where given:
         s = scale q k           softcap tanh(s / softcap)           s + bias           modify(s, b, h, i, j)
     `window` (left, right): query i sees the keys from i + seq_k - seq_q - left to i + seq_k - seq_q + right; -1 does
-    not limit. `modify`: C++ statements that change float value and read int b, h, i, j.
+    not limit. `modify`: C++ statements that change float value and read int b, h, i, j and args.number[k], `numbers`.
 
     `totals` (rows of all queries, of all keys): entries of different lengths lie one behind the other, seq_q and seq_k
     are the longest, batch strides are not used, and the LSE is [heads_q, rows of all queries].
@@ -99,6 +99,8 @@ class AttentionProblem:
     softcap: float = 0.0
     bias: BiasRows | None = None
     modify: str = ""
+    numbers: tuple[float, ...] = field(default=(), compare=False)
+    """What `modify` reads as args.number: of the call that the problem was made for. Each launch is given its own."""
     totals: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:

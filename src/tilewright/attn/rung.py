@@ -10,7 +10,7 @@ from ..errors import ConfigRejected
 from ..gemm.rung import CPP_TYPES, ceil_div
 from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
-from ..jit.params import Address, Template, pack
+from ..jit.params import Address, Scalar, Template, pack, pack_numbers
 from ..jit.source import Constant
 from .problem import AttentionProblem, BiasRows, HeadRows
 
@@ -103,6 +103,8 @@ class AttentionAddresses:
     bias: Address = 0
     starts_q: Address = 0
     starts_k: Address = 0
+    numbers: tuple[float | Scalar, ...] = ()
+    """Those of the function of a score."""
 
 
 _ARGS = "<5Q12q3i2f4x4q2i2f3Q"
@@ -111,8 +113,10 @@ _MODIFICATION = """#pragma once
 constexpr bool fused_brief = false;  // scores are fp32, and become exponents
 #include "tile/fused_math.cuh"
 
+{}
+
 struct Modification {{
-  static __device__ float run(float value, int b, int h, int i, int j) {{
+  static __device__ float run(float value, int b, int h, int i, int j, const ScoreNumbers& args) {{
 {}
     return value;
   }}
@@ -121,6 +125,14 @@ struct Modification {{
 """A call's function of a score, in place of cuda/attention/modification.cuh."""
 _LOG2_E = 1.4426950408889634
 _OPERANDS = ("q", "k", "v", "out")
+
+
+def _modification(problem: AttentionProblem) -> str:
+    count = len(problem.numbers)
+    numbers = (
+        f"struct alignas(8) ScoreNumbers {{\n  float number[{count}];\n}};" if count else "struct ScoreNumbers {};"
+    )
+    return _MODIFICATION.format(numbers, problem.modify)
 
 
 def _many(problem: AttentionProblem) -> bool:
@@ -254,7 +266,7 @@ class AttentionRung:
         """The kernel for this problem's class. Raises ConfigRejected with the reason, CompileError with the log."""
         if reason := self.why_not(problem, config, arch):
             raise ConfigRejected(f"{reason}.")
-        generated = {"attention/modification.cuh": _MODIFICATION.format(problem.modify)} if problem.modify else {}
+        generated = {"attention/modification.cuh": _modification(problem)} if problem.modify else {}
         constants = self.constants(problem, config)
         return compile_rung((self.include, KERNEL), constants, self.entry, arch.name, generated=generated)
 
@@ -270,7 +282,10 @@ class AttentionRung:
 
 
 def pack_args(problem: AttentionProblem, rung: AttentionRung, at: AttentionAddresses) -> Template:
-    """The parameters of an attention kernel: AttentionArgs."""
+    """The parameters of an attention kernel: AttentionArgs, which begins with the numbers of a function of a score."""
+    if len(at.numbers) != len(problem.numbers):
+        raise ValueError(f"{len(at.numbers)} numbers for a function of a score that reads {len(problem.numbers)}")
+    first = pack_numbers(at.numbers)
     strides = (
         stride
         for rows in (problem.q, problem.k, problem.v, problem.out)
@@ -278,7 +293,7 @@ def pack_args(problem: AttentionProblem, rung: AttentionRung, at: AttentionAddre
     )
     factor = _LOG2_E * (1.0 if rung.scale_first(problem) else problem.scale)
     bias = problem.bias or BiasRows(0, 0, 0, 0, problem.dtype)
-    return pack(
+    return first + pack(
         _ARGS, at.q, at.k, at.v, at.out, at.lse, *strides, problem.group,
         *(problem.totals or (problem.seq_q, problem.seq_k)), problem.scale, factor,
         bias.batch_stride, bias.head_stride, bias.row_stride, bias.col_stride, *problem.window,

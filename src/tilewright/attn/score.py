@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..epilogue.codegen import live_part, statements
 from ..epilogue.keys import function_key
+from ..epilogue.numbers import parameters
 from ..epilogue.trace import FLOAT, INT, PASS_OPERANDS, Graph, Node, as_float, as_traced
 from ..errors import InvalidEpilogue
 from ..gemm.problem import LARGEST_EXTENT
@@ -18,25 +19,39 @@ from .problem import MOST_TRACED_ROWS
 _INDICES = ("b", "h", "i", "j")
 _BOUNDS = dict.fromkeys(("i", "j"), (0, MOST_TRACED_ROWS - 1)) | {"b": (0, LARGEST_EXTENT), "h": (0, 2**16 - 1)}
 _MOST = 1024
-_traced: Recent[Any, str] = Recent(lambda: _MOST)
 
 
-def modification_of(function: Callable[..., Any]) -> str:
-    """C++ statements that change `value` as function(value, b, h, i, j) says (see AttentionProblem.modify).
+class Modification(NamedTuple):
+    """What a function makes of a score."""
+
+    code: str = ""
+    """C++ statements (see AttentionProblem.modify); "" changes nothing."""
+    numbers: tuple[float, ...] = ()
+    """The parameters of `code`."""
+
+
+NO_CHANGE = Modification()
+_traced: Recent[Any, Modification] = Recent(lambda: _MOST)
+
+
+def modification_of(function: Callable[..., Any] | None) -> Modification:
+    """What function(value, b, h, i, j) does to a score; without a function nothing.
 
     Traced once for each function_key. Raises InvalidEpilogue for what cannot be traced.
     """
+    if function is None:
+        return NO_CHANGE
     key = function_key(function)
     known = _traced.get(key) if key is not None else None
     if known is not None:
         return known
-    text = _trace(function)
+    found = _trace(function)
     if key is not None:
-        _traced.put(key, text)
-    return text
+        _traced.put(key, found)
+    return found
 
 
-def _trace(function: Callable[..., Any]) -> str:
+def _trace(function: Callable[..., Any]) -> Modification:
     try:
         inspect.signature(function).bind(None, *_INDICES)
     except (TypeError, ValueError) as error:
@@ -52,9 +67,10 @@ def _trace(function: Callable[..., Any]) -> str:
             kind = "None" if result is None else f"a {type(result).__name__}"
             raise InvalidEpilogue(f"epilogue: the function returned {kind}; it returns one value, the new score.")
         changed = as_float(as_traced(graph, result, "the result"), "the result")
-        code = statements(live_part(graph, changed), _INDICES, element="value", index="in{0}", bounds=_BOUNDS)
+        form, numbers = parameters(live_part(graph, changed))
+        code = statements(form, _INDICES, element="value", index="in{0}", bounds=_BOUNDS)
     except InvalidEpilogue as error:
         told = str(error).replace("epilogue: ", "score: ", 1)
         raise InvalidEpilogue(told.replace(PASS_OPERANDS, "An array of what is added comes in as bias.")) from error
     lines = [f"const int in{n} = {name};" for n, name in enumerate(_INDICES)]
-    return textwrap.indent("\n".join([*lines, code]), "    ")
+    return Modification(textwrap.indent("\n".join([*lines, code]), "    "), numbers)

@@ -11,7 +11,7 @@ from ..gemm.problem import ITEM_BYTES
 from ..gemm.rung import ceil_div
 from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
-from ..jit.params import Address, Place, Template, pack
+from ..jit.params import Address, Place, Scalar, Template, number_names, pack
 from ..run.program import Program, Stage, Workspace
 from .problem import AttentionProblem, head_rows
 from .rung import AttentionAddresses, AttentionConfig, AttentionRung, pack_args
@@ -119,11 +119,13 @@ def program_of(problem: AttentionProblem, plan: Plan, copied: tuple[Lies, ...] =
         params = copy.params(made, own) if back else copy.params(own, made)
         stage = Stage(f"copy {lies.name}", COPY_ROWS, copy, COPY_ROWS.shape(copy), params)
         (after if back else before).append(stage)
+    numbers = tuple(Scalar(name) for name in number_names(len(problem.numbers)))
+    starts: tuple[Address, Address] = (0, 0)
+    if problem.totals is not None:
+        starts = Place("starts_q"), Place("starts_k")
     at = AttentionAddresses(
-        places["q"], places["k"], places["v"], places["out"],
-        Place("lse") if problem.with_lse else 0,
-        Place("bias") if problem.bias is not None else 0,
-        *((Place("starts_q"), Place("starts_k")) if problem.totals is not None else (0, 0)),
+        places["q"], places["k"], places["v"], places["out"], Place("lse") if problem.with_lse else 0,
+        Place("bias") if problem.bias is not None else 0, *starts, numbers,
     )  # fmt: skip
     tiled = Tiled(plan.rung, plan.config)
     main = Stage("attention", tiled, problem, tiled.shape(problem), pack_args(problem, plan.rung, at))

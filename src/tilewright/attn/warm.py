@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..arrays.dlpack import dense_strides
 from ..arrays.extents import byte_extent
 from ..jit.launch import current_executor
-from ..jit.params import WORK
+from ..jit.params import WORK, number_names
 from ..run import libraries
 from ..run.runner import Ran
 from ..run.warm import MISS, Calls, Remembered, remembered
@@ -47,8 +47,9 @@ def _key(library: libraries.Library, given: tuple[Any, ...], options: tuple[Any,
     )  # fmt: skip
 
 
-def warm_attention(given: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
-    """The result, with the LSE where it is asked for, or MISS. `given`: q, k, v, bias, out and both starts."""
+def warm_attention(given: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...]) -> Any:
+    """The result, with the LSE where it is asked for, or MISS. `given`: q, k, v, bias, out and both starts; `numbers`:
+    those of the function of a score, whose code is among the options."""
     q, k, v, bias, out, starts_q, starts_k = given
     library = libraries.known.get(type(q))
     if library is None or type(k) not in library.types or type(v) not in library.types:
@@ -79,7 +80,7 @@ def warm_attention(given: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
     lse = None if call.lse is None else library.new(*call.lse)
     held, work = library.scratch(launches.workspace_bytes) if launches.workspace_bytes else (None, 0)
     bases = (*inputs, address(result), 0 if lse is None else address(lse), work, *others)
-    if not launches.start(bases, (), library.stream(launches.ordinal)):
+    if not launches.start(bases, numbers, library.stream(launches.ordinal)):
         return MISS
     del held  # given back now: the library's pool keeps it apart until the stream has passed
     return result if lse is None else (result, lse)
@@ -97,13 +98,14 @@ def remember(
         hash(key)
     except (AttributeError, RuntimeError, TypeError):  # a window that is a list
         return
+    numbers = call.problem.numbers if call.problem is not None else ()
     starts = (start.operand for start in call.starts or ())
     extents = [byte_extent(x) for x in (call.q, call.k, call.v, call.bias, *starts, call.out) if x is not None]
     lse = (call.lse_shape, dense_strides(call.lse_shape), results[1].dtype) if call.with_lse else None
     calls.put(
         key,
         WarmAttention(
-            remembered(ran.ready, ran.ordinal, _BASES), call.out_shape, dense_strides(call.out_shape),
-            results[0].dtype, lse, tuple(high - low for low, high in extents),
+            remembered(ran.ready, ran.ordinal, _BASES, number_names(len(numbers))), call.out_shape,
+            dense_strides(call.out_shape), results[0].dtype, lse, tuple(high - low for low, high in extents),
         ),
     )  # fmt: skip

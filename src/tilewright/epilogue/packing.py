@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..gemm.problem import INDEX, ITEM_BYTES, Epilogue, FusedOperand, GemmProblem
-from ..jit.params import Address, Scalar, Template, pack
+from ..jit.params import Address, Scalar, Template, pack, pack_numbers
 
 HEADER = "gemm/fused.cuh"
 """The file whose place the generated text takes."""
@@ -94,11 +94,6 @@ def read_operand(number: int, operand: FusedOperand) -> str:
     return f"in{number}.read(args.operand[{number}], row, col, left);"
 
 
-def number_names(count: int) -> tuple[str, ...]:
-    """The names of an epilogue's numbers among a call's scalars."""
-    return tuple([f"number {place}" for place in range(count)])
-
-
 def pack_fused(problem: GemmProblem, at: tuple[Address, ...], numbers: tuple[float | Scalar, ...]) -> Template:
     """FusedArgs: for each of the epilogue's operands an address (of an index: where it starts) and strides; then the
     numbers, of which there must be as many as the code reads."""
@@ -111,4 +106,4 @@ def pack_fused(problem: GemmProblem, at: tuple[Address, ...], numbers: tuple[flo
         packed += pack(_OPERAND, address, lies.batch_stride, lies.row_stride, lies.col_stride)
     if len(numbers) != len(epilogue.numbers):
         raise ValueError(f"{len(numbers)} numbers for an epilogue that reads {len(epilogue.numbers)}")
-    return packed + pack(f"<{len(numbers)}f{'4x' if len(numbers) % 2 else ''}", *numbers) if numbers else packed
+    return packed + pack_numbers(numbers)

@@ -14,9 +14,9 @@ from ..arrays.dtypes import DTYPE_NAMES, parse_dtype
 from ..arrays.extents import check_out, same_view
 from ..arrays.view import Operand, as_operand
 from ..epilogue.fusion import Fusion, Request, read_fusion
-from ..epilogue.packing import number_names
 from ..errors import InvalidOperand
 from ..gpus import Gpu
+from ..jit.params import named_numbers
 from ..plan.demands import Demands
 from ..plan.plan import Plan, plan_for
 from ..run.program import Program
@@ -89,8 +89,7 @@ class Call:
     def scalars(self) -> dict[str, float]:
         """As launches have them: the empty sum is 0, also times infinity."""
         numbers = self.fusion.expression.numbers if self.fusion is not None else ()
-        scalars = dict(zip(number_names(len(numbers)), numbers, strict=True))
-        return scalars | {"alpha": self.alpha if self.product.problem.k else 0.0, "beta": self.beta}
+        return named_numbers(numbers) | {"alpha": self.alpha if self.product.problem.k else 0.0, "beta": self.beta}
 
     def plan(self, gpu: Gpu) -> Plan:
         """Raises ConfigRejected where no plan can run the call."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
-from ..epilogue.packing import fused_headers, number_names
+from ..epilogue.packing import fused_headers
 from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
-from ..jit.params import Place, Scalar
+from ..jit.params import Place, Scalar, number_names
 from ..jit.source import Constant
 from ..run.program import Program, Run, Stage, Workspace
 from .problem import ITEM_BYTES, GemmProblem, Matrix

@@ -14,10 +14,9 @@ from ..arrays.streams import in_order
 from ..arrays.view import Operand, as_operand
 from ..arrays.written import mark_written
 from ..epilogue.expression import expression_of
-from ..epilogue.packing import number_names
 from ..errors import InvalidOperand
 from ..jit.launch import current_executor
-from ..jit.params import WORK
+from ..jit.params import WORK, number_names
 from ..run import libraries
 from ..run.runner import Ran, Staging
 from ..run.warm import MISS, Calls, Remembered, remembered

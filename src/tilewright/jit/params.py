@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -87,3 +87,18 @@ def pack(layout: str, *values: Any) -> Template:
             scalars.append((at, value.name))
         plain.append(0 if isinstance(value, (Place, Scalar)) else value)
     return Template(struct.pack(layout, *plain), tuple(addresses), tuple(scalars))
+
+
+def pack_numbers(numbers: Sequence[float | Scalar]) -> Template:
+    """The template of float32s in a struct alignas(8): floats of a traced expression, as many as there are."""
+    return pack(f"<{len(numbers)}f{'4x' if len(numbers) % 2 else ''}", *numbers)
+
+
+def number_names(count: int) -> tuple[str, ...]:
+    """The names that the numbers of a traced expression have among a call's scalars."""
+    return tuple([f"number {place}" for place in range(count)])
+
+
+def named_numbers(numbers: Sequence[float]) -> dict[str, float]:
+    """The numbers as scalars of a call."""
+    return dict(zip(number_names(len(numbers)), numbers, strict=True))

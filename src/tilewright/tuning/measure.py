@@ -9,7 +9,6 @@ from functools import partial
 
 import numpy as np
 
-from ..epilogue.packing import number_names
 from ..errors import WrongResult
 from ..gemm.problem import ITEM_BYTES, GemmProblem
 from ..gemm.rung import Addresses
@@ -18,6 +17,7 @@ from ..gemm.space import Candidate
 from ..gemm.stages import fused_base, program_for
 from ..jit import CompiledKernel, Launch
 from ..jit.device import Prepared, executor_for
+from ..jit.params import named_numbers
 from ..jit.timing import Launch as Start
 from ..plan.plan import Plan
 from ..run.program import Program
@@ -191,7 +191,7 @@ class GpuMeasurer:
     def _launches_of(self, program: Program, work: int, addresses: Addresses) -> list[Launch]:
         bases = {"a": addresses.a, "b": addresses.b, "c": 0, "out": addresses.out, "work": work}
         bases |= {fused_base(number): address for number, address in enumerate(addresses.fused)}
-        scalars = {"alpha": 1.0, "beta": 0.0} | dict(zip(number_names(len(self._numbers)), self._numbers, strict=True))
+        scalars = {"alpha": 1.0, "beta": 0.0} | named_numbers(self._numbers)
         return [stage.launch(bases, scalars) for stage in program.stages]
 
     def verify(self, candidate: Candidate, kernel: CompiledKernel) -> str:

@@ -1,7 +1,9 @@
 #pragma once
 // The parameters of every attention kernel, by value. ladder/attention.py packs the same struct.
 
-struct AttentionArgs {
+#include "attention/modification.cuh"
+
+struct AttentionArgs : ScoreNumbers {
   const void *q, *k, *v;
   void* out;
   float* lse;  // [batch][heads][seq_q], natural logarithm; written where Cfg::with_lse

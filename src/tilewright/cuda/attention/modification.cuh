@@ -2,6 +2,8 @@
 // What a call's own function does to a score. In the units of such calls its text stands in place of this file
 // (ladder/attention_rung.py).
 
+struct ScoreNumbers {};  // what the function reads as args.number[k]
+
 struct Modification {
-  static __device__ float run(float value, int, int, int, int) { return value; }
+  static __device__ float run(float value, int, int, int, int, const ScoreNumbers&) { return value; }
 };

@@ -136,8 +136,8 @@ struct Score {
       }
     }
     if constexpr (Cfg::modifies) {
-      low = Modification::run(low, batch, head, row, key);
-      high = Modification::run(high, batch, head, row, key + 1);
+      low = Modification::run(low, batch, head, row, key, args);
+      high = Modification::run(high, batch, head, row, key + 1, args);
     }
   }
   /// A bias of -inf hides also what is no number.
