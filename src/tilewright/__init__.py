@@ -9,17 +9,27 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from . import epilogue, errors
+    from . import gpus as gpus
     from . import ladder as ladder
     from . import torch as torch
     from .attn.attention import attention, attention_varlen
-    from .attn.explain import explain_attention
-    from .emu import emulate, emulator
-    from .gemm.explain import explain
+    from .attn.explain import AttentionExplanation, explain_attention
+    from .attn.rung import AttentionConfig
+    from .emu import EmulateResult, emulate, emulator
+    from .gemm.explain import Explanation, explain
     from .gemm.matmul import matmul
+    from .gemm.rung import GemmConfig
     from .tuning import tune, tune_attention
+    from .tuning.run import Tuned
 
 # Heavy modules load when first needed: `import tilewright` alone stays under 0.2 s.
 _LAZY = {
+    "AttentionConfig": ".attn.rung",
+    "AttentionExplanation": ".attn.explain",
+    "EmulateResult": ".emu",
+    "Explanation": ".gemm.explain",
+    "GemmConfig": ".gemm.rung",
+    "Tuned": ".tuning.run",
     "matmul": ".gemm.matmul",
     "attention": ".attn.attention",
     "attention_varlen": ".attn.attention",
@@ -32,6 +42,12 @@ _LAZY = {
 }
 
 __all__ = [
+    "AttentionConfig",
+    "AttentionExplanation",
+    "EmulateResult",
+    "Explanation",
+    "GemmConfig",
+    "Tuned",
     "__version__",
     "attention",
     "attention_varlen",
@@ -50,7 +66,7 @@ __all__ = [
 if not TYPE_CHECKING:  # type checkers then know a misspelt name
 
     def __getattr__(name: str) -> Any:
-        if name in ("epilogue", "errors", "ladder", "torch"):
+        if name in ("epilogue", "errors", "gpus", "ladder", "torch"):
             return import_module(f".{name}", __name__)
         if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

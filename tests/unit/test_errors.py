@@ -32,3 +32,29 @@ def test_a_compile_error_carries_its_log_through_pickling():
     error = errors.CompileError("f.cu does not compile", "f.cu(3): error")
     assert error.log == "f.cu(3): error"
     assert str(pickle.loads(pickle.dumps(error))) == "f.cu does not compile"
+
+
+def test_a_misspelt_keyword_of_matmul_is_answered_with_the_nearest():
+    import inspect
+
+    import numpy as np
+
+    import tilewright as tw
+    from tilewright.epilogue.fusion import KEYWORDS
+
+    taken = inspect.signature(tw.matmul).parameters.values()
+    assert set(KEYWORDS) == {p.name for p in taken if p.kind is p.KEYWORD_ONLY}
+    a = np.ones((4, 4), np.float32)
+    with pytest.raises(tw.errors.InvalidEpilogue, match=r"no argument 'aplha'. Did you mean 'alpha'\?"):
+        tw.matmul(a, a, aplha=2.0)
+    with pytest.raises(tw.errors.InvalidEpilogue, match=r"no argument 'mask'. Operands of your own"):
+        tw.matmul(a, a, mask=a)
+
+
+def test_public_names_are_there_and_types_of_results_among_them():
+    import tilewright as tw
+
+    for name in tw.__all__:
+        assert getattr(tw, name) is not None
+    assert isinstance(tw.GemmConfig(64, 64), tw.ladder.GemmConfig)
+    assert "H200" in tw.gpus.GPUS

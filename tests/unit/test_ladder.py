@@ -222,3 +222,22 @@ def test_parts_of_k_beyond_a_grid_and_fractions_of_a_tile_are_refused():
     assert "tile_m is 16.0" in find_rung("f01").why_not(
         GemmProblem.dense(64, 64, 64), GemmConfig(16.0, 16), ARCHS["sm_90a"]
     )
+
+
+@pytest.mark.parametrize("rung", rungs_for("f32"), ids=str)
+def test_the_emulators_time_is_estimated_from_instructions_near_those_that_it_counts(rung):
+    """Within a factor of two; what an instruction costs is fitted where the estimate is made."""
+    from tilewright.emu import Emulator
+    from tilewright.gpus import GPUS
+    from tilewright.lab.ladder import Step, emulation_seconds, expected_instructions
+    from tilewright.plan.plan import plan_for
+
+    gpu = GPUS["H200"]
+    problem = GemmProblem.dense(128, 128, 128)
+    step = Step(rung, plan_for(problem, gpu, rung.id).config, problem)
+    emulator = Emulator("H200")
+    assert step.run_checked(step.compile(gpu.arch), emulator, step.prepare()).ok
+    counted = emulator.last.counters.thread_instructions
+    assert counted / 2 <= expected_instructions(step) <= 2 * counted
+    large = Step(rung, step.config, GemmProblem.dense(512, 512, 512))
+    assert 0 < emulation_seconds(step) < emulation_seconds(large) < 60

@@ -3,17 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ..run.runner import run
 from ..run.warm import MISS
+from ..words import Array, HeadLayout
 from .call import AttentionCall, read_attention, read_attention_varlen
 from .masks import as_bias, is_mask
 from .rung import AttentionConfig
 from .score import modification_of
 from .warm import remember, warm_attention
 
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
 
+    class _Options(TypedDict, total=False):
+        is_causal: bool
+        scale: float | None
+        window: tuple[int, int] | None
+        softcap: float
+        score: Callable[..., Any] | None
+        out: Any
+        rung: str | None
+        config: AttentionConfig | str | None
+
+    class _DenseOptions(_Options, total=False):
+        bias: Any
+        layout: HeadLayout
+
+
+@overload
+def attention(
+    q: Array, k: Any, v: Any, *, return_lse: Literal[False] = ..., **options: Unpack[_DenseOptions]
+) -> Array: ...
+@overload
+def attention(
+    q: Array, k: Any, v: Any, *, return_lse: Literal[True], **options: Unpack[_DenseOptions]
+) -> tuple[Array, Array]: ...
+@overload
+def attention(q: Array, k: Any, v: Any, *, return_lse: bool, **options: Unpack[_DenseOptions]) -> Any: ...
 def attention(
     q: Any,
     k: Any,
@@ -25,7 +53,7 @@ def attention(
     softcap: float = 0.0,
     bias: Any = None,
     score: Callable[..., Any] | None = None,
-    layout: str = "bhsd",
+    layout: HeadLayout = "bhsd",
     return_lse: bool = False,
     out: Any = None,
     rung: str | None = None,
@@ -79,6 +107,21 @@ def attention(
     return _run(call, given, options)
 
 
+@overload
+def attention_varlen(
+    q: Array, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: int | None = ...,
+    max_seqlen_k: int | None = ..., *, return_lse: Literal[False] = ..., **options: Unpack[_Options],
+) -> Array: ...  # fmt: skip
+@overload
+def attention_varlen(
+    q: Array, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: int | None = ...,
+    max_seqlen_k: int | None = ..., *, return_lse: Literal[True], **options: Unpack[_Options],
+) -> tuple[Array, Array]: ...  # fmt: skip
+@overload
+def attention_varlen(
+    q: Array, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: int | None = ...,
+    max_seqlen_k: int | None = ..., *, return_lse: bool, **options: Unpack[_Options],
+) -> Any: ...  # fmt: skip
 def attention_varlen(
     q: Any,
     k: Any,

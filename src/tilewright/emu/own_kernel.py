@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import InvalidOperand
 from ..gpus import DEFAULT_GPU, find_gpu
 from ..jit.entry import ParameterType, parameter_names
+from ..words import Hazards
 from .api import LIMIT, Triple, decoded, run
 from .arguments import parse_argument
 from .hazards import Hazard
@@ -104,7 +105,7 @@ def emulate(
     cluster: int | Sequence[int] | None = None,
     include: Sequence[str | Path] = (),
     constants: Mapping[str, Any] | None = None,
-    hazards: str = "raise",
+    hazards: Hazards = "raise",
     seed: int = 0,
     limit: int = LIMIT,
     progress: Callable[[int, int], None] | None = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,12 @@ from ..gemm.shapes import Shapes, broadcast, with_matrix_axes
 from .codegen import Expression
 from .expression import INDICES, expression_of, standard
 from .functions import ACTIVATIONS
+
+KEYWORDS = (
+    "c", "alpha", "beta", "out", "out_dtype", "bias", "activation", "residual", "row_scale", "col_scale", "epilogue",
+    "deterministic", "batch_invariant", "verify", "precision", "rung", "config",
+)  # fmt: skip
+"""matmul's own keywords: any other is an operand of an epilogue, or a misspelt one of these."""
 
 
 class Request(NamedTuple):
@@ -49,8 +56,11 @@ def request(
             )
         given.update(operands)
     elif operands:
+        name = next(iter(operands))
+        close = get_close_matches(name, KEYWORDS, 1)
+        meant = f" Did you mean {close[0]!r}?" if close else ""
         raise InvalidEpilogue(
-            f"matmul has no operand {next(iter(operands))!r}. Operands of your own need an epilogue that names them: "
+            f"matmul has no argument {name!r}.{meant} Operands of your own need an epilogue that names them: "
             f"epilogue=lambda acc, {', '.join(operands)}: ..."
         )
     elif activation is None and not given:

@@ -13,6 +13,7 @@ from ..jit.launch import current_executor
 from ..plan.demands import NONE, Demands
 from ..plan.plan import Plan, plan_for
 from ..run.runner import Call as AnyCall
+from ..words import Activation, Precision
 from .call import Call, Options, read_call
 from .problem import INDEX, ITEM_BYTES, GemmProblem, Matrix
 from .rung import GemmConfig, Rung, vector_out
@@ -251,10 +252,11 @@ def explain_problem(
 
 def explain(
     a: Any, b: Any, *, c: Any = None, alpha: float = 1.0, beta: float | None = None, out: Any = None,
-    out_dtype: Any = None, bias: Any = None, activation: str | None = None, residual: Any = None, row_scale: Any = None,
-    col_scale: Any = None, epilogue: Callable[..., Any] | None = None, deterministic: bool = False,
-    batch_invariant: bool = False, verify: bool = False, precision: str = "ieee", rung: str | None = None,
-    config: GemmConfig | None = None, gpu: str | None = None, compile: bool = False, **operands: Any,
+    out_dtype: Any = None, bias: Any = None, activation: Activation | None = None, residual: Any = None,
+    row_scale: Any = None, col_scale: Any = None, epilogue: Callable[..., Any] | None = None,
+    deterministic: bool = False, batch_invariant: bool = False, verify: bool = False, precision: Precision = "ieee",
+    rung: str | None = None, config: GemmConfig | None = None, gpu: str | None = None, compile: bool = False,
+    **operands: Any,
 ) -> Explanation:  # fmt: skip
     """What `matmul` would run for the same arguments, and why; nothing is launched. Print the result.
 

@@ -8,13 +8,14 @@ from typing import Any
 from ..epilogue.fusion import request
 from ..run.runner import run
 from ..run.warm import MISS
+from ..words import Activation, Array, Precision
 from .call import Options, read_call
 from .rung import GemmConfig
 from .warm import remember, warm_matmul, warm_views
 
 
 def matmul(
-    a: Any,
+    a: Array,
     b: Any,
     *,
     c: Any = None,
@@ -23,7 +24,7 @@ def matmul(
     out: Any = None,
     out_dtype: Any = None,
     bias: Any = None,
-    activation: str | None = None,
+    activation: Activation | None = None,
     residual: Any = None,
     row_scale: Any = None,
     col_scale: Any = None,
@@ -31,11 +32,11 @@ def matmul(
     deterministic: bool = False,
     batch_invariant: bool = False,
     verify: bool = False,
-    precision: str = "ieee",
+    precision: Precision = "ieee",
     rung: str | None = None,
     config: GemmConfig | None = None,
     **operands: Any,
-) -> Any:
+) -> Array:
     """f(alpha * (a @ b) + beta * c), by a kernel of the ladder; f, of fused operations, is by default nothing.
 
     a, b: arrays of one dtype, float32, float16 or bfloat16, with numpy.matmul's shapes: [..., m, k] and [..., k, n],
@@ -94,7 +95,7 @@ def matmul(
         asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
     if not verify:
         for warm in (warm_matmul, warm_views):
-            result = warm(a, b, c, alpha, beta, out, options, asked)
+            result: Any = warm(a, b, c, alpha, beta, out, options, asked)
             if result is not MISS:
                 return result
     call = read_call(a, b, c, alpha, beta, out, Options(*options), asked, verify)

@@ -9,7 +9,7 @@ Exits with 1 if a result is wrong; what the sanitizer finds is its own report.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from ..gemm.rungs.simt import rungs_of
 from .check import check
 from .numbers import to_tf32
 
+if TYPE_CHECKING:
+    from ..words import Precision
+
 
 def launch(rung: Rung, dtype: Any, out_dtype: Any, m: int, n: int, k: int) -> bool:
     """Whether the rung's product is right. NumPy arrays: nothing but the kernel runs on the GPU."""
@@ -27,7 +30,9 @@ def launch(rung: Rung, dtype: Any, out_dtype: Any, m: int, n: int, k: int) -> bo
     c = rng.standard_normal((m, n)).astype(out_dtype)
     if rung.precision == "tf32":
         a, b = to_tf32(a), to_tf32(b)  # its products are exact then
-    out = matmul(a, b, c=c, alpha=1.5, beta=-0.5, out_dtype=out_dtype, rung=rung.id, precision=rung.precision)
+    out = matmul(
+        a, b, c=c, alpha=1.5, beta=-0.5, out_dtype=out_dtype, rung=rung.id, precision=cast("Precision", rung.precision)
+    )
     name = "f16" if dtype is np.float16 else "tf32" if rung.precision == "tf32" else "f32"
     wide = [array.astype(np.float32) for array in (out, a, b, c)]
     out_name = "f16" if out_dtype is np.float16 else "f32"

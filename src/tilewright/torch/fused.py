@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 
@@ -20,6 +20,9 @@ from .backward import Backward, before_relu, plan_backward
 from .eager import is_batched, is_eager, wants_gradients
 from .expression import Frame, compute_dtype, evaluate, in_one_operation
 from .product import How, gradient_of_a, gradient_of_b, gradient_of_c, lies_turned, product, product_shape, reduced
+
+if TYPE_CHECKING:
+    from ..words import Precision
 
 _SCHEMA = (
     "(Tensor a, Tensor b, Tensor? c, float alpha, float beta, ScalarType? out_dtype, str expression, "
@@ -46,8 +49,8 @@ def _on_gpu(
     precision, deterministic, batch_invariant = how
     given: dict[str, Any] = {"epilogue": expression, **dict(zip(expression.operands, operands, strict=True))}
     return run(
-        a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, precision=precision, deterministic=deterministic,
-        batch_invariant=batch_invariant, **given,
+        a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, deterministic=deterministic,
+        batch_invariant=batch_invariant, precision=cast("Precision", precision), **given,
     )  # fmt: skip
 
 

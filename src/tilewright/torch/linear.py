@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from ..errors import InvalidOperand
 from ..gemm.problem import check_precision
+from ..words import Activation, Precision
 from .matmul import matmul
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -28,8 +29,8 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, activation: str | None = None,
-    residual: torch.Tensor | None = None, *, out_dtype: torch.dtype | None = None, precision: str = "ieee",
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, activation: Activation | None = None,
+    residual: torch.Tensor | None = None, *, out_dtype: torch.dtype | None = None, precision: Precision = "ieee",
     deterministic: bool = False, batch_invariant: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """activation(x @ weight.T + bias) + residual, in one kernel, with gradients.
@@ -78,14 +79,14 @@ class Linear(nn.Linear):
     `batch_invariant` are what `linear` takes.
     """
 
-    activation: str | None = None
-    precision: str = "ieee"
+    activation: Activation | None = None
+    precision: Precision = "ieee"
     deterministic: bool = False
     batch_invariant: bool = False
 
     def __init__(
-        self, *args: Any, activation: str | None = None, precision: str = "ieee", deterministic: bool = False,
-        batch_invariant: bool = False, **kwargs: Any,
+        self, *args: Any, activation: Activation | None = None, precision: Precision = "ieee",
+        deterministic: bool = False, batch_invariant: bool = False, **kwargs: Any,
     ) -> None:  # fmt: skip
         """As torch.nn.Linear. Raises InvalidOperand for an unknown activation or precision."""
         super().__init__(*args, **kwargs)
@@ -94,7 +95,7 @@ class Linear(nn.Linear):
         self.activation = activation
         self._promise(precision, deterministic, batch_invariant)
 
-    def _promise(self, precision: str, deterministic: bool, batch_invariant: bool) -> None:
+    def _promise(self, precision: Precision, deterministic: bool, batch_invariant: bool) -> None:
         check_precision(precision, "f32")
         self.precision, self.deterministic, self.batch_invariant = precision, deterministic, batch_invariant
 
@@ -113,7 +114,7 @@ class Linear(nn.Linear):
 
 def replace_linears(
     model: nn.Module, where: Callable[[str, nn.Linear], bool] | None = None, *, fuse: bool = False,
-    precision: str = "ieee", deterministic: bool = False, batch_invariant: bool = False,
+    precision: Precision = "ieee", deterministic: bool = False, batch_invariant: bool = False,
 ) -> int:  # fmt: skip
     """Make every torch.nn.Linear of `model`, itself included, a `Linear`, in place; returns how many there were.
 
@@ -154,10 +155,10 @@ def _fuse_into(layers: nn.Sequential, times: Counter[int]) -> None:
             layers[place + 1] = nn.Identity()
 
 
-def _name_of(module: nn.Module) -> str | None:
+def _name_of(module: nn.Module) -> Activation | None:
     if type(module) is nn.GELU:
         return "gelu_tanh" if module.approximate == "tanh" else "gelu"
-    names: dict[type, str] = {nn.ReLU: "relu", nn.SiLU: "silu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh"}
+    names: dict[type, Activation] = {nn.ReLU: "relu", nn.SiLU: "silu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh"}
     return names.get(type(module))
 
 

@@ -15,6 +15,7 @@ from ..epilogue.recorded import parse
 from ..errors import InvalidEpilogue, InvalidOperand
 from ..gemm.matmul import matmul as run
 from ..gemm.problem import check_precision
+from ..words import Activation, Precision
 from . import fused, product
 from .eager import is_eager, wants_gradients
 from .traced import traced_text
@@ -40,9 +41,10 @@ def _operands_of(text: str) -> tuple[str, ...]:
 
 def matmul(
     a: torch.Tensor, b: torch.Tensor, *, c: torch.Tensor | None = None, alpha: float = 1.0, beta: float | None = None,
-    out_dtype: torch.dtype | None = None, bias: torch.Tensor | None = None, activation: str | None = None,
-    residual: torch.Tensor | None = None, row_scale: torch.Tensor | None = None, col_scale: torch.Tensor | None = None,
-    epilogue: Callable[..., Any] | None = None, precision: str = "ieee", deterministic: bool = False,
+    out_dtype: torch.dtype | None = None, bias: torch.Tensor | None = None,
+    activation: Activation | None = None, residual: torch.Tensor | None = None,
+    row_scale: torch.Tensor | None = None, col_scale: torch.Tensor | None = None,
+    epilogue: Callable[..., Any] | None = None, precision: Precision = "ieee", deterministic: bool = False,
     batch_invariant: bool = False, **operands: Any,
 ) -> torch.Tensor:  # fmt: skip
     """alpha * (a @ b) + beta * c with what is fused behind it, and gradients; torch.compile keeps it as one operator.

@@ -6,7 +6,7 @@ operator's do; what traces (torch.compile, fake tensors, modes, subclasses) gets
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 
@@ -14,6 +14,9 @@ from ..gemm.matmul import matmul as run
 from ..gemm.shapes import matmul_shapes
 from .eager import is_eager, wants_gradients
 from .expression import compute_dtype
+
+if TYPE_CHECKING:
+    from ..words import Precision
 
 
 class How(NamedTuple):
@@ -34,8 +37,8 @@ def matmul_op(
 ) -> torch.Tensor:  # fmt: skip
     """alpha * (a @ b) + beta * c by tilewright.matmul, in the current stream. C is None exactly when beta is 0."""
     return run(
-        a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, precision=precision, deterministic=deterministic,
-        batch_invariant=batch_invariant,
+        a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, deterministic=deterministic,
+        batch_invariant=batch_invariant, precision=cast("Precision", precision),
     )  # fmt: skip
 
 
@@ -98,8 +101,8 @@ def run_product(
     precision, deterministic, batch_invariant = how
     if a.is_cuda:
         return run(
-            a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, precision=precision, deterministic=deterministic,
-            batch_invariant=batch_invariant,
+            a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, deterministic=deterministic,
+            batch_invariant=batch_invariant, precision=cast("Precision", precision),
         )  # fmt: skip
     return _on_cpu(a, b, c, alpha, beta, out_dtype, *how)
 
