@@ -17,7 +17,7 @@ _TO_WHOLE: dict[str, Callable[..., np.ndarray]] = {"rni": np.rint, "rzi": np.tru
 _QUIET = {"f16": np.uint16(0x7FFF), "f32": NAN}
 
 
-def _directed(nearest: np.ndarray, exact: np.ndarray, mode: str) -> np.ndarray:
+def directed(nearest: np.ndarray, exact: np.ndarray, mode: str) -> np.ndarray:
     """Correct values rounded to nearest so that they are rounded in `mode`; `exact` is of a wider type."""
     wide = nearest.astype(exact.dtype)
     up, down = np.array(np.inf, nearest.dtype), np.array(-np.inf, nearest.dtype)
@@ -71,7 +71,7 @@ def integer_to_float(machine: Machine, fields: dict[str, str]) -> Compute:
         else:
             exact, nearest = a, a.astype(to)
         if mode != "rn":
-            nearest = _directed(nearest, exact.astype(np.longdouble), mode)
+            nearest = directed(nearest, exact.astype(np.longdouble), mode)
         np.copyto(out, nearest)
 
     return compute
@@ -81,22 +81,27 @@ def integer_to_float(machine: Machine, fields: dict[str, str]) -> Compute:
 @elementwise(types=("{to}", "{from}"))
 def float_to_integer(machine: Machine, fields: dict[str, str]) -> Compute:
     """Rounded to an integer and clamped to its range; what a NaN gives is the PTX manual's table."""
-    to, whole = dtype_of(fields["to"]), _TO_WHOLE[fields["mode"]]
-    limits = np.iinfo(to)
+    to = dtype_of(fields["to"])
     wide = fields["from"] == "f64" or to.itemsize == 8
-    nan = (limits.min if to.kind == "i" else 1 << (8 * to.itemsize - 1)) if wide else 0
 
     def compute(out: np.ndarray, a: np.ndarray) -> None:
-        a = flush(a) if fields["ftz"] else a
-        values = whole(a.astype(np.float64))
-        above, below = values >= float(limits.max), values <= float(limits.min)
-        lost = np.isnan(values)
-        safe = np.where(above | below | lost, 0.0, values)
-        result = safe.astype(to if to.itemsize == 8 else np.int64).astype(to)
-        result = np.where(above, to.type(limits.max), np.where(below, to.type(limits.min), result))
-        np.copyto(out, np.where(lost, to.type(nan), result))
+        np.copyto(out, to_integer(flush(a) if fields["ftz"] else a, to, fields["mode"], wide))
 
     return compute
+
+
+def to_integer(values: np.ndarray, to: np.dtype, mode: str, wide: bool) -> np.ndarray:
+    """Floats rounded to an integer and clamped to its range. A NaN gives zero, of 64 bits (`wide`) the smallest number
+    of signed types and 2^(bits - 1) of others.
+    """
+    limits = np.iinfo(to)
+    nan = (limits.min if to.kind == "i" else 1 << (8 * to.itemsize - 1)) if wide else 0
+    whole = _TO_WHOLE[mode](values.astype(np.float64))
+    above, below, lost = whole >= float(limits.max), whole <= float(limits.min), np.isnan(whole)
+    safe = np.where(above | below | lost, 0.0, whole)
+    result = safe.astype(to if to.itemsize == 8 else np.int64).astype(to)
+    result = np.where(above, to.type(limits.max), np.where(below, to.type(limits.min), result))
+    return np.where(lost, to.type(nan), result)
 
 
 @executes(
@@ -118,7 +123,7 @@ def float_to_float(machine: Machine, fields: dict[str, str]) -> Compute:
         else:
             result = a.astype(to)
             if mode in ("rz", "rm", "rp"):
-                result = _directed(result, a, mode)
+                result = directed(result, a, mode)
         result = _saturate(result) if fields["sat"] else result
         result = flush(result).astype(to) if fields["ftz"] and to == np.float32 else result
         np.copyto(out, _quieten(result, kind))
@@ -144,29 +149,27 @@ def f32_to_f16(values: np.ndarray, mode: str = "rn") -> np.ndarray:
     """float32 rounded (rn or rz) to float16; a NaN gives 0x7fff."""
     result = values.astype(np.float16)
     if mode == "rz":
-        result = _directed(result, values, "rz")
+        result = directed(result, values, "rz")
     return _quieten(result, "f16")
 
 
-def _relu(values: np.ndarray, relu: str) -> np.ndarray:
+def relu_of(values: np.ndarray, relu: str) -> np.ndarray:
     """Negative numbers and -0 as +0; a NaN stays."""
     return np.where(values <= 0, values.dtype.type(0), values) if relu else values
 
 
-@executes("cvt.{mode:rn|rz}{relu:.relu|}{sat:.satfinite|}.{to:bf16}.f32", kind="convert")
+@executes("cvt.{mode:rn|rz}{relu:.relu|}.{to:bf16}.f32", kind="convert")
 @elementwise(types=("b16", "f32"))
 def to_bf16(machine: Machine, fields: dict[str, str]) -> Compute:
     """fp32 to bf16."""
-    if fields["sat"]:
-        raise ValueError(".satfinite is not emulated")
-    return lambda out, a: np.copyto(out, f32_to_bf16(_relu(a, fields["relu"]), fields["mode"]))
+    return lambda out, a: np.copyto(out, f32_to_bf16(relu_of(a, fields["relu"]), fields["mode"]))
 
 
 @executes("cvt.{mode:rn|rz}.relu.f16.f32", kind="convert")
 @elementwise(types=("f16", "f32"))
 def to_f16_relu(machine: Machine, fields: dict[str, str]) -> Compute:
     """fp32 to fp16, negative numbers to zero."""
-    return lambda out, a: np.copyto(out, f32_to_f16(_relu(a, ".relu"), fields["mode"]))
+    return lambda out, a: np.copyto(out, f32_to_f16(relu_of(a, ".relu"), fields["mode"]))
 
 
 @executes("cvt.{mode:rn|rz}{relu:.relu|}.{to:f16x2|bf16x2}.f32", kind="convert")
@@ -176,7 +179,7 @@ def to_pair(machine: Machine, fields: dict[str, str]) -> Compute:
     mode, relu = fields["mode"], fields["relu"]
 
     def half(a: np.ndarray) -> np.ndarray:
-        a = _relu(a, relu)
+        a = relu_of(a, relu)
         return f32_to_bf16(a, mode) if fields["to"] == "bf16x2" else f32_to_f16(a, mode).view(np.uint16)
 
     def compute(out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:

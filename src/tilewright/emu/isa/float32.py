@@ -245,6 +245,49 @@ def root_or_reciprocal(machine: Machine, fields: dict[str, str]) -> Compute:
     return _modified(fields, compute, machine.scratch("f32", "modified"))
 
 
+def move(nearest: np.ndarray, side: np.ndarray, mode: str) -> np.ndarray:
+    """Results rounded to nearest, moved to where `mode` wants them; side: > 0 where the exact result lies above."""
+    up = (side > 0) & ((nearest < 0) if mode == "rz" else mode == "rp")
+    down = (side < 0) & ((nearest > 0) if mode == "rz" else mode == "rm")
+    towards = np.where(up, np.inf, -np.inf).astype(nearest.dtype)
+    return np.where(up | down, np.nextafter(nearest, towards), nearest)
+
+
+@executes("div.{mode:rz|rm|rp}{ftz:.ftz|}.f32", kind="fp32", flops=("fdiv", 1))
+@elementwise(types=("f32", "f32", "f32"))
+def divide_directed(machine: Machine, fields: dict[str, str]) -> Compute:
+    """a / b, rounded towards zero, down or up."""
+
+    def compute(out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+        nearest = np.divide(a, b)
+        finite = np.isfinite(a) & np.isfinite(b) & (b != 0)
+        rest = a.astype(np.float64) - nearest.astype(np.float64) * b  # of an infinity it is one, too
+        np.copyto(out, move(nearest, np.where(finite, rest * np.sign(b), 0), fields["mode"]))
+        canonical(out)
+
+    return _modified(fields, compute, machine.scratch("f32", "modified"))
+
+
+@executes("{op:sqrt|rcp}.{mode:rz|rm|rp}{ftz:.ftz|}.f32", kind="fp32", flops=("fspecial", 1))
+@elementwise(types=("f32", "f32"))
+def root_or_reciprocal_directed(machine: Machine, fields: dict[str, str]) -> Compute:
+    """Square root or reciprocal, rounded towards zero, down or up."""
+
+    def compute(out: np.ndarray, a: np.ndarray) -> None:
+        wide = a.astype(np.float64)
+        if fields["op"] == "sqrt":
+            nearest = np.sqrt(a)
+            side = np.where(np.isfinite(a), wide - np.square(nearest, dtype=np.float64), 0)
+        else:
+            nearest = np.divide(np.float32(1), a)
+            rest = 1 - nearest.astype(np.float64) * wide
+            side = np.where(np.isfinite(a) & (a != 0), rest * np.sign(a), 0)
+        np.copyto(out, move(nearest, side, fields["mode"]))
+        canonical(out)
+
+    return _modified(fields, compute, machine.scratch("f32", "modified"))
+
+
 @executes("{op:neg|abs}{ftz:.ftz|}.f32", kind="fp32")
 @elementwise(types=("f32", "f32"))
 def sign(machine: Machine, fields: dict[str, str]) -> Compute:

@@ -1,4 +1,4 @@
-"""Arithmetic in fp64, correctly rounded to nearest even."""
+"""Arithmetic in fp64, correctly rounded in every mode."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from ..machine import Machine
-from .float32 import least_or_greatest, round_to_odd
+from .float32 import least_or_greatest, move, round_to_odd
 from .registry import Compute, elementwise, executes, simply
 
 _SPLIT = np.float64(2**27 + 1)
@@ -127,3 +127,110 @@ def fma64(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
 def fma(machine: Machine, fields: dict[str, str]) -> Compute:
     """a * b + c, rounded once."""
     return lambda out, a, b, c: np.copyto(out, fma64(a, b, c))
+
+
+# --- towards zero, down, up -------------------------------------------------------------------------------------------
+
+_DIRECTED: dict[str, Callable[..., np.ndarray]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "sqrt": np.sqrt,
+    "rcp": lambda a: np.divide(1.0, a), "fma": fma64,
+}  # fmt: skip
+
+
+def _side(op: str, given: list[float], nearest: float) -> int:
+    """Where the exact result lies: 1 above `nearest`, -1 below, 0 neither. Of finite numbers."""
+    if math.isinf(nearest):
+        return -1 if nearest > 0 else 1
+    values, rounded = [Fraction(x) for x in given], Fraction(nearest)
+    if op == "sqrt":
+        difference = values[0] - rounded * rounded
+    elif op in ("div", "rcp"):
+        a, b = (Fraction(1), values[0]) if op == "rcp" else values
+        difference = (a - rounded * b) * (1 if b > 0 else -1)
+    elif op == "mul":
+        difference = values[0] * values[1] - rounded
+    elif op == "fma":
+        difference = values[0] * values[1] + values[2] - rounded
+    else:
+        difference = values[0] + (values[1] if op == "add" else -values[1]) - rounded
+    return (difference > 0) - (difference < 0)
+
+
+def _sides(op: str, given: list[np.ndarray], nearest: np.ndarray) -> np.ndarray:
+    """_side of all, by exact arithmetic in fp64 where exponents allow it."""
+    side = np.zeros(nearest.shape)
+    finite = np.logical_and.reduce([np.isfinite(x) for x in given]) & ~np.isnan(nearest)
+    if op in ("div", "rcp"):
+        finite &= given[-1] != 0
+    tame = finite & (nearest != 0)
+    for x in (*given, nearest):
+        tame &= (np.abs(x) > 2.0**-300) & (np.abs(x) < 2.0**300)
+    if op in ("add", "sub"):
+        side = two_sum(given[0], given[1] if op == "add" else -given[1])[1]
+    elif op == "mul":
+        side = two_product(*given)[1]
+    elif op == "sqrt":
+        side = -fma64(nearest, nearest, -given[0])
+    elif op in ("div", "rcp"):
+        a, b = (np.ones_like(nearest), given[0]) if op == "rcp" else given
+        side = -fma64(nearest, b, -a) * np.sign(b)
+    else:
+        tame &= False
+    side = np.where(tame, side, 0.0)
+    for k in np.flatnonzero(finite & ~tame):
+        side[k] = _side(op, [float(x[k]) for x in given], float(nearest[k]))
+    return side
+
+
+@executes(
+    "{op:add|sub|mul}.{mode:rz|rm|rp}.f64", kind="fp64", flops=lambda f: ("dmul" if f["op"] == "mul" else "dadd", 1)
+)
+@elementwise(types=_D3)
+def directed_two(machine: Machine, fields: dict[str, str]) -> Compute:
+    """Sums, differences and products rounded towards zero, down or up."""
+    return _directed(fields)
+
+
+@executes("div.{mode:rz|rm|rp}.f64", kind="fp64", flops=("ddiv", 1))
+@elementwise(types=_D3)
+def directed_quotient(machine: Machine, fields: dict[str, str]) -> Compute:
+    """Quotients rounded towards zero, down or up."""
+    return _directed({**fields, "op": "div"})
+
+
+@executes("{op:sqrt|rcp}.{mode:rz|rm|rp}.f64", kind="fp64", flops=("dspecial", 1))
+@elementwise(types=("f64", "f64"))
+def directed_one(machine: Machine, fields: dict[str, str]) -> Compute:
+    """Square roots and reciprocals rounded towards zero, down or up."""
+    return _directed(fields)
+
+
+@executes("{op:fma}.{mode:rz|rm|rp}.f64", kind="fp64", flops=("dfma", 2))
+@elementwise(types=("f64", "f64", "f64", "f64"))
+def directed_fma(machine: Machine, fields: dict[str, str]) -> Compute:
+    """a * b + c, rounded once towards zero, down or up."""
+    return _directed(fields)
+
+
+def _directed(fields: dict[str, str]) -> Compute:
+    op, mode = fields["op"], fields["mode"]
+
+    def compute(out: np.ndarray, *sources: np.ndarray) -> None:
+        given = [np.broadcast_to(x, out.shape) for x in sources]
+        nearest = _DIRECTED[op](*given)
+        side = _sides(op, given, nearest)
+        result = move(nearest, side, mode)
+        if mode == "rm" and op in ("add", "sub", "fma"):  # an exact zero from terms of opposite signs is negative
+            terms = [given[0] * given[1], given[2]] if op == "fma" else given
+            other = -terms[1] if op == "sub" else terms[1]
+            result = np.where((result == 0) & (side == 0) & (np.signbit(terms[0]) != np.signbit(other)), -0.0, result)
+        np.copyto(out, result)
+
+    return compute
+
+
+@executes("rsqrt.approx.f64", kind="fp64", flops=("dspecial", 1))
+@elementwise(types=("f64", "f64"))
+def reciprocal_root(machine: Machine, fields: dict[str, str]) -> Compute:
+    """1 / sqrt(a), here of a correctly rounded root; a GPU's has an error of its own."""
+    return lambda out, a: np.divide(1.0, np.sqrt(a), out=out)
