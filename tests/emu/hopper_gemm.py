@@ -130,23 +130,30 @@ def wide(bits: np.ndarray) -> np.ndarray:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def product(
-    rows: int, columns: int, k: int, *, wrong: str | None = None, blocks: int = 2, hazards: str = "raise"
-) -> tuple[emu.EmulateResult, np.ndarray, np.ndarray]:
-    """(what the kernel leaves, its C in fp32, C as it should be in float64)."""
+def operands(rows: int, columns: int, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A, B and a C of NaN, as bits of bf16."""
     random = np.random.default_rng(7)
     a, b = (bf16(random.standard_normal((n, k))) for n in (rows, columns))
-    c = np.full((rows, columns), 0x7FC0, np.uint16)
-    source = SOURCE
-    if wrong:
-        assert source.count(WRONG[wrong][0]) == 1
-        source = source.replace(*WRONG[wrong])
-    maps = [
+    return a, b, np.full((rows, columns), 0x7FC0, np.uint16)
+
+
+def maps_of(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> list[TensorMap]:
+    """The tensor maps of the kernel."""
+    return [
         TensorMap.of(a, (TILE, DEPTH), dtype="bf16", swizzle=128),
         TensorMap.of(b, (TILE, DEPTH), dtype="bf16", swizzle=128),
         TensorMap.of(c, (64, TILE), dtype="bf16"),
     ]
-    result = emu.emulate(
-        source, "k", blocks, 384, [*maps, rows, columns, k], shared_bytes=SHARED, hazards=hazards
-    )  # fmt: skip
+
+
+def product(
+    rows: int, columns: int, k: int, *, wrong: str | None = None, blocks: int = 2
+) -> tuple[emu.EmulateResult, np.ndarray, np.ndarray]:
+    """(what the kernel leaves, its C in fp32, C as it should be in float64)."""
+    a, b, c = operands(rows, columns, k)
+    source = SOURCE
+    if wrong:
+        assert source.count(WRONG[wrong][0]) == 1
+        source = source.replace(*WRONG[wrong])
+    result = emu.emulate(source, "k", blocks, 384, [*maps_of(a, b, c), rows, columns, k], shared_bytes=SHARED)
     return result, wide(result.arrays[2]), wide(a).astype(np.float64) @ wide(b).astype(np.float64).T

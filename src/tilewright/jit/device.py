@@ -209,10 +209,23 @@ class Module:
             self.function = check(
                 api.cuModuleGetFunction(self.handle, kernel.entry.encode()), f"finding {kernel.entry} in the cubin"
             )
+            self.first_parameter = _first_parameter(self.function)
 
     def __del__(self) -> None:
         if not self.in_a_graph:
             _retired.append((self.ordinal, self.handle))
+
+
+def _first_parameter(function: Any) -> int:
+    """Where a kernel's first parameter lies in its parameter buffer: not at 0 where one is aligned to 64 bytes.
+
+    Parameters lie at an offset of a bank that is a multiple of 16 only, so a tensor map is moved up, and all with it.
+    """
+    try:
+        status, offset, _ = driver().cuFuncGetParamInfo(function, 0)
+    except (AttributeError, RuntimeError):  # drivers before CUDA 12.4
+        return 0
+    return 0 if int(status) else int(offset)  # without parameters it is an error
 
 
 _modules: Recent[tuple[str, int], Module] = Recent(limits.kernels)
@@ -273,10 +286,11 @@ class Prepared:
         self.function = self.module.function
         grid = launch.grid_on(device(ordinal).gpu)
         self.shape = (*grid, *launch.block, launch.shared_bytes)
-        size = len(launch.params)
-        self._params = ctypes.create_string_buffer(launch.params, -(-size // 8) * 8)
+        first = self.module.first_parameter
+        size = first + len(launch.params)
+        self._params = ctypes.create_string_buffer(bytes(first) + launch.params, -(-size // 8) * 8)
         self._size = ctypes.c_size_t(size)
-        self.bytes = memoryview(self._params).cast("B")
+        self.bytes = memoryview(self._params).cast("B")[first:]
         """The parameters of the next launch. Whoever writes them holds `lock` until it has started."""
         self.words, self.floats = self.bytes.cast("Q"), self.bytes.cast("f")
         # CU_LAUNCH_PARAM_BUFFER_POINTER = 1, _SIZE = 2, _END = 0: the whole packed buffer, whatever it declares
