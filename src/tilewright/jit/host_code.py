@@ -48,7 +48,7 @@ _PROGRAM = re.compile(
     r"\bcublas\w+\s*\(|\bPYBIND11_MODULE\b|\bTORCH_\w+\("
 )
 HOST_HEADERS = re.compile(
-    r"(?:cublas|cusolver|cusparse|cufft|cudnn|nvToolsExt|nvtx3/|nvml|nvrtc|nccl|thrust/|torch/|ATen/|c10/|pybind11/|"
+    r"(?:cublas|cusolver|cusparse|cufft|cudnn|nvToolsExt|nvtx3/|nvml|nvrtc|nccl|thrust/|cub/device/|torch/|ATen/|c10/|pybind11/|"
     r"curand\.h|cuda_profiler_api|cuda_runtime_api|driver_functions|nppi?|nvjpeg)"
 )
 """Headers of CUDA and others that hold nothing a kernel can use, installed or not."""

@@ -44,6 +44,7 @@ def compile_source(
     folders = [*(Path(folder) for folder in include), CUDA_ROOT]
     headers = gather(text, folders, leave=True, not_in_brackets=wheels.STANDARD)
     libraries = wheels.toolkit() if wheels.needs_toolkit(text, headers) else ()
+    headers += wheels.of_cub(text, headers, libraries)
     expression = "" if entry.startswith("_Z") else entry
     flags = (f"--pre-include={wheels.IMPLICIT}", "--device-int128", *options)
     if libraries:

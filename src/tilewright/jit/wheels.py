@@ -51,6 +51,7 @@ STANDARD = (
 """Host headers that kernels include out of habit: run-time compilation has no host's, and knows most of them itself."""
 
 IMPLICIT, _COMMON = "tilewright/implicit.h", "tilewright/standard.h"
+CUB = "cub/cub.cuh"
 OF_STD = {
     "algorithm": "min max clamp swap", "limits": "numeric_limits", "array": "array", "bit": "bit_cast",
     "tuple": "tuple get tie make_tuple", "functional": "plus multiplies less greater minus", "complex": "complex",
@@ -90,6 +91,25 @@ def holds(libraries: Sequence[Library], header: str) -> bool:
 def std_header(member: str) -> str:
     """The header of the C++ library that a member of std is looked for in."""
     return next((header for header, members in OF_STD.items() if member in members.split()), "type_traits")
+
+
+def of_cub(
+    text: str, headers: tuple[tuple[str, str], ...], libraries: Sequence[Library]
+) -> tuple[tuple[str, str], ...]:
+    """(name, text) of what stands in for <cub/cub.cuh>, which holds host code: the parts that kernels name."""
+    if CUB not in includes(text, headers) or not holds(libraries, CUB):
+        return ()
+    folders = [
+        folder / "cub" / part for library in libraries for folder in library.folders for part in ("block", "warp")
+    ]
+    named = set(re.findall(r"\b(?:Block|Warp)\w+", " ".join([text, *(body for _, body in headers)])))
+    parts = [path for folder in folders for path in sorted(folder.glob("*.cuh"))]
+    lines = [
+        f"#include <cub/{path.parent.name}/{path.name}>\n"
+        for path in parts
+        if "".join(word.capitalize() for word in path.stem.split("_")) in named
+    ]
+    return ((CUB, "".join(lines)),)
 
 
 def of_libcudacxx(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
