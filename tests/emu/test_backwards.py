@@ -98,7 +98,7 @@ def test_batches_epilogues_and_broadcasts_run_backwards_too():
 @pytest.mark.parametrize("way", ["rows", "columns"])
 def test_packed_operands_lie_forwards(monkeypatch, way):
     plan = Plan(find_rung("h11"), replace(SMALL, stages=3), "a test", "a test", packs=("a", "b"))
-    monkeypatch.setattr(call_module, "plan_for", lambda *rest, **options: plan)
+    monkeypatch.setattr(call_module, "plan_rows", lambda *rest, **options: plan)
     a, b = normal(40, 50, way, "float16"), normal(50, 48, way, "float16")
     with tw.emulator() as emulator:
         out = tw.matmul(a, b)

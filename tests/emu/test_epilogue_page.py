@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "epilogues.md"
 
 def test_the_pages_examples_run_and_are_right(monkeypatch, capsys):
     plan = Plan(find_rung("f02"), find_rung("f02").default, "a test", "compiles in a moment")
-    monkeypatch.setattr(call_module, "plan_for", lambda *given, **options: plan)
+    monkeypatch.setattr(call_module, "plan_rows", lambda *given, **options: plan)
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     assert len(blocks) == 4
     scope: dict = {}

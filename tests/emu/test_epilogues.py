@@ -202,7 +202,7 @@ def test_split_k_applies_the_epilogue_once_to_the_whole_sum():
 def test_a_plan_that_packs_applies_the_epilogue_once_and_never_to_what_it_packs(monkeypatch, parts):
     config = dataclasses.replace(SMALL16["h11_mma_multistage"], split_k=parts)
     plan = Plan(find_rung("h11"), config, "a test", "a test", packs=("a", "b"))
-    monkeypatch.setattr(call_module, "plan_for", lambda *given, **options: plan)
+    monkeypatch.setattr(call_module, "plan_rows", lambda *given, **options: plan)
     a, b, c, bias = values(33, 71, dtype="f16"), values(71, 45, dtype="f16"), values(33, 45, dtype="f16"), values(33, 1)
     guarded, out = target((33, 45), "f16")
     with tw.emulator() as emulator:

@@ -35,7 +35,7 @@ def planned(monkeypatch):
 
     def use(*names: str, parts: int = 1) -> None:
         plan = Plan(find_rung("f12"), replace(SMALL, split_k=parts), "a test", "a test", packs=names)
-        monkeypatch.setattr(call_module, "plan_for", lambda *given, **options: plan)
+        monkeypatch.setattr(call_module, "plan_rows", lambda *given, **options: plan)
 
     return use
 

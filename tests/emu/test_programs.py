@@ -36,7 +36,7 @@ def packing(monkeypatch):
 
     def use(*names: str, parts: int = 1) -> None:
         plan = Plan(find_rung("h11"), with_parts(parts), "a test", "a test", packs=names)
-        monkeypatch.setattr(call_module, "plan_for", lambda *given, **options: plan)
+        monkeypatch.setattr(call_module, "plan_rows", lambda *given, **options: plan)
 
     return use
 
@@ -180,3 +180,19 @@ def test_batch_invariant_rows_have_the_same_bits_whatever_m_is(dtype):
         right(out, a, b, "f32" if dtype is np.float32 else "f16")
     for row in rows:
         np.testing.assert_array_equal(row, out[:1])
+
+
+@pytest.mark.parametrize("name", ["h11", "h13", "f12"])
+@pytest.mark.parametrize("rows", [33, 1])
+def test_a_kernel_that_was_compiled_for_other_rows_serves_whole_tiles(monkeypatch, name, rows):
+    rung = find_rung(name)
+    dtype = np.float32 if name == "f12" else np.float16
+    config = None if name == "f12" else SMALL if name == "h11" else rung.default
+    plan = Plan(rung, config or rung.default, "a test", "a test", rows=rows)
+    monkeypatch.setattr(call_module, "plan_rows", lambda *given, **options: plan)
+    rng = np.random.default_rng(5)
+    a, b = rng.standard_normal((256, 64)).astype(dtype), rng.standard_normal((64, 256)).astype(dtype)
+    with tw.emulator():
+        found = tw.matmul(a, b)
+    want = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_allclose(found, want, rtol=2e-3, atol=2e-2 if dtype is np.float16 else 1e-4)

@@ -118,7 +118,7 @@ FP32_SMALL = GemmConfig(32, 32, 8, 4, 4, 16, 32, stages=3, cache="ca", group_m=8
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_fp32_packing_and_splitting_go_together_with_batches(torch, monkeypatch, names, parts):
     plan = Plan(find_rung("f12"), replace(FP32_SMALL, split_k=parts), "a test", "a test", packs=names)
-    monkeypatch.setattr(call_module, "plan_for", lambda *given, **options: plan)
+    monkeypatch.setattr(call_module, "plan_rows", lambda *given, **options: plan)
     calls.forget()
     a = torch.randn(3, 2, 65, 131, device="cuda")[:, ::2]
     b = torch.randn(4, 1, 1, 131, 77, device="cuda")
@@ -130,7 +130,7 @@ def test_fp32_packing_and_splitting_go_together_with_batches(torch, monkeypatch,
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_packing_and_splitting_go_together_with_batches_warm_too(torch, monkeypatch, names, parts):
     plan = Plan(find_rung("h11"), with_parts(parts), "a test", "a test", packs=names)
-    monkeypatch.setattr(call_module, "plan_for", lambda *given, **options: plan)
+    monkeypatch.setattr(call_module, "plan_rows", lambda *given, **options: plan)
     calls.forget()
     a = torch.randn(3, 2, 65, 131, device="cuda").bfloat16()[:, ::2]
     b = torch.randn(4, 1, 1, 131, 77, device="cuda").bfloat16()

@@ -22,6 +22,7 @@ from ..plan.plan import Plan, plan_for
 from ..run.program import Program
 from ..run.runner import Output, Site
 from .problem import INDEX, Epilogue, FusedOperand
+from .rows import plan_rows
 from .rung import GemmConfig
 from .shapes import Product, Shapes, broadcast, lay_out, matmul_shapes, with_matrix_axes
 from .stages import fused_base, program_of
@@ -94,6 +95,8 @@ class Call:
     def plan(self, gpu: Gpu) -> Plan:
         """Raises ConfigRejected where no plan can run the call."""
         options = self.options
+        if options.rung is None and options.config is None:
+            return plan_rows(self.product, gpu, options.demands)
         return plan_for(self.product.problem, gpu, options.rung, options.config, demands=options.demands)
 
     def program(self, gpu: Gpu) -> Program | None:

@@ -16,6 +16,7 @@ from ..run.runner import Call as AnyCall
 from ..words import Activation, Precision
 from .call import Call, Options, read_call
 from .problem import INDEX, ITEM_BYTES, GemmProblem, Matrix
+from .rows import plan_rows
 from .rung import GemmConfig, Rung, vector_out
 from .shapes import GRID_BATCH
 from .stages import config_of, program_for
@@ -231,12 +232,13 @@ def roofline(problem: GemmProblem, gpu: Gpu) -> Roofline:
 def explain_problem(
     problem: GemmProblem, gpu: Gpu, gpu_source: str, rung: str | None = None, config: GemmConfig | None = None, *,
     launches: int = 1, compile: bool = False, demands: Demands = NONE,
+    plan: Plan | None = None,
 ) -> Explanation:  # fmt: skip
     """Explain a problem apart from arrays. Raises ConfigRejected as plan_for does, CompileError if compiled."""
     bound = roofline(problem, gpu)
     if launches == 0 or problem.m * problem.n * problem.batch == 0:
         return Explanation(problem, gpu, gpu_source, None, "", "", (0, 1, 1), (0, 1, 1), 0, 0, bound)
-    plan = plan_for(problem, gpu, rung, config, demands=demands)
+    plan = plan or plan_for(problem, gpu, rung, config, demands=demands)
     program = program_for(replace(problem, batch=min(problem.batch, GRID_BATCH)), plan)
     product, config, launch = program.product.problem, config_of(program), program.product.shape
     wide = plan.rung.vector_bytes > 4 and vector_out(problem)
@@ -276,9 +278,16 @@ def explain_call(call: Call, gpu: str | None, compile: bool) -> Explanation:
     counts = [count for count, _ in call.product.launches()]
     told = explain_problem(
         call.product.problem, named, source, options.rung, options.config, launches=len(counts), compile=compile,
-        demands=options.demands,
+        demands=options.demands, plan=_plan_of(call, named),
     )  # fmt: skip
     return replace(told, verification=_verification(call)) if call.verify else told
+
+
+def _plan_of(call: Call, gpu: Gpu) -> Plan | None:
+    """What the call would take from other numbers of rows; None where its plan is its own or the caller's."""
+    if call.options.rung is not None or call.options.config is not None or not call.product.problem.m:
+        return None
+    return plan_rows(call.product, gpu, call.options.demands, note=False)
 
 
 def _verification(call: Call) -> str:

@@ -110,10 +110,12 @@ class Tiled:
 
     rung: Rung
     config: GemmConfig
+    rows: int = 0
+    """As plan.Plan.rows."""
 
     def compile(self, problem: GemmProblem, arch: Arch) -> CompiledKernel:
         """Raises ConfigRejected with the reason, CompileError with the log."""
-        return self.rung.compile(problem, self.config, arch)
+        return self.rung.compile(replace(problem, m=self.rows) if self.rows else problem, self.config, arch)
 
     def shape(self, problem: GemmProblem) -> Launch:
         return self.rung.shape(problem, self.config)
@@ -249,7 +251,7 @@ def parts_of(problem: GemmProblem, plan: Plan) -> tuple[Program, int]:
         prepared, lies, places[name] = prepare(name, whole, config, workspace)
         stages.append(prepared)
         product = replace(product, a=lies) if name == "a" else replace(product, b=lies)
-    tiled, main = Tiled(plan.rung, config), len(stages)
+    tiled, main = Tiled(plan.rung, config, plan.rows), len(stages)
     if parts == 1:
         order = (places["a"], places["b"], places["c"], places["out"])
         stages.append(stage("product", tiled, product, order, scaled=True))

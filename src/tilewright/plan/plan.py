@@ -46,6 +46,8 @@ class Plan:
     """The operands, "a" and "b", that are copied first to lines that wide accesses can read (program.py)."""
     ignored: str = ""
     """Tuning results that this version cannot use, in a line; "" where all were of use."""
+    rows: int = 0
+    """Where not 0: the product's kernel is the one that is compiled for so many rows; it takes any number."""
 
 
 def plan_for(
