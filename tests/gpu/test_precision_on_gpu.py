@@ -97,7 +97,10 @@ def test_gradients_have_the_precision_of_the_product(torch, precision):
 @pytest.mark.parametrize("precision", ["tf32", "fp32x3"])
 def test_verify_passes_what_is_right(torch, precision):
     a, b = torch.randn(257, 300, device="cuda"), torch.randn(300, 129, device="cuda")
-    tw.matmul(a, b, precision=precision, verify=True)
+    checked = tw.matmul(a, b, precision=precision, verify=True)
+    assert torch.equal(checked, tw.matmul(a, b, precision=precision))
+    worst = (checked.double() - a.double() @ b.double()).abs().max()
+    assert worst < (0.2 if precision == "tf32" else 1e-3)
 
 
 def test_numpy_arrays_take_a_precision(gpu):

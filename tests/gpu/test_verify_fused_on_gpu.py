@@ -33,7 +33,8 @@ def test_the_bare_sums_of_every_rung_are_those_of_the_fused_product(torch, rung)
         plain = tw.matmul(a, b, c=c, bias=bias, rung=rung.id, precision=rung.precision)
         checked = tw.matmul(a, b, c=c, bias=bias, rung=rung.id, precision=rung.precision, verify=True)
         assert torch.equal(plain, checked)
-        tw.matmul(a, b, bias=bias, epilogue=curved, r=c, rung=rung.id, precision=rung.precision, verify=True)
+        options = {"bias": bias, "epilogue": curved, "r": c, "rung": rung.id, "precision": rung.precision}
+        assert torch.equal(tw.matmul(a, b, **options, verify=True), tw.matmul(a, b, **options))
 
 
 @pytest.mark.parametrize("dtype", list(SHORT))
@@ -65,8 +66,14 @@ def test_every_function_passes_on_numbers_of_every_size(torch, dtype, name):
     a = a.to(getattr(torch, dtype))
     one = torch.ones(1, 8, device="cuda", dtype=a.dtype)
     function = getattr(ep, name)
-    tw.matmul(a, one, epilogue=lambda acc: function(acc), verify=True)
-    tw.matmul(a, one, alpha=0.7, epilogue=lambda acc: function(acc) - function(0.5 * acc) / 3.0, verify=True)
+    for alpha, epilogue in (
+        (1.0, lambda acc: function(acc)),
+        (0.7, lambda acc: function(acc) - function(0.5 * acc) / 3.0),
+    ):
+        checked = tw.matmul(a, one, alpha=alpha, epilogue=epilogue, verify=True)
+        plain = tw.matmul(a, one, alpha=alpha, epilogue=epilogue)
+        torch.testing.assert_close(checked, plain, rtol=0, atol=0, equal_nan=True)
+        assert torch.isfinite(checked).any()
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

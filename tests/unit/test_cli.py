@@ -180,6 +180,20 @@ def test_explain_takes_a_size_and_replaces_extents(run):
     assert "--n, --k missing. Give --size" in err
 
 
+def test_explain_tells_attention_too(run, tmp_path):
+    status, out, _ = run("explain", "--attention", "4x32/8x4096x128", "--causal", "--json", tmp_path / "e.json")
+    assert status == 0
+    assert "4 x 32 heads on 8 of keys, 4096 queries" in out
+    assert "causal" in out
+    assert "runs     a17_lazy_rescale" in out
+    told = json.loads((tmp_path / "e.json").read_text())
+    assert (told["rung"], told["problem"]["heads_kv"]) == ("a17_lazy_rescale", 8)
+    for wrong in (("--attention", "1x1x64x64", "--size", "64"), ("--size", "64", "--causal"),
+                  ("--attention", "1x1x64x64,2x1x64x64"), ("--attention", "64")):  # fmt: skip
+        status, out, err = run("explain", *wrong)
+        assert (status, out, one_line(err)) == (2, "", True)
+
+
 def test_explain_says_which_rung_runs_and_why(run):
     status, out, _ = run("explain", "--m", "4096", "--n", "4096", "--k", "64", "--layout", "nt", "--gpu", "A100")
     assert status == 0

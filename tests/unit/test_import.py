@@ -26,10 +26,10 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_import_takes_under_half_a_second():
-    """0.2 s is the aim; the bound leaves room for a busy machine. The best of five counts."""
-    code = "import time; t = time.perf_counter(); import tilewright; print(time.perf_counter() - t)"
-    assert min(float(run(code)) for _ in range(5)) < 0.5
+def test_import_loads_nothing_else_of_the_package():
+    """What it takes is in the record of cold-start."""
+    loaded = run("import sys, tilewright; print(*sorted(n for n in sys.modules if n.startswith('tilewright')))").split()
+    assert loaded == ["tilewright"]
 
 
 def test_import_loads_no_heavy_module():

@@ -121,15 +121,22 @@ def explain_attention(
     else:
         call = read_attention(q, k, v, **options)
     named, source = gpu_of(call, gpu)
-    problem = call.problem
-    if problem is None:
+    if call.problem is None:
         return AttentionExplanation(None, named, source, None, (), (0, 1, 1), (0, 1, 1), 0, None)
-    plan = plan_attention(problem, named, rung, config)
+    return explain_attention_problem(call.problem, named, source, rung, config, call.copied, compile=compile)
+
+
+def explain_attention_problem(
+    problem: AttentionProblem, gpu: Gpu, gpu_source: str, rung: str | None = None,
+    config: AttentionConfig | str | None = None, copied: tuple[tuple[str, str], ...] = (), *, compile: bool = False,
+) -> AttentionExplanation:  # fmt: skip
+    """Explain a problem apart from arrays. Raises ConfigRejected (rung or config), CompileError if compiled."""
+    plan = plan_attention(problem, gpu, rung, config)
     launch = plan.rung.launch(problem, plan.config, AttentionAddresses(0, 0, 0, 0))
-    memory = named.dram_gb_s * problem.intensity * 1e-3
-    peak = named.peak_tflops(problem.dtype) or memory
+    memory = gpu.dram_gb_s * problem.intensity * 1e-3
+    peak = gpu.peak_tflops(problem.dtype) or memory
     bound = Roofline(problem.intensity, min(memory, peak), "memory" if memory <= peak else "arithmetic")
-    resources = plan.rung.compile(problem, plan.config, named.arch).resources if compile else None
+    resources = plan.rung.compile(problem, plan.config, gpu.arch).resources if compile else None
     return AttentionExplanation(
-        problem, named, source, plan, call.copied, launch.grid, launch.block, launch.shared_bytes, bound, resources
+        problem, gpu, gpu_source, plan, copied, launch.grid, launch.block, launch.shared_bytes, bound, resources
     )

@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..arch import DEFAULT_GPU, find_gpu
 from ..errors import InvalidOperand
+from ..gpus import DEFAULT_GPU, Gpu, find_gpu
 from .console import console
 from .ladder import dense_problem
-from .options import Dtype, Json, Layout, OutDtype, Precision
+from .options import Json, Layout, OutDtype, Precision, attention_problems, read_dtype
 
 if TYPE_CHECKING:
+    from ..attn.explain import AttentionExplanation
     from ..gemm.explain import Explanation
+    from ..gemm.problem import GemmProblem
 
 EXAMPLE = (
     "Examples:\n\n  tilewright explain --size 4096 --dtype bf16\n\n"
-    "  tilewright explain --m 4096 --n 4096 --k 64 --layout nt --gpu A100"
+    "  tilewright explain --m 4096 --n 4096 --k 64 --layout nt --gpu A100\n\n"
+    "  tilewright explain --attention 4x32/8x4096x128 --causal"
 )
 
 
@@ -27,8 +30,14 @@ def explain(
     m: Annotated[int | None, typer.Option("--m", "-m", help="Rows of the result.")] = None,
     n: Annotated[int | None, typer.Option("--n", "-n", help="Columns of the result.")] = None,
     k: Annotated[int | None, typer.Option("--k", "-k", help="Length of the sums.")] = None,
+    attention: Annotated[
+        str | None, typer.Option(help="Attention instead: batch x heads x length x d_head, as 4x32/8x4096x128.")
+    ] = None,
+    causal: Annotated[bool, typer.Option("--causal", help="Attention in which a query sees no later key.")] = False,
     layout: Layout = "nn",
-    dtype: Dtype = "f32",
+    dtype: Annotated[
+        str | None, typer.Option(help="Type of the operands. Default: f32, for attention bf16.", callback=read_dtype)
+    ] = None,
     out_dtype: OutDtype = None,
     precision: Precision = "ieee",
     batch: Annotated[int, typer.Option(help="How many such products.")] = 1,
@@ -37,21 +46,28 @@ def explain(
     compiled: Annotated[bool, typer.Option("--compile", help="Compile it too: registers and spills.")] = False,
     json_file: Json = None,
 ) -> None:
-    """Say which rung and config would run a product, why, and what was refused."""
+    """Say which rung and config would run a product, or attention, why, and what was refused."""
     from ..gemm.explain import explain_problem
     from ..gemm.rungs.simt import find_rung
     from ..lab.record import json_result
     from ..report.terminal import config_legend
 
-    given = {"m": m, "n": n, "k": k}
-    extents = {name: size if value is None else value for name, value in given.items()}
-    if missing := [name for name, value in extents.items() if value is None]:
-        options = ", ".join(f"--{name}" for name in missing)
-        raise InvalidOperand(f"the product's extents are not known: {options} missing. Give --size, or all three.")
-    chosen = find_rung(rung).id if rung is not None else None
-    problem = dense_problem([*(int(e or 0) for e in extents.values()), batch], layout, dtype, precision, out_dtype)
+    products = (size, m, n, k, out_dtype) != (None,) * 5 or (layout, precision, batch) != ("nn", "ieee", 1)
+    if attention is not None and products:
+        raise InvalidOperand("--attention names all sizes: omit those of a product, --layout, --precision, --batch.")
+    if causal and attention is None:
+        raise InvalidOperand("--causal applies to attention: give --attention, or omit it.")
+    where = find_gpu(gpu)
     with json_result(json_file) as write:
-        told = explain_problem(problem, find_gpu(gpu), "named with --gpu", chosen, compile=compiled)
+        if attention is not None:
+            told: Explanation | AttentionExplanation = _of_attention(
+                attention, dtype or "bf16", causal, where, rung, compiled
+            )
+        else:
+            extents = {name: size if value is None else value for name, value in {"m": m, "n": n, "k": k}.items()}
+            problem = _product(extents, batch, layout, dtype or "f32", precision, out_dtype)
+            chosen = find_rung(rung).id if rung is not None else None
+            told = explain_problem(problem, where, "named with --gpu", chosen, compile=compiled)
         out = console()
         print(told.text(out.width))
         if told.plan is not None:
@@ -59,11 +75,33 @@ def explain(
         write(as_data(told))
 
 
-def as_data(told: Explanation) -> dict[str, Any]:
+def _product(
+    extents: dict[str, int | None], batch: int, layout: str, dtype: str, precision: str, out_dtype: str | None
+) -> GemmProblem:
+    if missing := [name for name, value in extents.items() if value is None]:
+        options = ", ".join(f"--{name}" for name in missing)
+        raise InvalidOperand(f"the product's extents are not known: {options} missing. Give --size, or all three.")
+    return dense_problem([*(int(e or 0) for e in extents.values()), batch], layout, dtype, precision, out_dtype)
+
+
+def _of_attention(
+    words: str, dtype: str, causal: bool, gpu: Gpu, rung: str | None, compiled: bool
+) -> AttentionExplanation:
+    from ..attn.explain import explain_attention_problem
+    from ..attn.rungs import find_attention_rung
+
+    problems = attention_problems(words, dtype, causal)
+    if len(problems) != 1:
+        raise InvalidOperand(f"--attention {words!r}: one problem at a time, of one type.")
+    chosen = find_attention_rung(rung).id if rung is not None else None
+    return explain_attention_problem(problems[0], gpu, "named with --gpu", chosen, compile=compiled)
+
+
+def as_data(told: Explanation | AttentionExplanation) -> dict[str, Any]:
     """An explanation as plain data for JSON. `text` is what the command prints."""
     plan = told.plan
-    return {
-        "problem": asdict(told.problem) | {"epilogue": None},
+    data: dict[str, Any] = {
+        "problem": None if told.problem is None else asdict(told.problem),
         "gpu": told.gpu.name,
         "arch": told.gpu.arch.name,
         "rung": None if plan is None else plan.rung.id,
@@ -72,18 +110,12 @@ def as_data(told: Explanation) -> dict[str, Any]:
         "source": "" if plan is None else plan.source,
         "runners_up": [] if plan is None else [_named(entry, "words") for entry in plan.runners_up],
         "refused": [] if plan is None else [_named(entry, "reason") for entry in plan.refused],
-        "path": told.path,
-        "stores": told.output,
-        "launches": told.launches,
-        "stages": list(told.stages),
-        "grid": list(told.grid),
-        "block": list(told.block),
-        "shared_bytes": told.shared_bytes,
-        "workspace_bytes": told.workspace_bytes,
-        "roofline": asdict(told.roofline),
+        "roofline": None if told.roofline is None else asdict(told.roofline),
         "resources": None if told.resources is None else asdict(told.resources),
         "text": str(told),
     }
+    names = ("path", "output", "launches", "stages", "grid", "block", "shared_bytes", "workspace_bytes", "copied")
+    return data | {name: getattr(told, name) for name in names if hasattr(told, name)}
 
 
 def _named(entry: tuple[str, Any, str], third: str) -> dict[str, str]:

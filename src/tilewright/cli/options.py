@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from ..errors import InvalidOperand
+
+if TYPE_CHECKING:
+    from ..attn.problem import AttentionProblem
 
 _WRITTEN = {"fp32": "f32", "float": "f32", "fp16": "f16", "half": "f16"}
 """Names of types that people write, besides those that matmul takes."""
@@ -31,3 +37,33 @@ Json = Annotated[
     str | None,
     typer.Option("--json", help="Write the result as JSON to this file; - is standard output.", metavar="FILE"),
 ]
+
+
+def attention_problems(shapes: str, dtypes: str, causal: bool) -> list[AttentionProblem]:
+    """The problems that words such as 4x32/8x4096x128 name, of each type. Raises InvalidOperand."""
+    from ..attn.problem import AttentionProblem
+    from ..attn.rung import D_HEADS
+
+    found = []
+    for shape in filter(None, (part.strip() for part in shapes.split(","))):
+        match = re.fullmatch(r"(\d{1,15})x(\d{1,15})(?:/(\d{1,15}))?x(\d{1,15})x(\d{1,15})", shape.lower(), re.ASCII)
+        if match is None:
+            raise InvalidOperand(
+                f"--attention: {shape!r} is no batch x heads x length x d_head. Write 4x16x4096x128, or "
+                "4x32/8x4096x128 for 32 heads on 8 of keys."
+            )
+        batch, heads, keys, length, d_head = (int(number) if number else None for number in match.groups())
+        assert batch is not None
+        assert heads is not None
+        assert length is not None
+        assert d_head is not None
+        if keys == 0 or 0 in (batch, heads, length) or d_head not in D_HEADS:
+            known = ", ".join(map(str, D_HEADS))
+            raise InvalidOperand(f"--attention: {shape!r}: sizes must be at least 1, and d_head one of {known}.")
+        found += [
+            AttentionProblem.dense(
+                batch, heads, length, length, d_head, heads_kv=keys, dtype=d.strip(), is_causal=causal
+            )
+            for d in dtypes.split(",")
+        ]  # fmt: skip
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
@@ -16,10 +15,9 @@ from ..gpus import DEFAULT_GPU, GPUS, Gpu, find_gpu
 from .climb import why_no_gpu
 from .console import Progress, console, note, say, show
 from .ladder import dense_problem
-from .options import Json, OutDtype, read_dtype
+from .options import Json, OutDtype, attention_problems, read_dtype
 
 if TYPE_CHECKING:
-    from ..attn.problem import AttentionProblem
     from ..gemm.problem import GemmProblem
     from ..gemm.rung import Rung
     from ..gemm.space import Space
@@ -98,7 +96,7 @@ def tune(
     kind: _Products | _Attention
     problems: list[Any]
     if attention:
-        kind, problems = _Attention(rungs, keep), _attention_problems(attention, dtype or "bf16", causal)
+        kind, problems = _Attention(rungs, keep), attention_problems(attention, dtype or "bf16", causal)
     else:
         kind = _Products(rungs, keep)
         problems = _problems(shapes, dtype or "f32", layout, precision, out_dtype, epilogue)
@@ -157,35 +155,6 @@ def _problems(
 
         words = read_words(epilogue)
         found = [with_epilogue(problem, *words) for problem in found]
-    return found
-
-
-def _attention_problems(shapes: str, dtypes: str, causal: bool) -> list[AttentionProblem]:
-    from ..attn.problem import AttentionProblem
-    from ..attn.rung import D_HEADS
-
-    found = []
-    for shape in filter(None, (part.strip() for part in shapes.split(","))):
-        match = re.fullmatch(r"(\d{1,15})x(\d{1,15})(?:/(\d{1,15}))?x(\d{1,15})x(\d{1,15})", shape.lower(), re.ASCII)
-        if match is None:
-            raise InvalidOperand(
-                f"--attention: {shape!r} is no batch x heads x length x d_head. Write 4x16x4096x128, or "
-                "4x32/8x4096x128 for 32 heads on 8 of keys."
-            )
-        batch, heads, keys, length, d_head = (int(number) if number else None for number in match.groups())
-        assert batch is not None
-        assert heads is not None
-        assert length is not None
-        assert d_head is not None
-        if keys == 0 or 0 in (batch, heads, length) or d_head not in D_HEADS:
-            known = ", ".join(map(str, D_HEADS))
-            raise InvalidOperand(f"--attention: {shape!r}: sizes must be at least 1, and d_head one of {known}.")
-        found += [
-            AttentionProblem.dense(
-                batch, heads, length, length, d_head, heads_kv=keys, dtype=d.strip(), is_causal=causal
-            )
-            for d in dtypes.split(",")
-        ]  # fmt: skip
     return found
 
 
