@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tilewright.jit.source import CUDA_ROOT, gather
-from tilewright.ladder import GEMM_RUNGS
+from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS
 
 # Files that a rung's unit holds without an epilogue, its own among them. Those of ptx/ are counted apart: each of their
 # functions is one instruction, and a kernel reads without them.
@@ -13,9 +13,11 @@ FILES = {
     "f01": 3, "f02": 4, "f03": 5, "f04": 5, "f05": 6, "f06": 6, "f07": 7, "f08": 7, "f09": 6, "f10": 6, "f11": 6,
     "f12": 7,
     "h01": 7, "h02": 7, "h03": 7, "h04": 7, "h05": 7, "h06": 8, "h07": 7, "h08": 8, "h09": 8, "h10": 7, "h11": 8,
-    "h12": 10, "h13": 10, "t01": 11, "t02": 12, "t03": 12,
+    "h12": 10, "h13": 10, "t01": 11, "t02": 12, "t03": 12, "a": 10,
 }  # fmt: skip
 MOST_OF_PTX = 8
+GENERATED = ('#include "tile/fused.cuh"', '#include "tile/fused_math.cuh"', '#include "tile/range.cuh"')
+"""What the texts made from an epilogue include (epilogue/packing.py, epilogue/ranges.py)."""
 
 
 def files_of(include: str) -> tuple[int, int]:
@@ -32,8 +34,14 @@ def test_a_reader_of_a_gemm_rung_opens_few_files(rung):
     assert ptx <= MOST_OF_PTX
 
 
-GENERATED = ('#include "tile/fused.cuh"', '#include "tile/fused_math.cuh"', '#include "tile/range.cuh"')
-"""What the texts made from an epilogue include (epilogue/packing.py, epilogue/ranges.py)."""
+def test_a_reader_of_an_attention_rung_opens_one_file_for_all_of_them():
+    (include,) = {rung.include for rung in ATTENTION_RUNGS}
+    files, ptx = files_of(include)
+    assert files <= FILES["a"]
+    assert files + ptx <= 15
+    text = (CUDA_ROOT / include).read_text()
+    headings = [line.split()[2] for line in text.splitlines() if line.startswith("// ---- a")]
+    assert headings == [rung.id for rung in ATTENTION_RUNGS], "one heading a rung, in climbing order"
 
 
 def test_every_shared_file_of_device_code_is_included():

@@ -262,7 +262,7 @@ def measured(monkeypatch) -> list[AttentionProblem]:
             return "5 elements are wrong" if candidate.config.buffer else ""
 
         def prepare(self, candidate, kernel) -> None:
-            assert kernel[0] == ((candidate.rung.include, "attention/kernel.cuh"), "attention")
+            assert kernel[0] == ("attention/rungs.cuh", "attention")
 
         def one_pass(self, candidates, number):
             return [candidate.prediction.ms for candidate in candidates]

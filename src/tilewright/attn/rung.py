@@ -15,8 +15,8 @@ from ..jit.source import Constant
 from .problem import AttentionProblem, BiasRows, HeadRows
 
 D_HEADS = (32, 64, 96, 128, 192, 256)
-KERNEL = "attention/kernel.cuh"
-"""The entry that every rung's file is compiled with."""
+KERNELS = "attention/rungs.cuh"
+"""The file of every rung; Cfg names one."""
 _GRID_LIMIT = 65535
 _GRAMMAR = re.compile(
     r"\((\d+), ?(\d+), ?(\d+), ?(\d+)\): load_([02])_([02])_([02])_fragments(\+buffer)?(?:\+(\d+)_blocks)?"
@@ -167,7 +167,7 @@ class AttentionRung:
     @property
     def include(self) -> str:
         """Its file below cuda/."""
-        return f"attention/{self.id}.cuh"
+        return KERNELS
 
     def default(self, problem: AttentionProblem, arch: Arch) -> AttentionConfig:
         """The best measured config that can run the problem on the architecture.
@@ -268,7 +268,7 @@ class AttentionRung:
             raise ConfigRejected(f"{reason}.")
         generated = {"attention/modification.cuh": _modification(problem)} if problem.modify else {}
         constants = self.constants(problem, config)
-        return compile_rung((self.include, KERNEL), constants, self.entry, arch.name, generated=generated)
+        return compile_rung(self.include, constants, self.entry, arch.name, generated=generated)
 
     def shape(self, problem: AttentionProblem, config: AttentionConfig) -> Launch:
         """The grid, block and shared memory of the launch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -55,9 +56,15 @@ def show(
         say(f"config  {config}", indent=8)
         say(f"        {config_legend(config)}")
         print(f"source  {path}\n")
-        source = path.read_text(encoding="utf-8")
+        source = _own_source(path.read_text(encoding="utf-8"), rung.id)
         print(source, end="")
         write(_as_data(rung) | {"config": str(config), "file": str(path), "source": source})
+
+
+def _own_source(text: str, rung: str) -> str:
+    """The part of a file under the rung's own heading; all of a file without one."""
+    parts = re.split(r"^(?=// ---- )", text, flags=re.MULTILINE)
+    return next((part for part in parts if part.startswith(f"// ---- {rung} ")), text)
 
 
 def _types(rung: Any) -> str:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..attn.problem import AttentionProblem
-from ..attn.rung import KERNEL, AttentionRung
+from ..attn.rung import AttentionRung
 from ..attn.rungs import ATTENTION_RUNGS
 from ..epilogue.packing import fused_headers
 from ..gemm.problem import GemmProblem
@@ -40,7 +40,7 @@ def _files(includes: Iterable[str]) -> Iterator[str]:
 
 def _parts(rung: AnyRung) -> Iterator[str]:
     if isinstance(rung, AttentionRung):
-        yield from _files((rung.include, KERNEL, *_AROUND_ATTENTION))
+        yield from _files((rung.include, *_AROUND_ATTENTION))
         for config in rung.defaults:
             problem = AttentionProblem.dense(1, 1, 4096, 4096, config.d_head)
             yield f"{config}\0{sorted(rung.constants(problem, config).items())}"

@@ -8,7 +8,7 @@ from functools import lru_cache
 from ..attn.classes import attention_class_of
 from ..attn.plan import plan_attention
 from ..attn.problem import AttentionProblem
-from ..attn.rung import KERNEL, AttentionRung
+from ..attn.rung import KERNELS, AttentionRung
 from ..attn.rungs import ATTENTION_RUNGS
 from ..attn.space import AttentionCandidate, explore_attention
 from ..gemm.space import KEPT, Space
@@ -21,7 +21,7 @@ from .run import Family, Job, Say, Tuned, hash_of, silent, tune_family
 @lru_cache(maxsize=1)
 def attention_kernels() -> str:
     """Hash of the device code of all attention rungs, the same for all problems."""
-    return hash_of((KERNEL, *(rung.include for rung in ATTENTION_RUNGS)))
+    return hash_of((KERNELS,))
 
 
 def name_of(problem: AttentionProblem) -> str:
@@ -37,7 +37,7 @@ def name_of(problem: AttentionProblem) -> str:
 
 def _job(problem: AttentionProblem, candidate: AttentionCandidate) -> Job:
     rung = candidate.rung
-    return Job((rung.include, KERNEL), rung.constants(problem, candidate.config), rung.entry)
+    return Job(rung.include, rung.constants(problem, candidate.config), rung.entry)
 
 
 def tune_attention_problems(

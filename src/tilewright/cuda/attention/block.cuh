@@ -13,10 +13,8 @@
 #include "ptx/shared.cuh"
 #include "tile/head_copy.cuh"
 #include "tile/head_store.cuh"
-#include "tile/piece_product.cuh"
-#include "tile/piece_reader.cuh"
+#include "tile/pieces.cuh"
 #include "tile/score.cuh"
-#include "tile/meta.cuh"
 #include "tile/softmax.cuh"
 
 /// Where a block stands: its batch entry, heads and first row.

@@ -29,7 +29,7 @@ struct RecomputedWriter {
   }
 };
 
-/// The swizzle as signed strides (StridedReader in tile/piece_reader.cuh): three, since every chunk of a row is written.
+/// The swizzle as signed strides (StridedReader in tile/pieces.cuh): three, since every chunk of a row is written.
 template <class Tile>
 struct StridedWriter {
   unsigned at;
