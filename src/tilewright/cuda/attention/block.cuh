@@ -112,11 +112,11 @@ struct Block {
   float out[pieces][2 * depth][4];
 
   __device__ Block(const AttentionArgs& args, unsigned shared)
-      : args(args), place(args), score(args, place, Cfg::b_r), tile_q(shared),
-        tile_k(shared + TileQ::bytes), tile_v(shared + TileQ::bytes + TileKV::bytes),
-        warp_row(threadIdx.x / 32 * warp_rows), copy_q(tile_q, place.q(args), place.row0),
-        copy_k(tile_k, place.k(args), tile(0) * Cfg::b_c), copy_v(tile_v, place.v(args), tile(0) * Cfg::b_c), shared_q{ReaderQ(tile_q, warp_row)}, shared_k{ReaderK(tile_k, 0)},
-        shared_v{ReaderV(tile_v, 0)} {}
+      : args(args), place(args), score(args, place, Cfg::b_r), tile_q(shared), tile_k(shared + TileQ::bytes),
+        tile_v(shared + TileQ::bytes + TileKV::bytes), warp_row(threadIdx.x / 32 * warp_rows),
+        copy_q(tile_q, place.q(args), place.row0), copy_k(tile_k, place.k(args), tile(0) * Cfg::b_c),
+        copy_v(tile_v, place.v(args), tile(0) * Cfg::b_c), shared_q{ReaderQ(tile_q, warp_row)},
+        shared_k{ReaderK(tile_k, 0)}, shared_v{ReaderV(tile_v, 0)} {}
 
   /// How many tiles of keys the block walks, and the n-th of them.
   __device__ int tiles() const { return score.end - score.first; }
@@ -216,7 +216,8 @@ struct Block {
         const int row = place.row0 + warp_row + 8 * i + lane / 4;
         constexpr float ln_2 = 0.6931471805599453f;
         if (lane % 4 == 0 && (!Cfg::edge_q || row < place.seq_q))
-          *place.lse(args, row) = none ? minus_infinity() : fmaf(max, Cfg::scale_first ? 1.f : args.scale, __log2f(sum) * ln_2);
+          *place.lse(args, row) =
+              none ? minus_infinity() : fmaf(max, Cfg::scale_first ? 1.f : args.scale, __log2f(sum) * ln_2);
       }
     }
     __syncwarp();

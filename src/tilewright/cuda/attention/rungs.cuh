@@ -7,8 +7,9 @@
 #include "attention/block.cuh"
 
 // ---- a01_base ------------------------------------------------------------------------------------------------------
-// Tiles in shared memory, mma.sync, online softmax. Everything is waited for where it is needed: K, then S; V, then out.
-// Q, K and V go into registers as a whole. Rows of the tiles lie in order, so ldmatrix meets eight rows in one bank.
+// Tiles in shared memory, mma.sync, online softmax. Everything is waited for where it is needed: K, then S; V, then
+// out. Q, K and V go into registers as a whole. Rows of the tiles lie in order, so ldmatrix meets eight rows in one
+// bank.
 
 struct A01 {
   static constexpr bool swizzled = false;
@@ -58,8 +59,8 @@ struct A01 {
 };
 
 // ---- a02_swizzle ---------------------------------------------------------------------------------------------------
-// Chunks of 16 bytes change places within their row (tile/head_tile.cuh). The eight rows that ldmatrix reads at once then
-// lie in eight different parts of the banks: one pass instead of eight.
+// Chunks of 16 bytes change places within their row (tile/head_tile.cuh). The eight rows that ldmatrix reads at once
+// then lie in eight different parts of the banks: one pass instead of eight.
 
 struct A02 : A01 {
   static constexpr bool swizzled = true;
@@ -104,10 +105,10 @@ struct A03 : A02 {
 };
 
 // ---- a04_interleave ------------------------------------------------------------------------------------------------
-// An operand need not be in registers as a whole. A config's load_q, load_k and load_v of 2 bring slices of two fragments
-// (16 columns of Q and K, 16 rows of V): load, multiply, load ... A fragment is still loaded once per product, so that
-// m x n products take m + n loads; row by row they would take m (1 + n). tile/pieces.cuh does it. Up to a03 a config may
-// only ask for 0, the whole.
+// An operand need not be in registers as a whole. A config's load_q, load_k and load_v of 2 bring slices of two
+// fragments (16 columns of Q and K, 16 rows of V): load, multiply, load ... A fragment is still loaded once per
+// product, so that m x n products take m + n loads; row by row they would take m (1 + n). tile/pieces.cuh does it. Up
+// to a03 a config may only ask for 0, the whole.
 
 struct A04 : A03 {};
 
@@ -135,8 +136,8 @@ struct A07 : A06 {};
 
 // ---- a08_strided_swizzle -------------------------------------------------------------------------------------------
 // The swizzle as strides of +-64 and +-32 bytes per thread, computed once: addresses are a few registers and constants.
-// The block copies K and V together. A step is then a multiple of 8 rows, and every chunk of a thread lies at a constant
-// distance from its first.
+// The block copies K and V together. A step is then a multiple of 8 rows, and every chunk of a thread lies at a
+// constant distance from its first.
 
 struct A08 : A07 {
   template <class Tile, int order>
@@ -148,16 +149,16 @@ struct A08 : A07 {
 };
 
 // ---- a09_fragment_order --------------------------------------------------------------------------------------------
-// K's pieces are read across, not down (tile/pieces.cuh). mma.sync takes two neighbouring registers as its right operand;
-// read down, they are two apart, and each pair must be moved together.
+// K's pieces are read across, not down (tile/pieces.cuh). mma.sync takes two neighbouring registers as its right
+// operand; read down, they are two apart, and each pair must be moved together.
 
 struct A09 : A08 {
   static constexpr int k_order = across;
 };
 
 // ---- a10_peel_first ------------------------------------------------------------------------------------------------
-// The first tile apart. It starts out and the sums instead of following them, so that nothing is zeroed (the first product
-// adds to the zero register) and nothing is rescaled.
+// The first tile apart. It starts out and the sums instead of following them, so that nothing is zeroed (the first
+// product adds to the zero register) and nothing is rescaled.
 
 struct A10 : A09 {
   template <class Block>
@@ -179,8 +180,8 @@ struct A11 : A10 {
 };
 
 // ---- a12_block_index -----------------------------------------------------------------------------------------------
-// A block computes once where its rows of Q, K, V and out begin; copies walk on from there with a running pointer. Rows are
-// multiplied with 1 / sum instead of divided. Under a causal mask the blocks that see most keys come first.
+// A block computes once where its rows of Q, K, V and out begin; copies walk on from there with a running pointer. Rows
+// are multiplied with 1 / sum instead of divided. Under a causal mask the blocks that see most keys come first.
 
 struct A12 : A11 {
   static constexpr bool heavy_first = true;
@@ -190,8 +191,8 @@ struct A12 : A11 {
 };
 
 // ---- a13_reverse_kv ------------------------------------------------------------------------------------------------
-// Keys and values are walked backwards. Tiles with hidden pairs come first, and the count of tiles left is the index of the
-// next: there is no end to compare with.
+// Keys and values are walked backwards. Tiles with hidden pairs come first, and the count of tiles left is the index of
+// the next: there is no end to compare with.
 
 struct A13 : A12 {
   static constexpr bool backwards = true;
@@ -207,8 +208,8 @@ struct A14 : A13 {
 };
 
 // ---- a15_head_slices -----------------------------------------------------------------------------------------------
-// Tiles are cut into slices of 64 columns, or 32 where d_head is an odd multiple of 32. A row of a slice is then a row of
-// banks, whatever d_head is.
+// Tiles are cut into slices of 64 columns, or 32 where d_head is an odd multiple of 32. A row of a slice is then a row
+// of banks, whatever d_head is.
 
 struct A15 : A14 {
   static constexpr int slice(int d_head) { return d_head % 64 == 0 ? 64 : 32; }
@@ -222,8 +223,8 @@ struct A16 : A15 {
 };
 
 // ---- a17_lazy_rescale ----------------------------------------------------------------------------------------------
-// out and the sums follow a row's maximum only when it has outgrown the old one by 2^8 (tile/softmax.cuh). After a few tiles
-// it hardly ever does: 2 d_head multiplications a row and tile become one comparison.
+// out and the sums follow a row's maximum only when it has outgrown the old one by 2^8 (tile/softmax.cuh). After a few
+// tiles it hardly ever does: 2 d_head multiplications a row and tile become one comparison.
 
 struct A17 : A16 {
   static constexpr bool lazy = true;

@@ -19,6 +19,5 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads) copy_rows(const __gri
   if (row >= args.rows) return;
   const long long from = batch * args.from_batch + blockIdx.y * args.from_head + row * args.from_row;
   const long long to = batch * args.to_batch + blockIdx.y * args.to_head + row * args.to_row;
-  args.to[to + col * args.to_col] =
-      col < args.from_cols ? args.from[from + col * args.from_col] : (unsigned short)0;
+  args.to[to + col * args.to_col] = col < args.from_cols ? args.from[from + col * args.from_col] : (unsigned short)0;
 }

@@ -3,8 +3,9 @@
 // what rounding can do to it.
 //
 // With x of random signs the errors e_j of a row's elements add up to at most 6 |e|_2, but for one in 10^7 rows. Of an
-// element: |e_j| <= Cfg::rounding |out_j| + s (|alpha| sum_p |a_p b_pj| + |beta c_j|) + Cfg::least, where s is Cfg::step
-// (k + 16), and Cfg::operands more where operands are rounded before they are multiplied (tf32); and by the triangle inequality the 2-norm over j of sum_p |a_p b_pj| is at most sum_p |a_p| |b_p|_2.
+// element: |e_j| <= Cfg::rounding |out_j| + s (|alpha| sum_p |a_p b_pj| + |beta c_j|) + Cfg::least, where s is
+// Cfg::step (k + 16), and Cfg::operands more where operands are rounded before they are multiplied (tf32); and by the
+// triangle inequality the 2-norm over j of sum_p |a_p b_pj| is at most sum_p |a_p| |b_p|_2.
 #include "tile/row_sums.cuh"
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads) check_rows(const __grid_constant__ GemmArgs args) {

@@ -1,5 +1,5 @@
-// compare: a result element by element against what it may be. Of args: `a` holds the pairs that `expected` made, `out` is
-// the result, `b` gets a report of each block: how many of its elements are outside, and the first of them.
+// compare: a result element by element against what it may be. Of args: `a` holds the pairs that `expected` made, `out`
+// is the result, `b` gets a report of each block: how many of its elements are outside, and the first of them.
 #include "gemm/args.cuh"
 #include "ptx/grid_dependency.cuh"
 #include "ptx/number16.cuh"

@@ -4,7 +4,8 @@
 #include "gemm/args.cuh"
 #include "ptx/number16.cuh"
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
+    gemm(const __grid_constant__ GemmArgs args) {
   const unsigned tiles_n = (args.n + Cfg::tile_n - 1) / Cfg::tile_n;  // blocks walk along rows of tiles
   const int row = int(blockIdx.x / tiles_n) * Cfg::tile_m + threadIdx.x % Cfg::tile_m;
   const int col = int(blockIdx.x % tiles_n) * Cfg::tile_n + threadIdx.x / Cfg::tile_m;

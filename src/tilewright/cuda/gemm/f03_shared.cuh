@@ -4,7 +4,8 @@
 #include "tile/copy.cuh"
 #include "tile/store_rows.cuh"
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
+    gemm(const __grid_constant__ GemmArgs args) {
   // A line of A is one element longer than its tile is wide: lines start at any alignment then, so the compiler keeps
   // loads of one element, as written. Wider ones are f06's idea.
   constexpr int a_pitch = Cfg::tile_k + 1;
@@ -21,8 +22,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
     copy_b.copy(b_tile, b, k0, origin.col);
     __syncthreads();
 #pragma unroll
-    for (int k = 0; k < Cfg::tile_k; ++k)
-      sum = fmaf(a_tile[row * a_pitch + k], b_tile[k * Cfg::tile_n + col], sum);
+    for (int k = 0; k < Cfg::tile_k; ++k) sum = fmaf(a_tile[row * a_pitch + k], b_tile[k * Cfg::tile_n + col], sum);
     __syncthreads();  // all have read before the next tile overwrites
   }
   store_element<Cfg>(args, origin.row + row, origin.col + col, sum);

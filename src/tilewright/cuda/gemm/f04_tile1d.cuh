@@ -4,7 +4,8 @@
 #include "tile/copy.cuh"
 #include "tile/store_rows.cuh"
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
+    gemm(const __grid_constant__ GemmArgs args) {
   constexpr int a_pitch = Cfg::tile_k + 1;  // single loads, as in f03
   __shared__ float a_tile[Cfg::tile_m * a_pitch], b_tile[Cfg::tile_k * Cfg::tile_n];
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n>(blockIdx.x, args.m, args.n);
@@ -28,6 +29,6 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
     __syncthreads();
   }
 #pragma unroll
-  for (int i = 0; i < Cfg::thread_m; ++i) 
+  for (int i = 0; i < Cfg::thread_m; ++i)
     store_element<Cfg>(args, origin.row + row + i * rows_apart, origin.col + col, acc[i]);
 }

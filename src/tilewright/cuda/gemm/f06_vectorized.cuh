@@ -6,7 +6,8 @@
 #include "tile/simt.cuh"
 #include "tile/store_rows.cuh"
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
+    gemm(const __grid_constant__ GemmArgs args) {
   __shared__ __align__(16) float a_tile[Cfg::tile_m * Cfg::tile_k], b_tile[Cfg::tile_k * Cfg::tile_n];
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n>(blockIdx.x, args.m, args.n);
   const Source<float> a = lines_of_a<float, true>(args), b = lines_of_b<float, true>(args);
@@ -39,5 +40,5 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
 #pragma unroll
     for (int j = 0; j < Cfg::thread_n; j += 4)
       store_run<Cfg, 4>(args, origin.row + row + i, origin.col + col + j,
-                        *reinterpret_cast<const float(*)[4]>(&acc[i][j]));
+                        *reinterpret_cast<const float (*)[4]>(&acc[i][j]));
 }

@@ -2,7 +2,8 @@
 // A warp's 32 threads read a compact piece of the tiles, which shared memory broadcasts to more of them at once.
 #include "gemm/warp_tiled.cuh"
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
+    gemm(const __grid_constant__ GemmArgs args) {
   static_assert(Cfg::subtiles_m == 1 && Cfg::subtiles_n == 1, "subtiles are the next rung's");
   warp_tiled_gemm<Cfg>(args);
 }

@@ -3,6 +3,7 @@
 // next lane's (no bank conflict), and the pieces are independent chains of products.
 #include "gemm/warp_tiled.cuh"
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
+    gemm(const __grid_constant__ GemmArgs args) {
   warp_tiled_gemm<Cfg>(args);
 }

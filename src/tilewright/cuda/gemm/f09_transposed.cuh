@@ -3,7 +3,8 @@
 #include "tile/copy.cuh"
 #include "tile/simt.cuh"
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
+    gemm(const __grid_constant__ GemmArgs args) {
   using Tiles = TransposedTiles<Cfg>;
   __shared__ __align__(16) float a_tile[Tiles::a_size], b_tile[Tiles::b_size];
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n, Cfg::group_m>(blockIdx.x, args.m, args.n);

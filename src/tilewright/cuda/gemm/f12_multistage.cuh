@@ -12,7 +12,8 @@
 #include "tile/ring.cuh"
 #include "tile/simt.cuh"
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
+    gemm(const __grid_constant__ GemmArgs args) {
   using Tiles = TransposedTiles<Cfg>;
   extern __shared__ __align__(16) float shared[];
   float* const a_tiles = shared;
@@ -69,7 +70,8 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
     }
   };
   int tile = 0;
-  if constexpr (Cfg::a_edge && Cfg::b_edge && Cfg::split_k == 1) {  // copies behind the end of k fill zeros, read nothing
+  if constexpr (Cfg::a_edge && Cfg::b_edge &&
+                Cfg::split_k == 1) {  // copies behind the end of k fill zeros, read nothing
     for (; tile < range.tiles; ++tile) multiply_tile(true, tile + 1 == range.tiles);
   } else {
     for (; tile < range.tiles - (Cfg::stages - 1); ++tile) multiply_tile(true, false);

@@ -1,6 +1,7 @@
 #pragma once
 // What becomes of a sum before it is rounded and stored: here nothing. A problem with an epilogue has this file's place
-// taken by a text made from its expression (epilogue/packing.py), with the operands' addresses and strides in FusedArgs.
+// taken by a text made from its expression (epilogue/packing.py), with the operands' addresses and strides in
+// FusedArgs.
 
 struct FusedArgs {};
 
@@ -9,14 +10,14 @@ struct FusedArgs {};
 template <class Cfg, bool branches = true>
 __device__ inline void fetch_fused(const FusedArgs&, int row, int col, int m, int n, bool now = true) {}
 
-/// Reads what the epilogue needs for `count` elements of a row from (row, col) on and applies it. `vectors`: whole runs of
-/// an aligned result, all of them inside it.
+/// Reads what the epilogue needs for `count` elements of a row from (row, col) on and applies it. `vectors`: whole runs
+/// of an aligned result, all of them inside it.
 template <bool vectors, int count>
 __device__ inline void fuse(const FusedArgs&, int row, int col, float (&value)[count]) {}
 
-/// The same in two steps, for a kernel that reads long before it has the sums. `Order`: which elements of a row a lane has,
-/// relative to `col` (tile/fused.cuh). `vectors`: whole vectors of an aligned result are inside it or outside; `left`
-/// columns from col on are inside.
+/// The same in two steps, for a kernel that reads long before it has the sums. `Order`: which elements of a row a lane
+/// has, relative to `col` (tile/fused.cuh). `vectors`: whole vectors of an aligned result are inside it or outside;
+/// `left` columns from col on are inside.
 template <bool vectors, class Order>
 struct FusedReads {
   static constexpr int registers = 0;

@@ -21,7 +21,8 @@ __device__ inline void load_widened(float* to, const T* tile, int first, int k) 
   }
 }
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
+    gemm(const __grid_constant__ GemmArgs args) {
   using T = Cfg::in_type;
   using A = TileA<Cfg>;
   using B = TileB<Cfg>;

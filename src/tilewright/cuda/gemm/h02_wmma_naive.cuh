@@ -1,7 +1,7 @@
 // h02: new over h01: tensor cores. A warp makes one 16 x 16 product a step, its fragments straight from global memory.
 // Every element of A is fetched once a warp that needs it, tile_n / 16 times a block, and nothing hides the latency.
-// Where wmma cannot read global memory (ragged sizes, lines that are not 32-byte aligned, or lie one before the other) a
-// warp stages its own pieces in shared memory, element by element.
+// Where wmma cannot read global memory (ragged sizes, lines that are not 32-byte aligned, or lie one before the other)
+// a warp stages its own pieces in shared memory, element by element.
 #include "gemm/args.cuh"
 #include "tile/copy16.cuh"
 #include "tile/wmma_tile.cuh"
@@ -9,8 +9,7 @@
 /// One warp's 16 x 16 piece of an operand, by elements: lane l takes half of line l / 2.
 __device__ inline void stage_piece(unsigned to, const Source<unsigned short>& source, int line0, int inner0) {
   const int line = threadIdx.x % 32 / 2, i = threadIdx.x % 2 * 8;
-  const unsigned short* from =
-      source.base + (line0 + line) * source.line_stride + (inner0 + i) * source.inner_stride;
+  const unsigned short* from = source.base + (line0 + line) * source.line_stride + (inner0 + i) * source.inner_stride;
   unsigned word[4];
 #pragma unroll
   for (int w = 0; w < 8; ++w) {
@@ -23,8 +22,10 @@ __device__ inline void stage_piece(unsigned to, const Source<unsigned short>& so
                : "memory");
 }
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
-  static_assert(Cfg::warp_m == 16 && Cfg::warp_n == 16 && Cfg::tile_k == 16, "one 16 x 16 x 16 product a warp and step");
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
+    gemm(const __grid_constant__ GemmArgs args) {
+  static_assert(Cfg::warp_m == 16 && Cfg::warp_n == 16 && Cfg::tile_k == 16,
+                "one 16 x 16 x 16 product a warp and step");
   using A = SharedTile<16, 16, Cfg::a_unit != unit_row>;
   using B = SharedTile<16, 16, Cfg::b_unit == unit_row>;
   using Tile = WmmaTile<Cfg, A, B>;

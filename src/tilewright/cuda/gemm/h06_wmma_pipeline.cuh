@@ -4,7 +4,8 @@
 #include "tile/pipeline.cuh"
 #include "tile/wmma_tile.cuh"
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
+    gemm(const __grid_constant__ GemmArgs args) {
   using A = TileA<Cfg>;
   using B = TileB<Cfg>;
   extern __shared__ __align__(128) unsigned char shared[];

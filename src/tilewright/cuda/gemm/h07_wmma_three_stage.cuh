@@ -9,7 +9,8 @@
 #include "tile/copy16.cuh"
 #include "tile/wmma_tile.cuh"
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
+    gemm(const __grid_constant__ GemmArgs args) {
   static_assert(Cfg::stages == 3, "a tile to copy to, one to read, and one that the slowest warp may still read");
   using A = TileA<Cfg>;
   using B = TileB<Cfg>;

@@ -1,9 +1,10 @@
-// h10: new over h09: h07's overlap. The copies of tiles t + 2 and t + 3, the fragments of tile t + 1 and the products of
-// tile t overlap, and each step's fragments are refilled right behind the products that read them.
+// h10: new over h09: h07's overlap. The copies of tiles t + 2 and t + 3, the fragments of tile t + 1 and the products
+// of tile t overlap, and each step's fragments are refilled right behind the products that read them.
 #include "tile/copy16.cuh"
 #include "tile/mma_tile.cuh"
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
+    gemm(const __grid_constant__ GemmArgs args) {
   static_assert(Cfg::stages == 3, "one tile to read and two on their way");
   using A = TileA<Cfg>;
   using B = TileB<Cfg, Swizzle<3, 3, 3>>;

@@ -16,7 +16,8 @@
 #include "tile/mma_tile.cuh"
 #include "tile/ring.cuh"
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
+    gemm(const __grid_constant__ GemmArgs args) {
   constexpr int steps = Cfg::tile_k / 16 / Cfg::slices_k;  // of one slice
   static_assert(steps % 2 == 0, "an even number of steps: which fragments are next is known when compiling");
   using A = TileA<Cfg, ConflictFree<TileA<Cfg>::inner>>;

@@ -4,7 +4,8 @@
 #include "ptx/grid_dependency.cuh"
 #include "tile/wgmma_ring.cuh"
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
+    gemm(const __grid_constant__ GemmArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n, Cfg::group_m>(blockIdx.x, args.m, args.n);
   WgmmaRing<Cfg> ring(args, shared_address(shared), origin);

@@ -1,5 +1,5 @@
-// h13: new over h12: blocks stay. min_blocks an SM take tile after tile of the result; the first copies of the next tile
-// are on their way while the results of this one are stored, and no block starts but once.
+// h13: new over h12: blocks stay. min_blocks an SM take tile after tile of the result; the first copies of the next
+// tile are on their way while the results of this one are stored, and no block starts but once.
 //
 //     copies      1 1 1 1 1 1   2 2 2 2 2 2 2   3 3 ...
 //     products      1 1 1 1 1 1       2 2 2 2 2 2
@@ -7,7 +7,8 @@
 #include "ptx/grid_dependency.cuh"
 #include "tile/wgmma_ring.cuh"
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
+    gemm(const __grid_constant__ GemmArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const auto origin_of = [&](unsigned tile) {
     return tile_origin<Cfg::tile_m, Cfg::tile_n, Cfg::group_m>(tile, args.m, args.n);

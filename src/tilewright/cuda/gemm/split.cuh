@@ -1,5 +1,5 @@
-// split: an fp32 operand as three bf16 numbers an element, tile by tile as the blocks of t03 will read them. Of args: `a`
-// has m lines of k elements, element (line, i) at a[line * a_row + i * a_col]; `out` gets the records.
+// split: an fp32 operand as three bf16 numbers an element, tile by tile as the blocks of t03 will read them. Of args:
+// `a` has m lines of k elements, element (line, i) at a[line * a_row + i * a_col]; `out` gets the records.
 //
 // A block makes one tile, a thread patches of 4 lines x 4 of k: whichever index is contiguous, it loads 16 bytes at a
 // time, and stores 8. Four neighbouring threads fill a sector of 32 bytes.
@@ -81,7 +81,8 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads) split(const __grid_co
     }
   }
   most = join_block<Cfg::threads / 32>(most, scratch, [](float a, float b) { return fmaxf(a, b); });
-  least = join_block<Cfg::threads / 32>(least, scratch + Cfg::threads / 32, [](float a, float b) { return fminf(a, b); });
+  least =
+      join_block<Cfg::threads / 32>(least, scratch + Cfg::threads / 32, [](float a, float b) { return fminf(a, b); });
   if (threadIdx.x == 0) operand.extremes(block)[tile] = make_float2(most, least);
   if (blockIdx.x == 0 && threadIdx.x == 0) operand.origin() = origin;
 }

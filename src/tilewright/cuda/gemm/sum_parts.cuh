@@ -20,8 +20,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads) sum_parts(const __gri
     for (int i = 0; i < 8; ++i)
       held[i] = z + i < args.k ? *reinterpret_cast<const float4*>(part + (z + i) * step) : float4{};
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
-      sum[0] += held[i].x, sum[1] += held[i].y, sum[2] += held[i].z, sum[3] += held[i].w;
+    for (int i = 0; i < 8; ++i) sum[0] += held[i].x, sum[1] += held[i].y, sum[2] += held[i].z, sum[3] += held[i].w;
   }
   store_run<Cfg, 4>(args, row, col, sum);
 }

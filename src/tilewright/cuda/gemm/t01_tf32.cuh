@@ -2,7 +2,8 @@
 // multiplied by mma.sync m16n8k8 with fp32 accumulators.
 #include "gemm/tensor32.cuh"
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
+    gemm(const __grid_constant__ GemmArgs args) {
   using A = Operand<Cfg, Tf32, true>;
   using B = Operand<Cfg, Tf32, false>;
   extern __shared__ __align__(1024) unsigned char shared[];

@@ -10,7 +10,8 @@
 #include "gemm/tensor32.cuh"
 #include "tile/fp32x3.cuh"
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
+    gemm(const __grid_constant__ GemmArgs args) {
   using A = Operand<Cfg, Bf16x3, true>;
   using B = Operand<Cfg, Bf16x3, false>;
   extern __shared__ __align__(1024) unsigned char shared[];

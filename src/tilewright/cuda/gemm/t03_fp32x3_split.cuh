@@ -1,10 +1,10 @@
-// t03: new over t02: operands are split once, in a pass of its own (gemm/split.cuh), not by every block that reads them.
-// The main loop has no arithmetic on operands any more: tiles of three parts come by cp.async into a ring of `stages`,
-// and the six products of parts are all it does.
+// t03: new over t02: operands are split once, in a pass of its own (gemm/split.cuh), not by every block that reads
+// them. The main loop has no arithmetic on operands any more: tiles of three parts come by cp.async into a ring of
+// `stages`, and the six products of parts are all it does.
 //
-//     place (step, row of pieces)     start a part of the copy of tile t + stages - 1; multiply this row of pieces by the
-//                                     step's columns; load the next row's fragments behind these products
-//     tile t, its last place          wait until tile t + 1 has landed; barrier; read on from its buffer
+//     place (step, row of pieces)   start a part of the copy of tile t + stages - 1; multiply this row of pieces by
+//                                   the step's columns; load the next row's fragments meanwhile
+//     tile t, its last place        wait until tile t + 1 has landed; barrier; read on from its buffer
 //
 // Sums and what is done again: as t02. Extremes and where the operands lie come with the split operands.
 #include "gemm/args.cuh"
@@ -49,7 +49,8 @@ __device__ inline float2 extremes_of(const Operand& operand, int block, float* s
   return found;
 }
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
+    gemm(const __grid_constant__ GemmArgs args) {
   using A = SplitOperand<Cfg::tile_m, Cfg::tile_k>;
   using B = SplitOperand<Cfg::tile_n, Cfg::tile_k>;
   using Tiling = MmaTiling<Cfg>;
@@ -91,8 +92,10 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks) gemm
         multiply_parts<Tiling::cols>(product, sum, left[place % 2], right[step % 2]);
         if (product < 3 && (next != 0 || !last)) {
           const int to_step = next / Tiling::rows;
-          a.load(left[(place + 1) % 2][product], ring.read * A::bytes + product * A::Tile::bytes, to_step, next % Tiling::rows);
-          if (ends_step) b.load(right[(step + 1) % 2][product], ring.read * B::bytes + product * B::Tile::bytes, to_step);
+          a.load(left[(place + 1) % 2][product], ring.read * A::bytes + product * A::Tile::bytes, to_step,
+                 next % Tiling::rows);
+          if (ends_step)
+            b.load(right[(step + 1) % 2][product], ring.read * B::bytes + product * B::Tile::bytes, to_step);
         }
       }
       add_to(acc.value[row], sum);

@@ -67,8 +67,8 @@ struct Operand {
 
 /// All products of a block's tiles. `multiply(a_buffer, b_buffer, step, between)` multiplies one step of Format::step_k
 /// from the buffers so many bytes behind the first, and calls between(0), .. between(places - 1) on its way: each puts
-/// a part of the next tile, so that making the format runs behind the tensor cores' products. Behind each `chain` tiles,
-/// but not behind the last tile, behind(first time) is called.
+/// a part of the next tile, so that making the format runs behind the tensor cores' products. Behind each `chain`
+/// tiles, but not behind the last tile, behind(first time) is called.
 template <class Cfg, class Format, int places, int chain, class Multiply, class Behind>
 __device__ inline void multiply_all(const GemmArgs& args, typename Operand<Cfg, Format, true>::Copy& copy_a,
                                     typename Operand<Cfg, Format, false>::Copy& copy_b, Multiply multiply,

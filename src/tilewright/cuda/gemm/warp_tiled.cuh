@@ -1,5 +1,6 @@
 #pragma once
-// The main loop of f07 and f08: A in shared memory row by row, as it lies in global memory, read 4 k of a row at a time.
+// The main loop of f07 and f08: A in shared memory row by row, as it lies in global memory, read 4 k of a row at a
+// time.
 
 #include "tile/copy.cuh"
 #include "tile/simt.cuh"

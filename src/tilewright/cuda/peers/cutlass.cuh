@@ -28,19 +28,22 @@ struct CutlassGemm {
   using In = typename CutlassType<typename Config::in_type>::type;
   using Out = typename CutlassType<typename Config::out_type>::type;
   template <int unit>
-  using Layout = cutlass::platform::conditional_t<unit == unit_row, cutlass::layout::ColumnMajor, cutlass::layout::RowMajor>;
+  using Layout =
+      cutlass::platform::conditional_t<unit == unit_row, cutlass::layout::ColumnMajor, cutlass::layout::RowMajor>;
 
   static constexpr bool simt = sizeof(In) == 4;
   using Class = cutlass::platform::conditional_t<simt, cutlass::arch::OpClassSimt, cutlass::arch::OpClassTensorOp>;
-  using Instruction = cutlass::platform::conditional_t<simt, cutlass::gemm::GemmShape<1, 1, 1>, cutlass::gemm::GemmShape<16, 8, 16>>;
+  using Instruction =
+      cutlass::platform::conditional_t<simt, cutlass::gemm::GemmShape<1, 1, 1>, cutlass::gemm::GemmShape<16, 8, 16>>;
 
-  using Device = cutlass::gemm::device::Gemm<
-      In, Layout<Config::a_unit>, In, Layout<Config::b_unit>, Out, cutlass::layout::RowMajor, float, Class,
-      cutlass::arch::Sm80, cutlass::gemm::GemmShape<Config::tile_m, Config::tile_n, Config::tile_k>,
-      cutlass::gemm::GemmShape<Config::warp_m, Config::warp_n, Config::tile_k>, Instruction,
-      cutlass::epilogue::thread::LinearCombination<Out, Config::out_elements, float, float>,
-      cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<Config::group_m>, Config::stages, Config::a_elements,
-      Config::b_elements>;
+  using Device =
+      cutlass::gemm::device::Gemm<In, Layout<Config::a_unit>, In, Layout<Config::b_unit>, Out,
+                                  cutlass::layout::RowMajor, float, Class, cutlass::arch::Sm80,
+                                  cutlass::gemm::GemmShape<Config::tile_m, Config::tile_n, Config::tile_k>,
+                                  cutlass::gemm::GemmShape<Config::warp_m, Config::warp_n, Config::tile_k>, Instruction,
+                                  cutlass::epilogue::thread::LinearCombination<Out, Config::out_elements, float, float>,
+                                  cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<Config::group_m>,
+                                  Config::stages, Config::a_elements, Config::b_elements>;
   using Kernel = typename Device::GemmKernel;
 
   static_assert(Kernel::kThreadCount == Config::threads, "the launch has another number of threads");
@@ -58,9 +61,9 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, 1) gemm(const __grid_
   const auto tiles =
       typename Kernel::ThreadblockSwizzle().get_tiled_shape(size, {Cfg::tile_m, Cfg::tile_n, Cfg::tile_k}, 1);
   const auto pitch = [](long long row, long long col, int unit) { return int(unit == unit_row ? col : row); };
-  const typename Kernel::Params params(
-      size, tiles, {(In*)args.a, pitch(args.a_row, args.a_col, Cfg::a_unit)},
-      {(In*)args.b, pitch(args.b_row, args.b_col, Cfg::b_unit)}, {(Out*)args.c, int(args.c_row)},
-      {(Out*)args.out, int(args.out_row)}, {args.alpha, args.beta});
+  const typename Kernel::Params params(size, tiles, {(In*)args.a, pitch(args.a_row, args.a_col, Cfg::a_unit)},
+                                       {(In*)args.b, pitch(args.b_row, args.b_col, Cfg::b_unit)},
+                                       {(Out*)args.c, int(args.c_row)}, {(Out*)args.out, int(args.out_row)},
+                                       {args.alpha, args.beta});
   Kernel()(params, *reinterpret_cast<typename Kernel::SharedStorage*>(shared));
 }

@@ -20,7 +20,8 @@ __device__ inline void cp_async_4(unsigned shared, const void* global) {
 
 /// 4 bytes, or 4 zero bytes where `valid` is false: then nothing is read from `global`.
 __device__ inline void cp_async_4_or_zero(unsigned shared, const void* global, bool valid) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global), "r"(valid ? 4 : 0) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global), "r"(valid ? 4 : 0)
+               : "memory");
 }
 
 /// Copies the first `bytes` (0..16) and fills the rest with zeros; cached in L2 only, or (cache_all) in L1 too. Both
@@ -36,10 +37,10 @@ __device__ inline void cp_async_16_part(unsigned shared, const void* global, int
 /// 16 bytes, or 16 zero bytes where `valid` is false: then nothing is read. A fifth of the instructions of a size.
 template <bool cache_all>
 __device__ inline void cp_async_16_or_zero(unsigned shared, const void* global, bool valid) {
-#define TW_COPY_16_OR_ZERO(cache)                                                                                     \
-  asm volatile("{.reg .pred absent; setp.eq.u32 absent, %2, 0; cp.async." cache                                       \
-               ".shared.global [%0], [%1], 16, absent;}" ::"r"(shared),                                               \
-               "l"(global), "r"(unsigned(valid))                                                                      \
+#define TW_COPY_16_OR_ZERO(cache)                                               \
+  asm volatile("{.reg .pred absent; setp.eq.u32 absent, %2, 0; cp.async." cache \
+               ".shared.global [%0], [%1], 16, absent;}" ::"r"(shared),         \
+               "l"(global), "r"(unsigned(valid))                                \
                : "memory")
   if constexpr (cache_all)
     TW_COPY_16_OR_ZERO("ca");

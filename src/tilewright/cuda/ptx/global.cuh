@@ -1,6 +1,6 @@
 #pragma once
-// Global memory, 8 or 16 bytes an access, at multiples of that. The compiler takes a uint4 apart and does not always put it
-// together again: around shuffles it left four accesses of 4 bytes, which took h13's results four times as long.
+// Global memory, 8 or 16 bytes an access, at multiples of that. The compiler takes a uint4 apart and does not always
+// put it together again: around shuffles it left four accesses of 4 bytes, which took h13's results four times as long.
 
 /// In the order of the program among other such accesses.
 __device__ inline void load_global_16(unsigned (&word)[4], const void* from) {
@@ -10,7 +10,8 @@ __device__ inline void load_global_16(unsigned (&word)[4], const void* from) {
                : "memory");
 }
 __device__ inline void store_global_16(void* to, const unsigned (&word)[4]) {
-  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(word[0]), "r"(word[1]), "r"(word[2]),
+               "r"(word[3])
                : "memory");
 }
 __device__ inline void store_global_8(void* to, unsigned first, unsigned second) {

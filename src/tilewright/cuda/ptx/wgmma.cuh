@@ -12,8 +12,8 @@
 
 #include "ptx/number16.cuh"
 
-/// Orders this thread's earlier writes of shared memory (cp.async's that were waited for, too) before reads by the async
-/// proxy, which wgmma is. Each thread that wrote calls it, before the barrier behind which the product is issued.
+/// Orders this thread's earlier writes of shared memory (cp.async's that were waited for, too) before reads by the
+/// async proxy, which wgmma is. Each thread that wrote calls it, before the barrier behind which the product is issued.
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -29,7 +29,8 @@ __device__ inline void wgmma_wait() {
 template <int columns>
 __device__ inline void wgmma_arrived(float (&d)[columns][4]) {
 #pragma unroll
-  for (int j = 0; j < columns; ++j) asm volatile("" : "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])::"memory");
+  for (int j = 0; j < columns; ++j)
+    asm volatile("" : "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])::"memory");
 }
 
 /// Where an operand lies: rows of `row_bytes` (32, 64 or 128), swizzled within themselves as ConflictFree does
@@ -50,32 +51,32 @@ struct Wgmma;
 #define TW_ONE(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define TW_FOUR(j) TW_ONE(j), TW_ONE(j + 1), TW_ONE(j + 2), TW_ONE(j + 3)
 #define TW_SIXTEEN(j) TW_FOUR(j), TW_FOUR(j + 4), TW_FOUR(j + 8), TW_FOUR(j + 12)
-#define TW_WGMMA(T, n, registers, a, b, a_flag, b_flag, ...)                                                     \
-  template <bool a_across, bool b_across>                                                                        \
-  struct Wgmma<T, a_across, b_across, n / 8> {                                                                   \
-    static __device__ void multiply(float (&d)[n / 8][4], unsigned long long a_at, unsigned long long b_at) {    \
-      asm volatile("{.reg .pred add; setp.eq.u32 add, 0, 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #T  \
-                   "." #T " {" registers "}, " a ", " b ", add, 1, 1, " a_flag ", " b_flag ";}"                  \
-                   : __VA_ARGS__                                                                                 \
-                   : "l"(a_at), "l"(b_at), "n"(int(a_across)), "n"(int(b_across))                                \
-                   : "memory");                                                                                  \
-    }                                                                                                            \
+#define TW_WGMMA(T, n, registers, a, b, a_flag, b_flag, ...)                                                           \
+  template <bool a_across, bool b_across>                                                                              \
+  struct Wgmma<T, a_across, b_across, n / 8> {                                                                         \
+    static __device__ void multiply(float (&d)[n / 8][4], unsigned long long a_at, unsigned long long b_at) {          \
+      asm volatile("{.reg .pred add; setp.eq.u32 add, 0, 0; wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #T "." #T \
+                   " {" registers "}, " a ", " b ", add, 1, 1, " a_flag ", " b_flag ";}"                               \
+                   : __VA_ARGS__                                                                                       \
+                   : "l"(a_at), "l"(b_at), "n"(int(a_across)), "n"(int(b_across))                                      \
+                   : "memory");                                                                                        \
+    }                                                                                                                  \
   };
 
-#define TW_D64 \
+#define TW_D64                                                             \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 TW_WGMMA(bf16, 64, TW_D64, "%32", "%33", "%34", "%35", TW_FOUR(0), TW_FOUR(4))
 TW_WGMMA(f16, 64, TW_D64, "%32", "%33", "%34", "%35", TW_FOUR(0), TW_FOUR(4))
-#define TW_D128 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+#define TW_D128                                                                      \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 TW_WGMMA(bf16, 128, TW_D128, "%64", "%65", "%66", "%67", TW_SIXTEEN(0))
 TW_WGMMA(f16, 128, TW_D128, "%64", "%65", "%66", "%67", TW_SIXTEEN(0))
-#define TW_D192 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+#define TW_D192                                                                      \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
@@ -83,13 +84,13 @@ TW_WGMMA(f16, 128, TW_D128, "%64", "%65", "%66", "%67", TW_SIXTEEN(0))
   "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 TW_WGMMA(bf16, 192, TW_D192, "%96", "%97", "%98", "%99", TW_SIXTEEN(0), TW_FOUR(16), TW_FOUR(20))
 TW_WGMMA(f16, 192, TW_D192, "%96", "%97", "%98", "%99", TW_SIXTEEN(0), TW_FOUR(16), TW_FOUR(20))
-#define TW_D256 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
+#define TW_D256                                                                                  \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "             \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 TW_WGMMA(bf16, 256, TW_D256, "%128", "%129", "%130", "%131", TW_SIXTEEN(0), TW_SIXTEEN(16))

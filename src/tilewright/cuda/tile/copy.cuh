@@ -159,11 +159,11 @@ template <class Cfg, int pitch, bool wide>
 using CopyB = TileCopy<float, Cfg::tile_k, Cfg::tile_n, pitch, Cfg::threads, Cfg::b_unit != unit_row,
                        wide && !Cfg::edge ? 4 : 1, Cfg::edge>;
 
-// Those of f11 and f12, by cp.async, each operand with an edge of its own. Transposing cp.async moves one element a time, whatever the
-// alignment: only the direct direction is wide.
+// Those of f11 and f12, by cp.async, each operand with an edge of its own. Transposing cp.async moves one element a
+// time, whatever the alignment: only the direct direction is wide.
 template <class Cfg, int pitch>
-using AsyncA = AsyncTileCopy<float, Cfg::tile_k, Cfg::tile_m, pitch, Cfg::threads,
-                             Cfg::a_unit == unit_row, Cfg::a_unit == unit_row && !Cfg::a_edge ? 4 : 1, Cfg::a_edge>;
+using AsyncA = AsyncTileCopy<float, Cfg::tile_k, Cfg::tile_m, pitch, Cfg::threads, Cfg::a_unit == unit_row,
+                             Cfg::a_unit == unit_row && !Cfg::a_edge ? 4 : 1, Cfg::a_edge>;
 template <class Cfg, int pitch>
-using AsyncB = AsyncTileCopy<float, Cfg::tile_k, Cfg::tile_n, pitch, Cfg::threads,
-                             Cfg::b_unit != unit_row, Cfg::b_unit != unit_row && !Cfg::b_edge ? 4 : 1, Cfg::b_edge>;
+using AsyncB = AsyncTileCopy<float, Cfg::tile_k, Cfg::tile_n, pitch, Cfg::threads, Cfg::b_unit != unit_row,
+                             Cfg::b_unit != unit_row && !Cfg::b_edge ? 4 : 1, Cfg::b_edge>;

@@ -2,8 +2,8 @@
 // Global -> shared copies of one 16-bit operand tile by all threads of a block, 16 bytes a thread and pass.
 //
 //     aligned          16-byte accesses, nothing tested
-//     edge, wide       16-byte cp.async; what of a chunk does not exist becomes zero. Only the last tile along k can end
-//                      in the middle of it: for all others what exists does not change from tile to tile
+//     edge, wide       16-byte cp.async; what of a chunk does not exist becomes zero. Only the last tile along k can
+//                      end in the middle of a chunk: for all others what exists is the same from tile to tile
 //     edge, not wide   lines that no 16-byte access can read: element by element through registers
 //
 // Zeros beyond the matrix add nothing to a product.
@@ -19,8 +19,8 @@
 /// `wide`: 16-byte accesses suit the operand's lines; `sectors`: 32-byte ones would. The copy starts at (line0, inner0)
 /// and advances along k.
 ///
-/// In a pass a thread copies one chunk of a row: a line, or where the threads do not divide that (192 columns), a line's
-/// part in one panel, panel after panel.
+/// In a pass a thread copies one chunk of a row: a line, or where the threads do not divide that (192 columns), a
+/// line's part in one panel, panel after panel.
 template <class Tile, int threads, bool wide, bool edge, bool sectors>
 struct Copy16 {
   static constexpr int run = threads % Tile::chunks == 0 ? Tile::chunks : Tile::panel / 8;  // chunks of a row

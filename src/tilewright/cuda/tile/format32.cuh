@@ -55,8 +55,8 @@ struct Tf32 {
   }
 };
 
-/// x = p0 + p1 + p2, each what the one before leaves rounded to bf16: exactly, down to |x| = 2^-109, below which bf16 has
-/// no numbers for the last bits, and up to (2 - 2^-8) 2^127, from where on p0 is infinite.
+/// x = p0 + p1 + p2, each what the one before leaves rounded to bf16: exactly, down to |x| = 2^-109, below which bf16
+/// has no numbers for the last bits, and up to (2 - 2^-8) 2^127, from where on p0 is infinite.
 struct Bf16x3 {
   static constexpr int planes = 3, units = 1, step_k = 16;
   template <int extent, int tile_k, bool k_inner>

@@ -13,8 +13,8 @@ __device__ inline void multiply_parts(int product, float (&sum)[2 * cols][4], co
   constexpr int of_a[6] = {2, 0, 1, 1, 0, 0}, of_b[6] = {0, 2, 1, 0, 1, 0};
 #pragma unroll
   for (int j = 0; j < 2 * cols; ++j) {
-    const unsigned(&l)[4] = left[of_a[product]][0];
-    const unsigned(&r)[4] = right[of_b[product]][j / 2];
+    const unsigned (&l)[4] = left[of_a[product]][0];
+    const unsigned (&r)[4] = right[of_b[product]][j / 2];
     if (product == 0)
       mma_m16n8k16_bf16_start(sum[j], l, r[j % 2 * 2], r[j % 2 * 2 + 1]);
     else
@@ -43,7 +43,7 @@ struct SharedSums {
 
   /// Adds the accumulators to the sums, or starts these with them; the accumulators are 0 then.
   __device__ void take(Accumulators<Cfg>& acc, bool first) {
-    float(*value)[4] = &acc.value[0][0];
+    float (*value)[4] = &acc.value[0][0];
 #pragma unroll
     for (int run = 0; run < runs; ++run) {
       float sum[4] = {};
@@ -59,7 +59,7 @@ struct SharedSums {
 
   /// Adds the sums to the accumulators.
   __device__ void give(Accumulators<Cfg>& acc) const {
-    float(*value)[4] = &acc.value[0][0];
+    float (*value)[4] = &acc.value[0][0];
 #pragma unroll
     for (int run = 0; run < runs; ++run) {
       float sum[4];

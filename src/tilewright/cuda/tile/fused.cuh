@@ -27,7 +27,7 @@ __device__ inline void read_words(unsigned (&to)[words], const void* from) {
     static_assert(words % 4 == 0, "whole 16-byte accesses");
 #pragma unroll
     for (int i = 0; i < words; i += 4) {
-      unsigned(&four)[4] = reinterpret_cast<unsigned(&)[4]>(to[i]);
+      unsigned (&four)[4] = reinterpret_cast<unsigned (&)[4]>(to[i]);
       const uint4* at = static_cast<const uint4*>(from) + i / 4;
       if constexpr (cached) {
         const uint4 v = __ldg(at);
@@ -48,9 +48,9 @@ __device__ inline T read_one(const T* from) {
   return {cached ? __ldg(&from->bits) : from->bits};
 }
 
-// An Order says which elements of a row a lane has: element i is column col + first() + along(i). It is inside the result
-// where inside(i, left) says so, `left` columns from col on being inside. A `shuffled` one can have its 16-bit words from
-// the lanes of its quad: transpose() (tile/store_by_quad.cuh).
+// An Order says which elements of a row a lane has: element i is column col + first() + along(i). It is inside the
+// result where inside(i, left) says so, `left` columns from col on being inside. A `shuffled` one can have its 16-bit
+// words from the lanes of its quad: transpose() (tile/store_by_quad.cuh).
 
 /// `count` elements side by side, all of them inside.
 template <int count_>
@@ -63,8 +63,8 @@ struct InLine {
 };
 
 /// A lane's elements of an operand as they were read. Reading is apart from use, so that a kernel may ask long before:
-/// read(), then once, by whole warps, settle(), then [i], widened. `by_row`: whether rows differ. `vectors`: lines start
-/// at 16-byte boundaries, and eight columns are inside the result or outside as one.
+/// read(), then once, by whole warps, settle(), then [i], widened. `by_row`: whether rows differ. `vectors`: lines
+/// start at 16-byte boundaries, and eight columns are inside the result or outside as one.
 template <class T, bool by_row, int by_col, bool vectors, bool cached, class Order>
 struct FusedRun {
   static constexpr int count = Order::count;
@@ -94,7 +94,7 @@ struct FusedRun {
 #pragma unroll
       for (int j = 0; j < 4; ++j)
         if (Order::inside(2 * j, left))
-          read_words<cached>(reinterpret_cast<unsigned(&)[words / 4]>(word[j * (words / 4)]),
+          read_words<cached>(reinterpret_cast<unsigned (&)[words / 4]>(word[j * (words / 4)]),
                              from + col + Order::first() + Order::along(2 * j));
     } else if constexpr (in_words) {
       if (Order::inside(0, left)) read_words<cached>(word, from + col + Order::first());
@@ -102,7 +102,8 @@ struct FusedRun {
 #pragma unroll
       for (int i = 0; i < elements; ++i) {
         const int at = col + Order::first() + Order::along(i);
-        if (Order::inside(i, left)) element[i] = read_one<cached>(from + (by_col == fused_unit ? at : at * operand.col));
+        if (Order::inside(i, left))
+          element[i] = read_one<cached>(from + (by_col == fused_unit ? at : at * operand.col));
       }
     }
   }
@@ -122,9 +123,9 @@ struct FusedRun {
 };
 
 /// Asks L2 for a tile of an operand whose rows lie contiguous: by the time the products are done, its reads need not
-/// wait for memory. Only a hint; addresses are those of elements, so nothing outside the operand is touched. `now` false:
-/// nothing is asked for, by a predicate: wgmma's products, which stand around it, were measured without a branch. Elsewhere a loop
-/// is better (`branches`): f12's products lost 7% to the registers of straight code.
+/// wait for memory. Only a hint; addresses are those of elements, so nothing outside the operand is touched. `now`
+/// false: nothing is asked for, by a predicate: wgmma's products, which stand around it, were measured without a
+/// branch. Elsewhere a loop is better (`branches`): f12's products lost 7% to the registers of straight code.
 template <class Cfg, class T, bool branches>
 __device__ inline void fetch_tile(const FusedOperand& operand, int row0, int col0, int m, int n, bool now) {
   constexpr int step = 128 / int(sizeof(T)), lines = (Cfg::tile_n + step - 1) / step;  // of a row
@@ -140,9 +141,9 @@ __device__ inline void fetch_tile(const FusedOperand& operand, int row0, int col
     for (int i = 0; i < Cfg::tile_m * lines; i += Cfg::threads) {
       const int line = i + threadIdx.x, row = row0 + line / lines, col = col0 + line % lines * step;
       const bool fetch = now && line < Cfg::tile_m * lines && row < m && col < n;
-      asm volatile("{.reg .pred p; setp.ne.u32 p, %1, 0; @p prefetch.global.L2 [%0];}" ::"l"(
-                       from + row * operand.row + col),
-                   "r"(unsigned(fetch)));
+      asm volatile(
+          "{.reg .pred p; setp.ne.u32 p, %1, 0; @p prefetch.global.L2 [%0];}" ::"l"(from + row * operand.row + col),
+          "r"(unsigned(fetch)));
     }
   }
 }

@@ -23,8 +23,8 @@ __device__ inline float fused_divide(float a, float b) {
   return quotient;
 }
 
-/// e^x. Briefly: x log2(e), below 128, is rounded and so off by up to 2^-17, a relative 2^-17 of the result; below 2^-126
-/// it is 0.
+/// e^x. Briefly: x log2(e), below 128, is rounded and so off by up to 2^-17, a relative 2^-17 of the result; below
+/// 2^-126 it is 0.
 __device__ inline float fused_exp(float x) {
   if constexpr (!fused_brief) return expf(x);
   float power;
@@ -42,7 +42,8 @@ __device__ inline float fused_silu(float x) { return x * fused_sigmoid(x); }
 __device__ inline float fused_relu(float x) { return fused_max(x, 0.0f); }
 __device__ inline float fused_gelu(float x) { return 0.5f * x * (1.0f + erff(x * 0.707106781f)); }
 
-/// x / 2 (1 + tanh u) with u = sqrt(2/pi) (x + 0.044715 x^3) is x sigmoid(2 u), which cancels nothing where tanh nears -1.
+/// x / 2 (1 + tanh u) with u = sqrt(2/pi) (x + 0.044715 x^3) is x sigmoid(2 u), which cancels nothing where tanh nears
+/// -1.
 __device__ inline float fused_gelu_tanh(float x) {
   return x * fused_sigmoid(x * fmaf(0.0713548163f, x * x, 1.59576912f));
 }

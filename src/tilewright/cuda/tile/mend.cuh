@@ -13,7 +13,8 @@ struct Lines {
   long long stride, k_stride;
 };
 
-/// One value of all threads of a block. `scratch`: a float a warp. All threads must be here, and between two calls a barrier.
+/// One value of all threads of a block. `scratch`: a float a warp. All threads must be here, and between two calls a
+/// barrier.
 template <int warps, class Join>
 __device__ inline float join_block(float value, float* scratch, Join join) {
 #pragma unroll
@@ -36,9 +37,9 @@ __device__ inline void each_element(const GemmArgs& args, int i, int row, int co
       if (!Cfg::edge || (row + 16 * i + e / 2 * 8 < args.m && col + 8 * j + e % 2 < args.n)) visit(j, e);
 }
 
-/// The magnitude below which results are done again, 0 for none. `most_a`, `most_b`: the largest magnitudes of the block's
-/// operands; `least()` gives the least ones that are not 0, and is called only where a result is so small that it may
-/// matter. All threads of the block must be here.
+/// The magnitude below which results are done again, 0 for none. `most_a`, `most_b`: the largest magnitudes of the
+/// block's operands; `least()` gives the least ones that are not 0, and is called only where a result is so small that
+/// it may matter. All threads of the block must be here.
 template <class Cfg, class Least>
 __device__ inline float least_trusted(const GemmArgs& args, const Accumulators<Cfg>& acc, int row0, int col0,
                                       float most_a, float most_b, Least least) {

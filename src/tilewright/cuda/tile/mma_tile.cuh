@@ -81,7 +81,7 @@ struct Accumulators {
   __device__ void add_slices(unsigned at, int slice) {
     constexpr int group = 32 * MmaTiling<Cfg>::warps, runs = MmaTiling<Cfg>::rows * 2 * MmaTiling<Cfg>::cols;
     const unsigned mine = at + threadIdx.x % group * 16;
-    float(*run)[4] = &value[0][0];
+    float (*run)[4] = &value[0][0];
     if (slice > 0) {
 #pragma unroll
       for (int i = 0; i < runs; ++i)

@@ -1,12 +1,15 @@
 #pragma once
 // 16 x 16 pieces of tiles: read from shared memory, and multiplied by a warp.
 //
-// One ldmatrix.x4 brings a 16 x 16 piece of a tile as four 8 x 8 matrices. Lane i gives the
-// address of row i % 8 of matrix i / 8; two orders of the four are used:
+// One ldmatrix.x4 brings a 16 x 16 piece of a tile as four 8 x 8 matrices. Lane i gives the address of row i % 8 of
+// matrix i / 8. Two orders of the four are used:
 //
-//     down     0 2     across   0 1      as left operand of mma.sync (and, transposed, V as the right one): down.
-//              1 3              2 3      K, whose rows are columns of the product, as the right one: across, or a pair of
-//                                        registers that mma.sync takes together would not be neighbours.
+//     down     0 2     across   0 1
+//              1 3              2 3
+//
+// The left operand of mma.sync, and V as the right one (transposed), are read down. K's rows are columns of the
+// product: as the right operand it is read across, so that the two registers that mma.sync takes together are
+// neighbours.
 
 #include "ptx/mma.cuh"
 #include "tile/head_tile.cuh"
@@ -120,7 +123,8 @@ __device__ inline void multiply_piece(float (&acc)[m][columns][4], const unsigne
       mma_m16n8k16<T>(acc[i][2 * n + half], a[i], b[paired ? 2 * half : half], b[paired ? 2 * half + 1 : half + 2]);
 }
 
-/// Products step by step. One set of registers: load the left pieces; then load a right piece, multiply it, load the next.
+/// Products step by step. One set of registers: load the left pieces; then load a right piece, multiply it, load the
+/// next.
 template <bool ahead>
 struct Steps {
   template <class T, bool paired, int steps, class A, class B>

@@ -90,8 +90,8 @@ __device__ inline Range growing(Range x, double part, double least, F f) {
   if (is_nan(x) || is_anything(x)) return x;
   return off_by(f(double(x.low)), f(double(x.high)), part, least);
 }
-/// A function that falls up to `turn`, where it is `bottom`, and grows from there, negative between -inf and 0. It may be
-/// off by `part(x)` of its value and by `least(x)`, each the largest at one end of the range.
+/// A function that falls up to `turn`, where it is `bottom`, and grows from there, negative between -inf and 0. It may
+/// be off by `part(x)` of its value and by `least(x)`, each the largest at one end of the range.
 template <class F, class Part, class Least>
 __device__ inline Range turning(Range x, double turn, double bottom, F f, Part part, Least least) {
   if (is_nan(x) || is_anything(x)) return x;
@@ -136,20 +136,21 @@ __device__ inline Range range_rsqrt(Range x) {
   return off_by(1 / sqrt(double(x.high)), 1 / sqrt(double(x.low)), 0x1p-21);
 }
 __device__ inline Range range_silu(Range x) {
-  return turning(x, -1.27846454276107, -0.278464542761074, [](double v) { return v * sigmoid_of(v); },
-                 [](double) { return fused_brief ? of_brief : 5 * 0x1p-22; }, [](double) { return 128 * flushed; });
+  return turning(
+      x, -1.27846454276107, -0.278464542761074, [](double v) { return v * sigmoid_of(v); },
+      [](double) { return fused_brief ? of_brief : 5 * 0x1p-22; }, [](double) { return 128 * flushed; });
 }
 __device__ inline Range range_gelu(Range x) {
-  return turning(x, -0.751791524693564, -0.169971207479085,
-                 [](double v) { return 0.5 * v * (1 + erf(v * 0.70710678118654752)); }, [](double) { return 0.0; },
-                 [](double v) { return isfinite(v) ? 0x1p-21 * fabs(v) : 0.0; });
+  return turning(
+      x, -0.751791524693564, -0.169971207479085, [](double v) { return 0.5 * v * (1 + erf(v * 0.70710678118654752)); },
+      [](double) { return 0.0; }, [](double v) { return isfinite(v) ? 0x1p-21 * fabs(v) : 0.0; });
 }
 __device__ inline Range range_gelu_tanh(Range x) {
   // beyond |u| = 128 the tanh is 1 or -1, and the argument's error does not show
-  return turning(x, -0.752461384, -0.170040754,
-                 [](double v) { return v * sigmoid_of(2 * tanhs_argument(v)); },
-                 [](double v) { return fused_brief ? of_brief : (8 + 4 * fmin(fabs(tanhs_argument(v)), 128.0)) * 0x1p-22; },
-                 [](double) { return 128 * flushed; });
+  return turning(
+      x, -0.752461384, -0.170040754, [](double v) { return v * sigmoid_of(2 * tanhs_argument(v)); },
+      [](double v) { return fused_brief ? of_brief : (8 + 4 * fmin(fabs(tanhs_argument(v)), 128.0)) * 0x1p-22; },
+      [](double) { return 128 * flushed; });
 }
 
 __device__ inline Range range_max(Range a, Range b) {
@@ -195,13 +196,21 @@ __device__ inline Truth operator<=(Range a, Range b) {
 __device__ inline Truth operator<(Whole a, Whole b) { return {a.low < b.high, a.high >= b.low}; }
 __device__ inline Truth operator<=(Whole a, Whole b) { return {a.low <= b.high, a.high > b.low}; }
 template <class T>
-__device__ inline Truth operator>(T a, T b) { return b < a; }
+__device__ inline Truth operator>(T a, T b) {
+  return b < a;
+}
 template <class T>
-__device__ inline Truth operator>=(T a, T b) { return b <= a; }
+__device__ inline Truth operator>=(T a, T b) {
+  return b <= a;
+}
 template <class T>
-__device__ inline Truth operator==(T a, T b) { return both(a <= b, b <= a); }
+__device__ inline Truth operator==(T a, T b) {
+  return both(a <= b, b <= a);
+}
 template <class T>
-__device__ inline Truth operator!=(T a, T b) { return !(a == b); }
+__device__ inline Truth operator!=(T a, T b) {
+  return !(a == b);
+}
 
 __device__ inline Whole operator+(Whole a, Whole b) { return {a.low + b.low, a.high + b.high}; }
 __device__ inline Whole operator-(Whole a, Whole b) { return {a.low - b.high, a.high - b.low}; }
@@ -221,4 +230,6 @@ __device__ inline Whole remainder_of(Whole a, Whole b) {
 
 __device__ inline Whole hull(Whole a, Whole b) { return {min(a.low, b.low), max(a.high, b.high)}; }
 template <class T>
-__device__ inline T choose(Truth of, T a, T b) { return of.yes && of.no ? hull(a, b) : of.yes ? a : b; }
+__device__ inline T choose(Truth of, T a, T b) {
+  return of.yes && of.no ? hull(a, b) : of.yes ? a : b;
+}

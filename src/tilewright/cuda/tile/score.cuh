@@ -1,6 +1,6 @@
 #pragma once
-// What happens to a score between Q K^T and the softmax: which pairs are seen, the scale, and what else a call asks for.
-// The only place that knows.
+// What happens to a score between Q K^T and the softmax: which pairs are seen, the scale, and what else a call asks
+// for. The only place that knows.
 //
 // Query i sees key j when first(i) <= j <= last(i) and j < seq_k, with shift = seq_k - seq_q:
 //
@@ -40,7 +40,7 @@ struct Score {
 
   const AttentionArgs& args;
   int seq_q, seq_k, batch, head;
-  int shift;                   // the last visible key of query i is i + shift, and `right` more
+  int shift;  // the last visible key of query i is i + shift, and `right` more
   float scale;
   int first, end;              // the tiles of keys that some query of the block sees
   int whole_first, whole_end;  // tiles whole_first .. whole_end - 1 hide nothing from any query of the block
@@ -49,8 +49,8 @@ struct Score {
   /// For the queries place.row0 .. place.row0 + rows - 1 (cut at seq_q).
   template <class Place>
   __device__ Score(const AttentionArgs& args, const Place& place, int rows)
-      : args(args), seq_q(place.seq_q), seq_k(place.seq_k), batch(place.batch), head(place.head),
-        shift(seq_k - seq_q), scale(args.scale), first(0), whole_first(0) {
+      : args(args), seq_q(place.seq_q), seq_k(place.seq_k), batch(place.batch), head(place.head), shift(seq_k - seq_q),
+        scale(args.scale), first(0), whole_first(0) {
     const int row0 = place.row0;
     int keys = seq_k, whole = seq_k;
     if constexpr (bounded_right) {
@@ -80,8 +80,8 @@ struct Score {
         for (int j = 0; j < n; ++j)
 #pragma unroll
           for (int e = 0; e < 4; ++e)
-            s[i][j][e] = Cfg::has_softcap ? soft_cap(s[i][j][e], args.scale_by_cap, args.softcap)
-                                          : __fmul_rn(s[i][j][e], scale);
+            s[i][j][e] =
+                Cfg::has_softcap ? soft_cap(s[i][j][e], args.scale_by_cap, args.softcap) : __fmul_rn(s[i][j][e], scale);
     }
     if constexpr (rewrites) {
 #pragma unroll

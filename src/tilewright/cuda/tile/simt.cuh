@@ -10,7 +10,7 @@ __device__ inline void load_line(float* to, const float* shared) {
   if constexpr (count % 4 == 0) {
 #pragma unroll
     for (int i = 0; i < count; i += 4)
-      load_shared_128(*reinterpret_cast<float(*)[4]>(to + i), shared_address(shared + i));
+      load_shared_128(*reinterpret_cast<float (*)[4]>(to + i), shared_address(shared + i));
   } else {
 #pragma unroll
     for (int i = 0; i < count; ++i) to[i] = shared[i];
@@ -63,7 +63,8 @@ template <class Cfg>
 struct WarpTiling {
   static constexpr int sub_m = Cfg::warp_m / Cfg::subtiles_m, sub_n = Cfg::warp_n / Cfg::subtiles_n;
   static constexpr int lanes_n = sub_n / Cfg::thread_n, lanes_m = sub_m / Cfg::thread_m;
-  static_assert(lanes_m * lanes_n == 32 && lanes_m >= 2, "a subtile is spread over exactly 32 lanes, two rows at least");
+  static_assert(lanes_m * lanes_n == 32 && lanes_m >= 2,
+                "a subtile is spread over exactly 32 lanes, two rows at least");
   static constexpr int rows = Cfg::subtiles_m * Cfg::thread_m, cols = Cfg::subtiles_n * Cfg::thread_n;
 
   int row0, col0;  // of this thread's first element
@@ -91,8 +92,7 @@ struct WarpTiling {
   template <int pitch>
   __device__ void load_a_rows(float (&a)[rows][4], const float* line) const {
 #pragma unroll
-    for (int i = 0; i < rows; ++i)
-      load_line<4>(a[i], line + (row(i / Cfg::thread_m) + i % Cfg::thread_m) * pitch);
+    for (int i = 0; i < rows; ++i) load_line<4>(a[i], line + (row(i / Cfg::thread_m) + i % Cfg::thread_m) * pitch);
   }
 };
 
@@ -107,7 +107,7 @@ __device__ inline void store_warp_tile(const GemmArgs& args, int row0, int col0,
 #pragma unroll
     for (int j = 0; j < cols; j += 4)
       store_run<Cfg, 4>(args, row, col0 + at.col(j / Cfg::thread_n) + j % Cfg::thread_n,
-                        *reinterpret_cast<const float(*)[4]>(&acc[i][j]));
+                        *reinterpret_cast<const float (*)[4]>(&acc[i][j]));
   }
 }
 

@@ -14,7 +14,7 @@ template <int extent, int tile_k>
 struct SplitOperand {
   using Tile = typename Bf16x3::Tile<extent, tile_k, true>;
   static constexpr int bytes = Bf16x3::planes * Tile::bytes;  // of one tile
-  static constexpr int head = 32;                              // of the origin
+  static constexpr int head = 32;                             // of the origin
 
   unsigned char* record;
   int blocks, tiles;

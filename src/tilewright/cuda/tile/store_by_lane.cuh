@@ -1,13 +1,13 @@
 #pragma once
-// How results of wgmma leave where B's lines lie by_lane in shared memory (tile/tile16.cuh): of every 32 columns of a row
-// a lane has eight side by side, two of each of four products.
+// How results of wgmma leave where B's lines lie by_lane in shared memory (tile/tile16.cuh): of every 32 columns of a
+// row a lane has eight side by side, two of each of four products.
 //
 //     column      0 1  2 3  4 5  6 7 |  8 9  10 11  12 13  14 15 | 16 ..
 //     lane                 0         |             1             |  2 ..
 //     product     0    1    2    3   |   0     1      2      3   |  0 ..
 //
-// C and the epilogue's operands are read, and results stored, 16 bytes an access: a quad's four lanes move 64 bytes of a
-// row at once, or 128 of fp32 in two accesses. Every group of eight columns is inside the result or outside as one
+// C and the epilogue's operands are read, and results stored, 16 bytes an access: a quad's four lanes move 64 bytes of
+// a row at once, or 128 of fp32 in two accesses. Every group of eight columns is inside the result or outside as one
 // (Cfg::whole_eights).
 
 #include "gemm/args.cuh"
@@ -28,10 +28,10 @@ template <class Cfg>
 struct StoreByLane {
   using Out = typename Cfg::out_type;
   using Reads = FusedReads<true, InLanes>;
-  static constexpr int words = 2 * sizeof(Out);  // of eight elements
+  static constexpr int words = 2 * sizeof(Out);                                          // of eight elements
   static constexpr int registers = 2 * Reads::registers + (Cfg::use_c ? 2 * words : 0);  // of what is read ahead
 
-  Reads reads[2];  // of rows lane / 4 and lane / 4 + 8
+  Reads reads[2];          // of rows lane / 4 and lane / 4 + 8
   unsigned old[2][words];  // of C
 
   /// Asks for what storing will need.
@@ -64,7 +64,7 @@ struct StoreByLane {
 #pragma unroll
         for (int i = 0; i < words; i += 4)
           store_global_16(reinterpret_cast<unsigned*>(to + InLanes::first()) + i,
-                          reinterpret_cast<const unsigned(&)[4]>(word[i]));
+                          reinterpret_cast<const unsigned (&)[4]>(word[i]));
       }
     }
   }
@@ -77,7 +77,7 @@ struct StoreByLane {
     if (InLanes::inside(0, left)) {
 #pragma unroll
       for (int i = 0; i < words; i += 4)
-        load_global_16(reinterpret_cast<unsigned(&)[4]>(word[i]),
+        load_global_16(reinterpret_cast<unsigned (&)[4]>(word[i]),
                        reinterpret_cast<const unsigned*>(from + InLanes::first()) + i);
     }
   }

@@ -51,10 +51,10 @@ struct StoreByQuad {
   using Out = typename Cfg::out_type;
   using Reads = FusedReads<true, InQuad>;
   static constexpr bool packed = sizeof(Out) == 2;
-  static constexpr int words = 2 * sizeof(Out);  // of eight elements
+  static constexpr int words = 2 * sizeof(Out);                                          // of eight elements
   static constexpr int registers = 2 * Reads::registers + (Cfg::use_c ? 2 * words : 0);  // of what is read ahead
 
-  Reads reads[2];  // of rows lane / 4 and lane / 4 + 8
+  Reads reads[2];          // of rows lane / 4 and lane / 4 + 8
   unsigned old[2][words];  // of C
 
   /// Asks for what storing will need.
@@ -99,7 +99,7 @@ struct StoreByQuad {
 #pragma unroll
       for (int i = 0; i < 8; i += 2)
         if (InQuad::inside(i, left))
-          load_words(reinterpret_cast<unsigned(&)[2]>(word[i]), from + InQuad::first() + InQuad::along(i));
+          load_words(reinterpret_cast<unsigned (&)[2]>(word[i]), from + InQuad::first() + InQuad::along(i));
     }
   }
 
@@ -111,8 +111,7 @@ struct StoreByQuad {
     } else {
 #pragma unroll
       for (int i = 0; i < 8; i += 2)
-        if (InQuad::inside(i, left))
-          store_global_8(to + InQuad::first() + InQuad::along(i), word[i], word[i + 1]);
+        if (InQuad::inside(i, left)) store_global_8(to + InQuad::first() + InQuad::along(i), word[i], word[i + 1]);
     }
   }
 };

@@ -45,8 +45,8 @@ __device__ inline void store_element(const GemmArgs& args, int row, int col, flo
   out_base<Cfg>(args)[offset_of<Cfg::out_unit>(row, col, args.out_row, args.out_col)] = from_float<Out>(value);
 }
 
-/// Four 16-bit elements of a row that may start anywhere, in words where they lie in words: an odd row pitch (4095) puts
-/// every other row on an odd address, and single elements take six times the sectors.
+/// Four 16-bit elements of a row that may start anywhere, in words where they lie in words: an odd row pitch (4095)
+/// puts every other row on an odd address, and single elements take six times the sectors.
 template <class Out>
 __device__ inline void store_four(Out* to, const float (&value)[4]) {
   if ((reinterpret_cast<unsigned long long>(to) & 2) == 0) {
@@ -164,7 +164,8 @@ __device__ inline void store_sixteen_rows(const GemmArgs& args, int row0, int co
     }
 }
 
-/// Where a lane's two rows of such 16 lie, and how many columns from `col` on are inside the result (of 32, without edges).
+/// Where a lane's two rows of such 16 lie, and how many columns from `col` on are inside the result (of 32, without
+/// edges).
 __device__ inline int row_of_half(int row0, int half) { return row0 + 8 * half + threadIdx.x % 32 / 4; }
 template <class Cfg>
 __device__ inline int columns_left(const GemmArgs& args, int row, int col) {

@@ -1,16 +1,16 @@
 #pragma once
 // The main loop of h12 and h13: a ring of tiles that cp.async fills and wgmma reads.
 //
-//     tile t      wait until it has landed, and for the products of tile t - 1 - lag; barrier; start its products; start the
-//                 copy of tile t + ahead
+//     tile t      wait until it has landed, and for the products of tile t - 1 - lag; barrier;
+//                 start its products; start the copy of tile t + ahead
 //
 // lag 1: the products of two tiles are in flight, so that the tensor cores do not run dry at the barrier. The copy goes
-// to the buffer of tile t - 2, since behind the barrier all warpgroups have waited for that. lag 0: to that of tile
+// to the buffer of tile t - 2, since after the barrier all warpgroups have waited for that. lag 0: to that of tile
 // t - 1, so that one buffer more is on its way; where blocks share an SM, the others keep the tensor cores busy.
 //
-// wgmma reads both operands from shared memory: no fragment passes through registers. A warpgroup makes 4 warp_m x warp_n
-// of the block's tile, warp_m / 16 products of 64 x warp_n under one another; of each product a warp holds 16 rows
-// (ptx/wgmma.cuh).
+// wgmma reads both operands from shared memory: no fragment passes through registers. A warpgroup makes 4 warp_m x
+// warp_n of the block's tile, warp_m / 16 products of 64 x warp_n under one another; of each product a warp holds 16
+// rows (ptx/wgmma.cuh).
 
 #include "ptx/wgmma.cuh"
 #include "tile/copy16.cuh"
@@ -44,8 +44,8 @@ struct WarpgroupTiling {
   }
 };
 
-/// A warp's 16 rows of results, `columns` products wide, stored by `Group`s of 32 columns. What they read first is asked for
-/// ahead of the sums, as far as `free` registers hold it.
+/// A warp's 16 rows of results, `columns` products wide, stored by `Group`s of 32 columns. What they read first is
+/// asked for ahead of the sums, as far as `free` registers hold it.
 template <class Cfg, class Group, int columns, int free>
 struct StoreGroups {
   static constexpr int groups = columns / 4, each = Group::registers;
@@ -61,16 +61,16 @@ struct StoreGroups {
   __device__ void store(const GemmArgs& args, int row0, int col0, const float (&value)[columns][4]) {
 #pragma unroll
     for (int g = 0; g < groups; ++g) {
-      // Never false without edges, but the compiler does not know that. It would put all stores after all arithmetic, and
-      // memory would wait for the threads first, then they for memory.
+      // Never false without edges, but the compiler does not know that. It would put all stores after all arithmetic,
+      // and memory would wait for the threads first, then they for memory.
       if (col0 + 32 * g < args.n) group[g].store(args, row0, col0 + 32 * g, &value[4 * g]);
       if (g + ahead < groups) group[g + ahead].read(args, row0, col0 + 32 * (g + ahead));
     }
   }
 };
 
-/// How a warp's rows leave: by lane or by quad in 16-byte accesses, or as those of mma.sync where no such access suits a row
-/// or a row ends within eight columns (fp32: n = 100).
+/// How a warp's rows leave: by lane or by quad in 16-byte accesses, or as those of mma.sync where no such access suits
+/// a row or a row ends within eight columns (fp32: n = 100).
 template <class Cfg, int columns, int free, bool by_lane>
 __device__ auto way_out() {
   if constexpr (!Cfg::whole_eights)
@@ -177,13 +177,13 @@ struct WgmmaRing {
 
   /// Starts the copies of the first tiles. With edges in a loop, which is a third less code and no slower.
   __device__ void fill() {
-#pragma unroll (Cfg::edge ? 1 : ahead)
+#pragma unroll(Cfg::edge ? 1 : ahead)
     for (int buffer = 0; buffer < ahead; ++buffer) start(buffer, buffer);
   }
 
-  /// Everything along k of the tile of the result at `origin`, after `fill`. No copy and no product of this warpgroup is
-  /// under way afterwards; what the epilogue reads first is. Its operands come to L2 a part at a time, warp after warp,
-  /// so that memory serves them between the copies.
+  /// Everything along k of the tile of the result at `origin`, after `fill`. No copy and no product of this warpgroup
+  /// is under way afterwards; what the epilogue reads first is. Its operands come to L2 a part at a time, warp after
+  /// warp, so that memory serves them between the copies.
   __device__ void multiply(Sums& sums, typename Sums::Rows& rows, TileOrigin origin) {
     const int turn = threadIdx.x / 32 * unsigned(range.tiles) / (Cfg::threads / 32);
     Buffers buffers;

@@ -79,7 +79,7 @@ struct WmmaTile {
 #pragma unroll
         for (int v = 0; v < 8; v += run)
           store_run<Cfg, run>(args, tile_row + row0 + m * i + row, tile_col + col0 + n * j + col + v,
-                              *reinterpret_cast<const float(*)[run]>(value + v));
+                              *reinterpret_cast<const float (*)[run]>(value + v));
       }
   }
 };
