@@ -46,7 +46,7 @@ def test_a_missing_barrier_in_a03_is_caught(barrier):
     emulator = Emulator()
     with use_executor(emulator):  # to PTX only, here and below
         right = rung.compile(problem, config, H200.arch)
-    name, text = next((n, t) for n, t in right.source.headers if "a03" in n)
+    name, text = next((n, t) for n, t in right.source.headers if n == rung.include)
     wrong_text = text.replace(f"__syncthreads();  // {barrier}\n", "\n")
     assert wrong_text != text
     headers = tuple((n, wrong_text if n == name else t) for n, t in right.source.headers)

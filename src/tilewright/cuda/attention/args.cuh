@@ -1,5 +1,5 @@
 #pragma once
-// The parameters of every attention kernel, by value. ladder/attention.py packs the same struct.
+// The parameters of every attention kernel, by value. attn/rung.py packs the same struct.
 
 #include "attention/modification.cuh"
 

@@ -6,8 +6,8 @@
 // no shared memory: the accumulators of S are, packed in pairs, the left operand's registers (ptx/mma.cuh).
 //
 //     shared memory     Q (later out)   b_r x d_head        bytes 0 ..
-//                       K               b_c x d_head        behind Q
-//                       V               b_c x d_head        behind K
+//                       K               b_c x d_head        after Q
+//                       V               b_c x d_head        after K
 
 #include "attention/args.cuh"
 #include "ptx/shared.cuh"
@@ -17,7 +17,7 @@
 #include "tile/score.cuh"
 #include "tile/softmax.cuh"
 
-/// Where a block stands: its batch entry, heads and first row.
+/// A block's batch entry, heads and first row.
 template <class Cfg, class Rung>
 struct Place {
   int batch, head, kv_head, row0, seq_q, seq_k;
@@ -118,7 +118,7 @@ struct Block {
         copy_v(tile_v, place.v(args), tile(0) * Cfg::b_c), shared_q{ReaderQ(tile_q, warp_row)},
         shared_k{ReaderK(tile_k, 0)}, shared_v{ReaderV(tile_v, 0)} {}
 
-  /// How many tiles of keys the block walks, and the n-th of them.
+  /// The number of tiles of keys that the block walks, and the n-th of them.
   __device__ int tiles() const { return score.end - score.first; }
   __device__ int tile(int n) const { return Rung::backwards ? score.end - 1 - n : score.first + n; }
 
@@ -225,7 +225,7 @@ struct Block {
                                                                     place.out_stride(args), place.seq_q - place.row0);
   }
 
-  /// Where no query of the block sees any key.
+  /// Writes 0, and -inf to lse, where no query of the block sees any key.
   __device__ void store_nothing() {
     unsigned short* to = place.out(args);
     const long long stride = place.out_stride(args);

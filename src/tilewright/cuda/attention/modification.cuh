@@ -1,6 +1,6 @@
 #pragma once
 // What a call's own function does to a score. In the units of such calls its text stands in place of this file
-// (ladder/attention_rung.py).
+// (attn/rung.py).
 
 struct ScoreNumbers {};  // what the function reads as args.number[k]
 

@@ -10,7 +10,7 @@ struct RowsArgs {
   int rows, from_cols, to_cols;
 };
 
-/// blockIdx.y: head; blockIdx.x: threads along rows x to_cols of one batch entry behind the other.
+/// blockIdx.y: head; blockIdx.x: threads along rows x to_cols of one batch entry after the other.
 extern "C" __global__ void __launch_bounds__(Cfg::threads) copy_rows(const __grid_constant__ RowsArgs args) {
   const unsigned blocks = ((long long)args.rows * args.to_cols + Cfg::threads - 1) / Cfg::threads;
   const unsigned batch = blockIdx.x / blocks;

@@ -1,6 +1,6 @@
 #pragma once
 // The parameters of every GEMM kernel, by value, and what of its operands and its result a block has to do with.
-// ladder/rung.py packs the same struct.
+// gemm/rung.py packs the same struct.
 
 #include "gemm/fused.cuh"
 
@@ -69,7 +69,7 @@ __device__ inline TileOrigin tile_origin(unsigned index, int m, int n) {
   return {int(group * group_m + within % rows) * tile_m, int(within / rows) * tile_n};
 }
 
-/// How many there are.
+/// The number of tiles.
 template <int tile_m, int tile_n>
 __device__ inline unsigned tiles_of(int m, int n) {
   return ((m + tile_m - 1) / tile_m) * ((n + tile_n - 1) / tile_n);

@@ -1,6 +1,6 @@
 // expected: between which two numbers each element of a result may be. Of args: `a` holds sums in fp32; they are
 // scaled, C is added, and the epilogue applied in interval arithmetic (gemm/fused.cuh: a text of its own,
-// ops/epilogue/ranges.py); what that may give is rounded to the result's type, which keeps the order. `out` gets the
+// epilogue/ranges.py); what that may give is rounded to the result's type, which keeps the order. `out` gets the
 // pair; where it can be anything, NaN too, the first is the larger; where it must be NaN, both are.
 #include "gemm/args.cuh"
 #include "ptx/grid_dependency.cuh"

@@ -1,5 +1,5 @@
 // f11: new over f10: cp.async fills the other buffer with no register in between (LDGSTS in the SASS).
-// The copy of the next tile runs behind the products of this one; the wait at the end finds it done.
+// The next tile is copied while this one is multiplied; the wait at the end finds the copy done.
 #include "tile/copy.cuh"
 #include "tile/simt.cuh"
 

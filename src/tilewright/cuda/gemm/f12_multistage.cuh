@@ -4,7 +4,7 @@
 //     tile t, k < tile_k - 1      start the copy of tile t + stages - 1, in parts, into the buffer that tile t - 1 left
 //     tile t, k = tile_k - 1      wait until tile t + 1 has landed; barrier; read on from its buffer
 //
-// The barrier serves both ways: behind it tile t + 1 is there for all, and all have read the last of tile t.
+// The barrier serves both sides: after it tile t + 1 is there for all, and all have read the last of tile t.
 // Thin grids gain blocks by split_k, each with its part of k and its own partial sums.
 // Nothing of the operands is touched before the grids ahead in the stream are done (ptx/grid_dependency.cuh).
 #include "ptx/grid_dependency.cuh"
@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
   };
   int tile = 0;
   if constexpr (Cfg::a_edge && Cfg::b_edge &&
-                Cfg::split_k == 1) {  // copies behind the end of k fill zeros, read nothing
+                Cfg::split_k == 1) {  // copies beyond the end of k fill zeros and read nothing
     for (; tile < range.tiles; ++tile) multiply_tile(true, tile + 1 == range.tiles);
   } else {
     for (; tile < range.tiles - (Cfg::stages - 1); ++tile) multiply_tile(true, false);

@@ -1,5 +1,5 @@
 // h06: new over h05: the same overlap through the interface of cuda::pipeline (tile/pipeline.cuh).
-// The stages look after themselves; the price is a barrier to acquire one beside the barrier that waits for one.
+// The stages look after themselves; the price is a barrier to acquire one, besides the barrier that waits for one.
 #include "tile/copy16.cuh"
 #include "tile/pipeline.cuh"
 #include "tile/wmma_tile.cuh"

@@ -4,7 +4,7 @@
 //
 //     copy of tile t + 2 starts into the buffer of tile t - 1
 //     products of tile t, from registers
-//     wait until tile t + 1 has landed; barrier: behind it all have also read tile t from shared memory
+//     wait until tile t + 1 has landed; barrier: after it all have also read tile t from shared memory
 //     fragments of tile t + 1
 #include "tile/copy16.cuh"
 #include "tile/wmma_tile.cuh"

@@ -1,5 +1,5 @@
 // h10: new over h09: h07's overlap. The copies of tiles t + 2 and t + 3, the fragments of tile t + 1 and the products
-// of tile t overlap, and each step's fragments are refilled right behind the products that read them.
+// of tile t overlap, and each step's fragments are refilled right after the products that read them.
 #include "tile/copy16.cuh"
 #include "tile/mma_tile.cuh"
 

@@ -5,7 +5,7 @@
 //                                 load the next step's fragments; multiply this step's
 //     tile t, its last step       wait until tile t + 1 has landed; barrier; read on from its buffer
 //
-// The barrier serves both ways: behind it tile t + 1 is there for all, and all have read the last of tile t.
+// The barrier serves both sides: after it tile t + 1 is there for all, and all have read the last of tile t.
 //
 // Blocks are walked in groups that share L2. Thin grids gain blocks by split_k, each with its part of k and its own
 // partial sums, or warps by slices_k: groups of warps that each take their part of every tile's k, and add up in shared

@@ -1,9 +1,9 @@
-// pack: an operand copied to lines that 16-byte accesses can read, zeros behind it up to whole tiles. Of args: `a` has
+// pack: an operand copied to lines that 16-byte accesses can read, zeros after it up to whole tiles. Of args: `a` has
 // m lines of k elements, element (line, i) at a[line * a_row + i * a_col]; `out` gets n lines of out_row elements.
 //
 // A thread writes chunks of 16 bytes. A line may start at any element: where 16-bit elements are contiguous, a chunk
-// comes from five aligned words, each pair shifted together; beside a line's ends, where such words would reach out of
-// the operand, and where lines are strided, element by element. Elements of 32 bits are words, and come one by one.
+// comes from five aligned words, each pair shifted together; at a line's ends, where such words would reach out of the
+// operand, and in strided lines, it comes element by element. Elements of 32 bits are words, and come one by one.
 //
 //     words     | a b | c d | e f | g h | i j |        the line's chunk starts at b:
 //     chunk       | b c | d e | f g | h i |

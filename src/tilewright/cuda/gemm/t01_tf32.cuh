@@ -1,4 +1,4 @@
-// t01: fp32 operands rounded to tf32 (10 bits behind the point, the exponents of fp32) on their way to shared memory,
+// t01: fp32 operands rounded to tf32 (10 bits after the point, the exponents of fp32) on their way to shared memory,
 // multiplied by mma.sync m16n8k8 with fp32 accumulators.
 #include "gemm/tensor32.cuh"
 

@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
   multiply_all<Cfg, Bf16x3, 6 * Tiling::rows, chain>(args, copy_a, copy_b, multiply,
                                                      [&](bool first) { far.take(acc, first); });
   if constexpr (Cfg::chains) far.give(acc);
-  // The tiles are read: the barrier behind the last one was the last, and their place is free.
+  // The tiles are read: the barrier after the last one was the last, and their place is free.
   const int row = origin.row + at.row0, col = origin.col + at.col0;
   constexpr int warps = Cfg::threads / 32;
   const auto larger = [](float x, float y) { return fmaxf(x, y); };

@@ -1,13 +1,13 @@
 #pragma once
-// What t01 and t02 share: fp32 operands on tensor cores. A tile goes global -> registers -> shared memory as the format
-// wants it, while the tile before it is multiplied:
+// The main loop of t01 and t02: fp32 operands on tensor cores. A tile goes global -> registers -> shared memory as the
+// format wants it, while the tile before it is multiplied:
 //
 //     tile t, first half of its steps     B of tile t + 1 is fetched; A of tile t + 1, fetched before, is put
 //     tile t, second half                 A of tile t + 2 is fetched; B of tile t + 1 is put
 //     end of tile t                       barrier: tile t + 1 is there for all, and all have read tile t
 //
-// part by part, a part fetched where one is put: a load has half a tile's products to arrive behind, and registers hold
-// half a tile. Behind the last tile the last one is fetched and put again, into the buffer that nobody reads: cheaper
+// part by part: one is fetched where another is put. A load has the products of half a tile to arrive in, and registers
+// hold half a tile. After the last tile that tile is fetched and put again, into the buffer that nobody reads: cheaper
 // than a branch in each step.
 
 #include "ptx/grid_dependency.cuh"
@@ -66,13 +66,13 @@ struct Operand {
 };
 
 /// All products of a block's tiles. `multiply(a_buffer, b_buffer, step, between)` multiplies one step of Format::step_k
-/// from the buffers so many bytes behind the first, and calls between(0), .. between(places - 1) on its way: each puts
-/// a part of the next tile, so that making the format runs behind the tensor cores' products. Behind each `chain`
-/// tiles, but not behind the last tile, behind(first time) is called.
-template <class Cfg, class Format, int places, int chain, class Multiply, class Behind>
+/// from the buffers that many bytes after the first. On its way it calls between(0) to between(places - 1). Each puts a
+/// part of the next tile, so that the format is made while tensor cores multiply. Every `chain` tiles, except after the
+/// last tile, ends_chain(first) is called; `first` is true the first time. chain = 0: never.
+template <class Cfg, class Format, int places, int chain, class Multiply, class EndsChain>
 __device__ inline void multiply_all(const GemmArgs& args, typename Operand<Cfg, Format, true>::Copy& copy_a,
                                     typename Operand<Cfg, Format, false>::Copy& copy_b, Multiply multiply,
-                                    Behind behind) {
+                                    EndsChain ends_chain) {
   using A = Operand<Cfg, Format, true>;
   using B = Operand<Cfg, Format, false>;
   constexpr int steps = Cfg::tile_k / Format::step_k, half = steps / 2;
@@ -112,6 +112,6 @@ __device__ inline void multiply_all(const GemmArgs& args, typename Operand<Cfg, 
       if (tile + 3 < tiles) copy_a.advance();
       __syncthreads();
     }
-    if (chain && tile < tiles) behind(first);
+    if (chain && tile < tiles) ends_chain(first);
   }
 }

@@ -1,7 +1,7 @@
 #pragma once
-// CUTLASS 2.x's device::Gemm as a peer beside the ladder: NVIDIA's kernel, from its own headers, with the tiles of Cfg.
-// Its host code is not needed: the parameters that device::Gemm would make on the host are made by each thread here
-// (ptxas folds them), and the kernel is entered as cutlass::Kernel does.
+// CUTLASS 2.x's device::Gemm as a peer of the ladder's rungs: NVIDIA's kernel, from its own headers, with the tiles of
+// Cfg. Its host code is not needed: the parameters that device::Gemm would make on the host are made by each thread
+// here (ptxas folds them), and the kernel is entered as cutlass::Kernel does.
 #include <cutlass/cutlass.h>
 #include <cutlass/gemm/device/gemm.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 // cp.async: global -> shared with no register in between. sm_80+. SASS: LDGSTS.
-// A copy is complete for its own thread after wait_group, for other threads after a barrier behind that.
+// A copy is complete for its own thread after wait_group, for other threads after a barrier that follows it.
 
 #include "ptx/shared.cuh"
 

@@ -1,5 +1,5 @@
 #pragma once
-// tf32: fp32 with 10 bits behind the point, in a register of 32 whose low 13 bits tensor cores do not read. sm_80+.
+// tf32: fp32 with 10 bits after the point, in a 32-bit register whose low 13 bits tensor cores do not read. sm_80+.
 
 /// Rounded to nearest; from (2 - 2^-11) * 2^127 on to infinity. Ties to even where one instruction does that (sm_90+,
 /// SASS: F2FP.TF32), else away from 0, which takes four.

@@ -8,12 +8,12 @@
 //     d[j][0..1]  (g, 8 j + t..t+1)        d[j][2..3]  (g + 8, 8 j + t..t+1)
 //
 // wgmma_fence comes before the first product that touches registers which something else wrote; then products, one
-// wgmma_commit behind each group of them, and wgmma_wait before registers or shared memory are touched again.
+// wgmma_commit after each group of them, and wgmma_wait before registers or shared memory are touched again.
 
 #include "ptx/number16.cuh"
 
 /// Orders this thread's earlier writes of shared memory (cp.async's that were waited for, too) before reads by the
-/// async proxy, which wgmma is. Each thread that wrote calls it, before the barrier behind which the product is issued.
+/// async proxy, which wgmma is. Each thread that wrote calls it, before the barrier that the product comes after.
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

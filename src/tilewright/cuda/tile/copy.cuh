@@ -46,7 +46,7 @@ struct TileCopy {
 
   static __device__ bool in_tile(Place at) { return !ragged || (along_inner ? at.o < outer : at.i < inner); }
 
-  /// Whether element `at` of the tile that starts at (o0, i0) exists in global memory.
+  /// True where element `at` of the tile that starts at (o0, i0) exists in global memory.
   static __device__ bool in_bounds(const Source<T>& source, Place at, int o0, int i0) {
     return !edge || (o0 + at.o < source.line_limit && i0 + at.i < source.inner_limit);
   }
@@ -110,7 +110,7 @@ struct AsyncTileCopy {
     to = shared_address(shared + at.o * pitch + at.i);
   }
 
-  /// Starts the copy of the next tile along the outer index into the buffer `buffer_bytes` behind buffer 0.
+  /// Starts the copy of the next tile along the outer index into the buffer `buffer_bytes` after buffer 0.
   template <bool cache_all>
   __device__ void start(unsigned buffer_bytes) {
     start_part<cache_all>(buffer_bytes, 0, 1);
@@ -123,7 +123,7 @@ struct AsyncTileCopy {
 #pragma unroll
     for (int p = 0; p < Walk::passes; ++p) {
       if (p * parts / Walk::passes != part) continue;
-      // Pass p lies a constant number of lines and accesses behind pass 0.
+      // Pass p lies a constant number of lines and accesses after pass 0.
       const int line = p / Walk::runs_a_line * Walk::lines_a_pass, along = p % Walk::runs_a_line * Walk::run * vector;
       const int o = along_inner ? line : along, i = along_inner ? along : line;
       if (!Walk::in_tile(Walk::place(p))) continue;

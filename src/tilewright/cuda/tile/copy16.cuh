@@ -42,7 +42,7 @@ struct Copy16 {
     to = Tile::address(tile, Tile::place(line(0), column(0)));
   }
 
-  /// Where a pass lies behind the first one.
+  /// The lines and columns from the first pass to another.
   static constexpr __device__ int lines_to(int pass) {
     return by_panel ? pass * rows_a_pass % Tile::lines : pass * rows_a_pass;
   }
@@ -60,12 +60,12 @@ struct Copy16 {
   __device__ unsigned target(unsigned buffer_bytes, int pass) const {
     return Tile::step(to + buffer_bytes, Tile::place(lines_to(pass), columns_to(pass)));
   }
-  /// Whether the next tile ends before the matrix does, along k.
+  /// True where the next tile ends before the matrix does, along k.
   __device__ bool inside() const {
     return Tile::k_inner ? inner0 + Tile::tile_k <= source.inner_limit : line0 + Tile::tile_k <= source.line_limit;
   }
   __device__ bool line_exists(int pass) const { return line0 + line(pass) < source.line_limit; }
-  /// How many elements from the chunk's first on exist of its line, where that does: 0 to 8.
+  /// The number of the chunk's elements, 0 to 8, that its line has, where the line exists.
   __device__ int left(int pass) const { return min(max(source.inner_limit - inner0 - column(pass), 0), 8); }
   __device__ int count(int pass) const { return line_exists(pass) ? left(pass) : 0; }
 
@@ -90,7 +90,7 @@ struct Copy16 {
                  : "memory");
   }
 
-  /// The next tile through registers into the buffer `buffer_bytes` behind buffer 0.
+  /// The next tile through registers into the buffer `buffer_bytes` after buffer 0.
   __device__ void copy(unsigned buffer_bytes) {
 #pragma unroll
     for (int p = 0; p < passes; ++p)

@@ -68,7 +68,7 @@ struct Copy32 {
     }
   }
 
-  /// One of `parts` equal parts of what was fetched, into the buffer `buffer_bytes` behind buffer 0.
+  /// One of `parts` equal parts of what was fetched, into the buffer `buffer_bytes` after buffer 0.
   __device__ void put_part(unsigned buffer_bytes, int part, int parts) {
 #pragma unroll
     for (int p = 0; p < passes; ++p)

@@ -1,5 +1,6 @@
 #pragma once
-// How fp32 operands lie in shared memory for tensor cores: `planes` tiles of 16-bit units, `units` of them an element.
+// The layout of fp32 operands in shared memory for tensor cores: `planes` tiles of 16-bit units, `units` of them an
+// element.
 //
 //     Tf32      1 plane, 2 units an element: rounded to tf32
 //     Bf16x3    3 planes of bf16, which add up to the element: 24 bits = 8 + 8 + 8
@@ -20,7 +21,7 @@ struct ElementReader {
     at = tile + 2 * Tile::Swz::apply(lane % 4 * Tile::inner + 2 * (warp_start + lane / 4));
   }
 
-  /// As FragmentReader::load: of A the registers 1 and 2, of B 2 and 1 lie 8 further along m or n, 4 along k.
+  /// Like FragmentReader::load. Registers 1 and 2 of A, 2 and 1 of B, lie 8 further along m or n and 4 further along k.
   template <int pieces>
   __device__ void load(unsigned (&to)[pieces][4], unsigned buffer_bytes, int step, int first = 0) const {
 #pragma unroll

@@ -77,7 +77,7 @@ struct FusedRun {
   unsigned word[words ? words : 1];
   T element[elements ? elements : 1];
 
-  /// Where nothing is inside there is 0: what an earlier run left would have to be kept for it.
+  /// Elements outside are 0: otherwise the registers of an earlier run would have to be kept for them.
   __device__ void read(const FusedOperand& operand, int row, int col, int left) {
     const T* from = static_cast<const T*>(operand.base) + blockIdx.y * operand.batch;
     if constexpr (by_row) from += row * operand.row;
@@ -88,8 +88,8 @@ struct FusedRun {
     if constexpr (by_col == fused_same) {
       if (Order::inside(0, left)) element[0] = read_one<cached>(from);
     } else if constexpr (moved) {
-      const int beside = threadIdx.x % 4 * 8;
-      if (beside < left) read_words<cached>(word, from + col + beside);
+      const int first = threadIdx.x % 4 * 8;
+      if (first < left) read_words<cached>(word, from + col + first);
     } else if constexpr (in_words && Order::shuffled) {
 #pragma unroll
       for (int j = 0; j < 4; ++j)
@@ -123,9 +123,9 @@ struct FusedRun {
 };
 
 /// Asks L2 for a tile of an operand whose rows lie contiguous: by the time the products are done, its reads need not
-/// wait for memory. Only a hint; addresses are those of elements, so nothing outside the operand is touched. `now`
-/// false: nothing is asked for, by a predicate: wgmma's products, which stand around it, were measured without a
-/// branch. Elsewhere a loop is better (`branches`): f12's products lost 7% to the registers of straight code.
+/// wait for memory. Only a hint; addresses are those of elements, so nothing outside the operand is touched. Where
+/// `now` is false nothing is asked for. With `branches` it is a loop, since f12's products lost 7% to the registers of
+/// straight code. Without, predicates decide: between wgmma's products a branch would cost more.
 template <class Cfg, class T, bool branches>
 __device__ inline void fetch_tile(const FusedOperand& operand, int row0, int col0, int m, int n, bool now) {
   constexpr int step = 128 / int(sizeof(T)), lines = (Cfg::tile_n + step - 1) / step;  // of a row
@@ -157,7 +157,7 @@ struct FusedArgs;
 template <bool vectors, class Order>
 struct FusedReads;
 
-/// As gemm/fused.cuh says.
+/// Reads and applies at once (gemm/fused.cuh).
 template <bool vectors, int count>
 __device__ inline void fuse(const FusedArgs& args, int row, int col, float (&value)[count]) {
   FusedReads<vectors, InLine<count>> reads;

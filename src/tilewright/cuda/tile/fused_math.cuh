@@ -48,7 +48,7 @@ __device__ inline float fused_gelu_tanh(float x) {
   return x * fused_sigmoid(x * fmaf(0.0713548163f, x * x, 1.59576912f));
 }
 
-/// Of indices, by b > 0: rounded down, as Python does.
+/// Quotient and remainder of an index by b > 0, rounded down as in Python.
 __device__ inline long long fused_quotient(long long a, long long b) { return a / b - (a % b < 0); }
 __device__ inline long long fused_remainder(long long a, long long b) { return a % b + (a % b < 0 ? b : 0); }
 __device__ inline int fused_quotient(int a, int b) { return a / b - (a % b < 0); }

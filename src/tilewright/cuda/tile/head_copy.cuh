@@ -1,6 +1,6 @@
 #pragma once
 // Global -> shared copies of tiles of Q, K and V by cp.async, 16 bytes a thread and step. Rows that do not exist become
-// zeros (Cfg::edge_*), so that whatever lies behind an operand never meets a product.
+// zeros (Cfg::edge_*), so that whatever lies beyond an operand never meets a product.
 //
 // `together` threads copy neighbouring rows, eight (or four) chunks of a row side by side:
 //
@@ -17,7 +17,7 @@ struct HeadSource {
   int rows;
 };
 
-/// Which chunks of a tile this thread copies.
+/// The chunks of a tile that this thread copies.
 template <class Tile, int threads, int together>
 struct CopyMap {
   static constexpr int lanes = Tile::span;  // threads side by side in a row
@@ -101,7 +101,7 @@ struct StridedCopy {
   }
 };
 
-/// The global address is kept too: tiles are asked for in order, each `advance` rows behind the one before.
+/// The global address is kept too: tiles are asked for in order, each `advance` rows after the one before.
 template <class Tile, int threads, bool edge, int advance>
 struct RunningCopy {
   using Map = CopyMap<Tile, threads, threads>;

@@ -1,6 +1,6 @@
 #pragma once
 // Tiles of Q, K, V and out in shared memory: rows of d_head 16-bit elements, cut into slices of `slice` columns that
-// lie behind one another. Within a slice, rows follow each other with no gap, in chunks of 16 bytes:
+// lie one after the other. Within a slice, rows follow each other with no gap, in chunks of 16 bytes:
 //
 //     slice 0   row 0   chunk 0, chunk 1, ... chunk slice / 8 - 1
 //               row 1   ...

@@ -29,7 +29,7 @@ struct FragmentReader {
                                            : Tile::offset(warp_start + along, k_start + line));
   }
 
-  /// `pieces` pieces of 16 along m or n from piece `first` on, at k = 16 * step, from the buffer `buffer_bytes` behind
+  /// `pieces` pieces of 16 along m or n from piece `first` on, at k = 16 * step, from the buffer `buffer_bytes` after
   /// buffer 0.
   template <int pieces>
   __device__ void load(unsigned (&to)[pieces][4], unsigned buffer_bytes, int step, int first = 0) const {

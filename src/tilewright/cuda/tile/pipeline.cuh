@@ -26,7 +26,7 @@ struct Pipeline {
     ++filled;
   }
   __device__ void consumer_wait() {
-    // Groups land in order; those behind the oldest may still be under way.
+    // Groups land in order; those after the oldest may still be under way.
     if (filled == stages)
       cp_async_wait<stages - 1>();
     else

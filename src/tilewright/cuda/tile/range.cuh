@@ -1,6 +1,6 @@
 #pragma once
 // Interval arithmetic: all that an epilogue's fp32 arithmetic may make of a number, whichever products the compiler has
-// fused into sums. What a function may be off by is twice what tilewright.epilogue says, each value in fp64 beside it.
+// fused into sums. A function may be off by twice what tilewright.epilogue says, compared with its value in fp64.
 //
 //     low <= high     a number from low to high, infinities among them, not NaN
 //     both NaN        NaN for certain
@@ -32,7 +32,7 @@ __device__ inline Range off_by(double low, double high, double part, double leas
   const auto slack = [&](double x) { return isfinite(x) ? part * fabs(x) + least : 0.0; };
   return outwards(low - slack(low), high + slack(high));
 }
-/// Of two operands: whether one of them settles the answer, left in `settled`.
+/// True where one of two operands settles the answer, which is left in `settled`.
 __device__ inline bool settles(Range a, Range b, Range& settled) {
   settled = is_nan(a) || is_nan(b) ? not_a_number() : anything();
   return is_nan(a) || is_nan(b) || is_anything(a) || is_anything(b);
@@ -116,7 +116,7 @@ __device__ inline Range range_erf(Range x) {
 __device__ inline Range range_sigmoid(Range x) {
   return growing(x, fused_brief ? of_brief : 0x1p-20, flushed, sigmoid_of);
 }
-/// Of a function that is defined from 0 on: NaN below.
+/// The range of a function that is defined from 0 on: NaN below.
 template <class F>
 __device__ inline Range from_zero(Range x, double part, F f) {
   if (is_nan(x) || is_anything(x)) return x;
@@ -166,7 +166,7 @@ __device__ inline Range range_abs(Range x) {
 
 // --- conditions and indices ---
 
-/// Whether a condition may hold, and whether it may not.
+/// Two answers: a condition may hold; it may fail.
 struct Truth {
   bool yes, no;
 };

@@ -18,8 +18,9 @@ struct RowSums {
   double first, second;
 };
 
-/// Of row threadIdx.x % 32 of this block's: `add(row, j, sums)` called for each j < extent. Neighbouring threads read
-/// along what is contiguous: lanes of a row where a row is (unit_col), rows where a column is.
+/// The sums of row threadIdx.x % 32 of this block's rows: `add(row, j, sums)` is called for each j < extent.
+/// Neighbouring threads read along what is contiguous: lanes of a row where a row is (unit_col), rows where a column
+/// is.
 template <int unit, class Add>
 __device__ inline RowSums sum_row(int rows, int extent, Add add) {
   __shared__ double part[2][sum_phases][sum_rows];

@@ -32,9 +32,9 @@ template <class Cfg>
 struct Score {
   static constexpr bool bounded_left = Cfg::has_left, bounded_right = Cfg::is_causal || Cfg::has_right;
   static constexpr bool rewrites = Cfg::has_bias || Cfg::modifies;
-  /// Whether a row can be without any visible key, in a tile or in all: its maximum is then -inf.
+  /// True where a row can be without any visible key, in a tile or in all: its maximum is then -inf.
   static constexpr bool may_hide_rows = bounded_left || bounded_right || rewrites || Cfg::varlen || Cfg::no_keys;
-  /// Whether the mask can hide any pair of any tile.
+  /// True where the mask can hide a pair of some tile.
   static constexpr bool hides = Cfg::edge_k || bounded_left || bounded_right;
   using Bias = typename Cfg::bias_type;
 
@@ -140,6 +140,6 @@ struct Score {
       high = Modification::run(high, batch, head, row, key + 1, args);
     }
   }
-  /// A bias of -inf hides also what is no number.
+  /// A bias of -inf also hides a score that is NaN.
   static __device__ float added(float s, float bias) { return bias == minus_infinity() ? bias : s + bias; }
 };

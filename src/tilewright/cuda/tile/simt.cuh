@@ -46,7 +46,7 @@ __device__ inline void outer_product(float (&acc)[rows][cols], const float (&a)[
   for (int i = 0; i < rows; ++i) multiply_row(acc[i], a[i][k], b, i % 2);
 }
 
-/// Where a thread's elements lie within the block tile when warps own warp_m x warp_n tiles, in subtiles_m x
+/// A thread's elements within the block tile, where warps own warp_m x warp_n tiles, in subtiles_m x
 /// subtiles_n pieces, each piece spread over the 32 lanes as thread_m x thread_n elements a lane:
 ///
 ///     warp tile, 2 x 2 subtiles          one subtile, lanes_n = 4 (each lane thread_m x thread_n)

@@ -5,7 +5,7 @@
 //     extremes    of each tile the largest magnitude, and the least that is not 0
 //     tiles       [block of `extent` lines][tile of k][part][line][k], as they will lie in shared memory
 //
-// so that the copy of a tile is one run of bytes. program.py reckons the same sizes.
+// so that the copy of a tile is one run of bytes. gemm/rungs/tensor32.py reckons the same sizes.
 
 #include "tile/format32.cuh"
 #include "tile/mend.cuh"

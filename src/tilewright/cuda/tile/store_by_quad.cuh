@@ -93,8 +93,8 @@ struct StoreByQuad {
 #pragma unroll
     for (int i = 0; i < words; ++i) word[i] = 0;
     if constexpr (packed) {
-      const int beside = threadIdx.x % 4 * 8;
-      if (beside < left) load_global_16(word, from + beside);
+      const int first = threadIdx.x % 4 * 8;
+      if (first < left) load_global_16(word, from + first);
     } else {
 #pragma unroll
       for (int i = 0; i < 8; i += 2)
@@ -106,8 +106,8 @@ struct StoreByQuad {
   static __device__ void write(unsigned (&word)[words], Out* to, int left) {
     if constexpr (packed) {
       InQuad::transpose(word);
-      const int beside = threadIdx.x % 4 * 8;
-      if (beside < left) store_global_16(to + beside, word);
+      const int first = threadIdx.x % 4 * 8;
+      if (first < left) store_global_16(to + first, word);
     } else {
 #pragma unroll
       for (int i = 0; i < 8; i += 2)

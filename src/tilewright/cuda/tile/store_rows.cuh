@@ -14,7 +14,7 @@
 #include "ptx/global.cuh"
 #include "ptx/number16.cuh"
 
-/// Where this block's part of out begins. With split_k, block z writes partial sum z behind all of z - 1's.
+/// The start of this block's part of out. With split_k, block z writes partial sum z after those of z - 1.
 template <class Cfg>
 __device__ inline typename Cfg::out_type* out_base(const GemmArgs& args) {
   const long long index = Cfg::split_k > 1 ? blockIdx.z * (long long)gridDim.y + blockIdx.y : blockIdx.y;
@@ -25,7 +25,7 @@ __device__ inline const typename Cfg::out_type* c_base(const GemmArgs& args) {
   return static_cast<const typename Cfg::out_type*>(args.c) + blockIdx.y * args.c_batch;
 }
 
-/// What goes to (row, col), an element of the result.
+/// The value of element (row, col) of the result, before it is rounded.
 template <class Cfg>
 __device__ inline float result_element(const GemmArgs& args, int row, int col, float acc) {
   float value[1] = {args.alpha * acc};
@@ -164,8 +164,7 @@ __device__ inline void store_sixteen_rows(const GemmArgs& args, int row0, int co
     }
 }
 
-/// Where a lane's two rows of such 16 lie, and how many columns from `col` on are inside the result (of 32, without
-/// edges).
+/// A lane's two rows of such 16, and the number of columns from `col` on that are inside the result (32 without edges).
 __device__ inline int row_of_half(int row0, int half) { return row0 + 8 * half + threadIdx.x % 32 / 4; }
 template <class Cfg>
 __device__ inline int columns_left(const GemmArgs& args, int row, int col) {

@@ -6,7 +6,7 @@
 //     k_inner    [m or n][k]     A row-major, B column-major ("t")
 //     else       [k][m or n]     A column-major ("t"), B row-major
 //
-// A line may be cut into panels, which lie behind one another, each with its part of all lines:
+// A line may be cut into panels, which lie one after the other, each with its part of all lines:
 //
 //     panel = inner      0 0 0 0 0 0 0 0        panel = inner / 2      0 0 0 0   then   0 0 0 0
 //                        1 1 1 1 1 1 1 1                               1 1 1 1          1 1 1 1

@@ -23,10 +23,10 @@
 template <class Tile, bool by_lane = false, int panel = (Tile::inner < 64 ? Tile::inner : 64)>
 using WgmmaTile = SharedTile<Tile::extent, Tile::tile_k, Tile::k_inner, ConflictFree<panel>, panel, by_lane>;
 
-/// Where the lines of `Tile` from `line` on lie, at k = 16 * step, in the tile at `tile`.
+/// The operand of lines `line` and following at k = 16 * step, in the tile at `tile`.
 template <class Tile>
 __device__ inline unsigned long long wgmma_operand_of(unsigned tile, int line, int step) {
-  // The swizzle is wgmma's own: it is given the address as it were without.
+  // wgmma swizzles by itself: it takes the address before the swizzle.
   return wgmma_operand<2 * Tile::panel>(tile + 2 * Tile::offset(line, 16 * step), Tile::panel_bytes);
 }
 
@@ -69,8 +69,8 @@ struct StoreGroups {
   }
 };
 
-/// How a warp's rows leave: by lane or by quad in 16-byte accesses, or as those of mma.sync where no such access suits
-/// a row or a row ends within eight columns (fp32: n = 100).
+/// The way out of a warp's rows: by lane or by quad in 16-byte accesses, or as those of mma.sync where no such access
+/// suits a row or a row ends within eight columns (fp32: n = 100).
 template <class Cfg, int columns, int free, bool by_lane>
 __device__ auto way_out() {
   if constexpr (!Cfg::whole_eights)
@@ -90,8 +90,8 @@ struct WarpgroupAccumulators {
   using Rows = decltype(way_out<Cfg, At::columns, free, B::by_lane>());
   float value[At::products][At::columns][4];
 
-  /// To zero, here: where the compiler writes them on a way around the products only, it takes that for a write among
-  /// them, and waits for each.
+  /// Sets all to 0. The registers are marked as written here: otherwise the compiler zeroes them on the path that skips
+  /// the products, takes that for a write between products, and waits after each one.
   __device__ void clear() {
 #pragma unroll
     for (int i = 0; i < At::products; ++i) {
@@ -128,7 +128,7 @@ struct WarpgroupAccumulators {
     rows.read(args, row_of(row0, 0), col0);
   }
 
-  /// To global memory, behind read_ahead; `row0`, `col0`: of the warpgroup's tile.
+  /// Stores the sums, after read_ahead; `row0`, `col0`: of the warpgroup's tile.
   __device__ void store(Rows& rows, const GemmArgs& args, int row0, int col0) const {
 #pragma unroll
     for (int i = 0; i < At::products; ++i) {
@@ -160,7 +160,7 @@ struct WgmmaRing {
         copy_a(copy_of_a<Cfg, A>(args, a_tiles, origin.row, range.first * Cfg::tile_k)),
         copy_b(copy_of_b<Cfg, B>(args, b_tiles, range.first * Cfg::tile_k, origin.col)) {}
 
-  /// Turns to another tile of the result. The buffers are free.
+  /// Goes on to another tile of the result. The buffers must be free.
   __device__ void move_to(TileOrigin origin) {
     copy_a = copy_of_a<Cfg, A>(args, a_tiles, origin.row, range.first * Cfg::tile_k);
     copy_b = copy_of_b<Cfg, B>(args, b_tiles, range.first * Cfg::tile_k, origin.col);
