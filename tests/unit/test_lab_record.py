@@ -242,7 +242,7 @@ def test_a_suite_of_duels_names_whom_against(tmp_path):
 def test_suites_hold_plain_data():
     for path in BENCHMARKS.glob("*.json"):
         keys = json.loads(path.read_text()).keys()
-        assert {"name", "kind", "cases"} <= keys <= {"name", "kind", "cases", "peers", "against"}
+        assert {"name", "kind", "cases"} <= keys <= {"name", "kind", "cases", "peers", "against", "each"}
 
 
 def test_devices_and_pipes_are_written_to_and_links_stay_links(tmp_path):

@@ -36,6 +36,8 @@ class Kind:
     record_s: float
     needs: tuple[str, ...] = ()
     """Keys that its suites have besides name, kind and cases."""
+    parts: Callable[[Suite], int] | None = None
+    """How many runs of `record_s` a suite makes, where that is not the number of its records."""
 
 
 def steps_of(suite: Suite, gpu: Gpu) -> list[Step]:
@@ -126,11 +128,18 @@ def _counters(suite: Suite, run: Run) -> Records:
     return records
 
 
+def _sweep(suite: Suite, run: Run) -> Records:
+    return _function("sweep.sweep_records")(
+        suite["name"], suite["cases"], seconds=run.seconds, say=run.say, each=suite.get("each", False)
+    )
+
+
 KINDS: dict[str, Kind] = {
     "times": Kind(_times, 4),
     "peers": Kind(_times, 10),
     "duels": Kind(_duels, 15, ("against",)),
     "products": Kind(_timed_cases("products.product_records"), 5),
+    "sweep": Kind(_sweep, 3, parts=lambda suite: sum(case.get("keep", 12) for case in suite["cases"])),
     "epilogue": Kind(_timed_cases("epilogues.epilogue_records"), 8),
     "accuracy": Kind(_cases("accuracy.accuracy_records"), 5),
     "counters": Kind(_counters, 15),

@@ -52,7 +52,9 @@ def _seconds(suite: dict[str, Any] | None, records: list[dict[str, Any]]) -> tup
         return float(records[0]["provenance"]["run_seconds"]), True
     if suite is None:
         return 0.0, False
-    return KINDS[suite["kind"]].record_s * max(len(records), len(suite["cases"])), False
+    kind = KINDS[suite["kind"]]
+    parts = kind.parts(suite) if kind.parts is not None else max(len(records), len(suite["cases"]))
+    return kind.record_s * parts, False
 
 
 def find_stale(results: Path) -> list[Stale]:
