@@ -60,7 +60,7 @@ def test_constants_are_rounded_to_float32_and_what_decides_the_form_is_written_e
     assert trace(lambda acc: acc * 0.1 - 3, {}).numbers == (float(np.float32(0.1)), 3.0)
     assert "args.number" not in trace(lambda acc: (acc * 1.0 + 0) / 4 - 1, {}).code
     special = trace(lambda acc: where(acc > 0, math.inf, -math.inf) + acc * math.nan * -0.0, {}).code
-    for text in ("0x7f800000", "0xff800000", "0x7fffffff", "(-0x0.0p+0f)"):
+    for text in ("0x7f800000", "0xff800000", "0x7fffffff"):
         assert text in special
 
 

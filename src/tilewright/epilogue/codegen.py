@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
 from ..errors import InvalidEpilogue
 from .numbers import NUMBER, exact_reciprocal, parameters
@@ -53,8 +54,11 @@ def live_nodes(graph: Graph, result: Traced) -> list[int]:
 def live_part(graph: Graph, result: Traced) -> tuple[Node, ...]:
     """What the result depends on and nothing else, numbered anew, the result last."""
     live = live_nodes(graph, result)
+    if len(live) == live[-1] + 1:
+        return tuple(graph.nodes[: len(live)])
     place = {number: index for index, number in enumerate(live)}
-    return tuple([graph.nodes[n]._replace(args=tuple([place[arg] for arg in graph.nodes[n].args])) for n in live])
+    nodes = [graph.nodes[number] for number in live]
+    return tuple([Node(op, kind, tuple([place[arg] for arg in args]), value) for op, kind, args, value in nodes])
 
 
 def _short(nodes: Sequence[Node], bounds: Mapping[str, tuple[int, int]]) -> set[int]:
@@ -133,13 +137,15 @@ def parameter(node: Node) -> str:
     return f"args.number[{node.value}]"
 
 
-def describe(nodes: Sequence[Node]) -> str:
+def describe(nodes: Sequence[Node], numbers: Sequence[float]) -> str:
     """The expression as Python would write it; long parts are omitted."""
     texts: list[str] = []
     for node in nodes:
         args = [texts[arg] for arg in node.args]
         if node.op == "constant":
             text = f"{node.value:.7g}" if node.kind == FLOAT else str(node.value)
+        elif node.op == NUMBER:
+            text = f"{numbers[node.value]:.7g}"
         elif node.op == "sum":
             text = "acc"
         elif node.op == "input":
@@ -170,7 +176,6 @@ def _bare(text: str) -> str:
 class Expression:
     """What a function computes, whatever its operands' shapes and dtypes."""
 
-    description: str
     code: str
     """C++ statements (gemm.problem.Epilogue.code)."""
     inputs: tuple[str, ...]
@@ -180,12 +185,23 @@ class Expression:
     nodes: tuple[Node, ...] = field(default=(), compare=False, repr=False)
     """The operations in the order of the trace, the result last; parameters by their places (numbers.py)."""
 
+    @cached_property
+    def description(self) -> str:
+        """The expression as Python would write it, with its numbers."""
+        return describe(self.nodes, self.numbers)
+
 
 def express(nodes: Sequence[Node]) -> Expression:
     """The expression whose result is the last of `nodes`, on which nothing else hangs."""
     form, numbers = parameters(nodes)
+    return Expression(*_written(form), numbers, form)
+
+
+@lru_cache(maxsize=1024)
+def _written(form: tuple[Node, ...]) -> tuple[str, tuple[str, ...]]:
+    """The code and the inputs of a form."""
     inputs = tuple([node.value for node in form if node.op == "input"])
-    return Expression(describe(nodes), statements(form, inputs), inputs, numbers, form)
+    return statements(form, inputs), inputs
 
 
 def finish(graph: Graph, result: Traced) -> Expression:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -61,6 +62,21 @@ class Parameter(NamedTuple):
 
 def read_parameters(function: Callable[..., Any], given: tuple[str, ...]) -> tuple[Parameter, ...]:
     """Raises InvalidEpilogue where parameters and the names of the operands given do not match."""
+    if type(function) is not types.FunctionType or function.__dict__:  # else its code says all that a signature does
+        return _read_parameters(function, given)
+    key = function.__code__, len(function.__defaults__ or ()), tuple(function.__kwdefaults__ or ()), given
+    found = _signatures.get(key)
+    if found is None:
+        found = _read_parameters(function, given)
+        _signatures.put(key, found)
+    return found
+
+
+_MOST = 1024
+_signatures: Recent[Any, tuple[Parameter, ...]] = Recent(lambda: _MOST)
+
+
+def _read_parameters(function: Callable[..., Any], given: tuple[str, ...]) -> tuple[Parameter, ...]:
     parameters = _parameters(function)
     first, rest = parameters[0], parameters[1:]
     names = [parameter.name for parameter in rest]
@@ -212,7 +228,6 @@ def record_standard(names: frozenset[str], activation: str | None) -> Recorded:
 
 # --- what is traced once ----------------------------------------------------------------------------------------------
 
-_MOST = 1024
 _traced: Recent[Any, Expression] = Recent(lambda: _MOST)
 _recorded: Recent[Any, Recorded] = Recent(lambda: _MOST)
 

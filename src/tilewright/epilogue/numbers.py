@@ -39,7 +39,8 @@ def parameters(nodes: Sequence[Node]) -> tuple[tuple[Node, ...], tuple[float, ..
 
 
 def _is_structural(value: float) -> bool:
-    return value in (0.0, 1.0, -1.0) or not math.isfinite(value)
+    """-0.0 is not: it equals 0.0, and forms are found by what is equal."""
+    return value in (1.0, -1.0) or not math.isfinite(value) or (value == 0 and math.copysign(1, value) > 0)
 
 
 def exact_reciprocal(divisor: Node) -> float | None:

@@ -90,6 +90,8 @@ def as_traced(graph: Graph, value: Any, what: str) -> Traced:
         if value.graph is not graph:
             raise refuse("a value of an earlier trace is used", "Do not keep traced values outside the function.")
         return value
+    if type(value) is float:  # ahead of the slow questions
+        return graph.constant(value)
     if isinstance(value, (bool, np.bool_)):
         return graph.constant(bool(value))
     if isinstance(value, numbers.Integral):
