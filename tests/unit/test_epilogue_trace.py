@@ -122,7 +122,7 @@ def test_the_usual_ones_come_in_the_order_that_is_told():
         (lambda acc: np.sin(acc), "np.sin cannot be traced", ""),
         (lambda acc: acc + X, "ndarray", "as operands"),
         (lambda acc: acc**1.5, "exponent 1.5", "exp(n * log(x))"),
-        (lambda acc: 0**acc, "base 0 of a traced exponent is no positive number", "Only these have powers"),
+        (lambda acc: 0**acc, "base 0 of a traced exponent is not a positive number", "Only those have"),
         (lambda acc: acc**acc, "exponent is not a number", "exp("),
         (lambda acc: acc + (acc > 0), "truth value", "where"),
         (lambda acc: where(acc, acc, 0), "not a condition", "Compare"),
@@ -151,10 +151,10 @@ def test_what_cannot_be_traced_is_refused_with_the_line_and_what_to_write(functi
 
 def test_parameters_and_operands_must_match():
     refused("names the operand 'x', and the call does not pass it", epilogue=lambda acc, x: acc + x)
-    refused("the operand x is no parameter of the lambda", epilogue=lambda acc: acc, x=X)
-    refused("the operand bias is no parameter of", epilogue=lambda acc: acc, bias=X)
-    refused("matmul has no operand 'x'", x=X)
-    refused("activation='relu' beside an epilogue", epilogue=lambda acc: acc, activation="relu")
+    refused("the operand x is not a parameter of the lambda", epilogue=lambda acc: acc, x=X)
+    refused("the operand bias is not a parameter of", epilogue=lambda acc: acc, bias=X)
+    refused("matmul has no argument 'x'", x=X)
+    refused("activation='relu' next to an epilogue", epilogue=lambda acc: acc, activation="relu")
     refused("activation='swish' is not known. Known: relu, gelu", activation="swish")
     refused("is not known. Known: relu, gelu", activation=["relu"])
     refused("'c', which is an argument of the product itself", epilogue=lambda acc, c: acc + c, c=X)
@@ -162,7 +162,7 @@ def test_parameters_and_operands_must_match():
     refused("returned a tuple", epilogue=lambda acc: (acc, acc))
     refused("has no first parameter", epilogue=lambda: 0.0)
     refused("takes *more", epilogue=lambda acc, *more: acc)
-    refused("is no function", epilogue="relu")
+    refused("is not a function", epilogue="relu")
     refused("is both its first parameter", epilogue=lambda x: x, x=X)
     refused("truth value", epilogue=lambda acc: acc > 0)
 

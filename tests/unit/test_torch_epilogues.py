@@ -244,9 +244,9 @@ def test_without_fullgraph_what_cannot_be_compiled_runs_as_it_is():
     [
         (InvalidEpilogue, "activation='swish' is not known. Known: relu", {"activation": "swish"}),
         (InvalidEpilogue, "Python control flow", {"epilogue": lambda acc: acc if acc > 0 else 0}),
-        (InvalidEpilogue, "matmul has no operand 'x'", {"x": torch.ones(3)}),
-        (InvalidEpilogue, "no parameter of the lambda", {"epilogue": lambda acc: acc, "x": torch.ones(3)}),
-        (InvalidEpilogue, "beside an epilogue", {"epilogue": lambda acc: acc, "activation": "relu"}),
+        (InvalidEpilogue, "matmul has no argument 'x'", {"x": torch.ones(3)}),
+        (InvalidEpilogue, "not a parameter of the lambda", {"epilogue": lambda acc: acc, "x": torch.ones(3)}),
+        (InvalidEpilogue, "next to an epilogue", {"epilogue": lambda acc: acc, "activation": "relu"}),
         (InvalidEpilogue, "torch's relu met a traced value", {"epilogue": lambda acc: torch.relu(acc)}),
         (InvalidOperand, "bias is a float, not a tensor", {"bias": 2.0}),
         (InvalidOperand, "residual is a torch.int32", {"residual": torch.ones(4, 3, dtype=torch.int32)}),

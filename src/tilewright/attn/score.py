@@ -22,7 +22,7 @@ _MOST = 1024
 
 
 class Modification(NamedTuple):
-    """What a function makes of a score."""
+    """A function of a score as device code."""
 
     code: str = ""
     """C++ statements (see AttentionProblem.modify); "" changes nothing."""
@@ -35,7 +35,7 @@ _traced: Recent[Any, Modification] = Recent(lambda: _MOST)
 
 
 def modification_of(function: Callable[..., Any] | None) -> Modification:
-    """What function(value, b, h, i, j) does to a score; without a function nothing.
+    """Trace function(value, b, h, i, j), the new score; without a function return NO_CHANGE.
 
     Traced once for each function_key. Raises InvalidEpilogue for what cannot be traced.
     """

@@ -19,7 +19,7 @@ _LONGEST = 160
 
 
 def literal(node: Node, suffix: str = "ll") -> str:
-    """A constant's C++ literal, exact; `suffix` of an integer's."""
+    """Return a constant's exact C++ literal. `suffix` ends an integer's."""
     if node.kind == BOOL:
         return "true" if node.value else "false"
     if node.kind == INT:
@@ -40,7 +40,7 @@ def _division(divisor: Node, left: str, right: str) -> str:
 
 
 def live_nodes(graph: Graph, result: Traced) -> list[int]:
-    """The numbers of the operations that the result depends on, itself the last."""
+    """Return the numbers of the operations that the result depends on, its own last."""
     live: set[int] = set()
     pending = [result.number]
     while pending:
@@ -52,7 +52,7 @@ def live_nodes(graph: Graph, result: Traced) -> list[int]:
 
 
 def live_part(graph: Graph, result: Traced) -> tuple[Node, ...]:
-    """What the result depends on and nothing else, numbered anew, the result last."""
+    """Return the operations that the result depends on, numbered anew, the result last."""
     live = live_nodes(graph, result)
     if len(live) == live[-1] + 1:
         return tuple(graph.nodes[: len(live)])
@@ -163,7 +163,7 @@ def describe(nodes: Sequence[Node], numbers: Sequence[float]) -> str:
 
 
 def _bare(text: str) -> str:
-    """Without the parentheses around the whole."""
+    """Remove the parentheses around the whole."""
     depth = 0
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -174,7 +174,7 @@ def _bare(text: str) -> str:
 
 @dataclass(frozen=True)
 class Expression:
-    """What a function computes, whatever its operands' shapes and dtypes."""
+    """The computation of a function, whatever its operands' shapes and dtypes."""
 
     code: str
     """C++ statements (gemm.problem.Epilogue.code)."""

@@ -1,7 +1,7 @@
 """The derivative of a recorded epilogue, as expressions of the same kind.
 
-So it can be what the epilogues are: part of a product's kernel, which then writes the gradient of the sum and nothing
-else, and differentiable itself.
+It can therefore be the epilogue of a product, whose kernel writes the gradient of the sum and nothing else, and it is
+differentiable itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .trace import FLOAT, Graph, Node, Traced, apply
 
 
 class _Operations:
-    """What the table's rules are given: every operation by its name, and constants."""
+    """The operations by name, and constants, for the table's rules."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -32,7 +32,7 @@ class _Operations:
 
 @dataclass(frozen=True, eq=False)
 class Derivative:
-    """What arrives at the sum and at each operand when `grad` arrives at the result."""
+    """The gradients of the sum and of each operand, given `grad`, the gradient of the result."""
 
     grad: str
     """The name of the operand that is the result's gradient."""

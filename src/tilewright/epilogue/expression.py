@@ -51,13 +51,13 @@ def trace_graph(function: Callable[..., Any], given: Mapping[str, Number | None]
 
 
 class Parameter(NamedTuple):
-    """One of an epilogue's, but the first."""
+    """A parameter of an epilogue, except the first, which is the sum."""
 
     name: str
     origin: str
     """ "operand", which the call passes; "index"; "default"."""
     by_position: bool
-    """That it cannot be named."""
+    """True where the parameter cannot be named."""
 
 
 def read_parameters(function: Callable[..., Any], given: tuple[str, ...]) -> tuple[Parameter, ...]:
@@ -89,8 +89,8 @@ def _read_parameters(function: Callable[..., Any], given: tuple[str, ...]) -> tu
     if unknown:
         raise InvalidEpilogue(
             f"epilogue: the operand{'s' * (len(unknown) > 1)} {', '.join(unknown)} "
-            f"{'are' if len(unknown) > 1 else 'is'} no parameter of {_title(function)}, whose parameters are "
-            f"({', '.join(p.name for p in parameters)}). Name it there, or leave it away."
+            f"{'are' if len(unknown) > 1 else 'is'} not a parameter of {_title(function)}, whose parameters are "
+            f"({', '.join(p.name for p in parameters)}). Name it there, or omit it."
         )
     found = tuple(
         Parameter(p.name, _origin(p, given, function), p.kind is inspect.Parameter.POSITIONAL_ONLY) for p in rest
@@ -99,7 +99,7 @@ def _read_parameters(function: Callable[..., Any], given: tuple[str, ...]) -> tu
     for before, after in pairwise(unnamed):
         if before.origin == "default" and after.origin != "default":
             raise InvalidEpilogue(
-                f"epilogue: {_title(function)} takes {after.name} by position only, behind {before.name}, which the "
+                f"epilogue: {_title(function)} takes {after.name} by position only, after {before.name}, which the "
                 f"call does not pass. Pass {before.name}=..., or take the slash out of the parameters."
             )
     return found
@@ -108,7 +108,7 @@ def _read_parameters(function: Callable[..., Any], given: tuple[str, ...]) -> tu
 def call_with_symbols(
     function: Callable[..., Any], graph: Graph, parameters: Sequence[Parameter], given: Mapping[str, Number | None]
 ) -> Traced:
-    """What the function makes of symbols, noted in `graph`. torch.compile traces this too, to see what it reads."""
+    """Call the function with symbols and note its operations in `graph`. torch.compile traces this too."""
     by_position: list[Any] = []
     by_name: dict[str, Any] = {}
     for name, origin, no_name in parameters:
@@ -131,7 +131,7 @@ def call_with_symbols(
 
 
 def _as_function(ufunc: np.ufunc) -> Callable[..., Any]:
-    """What is traced for a function of NumPy's. Raises InvalidEpilogue where there is nothing like it."""
+    """Return the function to trace for one of NumPy's. Raises InvalidEpilogue where there is none."""
     name = of_numpy(ufunc)
     if name is None:
         raise InvalidEpilogue(
@@ -150,7 +150,7 @@ def _title(function: Callable[..., Any]) -> str:
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     if not callable(function):
         raise InvalidEpilogue(
-            f"epilogue={function!r} is no function. Pass one of the sum and operands: lambda acc, bias: acc + bias."
+            f"epilogue={function!r} is not a function. Pass one of the sum and operands: lambda acc, bias: acc + bias."
         )
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -216,13 +216,13 @@ def standard_graph(names: frozenset[str], activation: str | None) -> tuple[Graph
 
 
 def record(function: Callable[..., Any], given: Mapping[str, Number | None]) -> Recorded:
-    """As `trace`; what is recorded already stays as it is."""
+    """Record what `trace` notes; return a record as it is."""
     return function if isinstance(function, Recorded) else write(*trace_graph(function, given))
 
 
 @lru_cache(maxsize=256)
 def record_standard(names: frozenset[str], activation: str | None) -> Recorded:
-    """As `standard`."""
+    """Record what `standard` notes."""
     return write(*standard_graph(names, activation))
 
 

@@ -29,7 +29,7 @@ def function_of(op: Op) -> Callable[..., Any]:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {op.name: function_of(op) for op in OPS.values() if op.doc}
-"""What users call, by name."""
+"""The functions that users call, by name."""
 
 ACTIVATIONS = {op.name: FUNCTIONS[op.name] for op in OPS.values() if op.activation}
-"""What matmul's `activation` names."""
+"""The functions that matmul's `activation` may name."""

@@ -27,7 +27,7 @@ KEYWORDS = (
 
 
 class Request(NamedTuple):
-    """What a caller asks to be fused, unread."""
+    """A caller's request to fuse, not yet read."""
 
     function: Callable[..., Any] | None
     activation: str | None
@@ -51,7 +51,7 @@ def request(
     if function is not None:
         if activation is not None:
             raise InvalidEpilogue(
-                f"activation={activation!r} beside an epilogue: its place in the expression is not known. Write it "
+                f"activation={activation!r} next to an epilogue: its place in the expression is not known. Write it "
                 f"there: epilogue=lambda acc, ...: tilewright.epilogue.{activation}(...)"
             )
         given.update(operands)
@@ -115,7 +115,7 @@ def _number(name: str, value: Any) -> float | int | bool:
         plain = value.item() if isinstance(value, np.generic) else value
         return plain if isinstance(plain, (bool, int)) else float(plain)
     except (TypeError, ValueError) as error:
-        raise InvalidOperand(f"{name}={value!r} is no real number: {error}.") from error
+        raise InvalidOperand(f"{name}={value!r} is not a real number: {error}.") from error
 
 
 def _over_result(name: str, array: Operand, shapes: Shapes) -> Operand:

@@ -82,7 +82,7 @@ def _function_key(function: Any, depth: int) -> Any:
 
 
 class _Names(NamedTuple):
-    """What a code, and those inside it, fetch by name."""
+    """The names that a code, and those inside it, fetch."""
 
     globals: tuple[str, ...]
     attributes: tuple[str, ...]
@@ -154,7 +154,7 @@ _constants: dict[int, Any] = {id(value): value for value in (_ABSENT, *FUNCTIONS
 
 
 def _is_constant(value: Any) -> bool:
-    """Whether all that can be had from a value depends on arguments alone: a function or a type of a known list."""
+    """Return True for a function or a type of a known list, whose results depend on arguments alone."""
     kind = type(value)
     if kind is types.BuiltinFunctionType:
         constant = value in _BUILTINS or value.__self__ is math or value.__self__ is _OPERATOR

@@ -34,7 +34,7 @@ class Op:
     """One operation."""
 
     name: str
-    """How a graph names it; of an operator its sign in Python."""
+    """Its name in a graph. An operator's is its sign in Python."""
     arity: int
     numpy: Callable[..., Any]
     """Its value of float64 arrays. A function of NumPy's own is also one that callers may write in an epilogue."""
@@ -56,7 +56,7 @@ class Op:
     bits would then depend on the kernel. At infinities they are NaN where torch's are."""
     takes: str = FLOATS
     activation: bool = False
-    """Whether matmul's `activation` may name it."""
+    """True where matmul's `activation` may name it."""
     doc: str = ""
     """The docstring of the function that users call; "" for what they write as an operator."""
 
@@ -71,7 +71,7 @@ def _torch(path: str, **options: Any) -> Callable[..., Any]:
 
 
 def _as_written(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What is written in the same way for tensors as for numbers."""
+    """A function that is written in the same way for tensors as for numbers."""
     return lambda torch, *args: function(*args)
 
 

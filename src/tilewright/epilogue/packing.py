@@ -1,4 +1,4 @@
-"""Fused epilogues for kernels: the text that takes the place of cuda/gemm/fused.cuh, and the operands' parameters."""
+"""Fused epilogues for kernels: the text that replaces cuda/gemm/fused.cuh, and the parameters that it reads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..gemm.problem import INDEX, ITEM_BYTES, Epilogue, FusedOperand, GemmProble
 from ..jit.params import Address, Scalar, Template, pack, pack_numbers
 
 HEADER = "gemm/fused.cuh"
-"""The file whose place the generated text takes."""
+"""The file that the generated text replaces."""
 
 _CPP_TYPES = {"f32": "float", "bf16": "bf16", "f16": "f16"}
 _OPERAND = "<4q"
@@ -14,7 +14,7 @@ _OPERAND = "<4q"
 
 
 def fused_headers(problem: GemmProblem) -> dict[str, str]:
-    """The generated text by the name it goes by; none without an epilogue: kernels are then as if there were none."""
+    """Return the generated text by the name of the file it replaces; nothing without an epilogue."""
     epilogue = problem.epilogue
     if epilogue is None:
         return {}

@@ -1,4 +1,4 @@
-"""Traced expressions as text: what an operator of another library can be handed, can compare, and can keep."""
+"""Traced expressions as text: a form that an operator of another library can take, compare and keep."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Recorded:
 
 
 def write(graph: Graph, result: Traced) -> Recorded:
-    """What the result depends on, and nothing else."""
+    """Record the operations that the result depends on."""
     return parse(json.dumps([[op, kind, list(args), value] for op, kind, args, value in live_part(graph, result)]))
 
 

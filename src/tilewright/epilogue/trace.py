@@ -248,7 +248,10 @@ class Traced:
     def __rpow__(self, other: Any) -> Traced:
         base = float(other) if isinstance(other, numbers.Real) else math.nan
         if not 0 < base < math.inf:
-            raise refuse(f"the base {other!r} of a traced exponent is no positive number", "Only these have powers.")
+            raise refuse(
+                f"the base {other!r} of a traced exponent is not a positive number",
+                "Only those have all powers.",
+            )
         return apply("exp", apply("*", self, math.log(base)))
 
     def __neg__(self) -> Traced:

@@ -13,7 +13,7 @@ from ..epilogue.trace import FLOAT, INT, Node
 
 
 class Frame(NamedTuple):
-    """What an expression is computed over."""
+    """The shape, dtype and device that an expression is computed in."""
 
     shape: tuple[Any, ...]
     """The result's, to which operands broadcast. Extents may be symbolic."""
@@ -29,7 +29,7 @@ def evaluate(
     operands: Mapping[str, torch.Tensor], frame: Frame,
 ) -> list[torch.Tensor]:  # fmt: skip
     """The values of the `wanted` operations, by number, of the whole shape. What they need is computed once, and let go
-    behind its last use; `product`, which gives the sum, is called if they need it."""
+    after its last use; `product`, which gives the sum, is called if they need it."""
     last: dict[int, int] = {}
     pending = list(wanted)
     while pending:

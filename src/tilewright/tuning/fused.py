@@ -1,8 +1,8 @@
-"""Epilogues in tuning: the usual ones by name for a dense problem, and what their results are held against.
+"""Epilogues in tuning: the usual ones by name for a dense problem, and the reference for their results.
 
 A candidate's sum may be off by what rounding k products allows (verify.allowed_error). How far that moves an element
-behind the epilogue depends on the element: a scale multiplies it, silu does by up to 1.1, relu may drop it. So the
-reference is made three times, of the sum and of the sum moved by that either way, and an element may be off by as far
+after the epilogue depends on the element: a scale multiplies it, silu does by up to 1.1, relu may drop it. So the
+reference is made three times: of the sum, and of the sum moved by that much either way. An element may be off by as far
 as the reference moved there, plus what computing the expression in fp32 may lose.
 """
 
@@ -44,7 +44,7 @@ def read_words(text: str) -> tuple[frozenset[str], str | None]:
         else:
             activation = word
     if not operands and activation is None:
-        raise InvalidEpilogue(f"--epilogue: {text!r} names nothing. Write bias,silu,residual, or leave it away.")
+        raise InvalidEpilogue(f"--epilogue: {text!r} names nothing. Write bias,silu,residual, or omit it.")
     return frozenset(operands), activation
 
 
@@ -60,7 +60,7 @@ def with_epilogue(problem: GemmProblem, operands: frozenset[str], activation: st
 
 
 def moved(epilogue: Epilogue) -> Epilogue:
-    """The same of the sum plus a number, to which one more operand points."""
+    """The same epilogue of the sum plus a number, to which one more operand points."""
     shift = FusedOperand("shift", "f32", Matrix(0, 0))
     return Epilogue(
         f"{epilogue.description} of acc + shift", f"value[i] += in{len(epilogue.operands)}[i];\n{epilogue.code}",
@@ -70,8 +70,8 @@ def moved(epilogue: Epilogue) -> Epilogue:
 
 @dataclass(frozen=True)
 class Exact:
-    """Elements in float64 behind an epilogue. `off`: how far each may be from it in fp32; `largest`: of the numbers on
-    the way."""
+    """Elements in float64 after an epilogue. `off`: how far an fp32 result may be from each; `largest`: the largest
+    number on the way."""
 
     values: np.ndarray[Any, Any]
     off: np.ndarray[Any, Any]
@@ -79,7 +79,7 @@ class Exact:
 
 
 def exact(epilogue: Epilogue, sums: np.ndarray[Any, Any], error: float, inputs: dict[str, np.ndarray]) -> Exact:
-    """Of exact sums, where a kernel's may be off by `error`. `inputs`: the epilogue's operands by name.
+    """Apply the epilogue to exact sums, where a kernel's may be off by `error`. `inputs`: its operands by name.
 
     Raises InvalidEpilogue for one whose operations are not known, or that is not finite on these numbers.
     """
@@ -101,5 +101,5 @@ def exact(epilogue: Epilogue, sums: np.ndarray[Any, Any], error: float, inputs: 
 
 
 def in_fp32(out_dtype: str) -> float:
-    """What computing the expression may lose, of the largest number on the way."""
+    """The part of the largest number on the way that computing the expression may lose."""
     return IN_FP32 if ITEM_BYTES[out_dtype] == 4 else IN_BRIEF
