@@ -9,12 +9,12 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import ConfigRejected, InvalidOperand
+from tilewright.gemm.family import plan_for
 from tilewright.gemm.problem import LARGEST_EXTENT, GemmProblem, row_major
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs.simt import find_rung
 from tilewright.gpus import GPUS
 from tilewright.plan.demands import Demands
-from tilewright.plan.plan import plan_for
 
 RNG = np.random.default_rng(21)
 A, B = RNG.standard_normal((2, 40, 70), np.float32), RNG.standard_normal((70, 33), np.float32)

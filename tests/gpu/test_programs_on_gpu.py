@@ -11,12 +11,13 @@ from wrong_launches import launch_wrongly
 import tilewright as tw
 from tilewright.errors import DeviceError, WrongResult
 from tilewright.gemm import call as call_module
+from tilewright.gemm.family import plan_for
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs.simt import find_rung
 from tilewright.gemm.warm import calls
 from tilewright.jit import limits
 from tilewright.lab.check import check
-from tilewright.plan.plan import Plan, plan_for
+from tilewright.plan.plan import Plan
 from tilewright.run import ready
 
 pytestmark = pytest.mark.gpu

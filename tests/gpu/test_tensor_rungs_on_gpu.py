@@ -7,9 +7,9 @@ import pytest
 from products import CASES, Case, Target, place, values
 
 import tilewright as tw
+from tilewright.gemm.family import SAME_BITS
 from tilewright.gemm.rungs.simt import find_rung, rungs_for
 from tilewright.lab.check import check
-from tilewright.plan.choice import SAME_BITS
 
 pytestmark = pytest.mark.gpu
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.attn.plan import plan_attention
+from tilewright.attn.family import plan_attention
 from tilewright.attn.problem import AttentionProblem
 from tilewright.epilogue import relu, where
 from tilewright.errors import DeviceError
+from tilewright.gemm.family import plan_for
 from tilewright.gemm.problem import GemmProblem, Matrix, row_major
 from tilewright.gemm.rungs.simt import find_rung, rungs_for
 from tilewright.gemm.space import Candidate, explore
 from tilewright.jit.device import device
 from tilewright.plan import tables
-from tilewright.plan.plan import plan_for
 from tilewright.plan.store import Store
 from tilewright.tuning.attn_run import tune_attention_problems
 from tilewright.tuning.fused import read_words, with_epilogue

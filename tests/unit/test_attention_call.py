@@ -11,7 +11,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.attn.call import padded_head, read_attention, read_attention_varlen
-from tilewright.attn.plan import plan_attention
+from tilewright.attn.family import plan_attention
 from tilewright.attn.problem import AttentionProblem, BiasRows
 from tilewright.attn.rung import AttentionAddresses, AttentionConfig
 from tilewright.attn.stages import _ARGS, COPY_ROWS, RowCopy, StridedRows
@@ -174,7 +174,7 @@ def test_the_plan_takes_fewer_rows_a_block_where_blocks_would_be_too_few():
     large = plan_attention(AttentionProblem.dense(16, 16, 4096, 4096, 128), GPUS["H200"])
     small = plan_attention(AttentionProblem.dense(1, 8, 256, 4096, 128), GPUS["H200"])
     assert large.config.b_r > small.config.b_r
-    assert "16 blocks for 132 SMs" in small.why
+    assert "blocks of 64 queries on 132 SMs" in small.why
     assert plan_attention(AttentionProblem.dense(1, 8, 256, 4096, 128), GPUS["H200"]) is small
 
 

@@ -313,7 +313,7 @@ def test_doctor_goes_on_where_the_cache_may_not_be_read(locked):
 
 
 def test_plans_are_made_where_results_of_tuning_may_not_be_read(locked):
-    assert tables.store_of(find_gpu("RTX 3090")).table == {}
+    assert not len(tables.store_of(find_gpu("RTX 3090")).table)
 
 
 def test_clear_and_import_do_not_count_what_was_not_done(cache, tmp_path, monkeypatch):

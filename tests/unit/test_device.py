@@ -16,13 +16,13 @@ import tilewright as tw
 from tilewright.arrays.device_array import DeviceArray
 from tilewright.cli import main
 from tilewright.errors import DeviceError, InvalidOperand
+from tilewright.gemm.family import plan_for
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gpus import ARCHS, GPUS, arch_of
 from tilewright.jit import device as device_module
 from tilewright.jit import limits, nvrtc
 from tilewright.jit.device import GpuExecutor, Prepared
 from tilewright.jit.launch import Launch
-from tilewright.plan.plan import plan_for
 
 GLOBAL, THREAD_LOCAL, RELAXED = range(3)
 

@@ -60,7 +60,7 @@ def test_matmul_on_numpy_does_not_load_masked_arrays():
 def test_a_product_loads_nothing_of_attention():
     code = (
         "import sys, tilewright as tw; from tilewright.arch import GPUS; tw.matmul\n"
-        "from tilewright.plan.plan import plan_for; from tilewright.gemm.problem import GemmProblem\n"
+        "from tilewright.gemm.family import plan_for; from tilewright.gemm.problem import GemmProblem\n"
         "assert 'shipped' in plan_for(GemmProblem.dense(1000, 1000, 900), GPUS['H200']).source\n"
         "print(*(name for name in sys.modules if '.attn' in name), 'and no more')"
     )
@@ -95,6 +95,13 @@ core_files = sorted(p for p in PACKAGE.rglob("*.py") if (p.relative_to(PACKAGE).
 def test_the_core_imports_no_tool(path):
     tools = {name for name in imports(path) if name.split(".")[0] in TOOLS}
     assert not tools, f"{path.name} imports {tools}"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "plan").glob("*.py")), ids=lambda p: p.name)
+def test_planning_knows_no_family(path):
+    """Families are passed in: what products and attention are, only the protocol in plan/family.py may ask."""
+    above = {name for name in imports(path) if name.split(".")[0] in ("gemm", "attn", "run", "tuning")}
+    assert not above, f"plan/{path.name} imports {above}"
 
 
 def test_the_walk_of_imports_sees_tools_where_they_are():

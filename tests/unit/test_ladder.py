@@ -228,9 +228,9 @@ def test_parts_of_k_beyond_a_grid_and_fractions_of_a_tile_are_refused():
 def test_the_emulators_time_is_estimated_from_instructions_near_those_that_it_counts(rung):
     """Within a factor of two; what an instruction costs is fitted where the estimate is made."""
     from tilewright.emu import Emulator
+    from tilewright.gemm.family import plan_for
     from tilewright.gpus import GPUS
     from tilewright.lab.ladder import Step, emulation_seconds, expected_instructions
-    from tilewright.plan.plan import plan_for
 
     gpu = GPUS["H200"]
     problem = GemmProblem.dense(128, 128, 128)

@@ -11,13 +11,13 @@ from fake_executor import fake_gpu
 import tilewright as tw
 from tilewright.errors import ConfigRejected, InvalidOperand
 from tilewright.gemm.explain import edge_reason, explain_problem, roofline
+from tilewright.gemm.family import plan_for
+from tilewright.gemm.options import OPTIONS
 from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs.simt import find_rung, rungs_for
 from tilewright.gpus import ARCHS, GPUS, as_found
 from tilewright.jit import Launch
-from tilewright.plan.fallback import FP32_CHOICES
-from tilewright.plan.plan import plan_for
 
 H200 = GPUS["H200"]
 UNTUNED = GPUS["H100"]
@@ -29,18 +29,10 @@ UNTUNED = GPUS["H100"]
 def test_every_choice_compiles_in_principle_on_every_gpu(gpu, layout):
     problem = GemmProblem.dense(4096, 4096, 4096, layout=layout)
     f12 = find_rung("f12")
-    fits = [choice for choice in FP32_CHOICES if f12.why_not(problem, choice.config, gpu.arch) is None]
-    assert len(fits) >= len(FP32_CHOICES) - 1, "a choice that fits nowhere is dead weight"
+    fits = [choice for choice in OPTIONS["f32"] if f12.why_not(problem, choice.config, gpu.arch) is None]
+    assert len(fits) >= len(OPTIONS["f32"]) - 1, "a choice that fits nowhere is dead weight"
     plan = plan_for(problem, gpu)
     assert plan.rung.why_not(problem, plan.config, gpu.arch) is None
-
-
-def test_the_choices_are_members_of_f12s_space():
-    space = set(find_rung("f12").space())
-    for choice in FP32_CHOICES:
-        assert choice.config in space, str(choice.config)
-        assert 0 < choice.efficiency < 1
-        assert choice.source
 
 
 def test_large_products_take_large_tiles_and_small_ones_spread_over_the_sms():
@@ -49,7 +41,7 @@ def test_large_products_take_large_tiles_and_small_ones_spread_over_the_sms():
     thin = plan_for(GemmProblem.dense(16, 4096, 4096), H200).config
     assert large.tile_m * large.tile_n >= 128 * 128
     assert small.tile_m * small.tile_n <= 64 * 64
-    assert thin.tile_m == min(choice.config.tile_m for choice in FP32_CHOICES)
+    assert thin.tile_m == min(choice.config.tile_m for choice in OPTIONS["f32"])
 
 
 def test_the_same_problem_gets_the_same_plan_and_batch_counts_as_tiles():
@@ -70,14 +62,14 @@ def test_a_named_rung_runs_its_default(rung):
 
 
 def test_a_named_config_without_a_rung_is_one_of_the_fast_rung():
-    config = FP32_CHOICES[-1].config
+    config = OPTIONS["f32"][-1].config
     plan = plan_for(GemmProblem.dense(100, 100, 100), H200, config=config)
     assert (plan.rung.id, plan.config, plan.source) == ("f12_multistage", config, "the caller")
 
 
 def test_a_named_config_that_does_not_fit_is_refused_with_numbers_and_a_way_out():
     config = dataclasses.replace(find_rung("f12").default, stages=10)
-    with pytest.raises(ConfigRejected, match=r"needs \d+ B of shared memory a block; sm_90a allows 232448.*Leave rung"):
+    with pytest.raises(ConfigRejected, match=r"needs \d+ B of shared memory a block; sm_90a allows 232448.*Omit rung"):
         plan_for(GemmProblem.dense(100, 100, 100), H200, config=config)
 
 
@@ -111,8 +103,7 @@ def test_explain_names_rung_config_reason_source_path_launch_and_bound():
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_where_no_table_is_the_cost_model_is_named_with_its_runners_up(dtype):
     plan = plan_for(GemmProblem.dense(999, 1000, 999, dtype=dtype), UNTUNED)
-    assert plan.source.startswith("cost model (")
-    assert "an H200" in plan.source
+    assert plan.source == "cost model"
     assert len(plan.runners_up) == 3
     shares = [float(words.split()[2]) for _, _, words in plan.runners_up]
     assert 1 <= shares[0] <= shares[1] <= shares[2]

@@ -8,28 +8,23 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.gemm.classes import class_of
+from tilewright.gemm.family import plan_for
+from tilewright.gemm.options import OPTIONS
 from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.space import SPLITS
 from tilewright.gemm.stages import program_for
+from tilewright.gemm.work import work_of
 from tilewright.gpus import GPUS
-from tilewright.plan import plan as plan_module
-from tilewright.plan.cost import SPLITS, packing_us
 from tilewright.plan.demands import Demands
-from tilewright.plan.fallback import CHOICES
-from tilewright.plan.plan import plan_for
+from tilewright.plan.entries import Entry, Timed
+from tilewright.plan.tables import results_changed, store_of
 from tilewright.run.program import SLOT
 
-H200 = GPUS["H200"]
+H200 = dataclasses.replace(GPUS["H200"], name="H200 without a table")
+"""What the model says by itself."""
 H11 = find_rung("h11")
-
-
-@pytest.fixture(autouse=True)
-def no_tuning_results(monkeypatch):
-    """What the cost model says by itself."""
-    monkeypatch.setattr(plan_module, "sources_for", lambda gpu: [])
-    plan_module._plan.cache_clear()
-    yield
-    plan_module._plan.cache_clear()
 
 
 def dense(m: int, n: int, k: int, **options) -> GemmProblem:
@@ -42,20 +37,20 @@ def odd(m: int, n: int, k: int) -> GemmProblem:
 
 
 def test_the_choices_are_members_of_their_rungs_spaces():
-    for choice in CHOICES["bf16"]:
-        assert choice.config in find_rung(choice.rung).space(), str(choice.config)
-        assert 0 < choice.efficiency < 1
-        assert choice.source
+    for kind, options in OPTIONS.items():
+        for rung, config, speed in options:
+            assert config in rung.space(), f"{kind}: {config}"
+            assert 0.5 < speed < 1.5
 
 
-@pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("gpu", [H200, *GPUS.values()], ids=lambda gpu: gpu.name)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_every_gpu_has_a_plan(gpu, layout):
     problem = dense(4096, 4096, 4096, layout=layout)
     plan = plan_for(problem, gpu)
     assert plan.rung.warpgroups if gpu.arch.name == "sm_90a" else plan.rung is H11
     assert plan.rung.why_not(problem, plan.config, gpu.arch) is None
-    assert len(plan.refused) < len(CHOICES["bf16"]) / 2
+    assert len(plan.refused) < len(OPTIONS["bf16"]) / 2
     reasons = [(rung, reason) for rung, _, reason in plan.refused]
     assert len(set(reasons)) == len(reasons), "a reason that all configs of a rung share is told once"
 
@@ -76,7 +71,6 @@ def test_thin_products_split_k_and_say_so(shape):
     never = plan_for(dense(*shape), H200, demands=Demands(batch_invariant=True))
     assert never.config.split_k == 1
     assert never.config.slices_k == 1
-    assert "do not depend on m" in never.why
 
 
 def test_k_is_not_split_beyond_its_tiles():
@@ -100,9 +94,9 @@ def test_an_empty_k_packs_nothing():
 
 
 def test_packing_counts_the_zeros_that_fill_whole_tiles():
-    """A single column is written as a tile deep."""
+    """A single column is counted as a tile deep."""
     config = H11.default
-    column, tile = (packing_us(dense(10**7, 64, k), config, ("a",), H200) for k in (1, config.tile_k))
+    column, tile = (work_of(dense(10**7, 64, k), H11, config, ("a",)).passes[0] for k in (1, config.tile_k))
     assert 0.5 < column / tile < 0.6
 
 
@@ -110,17 +104,19 @@ def test_the_same_problem_gets_the_same_plan():
     assert plan_for(odd(1000, 1000, 1000), H200) == plan_for(odd(1000, 1000, 1000), H200)
 
 
-def test_demands_narrow_what_tuning_results_are_asked(monkeypatch):
-    asked = []
-    monkeypatch.setattr(plan_module, "sources_for", lambda gpu: [("tuned here", {}), ("shipped with the package", {})])
-    monkeypatch.setattr(
-        plan_module, "choose",
-        lambda problem, gpu, sources, one_chain, *_: asked.append(([name for name, _ in sources], one_chain)),
-    )  # fmt: skip
-    for demands in (Demands(), Demands(deterministic=True), Demands(batch_invariant=True)):
-        plan_for(dense(512, 512, 512), H200, demands=demands)
-    both = ["tuned here", "shipped with the package"]
-    assert asked == [(both, False), (both[1:], False), (both, True)]
+def test_demands_narrow_what_tuning_results_are_asked(tuned_folder):
+    problem = dense(512, 512, 512)
+    gpu = GPUS["H200"]
+    split = dataclasses.replace(H11.default, split_k=4)
+    timed = (Timed("h11_mma_multistage", split, 1.0), Timed("h11_mma_multistage", H11.default, 2.0))
+    store_of(gpu).add([Entry(class_of(problem), (512, 512, 512, 1), timed, when="2026-01-01")])
+    results_changed()
+    here = plan_for(problem, gpu)
+    assert (here.source, here.config) == ("tuned here", split)
+    assert plan_for(problem, gpu, demands=Demands(deterministic=True)).source == "shipped with the package"
+    one_chain = plan_for(problem, gpu, demands=Demands(batch_invariant=True))
+    assert (one_chain.source, one_chain.config) == ("tuned here", H11.default)
+    assert "batch_invariant asks for one chain" in one_chain.refused[0].reason
 
 
 # --- programs --------------------------------------------------------------------------------------------------------

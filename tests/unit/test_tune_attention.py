@@ -10,22 +10,26 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.attn.choice import choose_attention
 from tilewright.attn.classes import AttentionClass, attention_class_of, attention_distance
-from tilewright.attn.plan import plan_attention
+from tilewright.attn.family import ATTENTION, plan_attention
 from tilewright.attn.problem import AttentionProblem
 from tilewright.attn.rung import D_HEADS, AttentionConfig
 from tilewright.attn.rungs import ATTENTION_RUNGS, find_attention_rung
-from tilewright.attn.space import explore_attention, predict_attention
+from tilewright.attn.space import explore_attention
+from tilewright.attn.work import work_of
 from tilewright.errors import CacheError, ConfigRejected, DeviceError, InvalidOperand
+from tilewright.gemm.family import PRODUCTS
 from tilewright.gpus import GPUS
 from tilewright.plan import tables
-from tilewright.plan.entries import Entry, Timed, classes_in, decode, encode, stored
+from tilewright.plan.choose import choose
+from tilewright.plan.entries import Entry, Timed, decode, encode, table_of
+from tilewright.plan.estimate import predict
 from tilewright.plan.store import Store
 from tilewright.plan.tables import results_changed
 from tilewright.tuning import attn_run as attention_run
 from tilewright.tuning import run as run_module
 from tilewright.tuning.attn_run import attention_kernels, tune_attention_problems
+from tilewright.tuning.families import entries_of
 
 H200 = GPUS["H200"]
 A17 = find_attention_rung("a17")
@@ -79,12 +83,12 @@ def test_what_is_asked_for_is_kept_whatever_the_model_says():
 
 def test_the_model_knows_waves_masks_and_spills():
     def ms(of: AttentionProblem, config: AttentionConfig = WIDE) -> float:
-        return predict_attention(of, A17, config, H200).ms
+        return predict(work_of(of, A17, config), H200).ms
 
     assert ms(problem(2)) < ms(problem(4)) < ms(problem(8))
     assert ms(problem(is_causal=True)) < 0.7 * ms(problem())
     tight = dataclasses.replace(WIDE, b_r=256, n_warps=4)
-    assert predict_attention(problem(), A17, tight, H200).limiter == "spills"
+    assert predict(work_of(problem(), A17, tight), H200).limiter == "spills"
     assert ms(problem(1, 1, 256), NARROW) < ms(problem(1, 1, 256), WIDE), "two blocks share what one would do alone"
 
 
@@ -106,7 +110,7 @@ def test_what_takes_another_path_is_another_class_and_what_does_not_is_not():
     assert attention_class_of(dataclasses.replace(problem(), window=(255, 0))).keys == 256
     assert AttentionClass.from_dict(own.to_dict()) == own
     assert attention_distance(own, own) == 0
-    assert attention_distance(own, attention_class_of(problem(8))) == pytest.approx(1.0)
+    assert attention_distance(own, attention_class_of(problem(8))) == pytest.approx(2.0)
     assert attention_distance(own, attention_class_of(problem(d_head=64))) == float("inf")
 
 
@@ -118,20 +122,19 @@ def test_results_stand_beside_products_in_one_table(tmp_path):
     product = GemmProblem.dense(256, 256, 256, dtype="bf16")
     other = Entry(class_of(product), (256, 256, 256, 1), (Timed(h11.id, h11.default, 1.0),), when="2026-01-01")
     both = table(entry(problem(), (WIDE, 1.0), (NARROW, 2.0)), other)
-    data = encode(both, "H200", "cuda13")
-    assert decode(data) == both
-    told = stored(data)
-    assert dict(classes_in(told, AttentionClass)) == {str(attention_class_of(problem())): attention_class_of(problem())}
-    assert choose_attention(problem(4, 16, 1024), H200, [("here", told)], []).config == WIDE
+    data = encode(table_of(both.values(), "H200", "cuda13"))
+    assert entries_of(decode(data)) == both
+    told = decode(data).of(ATTENTION)
+    assert told.classes == {str(attention_class_of(problem())): attention_class_of(problem())}
+    assert choose(ATTENTION, problem(4, 16, 1024), H200, [("here", told)]).config == WIDE
     assert set(told.decoded) == {str(attention_class_of(problem()))}, "no product was looked at"
-    assert told == both
+    assert set(told) == set(told.decoded)
     store = Store("H200", "cuda13", tmp_path)
     assert store.add(both.values())
-    assert Store("H200", "cuda13", tmp_path).table == both
-    from tilewright.plan.choice import choose
-
-    assert choose(product, H200, [("here", both)]).config == h11.default
-    assert choose(GemmProblem.dense(250, 250, 250, dtype="bf16"), H200, [("here", both)]).config.tile_m
+    assert entries_of(Store("H200", "cuda13", tmp_path).table) == both
+    products = [("here", decode(data).of(PRODUCTS))]
+    assert choose(PRODUCTS, product, H200, products).config == h11.default
+    assert choose(PRODUCTS, GemmProblem.dense(250, 250, 250, dtype="bf16"), H200, products).config.tile_m
 
 
 @pytest.mark.parametrize(
@@ -145,15 +148,15 @@ def test_results_stand_beside_products_in_one_table(tmp_path):
     ],
 )
 def test_what_is_no_result_of_attention_is_refused(damage):
-    data = encode(table(entry(problem(), (WIDE, 1.0))), "H200", "cuda13")
+    data = encode(table_of(table(entry(problem(), (WIDE, 1.0))).values(), "H200", "cuda13"))
     assert damage(data) != data
     with pytest.raises(CacheError, match="no table of tuning results"):
-        decode(damage(data))
+        entries_of(decode(damage(data)))
 
 
 def test_a_config_of_another_grammar_is_left_out_and_counted():
-    data = encode(table(entry(problem(), (WIDE, 1.0), (NARROW, 2.0))), "H200", "cuda13")
-    (found,) = decode(data.replace(b"(128, 128, 64, 4)", b"<128, 128, 64, 4>")).values()
+    data = encode(table_of(table(entry(problem(), (WIDE, 1.0), (NARROW, 2.0))).values(), "H200", "cuda13"))
+    (found,) = entries_of(decode(data.replace(b"(128, 128, 64, 4)", b"<128, 128, 64, 4>"))).values()
     assert [timed.config for timed in found.timed] == [NARROW]
     assert found.unknown == 1
 
@@ -163,26 +166,26 @@ def test_a_config_of_another_grammar_is_left_out_and_counted():
 
 def test_the_class_itself_decides_and_the_other_type_takes_it():
     here = [("here", table(entry(problem(), (WIDE, 2.0), (NARROW, 1.0))))]
-    found = choose_attention(problem(), H200, here, [])
+    found = choose(ATTENTION, problem(), H200, here)
     assert (found.rung, found.config, found.source) == (A17, NARROW, "here")
     assert "fastest of 2 kernels measured at 4 x 16 heads, 2048 x 2048" in found.why
     assert found.runners_up == ((A17.id, str(WIDE), "2 ms, 2.00 of the fastest's"),)
-    assert choose_attention(problem(dtype="f16"), H200, here, []).config == NARROW
-    assert choose_attention(dataclasses.replace(problem(), softcap=9.0, with_lse=True), H200, here, []).config == NARROW
+    assert choose(ATTENTION, problem(dtype="f16"), H200, here).config == NARROW
+    assert choose(ATTENTION, dataclasses.replace(problem(), softcap=9.0, with_lse=True), H200, here).config == NARROW
 
 
 def test_a_class_never_tuned_takes_its_neighbours_word_and_waves_count():
     for fast, slow in ((WIDE, NARROW), (NARROW, WIDE)):
         near = [
-            entry(of, *((c, predict_attention(of, A17, c, H200).ms * f) for c, f in ((fast, 0.5), (slow, 2.0))))
+            entry(of, *((c, predict(work_of(of, A17, c), H200).ms * f) for c, f in ((fast, 0.5), (slow, 2.0))))
             for of in (problem(4), problem(16))
         ]
-        found = choose_attention(problem(8), H200, [("here", table(*near))], [])
+        found = choose(ATTENTION, problem(8), H200, [("here", table(*near))])
         assert (found.config, found.source) == (fast, "heuristic from what is here")
-        assert found == choose_attention(problem(8), H200, [("here", table(*reversed(near)))], [])
-    equal = [entry(problem(), *((c, predict_attention(problem(), A17, c, H200).ms) for c in (WIDE, NARROW)))]
+        assert found == choose(ATTENTION, problem(8), H200, [("here", table(*reversed(near)))])
+    equal = [entry(problem(), *((c, predict(work_of(problem(), A17, c), H200).ms) for c in (WIDE, NARROW)))]
     few = AttentionProblem.dense(1, 16, 1024, 2048, 128)
-    assert choose_attention(few, H200, [("here", table(*equal))], []).config == NARROW
+    assert choose(ATTENTION, few, H200, [("here", table(*equal))]).config == NARROW
 
 
 def test_a_window_is_a_class_of_the_keys_that_it_leaves():
@@ -191,9 +194,9 @@ def test_a_window_is_a_class_of_the_keys_that_it_leaves():
 
     held = table(entry(windowed(511), (NARROW, 0.4), (WIDE, 0.5)), entry(problem(length=8192), (WIDE, 5.0)))
     assert len(held) == 2
-    assert choose_attention(windowed(511), H200, [("here", held)], []).config == NARROW
-    assert choose_attention(problem(length=8192), H200, [("here", held)], []).config == WIDE
-    near = choose_attention(windowed(600), H200, [("here", held)], [])
+    assert choose(ATTENTION, windowed(511), H200, [("here", held)], ignored=[]).config == NARROW
+    assert choose(ATTENTION, problem(length=8192), H200, [("here", held)], ignored=[]).config == WIDE
+    near = choose(ATTENTION, windowed(600), H200, [("here", held)], ignored=[])
     assert near.source == "heuristic from what is here"
     assert near.config == NARROW
 
@@ -204,19 +207,19 @@ def test_what_is_unknown_or_cannot_run_is_passed_over_and_told():
     held = dataclasses.replace(held, timed=(Timed("a99_future", WIDE, 0.1), *held.timed))
     small = dataclasses.replace(H200, arch=dataclasses.replace(H200.arch, shared_per_block=99 * 1024))
     told: list[str] = []
-    found = choose_attention(problem(), small, [("here", table(held))], told)
+    found = choose(ATTENTION, problem(), small, [("here", table(held))], ignored=told)
     assert found.config == WIDE
     ((rung, config, reason),) = found.refused
     assert (rung, config) == (A17.id, str(huge))
     assert "B of shared memory" in reason
     assert told == ["1 result here: of rungs or configs that this version lacks (a99_future)"]
-    assert choose_attention(problem(d_head=64), H200, [("here", table(held))], []) is None
-    assert choose_attention(problem(length=65536), H200, [("here", table(held))], []) is None, "too far"
+    assert choose(ATTENTION, problem(d_head=64), H200, [("here", table(held))]) is None
+    assert choose(ATTENTION, problem(length=65536), H200, [("here", table(held))]) is None, "too far"
 
 
 @pytest.fixture
 def store(tuned_folder, monkeypatch) -> Store:
-    monkeypatch.setattr(tables, "shipped", lambda gpu: {})
+    monkeypatch.setattr(tables, "shipped", lambda gpu: table_of([]))
     monkeypatch.setattr(tables, "driver_name", lambda: "cuda13")
     tables._stores.clear()
     results_changed()
@@ -227,7 +230,7 @@ def store(tuned_folder, monkeypatch) -> Store:
 
 def test_a_plan_follows_the_store_and_explain_says_so(store):
     before = plan_attention(problem(), H200)
-    assert before.source == "the rung's defaults"
+    assert before.source == "cost model"
     store.add([entry(problem(dtype="f16"), (WIDE, 2.0), (NARROW, 1.0))])
     results_changed()
     plan = plan_attention(problem(), H200)

@@ -14,8 +14,9 @@ import tilewright
 from tilewright.gemm.classes import class_of
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rungs.simt import find_rung
-from tilewright.plan.entries import Entry, Timed, decode, encode
+from tilewright.plan.entries import Entry, Timed, decode, encode, table_of
 from tilewright.plan.store import Store
+from tilewright.tuning.families import entries_of
 
 H11 = find_rung("h11")
 
@@ -37,7 +38,7 @@ def entry(k: int = 512, ms: float = 0.01, when: str = "2026-01-01") -> Entry:
 
 
 def file_of(path: Path, *entries: Entry) -> Path:
-    path.write_bytes(encode({e.key: e for e in entries}, "H200", "cuda13"))
+    path.write_bytes(encode(table_of({e.key: e for e in entries}.values(), "H200", "cuda13")))
     return path
 
 
@@ -137,11 +138,11 @@ def test_results_go_out_in_and_together(tmp_path, monkeypatch, capsys):
     Store("H200", "cuda13").add([entry(when="2026-06-01")])
     tune(merge_file=theirs)
     assert "1 of 2 results taken over" in capsys.readouterr().out
-    held = Store("H200", "cuda13").table
+    held = entries_of(Store("H200", "cuda13").table)
     assert held[entry().key].best.ms == 0.01, "ours is newer"
     assert entry(k=1024).key in held
     tune(import_file=theirs)
-    assert Store("H200", "cuda13").table[entry().key].best.ms == 0.5, "an import takes what it is given"
+    assert entries_of(Store("H200", "cuda13").table)[entry().key].best.ms == 0.5, "an import takes what it is given"
     fused = dataclasses.replace(
         entry(k=2048), klass=dataclasses.replace(entry(k=2048).klass, fused=True), epilogue="acc + bias"
     )
@@ -156,7 +157,7 @@ def test_results_go_out_in_and_together(tmp_path, monkeypatch, capsys):
     tables._stores.clear()
     tune(export=tmp_path / "mine.json")
     tables._stores.clear()
-    assert decode((tmp_path / "mine.json").read_bytes()) == Store("H200", "cuda13").table
+    assert entries_of(decode((tmp_path / "mine.json").read_bytes())) == entries_of(Store("H200", "cuda13").table)
 
 
 def test_a_file_of_another_gpu_goes_to_that_gpus_store_and_an_empty_store_says_so(tmp_path, monkeypatch, capsys):
@@ -168,10 +169,10 @@ def test_a_file_of_another_gpu_goes_to_that_gpus_store_and_an_empty_store_says_s
     assert "nothing has been tuned here" in told
     assert "shipped with the package: " in told
     theirs = tmp_path / "theirs.json"
-    theirs.write_bytes(encode({entry().key: entry()}, "../RTX 4090", "cuda12"))
+    theirs.write_bytes(encode(table_of({entry().key: entry()}.values(), "../RTX 4090", "cuda12")))
     tune(import_file=theirs)
     assert [path.name for path in (tmp_path / "store" / "v1").glob("*.json")] == ["RTX-4090-cuda12.json"]
-    assert Store("H200", "cuda13").table == {}
+    assert entries_of(Store("H200", "cuda13").table) == {}
 
 
 def test_a_file_that_is_no_table_is_refused_and_changes_nothing(tmp_path, monkeypatch):
@@ -184,4 +185,4 @@ def test_a_file_that_is_no_table_is_refused_and_changes_nothing(tmp_path, monkey
     broken.write_bytes(file_of(tmp_path / "sound.json", entry(k=64)).read_bytes()[:-9])
     with pytest.raises(CacheError, match=r"broken.json: it is no table of tuning results.*--export"):
         tune(merge_file=broken)
-    assert set(Store("H200", "cuda13").table) == {entry().key}
+    assert set(entries_of(Store("H200", "cuda13").table)) == {entry().key}

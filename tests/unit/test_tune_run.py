@@ -25,6 +25,7 @@ from tilewright.plan.store import Store
 from tilewright.tuning import build as build_module
 from tilewright.tuning import run as run_module
 from tilewright.tuning.build import Builder
+from tilewright.tuning.families import entries_of
 from tilewright.tuning.fused import read_words, with_epilogue
 from tilewright.tuning.run import choose_rungs, kernel_set, tune_problems
 
@@ -127,12 +128,12 @@ def test_problems_of_a_precision_try_its_rungs_and_are_kept_apart(world, store):
     assert all(candidate.rung.id.startswith("f") for candidate in second.space.kept)
     assert first.entry.kernels == kernel_set("fp32x3") != second.entry.kernels
     assert str(first).startswith("fp32x3 nn 512 x 512 x 512: t0")
-    assert len(again(store).table) == 2
+    assert len(entries_of(again(store).table)) == 2
 
 
 def test_what_was_measured_stands_in_the_store_the_fastest_first(world, store):
     (tuned,) = tune(store, problem())
-    entry = again(store).table[str(class_of(problem()))]
+    entry = entries_of(again(store).table)[str(class_of(problem()))]
     assert entry == tuned.entry
     assert entry.finished
     assert entry.kernels == kernel_set("bf16")
@@ -173,7 +174,7 @@ def test_a_product_with_an_epilogue_is_measured_with_it_and_stored_beside_the_ba
     texts = [generated.get("gemm/fused.cuh", "") for generated in world.generated[8:]]
     whole = [c.config.split_k == 1 for c in with_it.space.kept]
     assert [("fused_silu" in text) for text in texts] == whole, "where k is split the sum of parts computes it"
-    table = again(store).table
+    table = entries_of(again(store).table)
     assert set(table) == {str(class_of(problem())), str(class_of(fused()))}
     entry = table[str(class_of(fused()))]
     assert entry == with_it.entry
@@ -188,7 +189,7 @@ def test_one_result_serves_all_epilogues_of_a_class_until_it_is_asked_for_again(
     assert known.space is None
     assert known.entry.epilogue == "silu(acc + bias) + residual"
     (anew,) = tune(again(store), fused("bias,gelu"), again=True)
-    assert again(store).table[anew.entry.key].epilogue == "gelu(acc + bias)"
+    assert entries_of(again(store).table)[anew.entry.key].epilogue == "gelu(acc + bias)"
 
 
 def test_an_epilogue_that_does_not_show_is_tuned_and_planned_as_none(world, store):
@@ -214,7 +215,7 @@ def test_ctrl_c_and_failures_are_kept_with_an_epilogue_too(world, store):
     world.passes_left = 4
     with pytest.raises(KeyboardInterrupt):
         tune(again(store), fused())
-    entry = again(store).table[str(class_of(fused()))]
+    entry = entries_of(again(store).table)[str(class_of(fused()))]
     assert (entry.finished, entry.epilogue) == (False, "silu(acc + bias) + residual")
     assert {failure.kind for failure in entry.failed} <= {"wrong"}
     world.passes_left = 10**9
@@ -231,14 +232,14 @@ def test_ctrl_c_keeps_what_was_measured_and_the_next_run_finishes_it(world, stor
     world.passes_left = 4
     with pytest.raises(KeyboardInterrupt):
         tune(store, problem(), problem(k=1024))
-    (entry,) = again(store).table.values()
+    (entry,) = entries_of(again(store).table).values()
     assert not entry.finished
     assert len(entry.timed) == 8
     assert world.closed == 1
     world.passes_left = 10**9
     tune(again(store), problem(), problem(k=1024))
     assert [p.k for p in world.measured] == [512, 512, 1024]
-    assert all(entry.finished for entry in again(store).table.values())
+    assert all(entry.finished for entry in entries_of(again(store).table).values())
 
 
 def command_in_a_process(world, folder, said) -> None:
@@ -274,7 +275,7 @@ def test_the_signal_of_ctrl_c_ends_the_command_with_130_and_what_was_measured_is
     os.kill(process.pid, signal.SIGINT)
     process.join(20)
     assert process.exitcode == 130
-    (entry,) = Store("H200", "cuda13", tmp_path).table.values()
+    (entry,) = entries_of(Store("H200", "cuda13", tmp_path).table).values()
     assert (entry.shape, entry.finished, len(entry.timed)) == ((512, 512, 512, 1), False, 4)
 
 
@@ -290,7 +291,7 @@ def test_failures_are_recorded_with_their_kind_and_the_rest_is_measured(world, s
     assert {f.reason for f in tuned.entry.failed} == {"5 elements are wrong", "error: no such tile"}
     assert len(tuned.entry.timed) + len(tuned.entry.failed) == 8
     assert configs[0] not in [timed.config for timed in tuned.entry.timed]
-    assert again(store).table[tuned.entry.key].failed == tuned.entry.failed
+    assert entries_of(again(store).table)[tuned.entry.key].failed == tuned.entry.failed
 
 
 def test_where_nothing_can_be_measured_nothing_is_stored_and_that_is_said(world, store):
@@ -311,7 +312,7 @@ def test_a_fault_that_takes_the_gpu_along_ends_the_run_with_its_words(world, sto
     with pytest.raises(DeviceError, match="ILLEGAL_ADDRESS"):
         tune(again(store), problem(), problem(k=1024), again=True)
     assert world.closed == 1, "there is nothing left to free"
-    assert again(store).table[plain.entry.key].finished, "the older, finished result stands"
+    assert entries_of(again(store).table)[plain.entry.key].finished, "the older, finished result stands"
 
 
 def test_a_problem_too_large_for_the_memory_is_told_and_the_next_is_measured(world, store):
@@ -321,7 +322,7 @@ def test_a_problem_too_large_for_the_memory_is_told_and_the_next_is_measured(wor
     ((kind, reason),) = [(failure.kind, failure.reason) for failure in large.entry.failed]
     assert (kind, "OUT_OF_MEMORY" in reason) == ("launch", True)
     assert fits.entry.timed
-    assert set(again(store).table) == {fits.entry.key}
+    assert set(entries_of(again(store).table)) == {fits.entry.key}
 
 
 def tune_in_a_process(world, folder, number: int, begin, told) -> None:
@@ -375,7 +376,7 @@ def test_sixteen_processes_tune_and_compile_at_once_and_lose_nothing(world, tmp_
     assert [run.exitcode for run in runs] == [0] * 16
     assert [number for number, _, _ in heard] == list(range(16))
     assert all(min(timed) > 0 and all(stored) for _, timed, stored in heard)
-    table = Store("H200", "cuda13", tmp_path / "store").table
+    table = entries_of(Store("H200", "cuda13", tmp_path / "store").table)
     assert set(table) == {str(class_of(problem(k=k, dtype="f32"))) for k in range(32, 513, 32)}
     assert all(entry.finished for entry in table.values())
     kernels = kernel_cache().keys()

@@ -16,13 +16,15 @@ from pathlib import Path
 import pytest
 
 from tilewright.errors import CacheError
-from tilewright.gemm.classes import ProblemClass, class_of
+from tilewright.gemm.classes import class_of
+from tilewright.gemm.family import PRODUCTS
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs.simt import find_rung
 from tilewright.plan import store as store_module
-from tilewright.plan.entries import Entry, Failure, Timed, classes_in, decode, decode_named, encode, newer, stored
-from tilewright.plan.store import Store, default_folder, file_name, merge, stored_files
+from tilewright.plan.entries import Entry, Failure, Timed, decode, encode, table_of
+from tilewright.plan.store import Store, default_folder, file_name, stored_files
+from tilewright.tuning.families import entries_of
 
 F12 = find_rung("f12")
 
@@ -53,11 +55,11 @@ def again(store: Store) -> Store:
 def test_a_result_with_an_epilogue_comes_back_with_its_words_and_bare_ones_are_written_as_ever():
     bare = entry()
     fused = dataclasses.replace(bare, klass=dataclasses.replace(bare.klass, fused=True), epilogue="silu(acc) + bias")
-    data = encode(table(bare, fused), "H200", "cuda13")
-    assert decode(data) == table(bare, fused)
-    assert decode(data)[fused.key].epilogue == "silu(acc) + bias"
+    data = encode(table_of(table(bare, fused).values(), "H200", "cuda13"))
+    assert entries_of(decode(data)) == table(bare, fused)
+    assert entries_of(decode(data))[fused.key].epilogue == "silu(acc) + bias"
     assert data.count(b"epilogue") == 1
-    assert set(decode(data)) == {bare.key, fused.key}
+    assert set(entries_of(decode(data))) == {bare.key, fused.key}
     assert len({bare.key, fused.key}) == 2
 
 
@@ -66,15 +68,18 @@ def test_a_table_comes_back_as_it_was_written():
     sliced = dataclasses.replace(full, klass=dataclasses.replace(full.klass, m=512), timed=(
         Timed("h11_mma_multistage", GemmConfig(64, 64, 64, warp_m=32, warp_n=32, slices_k=2), 0.5),
     ))  # fmt: skip
-    data = encode(table(full, sliced), "H200", "cuda13")
-    assert decode_named(data) == (table(full, sliced), "H200", "cuda13")
-    assert encode(decode(data), "H200", "cuda13") == data
-    assert encode(table(sliced, full), "H200", "cuda13") == data, "the order of tuning must not show"
+    data = encode(table_of(table(full, sliced).values(), "H200", "cuda13"))
+    found = decode(data)
+    assert (entries_of(found), found.gpu, found.driver) == (table(full, sliced), "H200", "cuda13")
+    assert encode(table_of(entries_of(decode(data)).values(), "H200", "cuda13")) == data
+    assert encode(table_of(table(sliced, full).values(), "H200", "cuda13")) == data, "the order of tuning must not show"
 
 
 def test_a_config_of_a_newer_version_is_left_out_and_the_rest_is_read():
-    data = encode(table(entry()), "H200", "cuda13").replace(b'"stages":3', b'"stages":3,"warp_specialised":1')
-    (found,) = decode(data).values()
+    data = encode(table_of(table(entry()).values(), "H200", "cuda13")).replace(
+        b'"stages":3', b'"stages":3,"warp_specialised":1'
+    )
+    (found,) = entries_of(decode(data)).values()
     assert [timed.ms for timed in found.timed] == [1.0]
     assert found.unknown == 1
 
@@ -104,10 +109,10 @@ DAMAGES = [
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_what_is_no_table_is_refused_with_the_reason(damage):
-    data = encode(table(entry()), "H200", "cuda13")
+    data = encode(table_of(table(entry()).values(), "H200", "cuda13"))
     assert damage(data) != data
     with pytest.raises(CacheError, match="no table of tuning results"):
-        decode(damage(data))
+        entries_of(decode(damage(data)))
 
 
 def of_another_layout(data: bytes) -> bytes:
@@ -132,16 +137,19 @@ LAYOUTS = pytest.mark.parametrize("laid_out", [bytes, of_another_layout, with_a_
 @LAYOUTS
 def test_a_stored_table_decodes_an_entry_when_it_is_asked_for_and_then_says_what_is_wrong_with_it(laid_out):
     sound, damaged = entry(), entry(m=512)
-    data = laid_out(encode(table(sound, damaged), "H200", "cuda13").replace(b'"shape":[512', b'"shape":["x"'))
-    found = stored(data)
-    assert (found.gpu, found.driver) == ("H200", "cuda13")
-    assert dict(classes_in(found, ProblemClass)) == {sound.key: sound.klass, damaged.key: damaged.klass}
+    data = laid_out(
+        encode(table_of(table(sound, damaged).values(), "H200", "cuda13")).replace(b'"shape":[512', b'"shape":["x"')
+    )
+    read = decode(data)
+    assert (read.gpu, read.driver) == ("H200", "cuda13")
+    found = read.of(PRODUCTS)
+    assert found.classes == {sound.key: sound.klass, damaged.key: damaged.klass}
     assert found.decoded == {}
     assert found[sound.key] == sound
     assert set(found.decoded) == {sound.key}
     assert found[sound.key] is found[sound.key]
     assert "no key" not in found
-    for ask in (lambda: found[damaged.key], lambda: damaged.key in found, lambda: len(found), found.whole):
+    for ask in (lambda: found[damaged.key], lambda: damaged.key in found, lambda: len(found), found.check):
         with pytest.raises(CacheError, match=r"no table of tuning results .*'x'"):
             ask()
 
@@ -149,14 +157,14 @@ def test_a_stored_table_decodes_an_entry_when_it_is_asked_for_and_then_says_what
 @LAYOUTS
 def test_a_stored_table_has_no_entries_of_another_versions_results_alone(laid_out):
     known, other = entry(), entry(m=512)
-    data = encode(table(known, other), "H200", "cuda13")
+    data = encode(table_of(table(known, other).values(), "H200", "cuda13"))
     line = next(line for line in data.decode().splitlines() if line.startswith('{"class":{"m":512'))
     nothing = re.sub(r'"ms":\{[^}]*\}', '"ms":{}', line)
-    found = stored(laid_out(data.replace(line.encode(), nothing.encode())))
-    assert {key for key, _ in classes_in(found, ProblemClass)} == {known.key, other.key}
+    found = decode(laid_out(data.replace(line.encode(), nothing.encode()))).of(PRODUCTS)
+    assert set(found.classes) == {known.key, other.key}
     assert (list(found), len(found), other.key in found) == ([known.key], 1, False)
     assert found == table(known)
-    assert stored(laid_out(encode({}, "H200", "cuda13"))) == {}
+    assert decode(laid_out(encode(table_of([], "H200", "cuda13")))).of(PRODUCTS) == {}
 
 
 @pytest.mark.parametrize(
@@ -170,10 +178,16 @@ def test_a_stored_table_has_no_entries_of_another_versions_results_alone(laid_ou
     ],
 )
 def test_a_damaged_table_is_refused_when_it_is_stored_or_when_its_entry_is_asked_for(damage):
-    data = encode(table(entry()), "H200", "cuda13")
+    data = encode(table_of(table(entry()).values(), "H200", "cuda13"))
     assert damage(data) != data
     with pytest.raises(CacheError, match="no table of tuning results"):
-        stored(damage(data)).get(entry().key)
+        decode(damage(data)).of(PRODUCTS).get(entry().key)
+
+
+def newer(one: Entry, other: Entry) -> Entry:
+    """Which of two results for a class stands."""
+    (found,) = entries_of(table_of([one]).merged(table_of([other]))).values()
+    return found
 
 
 def test_the_newer_result_stands_and_a_finished_one_before_one_that_was_stopped():
@@ -185,7 +199,6 @@ def test_the_newer_result_stands_and_a_finished_one_before_one_that_was_stopped(
     assert newer(other_kernels, new) == other_kernels, "what is known of older kernels does not outlive them"
     same_date = entry(ms=5.0, when="2026-01-01")
     assert newer(old, same_date) == newer(same_date, old)
-    assert merge(table(old), table(new)) == merge(table(new), table(old))
 
 
 # --- the file --------------------------------------------------------------------------------------------------------
@@ -193,7 +206,7 @@ def test_the_newer_result_stands_and_a_finished_one_before_one_that_was_stopped(
 
 def test_what_was_added_is_there_for_the_next_process(store):
     assert store.add([entry(), entry(m=512)])
-    assert again(store).table == table(entry(), entry(m=512))
+    assert entries_of(again(store).table) == table(entry(), entry(m=512))
     assert stored_files(store.path.parents[1]) == [store.path]
 
 
@@ -201,15 +214,15 @@ def test_what_another_process_wrote_meanwhile_is_kept(store):
     other = again(store)
     other.add([entry(m=512)])
     store.add([entry()])
-    assert again(store).table == store.table == table(entry(), entry(m=512))
+    assert entries_of(again(store).table) == entries_of(store.table) == table(entry(), entry(m=512))
 
 
 def test_an_import_may_replace_newer_results_and_a_merge_does_not(store):
     store.add([entry(when="2026-02-01")])
     store.add([entry(ms=7.0, when="2026-01-01")])
-    assert again(store).table == table(entry(when="2026-02-01"))
+    assert entries_of(again(store).table) == table(entry(when="2026-02-01"))
     store.add([entry(ms=7.0, when="2026-01-01")], replace=True)
-    assert again(store).table == table(entry(ms=7.0, when="2026-01-01"))
+    assert entries_of(again(store).table) == table(entry(ms=7.0, when="2026-01-01"))
 
 
 def test_a_file_cut_in_half_is_set_aside_and_said_once(store):
@@ -218,10 +231,10 @@ def test_a_file_cut_in_half_is_set_aside_and_said_once(store):
     store.path.write_bytes(data[: len(data) // 2])
     with pytest.warns(RuntimeWarning, match=r"were corrupt .*set aside as") as said:
         fresh = again(store)
-    assert fresh.table == {}
+    assert entries_of(fresh.table) == {}
     assert fresh.add([entry(m=512)])
     assert len(said) == 1
-    assert again(store).table == table(entry(m=512))
+    assert entries_of(again(store).table) == table(entry(m=512))
     (aside,) = store.path.parent.glob("*.corrupt-*")
     assert aside.read_bytes() == data[: len(data) // 2]
     assert aside not in stored_files(store.path.parents[1])
@@ -239,7 +252,7 @@ def test_a_sound_file_that_took_the_damaged_ones_place_is_read_and_stays(store, 
         return decode(data)
 
     monkeypatch.setattr(store_module, "decode", meanwhile)
-    assert again(store).table == table(entry())
+    assert entries_of(again(store).table) == table(entry())
     assert store.path.read_bytes() == sound
     assert not list(store.path.parent.glob("*.corrupt-*"))
 
@@ -249,7 +262,7 @@ def test_damage_while_the_process_runs_does_not_lose_what_it_knows(store):
     store.path.write_text("{")
     with pytest.warns(RuntimeWarning, match="corrupt"):
         store.add([entry(m=512)])
-    assert again(store).table == table(entry(), entry(m=512))
+    assert entries_of(again(store).table) == table(entry(), entry(m=512))
 
 
 def write_often(folder: Path, number: int, rounds: int, begin) -> None:
@@ -276,7 +289,7 @@ def test_sixteen_processes_writing_at_once_lose_nothing(store, tmp_path):
         writer.join(60)
     assert [writer.exitcode for writer in writers] == [0] * 16
     wanted = {entry(m=16 * (number + 1), n=2**turn).key for number in range(16) for turn in range(4)}
-    assert set(again(store).table) == wanted
+    assert set(entries_of(again(store).table)) == wanted
     assert not list(store.path.parent.glob(f".{store.path.name}-*"))
 
 
@@ -289,11 +302,11 @@ def test_a_process_killed_in_mid_write_leaves_a_sound_file_and_no_lock(store, tm
         writer.join(30)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert entry(k=64).key in again(store).table
+            assert entry(k=64).key in entries_of(again(store).table)
     begin = time.monotonic()
     assert again(store).add([entry(k=128)])
     assert time.monotonic() - begin < 5, "a dead process holds no lock"
-    assert {entry(k=64).key, entry(k=128).key} <= set(again(store).table)
+    assert {entry(k=64).key, entry(k=128).key} <= set(entries_of(again(store).table))
 
 
 def test_a_home_that_cannot_be_written_is_said_once_and_results_serve_the_process(tmp_path):
@@ -304,7 +317,7 @@ def test_a_home_that_cannot_be_written_is_said_once_and_results_serve_the_proces
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # once is enough
         assert not store.add([entry(m=512)])
-    assert store.table == table(entry(), entry(m=512))
+    assert entries_of(store.table) == table(entry(), entry(m=512))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write to a folder of any mode")
@@ -329,9 +342,9 @@ def test_a_full_disk_leaves_the_old_file_and_no_temporary_one(store, monkeypatch
     monkeypatch.undo()
     assert store.path.read_bytes() == before
     assert not list(store.path.parent.glob(f".{store.path.name}-*"))
-    assert set(store.table) == {entry().key, entry(m=512).key}
+    assert set(entries_of(store.table)) == {entry().key, entry(m=512).key}
     assert store.add([]), "room again: what was only in memory is written now"
-    assert set(again(store).table) == {entry().key, entry(m=512).key}
+    assert set(entries_of(again(store).table)) == {entry().key, entry(m=512).key}
 
 
 def add_with_no_room(folder: Path, told) -> None:
@@ -340,7 +353,7 @@ def add_with_no_room(folder: Path, told) -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         stored = store.add([entry(n=16 * i) for i in range(1, 100)])
-    told.put((stored, len(store.table), [str(warning.message) for warning in said]))
+    told.put((stored, len(entries_of(store.table)), [str(warning.message) for warning in said]))
 
 
 def test_a_disk_that_takes_no_more_bytes_leaves_the_old_file_and_no_temporary_one(store, tmp_path):

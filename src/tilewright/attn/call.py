@@ -23,7 +23,7 @@ from ..jit.params import named_numbers
 from ..run.program import Program
 from ..run.runner import Output, Site
 from .cu_seqlens import Starts, longest, read_starts
-from .plan import plan_attention
+from .family import plan_attention
 from .problem import DTYPES, LAYOUTS, AttentionProblem, BiasRows, HeadRows, head_rows
 from .rung import D_HEADS
 from .score import NO_CHANGE, Modification

@@ -29,6 +29,8 @@ class AttentionClass:
     d_head: int
     dtype: str
     is_causal: bool
+    fused = False
+    """Results are never of something else that is computed with it."""
 
     def __str__(self) -> str:
         mask = "causal" if self.is_causal else "full"
@@ -71,7 +73,7 @@ def attention_class_of(problem: AttentionProblem) -> AttentionClass:
 
 
 def attention_distance(one: AttentionClass, other: AttentionClass) -> float:
-    """How far two classes are apart: about 1 for a factor of two in one extent; infinite where configs differ."""
+    """How far two classes are apart: about 2 for a factor of two in one extent; infinite where configs differ."""
     if one.d_head != other.d_head:
         return float("inf")
     total = sum(
@@ -82,4 +84,4 @@ def attention_distance(one: AttentionClass, other: AttentionClass) -> float:
         )
     )  # fmt: skip
     total += 0.5 if one.is_causal != other.is_causal else 0.0
-    return float((total + (0.01 if one.dtype != other.dtype else 0.0)) ** 0.5)
+    return 2 * float((total + (0.01 if one.dtype != other.dtype else 0.0)) ** 0.5)

@@ -9,8 +9,9 @@ from typing import Any
 from ..gemm.explain import Explanation, Roofline, refused_rows
 from ..gemm.explain import _gpu_of as gpu_of
 from ..gpus import Gpu, Resources
+from ..plan.plan import Plan
 from .call import AttentionCall, read_attention, read_attention_varlen
-from .plan import AttentionPlan, plan_attention
+from .family import plan_attention
 from .problem import AttentionProblem
 from .rung import AttentionAddresses, AttentionConfig
 from .score import modification_of
@@ -26,7 +27,7 @@ class AttentionExplanation:
     """None when the result is empty and nothing would be launched; then there is no plan either."""
     gpu: Gpu
     gpu_source: str
-    plan: AttentionPlan | None
+    plan: Plan | None
     copied: tuple[tuple[str, str], ...]
     """(operand, why) of those that are copied for the kernel, each by a launch of its own."""
     grid: tuple[int, int, int]

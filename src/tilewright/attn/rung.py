@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..errors import ConfigRejected
 from ..gemm.rung import CPP_TYPES, ceil_div
@@ -45,6 +46,24 @@ class AttentionConfig:
     @property
     def threads(self) -> int:
         return 32 * self.n_warps
+
+    @property
+    def parts(self) -> int:
+        """In how many launched parts the keys are walked."""
+        return 1
+
+    @property
+    def whole_k(self) -> AttentionConfig:
+        """The same with the keys in one part."""
+        return self
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """Rows, keys and columns of a block's step."""
+        return self.b_r, self.b_c, self.d_head
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"attention": str(self)}
 
     @property
     def shared_bytes(self) -> int:

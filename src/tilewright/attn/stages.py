@@ -17,7 +17,7 @@ from .problem import AttentionProblem, head_rows
 from .rung import AttentionAddresses, AttentionConfig, AttentionRung, pack_args
 
 if TYPE_CHECKING:
-    from .plan import AttentionPlan as Plan
+    from ..plan.plan import Plan
 
 _ARGS = "<2Q8q3i4x"
 """CopyArgs in cuda/copy/rows.cuh; a test holds them equal."""

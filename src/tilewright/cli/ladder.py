@@ -48,12 +48,12 @@ def gemm(
     json_file: Json = None,
 ) -> None:
     """Climb the GEMM rungs: each is checked against float64, then timed on a GPU or counted on the emulator."""
+    from ..gemm.family import plan_for
     from ..jit.device import device
     from ..lab.ladder import Step
     from ..lab.peers import select_peers
     from ..lab.record import json_result
     from ..lab.select import select_rungs
-    from ..plan.plan import plan_for
 
     others = select_peers(peers)
     named = find_gpu(gpu)

@@ -299,9 +299,10 @@ def _show_space(name: str, space: Space[Any], gpu: str) -> dict[str, Any]:
 
 def _show_stores() -> list[dict[str, Any]]:
     """Print what the stores hold; the same as data."""
-    from ..plan.entries import decode_named
+    from ..plan.entries import decode
     from ..plan.store import default_folder, stored_files
     from ..plan.tables import shipped
+    from ..tuning.families import entries_of
 
     files = stored_files()
     if not files:
@@ -309,42 +310,47 @@ def _show_stores() -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = []
     for path in files:
         try:
-            table, gpu, driver = decode_named(path.read_bytes())
+            table = decode(path.read_bytes())
+            held = entries_of(table)
         except (OSError, CacheError) as error:
             note(f"{path}: {error}")
             continue
-        say(f"{path}: {len(table)} problems tuned on {gpu}, {driver}")
-        entries = [_entry_data(entry) for _, entry in sorted(table.items())]
-        told.append({"file": str(path), "gpu": gpu, "driver": driver, "problems": len(table), "entries": entries})
-        for key, entry in sorted(table.items()):
+        say(f"{path}: {len(held)} problems tuned on {table.gpu}, {table.driver}")
+        entries = [_entry_data(entry) for entry in held.values()]
+        told.append(
+            {"file": str(path), "gpu": table.gpu, "driver": table.driver, "problems": len(held), "entries": entries}
+        )
+        for key, entry in held.items():
             best = entry.best
             state = "" if entry.finished else ", stopped early"
             fused = f", with {entry.epilogue}" if entry.epilogue else ""
             say(f"  {key}: {best}, {best.ms * 1e3:.4g} us, of {len(entry.timed)}{state}{fused}", indent=2)
     for name in GPUS:
-        if ships := shipped(name):
-            say(f"shipped with the package: {len(ships)} problems tuned on {name}")
-            told.append({"file": None, "gpu": name, "driver": None, "problems": len(ships), "entries": []})
+        if ships := len(shipped(name)):
+            say(f"shipped with the package: {ships} problems tuned on {name}")
+            told.append({"file": None, "gpu": name, "driver": None, "problems": ships, "entries": []})
     return told
 
 
 def _take_over(path: Path, replace: bool) -> None:
-    from ..plan.entries import decode_named
+    from ..plan.entries import decode
     from ..plan.store import Store
     from ..plan.tables import driver_name
+    from ..tuning.families import entries_of
 
     try:
-        table, gpu, driver = decode_named(path.read_bytes())
+        table = decode(path.read_bytes())
+        entries_of(table)
     except OSError as error:
         raise CacheError(f"{path} cannot be read: {error}") from error
     except CacheError as error:
         raise CacheError(f"{path}: {error}. Give a file that `tilewright tune --export` wrote.") from error
-    here = _gpu_here()
-    store = Store(gpu, driver_name() if here is not None and here.name == gpu else driver)
-    before = dict(store.table)
-    if not store.add(table.values(), replace):
+    here, gpu = _gpu_here(), table.gpu
+    store = Store(gpu, driver_name() if here is not None and here.name == gpu else table.driver)
+    before = store.table
+    if not store.take_over(table, replace):
         raise CacheError(f"{store.path} cannot be written; nothing was taken over.")
-    changed = sum(before.get(key) != entry for key, entry in store.table.items())
+    changed = store.table.differing(before)
     if here is not None and here.name != gpu:
         note(f"they are of {gpu}; plans for the {here.name} of this machine do not ask them")
     print(f"{changed} of {len(table)} results taken over from {path} into {store.path}")
@@ -354,7 +360,7 @@ def _export(path: Path, store: Store) -> None:
     from ..lab.record import write_bytes
     from ..plan.entries import encode
 
-    if not store.table:
+    if not len(store.table):
         raise CacheError(f"there is nothing to export: {store.path} holds no results. Tune first: --shapes ...")
-    write_bytes(path, encode(store.table, store.gpu, store.driver))
+    write_bytes(path, encode(store.table))
     note(f"{len(store.table)} results in {path}")

@@ -18,9 +18,10 @@ from ..errors import InvalidOperand
 from ..gpus import Gpu
 from ..jit.params import named_numbers
 from ..plan.demands import Demands
-from ..plan.plan import Plan, plan_for
+from ..plan.plan import Plan
 from ..run.program import Program
 from ..run.runner import Output, Site
+from .family import plan_for
 from .problem import INDEX, Epilogue, FusedOperand
 from .rows import plan_rows
 from .rung import GemmConfig

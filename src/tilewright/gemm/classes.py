@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from math import log2
 from typing import Any
@@ -127,6 +127,27 @@ def class_of(problem: GemmProblem) -> ProblemClass:
         _is_whole(m, 64) and _is_whole(n, 64) and _is_whole(k, 32), problem.use_c, shows(problem),
         problem.precision,
     )  # fmt: skip
+
+
+def own_classes(problem: GemmProblem) -> list[list[ProblemClass]]:
+    """The classes whose results serve the problem as its own, the best first; those in one list serve it equally.
+
+    C hardly changes the choice. An epilogue does, because nothing hides it at the end of a block; which epilogue
+    matters less than whether there is one. The two 16-bit types run the same code at the same rate. For products of
+    fp32 operands the stored type matters little: where one of 16 bits was not tuned, what was found for fp32's serves.
+    """
+    without_c = replace(problem, c=None)
+    ways = [problem, without_c, replace(without_c, epilogue=None)]
+    if problem.dtype == "f32":
+        ways += [replace(way, out_dtype="f32") for way in ways]
+    other = {"bf16": "f16", "f16": "bf16"}
+    found = []
+    for kind in dict.fromkeys(class_of(way) for way in ways):
+        twin = replace(
+            kind, dtype=other.get(kind.dtype, kind.dtype), out_dtype=other.get(kind.out_dtype, kind.out_dtype)
+        )
+        found.append(list(dict.fromkeys((kind, twin))))
+    return found
 
 
 def _lines(matrix: Matrix, rows: int, cols: int, item: int) -> str:

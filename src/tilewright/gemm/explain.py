@@ -11,10 +11,11 @@ from ..epilogue.fusion import request
 from ..gpus import DEFAULT_GPU, Gpu, Resources, find_gpu
 from ..jit.launch import current_executor
 from ..plan.demands import NONE, Demands
-from ..plan.plan import Plan, plan_for
+from ..plan.plan import Plan, Refusal
 from ..run.runner import Call as AnyCall
 from ..words import Activation, Precision
 from .call import Call, Options, read_call
+from .family import plan_for
 from .problem import INDEX, ITEM_BYTES, GemmProblem, Matrix
 from .rows import plan_rows
 from .rung import GemmConfig, Rung, vector_out
@@ -133,7 +134,7 @@ class Explanation:
         )
 
 
-def refused_rows(refused: Sequence[tuple[str, str, str]]) -> list[tuple[str, str]]:
+def refused_rows(refused: Sequence[Refusal]) -> list[tuple[str, str]]:
     """What cannot run the problem; a table of results may know more of that than anyone reads."""
     rows = [("refused", f"{rung}: {reason}") for rung, _, reason in refused]
     if len(rows) > _REFUSED + 1:

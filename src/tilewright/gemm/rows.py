@@ -21,11 +21,13 @@ from ..gpus import Gpu
 from ..jit.limits import Recent
 from ..jit.source import Constant
 from ..plan.demands import Demands
-from ..plan.model import predict
-from ..plan.plan import Plan, plan_for
+from ..plan.estimate import predict
+from ..plan.plan import Plan
 from ..plan.tables import generation
+from .family import plan_for
 from .problem import GemmProblem
 from .shapes import Product
+from .work import work_of
 
 ENOUGH = 24
 """Numbers of rows of a weight that are planned each by itself."""
@@ -102,7 +104,11 @@ def _of_the_nearest(weight: _Weight, product: Product, gpu: Gpu) -> Plan | None:
         kind, wanted = _class(problem, plan)
         same = next((rows for own, rows, has in weight.kernels if own == kind and _serves(has, wanted)), None)
         if same is not None:
-            found[key] = predict(problem, plan.rung, plan.config, gpu, plan.packs).ms, m, replace(plan, rows=same)
+            found[key] = (
+                predict(work_of(problem, plan.rung, plan.config, plan.packs), gpu).ms,
+                m,
+                replace(plan, rows=same),
+            )
             if len(found) == NEAREST:
                 break
     if not found:

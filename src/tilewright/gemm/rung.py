@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 from ..epilogue.packing import fused_headers, pack_fused
 from ..errors import ConfigRejected
@@ -47,6 +48,20 @@ class GemmConfig:
     """Groups of warps of a block that share its tile, each with its part of every step of k."""
 
     @property
+    def parts(self) -> int:
+        """In how many launched parts k is walked."""
+        return self.split_k
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields that differ from their defaults."""
+        return {name: getattr(self, name) for name in self.given}
+
+    @cached_property
+    def whole_k(self) -> GemmConfig:
+        """The same with k in one part."""
+        return self if self.split_k == 1 else replace(self, split_k=1)
+
+    @cached_property
     def tile(self) -> tuple[int, int, int]:
         """The elements of a block's step along m, n and k; k at least 1."""
         return self.tile_m, self.tile_n, max(self.tile_k, 1)

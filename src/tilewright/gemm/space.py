@@ -8,17 +8,18 @@ tile shape crowding out all others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from ..gpus import Gpu
-from ..plan.cost import SPLITS, packable_operands
+from ..jit.source import Constant
 from ..plan.entries import worded
-from ..plan.model import Prediction, predict
+from ..plan.estimate import Prediction, predict
 from .classes import shows
 from .problem import GemmProblem
 from .rung import GemmConfig, Rung, ceil_div
+from .work import work_of
 
 KEPT = 24
 """Candidates compiled and measured for one problem, unless told otherwise."""
@@ -67,6 +68,8 @@ class Space(Generic[T]):
         return f"{len(self.kept)} of {self.considered} candidates kept" + (f"; put aside: {reasons}" if reasons else "")
 
 
+SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
+"""In how many parts k may be walked."""
 GROUPS = (4, 16)
 """Tile rows that are walked together, beside the 8 of the spaces,"""
 REGROUPED = 2
@@ -91,6 +94,26 @@ def splits(rung: Rung, config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> It
         # not fewer than two tiles of k a part, and no more blocks than fill the SMs a few times
         if 2 * parts <= ceil_div(problem.k, max(config.tile_k, 1)) and (parts - 1) * tiles < 2 * gpu.sm_count:
             yield parts
+
+
+def narrow_operands(problem: GemmProblem, rung: Rung, config: GemmConfig) -> tuple[str, ...]:
+    """The operands ("a", "b") that the rung copies element by element as they lie, and faster once they are packed.
+
+    Of 16 bits those whose lines no 16-byte access reads; of 32 bits those that no tile divides too.
+    """
+    facts = rung.own_constants(config, problem)
+    return tuple(name for name in "ab" if _is_narrow(facts, name))
+
+
+def packable_operands(problem: GemmProblem, rung: Rung, config: GemmConfig) -> tuple[str, ...]:
+    """Those, and the operands of 16 bits whose lines do not start at sectors: a product that reads them often is faster
+    with a copy whose lines do."""
+    facts = rung.own_constants(config, problem)
+    return tuple(name for name in "ab" if _is_narrow(facts, name) or not facts.get(f"{name}_sectors", True))
+
+
+def _is_narrow(facts: Mapping[str, Constant], name: str) -> bool:
+    return bool(facts.get(f"{name}_edge")) and not facts.get(f"{name}_wide")
 
 
 def ways_to_pack(rung: Rung, config: GemmConfig, problem: GemmProblem) -> list[tuple[str, ...]]:
@@ -120,7 +143,7 @@ def explore(
         if rung.why_not(problem.packed(config.tile, packs), config, gpu.arch) is not None:
             pruned["cannot run it (why_not)"] += 1
             return
-        prediction = predict(problem, rung, config, gpu, packs)
+        prediction = predict(work_of(problem, rung, config, packs), gpu)
         if rung.stays and prediction.blocks <= gpu.sm_count * config.min_blocks and not always:
             pruned["stay for one tile"] += 1
             return

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import TilewrightError
+from ..gemm.family import plan_for
 from ..gemm.problem import PRECISIONS, GemmProblem
 from ..jit.device import Device, device, executor_for
-from ..plan.plan import plan_for
 from .check import UNIT_ROUNDOFF, Guarded, reference
 from .climb_gpu import origin_of
 from .ground import Buffers, buffers_of, rung_launcher

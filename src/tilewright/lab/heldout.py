@@ -15,14 +15,16 @@ from typing import Any
 
 from ..errors import TilewrightError
 from ..gemm.classes import class_of
+from ..gemm.family import PRODUCTS, GemmEntry
 from ..gemm.problem import GemmProblem
 from ..gpus import Gpu
-from ..plan.choice import choose
-from ..plan.entries import AnyEntry, GemmEntry, Table, worded
+from ..plan.choose import choose
+from ..plan.entries import AnyEntry, worded
 from ..plan.plan import Plan
 from .ladder import Progress, silent
 from .record import provenance
 
+Entries = Mapping[str, AnyEntry]
 TABLE = "the table without the shapes held out"
 
 
@@ -30,15 +32,15 @@ def problem_of(case: Mapping[str, Any]) -> GemmProblem:
     return GemmProblem.dense(case["m"], case["n"], case["k"], layout=case["layout"], dtype=case["dtype"])
 
 
-def without(table: Mapping[str, AnyEntry], cases: Sequence[Mapping[str, Any]]) -> Table:
+def without(table: Entries, cases: Sequence[Mapping[str, Any]]) -> dict[str, AnyEntry]:
     """The table less every class that one of the cases belongs to."""
     held = {str(class_of(problem_of(case))) for case in cases}
     return {key: entry for key, entry in table.items() if key not in held}
 
 
-def loss_record(suite: str, case: Mapping[str, Any], entry: GemmEntry, known: Table, gpu: Gpu) -> dict[str, Any]:
+def loss_record(suite: str, case: Mapping[str, Any], entry: GemmEntry, known: Entries, gpu: Gpu) -> dict[str, Any]:
     """The record of one shape. Raises TilewrightError when the heuristic's choice is not among what was measured."""
-    choice = choose(problem_of(case), gpu, [(TABLE, known)])
+    choice = choose(PRODUCTS, problem_of(case), gpu, [(TABLE, known)])
     if choice is None:
         raise TilewrightError(f"{entry.key}: no class in the table is near enough for the heuristic to say a word.")
     times = {(timed.rung, timed.config, timed.packs): timed.ms for timed in entry.timed}
@@ -61,7 +63,7 @@ def loss_record(suite: str, case: Mapping[str, Any], entry: GemmEntry, known: Ta
     }  # fmt: skip
 
 
-def summary(suite: str, dtype: str, records: Sequence[dict[str, Any]], known: Table) -> dict[str, Any]:
+def summary(suite: str, dtype: str, records: Sequence[dict[str, Any]], known: Entries) -> dict[str, Any]:
     """One record for a type's shapes: their losses as geometric mean, median, 90th percentile and the largest."""
     losses = [record["result"]["loss"] for record in records]
     return {
@@ -80,7 +82,12 @@ def summary(suite: str, dtype: str, records: Sequence[dict[str, Any]], known: Ta
 
 
 def loss_records(
-    suite: str, cases: Sequence[Mapping[str, Any]], measured: Table, known: Table, gpu: Gpu, origin: dict[str, Any]
+    suite: str,
+    cases: Sequence[Mapping[str, Any]],
+    measured: Entries,
+    known: Entries,
+    gpu: Gpu,
+    origin: dict[str, Any],
 ) -> list[dict[str, Any]]:
     """A summary for each type, then a record for each shape, from what was `measured` of the cases."""
     shapes = [loss_record(suite, case, measured[str(class_of(problem_of(case)))], known, gpu) for case in cases]
@@ -103,15 +110,15 @@ def heldout_records(
     from .climb_gpu import driver_version
 
     where = device(ordinal)
-    known = without(shipped(where.gpu.name), cases)
+    known = without(shipped(where.gpu.name).of(PRODUCTS), cases)
     if not known:
         raise TilewrightError(f"no table of tuning results ships for {where.gpu.name}.")
 
     def planned(problem: GemmProblem, gpu: Gpu) -> Plan:
-        choice = choose(problem, gpu, [(TABLE, known)])
+        choice = choose(PRODUCTS, problem, gpu, [(TABLE, known)])
         if choice is None:
             raise TilewrightError(f"{class_of(problem)}: no class in the table is near it.")
-        return Plan(choice.rung, choice.config, choice.source, choice.why, packs=choice.packs)
+        return choice
 
     with tempfile.TemporaryDirectory() as folder:
         store = Store(where.gpu.name, driver_name(), Path(folder))
@@ -122,4 +129,4 @@ def heldout_records(
             ):
                 say(0, str(tuned))
     origin = provenance(machine_kind="gpu", gpu=where.name, arch=where.arch.name, driver=driver_version())
-    return loss_records(suite, cases, store.table, known, where.gpu, origin)
+    return loss_records(suite, cases, store.of(PRODUCTS), known, where.gpu, origin)

@@ -290,7 +290,7 @@ _FIRST_PLAN = """
 import sys, time
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gpus import find_gpu
-from tilewright.plan.plan import plan_for
+from tilewright.gemm.family import plan_for
 problem = GemmProblem.dense(1000, 4096, 4096, dtype="bf16")
 start = time.perf_counter()
 plan_for(problem, find_gpu(sys.argv[1]))

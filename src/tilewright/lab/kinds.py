@@ -42,7 +42,7 @@ class Kind:
 
 def steps_of(suite: Suite, gpu: Gpu) -> list[Step]:
     """The suite's cases: rungs with their defaults, or, for "planned" cases, what plan_for chooses on `gpu`."""
-    from ..plan.plan import plan_for
+    from ..gemm.family import plan_for
 
     steps = []
     for case in suite["cases"]:

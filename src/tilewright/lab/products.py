@@ -7,10 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from ..errors import WrongResult
+from ..gemm.family import plan_for
 from ..gemm.problem import GemmProblem
 from ..gemm.stages import program_for
 from ..jit.device import device, executor_for
-from ..plan.plan import Plan, plan_for
+from ..plan.plan import Plan
 from ..run.program import Program
 from .climb_gpu import origin_of
 from .ground import Ground, program_launch, verify_reference

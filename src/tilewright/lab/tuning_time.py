@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import TilewrightError
 from ..gemm.classes import class_of
+from ..gemm.family import PRODUCTS
 from ..plan.store import ENVIRONMENT_VARIABLE, Store
 from .climb_gpu import driver_version
 from .heldout import problem_of
@@ -34,7 +35,7 @@ def tuning_time_records(suite: str, cases: list[dict[str, Any]], say: Progress) 
         say(number, "tuning {dtype} {layout} {m}x{n}x{k} from cold".format(**case))
         with tempfile.TemporaryDirectory() as folder:
             seconds = _tune(case, folder)
-            table = Store(where.gpu.name, driver_name(), Path(folder) / "tuned").table
+            table = Store(where.gpu.name, driver_name(), Path(folder) / "tuned").of(PRODUCTS)
         entry = table.get(str(class_of(problem_of(case))))
         if entry is None or not entry.finished:
             raise TilewrightError(f"tilewright tune left no finished result for {case}.")

@@ -1,40 +1,34 @@
 """One tuning result, and tables of them as JSON.
 
     {"schema": 1, "gpu": "H200", "driver": "cuda13",
-     "configs": {"1f0c...": {"rung": ..., "packs": ..., the config's fields that are not default}},
+     "configs": {"1f0c...": {"rung": ..., "packs": ..., the config's own fields}},
      "entries": [{"class": {...}, "shape": [m, n, k, batch], "ms": {"1f0c...": 0.0123, ...}, "failed": [...], ...}]}
 
-Configs stand once and are named by their content, so that tables merge without renaming. Attention's stand in the same
-table, their configs as text, {"rung": ..., "attention": "(128, 128, 64, 4): load_2_2_2_fragments"}; the shape of its
-problems is [batch, heads_q, heads_kv, seq_q, seq_k].
+Configs stand once and are named by their content, so that tables merge without renaming. Results of all families stand
+in one table; what a class, a shape and a config are, their family knows (family.Family), and a table that holds results
+of a family that nobody asks for keeps them as they are.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ..errors import CacheError, ConfigRejected
-from ..gemm.classes import ATTENTION, ProblemClass
-from ..gemm.rung import GemmConfig
+from ..errors import CacheError
 
 if TYPE_CHECKING:
-    from ..attn.classes import AttentionClass
-    from ..attn.rung import AttentionConfig
+    from .family import Family
 
-K = TypeVar("K", ProblemClass, "AttentionClass")
-C = TypeVar("C", GemmConfig, "AttentionConfig")
+K = TypeVar("K")
+C = TypeVar("C")
 
 SCHEMA = 1
-MOST = 1 << 16
-"""No number of a config is larger."""
-_DEFAULTS = {f.name: f.default for f in fields(GemmConfig)}
 
 
 @dataclass(frozen=True)
@@ -47,7 +41,7 @@ class Failure:
     reason: str
 
 
-def worded(config: GemmConfig | AttentionConfig, packs: tuple[str, ...]) -> str:
+def worded(config: Any, packs: tuple[str, ...]) -> str:
     """A config and what is packed before it, in words."""
     return str(config) + (f", {' and '.join(packs)} packed first" if packs else "")
 
@@ -64,7 +58,7 @@ class Timed(Generic[C]):
 
     @property
     def one_launch(self) -> bool:
-        return not self.packs and not (isinstance(self.config, GemmConfig) and self.config.split_k > 1)
+        return not self.packs and self.config.parts == 1  # type: ignore[attr-defined]
 
     def __str__(self) -> str:
         return f"{self.rung} {worded(self.config, self.packs)}"
@@ -91,6 +85,8 @@ class Entry(Generic[K, C]):
     """Results in the file of configs that this version does not know: left out of `timed`."""
     epilogue: str = ""
     """What was computed with the product while it was measured, as Epilogue.description; "" of a bare one."""
+    duel: str = ""
+    """How the best candidate did against what ran before, pair by pair; "" where nothing else ran before."""
 
     @property
     def key(self) -> str:
@@ -101,38 +97,24 @@ class Entry(Generic[K, C]):
         return self.timed[0]
 
 
-GemmEntry = Entry[ProblemClass, GemmConfig]
-AttentionEntry = Entry["AttentionClass", "AttentionConfig"]
 AnyEntry = Entry[Any, Any]
-Table = dict[str, AnyEntry]
-"""Entries by the key of their class."""
+Row = dict[str, Any]
+"""An entry as its JSON has it."""
 
 
-def newer(one: AnyEntry, other: AnyEntry) -> AnyEntry:
+def newer(one: Row, other: Row) -> Row:
     """Which of two results for a class stands: a finished one of the same kernels, else the later one.
 
     Equal dates are decided by content, so that the order of merging does not matter.
     """
-    if one.kernels == other.kernels and one.finished != other.finished:
-        return one if one.finished else other
-    return max(one, other, key=lambda entry: (entry.when, repr(entry)))
-
-
-def config_to_dict(config: GemmConfig) -> dict[str, Any]:
-    """The fields that differ from their defaults."""
-    return {name: getattr(config, name) for name in config.given}
+    if one["kernels"] == other["kernels"] and one["finished"] != other["finished"]:
+        return one if one["finished"] else other
+    return max(one, other, key=lambda row: (row["when"], _line(row)))
 
 
 def _named(timed: Timed[Any]) -> dict[str, Any]:
-    if not isinstance(timed.config, GemmConfig):
-        return {"rung": timed.rung, "attention": str(timed.config)}
     packs = {"packs": "".join(timed.packs)} if timed.packs else {}
-    return {"rung": timed.rung, **packs, **config_to_dict(timed.config)}
-
-
-def _id(timed: Timed[Any]) -> str:
-    """A short name of what was timed, from its content."""
-    return _hash(json.dumps(_named(timed), sort_keys=True))
+    return {"rung": timed.rung, **packs, **timed.config.to_dict()}
 
 
 @lru_cache(maxsize=4096)
@@ -140,33 +122,198 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def encode(table: Mapping[str, AnyEntry], gpu: str, driver: str) -> bytes:
-    """A table as JSON, one entry a line, always the same for the same entries."""
-    configs = {_id(timed): _named(timed) for entry in table.values() for timed in entry.timed}
-    entries = [
-        {
-            "class": entry.klass.to_dict(),  # first: _class_in
+def _id(named: Mapping[str, Any]) -> str:
+    """A short name of what was timed, from its content."""
+    return _hash(json.dumps(named, sort_keys=True))
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def _class_text(values: Mapping[str, Any]) -> str:
+    """What tells classes apart, whatever the order of their fields."""
+    return json.dumps(values, sort_keys=True)
+
+
+_CONFIGS, _ENTRIES, _END = ',\n"configs":{\n', '},\n"entries":[\n', "]}\n"
+_CLASS_FIRST = '{"class":{'
+
+
+class Table:
+    """Tuning results of any family, by class, as JSON has them: a family decodes its own when it asks.
+
+    Rows and configs may still be text, which is parsed when it is asked for. Immutable.
+    """
+
+    def __init__(
+        self, gpu: str = "", driver: str = "", rows: Mapping[str, Any] | None = None,
+        configs: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        self.gpu, self.driver = gpu, driver
+        self._rows: dict[str, Any] = dict(rows or {})
+        """By the text of the class (_class_text): the whole entry."""
+        self._configs: dict[str, Any] = dict(configs or {})
+        self._views: dict[str, View] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def of(self, family: Family[Any, Any, Any, Any]) -> View:
+        """A family's entries, decoded as they are asked for. Raises CacheError where a class is damaged."""
+        if family.name not in self._views:
+            self._views[family.name] = View(family, self._rows, self._configs)
+        return self._views[family.name]
+
+    def row(self, text: str) -> Row:
+        return dict(_parsed(self._rows[text]))
+
+    def config(self, name: str) -> dict[str, Any]:
+        return dict(_parsed(self._configs[name]))
+
+    def merged(self, other: Table, replace: bool = False) -> Table:
+        """Both tables' entries; of two for one class the newer, or, with `replace`, the other table's."""
+        rows = dict(self._rows)
+        for text, row in other._rows.items():
+            known = text in rows and not replace
+            rows[text] = newer(self.row(text), other.row(text)) if known else row
+        return Table(self.gpu, self.driver, rows, self._configs | other._configs)
+
+    def differing(self, other: Table) -> int:
+        """How many classes have another result than in the other table, or none there."""
+        return sum(text not in other._rows or self.row(text) != other.row(text) for text in self._rows)
+
+    def check(self) -> None:
+        """Raise CacheError for rows that are none, whatever their family."""
+        with saying_what_is_wrong():
+            for text in self._rows:
+                row = self.row(text)
+                for name, wanted in _FIELDS:
+                    if not isinstance(row[name], wanted):
+                        raise TypeError(f"{name} is {row[name]!r}")
+                for name in row["ms"]:
+                    self.config(name)
+
+
+_FIELDS: tuple[tuple[str, type], ...] = (
+    ("class", dict), ("shape", list), ("ms", dict), ("failed", list), ("kernels", str), ("when", str),
+    ("finished", bool),
+)  # fmt: skip
+
+
+class View(Mapping[str, AnyEntry]):
+    """One family's entries in a table, by the key of their class; decoded when first asked for.
+
+    Entries without a result that this version knows are not there. Raises CacheError for a damaged entry when that is
+    asked for.
+    """
+
+    def __init__(
+        self, family: Family[Any, Any, Any, Any], rows: Mapping[str, Any], configs: Mapping[str, Any]
+    ) -> None:  # fmt: skip
+        self._family, self._configs = family, configs
+        self._known: dict[str, tuple[str, Any, tuple[str, ...]] | None] = {}
+        self.decoded: dict[str, AnyEntry] = {}
+        """Those that were asked for."""
+        self._sound = False
+        with saying_what_is_wrong():
+            classes = ((_class_in(row), row) for row in rows.values())
+            own = [(family.read_class(values), row) for values, row in classes if family.owns(values)]
+        self.classes: dict[str, Any] = {str(klass): klass for klass, _ in own}
+        """By key, those without a known result too."""
+        self._rows = {str(klass): row for klass, row in own}
+
+    def __getitem__(self, key: str) -> AnyEntry:
+        entry = self.decoded.get(key)
+        if entry is None:
+            row = self._rows[key]
+            with saying_what_is_wrong():
+                entry = _entry(self.classes[key], _parsed(row), self._config, self._family.shape_extents)
+            entry = self.decoded.setdefault(key, entry)  # another thread may have been first
+        if not entry.timed:
+            raise KeyError(key)
+        return entry
+
+    def __iter__(self) -> Iterator[str]:
+        return (key for key in self._rows if key in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def check(self) -> None:
+        """Decode all, once. Raises CacheError where an entry, or a config of the table's, is damaged."""
+        if not self._sound:
+            for key in self._rows:
+                self.get(key)
+            self._sound = True
+
+    def _config(self, name: str) -> tuple[str, Any, tuple[str, ...]] | None:
+        """(rung, config, what is packed); None for one of another version's making."""
+        if name not in self._known:
+            values = dict(_parsed(self._configs[name]))
+            rung, packs = values.pop("rung"), values.pop("packs", "")
+            if not isinstance(rung, str):
+                raise ValueError(f"rung={rung!r} is no name")
+            if packs not in ("", "a", "b", "ab"):
+                raise ValueError(f"packs={packs!r} names no operands")
+            config = self._family.read_config(values)
+            self._known[name] = None if config is None else (rung, config, tuple(packs))
+        return self._known[name]
+
+
+@contextmanager
+def saying_what_is_wrong() -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise CacheError(f"it is no table of tuning results ({type(error).__name__}: {error})") from error
+
+
+def table_of(entries: Iterable[AnyEntry], gpu: str = "", driver: str = "") -> Table:
+    """A table of these entries; of two for one class the last."""
+    rows: dict[str, Any] = {}
+    configs: dict[str, Any] = {}
+    for entry in entries:
+        named = [(_named(timed), timed.ms) for timed in entry.timed]
+        configs |= {_id(values): values for values, _ in named}
+        values = entry.klass.to_dict()
+        rows[_class_text(values)] = {
+            "class": values,  # first: _class_in
             "shape": list(entry.shape),
-            "ms": {_id(timed): float(f"{timed.ms:.5g}") for timed in entry.timed},
+            "ms": {_id(values): float(f"{ms:.5g}") for values, ms in named},
             "failed": [[f.rung, f.config, f.kind, f.reason] for f in entry.failed],
             "kernels": entry.kernels,
             "when": entry.when,
             "finished": entry.finished,
             "seconds": round(entry.seconds, 2),
             **({"epilogue": entry.epilogue} if entry.epilogue else {}),
+            **({"duel": entry.duel} if entry.duel else {}),
         }
-        for _, entry in sorted(table.items())
-    ]
-
-    def line(value: Any) -> str:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False)
-
-    head = f'{{"schema":{SCHEMA},"gpu":{line(gpu)},"driver":{line(driver)}'
-    rows = ",\n".join(f"{line(key)}:{line(configs[key])}" for key in sorted(configs))
-    return (head + _CONFIGS + rows + _ENTRIES + ",\n".join(line(entry) for entry in entries) + _END).encode()
+    return Table(gpu, driver, rows, configs)
 
 
-_CONFIGS, _ENTRIES, _END = ',\n"configs":{\n', '},\n"entries":[\n', "]}\n"
+def encode(table: Table) -> bytes:
+    """A table as JSON, one entry per line, always the same for the same entries."""
+    rows = {text: table.row(text) for text in sorted(table._rows)}
+    used = sorted({name for row in rows.values() for name in row["ms"]})
+    head = f'{{"schema":{SCHEMA},"gpu":{_line(table.gpu)},"driver":{_line(table.driver)}'
+    configs = ",\n".join(f"{_line(name)}:{_line(table.config(name))}" for name in used)
+    return (head + _CONFIGS + configs + _ENTRIES + ",\n".join(map(_line, rows.values())) + _END).encode()
+
+
+def decode(data: bytes) -> Table:
+    """A table's JSON, of which only what is asked for is looked at. Raises CacheError for what is no table.
+
+    Configs with fields that this version does not know are not shown: a newer version may have written them.
+    """
+    with saying_what_is_wrong():
+        found = _by_rows(data)
+        if found["schema"] != SCHEMA:
+            raise ValueError(f"schema {found['schema']!r} instead of {SCHEMA}")
+        if not isinstance(found["gpu"], str) or not isinstance(found["driver"], str):
+            raise TypeError("gpu and driver must be text")
+        rows = {_class_text(_class_in(row)): row for row in found["entries"]}
+        return Table(found["gpu"], found["driver"], rows, dict(found["configs"].items()))
 
 
 def _by_rows(data: bytes) -> dict[str, Any]:
@@ -188,9 +335,6 @@ def _by_rows(data: bytes) -> dict[str, Any]:
     }
 
 
-_CLASS_FIRST = '{"class":{'
-
-
 def _are_rows(start: str, rows: list[str]) -> bool:
     return all(row.startswith(start) and row.endswith("}") for row in rows)
 
@@ -199,155 +343,16 @@ def _parsed(row: Any) -> Any:
     return json.loads(row) if isinstance(row, str) else row
 
 
-def _class_in(entry: Any) -> dict[str, Any]:
+def _class_in(row: Any) -> dict[str, Any]:
     """The class of an entry, of one that is still text without parsing the rest: it stands first."""
-    if not isinstance(entry, str):
-        return dict(entry["class"])
-    return dict(json.loads(entry[len(_CLASS_FIRST) - 1 : entry.index("}") + 1]))
+    if not isinstance(row, str):
+        return dict(row["class"])
+    return dict(json.loads(row[len(_CLASS_FIRST) - 1 : row.index("}") + 1]))
 
 
-class Stored(Mapping[str, AnyEntry]):
-    """A table as its JSON has it: an entry is decoded when it is first asked for, since a plan asks for few of them.
-
-    `found`: the JSON, parsed or by rows (`stored`). Raises CacheError: at once for what is no table or of another
-    schema; for damaged classes when one of their op is asked for; for a damaged entry when that is. Entries without a
-    result that this version knows are not there.
-    """
-
-    def __init__(self, found: Any) -> None:
-        with _saying_what_is_wrong():
-            if found["schema"] != SCHEMA:
-                raise ValueError(f"schema {found['schema']!r} instead of {SCHEMA}")
-            self.gpu, self.driver = found["gpu"], found["driver"]
-            if not isinstance(self.gpu, str) or not isinstance(self.driver, str):
-                raise TypeError("gpu and driver must be text")
-            self._configs: dict[str, Any] = dict(found["configs"].items())
-            self._rows: dict[bool, list[tuple[dict[str, Any], Any]]] = {False: [], True: []}
-            for row in found["entries"]:
-                klass = _class_in(row)
-                self._rows["d_head" in klass].append((klass, row))
-        self._entries: dict[bool, dict[str, tuple[Any, Any]]] = {}
-        self._known: dict[str, _Known | None] = {}
-        self.decoded: dict[str, AnyEntry] = {}
-        """Those that were asked for."""
-
-    def of_op(self, attention: bool) -> dict[str, tuple[Any, Any]]:
-        """(class, row) of all entries for attention, or for products, by key."""
-        if attention not in self._entries:
-            read = _attention_class if attention else ProblemClass.from_dict
-            with _saying_what_is_wrong():
-                pairs = [(read(klass), row) for klass, row in self._rows[attention]]
-            self._entries[attention] = {str(pair[0]): pair for pair in pairs}
-        return self._entries[attention]
-
-    def __getitem__(self, key: str) -> AnyEntry:
-        entry = self.decoded.get(key)
-        if entry is None:
-            klass, row = self.of_op(key.startswith(ATTENTION))[key]
-            with _saying_what_is_wrong():
-                entry = _entry(klass, _parsed(row), self._config)
-            entry = self.decoded.setdefault(key, entry)  # a thread beside us may have been first
-        if not entry.timed:
-            raise KeyError(key)
-        return entry
-
-    def __iter__(self) -> Iterator[str]:
-        return (key for attention in (False, True) for key in self.of_op(attention) if key in self)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def _config(self, name: str) -> _Known | None:
-        if name not in self._known:
-            self._known[name] = _config(_parsed(self._configs[name]))
-        return self._known[name]
-
-    def whole(self) -> Table:
-        """All entries decoded, and all configs looked at. Raises CacheError."""
-        with _saying_what_is_wrong():
-            for name in self._configs:
-                self._config(name)
-        return dict(self)
-
-
-@contextmanager
-def _saying_what_is_wrong() -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise CacheError(f"it is no table of tuning results ({type(error).__name__}: {error})") from error
-
-
-def classes_in(table: Mapping[str, AnyEntry], kind: type[K]) -> list[tuple[str, K]]:
-    """(key, class) of the entries for one op. Decodes none."""
-    if isinstance(table, Stored):
-        return [(key, klass) for key, (klass, _) in table.of_op(kind is not ProblemClass).items()]
-    return [(key, entry.klass) for key, entry in table.items() if isinstance(entry.klass, kind)]
-
-
-def decode(data: bytes) -> Table:
-    """The entries of a table's JSON. Raises CacheError with what is wrong with it.
-
-    Configs with fields that this version does not know are left out: a newer version may have written them.
-    """
-    return decode_named(data)[0]
-
-
-def decode_named(data: bytes) -> tuple[Table, str, str]:
-    """(entries, GPU, driver) of a table's JSON. See decode."""
-    with _saying_what_is_wrong():
-        found = json.loads(data)
-    table = Stored(found)
-    return table.whole(), table.gpu, table.driver
-
-
-def stored(data: bytes) -> Stored:
-    """A table's JSON, of which only what is asked for is looked at. Raises CacheError, as Stored says."""
-    with _saying_what_is_wrong():
-        found = _by_rows(data)
-    return Stored(found)
-
-
-_Known = tuple[str, Any, tuple[str, ...]]
-"""A rung, its GemmConfig or AttentionConfig, and what is packed."""
-
-
-def _config(values: dict[str, Any]) -> _Known | None:
-    if not isinstance(values["rung"], str):
-        raise ValueError(f"rung={values['rung']!r} is no name")
-    if "attention" in values:
-        from ..attn.rung import AttentionConfig
-
-        try:
-            tiles = AttentionConfig.parse(str(values["attention"]))
-        except ConfigRejected:  # another version's grammar
-            return None
-        if reason := tiles.why_not():
-            raise ValueError(f"no config: {reason}")
-        return values["rung"], tiles, ()
-    given = dict(values)
-    rung, packs = given.pop("rung"), given.pop("packs", "")
-    if not given.keys() <= _DEFAULTS.keys():
-        return None
-    for name, value in given.items():
-        if not (isinstance(value, str) if name == "cache" else type(value) is int and abs(value) <= MOST):
-            raise ValueError(f"{name}={value!r} is no value of a config")
-    if packs not in ("", "a", "b", "ab"):
-        raise ValueError(f"packs={packs!r} names no operands")
-    config = GemmConfig(**given)
-    if reason := config.no_block:
-        raise ValueError(f"no config: {reason}")
-    return rung, config, tuple(packs)
-
-
-def _attention_class(values: dict[str, Any]) -> AttentionClass:
-    from ..attn.classes import AttentionClass  # products have no use for attention's modules
-
-    return AttentionClass.from_dict(values)
-
-
-def _entry(klass: Any, values: dict[str, Any], config_of: Callable[[str], _Known | None]) -> AnyEntry:
-    is_attention = not isinstance(klass, ProblemClass)
+def _entry(
+    klass: Any, values: Row, config_of: Callable[[str], tuple[str, Any, tuple[str, ...]] | None], extents: int
+) -> AnyEntry:
     timed: list[Timed[Any]] = []
     for key, ms in values["ms"].items():
         known = config_of(key)
@@ -355,15 +360,13 @@ def _entry(klass: Any, values: dict[str, Any], config_of: Callable[[str], _Known
             raise ValueError(f"{ms!r} is no time")
         if known is not None:
             rung, config, packs = known
-            if isinstance(config, GemmConfig) == is_attention:
-                raise TypeError(f"{config} is no config for {klass}")
             timed.append(Timed(rung, config, float(ms), packs))
     shape = tuple(values["shape"])
-    if len(shape) != (5 if is_attention else 4) or not all(type(e) is int and 1 <= e < 2**31 for e in shape):
+    if len(shape) != extents or not all(type(e) is int and 1 <= e < 2**31 for e in shape):
         raise ValueError(f"{values['shape']!r} is no shape")
     return Entry(
         klass, shape, tuple(sorted(timed, key=lambda t: t.ms)),
         tuple(Failure(*map(str, failure)) for failure in values["failed"]), str(values["kernels"]),
         str(values["when"]), bool(values["finished"]), float(values["seconds"]), len(values["ms"]) - len(timed),
-        str(values.get("epilogue", "")),
+        str(values.get("epilogue", "")), str(values.get("duel", "")),
     )  # fmt: skip

@@ -14,19 +14,21 @@ import re
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
 from ..errors import CacheError
 from ..jit.cache import ENVIRONMENT_VARIABLE as CACHE_VARIABLE
-from .entries import AnyEntry, Table, decode, encode, newer
+from .entries import AnyEntry, Table, View, decode, encode, table_of
 
 if TYPE_CHECKING:
     from filelock import FileLock
+
+    from .family import Family
 
 ENVIRONMENT_VARIABLE = "TILEWRIGHT_TUNED"
 FOLDER_VARIABLES = (ENVIRONMENT_VARIABLE, CACHE_VARIABLE)
@@ -60,10 +62,11 @@ class Store:
         self.gpu, self.driver = gpu, driver
         self.path = (folder or default_folder()) / FORMAT / file_name(gpu, driver)
         self._told: set[str] = set()
-        self._unwritten: Table = {}
+        self._unwritten = Table(gpu, driver)
         """What was added and could not be written."""
         self._seen = self._signature()
-        self.table: Table = self._read()
+        self._data = b""
+        self.table = self._read()
 
     @cached_property
     def _lock(self) -> FileLock:
@@ -86,7 +89,17 @@ class Store:
     def refresh(self) -> None:
         """Read the file again. What this process could not write to it stays."""
         self._seen = self._signature()  # before reading: what changes meanwhile is read the next time
-        self.table = merge(self._read(), self._unwritten)
+        self.table = self._read().merged(self._unwritten)
+
+    def of(self, family: Family[Any, Any, Any, Any]) -> View:
+        """A family's entries. Where one is damaged the file is set aside, and there are none."""
+        view = self.table.of(family)
+        try:
+            view.check()
+        except CacheError as error:
+            self.table = self._set_aside(self._data, str(error)).merged(self._unwritten)
+            return self.table.of(family)
+        return view
 
     def _say_once(self, kind: str, message: str) -> None:
         if kind not in self._told:
@@ -96,16 +109,18 @@ class Store:
     def _read(self) -> Table:
         """The file's entries; none where there is no file, or no sound one (it is then set aside)."""
         try:
-            data = self.path.read_bytes()
+            self._data = self.path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
-            return {}
+            return Table(self.gpu, self.driver)
         except OSError as error:
             self._say_once("read", f"tuning results {self.path} cannot be read ({error}); they are not used.")
-            return {}
+            return Table(self.gpu, self.driver)
         try:
-            return decode(data)
+            table = decode(self._data)
+            table.check()
+            return table
         except CacheError as error:
-            return self._set_aside(data, str(error))
+            return self._set_aside(self._data, str(error))
 
     def _set_aside(self, corrupt: bytes, reason: str) -> Table:
         """Rename the file that held these bytes; what is there instead, where another process has replaced it."""
@@ -115,45 +130,41 @@ class Store:
                 return self._read()
             self.path.rename(aside)
         self._say_once("corrupt", f"tuning results {self.path} were corrupt ({reason}); set aside as {aside.name}.")
-        return {}
+        return Table(self.gpu, self.driver)
 
     def add(self, entries: Iterable[AnyEntry], replace: bool = False) -> bool:
-        """Take entries over, here and in the file. True when the file holds them; never raises for a file.
+        """Take entries over: see take_over."""
+        return self.take_over(table_of(entries, self.gpu, self.driver), replace)
+
+    def take_over(self, given: Table, replace: bool = False) -> bool:
+        """Take a table's entries over, here and in the file. True when the file holds them; never raises for a file.
 
         What another process wrote meanwhile is kept; of two results for one class the newer stands, or, with
         `replace`, the one given.
         """
-        given = {entry.key: entry for entry in entries}
-        self.table = self.table | given if replace else merge(self.table, given)
+        self.table = self.table.merged(given, replace)
         try:
             for folder in reversed([self.path.parent, *self.path.parent.parents]):
                 if not folder.exists():
                     folder.mkdir(mode=0o700, exist_ok=True)
             with self._lock:
-                merged = merge(self._read(), self.table)
+                merged = self._read().merged(self.table)
                 if replace:
-                    merged |= given
-                write_file(self.path, encode(merged, self.gpu, self.driver))
+                    merged = merged.merged(given, replace)
+                self._data = encode(merged)
+                write_file(self.path, self._data)
                 self._seen = self._signature()  # whoever else writes waits for the lock
                 self.table = merged
-            self._unwritten = {}
+            self._unwritten = Table(self.gpu, self.driver)
             return True
         except OSError as error:
-            self._unwritten = self._unwritten | given
+            self._unwritten = self._unwritten.merged(given, replace)
             self._say_once(
                 "write",
                 f"tuning results cannot be written to {self.path} ({error}); they serve this process only. Point "
                 f"{ENVIRONMENT_VARIABLE} at a folder that can be written.",
             )
             return False
-
-
-def merge(one: Mapping[str, AnyEntry], other: Mapping[str, AnyEntry]) -> Table:
-    """Both tables' entries; of two for one class the newer. The same whichever comes first."""
-    merged = dict(one)
-    for key, entry in other.items():
-        merged[key] = newer(merged[key], entry) if key in merged else entry
-    return merged
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from ..errors import CacheError, DeviceError
 from ..gpus import Gpu
-from .choice import Source
-from .entries import AnyEntry, stored
+from .entries import Table, View, decode
+from .family import Family
 from .store import FOLDER_VARIABLES, Store, default_folder, file_name, stored_files
 
 TUNED_HERE, SHIPPED = "tuned here", "shipped with the package"
@@ -56,16 +56,16 @@ def _newest_driver(gpu: str, folder: Path) -> str:
 
 
 @lru_cache(maxsize=8)
-def shipped(gpu: str) -> Mapping[str, AnyEntry]:
+def shipped(gpu: str) -> Table:
     """The pre-tuned table of a GPU; empty where none ships. Raises CacheError, or later where it is damaged within."""
     name = gpu.lower().replace(" ", "_") + ".json"
     place = Path(__file__).with_name("shipped") / name
-    return stored(place.read_bytes()) if place.is_file() else {}
+    return decode(place.read_bytes()) if place.is_file() else Table(gpu)
 
 
-def sources_for(gpu: Gpu) -> list[Source]:
-    """What `choice.choose` asks, in order."""
-    return [(TUNED_HERE, store_of(gpu).table), (SHIPPED, shipped(gpu.name))]
+def sources_for(family: Family[Any, Any, Any, Any], gpu: Gpu) -> list[tuple[str, View]]:
+    """What a plan asks, in order: what each table is called, and the family's entries in it."""
+    return [(TUNED_HERE, store_of(gpu).of(family)), (SHIPPED, shipped(gpu.name).of(family))]
 
 
 # --- the generation: what keys of plans and of warm calls carry -------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from ..attn.classes import attention_class_of
-from ..attn.plan import plan_attention
+from ..attn.family import ATTENTION, plan_attention
 from ..attn.problem import AttentionProblem
 from ..attn.rung import KERNELS, AttentionRung
 from ..attn.rungs import ATTENTION_RUNGS
@@ -53,7 +53,7 @@ def tune_attention_problems(
         return explore_attention(problem, gpu, tried, kept, [(now.rung, now.config)] if now.rung in tried else [])
 
     family = Family(
-        plain, attention_class_of, explored, _job, lambda p: attention_kernels(), AttentionMeasurer,
+        ATTENTION, plain, attention_class_of, explored, _job, lambda p: attention_kernels(), AttentionMeasurer,
         lambda p: (p.batch, p.heads_q, p.heads_kv, p.seq_q, p.seq_k), name_of,
     )  # fmt: skip
     return tune_family(family, problems, ordinal=ordinal, seconds=seconds, jobs=jobs, again=again, store=store, say=say)

@@ -16,6 +16,7 @@ from ..attn.classes import AttentionClass
 from ..epilogue.packing import fused_headers
 from ..errors import ConfigRejected, DeviceError
 from ..gemm.classes import ProblemClass, class_of
+from ..gemm.family import PRODUCTS, plan_for
 from ..gemm.problem import GemmProblem, row_major
 from ..gemm.rung import Rung
 from ..gemm.rungs.simt import rungs_of
@@ -26,7 +27,8 @@ from ..jit import CompiledKernel
 from ..jit.device import device
 from ..jit.source import CUDA_ROOT, Constant, gather
 from ..plan.entries import AnyEntry, Entry, Failure, Timed
-from ..plan.plan import Plan, plan_for
+from ..plan.family import Family as PlanFamily
+from ..plan.plan import Plan
 from ..plan.store import Store
 from ..plan.tables import results_changed, store_of
 from .build import NOTHING, Builder, Built, default_jobs
@@ -125,6 +127,8 @@ class Job(NamedTuple):
 class Family:
     """What tuning must know of a kind of problem. Problems are P, candidates what `explore` keeps."""
 
+    plans: PlanFamily[Any, Any, Any, Any]
+    """As planning sees it."""
     plain: Callable[[Any], Any]
     """The problem as it is measured: one for all problems of a class."""
     class_of: Callable[[Any], ProblemClass | AttentionClass]
@@ -141,7 +145,7 @@ class Family:
 
     def known(self, problem: Any, store: Store) -> AnyEntry | None:
         """The store's finished result for the problem's class and today's kernels."""
-        entry = store.table.get(str(self.class_of(problem)))
+        entry = store.of(self.plans).get(str(self.class_of(problem)))
         current = entry is not None and entry.finished and entry.kernels == self.kernels(problem)
         return entry if current else None
 
@@ -181,7 +185,7 @@ def tune_problems(
         return explore(problem, gpu, tried, kept, [(now.rung, now.config, now.packs)] if now.rung in tried else [])
 
     family = Family(
-        lambda p: replace(p, out=row_major(p.m, p.n, p.batch), c=None), class_of, explored, _job,
+        PRODUCTS, lambda p: replace(p, out=row_major(p.m, p.n, p.batch), c=None), class_of, explored, _job,
         lambda p: kernel_set(p.kind, p.epilogue is not None), GpuMeasurer, lambda p: (p.m, p.n, p.k, p.batch), name_of,
         lambda p: p.epilogue.description if p.epilogue is not None else "",
     )  # fmt: skip

@@ -1,0 +1,141 @@
+"""Attention, as planning sees it (plan/family.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import ConfigRejected
+from ..gpus import Arch, Gpu
+from ..plan.choose import plan
+from ..plan.demands import NONE, Demands
+from ..plan.entries import Entry
+from ..plan.estimate import Work
+from ..plan.family import Option
+from ..plan.plan import Plan, Refusal
+from .classes import AttentionClass, attention_class_of, attention_distance
+from .problem import AttentionProblem
+from .rung import AttentionConfig, AttentionRung
+from .rungs import ATTENTION_RUNGS, find_attention_rung
+from .work import work_of
+
+AttentionEntry = Entry[AttentionClass, AttentionConfig]
+PREFERRED = 1.1
+"""How much faster than its default the model must find another config of the last rung, for it to be chosen."""
+_RUNGS = {rung.id: rung for rung in ATTENTION_RUNGS}
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """The family of attention problems. See plan.family.Family."""
+
+    name = "attention"
+    shape_extents = 5
+
+    # --- what may run ---
+
+    def rungs(self, problem: AttentionProblem, demands: Demands) -> Mapping[str, AttentionRung]:
+        return _RUNGS
+
+    def why_not(
+        self, problem: AttentionProblem, rung: AttentionRung, config: AttentionConfig, packs: tuple[str, ...], gpu: Gpu,
+        demands: Demands,
+    ) -> str | None:  # fmt: skip
+        return rung.why_not(problem, config, gpu.arch)
+
+    def named(self, problem: AttentionProblem, gpu: Gpu, rung: str | None, config: AttentionConfig | None) -> Plan:
+        chosen = find_attention_rung(rung) if rung is not None else ATTENTION_RUNGS[-1]
+        if config is not None:
+            if reason := chosen.why_not(problem, config, gpu.arch):
+                raise ConfigRejected(f"{reason}. Omit rung and config to let the plan choose.")
+            return Plan(chosen, config, "the caller", "the config was named in the call")
+        default = chosen.default(problem, gpu.arch)
+        return Plan(chosen, default, "the rung's default", f"{chosen} was named in the call")
+
+    def options(self, problem: AttentionProblem) -> Iterable[Option]:
+        """The last rung's best measured configs for the d_head, and one of few rows, for few queries."""
+        top, d = ATTENTION_RUNGS[-1], problem.d_head
+        own = tuple(config for config in top.defaults if config.d_head == d)
+        small = AttentionConfig(d, 64, 64 if d <= 128 else 32, 4, 2, 2, 2)
+        return [Option(top, config, PREFERRED if config in own else 1.0) for config in dict.fromkeys((*own, small))]
+
+    def last_resort(self, problem: AttentionProblem, gpu: Gpu, refused: Sequence[Refusal]) -> Plan:
+        reasons = "; ".join(dict.fromkeys(one.reason for one in refused))
+        raise ConfigRejected(f"no attention rung can run this problem on {gpu.arch}: {reasons}.")
+
+    def relatives(
+        self, problem: AttentionProblem, rung: AttentionRung, config: AttentionConfig, gpu: Gpu, several: bool
+    ) -> Iterator[tuple[AttentionConfig, tuple[str, ...]]]:
+        yield config, ()
+
+    def work(
+        self, problem: AttentionProblem, rung: AttentionRung, config: AttentionConfig, packs: tuple[str, ...]
+    ) -> Work:
+        return work_of(problem, rung, config)
+
+    def remark(self, problem: AttentionProblem, plan: Plan, gpu: Gpu) -> str:
+        blocks = -(-problem.seq_q // plan.config.b_r) * problem.heads_q * problem.batch
+        return f"{blocks} blocks of {plan.config.b_r} queries on {gpu.sm_count} SMs"
+
+    # --- what tables hold ---
+
+    def classes(self, problem: AttentionProblem) -> Sequence[Sequence[AttentionClass]]:
+        own = attention_class_of(problem)
+        return [[own, replace(own, dtype={"bf16": "f16", "f16": "bf16"}[own.dtype])]] if problem.seq_k else ()
+
+    def distance(self, wanted: AttentionClass, known: AttentionClass) -> float:
+        return attention_distance(wanted, known)
+
+    def problem_of(self, entry: AttentionEntry) -> AttentionProblem:
+        batch, heads, heads_kv, queries, keys = entry.shape
+        seen = min(keys, entry.klass.keys)  # a window leaves about so many to every query
+        return AttentionProblem.dense(
+            batch, heads, queries, seen, entry.klass.d_head, heads_kv=heads_kv, dtype=entry.klass.dtype,
+            is_causal=entry.klass.is_causal,
+        )  # fmt: skip
+
+    def words(self, entry: AttentionEntry) -> str:
+        batch, heads, _, queries, keys = entry.shape
+        return f"{batch} x {heads} heads, {queries} x {keys}{', causal' if entry.klass.is_causal else ''}"
+
+    def measured_with(self, problem: AttentionProblem, entry: AttentionEntry) -> str:
+        return ""
+
+    def owns(self, values: Mapping[str, Any]) -> bool:
+        return "d_head" in values
+
+    def read_class(self, values: Mapping[str, Any]) -> AttentionClass:
+        return AttentionClass.from_dict(dict(values))
+
+    def read_config(self, values: Mapping[str, Any]) -> AttentionConfig | None:
+        if "attention" not in values:
+            raise TypeError(f"{values} is no config of attention")
+        try:
+            config = AttentionConfig.parse(str(values["attention"]))
+        except ConfigRejected:  # another version's grammar
+            return None
+        if reason := config.why_not():
+            raise ValueError(f"no config: {reason}")
+        return config
+
+
+ATTENTION = Attention()
+
+
+def plan_attention(
+    problem: AttentionProblem, on: Gpu | Arch, rung: str | None = None, config: AttentionConfig | str | None = None, *,
+    demands: Demands = NONE,
+) -> Plan:  # fmt: skip
+    """The plan for a problem on a GPU (or on the first listed GPU of an architecture). Deterministic.
+
+    A `config`, or its text, without a rung is one of the last rung. Raises ConfigRejected, with the numbers, when what
+    is named cannot run the problem, or nothing can.
+    """
+    if isinstance(config, str):
+        config = AttentionConfig.parse(config)
+    if config is not None and not isinstance(config, AttentionConfig):
+        raise ConfigRejected(f"config is {config!r}; pass a tilewright.ladder.AttentionConfig, its text, or none.")
+    if rung is not None and not isinstance(rung, str):
+        raise ConfigRejected(f"rung is {rung!r}; pass the name of one, such as 'a16', or none.")
+    return plan(ATTENTION, problem, on, rung, config, demands)

@@ -1,0 +1,220 @@
+"""Products, as planning sees them (plan/family.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any
+
+from ..errors import ConfigRejected
+from ..gpus import Arch, Gpu
+from ..plan.choose import plan
+from ..plan.demands import NONE, Demands
+from ..plan.entries import Entry
+from ..plan.estimate import Work
+from ..plan.family import Option
+from ..plan.plan import Plan, Refusal
+from .classes import ProblemClass, distance, own_classes
+from .options import options_of
+from .problem import ITEM_BYTES, GemmProblem
+from .rung import GemmConfig, Rung
+from .rungs.simt import find_rung, rungs_for
+from .rungs.tensor import ragged
+from .space import narrow_operands, packable_operands, splits, ways_to_pack
+from .work import tiles_of, work_of
+
+GemmEntry = Entry[ProblemClass, GemmConfig]
+MOST = 1 << 16
+"""No number of a config is larger."""
+SAME_BITS = frozenset({"h11_mma_multistage", "h12_wgmma", "h13_persistent", "f12_multistage", "t01_tf32"})
+"""The rungs of each kind of product whose results have the same bits, k walked in one chain: wgmma adds as mma.sync
+does (tests/gpu)."""
+_DEFAULTS = {f.name: f.default for f in fields(GemmConfig)}
+_REASONS = 3
+"""How many an error tells."""
+
+
+@lru_cache(maxsize=32)
+def _rungs(dtype: str, precision: str, one_chain: bool) -> Mapping[str, Rung]:
+    known = rungs_for(dtype, precision)
+    return {rung.id: rung for rung in known if not one_chain or rung.id in SAME_BITS}
+
+
+@dataclass(frozen=True, eq=False)
+class Products:
+    """The family of matrix products. See plan.family.Family."""
+
+    name = "products"
+    shape_extents = 4
+
+    # --- what may run ---
+
+    def rungs(self, problem: GemmProblem, demands: Demands) -> Mapping[str, Rung]:
+        if demands.batch_invariant and problem.precision == "fp32x3":
+            raise ConfigRejected(
+                "batch_invariant=True cannot be had with precision='fp32x3': which tiny results are done again in fp32 "
+                "depends on the magnitudes of their whole tile. Omit one of the two."
+            )
+        return _rungs(problem.dtype, problem.precision, demands.batch_invariant)
+
+    def why_not(
+        self, problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[str, ...], gpu: Gpu, demands: Demands
+    ) -> str | None:
+        if packs and not set(packs) <= set(packable_operands(problem, rung, config)):
+            return f"{' and '.join(packs)} can be read as they lie: packing is for operands that wide accesses cannot"
+        if demands.batch_invariant and (config.split_k > 1 or config.slices_k > 1):
+            return f"{config} walks k in parts; batch_invariant asks for one chain"
+        return rung.why_not(problem.packed(config.tile, packs), config, gpu.arch)
+
+    def named(self, problem: GemmProblem, gpu: Gpu, rung: str | None, config: GemmConfig | None) -> Plan:
+        known = rungs_for(problem.dtype, problem.precision)
+        chosen = find_rung(rung) if rung is not None else _rung_for(config, problem, known, gpu)
+        if reason := chosen.why_not(problem, config or chosen.default, gpu.arch):
+            own = (option for option in options_of(problem) if option.rung is chosen)
+            able = (one.config for one in own if chosen.why_not(problem, one.config, gpu.arch) is None)
+            if config is None and (other := next(able, None)) is not None:
+                why = f"{chosen} was named in the call; its default cannot run: {reason}"
+                return Plan(chosen, other, "the rung's options", why)
+            raise ConfigRejected(f"{reason}. Omit rung and config to let the plan choose.")
+        if config is not None:
+            return Plan(chosen, config, "the caller", "the config was named in the call")
+        return Plan(chosen, chosen.default, "the rung's default", f"{chosen} was named in the call")
+
+    def options(self, problem: GemmProblem) -> Iterable[Option]:
+        return options_of(problem)
+
+    def last_resort(self, problem: GemmProblem, gpu: Gpu, refused: Sequence[Refusal]) -> Plan:
+        told = list(refused)
+        for rung in reversed(rungs_for(problem.dtype, problem.precision)):
+            if reason := rung.why_not(problem, rung.default, gpu.arch):
+                told.append(Refusal(rung.id, str(rung.default), reason))
+            else:
+                why = f"the highest rung for {problem.dtype} whose default config can run this problem"
+                return Plan(rung, rung.default, "the rung's default", why, tuple(told))
+        reasons = "; ".join(one.reason for one in told[:_REASONS])
+        more = f"; and so {len(told) - _REASONS} more" if len(told) > _REASONS else ""
+        raise ConfigRejected(f"no rung can run this {problem.kind} problem on {gpu.arch}: {reasons}{more}.")
+
+    def relatives(
+        self, problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu, several: bool
+    ) -> Iterator[tuple[GemmConfig, tuple[str, ...]]]:
+        # of fp32 tables exist whose neighbours say nothing of several launches: the model alone is no word on them
+        if problem.dtype == "f32" and not several:
+            yield config, ()
+            return
+        ways = ways_to_pack(rung, config, problem)
+        for parts in splits(rung, config, problem, gpu):
+            split = in_parts(config, parts)
+            for packs in ways:
+                yield split, packs
+
+    def work(self, problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[str, ...]) -> Work:
+        return work_of(problem, rung, config, packs)
+
+    def remark(self, problem: GemmProblem, plan: Plan, gpu: Gpu) -> str:
+        config, tiles = plan.config, tiles_of(problem, plan.config)
+        told = []
+        if config.split_k > 1:
+            told.append(f"k in {config.split_k} parts, since {tiles} tiles alone do not keep {gpu.sm_count} SMs busy")
+        else:
+            told.append(f"{tiles} tiles on {gpu.sm_count} SMs")
+        for name in narrow_operands(problem, plan.rung, config):
+            how = (
+                "is packed first" if name in plan.packs else "is read element by element, which costs less than packing"
+            )
+            told.append(f"{name} {how}: {_narrow_reason(problem, name, config)}")
+        return "; ".join(told)
+
+    # --- what tables hold ---
+
+    def classes(self, problem: GemmProblem) -> Sequence[Sequence[ProblemClass]]:
+        empty = 0 in (problem.m, problem.n, problem.k, problem.batch)
+        return () if empty else own_classes(problem)
+
+    def distance(self, wanted: ProblemClass, known: ProblemClass) -> float:
+        if known.fused and not wanted.fused:  # bare products ask bare ones alone
+            return float("inf")
+        return distance(wanted, known)
+
+    def problem_of(self, entry: GemmEntry) -> GemmProblem:
+        m, n, k, batch = entry.shape
+        of = entry.klass
+        return GemmProblem.dense(
+            m, n, k, layout=of.layout.replace("s", "n"), batch=batch, dtype=of.dtype, out_dtype=of.out_dtype,
+            use_c=of.use_c, precision=of.precision,
+        )  # fmt: skip
+
+    def words(self, entry: GemmEntry) -> str:
+        m, n, k, batch = entry.shape
+        return f"{m} x {n} x {k}" + (f" x{batch}" if batch != 1 else "")
+
+    def measured_with(self, problem: GemmProblem, entry: GemmEntry) -> str:
+        told = []
+        if problem.epilogue is not None:
+            told.append(f"with {entry.epilogue}" if entry.epilogue else "without an epilogue")
+        if ITEM_BYTES[problem.out_dtype] != ITEM_BYTES[entry.klass.out_dtype]:
+            told.append(f"results in {entry.klass.out_dtype}")
+        return f" ({', '.join(told)})" if told else ""
+
+    def owns(self, values: Mapping[str, Any]) -> bool:
+        return "d_head" not in values
+
+    def read_class(self, values: Mapping[str, Any]) -> ProblemClass:
+        return ProblemClass.from_dict(dict(values))
+
+    def read_config(self, values: Mapping[str, Any]) -> GemmConfig | None:
+        if "attention" in values:
+            raise TypeError(f"{values} is no config of a product")
+        if not values.keys() <= _DEFAULTS.keys():
+            return None
+        for name, value in values.items():
+            if not (isinstance(value, str) if name == "cache" else type(value) is int and abs(value) <= MOST):
+                raise ValueError(f"{name}={value!r} is no value of a config")
+        config = GemmConfig(**values)
+        if reason := config.no_block:
+            raise ValueError(f"no config: {reason}")
+        return config
+
+
+PRODUCTS = Products()
+
+
+def plan_for(
+    problem: GemmProblem, on: Gpu | Arch, rung: str | None = None, config: GemmConfig | None = None, *,
+    demands: Demands = NONE,
+) -> Plan:  # fmt: skip
+    """The plan for a problem on a GPU (or on the first listed GPU of an architecture). Deterministic.
+
+    A `config` without a rung is one of the highest that takes it. `demands` narrow what the plan may choose by itself.
+    Raises ConfigRejected, with the numbers, when the rung or config named cannot run the problem, or no rung can.
+    """
+    if config is not None and not isinstance(config, GemmConfig):
+        raise ConfigRejected(f"config is {config!r}; pass a tilewright.ladder.GemmConfig, or none.")
+    if rung is not None and not isinstance(rung, str):
+        raise ConfigRejected(f"rung is {rung!r}; pass the name of one, such as 'f12', or none.")
+    return plan(PRODUCTS, problem, on, rung, config, demands)
+
+
+@lru_cache(maxsize=1 << 14)
+def in_parts(config: GemmConfig, parts: int) -> GemmConfig:
+    return config if parts == config.split_k else replace(config, split_k=parts)
+
+
+def _rung_for(config: GemmConfig | None, problem: GemmProblem, known: tuple[Rung, ...], gpu: Gpu) -> Rung:
+    """The highest that can take a config; if none can, the highest that the GPU has, which says why not."""
+    here = [rung for rung in reversed(known) if rung.only_on in ("", gpu.arch.name)]
+    return next((rung for rung in here if config and rung.why_not(problem, config, gpu.arch) is None), here[0])
+
+
+def _narrow_reason(problem: GemmProblem, name: str, config: GemmConfig) -> str:
+    """Why the rung cannot read an operand by wide accesses."""
+    matrix, rows, cols = problem.side(name)
+    tile_m, tile_n, tile_k = config.tile
+    tiles = (tile_m, tile_k) if name == "a" else (tile_k, tile_n)
+    if matrix.unit(rows, cols) == "none":
+        return f"no contiguous lines (strides {matrix.row_stride} and {matrix.col_stride} elements)"
+    if problem.dtype == "f32" and ragged(matrix, (rows, cols), tiles):
+        return f"{rows} x {cols} are no whole tiles of {tiles[0]} x {tiles[1]}"
+    width = matrix.vector_bytes(rows, cols, ITEM_BYTES[problem.dtype])
+    return f"its lines start at multiples of {width} B"

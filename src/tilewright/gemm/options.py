@@ -1,0 +1,96 @@
+"""Products for which no table knows anything near: the configs that the model chooses from.
+
+Each did best, or close to it, on some of the products that were swept on an H200 (benchmarks/results). How fast each is
+over what the model says was fitted with the model (plan/fits.json).
+"""
+
+from __future__ import annotations
+
+from ..plan.estimate import speed_of
+from ..plan.family import Option
+from .problem import GemmProblem
+from .rung import GemmConfig
+from .rungs.simt import find_rung
+
+
+def _f12(
+    tile: tuple[int, int], warp: tuple[int, int], subtiles: tuple[int, int], tile_k: int, stages: int, blocks: int
+) -> GemmConfig:
+    return GemmConfig(*tile, tile_k, 4, 4, *warp, *subtiles, stages, "ca", group_m=8, min_blocks=blocks)
+
+
+def _h11(tile: tuple[int, int], warp: tuple[int, int], tile_k: int, stages: int, blocks: int) -> GemmConfig:
+    return GemmConfig(*tile, tile_k, warp_m=warp[0], warp_n=warp[1], stages=stages, group_m=8, min_blocks=blocks)
+
+
+def _wgmma(tile: tuple[int, int], warp_n: int, stages: int, blocks: int) -> GemmConfig:
+    return GemmConfig(*tile, 64, warp_m=16, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
+
+
+def _tensor32(tile: tuple[int, int], warp: tuple[int, int], blocks: int, stages: int = 2) -> GemmConfig:
+    return GemmConfig(*tile, 32, warp_m=warp[0], warp_n=warp[1], stages=stages, group_m=8, min_blocks=blocks)
+
+
+_F32 = (
+    ("f12", _f12((128, 256), (64, 64), (4, 2), 16, 4, 1)),
+    ("f12", _f12((128, 128), (64, 32), (2, 2), 32, 3, 2)),
+    ("f12", _f12((64, 128), (32, 64), (2, 2), 16, 3, 4)),
+    ("f12", _f12((128, 64), (64, 32), (2, 2), 16, 3, 4)),
+    ("f12", _f12((64, 64), (32, 32), (1, 2), 32, 4, 4)),
+    ("f12", _f12((32, 64), (16, 32), (1, 1), 32, 3, 8)),
+    ("f12", _f12((64, 32), (16, 32), (1, 1), 32, 3, 8)),
+    ("f12", _f12((32, 32), (16, 32), (1, 1), 32, 3, 8)),
+    ("f12", _f12((16, 64), (16, 32), (1, 1), 32, 3, 8)),
+)
+_HALVES = (
+    ("h13", _wgmma((128, 256), 256, 4, 1)),
+    ("h13", _wgmma((128, 192), 192, 4, 1)),
+    ("h13", _wgmma((256, 128), 128, 4, 1)),
+    ("h12", _wgmma((128, 128), 128, 3, 2)),
+    ("h12", _wgmma((64, 128), 128, 4, 2)),
+    ("h12", _wgmma((64, 128), 128, 8, 1)),
+    ("h12", _wgmma((128, 64), 64, 4, 2)),
+    ("h12", _wgmma((64, 64), 64, 6, 2)),
+    ("h11", _h11((128, 256), (64, 64), 32, 4, 1)),
+    ("h11", _h11((256, 128), (64, 64), 32, 4, 1)),
+    ("h11", _h11((128, 128), (64, 64), 32, 4, 2)),
+    ("h11", _h11((128, 64), (64, 32), 128, 4, 2)),
+    ("h11", _h11((64, 128), (32, 64), 128, 4, 2)),
+    ("h11", _h11((128, 64), (32, 32), 64, 4, 2)),
+    ("h11", _h11((64, 128), (32, 32), 64, 4, 2)),
+    ("h11", _h11((64, 64), (32, 32), 64, 4, 4)),
+    ("h11", _h11((64, 64), (32, 32), 128, 4, 4)),
+    ("h11", _h11((64, 32), (32, 16), 64, 4, 4)),
+    ("h11", _h11((32, 64), (16, 32), 128, 4, 4)),
+    ("h11", _h11((32, 32), (16, 16), 64, 4, 4)),
+    ("h11", _h11((16, 64), (16, 16), 128, 4, 4)),
+    ("h11", _h11((64, 16), (16, 16), 128, 4, 4)),
+    ("h11", _h11((16, 32), (16, 16), 32, 3, 8)),
+    ("h11", _h11((32, 16), (16, 16), 32, 3, 8)),
+)
+_TF32 = (
+    ("t01", _tensor32((128, 256), (64, 64), 1)),
+    ("t01", _tensor32((128, 128), (64, 64), 2)),
+    ("t01", _tensor32((64, 64), (32, 32), 3)),
+    ("t01", _tensor32((32, 32), (16, 16), 4)),
+)
+_FP32X3 = (
+    ("t03", _tensor32((128, 128), (64, 32), 1, 3)),
+    ("t03", _tensor32((64, 64), (32, 32), 2, 3)),
+    ("t03", _tensor32((64, 64), (32, 32), 3)),
+    ("t03", _tensor32((32, 64), (16, 32), 4, 3)),
+    ("t02", _tensor32((64, 64), (32, 32), 3)),
+    ("t02", _tensor32((32, 32), (16, 16), 4)),
+)
+CONFIGS = {"f32": _F32, "f16": _HALVES, "bf16": _HALVES, "tf32": _TF32, "fp32x3": _FP32X3}
+"""(rung, config) by kind of product (GemmProblem.kind)."""
+
+OPTIONS = {
+    kind: tuple(Option(rung := find_rung(name), config, speed_of(rung.id, config)) for name, config in configs)
+    for kind, configs in CONFIGS.items()
+}
+
+
+def options_of(problem: GemmProblem) -> tuple[Option, ...]:
+    """The options for a product, the larger tiles first."""
+    return OPTIONS.get(problem.kind, ())

@@ -1,0 +1,131 @@
+"""What the model of time must know of a product's kernel (plan/estimate.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from ..jit.source import Constant
+from ..plan.estimate import Work
+from .problem import ITEM_BYTES, GemmProblem
+from .rung import GemmConfig, Rung, ceil_div, vector_out
+from .rungs.simt import rungs_of
+
+_BOOKKEEPING = 36
+"""Registers for addresses, counters and what the compiler keeps next to accumulators and fragments."""
+_CONFLICTS = {"h03": 2.0, "h04": 2.0, "h05": 2.0, "h06": 2.0, "h07": 2.0, "h08": 3.0, "h09": 1.5, "h10": 1.5}
+"""Wavefronts of a shared load over the fewest possible, where fragments meet bank conflicts (docs/ladder.md)."""
+_WGMMA_READS = 0.22
+"""The share of the bytes that a wgmma names which takes shared memory's bandwidth."""
+_HALF_SECTORS = 0.7
+"""What the bytes of an operand whose lines do not start at sectors cost more on the way."""
+_SPLITTING = 7
+"""Instructions by which t02 makes an element's three parts and stores them, counted in its machine code."""
+
+
+def tiles_of(problem: GemmProblem, config: GemmConfig) -> int:
+    return ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n) * problem.batch
+
+
+def on_tensor_cores(config: GemmConfig) -> bool:
+    """Whether a warp multiplies as one: then its tile has no pieces of single threads."""
+    return config.warp_m > 0 and config.thread_m * config.thread_n == 1
+
+
+def estimate_registers(config: GemmConfig, rung: Rung | None = None) -> int:
+    """Registers per thread: accumulators, fragments of a step (two sets where they are loaded ahead), bookkeeping.
+
+    Rungs of fp32x3: three parts of each fragment, of A one row of pieces and the next, and the sums of a row.
+    """
+    if rung is not None and rung.precision == "fp32x3":
+        right = 3 * config.warp_n // 4 * (2 if rung.splits else 1)
+        return config.warp_m * config.warp_n // 32 + config.warp_n // 2 + 24 + right + _BOOKKEEPING
+    if rung is not None and rung.warpgroups:
+        return config.warp_m * config.warp_n // 32 + _BOOKKEEPING + 12
+    if on_tensor_cores(config):
+        tile = config.warp_m * config.warp_n // 32
+        fragments = (config.warp_m + config.warp_n) // 4
+        return tile + fragments * (2 if config.stages > 2 else 1) + _BOOKKEEPING
+    rows, cols = config.thread_m * config.subtiles_m, config.thread_n * config.subtiles_n
+    return rows * cols + (rows + cols) * (2 if config.stages > 1 else 1) + _BOOKKEEPING
+
+
+def way_of(kind: str, rung: Rung, config: GemmConfig) -> str:
+    """How a kernel multiplies, by which its constants are fitted."""
+    if rung.warpgroups:
+        return "wgmma"
+    if kind == "fp32x3":
+        return "parts"
+    return "mma" if on_tensor_cores(config) else "ffma"
+
+
+def work_of(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[str, ...] = ()) -> Work:
+    """What a candidate that why_not has let pass does. `packs`: operands copied to aligned lines first."""
+    whole = _whole(problem, rung, config.whole_k, packs)
+    if config.split_k == 1:
+        return whole
+    return whole._replace(parts=config.split_k, shared=rung.shared_bytes(config, problem.packed(config.tile, packs)))
+
+
+@lru_cache(maxsize=1 << 14)
+def _whole(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[str, ...]) -> Work:
+    """Of a config with k in one part."""
+    before, problem = problem, problem.packed(config.tile, packs)
+    item, tile_k = ITEM_BYTES[problem.dtype], max(config.tile_k, 1)
+    warps = max(config.threads // 32, 1)
+    facts, edge = rung.own_constants(config, problem), rung.edge(problem, config)
+    # bytes of tile_k x (a warp's rows + columns) from shared memory, for each warp of the block
+    warp_m, warp_n = config.warp_m or config.thread_m * 4, config.warp_n or config.thread_n * 8
+    if rung.warpgroups:  # a product of 64 x warp_n reads both of its operands
+        reads = warps / 4 * config.warp_m / 16 * (64 + warp_n) * tile_k * item * _WGMMA_READS
+    else:
+        reads = warps / config.slices_k * (warp_m + warp_n) * tile_k * item * _CONFLICTS.get(rung.id[:3], 1.0)
+    brought = (config.tile_m + config.tile_n) * tile_k * item
+    extents = (("a", config.tile_m), ("b", config.tile_n))
+    half = sum(extent for name, extent in extents if not facts.get(f"{name}_sectors", True))
+    reading = 2 if rung.warpgroups and config.min_blocks == 1 else 1  # buffers that products read, not copies fill
+    splitting = (config.tile_m + config.tile_n) * tile_k * _SPLITTING
+    return Work(
+        way_of(problem.kind, rung, config), problem.kind, tiles_of(problem, config), ceil_div(problem.k, tile_k),
+        config.tile_m * config.tile_n * tile_k, config.threads, estimate_registers(config, rung),
+        rung.shared_bytes(config, problem), config.min_blocks, config.stages,
+        max(config.stages - reading, 1) * brought, brought, brought + _HALF_SECTORS * half * tile_k * item, reads,
+        problem.bytes, 4.0 * problem.m * problem.n * problem.batch,
+        others=splitting if problem.kind == "fp32x3" and not rung.splits else 0,
+        singles=_singles(problem, rung, config, edge, facts) * tile_k,
+        stores=0 if vector_out(problem) else config.tile_m * config.tile_n,
+        edge=edge, above=_rungs_above(rung.id, rung.warpgroups, problem.kind),
+        passes=_passes(before, rung, config, packs),
+    )  # fmt: skip
+
+
+def _passes(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[str, ...]) -> tuple[int, ...]:
+    """Bytes that each launch reads and writes which prepares an operand: whole tiles are written."""
+    item = ITEM_BYTES[problem.dtype]
+    moved = []
+    for name in "ab" if rung.splits else packs:
+        copied = problem.packing(name, config.tile)
+        written = copied.bytes * 6 // item if rung.splits else copied.bytes  # three parts of 2 bytes
+        moved.append(item * copied.copies * copied.lines * copied.length + written)
+    return tuple(moved)
+
+
+@lru_cache(maxsize=256)
+def _rungs_above(name: str, warpgroups: bool, kind: str) -> int:
+    """Of its own way to multiply."""
+    ladder = [rung.id for rung in rungs_of(kind) if rung.warpgroups == warpgroups]
+    return len(ladder) - 1 - ladder.index(name) if name in ladder else 0
+
+
+def _singles(problem: GemmProblem, rung: Rung, config: GemmConfig, edge: bool, facts: Mapping[str, Constant]) -> int:
+    """Elements of a step of 1 along k that a block copies one by one. `edge`, `facts`: as Rung.edge, own_constants."""
+    if rung.splits:
+        return 0
+    item = ITEM_BYTES[problem.dtype]
+    total = 0
+    for name, extent in (("a", config.tile_m), ("b", config.tile_n)):
+        # an edge of 16-bit operands costs no more than a comparison; fp32 rungs copy all of it by elements
+        matrix, rows, cols = problem.side(name)
+        if facts.get(f"{name}_edge", edge) if item == 4 else not matrix.readable(rows, cols, item, 16):
+            total += extent
+    return total

@@ -1,0 +1,352 @@
+"""Which rung and config run a problem of any family, and why.
+
+The choice is a pure function of the problem, the GPU, the demands and the tables: the same call runs the same kernel. A
+rung or config named by the caller runs. Else tables decide: those of this machine, then those that ship with the
+package; the problem's own class first, its neighbours if it was not tuned. Where no table knows anything near, the
+model of time chooses among configs that are known to do well.
+
+For a class that was not tuned, each config that ran on a neighbour gets an estimate: the model's time for this problem
+(its waves, its edges, its splits of k), corrected by what the model missed for that config on the neighbours, the
+nearer the more. The least estimate wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import groupby, islice
+from math import exp, isfinite, log, log2
+from typing import Any, NamedTuple
+
+from ..gpus import GPUS, Arch, Gpu
+from .demands import NONE, Demands
+from .entries import AnyEntry, View, worded
+from .estimate import predict
+from .family import Family
+from .plan import Plan, Refusal, RunnerUp
+from .tables import SHIPPED, generation_now, sources_for
+
+NEIGHBOURS = 10
+REACH = 1.0
+"""The distance at which a neighbour's word counts 1/e of the nearest possible one's."""
+DOUBT = 0.06
+"""Weight of what a config's neighbours say of others: a config seen nearby only rarely is taken to be average."""
+UNSEEN = 0.04
+"""What a config not measured on a neighbour is taken to be slower than those that were, in log time."""
+FARTHEST = 6.0
+"""Beyond this distance the nearest class says nothing."""
+RUNNERS_UP = 3
+
+AnyFamily = Family[Any, Any, Any, Any]
+Source = tuple[str, Mapping[str, AnyEntry]]
+"""What to call a table ("tuned here", "shipped with the package"), and a family's entries in it by key."""
+
+
+def plan(
+    family: AnyFamily, problem: Any, on: Gpu | Arch, rung: str | None = None, config: Any = None,
+    demands: Demands = NONE,
+) -> Plan:  # fmt: skip
+    """The plan for a problem on a GPU (or on the first listed GPU of an architecture). Deterministic.
+
+    Raises ConfigRejected, with the numbers, when what is named cannot run the problem, or nothing can.
+    """
+    gpu = on if isinstance(on, Gpu) else next(gpu for gpu in GPUS.values() if gpu.arch == on)
+    return _plan(family, problem, gpu, rung, config, demands, generation_now())
+
+
+@lru_cache(maxsize=4096)
+def _plan(
+    family: AnyFamily, problem: Any, gpu: Gpu, rung: str | None, config: Any, demands: Demands, generation: int
+) -> Plan:
+    """`generation`: of the tables; plans of an older one are never asked for again."""
+    rungs = family.rungs(problem, demands)
+    if rung is not None or config is not None:
+        return family.named(problem, gpu, rung, config)
+    ignored: list[str] = []
+    found = None
+    if family.classes(problem):
+        sources = [source for source in sources_for(family, gpu) if not demands.deterministic or source[0] == SHIPPED]
+        found = choose(family, problem, gpu, sources, demands, ignored)
+    found = found or _by_model(family, problem, gpu, rungs, demands)
+    return replace(found, ignored="; ".join(ignored))
+
+
+def choose(
+    family: AnyFamily, problem: Any, gpu: Gpu, sources: Sequence[Source], demands: Demands = NONE,
+    ignored: list[str] | None = None,
+) -> Plan | None:  # fmt: skip
+    """The choice from the tables in order: the problem's own class in the first that has it, else the estimates over
+    the first that has near neighbours. None where no table knows anything near.
+
+    To `ignored` is added, in a line per table, which of its results name what this version does not have.
+    """
+    told = [] if ignored is None else ignored
+    rungs = family.rungs(problem, demands)
+    every = family.rungs(problem, NONE)
+    own = family.classes(problem)
+    for alike in own:
+        for name, view in sources:
+            entry = next((view[key] for key in map(str, alike) if key in view), None)
+            if entry is None:
+                continue
+            told.extend(_unknown(name, [entry], every))
+            if (found := _exact(family, problem, gpu, name, entry, rungs, demands)) is not None:
+                return found
+    for name, view in sources:
+        near = neighbours(family, own[0][0], view)
+        told.extend(line for line in _unknown(name, [entry for _, entry in near], every) if line not in told)
+        if near and (found := _estimated(family, problem, gpu, name, near, demands)) is not None:
+            return found
+    return None
+
+
+def _unknown(name: str, entries: Sequence[AnyEntry], rungs: Iterable[str]) -> list[str]:
+    """One line for the results whose rung or config this version does not know; none where there are none."""
+    rungs = set(rungs)
+    gone = [timed.rung for entry in entries for timed in entry.timed if timed.rung not in rungs]
+    count = len(gone) + sum(entry.unknown for entry in entries)
+    if not count:
+        return []
+    names = f" ({', '.join(sorted(set(gone)))})" if gone else ""
+    return [f"{count} result{'s' if count > 1 else ''} {name}: of rungs or configs that this version lacks{names}"]
+
+
+# --- the problem's own class ------------------------------------------------------------------------------------------
+
+
+def _exact(
+    family: AnyFamily, problem: Any, gpu: Gpu, name: str, entry: AnyEntry, rungs: Mapping[str, Any], demands: Demands
+) -> Plan | None:
+    able, refused = [], []
+    for t in entry.timed:
+        if t.rung not in rungs:
+            continue
+        if reason := family.why_not(problem, rungs[t.rung], t.config, t.packs, gpu, demands):
+            refused.append(Refusal(t.rung, str(t.config), reason))
+        else:
+            able.append(t)
+    if not able:
+        return None
+    best, rest = able[0], able[1 : 1 + RUNNERS_UP]
+    what = f"{family.words(entry)}, the class of this problem{family.measured_with(problem, entry)}"
+    return Plan(
+        rungs[best.rung], best.config, name,
+        f"fastest of {len(able)} kernels measured at {what}: {time_words(best.ms)}", tuple(refused),
+        tuple(
+            RunnerUp(
+                t.rung, worded(t.config, t.packs), f"{time_words(t.ms)}, {t.ms / best.ms:.2f} of the fastest's"
+            )
+            for t in rest
+        ),
+        best.packs,
+    )  # fmt: skip
+
+
+def time_words(ms: float) -> str:
+    """A time in ms, to three digits."""
+    return f"{ms * 1e3:.3g} us" if ms < 1 else f"{ms:.3g} ms"
+
+
+# --- neighbours' times ------------------------------------------------------------------------------------------------
+
+
+def neighbours(family: AnyFamily, wanted: Any, view: Mapping[str, AnyEntry]) -> list[tuple[float, AnyEntry]]:
+    """(distance, entry) of the nearest classes, the nearest first.
+
+    Times with an epilogue and without are not mixed: what an epilogue costs would count as a config's own slowness.
+    """
+    known = view.classes if isinstance(view, View) else {key: entry.klass for key, entry in view.items()}
+    found = ((family.distance(wanted, klass), key) for key, klass in known.items())
+    within = sorted((d, key) for d, key in found if d <= FARTHEST)
+    near = ((d, entry) for d, key in within if (entry := view.get(key)) is not None)
+    nearest = next(near, None)
+    if nearest is None:
+        return []
+    alike = (one for one in near if one[1].klass.fused == nearest[1].klass.fused)
+    return [nearest, *islice(alike, NEIGHBOURS - 1)]
+
+
+class _Word(NamedTuple):
+    """What neighbours say of a config, with k in some number of parts and operands packed or not: the sum of their
+    weights, and of weight times how much slower than modelled it was, in log time."""
+
+    weight: float
+    miss: float
+
+
+_Words = dict[tuple[int, bool], _Word]
+"""By parts of k, and whether operands were packed."""
+
+
+class _Miss(NamedTuple):
+    """How much slower than modelled a result is, in log time; `whole`: its config with k in one part."""
+
+    rung: str
+    whole: Any
+    miss: float
+    parts: int
+    packed: bool
+
+
+class Estimate(NamedTuple):
+    """What a config that ran on a neighbour, or a relative of it, should take here. `packs`: as Plan.packs."""
+
+    ms: float
+    rung: str
+    config: Any
+    packs: tuple[str, ...]
+
+
+def estimates(
+    family: AnyFamily, problem: Any, gpu: Gpu, near: Sequence[tuple[float, AnyEntry]], demands: Demands = NONE
+) -> list[Estimate]:
+    """Of what ran on a neighbour, the least first; some of it may not be able to run here (Family.why_not).
+
+    k may be split into other numbers of parts than there, and what lies unaligned here packed or not: a neighbour's
+    word on a config counts for its relatives, the less the further they are.
+    """
+    rungs = family.rungs(problem, demands)
+    said, prior, total = _words_of(family, near, rungs, gpu)
+    found = []
+    several = not all(timed.one_launch for _, entry in near for timed in entry.timed)
+    for (name, base), words in said.items():
+        rung = rungs[name]
+        for config, packs in family.relatives(problem, rung, base, gpu, several):
+            weight = miss = 0.0
+            for (parts_there, packed_there), word in words.items():
+                kinship = _kinship(config.parts, parts_there, packed_there != bool(packs))
+                weight += kinship * word.weight
+                miss += kinship * word.miss
+            miss = (miss + DOUBT * total * prior) / (weight + DOUBT * total)
+            ms = predict(family.work(problem, rung, config, packs), gpu).ms
+            found.append(Estimate(ms * exp(miss), name, config, packs))
+    found.sort(key=lambda one: one.ms)
+    equals = (list(group) for _, group in groupby(found, key=lambda one: one.ms))
+    return [one for group in equals for one in (sorted(group, key=_by_name) if len(group) > 1 else group)]
+
+
+def _by_name(one: Estimate) -> tuple[str, str]:
+    """The order of equal estimates, so that the choice does not depend on that of a table."""
+    return one.rung, repr((one.config, one.packs))
+
+
+@lru_cache(maxsize=1 << 10)
+def _kinship(parts: int, parts_there: int, packed_otherwise: bool) -> float:
+    """What a neighbour's word on a config counts for one with k in other parts, or packed or not where that was not."""
+    return exp(-abs(log2(parts / parts_there)) - 2 * packed_otherwise)
+
+
+_MOST_KNOWN = 4096
+_missed_before: dict[tuple[int, Gpu], tuple[AnyEntry, tuple[_Miss, ...]]] = {}
+"""By an entry's identity, which holds while the entry stands next to it."""
+
+
+def _missed(family: AnyFamily, entry: AnyEntry, gpu: Gpu) -> tuple[_Miss, ...]:
+    """What the model missed for each of an entry's results that can run on the GPU: once for all plans near it."""
+    if (found := _missed_before.get((id(entry), gpu))) is not None:
+        return found[1]
+    there = family.problem_of(entry)
+    rungs, misses = family.rungs(there, NONE), []
+    for timed in entry.timed:
+        if timed.rung not in rungs:
+            continue
+        expected = predict(family.work(there, rungs[timed.rung], timed.config, timed.packs), gpu).ms
+        if isfinite(expected):  # else it does not fit on this GPU
+            miss = log(timed.ms / expected)
+            misses.append(_Miss(timed.rung, timed.config.whole_k, miss, timed.config.parts, bool(timed.packs)))
+    if len(_missed_before) >= _MOST_KNOWN:
+        _missed_before.clear()
+    _missed_before[id(entry), gpu] = entry, tuple(misses)
+    return tuple(misses)
+
+
+def _words_of(
+    family: AnyFamily, near: Sequence[tuple[float, AnyEntry]], rungs: Mapping[str, Any], gpu: Gpu
+) -> tuple[dict[tuple[str, Any], _Words], float, float]:
+    """(words by rung and config with k whole, what an unknown config is taken to miss by, the weight of all)."""
+    said: dict[tuple[str, Any], _Words] = {}
+    total = mean = 0.0
+    nearest = near[0][0]
+    for d, entry in near:
+        weight = exp(-(d - nearest) / REACH) / (1 + d)
+        misses = [known for known in _missed(family, entry, gpu) if known.rung in rungs]
+        for known in misses:
+            words = said.setdefault((known.rung, known.whole), {})
+            so_far = words.get(way := (known.parts, known.packed), _Word(0.0, 0.0))
+            words[way] = _Word(so_far.weight + weight, so_far.miss + weight * known.miss)
+        if misses:
+            total += weight
+            mean += weight * sum(known.miss for known in misses) / len(misses)
+    return said, (mean / total if total else 0.0) + UNSEEN, total
+
+
+def _estimated(
+    family: AnyFamily, problem: Any, gpu: Gpu, name: str, near: Sequence[tuple[float, AnyEntry]], demands: Demands
+) -> Plan | None:
+    rungs = family.rungs(problem, demands)
+    ordered = estimates(family, problem, gpu, near, demands)
+    able = (
+        one for one in ordered
+        if family.why_not(problem, rungs[one.rung], one.config, one.packs, gpu, demands) is None
+    )  # fmt: skip
+    first = list(islice(able, 1 + RUNNERS_UP))
+    if not first:
+        return None
+    best, *rest = first
+    return Plan(
+        rungs[best.rung], best.config, f"heuristic from what is {name}",
+        f"this class was not tuned; least of {len(ordered)} estimates from {len(near)} neighbours' times, the nearest "
+        f"{family.words(near[0][1])}, and the model's waves",
+        _refused(family, problem, gpu, near, rungs, demands), _runners_up(best.ms, rest, "estimated"), best.packs,
+    )  # fmt: skip
+
+
+def _runners_up(least: float, rest: Sequence[Estimate], how: str) -> tuple[RunnerUp, ...]:
+    return tuple(
+        RunnerUp(one.rung, worded(one.config, one.packs), f"{how} at {one.ms / least:.2f} of the choice's time")
+        for one in rest
+    )
+
+
+def _refused(
+    family: AnyFamily, problem: Any, gpu: Gpu, near: Sequence[tuple[float, AnyEntry]], rungs: Mapping[str, Any],
+    demands: Demands,
+) -> tuple[Refusal, ...]:  # fmt: skip
+    """What ran on a neighbour as it lies, and cannot here."""
+    ran = dict.fromkeys((t.rung, t.config) for _, entry in near for t in entry.timed if t.rung in rungs and not t.packs)
+    told = ((name, config, family.why_not(problem, rungs[name], config, (), gpu, demands)) for name, config in ran)
+    return tuple(Refusal(name, str(config), reason) for name, config, reason in told if reason)
+
+
+# --- the model alone --------------------------------------------------------------------------------------------------
+
+
+def _by_model(family: AnyFamily, problem: Any, gpu: Gpu, rungs: Mapping[str, Any], demands: Demands) -> Plan:
+    """The quickest of the family's options by the model; of equals the one preferred."""
+    refused: dict[tuple[str, str], Refusal] = {}
+    found: list[Estimate] = []
+    for rung, config, speed in family.options(problem):
+        if rung.id not in rungs:
+            continue
+        if reason := family.why_not(problem, rung, config, (), gpu, demands):
+            refused.setdefault((rung.id, reason), Refusal(rung.id, str(config), reason))
+            continue
+        for way, packs in family.relatives(problem, rung, config, gpu, True):
+            if family.why_not(problem, rung, way, packs, gpu, demands) is None:
+                ms = predict(family.work(problem, rung, way, packs), gpu).ms / speed
+                found.append(Estimate(ms, rung.id, way, packs))
+    if not found:
+        return family.last_resort(problem, gpu, tuple(refused.values()))
+    best = min(found, key=lambda one: one.ms)
+    first_of_tile: dict[object, Estimate] = {}
+    for one in sorted(found, key=lambda one: one.ms):
+        first_of_tile.setdefault(one.config.tile[:2], one)
+    first_of_tile.pop(best.config.tile[:2], None)
+    rest = list(first_of_tile.values())[:RUNNERS_UP]
+    chosen = Plan(
+        rungs[best.rung], best.config, "cost model", f"least modelled time among {len(found)} ways to run it",
+        tuple(refused.values()), _runners_up(best.ms, rest, "modelled"), best.packs,
+    )  # fmt: skip
+    remark = family.remark(problem, chosen, gpu)
+    return replace(chosen, why=f"{chosen.why}; {remark}") if remark else chosen

@@ -1,0 +1,212 @@
+"""How long a kernel should take on a GPU: the one model, by which candidates are ordered and neighbours compared.
+
+A family says what a kernel's blocks do (Work); this file says how long an SM takes over it. The model is not a
+measurement and is never shown as one. Its constants are fitted to measured times by tilewright.lab.fit_model, which
+writes fits.json and a record of what the model misses.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..gpus import Gpu, Resources, occupancy
+
+FITTED = Path(__file__).with_name("fits.json")
+SHARED_BYTES = 128
+"""Bytes per clock that an SM's shared memory gives."""
+MMA_SHARE = {(9, 0): 0.63}
+"""The share of the tensor peak that mma.sync reaches: 625 of 989 TFLOP/s on an H200; nearly all of it elsewhere."""
+BOUNDS = ("arithmetic", "shared memory", "L2", "latency", "single elements")
+"""What the time of one step of a block may be bound by."""
+
+
+class Fit(NamedTuple):
+    """The model's constants for one way to multiply."""
+
+    share: float
+    """The share of the peak of the unit that multiplies, which the rate approaches as warps are added."""
+    hiding: float
+    """Warps per scheduler at which half of that rate is reached."""
+    latency_us: float
+    """From asking for a tile to its landing in shared memory, on a busy GPU."""
+    block_us: float
+    """A block's start, its first tiles' way and its stores, when nothing runs next to it."""
+    launch_us: float
+    sync_us: float
+    """A barrier and the wait before it, once per step."""
+    l2: float
+    """L2's bandwidth as a multiple of that of device memory."""
+    dram: float
+    """The share of the bandwidth of device memory that is reached."""
+    elements_per_clock: float
+    """Elements that an SM copies one by one, where wide accesses cannot read an operand's lines."""
+    edge: float
+    """What the tests of a ragged tile add to each step."""
+    stores_per_clock: float
+    """Elements that an SM stores one by one, where rows of the result are no whole vectors."""
+    pass_us: float
+    """Starting and ending one more launch, which prepares an operand or sums parts,"""
+    passes: float
+    """and its share of the bandwidth of device memory."""
+    below_the_top: float
+    """How much slower a rung is than the next above it, beyond what its own terms say."""
+    exposed: float
+    """The share of the lesser bounds' times that adds to the largest, since nothing hides it."""
+
+
+class Work(NamedTuple):
+    """What a kernel does, as the model sees it: blocks, each with steps, and launches around them."""
+
+    way: str
+    """How it multiplies: the key of its Fit."""
+    peak: str
+    """What is multiplied, as Gpu.assumed_tflops takes it."""
+    tiles: int
+    """Blocks, if each makes its part of the result alone."""
+    steps: float
+    """Steps of such a block, on average; the busiest SM's share of blocks takes them one after another."""
+    products: int
+    """Multiply-adds of a step."""
+    threads: int
+    registers: int
+    """Per thread, estimated."""
+    shared: int
+    """Bytes of shared memory per block."""
+    min_blocks: int
+    """Blocks per SM that the compiler leaves registers for."""
+    stages: int
+    in_flight: float
+    """Bytes that may be on their way to a block."""
+    brought: float
+    """Bytes that a step brings,"""
+    carried: float
+    """and as which they count on the way: sectors are carried whole."""
+    reads: float
+    """Bytes that a step reads from shared memory."""
+    dram: float
+    """The fewest bytes through device memory."""
+    sums: float
+    """Bytes of a result's partial sums in fp32, for each part written and read again."""
+    longest: float = 0
+    """Steps of the longest block, where blocks differ."""
+    others: float = 0
+    """Instructions on the FP32 lanes that a step takes besides its products."""
+    singles: int = 0
+    """Elements of a step that are copied one by one."""
+    stores: int = 0
+    """Elements of the result that a block stores one by one."""
+    edge: bool = False
+    above: int = 0
+    """Rungs above its own that multiply the same way."""
+    slower: float = 1
+    """How much slower than its terms say."""
+    parts: int = 1
+    """Blocks that share a tile, each with its part of the steps."""
+    passes: tuple[int, ...] = ()
+    """Bytes that each launch moves which prepares an operand."""
+
+
+class Prediction(NamedTuple):
+    """`ms` is the model's. `registers` per thread and `resident` blocks per SM are estimates too."""
+
+    ms: float
+    blocks: int
+    resident: int
+    waves: float
+    registers: int
+    limiter: str
+
+
+@lru_cache(maxsize=1)
+def _fitted() -> dict[str, Any]:
+    return dict(json.loads(FITTED.read_text()))
+
+
+@lru_cache(maxsize=1)
+def fits() -> dict[str, Fit]:
+    """The fitted constants by way to multiply."""
+    return {way: Fit(**values) for way, values in _fitted()["fits"].items()}
+
+
+def forget_fits() -> None:
+    """Read the constants anew: they have just been fitted."""
+    _fitted.cache_clear()
+    fits.cache_clear()
+
+
+def speed_of(rung: str, config: Any) -> float:
+    """How fast a config is on the classes where it was measured, over what the model says; 1 where it was not."""
+    return float(_fitted()["speeds"].get(speed_key(rung, config), 1.0))
+
+
+def speed_key(rung: str, config: Any) -> str:
+    return f"{rung} {config}, {config.min_blocks} per SM"
+
+
+def granted(work: Work, gpu: Gpu) -> int:
+    """Registers per thread that the compiler may use."""
+    arch = gpu.arch
+    cap = arch.registers_per_sm // max(work.threads * work.min_blocks, 1)
+    return max(min(work.registers, cap, arch.registers_per_thread), 1)
+
+
+@lru_cache(maxsize=4096)
+def _resident(registers: int, threads: int, shared: int, gpu: Gpu) -> int:
+    return occupancy(Resources(registers, 0, 0, 0, 0, 1), threads, shared, gpu.arch).blocks
+
+
+@lru_cache(maxsize=64)
+def _rate(way: str, peak: str, gpu: Gpu) -> float:
+    """Multiply-adds per microsecond of an SM's unit at its best."""
+    if way == "ffma":
+        tflops = gpu.ffma_tflops
+    else:
+        share = 1.0 if way == "wgmma" else MMA_SHARE.get(gpu.arch.compute_capability, 0.95)
+        tflops = gpu.assumed_tflops(peak) * share
+    return tflops * 1e6 / gpu.sm_count / 2
+
+
+def predict(work: Work, gpu: Gpu, fit: Fit | None = None) -> Prediction:
+    """The model's word on a kernel. `fit`: other constants than the fitted ones."""
+    fit = fit or fits()[work.way]
+    sms, clock = gpu.sm_count, gpu.boost_mhz  # clocks per microsecond
+    registers = granted(work, gpu)
+    resident, blocks = _resident(registers, work.threads, work.shared, gpu), work.tiles * work.parts
+    if resident == 0:
+        return Prediction(float("inf"), blocks, 0, 0.0, work.registers, "a block does not fit on an SM")
+    busiest = max(1, -(-blocks // sms))
+    beside = min(busiest, resident)
+    # a scheduler hides an instruction's latency with other warps and with independent products of its own
+    ahead = beside * work.threads / 32 / gpu.arch.warp_schedulers
+    others = work.others / (gpu.arch.fp32_lanes_per_sm * clock) if work.others else 0.0
+    alone = work.products / (_rate(work.way, work.peak, gpu) * fit.share) + others
+    arithmetic = alone * (1 + fit.hiding / ahead)
+    shared = (work.reads + work.carried) / (SHARED_BYTES * clock)
+    l2_per_sm = gpu.dram_gb_s * fit.l2 / max(min(blocks, sms), sms // 2) * 1e3  # bytes per microsecond
+    if work.stages == 1:  # a block loads, waits, multiplies; only blocks next to it fill the gaps
+        latency = (fit.latency_us + max(arithmetic, shared)) / beside
+    else:
+        latency = work.brought * fit.latency_us / (work.in_flight * beside)
+    single = 0.0
+    if work.singles:
+        single = work.singles / (fit.elements_per_clock * clock) + 0.5 * arithmetic
+    bounds = (arithmetic, shared, work.carried / l2_per_sm, latency, single)
+    bound = max(bounds)
+    step = bound + fit.exposed * (sum(bounds) - bound)
+    spill = max(1.0, work.registers / registers) ** 2
+    step = step * spill * (1 + fit.edge if work.edge else 1.0) + fit.sync_us / beside
+    steps = work.steps if work.parts == 1 else max(1, -(-work.steps // work.parts))
+    sm_us = max(busiest * steps, work.longest) * step + busiest * fit.block_us / beside
+    if work.parts == 1 and work.stores:
+        sm_us += busiest * work.stores / (fit.stores_per_clock * clock)
+    dram_us = work.dram / (gpu.dram_gb_s * fit.dram) * 1e-3
+    total = max(sm_us, dram_us) * (1 + fit.below_the_top * work.above) * work.slower + fit.launch_us
+    bandwidth = gpu.dram_gb_s * fit.passes * 1e3  # of passes over memory, bytes per microsecond
+    total += sum(fit.pass_us + moved / bandwidth for moved in work.passes)
+    if work.parts > 1:
+        total += fit.pass_us + (2 * work.parts + 1) * work.sums / bandwidth
+    limiter = "device memory" if dram_us > sm_us else "spills" if spill > 1 else BOUNDS[bounds.index(bound)]
+    return Prediction(total * 1e-3, blocks, resident, blocks / (sms * resident), work.registers, limiter)

@@ -1,0 +1,116 @@
+"""What planning must know of a kind of problem: products are one family, attention is another.
+
+Nothing else in this package knows that there are families. gemm/family.py and attn/family.py each make one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from ..gpus import Gpu
+from .demands import Demands
+from .entries import AnyEntry
+from .estimate import Work
+from .plan import Plan, Refusal
+
+P = TypeVar("P", contravariant=True)
+"""Its problems,"""
+R = TypeVar("R")
+"""rungs,"""
+C = TypeVar("C")
+"""configs, which have `parts`, `whole_k`, `to_dict`, and their text,"""
+K = TypeVar("K")
+"""and classes of problems, which have `fused`, `to_dict`, and their text: the key under which tables hold a result."""
+
+
+class Option(NamedTuple):
+    """A config that is known to do well, for problems that no table knows anything near to."""
+
+    rung: Any
+    config: Any
+    speed: float = 1.0
+    """How fast it is where it was measured, over what the model says."""
+
+
+class Family(Protocol[P, R, C, K]):
+    """The methods are pure. `packs` are the operands that are copied to aligned lines first."""
+
+    def __hash__(self) -> int: ...
+
+    name: str
+    """Such as "products"."""
+    shape_extents: int
+    """Numbers in the shape of an entry."""
+
+    # --- what may run ---
+
+    def rungs(self, problem: P, demands: Demands) -> Mapping[str, R]:
+        """The rungs that compute the problem as demanded, by id, in climbing order. Raises ConfigRejected for demands
+        that none can meet."""
+        ...
+
+    def why_not(self, problem: P, rung: R, config: C, packs: tuple[str, ...], gpu: Gpu, demands: Demands) -> str | None:
+        """None where the config can run the problem as demanded; else the reason, with the numbers."""
+        ...
+
+    def named(self, problem: P, gpu: Gpu, rung: str | None, config: Any) -> Plan:
+        """The plan for a rung, a config or both that the caller names. Raises ConfigRejected."""
+        ...
+
+    def options(self, problem: P) -> Iterable[Option]:
+        """Configs to choose from by the model alone, the preferred first."""
+        ...
+
+    def last_resort(self, problem: P, gpu: Gpu, refused: Sequence[Refusal]) -> Plan:
+        """The plan where none of the options can run the problem. Raises ConfigRejected where nothing can."""
+        ...
+
+    def relatives(self, problem: P, rung: R, config: C, gpu: Gpu, several: bool) -> Iterable[tuple[C, tuple[str, ...]]]:
+        """The ways to run a config that may be worth it: k in how many parts, which operands packed, itself first.
+        `several`: whether anything is known of ways that take several launches."""
+        ...
+
+    def work(self, problem: P, rung: R, config: C, packs: tuple[str, ...]) -> Work:
+        """What the kernels of a candidate do, as the model of time sees it."""
+        ...
+
+    def remark(self, problem: P, plan: Plan, gpu: Gpu) -> str:
+        """More on a plan that the model chose, in words; "" for nothing."""
+        ...
+
+    # --- what tables hold ---
+
+    def classes(self, problem: P) -> Sequence[Sequence[K]]:
+        """The classes whose results serve the problem as its own, the best first; those in one list serve it equally.
+        The very first is its own class. None of a problem that nothing is computed for."""
+        ...
+
+    def distance(self, wanted: K, known: K) -> float:
+        """How far a class is from the one wanted: about 1 for a factor of two in an extent; infinite where its times
+        say nothing."""
+        ...
+
+    def problem_of(self, entry: AnyEntry) -> Any:
+        """The problem that an entry's times are of."""
+        ...
+
+    def words(self, entry: AnyEntry) -> str:
+        """The shape of an entry's problem, in words."""
+        ...
+
+    def measured_with(self, problem: P, entry: AnyEntry) -> str:
+        """How an entry of the problem's own class differs from it, in words; "" where it does not."""
+        ...
+
+    def owns(self, values: Mapping[str, Any]) -> bool:
+        """Whether a class's JSON is of this family."""
+        ...
+
+    def read_class(self, values: Mapping[str, Any]) -> K:
+        """A class from its JSON. Raises KeyError, TypeError or ValueError for what is none."""
+        ...
+
+    def read_config(self, values: Mapping[str, Any]) -> C | None:
+        """A config from its JSON; None for one of another version's making. Raises ValueError for what is none."""
+        ...
