@@ -25,7 +25,7 @@ class DeviceArray:
         self.shape, self.dtype, self.device = shape, dtype, executor.ordinal
         self.nbytes = prod(shape) * ITEM_BYTES[dtype]
         self.address: int = executor.borrow(self.nbytes)
-        weakref.finalize(self, executor.give_back_idle, self.address).atexit = False
+        weakref.finalize(self, executor.drop, self.address).atexit = False
 
     def __repr__(self) -> str:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype!r}, device={self.device})"

@@ -375,11 +375,14 @@ class GpuExecutor:
         """Give back what was borrowed, when nothing on the GPU uses it any more."""
         pool_of(self.ordinal).give_back(address)
 
-    def give_back_idle(self, address: int) -> None:
-        """The same of what another library may still use: once all that is under way has ended, as cuMemFree waits."""
-        with bound_to(self.ordinal), outside_captures():
-            check(driver().cuCtxSynchronize(), "waiting for the GPU")
-        self.give_back(address)
+    def drop(self, address: int) -> None:
+        """Free what was borrowed, although the GPU may still use it: the driver waits for that.
+
+        For finalizers, which run in the middle of anything: it takes no lock and ends no capture. cuCtxSynchronize
+        would: measured, it ends a capture in whichever mode the thread is.
+        """
+        pool_of(self.ordinal).forget(address)
+        self.release(address)
 
     def place(self, data: np.ndarray | None, nbytes: int, pad: int, name: str = "") -> int:
         address = self.borrow(pad + nbytes)

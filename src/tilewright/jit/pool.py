@@ -43,6 +43,10 @@ class Pool:
                 return
         self._free(address)
 
+    def forget(self, address: int) -> None:
+        """Let a block go that the caller frees. Without the lock: a finalizer may run while this thread has it."""
+        self._sizes.pop(address)
+
 
 def rounded(nbytes: int) -> int:
     """The size of the block that holds `nbytes`: 512 bytes, or that times a power of two or half as much again."""
