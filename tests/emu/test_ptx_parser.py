@@ -116,8 +116,8 @@ def test_lines_of_the_source():
 
 
 def test_code_without_a_line_of_its_own_keeps_the_one_before_and_says_so():
-    entry = entry_of(".reg .b32 %r<3>;\nmov.u32 %r1, 1;\n.loc 1 7 1\nmov.u32 %r1, 2;\n.loc 1 0 9\nmov.u32 %r1, 3;\nret;",
-                     before='.file 1 "k.cu"')  # fmt: skip
+    body = "mov.u32 %r1, 1;\n.loc 1 7 1\nmov.u32 %r1, 2;\n.loc 1 0 9\nmov.u32 %r1, 3;\nret;"
+    entry = entry_of(f".reg .b32 %r<3>;\n{body}", before='.file 1 "k.cu"')
     first, second, third, _ = (instruction.location for instruction in entry.instructions)
     assert (first, second, third) == (None, Location("k.cu", 7), Location("k.cu", 7, near=True))
 

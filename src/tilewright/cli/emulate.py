@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,10 +18,12 @@ from .options import Json
 
 if TYPE_CHECKING:
     from ..emu import Counters
+    from ..emu.arguments import Argument
 
 EXAMPLE = (
-    "Example:\n\n  tilewright emulate axpy.cu --entry axpy --grid 4 --block 128 --arg 'f32[512]=random' "
-    "--arg 'f32[512]=nan' --arg 'f32=2.5' --arg 'i32=512'"
+    "Example:\n\n  tilewright emulate axpy.cu --entry axpy --grid 4 --block 128 --arg 'x=f32[512]=random' "
+    "--arg 'y=f32[512]=zeros' --arg a=2.5 --arg n=512 --reference 'y = a * x + y'\n\n"
+    "Exit status: 0 for a kernel that is right, 1 for a fault or a wrong result, 2 for a launch that is refused."
 )
 
 
@@ -25,31 +31,67 @@ def emulate(
     file: Annotated[Path, typer.Argument(help="CUDA C++ or PTX.", exists=True, dir_okay=False)],
     entry: Annotated[str, typer.Option(help="The kernel's name: scale, or 'scale<float, 4>'.")],
     grid: Annotated[str, typer.Option(help="Blocks: x or x,y or x,y,z.")] = "1",
-    block: Annotated[str, typer.Option(help="Threads a block: x or x,y or x,y,z.")] = "32",
+    block: Annotated[str, typer.Option(help="Threads per block: x or x,y or x,y,z.")] = "32",
+    cluster: Annotated[str | None, typer.Option(help="Blocks per cluster: x or x,y or x,y,z.")] = None,
     arg: Annotated[
         list[str] | None,
         typer.Option(
-            help="A parameter, in order: 'f32[4,8]=random', 'i32=1024', ... "
-            "Fills: zeros, ones, arange, random, nan, or a .npy file."
+            help="A parameter, in order or by name: 'f32[4,8]=random', 1024, 'x=f32[4,8]=random', n=1024, x=FILE.npy, "
+            "x=FILE.npz:NAME. Fills: zeros, ones, arange, random, nan, FILE.npy."
         ),
     ] = None,
+    constant: Annotated[
+        list[str] | None, typer.Option(help="What a __constant__ or __device__ variable holds: 'table=f32[4]=ones'.")
+    ] = None,
+    reference: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What a buffer should hold after the launch, of the arguments before it: 'y = a * x + np.sin(y)'; or "
+            "FILE.py with check(before, after)."
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            help="Relative and absolute, for --reference. Default: by the buffer's type, 1e-5 for f32.", min=0
+        ),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Go on after a fault and report all of them.")] = False,
     gpu: Annotated[str, typer.Option(help="The GPU whose limits apply.")] = DEFAULT_GPU,
-    shared_bytes: Annotated[int, typer.Option(help="Dynamic shared memory a block.", min=0)] = 0,
-    include: Annotated[list[Path] | None, typer.Option(help="Folder of quoted includes.", exists=True)] = None,
+    shared_bytes: Annotated[int, typer.Option(help="Dynamic shared memory per block.", min=0)] = 0,
+    include: Annotated[list[Path] | None, typer.Option(help="Folder of headers.", exists=True)] = None,
     seed: Annotated[int, typer.Option(help="Seed of 'random'.", min=0)] = 0,
-    limit: Annotated[int, typer.Option(help="Instructions after which a block counts as endless.", min=1)] = 10**8,
+    limit: Annotated[int, typer.Option(help="Instructions after which a launch counts as endless.", min=1)] = 10**8,
     save_args: Annotated[
-        Path | None, typer.Option(help="Write the buffers afterwards to this folder, as argN.npy.", metavar="DIR")
+        Path | None,
+        typer.Option(help="Write the buffers afterwards to this folder, as NAME.npy or argN.npy.", metavar="DIR"),
+    ] = None,
+    sarif_file: Annotated[
+        Path | None, typer.Option("--sarif", help="Write what was found as SARIF.", metavar="FILE")
+    ] = None,
+    junit_file: Annotated[
+        Path | None, typer.Option("--junit", help="Write what was found as JUnit XML.", metavar="FILE")
     ] = None,
     json_file: Json = None,
 ) -> None:
     """Run your own kernel on the emulator: a fault says what, on which line, in which block, warp and lanes."""
-    from ..emu import emulate as run
-    from ..lab.record import json_result, save_array
+    from ..emu.own_kernel import emulate as run
+    from ..emu.own_kernel import load
+    from ..emu.reference import Reference, after_of
+    from ..lab.record import check_writable, json_result, save_array, write_text
+    from ..report.ci import junit, sarif
 
     shapes = triple("grid", grid), triple("block", block)
-    arguments, fault = list(arg or ()), None
+    references = [Reference.of(text) for text in reference or ()]
+    for place in (sarif_file, junit_file):
+        if place is not None:
+            check_writable(place)
+    given = Given.of(arg or (), seed)
+    folders = tuple(include or ())
+    started = time.perf_counter()
     with json_result(json_file) as write:
+        hazards, wrong, result = [], [], None
+        names = given.named_by(load(file, entry, gpu, folders).names)
         with Progress(1.0) as progress:
 
             def show(done: int, total: int) -> None:
@@ -57,24 +99,121 @@ def emulate(
 
             try:
                 result = run(
-                    file, entry, *shapes, arguments, gpu=gpu, shared_bytes=shared_bytes, include=tuple(include or ()),
-                    seed=seed, limit=limit, progress=show,
+                    file, entry, *shapes, given.values, gpu=gpu, shared_bytes=shared_bytes, include=folders, seed=seed,
+                    cluster=None if cluster is None else triple("cluster", cluster), limit=limit, progress=show,
+                    constants=dict(_named(text, "--constant") for text in constant or ()),
+                    hazards="collect" if every else "raise",
                 )  # fmt: skip
+                hazards = result.hazards
             except EmulatorFault as error:
-                fault = error
-        if fault is not None:
-            note(f"FAULT: {fault}")
-            write({"fault": fault.hazard.to_dict()})
+                hazards = [error.hazard]
+        if result is not None:
+            after = after_of(result, names.buffers, names.kinds)
+            wrong = [said for one in references if (said := one.wrong(names.before, after, tolerance))]
+        for text in (*(f"FAULT: {hazard}" for hazard in hazards), *(f"WRONG: {said}" for said in wrong)):
+            note(text)
+        if sarif_file is not None:
+            write_text(sarif_file, sarif(file, hazards, wrong))
+        if junit_file is not None:
+            write_text(junit_file, junit(file, entry, hazards, wrong, time.perf_counter() - started))
+        if result is not None:
+            if result.printed:
+                print(result.printed, end="" if result.printed.endswith("\n") else "\n")
+            if not hazards and not wrong:
+                print("No fault." if not references else "No fault, and the result is right.")
+            print_counters(result.counters)
+            if save_args is not None:
+                for name, array in zip(names.files, result.arrays, strict=True):
+                    save_array(save_args / f"{name}.npy", array)
+                note(f"{len(names.files)} arrays in {save_args}")
+        write(
+            {
+                "fault": hazards[0].to_dict() if hazards else None,
+                "hazards": [hazard.to_dict() for hazard in hazards],
+                "wrong": wrong,
+                "counters": None if result is None else result.counters.to_dict(),
+            }
+        )
+        if hazards or wrong:
             raise typer.Exit(1)
-        if result.printed:
-            print(result.printed, end="" if result.printed.endswith("\n") else "\n")
-        print_counters(result.counters)
-        if save_args is not None:
-            places = [number for number, text in enumerate(arguments) if "[" in text.partition("=")[0]]
-            for number, array in zip(places, result.arrays, strict=True):
-                save_array(save_args / f"arg{number}.npy", array)
-            note(f"{len(places)} arrays in {save_args}")
-        write({"fault": None, "counters": result.counters.to_dict()})
+
+
+@dataclass
+class Names:
+    """What the arguments are called: the parameters' names where they are known, else argN."""
+
+    before: dict[str, Any]
+    """The arguments before the launch, as numbers."""
+    kinds: dict[str, str]
+    """Buffer -> its type where the command line names it."""
+    buffers: list[str]
+    files: list[str]
+    """What --save-args calls the buffers."""
+
+
+@dataclass
+class Given:
+    """The arguments of the command line: `values` for `emulate`, `arguments` as they were read."""
+
+    values: list[Any] | dict[str, Any]
+    arguments: list[Argument]
+    keys: list[str]
+    """The names given with them; "" without."""
+
+    @classmethod
+    def of(cls, texts: Sequence[str], seed: int) -> Given:
+        """Read them in the order given. Raises InvalidOperand, also where only some are named."""
+        import numpy as np
+
+        from ..emu.arguments import TYPES, parse_argument
+
+        random = np.random.default_rng(seed)
+        keys, arguments, values = [], [], []
+        for text in texts:
+            match = re.match(r"\s*([A-Za-z_]\w*)\s*=\s*(.*)", text, re.DOTALL)
+            key, rest = (match[1], match[2]) if match and match[1] not in TYPES else ("", text)
+            argument = parse_argument(rest, random)
+            keys.append(key)
+            arguments.append(argument)
+            values.append(rest if argument.array is None else argument.array)
+        if any(keys) and not all(keys):
+            raise InvalidOperand(
+                f"--arg {texts[keys.index('')]!r} has no name, and others have. Name all or none of them."
+            )
+        if len(set(keys)) < len(keys) and any(keys):
+            raise InvalidOperand(f"--arg: a name is given twice among {', '.join(keys)}.")
+        return cls(dict(zip(keys, values, strict=True)) if any(keys) else values, arguments, keys)
+
+    def named_by(self, known: Sequence[str]) -> Names:
+        """Their names, of which `known` are the parameters' in order; [] where those are not known."""
+        from ..emu.parameters import as_numbers
+
+        order = list(range(len(self.arguments)))
+        names = [f"arg{number}" for number in order]
+        if any(self.keys):
+            names = self.keys
+            order.sort(key=lambda number: list(known).index(names[number]) if names[number] in known else len(known))
+        elif len(known) == len(names):
+            names = list(known)
+        buffers = [number for number in order if self.arguments[number].array is not None]
+        before = {
+            names[number]: argument.scalar if argument.array is None else as_numbers(argument.array, argument.kind)
+            for number, argument in enumerate(self.arguments)
+        }
+        return Names(
+            before,
+            {names[number]: self.arguments[number].kind for number in buffers},
+            [names[number] for number in buffers],
+            [names[number] if any(self.keys) else f"arg{number}" for number in buffers],
+        )
+
+
+def _named(text: str, option: str) -> tuple[str, str]:
+    """`name=value` in two. Raises InvalidOperand."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise InvalidOperand(f"{option} {text!r} is not NAME=VALUE, such as 'table=f32[4]=ones'.")
+    return name.strip(), value
 
 
 def triple(name: str, text: str) -> tuple[int, int, int]:
@@ -125,5 +264,4 @@ def print_counters(counters: Counters) -> None:
         table.add_row("local memory", f"{local:,}", "bytes")
     for pipe, count in counters.flops.items():
         table.add_row(f"FLOP by {pipe}", f"{count:,}")
-    print("No fault.")
     console().print(table)

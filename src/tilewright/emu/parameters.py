@@ -188,3 +188,10 @@ def _float_bytes(value: float, kind: str, size: int, given: str, wanted: str) ->
     if np.isfinite(value) and not finite:
         raise InvalidOperand(f"{given} is larger than any {wanted}, which is what the kernel's parameter is")
     return data
+
+
+def as_numbers(array: np.ndarray, kind: str) -> np.ndarray:
+    """An array that can be computed with: the bits of bf16 (kind "bf16") as float32."""
+    if kind == "bf16" and array.dtype == np.uint16:
+        return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return array

@@ -1,0 +1,78 @@
+"""One emulated launch as SARIF and as JUnit, so that a CI shows what was found at its line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from .. import __version__
+from ..emu.hazards import KINDS, Hazard
+
+WRONG = "wrong_result"
+
+
+def sarif(file: Path, hazards: Sequence[Hazard], wrong: Sequence[str]) -> str:
+    """A SARIF 2.1.0 log with one result for each hazard and for each reference that does not hold."""
+    rules = {hazard.kind: KINDS[hazard.kind] for hazard in hazards} | (
+        {WRONG: "The result is not the reference's."} if wrong else {}
+    )
+    results = [_result(h.kind, str(h), h.file or str(file), h.line if h.file else None) for h in hazards] + [
+        _result(WRONG, text, str(file), None) for text in wrong
+    ]
+    log = {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "tilewright emulate",
+                        "version": __version__,
+                        "rules": [{"id": kind, "help": {"text": text}} for kind, text in rules.items()],
+                    }
+                },
+                "results": results,
+            }
+        ],
+    }
+    return json.dumps(log, indent=1) + "\n"
+
+
+def _result(rule: str, text: str, file: str, line: int | None) -> dict[str, Any]:
+    place: dict[str, Any] = {"artifactLocation": {"uri": Path(file).as_posix()}}
+    if line is not None:
+        place["region"] = {"startLine": line}
+    return {
+        "ruleId": rule,
+        "level": "error",
+        "message": {"text": text},
+        "locations": [{"physicalLocation": place}],
+    }
+
+
+def junit(file: Path, entry: str, hazards: Sequence[Hazard], wrong: Sequence[str], seconds: float) -> str:
+    """A JUnit report with one test case: the kernel."""
+    count = len(hazards) + len(wrong)
+    suite = ElementTree.Element(
+        "testsuite",
+        name="tilewright emulate",
+        tests="1",
+        failures=str(min(count, 1)),
+        errors="0",
+        time=f"{seconds:.3f}",
+    )
+    case = ElementTree.SubElement(suite, "testcase", classname=str(file), name=entry, time=f"{seconds:.3f}")
+    said = [(h.kind, h.message, str(h)) for h in hazards] + [(WRONG, text, text) for text in wrong]
+    for kind, message, text in said:
+        failure = ElementTree.SubElement(case, "failure", type=kind, message=_printable(message))
+        failure.text = _printable(text)
+    ElementTree.indent(suite)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
+
+
+def _printable(text: str) -> str:
+    """Without the characters that XML does not have."""
+    return "".join(c if c in "\t\n" or (c >= " " and not "\ud800" <= c <= "\udfff") else "?" for c in text)
