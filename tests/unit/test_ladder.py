@@ -49,6 +49,11 @@ def test_every_space_holds_its_default_and_configs_that_fit(rung):
         assert re.search(r"\d", reason) or "next rung" in reason, f"a reason carries its numbers: {reason}"
 
 
+def test_tiles_are_walked_alike_from_the_rung_that_brings_them():
+    assert {rung.default.group_m for rung in FP32[2:]} == {8}
+    assert {config.group_m for rung in FP32[2:] for config in rung.space()} == {8}
+
+
 def test_rungs_are_found_by_id_or_number_and_else_named():
     assert find_rung("f09") is find_rung("f09_transposed")
     with pytest.raises(ConfigRejected, match=r"'f9' is not known\. Known: f01_naive, f02"):

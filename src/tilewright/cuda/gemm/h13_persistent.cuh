@@ -10,10 +10,8 @@
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
     gemm(const __grid_constant__ GemmArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const auto origin_of = [&](unsigned tile) {
-    return tile_origin<Cfg::tile_m, Cfg::tile_n, Cfg::group_m>(tile, args.m, args.n);
-  };
-  const unsigned all = tiles_of<Cfg::tile_m, Cfg::tile_n>(args.m, args.n);
+  const auto origin_of = [&](unsigned tile) { return tile_origin<Cfg>(args, tile); };
+  const unsigned all = tiles_of<Cfg>(args);
   TileOrigin origin = origin_of(blockIdx.x);
   WgmmaRing<Cfg> ring(args, shared_address(shared), origin);
   start_after_earlier_grids<Cfg::alone>();

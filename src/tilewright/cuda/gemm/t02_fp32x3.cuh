@@ -5,7 +5,7 @@
 //
 // Tensor cores cut sums where fp32 rounds them, and a long chain of cuts drifts towards zero. So every step of 16 along
 // k is a sum of its own, smallest products first, which a rounded fp32 addition takes to the accumulators. These in
-// turn start anew every 512 of k, their sums kept in shared memory: errors grow with the length of a chain.
+// turn start anew every Cfg::chain of k, their sums kept in shared memory: errors grow with the length of a chain.
 // Products that parts cannot give are done again at the end (tile/mend.cuh).
 #include "gemm/tensor32.cuh"
 #include "tile/fp32x3.cuh"
@@ -16,7 +16,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
   using B = Operand<Cfg, Bf16x3, false>;
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned a_tiles = shared_address(shared), b_tiles = a_tiles + 2 * A::bytes;
-  const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n, Cfg::group_m>(blockIdx.x, args.m, args.n);
+  const TileOrigin origin = tile_origin<Cfg>(args, blockIdx.x);
   auto copy_a = A::copy(args, a_tiles, origin.row);
   auto copy_b = B::copy(args, b_tiles, origin.col);
   using Tiling = MmaTiling<Cfg>;
@@ -45,10 +45,10 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
     }
   };
   SharedSums<Cfg> far(b_tiles + 2 * B::bytes);
-  constexpr int chain = Cfg::chains ? 512 / Cfg::tile_k : 0;
+  constexpr int chain = Cfg::chain / Cfg::tile_k;
   multiply_all<Cfg, Bf16x3, 6 * Tiling::rows, chain>(args, copy_a, copy_b, multiply,
                                                      [&](bool first) { far.take(acc, first); });
-  if constexpr (Cfg::chains) far.give(acc);
+  if constexpr (Cfg::chain > 0) far.give(acc);
   // The tiles are read: the barrier after the last one was the last, and their place is free.
   const int row = origin.row + at.row0, col = origin.col + at.col0;
   constexpr int warps = Cfg::threads / 32;

@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
   static_assert(steps % 2 == 0, "which fragments are next is known when compiling");
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned a_tiles = shared_address(shared), b_tiles = a_tiles + Cfg::stages * A::bytes;
-  const TileOrigin origin = tile_origin<Cfg::tile_m, Cfg::tile_n, Cfg::group_m>(blockIdx.x, args.m, args.n);
+  const TileOrigin origin = tile_origin<Cfg>(args, blockIdx.x);
   const int block_m = origin.row / Cfg::tile_m, block_n = origin.col / Cfg::tile_n;
   const A split_a(args.a, args.a_batch, args.m, args.k);
   const B split_b(args.b, args.b_batch, args.n, args.k);
@@ -102,14 +102,14 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
     }
   };
   SharedSums<Cfg> far(b_tiles + Cfg::stages * B::bytes);
-  constexpr int chain = 512 / Cfg::tile_k;
+  constexpr int chain = Cfg::chain / Cfg::tile_k;
   for (int tile = 0; tile < tiles;) {
-    const int stop = Cfg::chains ? min(tile + chain, tiles) : tiles;
+    const int stop = chain > 0 ? min(tile + chain, tiles) : tiles;
     const bool first = tile == 0;
     for (; tile < stop; ++tile) multiply_tile(tile + Cfg::stages - 1 < tiles, tile + 1 == tiles);
-    if (Cfg::chains && tile < tiles) far.take(acc, first);
+    if (chain > 0 && tile < tiles) far.take(acc, first);
   }
-  if constexpr (Cfg::chains) far.give(acc);
+  if constexpr (chain > 0) far.give(acc);
   // All tiles have landed and are read: the barrier at the last one's last place was the last, and their place is free.
   const int row = origin.row + at.row0, col = origin.col + at.col0;
   if (tiles > 0) {

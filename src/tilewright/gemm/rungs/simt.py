@@ -146,13 +146,14 @@ def _check_stages(config: GemmConfig, problem: GemmProblem) -> str | None:
 # --- spaces and defaults: the shapes come from sweeps on an H200 at 4096 x 4096 x 4096 (benchmarks/results) ----------
 
 _NAIVE = GemmConfig(32, 32, min_blocks=2)
-_SHARED = GemmConfig(32, 32, 32, min_blocks=2)
-_TILE1D = GemmConfig(64, 64, 8, 8, 1, min_blocks=2)
+# From f03 on, which brings tiles, all walk them in groups of 8 rows: the order is no rung's own.
+_SHARED = GemmConfig(32, 32, 32, group_m=8, min_blocks=2)
+_TILE1D = GemmConfig(64, 64, 8, 8, 1, group_m=8, min_blocks=2)
 # f05 to f08 keep one block tile, so that each shows its own idea; f09 to f12 take what suits them best.
-_TILE2D = GemmConfig(64, 128, 32, 8, 8, min_blocks=2)
+_TILE2D = GemmConfig(64, 128, 32, 8, 8, group_m=8, min_blocks=2)
 _VECTORS = replace(_TILE2D, min_blocks=3)
-_WARPS = GemmConfig(64, 128, 32, 8, 8, 32, 64, min_blocks=3)
-_SUBTILES = GemmConfig(64, 128, 32, 8, 4, 32, 64, 1, 2, min_blocks=4)
+_WARPS = GemmConfig(64, 128, 32, 8, 8, 32, 64, group_m=8, min_blocks=3)
+_SUBTILES = GemmConfig(64, 128, 32, 8, 4, 32, 64, 1, 2, group_m=8, min_blocks=4)
 _TRANSPOSED = GemmConfig(64, 128, 16, 4, 4, 32, 64, 2, 2, group_m=8, min_blocks=4)
 _DOUBLE_BUFFER = GemmConfig(64, 128, 8, 8, 8, 64, 64, 2, 1, stages=2, group_m=8, min_blocks=4)
 _CP_ASYNC = GemmConfig(64, 128, 16, 4, 4, 64, 32, 2, 2, stages=2, cache="ca", group_m=8, min_blocks=4)
@@ -166,7 +167,7 @@ def _one(config: GemmConfig) -> Callable[[], tuple[GemmConfig, ...]]:
 def _tile2d_space() -> tuple[GemmConfig, ...]:
     """Thread tiles (GEMM-A's sweep) x block tiles x depth."""
     return tuple(
-        GemmConfig(tile_m, tile_n, tile_k, thread_m, thread_n, min_blocks=blocks)
+        GemmConfig(tile_m, tile_n, tile_k, thread_m, thread_n, group_m=8, min_blocks=blocks)
         for (tile_m, tile_n), tile_k in product(((128, 128), (64, 128), (64, 64)), (8, 16, 32))
         for thread_m, thread_n in product((4, 8, 16), (4, 8, 16))
         for blocks in (1, 2, 3)
@@ -181,13 +182,11 @@ _WARP_SHAPES = (
 )  # fmt: skip
 
 
-def _subtile_space(
-    stages: int = 1, group_m: int = 1, caches: tuple[str, ...] = ("",)
-) -> Callable[[], tuple[GemmConfig, ...]]:
+def _subtile_space(stages: int = 1, caches: tuple[str, ...] = ("",)) -> Callable[[], tuple[GemmConfig, ...]]:
     """Block tiles x depth x warp shapes x blocks an SM."""
     return lambda: tuple(
         GemmConfig(tile_m, tile_n, tile_k, thread_m, thread_n, warp_m, warp_n, subtiles_m, subtiles_n, stages, cache,
-                   group_m, blocks)
+                   8, blocks)
         for (tile_m, tile_n), tile_k in product(((128, 128), (64, 128), (128, 64), (64, 64)), (8, 16, 32))
         for warp_m, warp_n, subtiles_m, subtiles_n, thread_m, thread_n in _WARP_SHAPES
         for cache, blocks in product(caches, (2, 3, 4))
@@ -250,17 +249,17 @@ FP32_RUNGS: tuple[Rung, ...] = (
     ),
     Rung(
         "f09_transposed", "A transposed in shared memory: 128-bit shared loads of both operands",
-        "gemm/f09_transposed.cuh", ("f32",), _TRANSPOSED, _subtile_space(group_m=8), _transposed_tiles,
+        "gemm/f09_transposed.cuh", ("f32",), _TRANSPOSED, _subtile_space(), _transposed_tiles,
         _check_transposed, vector_bytes=16,
     ),
     Rung(
         "f10_double_buffer", "two buffers, loads through registers while the other is multiplied: a leaky overlap",
-        "gemm/f10_double_buffer.cuh", ("f32",), _DOUBLE_BUFFER, _subtile_space(stages=2, group_m=8),
+        "gemm/f10_double_buffer.cuh", ("f32",), _DOUBLE_BUFFER, _subtile_space(stages=2),
         _transposed_tiles, _check_transposed, vector_bytes=16,
     ),
     Rung(
         "f11_cp_async", "cp.async fills the other buffer with no register in between (LDGSTS)",
-        "gemm/f11_cp_async.cuh", ("f32",), _CP_ASYNC, _subtile_space(stages=2, group_m=8, caches=("cg", "ca")),
+        "gemm/f11_cp_async.cuh", ("f32",), _CP_ASYNC, _subtile_space(stages=2, caches=("cg", "ca")),
         _transposed_tiles, _check_stages, vector_bytes=16, own_constants=_async_constants,
     ),
     Rung(

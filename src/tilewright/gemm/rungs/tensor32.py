@@ -30,7 +30,7 @@ def _sums(config: GemmConfig, problem: GemmProblem) -> int:
 
 
 def _fp32x3_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
-    return _constants(config, problem) | {"chains": _sums(config, problem) > 0}
+    return _constants(config, problem) | {"chain": _CHAIN if _sums(config, problem) else 0}
 
 
 def _fp32x3_shared(config: GemmConfig, problem: GemmProblem) -> int:
