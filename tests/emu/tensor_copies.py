@@ -9,7 +9,8 @@ from hopper_prelude import PRELUDE
 
 from tilewright.jit.tensor_map import TensorMap
 
-NAN_BITS = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FFFFFFFFFFFFFFF}
+NAN_BITS = {"f16": 0x7FF7, "bf16": 0x7FF7, "f32": 0x7FF77FF7, "f64": 0x7FF77FF77FF77FF7}
+"""As an H200 fills."""
 
 
 def source(rank: int, reduce: str = "") -> str:
@@ -72,7 +73,8 @@ def expected(
         index = tuple(a + i * s for a, i, s in zip(reversed(at), place, reversed(steps), strict=True))
         if all(0 <= i < n for i, n in zip(index, array.shape, strict=True)):
             box[place] = raw[index]
-        address = skew + number * size
+        row, column = divmod(number, what.box[0])
+        address = skew + row * (what.swizzle or what.box[0] * size) + column * size
         if what.swizzle:
             address ^= (address >> 7 & what.swizzle // 16 - 1) << 4
         image[address : address + size] = np.frombuffer(box[place].tobytes(), np.uint8)
@@ -87,8 +89,8 @@ def case(shape: tuple[int, ...], box: tuple[int, ...], at: tuple[int, ...], dtyp
 CASES = {
     "1d": case((100,), (32,), (8,), "f32"),
     "1d over the end": case((100,), (64,), (60,), "f32"),
-    "2d": case((40, 48), (8, 16), (3, 5), "f32"),
-    "2d before the start": case((40, 48), (8, 16), (-3, -5), "f32"),
+    "2d": case((40, 48), (8, 16), (3, 4), "f32"),
+    "2d before the start": case((40, 48), (8, 16), (-3, -8), "f32"),
     "2d over both ends, nan": case((40, 48), (8, 16), (36, 40), "f32", oob_fill="nan"),
     "2d bf16, nan": case((40, 48), (8, 16), (36, 40), "bf16", oob_fill="nan"),
     "2d f16, nan": case((40, 48), (8, 16), (36, 40), "f16", oob_fill="nan"),
@@ -98,18 +100,18 @@ CASES = {
     "swizzle 32": case((64, 128), (16, 16), (7, 16), "bf16", swizzle=32),
     "swizzle 128 from an odd row": case((64, 128), (16, 64), (7, 64), "bf16", swizzle=128, skew=384),
     "swizzle 64 from an odd row": case((64, 128), (16, 32), (7, 32), "bf16", swizzle=64, skew=128),
-    "swizzle over the end": case((64, 128), (16, 64), (55, 100), "bf16", swizzle=128),
+    "swizzle over the end": case((64, 128), (16, 64), (55, 104), "bf16", swizzle=128),
     "narrow in a swizzle of 128": case((64, 128), (16, 32), (7, 32), "bf16", swizzle=128),
     "narrow in a swizzle of 64": case((64, 128), (16, 8), (7, 32), "bf16", swizzle=64),
     "3d": case((5, 6, 32), (2, 3, 16), (1, 2, 8), "f16"),
     "3d over ends": case((5, 6, 32), (2, 3, 16), (4, 5, 24), "f16"),
     "4d": case((3, 4, 5, 16), (2, 2, 3, 16), (1, 1, 3, 0), "u8"),
     "5d": case((2, 3, 4, 5, 16), (2, 2, 2, 2, 8), (0, 2, 1, 4, 4), "s32"),
-    "steps": case((40, 48), (9, 16), (2, 5), "f32", element_strides=(2, 1)),
+    "steps": case((40, 48), (9, 16), (2, 4), "f32", element_strides=(2, 1)),
     "steps over the end": case((40, 48), (15, 16), (30, 40), "f32", element_strides=(4, 1)),
     "steps, a step inside": case((6, 40, 16), (3, 8, 16), (1, 3, 0), "f32", element_strides=(2, 3, 1)),
     "64-bit": case((20, 20), (4, 8), (18, 16), "f64", oob_fill="nan"),
-    "8-bit": case((20, 64), (16, 32), (6, 40), "u8"),
+    "8-bit": case((20, 64), (16, 32), (6, 48), "u8"),
 }  # fmt: skip
 
 
@@ -121,3 +123,19 @@ def arrays_of(given: dict) -> tuple[np.ndarray, TensorMap, tuple[int, ...]]:
     size = {"u8": 1, "f16": 2, "bf16": 2, "f32": 4, "s32": 4, "f64": 8}[dtype]
     array = np.random.default_rng(5).integers(1, 200, shape).astype(f"u{size}")
     return array, TensorMap.of(array, case.pop("box"), dtype=dtype, **case), tuple(reversed(at))
+
+
+def stored_at(what: TensorMap, at: tuple[int, ...]) -> tuple[int, ...]:
+    """Where the box goes out again: 16 bytes before along dimension 0, one element along the others."""
+    return (at[0] - 16 // what.itemsize, *(c - 1 for c in at[1:]))
+
+
+def stored(array: np.ndarray, what: TensorMap, box: np.ndarray, at: tuple[int, ...]) -> np.ndarray:
+    """What a tensor of zeros holds once `box` has been stored to it at `at`, innermost first."""
+    left = np.zeros_like(array)
+    steps = (1, *what.element_strides[1:])
+    for place in np.ndindex(*box.shape):
+        index = tuple(a + i * s for a, i, s in zip(reversed(at), place, reversed(steps), strict=True))
+        if all(0 <= i < n for i, n in zip(index, array.shape, strict=True)):
+            left[index] = box[place]
+    return left

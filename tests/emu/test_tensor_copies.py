@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hopper_prelude import fault, kernel, run
-from tensor_copies import CASES, arrays_of, expected, source
+from tensor_copies import CASES, arrays_of, expected, source, stored, stored_at
 
 from tilewright.emu import GlobalMemory, tensor_maps
 from tilewright.errors import InvalidOperand
@@ -16,14 +16,14 @@ from tilewright.jit.tensor_map import TensorMap
 def test_a_box_comes_in_as_the_manual_has_it_and_goes_out_clipped(name):
     array, what, at = arrays_of(CASES[name])
     skew = CASES[name].get("skew", 0)
-    image_bytes = 1024 + what.box_bytes + 512
+    image_bytes = 1024 + what.shared_bytes + 512
     image, box = expected(array, what, at, image_bytes, skew)
     target = np.zeros_like(array)
     to = TensorMap.of(
         target, tuple(reversed(what.box)), dtype=what.dtype, swizzle=what.swizzle,
         element_strides=tuple(reversed(what.element_strides)),
     )  # fmt: skip
-    store_at = tuple(c - 1 for c in at)
+    store_at = stored_at(what, at)
     result = run(
         source(what.rank),
         [what, to, np.zeros(image_bytes // 4, np.uint32), np.array(at, np.int32), np.array(store_at, np.int32),
@@ -32,13 +32,7 @@ def test_a_box_comes_in_as_the_manual_has_it_and_goes_out_clipped(name):
     )  # fmt: skip
     assert result.hazards == []
     assert np.array_equal(result.arrays[2].view(np.uint8), image)
-    left = np.zeros_like(array)
-    steps = (1, *what.element_strides[1:])
-    for place in np.ndindex(*box.shape):
-        index = tuple(a + i * s for a, i, s in zip(reversed(store_at), place, reversed(steps), strict=True))
-        if all(0 <= i < n for i, n in zip(index, array.shape, strict=True)):
-            left[index] = box[place]
-    assert np.array_equal(result.arrays[1].view(left.dtype), left)
+    assert np.array_equal(result.arrays[1].view(array.dtype), stored(array, what, box, store_at))
 
 
 @pytest.mark.parametrize(
@@ -110,6 +104,7 @@ TENSOR = np.arange(32 * 32, dtype=np.float32).reshape(32, 32)
     [
         (TensorMap.of(TENSOR, (8, 32)), "tile, &map", "tile + 16, &map", "misaligned", "not a multiple of 128"),
         (TensorMap.of(TENSOR, (8, 32)), "load_box(tile", "load_box(tile + 1280", "out_of_bounds", "beyond the"),
+        (TensorMap.of(TENSOR, (8, 32)), "&map, 0, 0", "&map, 6, 0", "misaligned", "6 f32 of a row, 24 bytes"),
         (TensorMap.of(TENSOR, (8, 32)), "&map, 0, 0", "(CUtensorMap *)out, 0, 0", "tensor_map", "no tensor map"),
         (TensorMap.of(TENSOR, (8, 32)), "1024); load", "1020); load", "deadlock", "4 bytes more than were expected"),
         (TensorMap.of(TENSOR.reshape(4, 8, 32), (2, 4, 32)), "", "", "tensor_map", "the map has 3 dimensions"),

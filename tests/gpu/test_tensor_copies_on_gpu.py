@@ -14,7 +14,7 @@ from tilewright.jit.launch import Launch
 from tilewright.jit.tensor_map import TensorMap, encode_for_driver
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "emu"))
-from tensor_copies import CASES, arrays_of, expected, source
+from tensor_copies import CASES, arrays_of, expected, source, stored, stored_at
 
 pytestmark = pytest.mark.gpu
 
@@ -26,9 +26,9 @@ def test_a_gpu_leaves_what_the_emulator_leaves(name):
         pytest.skip("TMA as wgmma takes it is Hopper's")
     array, what, at = arrays_of(CASES[name])
     skew = CASES[name].get("skew", 0)
-    image_bytes = 1024 + what.box_bytes + 512
+    image_bytes = 1024 + what.shared_bytes + 512
     image, box = expected(array, what, at, image_bytes, skew)
-    target, store_at = np.zeros_like(array), tuple(c - 1 for c in at)
+    target, store_at = np.zeros_like(array), stored_at(what, at)
     to = TensorMap.of(
         target, tuple(reversed(what.box)), dtype=what.dtype, swizzle=what.swizzle,
         element_strides=tuple(reversed(what.element_strides)),
@@ -46,11 +46,5 @@ def test_a_gpu_leaves_what_the_emulator_leaves(name):
     finally:
         for place in places:
             executor.release(place)
-    left = np.zeros_like(array)
-    steps = (1, *what.element_strides[1:])
-    for place in np.ndindex(*box.shape):
-        index = tuple(a + i * s for a, i, s in zip(reversed(store_at), place, reversed(steps), strict=True))
-        if all(0 <= i < n for i, n in zip(index, array.shape, strict=True)):
-            left[index] = box[place]
     assert np.array_equal(got, image)
-    assert np.array_equal(out, left)
+    assert np.array_equal(out, stored(array, what, box, store_at))

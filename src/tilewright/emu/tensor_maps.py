@@ -29,7 +29,8 @@ _REPLACED = (
     "u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32_ftz", "f64", "bf16", "tf32", "tf32_ftz",
 )  # fmt: skip
 """Element types as tensormap.replace counts them."""
-NAN = {2: 0x7FFF, 4: 0x7FFFFFFF, 8: 0x7FFFFFFFFFFFFFFF}
+NAN = {size: int.from_bytes(b"\xf7\x7f" * (size // 2), "little") for size in (2, 4, 8)}
+"""Bytes of an element -> what an H200 fills it with out of bounds where NaN is asked for: 0x7ff7, again and again."""
 
 
 def pack(description: TensorMap) -> bytes:

@@ -84,6 +84,16 @@ class TensorMap:
             total *= size
         return total
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes between rows of a box in shared memory: a swizzle keeps its width, however narrow the box."""
+        return self.swizzle or self.box[0] * self.itemsize
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory that a box takes."""
+        return self.box_bytes // (self.box[0] * self.itemsize) * self.row_bytes
+
     def why_not(self) -> str | None:
         """Which of CUDA's rules does not hold, or None."""
         if self.dtype not in BYTES:

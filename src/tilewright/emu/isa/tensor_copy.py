@@ -58,7 +58,16 @@ class Boxes:
                 "tensor_map", f"at address {address:#x}: {error}", self.instruction, np.array([lane]), address
             )
             return None
-        return found, tuple(one(values) for values in self.coordinates)
+        at = tuple(one(values) for values in self.coordinates)
+        inside = at[0] * found.itemsize
+        if inside % UNIT:  # measured on an H200, which stops with an illegal instruction
+            machine.report(
+                "misaligned",
+                f"a box starts at {at[0]} {found.dtype} of a row, {inside} bytes, which is not a multiple of {UNIT}",
+                self.instruction, np.array([lane]), address,
+            )  # fmt: skip
+            return None
+        return found, at
 
 
 def map_bytes(machine: Machine, address: int) -> bytes:
@@ -76,7 +85,9 @@ def map_bytes(machine: Machine, address: int) -> bytes:
 
 def units_of(what: TensorMap, address: int) -> np.ndarray:
     """The 16-byte units of a block's shared memory that the box takes, in the order of its elements."""
-    return swizzled(address // UNIT + np.arange(what.box_bytes // UNIT), what.swizzle)
+    wide = what.box[0] * what.itemsize // UNIT
+    rows = np.arange(what.box_bytes // UNIT // wide) * (what.row_bytes // UNIT)
+    return swizzled(address // UNIT + (rows[:, None] + np.arange(wide)).reshape(-1), what.swizzle)
 
 
 def gathered(
@@ -129,7 +140,7 @@ def tensor_load(machine: Machine, instruction: Instruction) -> Step:
             if box is None:
                 continue
             what, at = box
-            found = where.at(lane, what.box_bytes, SHARED_ALIGNMENT)
+            found = where.at(lane, what.shared_bytes, SHARED_ALIGNMENT)
             data = None if found is None else gathered(machine, instruction, lane, what, at)
             if found is None or data is None:
                 continue
@@ -170,7 +181,7 @@ def tensor_store(machine: Machine, instruction: Instruction) -> Step:
             if box is None:
                 continue
             what, at = box
-            found = where.at(lane, what.box_bytes, SHARED_ALIGNMENT)
+            found = where.at(lane, what.shared_bytes, SHARED_ALIGNMENT)
             lies = locate(what, at)
             size = what.itemsize
             if found is None or not _mapped(machine, instruction, lane, lies.addresses[lies.inside], size, True):
