@@ -26,7 +26,7 @@ from .mbarriers import Mbarriers
 from .memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, GlobalMemory
 from .products import AsyncProducts
 from .program import Program
-from .ptx import Immediate, Instruction, Memory, Negated, Operand, Register, Special, Symbol
+from .ptx import Immediate, Instruction, Memory, Negated, Operand, Register, Special, Symbol, Vector
 from .register_pool import RegisterPool
 from .schedule import Scheduler
 from .shadow import Shadow
@@ -181,15 +181,18 @@ class Machine:
         group: list[Instruction] = []
         written: set[int] = set()
         for instruction in self.program.instructions[start : min(end, start + GROUP_ELEMENTS // self.lanes)]:
-            registers = [op for op in instruction.operands if isinstance(op, Register)]
-            if instruction.opcode != first.opcode or instruction.guard or len(registers) != len(instruction.operands):
+            if instruction.opcode != first.opcode or instruction.guard:
+                break
+            to, *sources = [_only_registers(operand) for operand in instruction.operands]
+            registers = [*to, *(register for source in sources for register in source)]
+            if not (to and all(sources)):
                 break
             if self.products and instruction.index in self.products.where.suspects:
                 break
-            rows = [self.program.rows[register] for register in registers]
-            if written & set(rows) or len({register.width for register in registers}) > 1:
+            rows = {self.program.rows[register] for register in registers}
+            if written & rows or len({register.width for register in registers}) > 1:
                 break
-            written.add(rows[0])
+            written |= {self.program.rows[register] for register in to}
             group.append(instruction)
         return group
 
@@ -494,6 +497,13 @@ class Machine:
             address=address,
             details=details,
         )
+
+
+def _only_registers(operand: Operand) -> tuple[Register, ...]:
+    """The registers that an operand is; none if anything else is in it."""
+    items = operand.items if isinstance(operand, Vector) else (operand,)
+    found = tuple(item for item in items if isinstance(item, Register))
+    return found if len(found) == len(items) else ()
 
 
 WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -72,39 +72,44 @@ def write_registers(
 
 
 class Held:
-    """The registers of one operand, for all lanes of the warps that run."""
+    """The registers of one operand of some products, for all lanes of the warps that run."""
 
     def __init__(
-        self, machine: Machine, instruction: Instruction, operand: Operand, count: int, width: int,
+        self, machine: Machine, instructions: Sequence[Instruction], operand: int, count: int, width: int,
         repeats: bool = False,
     ) -> None:  # fmt: skip
         """repeats: more registers may be given, which hold the same again."""
-        given = registers(operand)
-        fits = len(given) == count or (repeats and bool(given) and len(given) % count == 0)
-        machine.expect(instruction, fits, f"needs {count} registers of an operand, not {len(given)}")
-        for item in given[:count]:
-            machine.expect(
-                instruction, isinstance(item, Register) and item.width == width, f"takes registers of {8 * width} bits"
-            )
+        rows = []
+        for instruction in instructions:
+            given = registers(instruction.operands[operand])
+            fits = len(given) == count or (repeats and bool(given) and len(given) % count == 0)
+            machine.expect(instruction, fits, f"needs {count} registers of an operand, not {len(given)}")
+            for item in given[:count]:
+                right = isinstance(item, Register) and item.width == width
+                machine.expect(instruction, right, f"takes registers of {8 * width} bits")
+            rows.append([machine.program.rows[item] for item in given[:count]])  # type: ignore[index]
         self.machine = machine
-        self.rows = np.array([machine.program.rows[item] for item in given[:count]])  # type: ignore[index]
+        self.rows = np.array(rows).T[:, :, None]
+        """[registers, instructions, 1]."""
         self.bank = machine.banks[width]
 
     def read(self, lanes: np.ndarray | None) -> np.ndarray:
-        """[registers, lanes]."""
-        return self.bank[self.rows] if lanes is None else self.bank[np.ix_(self.rows, lanes)]
+        """[registers, lanes of the first instruction, of the second, ...]."""
+        held = self.bank[self.rows[:, :, 0]] if lanes is None else self.bank[self.rows, lanes]
+        return held.reshape(len(held), -1)
 
     def write(self, values: np.ndarray, lanes: np.ndarray | None) -> None:
-        """[registers, lanes], to those that are active."""
+        """The inverse, to lanes that are active."""
+        parts = values.reshape(*self.rows.shape[:2], -1)
         if lanes is None:
-            self.bank[self.rows] = values
+            self.bank[self.rows[:, :, 0]] = parts
             return
         mask = self.machine.mask
         assert mask is not None
         active = mask[lanes]
         if not active.all():  # a torn warp, reported
-            lanes, values = lanes[active], values[:, active]
-        self.bank[np.ix_(self.rows, lanes)] = values
+            lanes, parts = lanes[active], parts[:, :, active]
+        self.bank[self.rows, lanes] = parts
 
 
 def warps_here(machine: Machine, instruction: Instruction) -> np.ndarray | None:
@@ -129,24 +134,26 @@ def arithmetic(
 
 def product(
     machine: Machine,
-    instruction: Instruction,
+    instructions: Sequence[Instruction],
     unit: str,
     shape: tuple[int, int, int],
     kinds: tuple[str, str, str, str],
     saturate: bool = False,
 ) -> Step:
-    """D = A B + C of m x n x k; `kinds`: of D, A, B and C. `unit`: whose rule, as tensor_sum.RULES has it."""
+    """D = A B + C of m x n x k, of one instruction or of several that are independent, together.
+
+    kinds: of D, A, B and C. unit: whose rule, as tensor_sum.RULES has it.
+    """
     m, n, k = shape
     d_size, a_size, b_size, c_size = (SIZE[kind] for kind in kinds)
-    operands = instruction.operands
-    machine.expect(instruction, len(operands) == 4, "needs 4 operands")
+    instruction = instructions[0]
+    machine.expect(instruction, len(instruction.operands) == 4, "needs 4 operands")
 
-    def held(operand: Operand, elements: int, size: int) -> Held:
+    def held(operand: int, elements: int, size: int) -> Held:
         width = max(size, 4)
-        return Held(machine, instruction, operand, elements * size // (32 * width), width, unit == "wmma")
+        return Held(machine, instructions, operand, elements * size // (32 * width), width, unit == "wmma")
 
-    d, a = held(operands[0], m * n, d_size), held(operands[1], m * k, a_size)
-    b, c = held(operands[2], k * n, b_size), held(operands[3], m * n, c_size)
+    d, a, b, c = held(0, m * n, d_size), held(1, m * k, a_size), held(2, k * n, b_size), held(3, m * n, c_size)
     compute = arithmetic(machine, instruction, unit, kinds, saturate)
 
     def step() -> None:
@@ -172,6 +179,15 @@ def operations(fields: dict[str, str]) -> tuple[str, int]:
     return {"s32": "imma", "f64": "dmma"}.get(fields["d"], "hmma"), 2 * m * n * k // 32
 
 
+def _multiply(machine: Machine, instructions: Sequence[Instruction]) -> Step:
+    instruction = instructions[0]
+    fields = instruction.fields
+    late = fields["d"] == "f64" and fields["shape"] != "m8n8k4" and machine.gpu.arch.compute_capability < (9, 0)
+    machine.expect(instruction, not late, f"does not exist on {machine.gpu.arch}")
+    kinds = (fields["d"], fields["a"], fields["b"], fields["c"])
+    return product(machine, instructions, "mma", sizes(fields["shape"]), kinds, bool(fields.get("saturate")))
+
+
 _FP8 = "e4m3|e5m2"
 
 
@@ -186,15 +202,11 @@ _FP8 = "e4m3|e5m2"
     "mma.sync.aligned.{shape:m8n8k4|m16n8k4|m16n8k8|m16n8k16}.row.col{.rn|}.{d:f64}.{a:f64}.{b:f64}.{c:f64}",
     kind="tensor",
     flops=operations,
+    together=_multiply,
 )
 def multiply(machine: Machine, instruction: Instruction) -> Step:
     """D = A B + C."""
-    fields = instruction.fields
-    shape = sizes(fields["shape"])
-    late = fields["d"] == "f64" and fields["shape"] != "m8n8k4" and machine.gpu.arch.compute_capability < (9, 0)
-    machine.expect(instruction, not late, f"does not exist on {machine.gpu.arch}")
-    kinds = (fields["d"], fields["a"], fields["b"], fields["c"])
-    return product(machine, instruction, "mma", shape, kinds, bool(fields.get("saturate")))
+    return _multiply(machine, [instruction])
 
 
 @executes(
@@ -209,8 +221,7 @@ def multiply_quads(machine: Machine, instruction: Instruction) -> Step:
     count = 8 if fields["d"] == "f32" else 4
     machine.expect(instruction, len(instruction.operands) == 4, "needs 4 operands")
     d, a, b, c = (
-        Held(machine, instruction, operand, registers, 4)
-        for operand, registers in zip(instruction.operands, (count, 2, 2, count), strict=True)
+        Held(machine, [instruction], operand, registers, 4) for operand, registers in enumerate((count, 2, 2, count))
     )
 
     compute = arithmetic(machine, instruction, "quads", (fields["d"], "f16", "f16", fields["d"]))

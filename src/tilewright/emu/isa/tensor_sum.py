@@ -16,6 +16,8 @@ Operands are the bits of their elements, [k, ...], where `...` broadcasts to the
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -157,73 +159,96 @@ def _fp32_exponents(words: np.ndarray) -> np.ndarray:
     return np.maximum(field, np.int16(1)) - np.int16(127)
 
 
-def _accumulator(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """C as float64 and exponents, from the bits of fp32 (uint32) or fp16 (uint16)."""
-    if words.dtype == np.uint32:
-        return words.view(np.float32).astype(np.float64), _fp32_exponents(words)
-    factors = Factors.of(words, "f16")
-    return factors.values.astype(np.float64), factors.exponents
-
-
 # --- the sum ----------------------------------------------------------------------------------------------------------
 
+_MOST = 1000
+"""The exponent that sums of powers of two in float64 stay below."""
 _BLOCK = 1 << 15
 """Elements of a temporary: few enough to stay in cache."""
 
 
-def fused_sum(a: Factors, b: Factors, c: np.ndarray, c_exponents: np.ndarray, fraction: int) -> np.ndarray:
-    """C and all products in one sum, as the file's head says, not rounded yet: float64 of C's shape."""
-    # fp32 holds products exactly, scaled ones too, unless exponents go too far apart. Its products are then cut by
-    # the conversion to integers.
-    single = a.high + b.high <= 100 and a.low + b.low >= -100
-    rows = max(1, _BLOCK // max(c[:1].size, 1))
-    if rows >= len(c):
-        return _fused_block(a, b, c, c_exponents, fraction, single)
-    out = np.empty(c.shape)
-    for start in range(0, len(c), rows):
-        some = slice(start, start + rows)
-        left, right = (x.at((slice(None), slice(None) if x.values.shape[1] == 1 else some)) for x in (a, b))
-        out[some] = _fused_block(left, right, c[some], c_exponents[some], fraction, single)
-    return out
+class _Scratch(threading.local):
+    """Temporaries of a thread, kept: fresh memory costs more than what is done with it."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, np.ndarray] = {}
+
+    def __call__(self, use: str, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+        count = math.prod(shape)
+        if count < _BLOCK // 8:
+            return np.empty(shape, dtype)
+        if use not in self.kept or self.kept[use].size < count:
+            self.kept[use] = np.empty(max(count, _BLOCK), dtype)
+        return self.kept[use][:count].reshape(shape)
 
 
-def _fused_block(
-    a: Factors, b: Factors, c: np.ndarray, c_exponents: np.ndarray, fraction: int, single: bool
-) -> np.ndarray:
-    count = len(a.values)
-    group = max(1, min(count, 1 << max(29 - fraction, 0), _BLOCK // max(c.size, 1)))
-    spans = [slice(i, i + group) for i in range(0, count, group)]
-    largest = c_exponents.copy()
-    exponents = np.empty((group, *c.shape), np.int16)
-    for ks in spans:
-        part = exponents[: min(group, count - ks.start)]
-        np.add(a.exponents[ks], b.exponents[ks], out=part)
-        np.maximum(largest, part[0] if len(part) == 1 else np.maximum.reduce(part), out=largest)
-    wide = largest.astype(np.int64)
-    scale = (1023 + fraction - wide << 52).view(np.float64)
-    sums = np.trunc(c * scale)
-    if single:
+_scratch = _Scratch()
+
+
+def _accumulator(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """C as float64 and exponents, from the bits of fp32 (uint32) or fp16 (uint16)."""
+    values = _scratch("c", words.shape, np.float64)
+    if words.dtype == np.uint32:
+        np.copyto(values, words.view(np.float32))
+        field = np.right_shift(words, np.uint32(23), out=_scratch("fields", words.shape, np.uint32))
+        np.bitwise_and(field, np.uint32(255), out=field)
+        exponents = _scratch("largest", words.shape, np.int16)
+        np.copyto(exponents, field, casting="unsafe")
+        np.maximum(exponents, np.int16(1), out=exponents)
+        return values, np.subtract(exponents, np.int16(127), out=exponents)
+    factors = Factors.of(words, "f16")
+    np.copyto(values, factors.values)
+    return values, factors.exponents
+
+
+def _fused_sum(a: Factors, b: Factors, words: np.ndarray, fraction: int) -> np.ndarray:
+    """C, of these bits, and all products in one sum, as the file's head says, not rounded yet: float64, in _scratch."""
+    c, largest = _accumulator(words)
+    shape, count = c.shape, len(a.values)
+    most = 1 << max(29 - fraction, 0)  # products whose sum int32 holds
+    group = max(1, min(count, most, _BLOCK // max(c.size, 1)))
+    _enlarge(largest, a, b, group)
+    scale = _scratch("scale", shape, np.float64)
+    bits = scale.view(np.int64)
+    np.subtract(1023 + fraction, largest, out=bits)
+    np.left_shift(bits, 52, out=bits)
+    sums = np.multiply(c, scale, out=_scratch("sums", shape, np.float64))
+    np.trunc(sums, out=sums)
+    # fp32 holds products exactly, scaled ones too, unless exponents go too far apart; they are then cut by becoming
+    # integers.
+    if a.high + b.high <= 100 and a.low + b.low >= -100:
+        total = _scratch("total", shape, np.int32)
         # Below -100 there are no products but zeros, whatever they are scaled by.
-        small = (127 + fraction - np.maximum(largest, np.int16(-100)).astype(np.int32) << 23).view(np.float32)
-        products, whole = np.empty(exponents.shape, np.float32), np.empty(exponents.shape, np.int32)
-        total, held = np.zeros(c.shape, np.int32), 0
-        for ks in spans:
-            here = min(group, count - ks.start)
-            if held + here > 1 << max(29 - fraction, 0):  # more could overflow
+        np.maximum(largest, np.int16(-100), out=largest)
+        np.subtract(127 + fraction, largest, out=total)
+        small = np.left_shift(total, 23, out=_scratch("small", shape, np.int32)).view(np.float32)
+        total[...] = 0
+        products, whole = (
+            _scratch("products", (group, *shape), np.float32),
+            _scratch("whole", (group, *shape), np.int32),
+        )
+        held = 0
+        for k in range(0, count, group):
+            here = min(group, count - k)
+            if held + here > most:
                 sums += total
                 total[...], held = 0, 0
-            part, cut = products[:here], whole[:here]
-            np.multiply(a.values[ks], b.values[ks], out=part)
+            part, cut = (products, whole) if here == group else (products[:here], whole[:here])
+            np.multiply(a.values[k : k + here], b.values[k : k + here], out=part)
             np.multiply(part, small, out=part)
             np.copyto(cut, part, casting="unsafe")
-            np.add(total, cut[0] if here == 1 else np.add.reduce(cut, dtype=np.int32), out=total)
+            for one in cut if here < 16 else (np.add.reduce(cut, dtype=np.int32),):
+                np.add(total, one, out=total)
             held += here
         sums += total
     else:
+        product = _scratch("product", shape, np.float64)
         for k in range(count):
-            product = np.multiply(a.values[k], b.values[k], dtype=np.float64)
-            sums += np.trunc(product * scale)
-    sums *= (1023 - fraction + wide << 52).view(np.float64)
+            np.multiply(a.values[k], b.values[k], out=product, dtype=np.float64)
+            np.multiply(product, scale, out=product)
+            sums += np.trunc(product, out=product)
+    np.subtract(2046 << 52, bits, out=bits)
+    sums *= scale
     if not (a.finite and b.finite):
         plain = c.copy()
         for k in range(count):
@@ -232,22 +257,54 @@ def _fused_block(
     return sums
 
 
-def to_fp32(sums: np.ndarray, kept: int = 23) -> np.ndarray:
-    """float64 cut to fp32, of whose mantissa `kept` bits are used: the bits, uint32."""
-    cut = (sums.view(np.int64) & np.int64(-1 << 52 - kept)).view(np.float64)
-    tiny = np.abs(cut) < 2.0**-126
+def _enlarge(largest: np.ndarray, a: Factors, b: Factors, group: int) -> None:
+    """Raise exponents to those of products."""
+    count = len(a.values)
+    if a.exponents.shape[-1] == 1 == b.exponents.shape[-2] and a.high + b.high <= _MOST // count.bit_length():
+        np.maximum(largest, _largest_of_matrix(a.exponents, b.exponents, largest.shape), out=largest)
+        return
+    exponents = _scratch("exponents", (group, *largest.shape), np.int16)
+    for k in range(0, count, group):
+        part = exponents[: min(group, count - k)]
+        np.add(a.exponents[k : k + group], b.exponents[k : k + group], out=part)
+        np.maximum(largest, part[0] if len(part) == 1 else np.maximum.reduce(part), out=largest)
+
+
+def _largest_of_matrix(a: np.ndarray, b: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The largest sum of exponents, [k, ..., m, 1] and [k, ..., 1, n], over k: [..., m, n].
+
+    Powers of a base so large that k of them do not reach the next one are multiplied as matrices, which is fast: the
+    largest power is then the first digit of the sum. Exponents that vanish are below all that matter.
+    """
+    digit = len(a).bit_length()
+    left, right = (1023 + digit * x.astype(np.int64) << 52 for x in (a[..., 0], b[..., 0, :]))
+    powers = np.matmul(
+        np.ascontiguousarray(np.moveaxis(left, 0, -1)).view(np.float64),
+        np.ascontiguousarray(np.moveaxis(right, 0, -2)).view(np.float64),
+        out=_scratch("sums", shape, np.float64),
+    ).view(np.int64)
+    np.right_shift(powers, 52, out=powers)
+    np.subtract(powers, 1023, out=powers)
+    return np.floor_divide(powers, digit, out=powers).astype(np.int16)
+
+
+def _to_fp32(sums: np.ndarray, kept: int, out: np.ndarray) -> None:
+    """float64 cut to fp32, of whose mantissa `kept` bits are used: the bits, uint32. `sums` is used up."""
+    bits = sums.view(np.int64)
+    np.bitwise_and(bits, np.int64(-1 << 52 - kept), out=bits)
+    tiny = np.abs(sums, out=_scratch("c", sums.shape, np.float64)) < 2.0**-126
     if tiny.any():  # subnormal, or zero, which has no sign
-        cut[tiny] = np.trunc(sums[tiny] * 2.0 ** (126 + kept)) * 2.0 ** -(126 + kept) + 0.0
-    bits = cut.astype(np.float32).view(np.uint32)
-    np.copyto(bits, NAN, where=np.isnan(cut))
-    return bits
+        sums[tiny] = np.trunc(sums[tiny] * 2.0 ** (126 + kept)) * 2.0 ** -(126 + kept) + 0.0
+    np.copyto(out.view(np.float32), sums, casting="same_kind")
+    np.copyto(out, NAN, where=np.isnan(sums))
 
 
-def to_fp16(values: np.ndarray) -> np.ndarray:
+def _to_fp16(values: np.ndarray, out: np.ndarray) -> None:
     """Floats rounded to the nearest fp16: the bits, uint16. A zero has no sign, a NaN is 0x7fff."""
-    bits = (values.astype(np.float16) + np.float16(0)).view(np.uint16)
-    np.copyto(bits, np.uint16(0x7FFF), where=np.isnan(values))
-    return bits
+    halves = out.view(np.float16)
+    np.copyto(halves, values, casting="same_kind")
+    halves += np.float16(0)
+    np.copyto(out, np.uint16(0x7FFF), where=np.isnan(values))
 
 
 def multiply_add(a: Factors, b: Factors, c: np.ndarray, rule: Rule) -> np.ndarray:
@@ -261,15 +318,30 @@ def multiply_add(a: Factors, b: Factors, c: np.ndarray, rule: Rule) -> np.ndarra
         if c.dtype == np.uint32:
             added = c.view(np.float32) + sums.view(np.float32)
             return np.where(np.isnan(added), NAN, added.view(np.uint32))
-        return to_fp16(c.view(np.float16).astype(np.float64) + sums.view(np.float16))
+        _to_fp16(c.view(np.float16).astype(np.float64) + sums.view(np.float16), sums)
+        return sums
 
 
 def _steps(a: Factors, b: Factors, c: np.ndarray, rule: Rule, step: int) -> np.ndarray:
-    for k in range(0, len(a.values), step):
-        ks = slice(k, k + step)
-        sums = fused_sum(a.at(ks), b.at(ks), *_accumulator(c), rule.fraction)
-        c = to_fp32(sums, rule.kept) if c.dtype == np.uint32 else to_fp16(sums)
-    return c
+    out = np.empty(c.shape, c.dtype)
+    rows = max(1, _BLOCK // max(c[:1].size, 1))
+    for start in range(0, len(c), rows):
+        some = slice(start, start + rows)
+        left, right = a, b
+        if rows < len(c):
+            left, right = (x.at((slice(None), some if x.values.shape[1] > 1 else slice(None))) for x in (a, b))
+        given, result = c[some], out[some]
+        for k in range(0, len(a.values), step):
+            whole = step >= len(a.values)
+            ks = slice(k, k + step)
+            parts = (left, right) if whole else (left.at(ks), right.at(ks))
+            sums = _fused_sum(*parts, given, rule.fraction)
+            if c.dtype == np.uint32:
+                _to_fp32(sums, rule.kept, result)
+            else:
+                _to_fp16(sums, result)
+            given = result
+    return out
 
 
 # --- units that do not cut --------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ contiguous (not of 64 bits), else one. That is what the machine code does with t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -299,6 +299,12 @@ def store_accumulator(machine: Machine, instruction: Instruction) -> Step:
     return step
 
 
+def _multiply(machine: Machine, instructions: Sequence[Instruction]) -> Step:
+    fields = instructions[0].fields
+    kinds = (fields["d"], fields.get("a", "f16"), fields.get("b", "f16"), fields["c"])
+    return product(machine, instructions, "wmma", sizes(fields["shape"]), kinds, bool(fields.get("saturate")))
+
+
 _MULTIPLY = "wmma.mma.sync.aligned.{row|col}.{row|col}."
 
 
@@ -311,9 +317,8 @@ _MULTIPLY = "wmma.mma.sync.aligned.{row|col}.{row|col}."
     _MULTIPLY + "{shape:m8n8k4}{.rn|}.{d:f64}.{a:f64}.{b:f64}.{c:f64}",
     kind="tensor",
     flops=operations,
+    together=_multiply,
 )
 def multiply(machine: Machine, instruction: Instruction) -> Step:
     """D = A B + C. The layouts say how A and B were loaded; the registers hold them one way."""
-    fields = instruction.fields
-    kinds = (fields["d"], fields.get("a", "f16"), fields.get("b", "f16"), fields["c"])
-    return product(machine, instruction, "wmma", sizes(fields["shape"]), kinds, bool(fields.get("saturate")))
+    return _multiply(machine, [instruction])
