@@ -234,6 +234,8 @@ REFUSED = {
 def test_what_torch_refuses_is_refused_in_its_words(case):
     change, options = REFUSED[case]
     given = change(*tensors(hk=4))
+    if case == "a mask beside is_causal" and torch.__version__.startswith("2.13."):
+        pytest.skip("torch 2.13 takes it on the CPU")
     with tw.emulator(), pytest.raises((RuntimeError, IndexError)) as ours:
         tw.torch.scaled_dot_product_attention(*given, **options)
     with pytest.raises((RuntimeError, IndexError)) as theirs:

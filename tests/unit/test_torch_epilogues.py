@@ -231,6 +231,9 @@ def test_what_cannot_be_compiled_is_told_in_our_words(function, words):
         compiled(torch.ones(4, 2), torch.ones(2, 3))
 
 
+@pytest.mark.skipif(
+    torch.__version__.startswith("2.13."), reason="torch 2.13 cannot read defaults of a function that it compiles"
+)
 def test_without_fullgraph_what_cannot_be_compiled_runs_as_it_is():
     torch.compiler.reset()
     compiled = torch.compile(
