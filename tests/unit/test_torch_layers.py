@@ -272,7 +272,8 @@ PROMISES = {"precision": "fp32x3", "deterministic": True, "batch_invariant": Tru
 @pytest.mark.parametrize("made", ["linear", "Linear", "replace_linears"])
 def test_layers_pass_on_what_they_promise(made, monkeypatch):
     asked = []
-    monkeypatch.setitem(tt.linear.__globals__, "matmul", lambda *_, **options: asked.append(options) or torch.empty(0))
+    for name in ("matmul", "run"):
+        monkeypatch.setitem(tt.linear.__globals__, name, lambda *_, **options: asked.append(options) or torch.empty(0))
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     layer = tt.Linear(8, 4, **PROMISES) if made == "Linear" else torch.nn.Linear(8, 4)
     if made == "linear":

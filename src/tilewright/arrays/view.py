@@ -178,8 +178,8 @@ def _from_torch(tensor: Any, name: str, torch: Any) -> Operand:
         raise _refuse_dtype(name, str(tensor.dtype).removeprefix("torch."), shape, f"{name}.float()")
     if tensor.requires_grad and torch.is_grad_enabled():
         raise InvalidOperand(
-            f"{name} (shape {shape}) requires a gradient, which only tilewright.torch.matmul has. Call that, or pass "
-            f"{name}.detach(), or call under torch.no_grad()."
+            f"{name} (shape {shape}) requires a gradient, which this call does not give. Pass {name}.detach(), or call "
+            "under torch.no_grad()."
         )
     duals = torch.autograd.forward_ad
     if duals._current_level >= 0 and duals.unpack_dual(tensor).tangent is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from ..run import gradients
 from ..run.runner import run
 from ..run.warm import MISS
 from ..words import Array, HeadLayout
@@ -89,6 +90,9 @@ def attention(
     The result is `out`, or a new array of q's kind, dense in q's layout; with `return_lse` it and the LSE. Where it
     runs, and when it is complete, is as for `matmul`. Sums are made in float32; weights are rounded to q's dtype.
 
+    Torch tensors that require a gradient get one, as tilewright.torch.attention gives it; out, return_lse, score, rung
+    and config are refused there.
+
     Raises InvalidOperand (shapes, dtypes, strides, devices, overlaps), ConfigRejected (rung or config), DeviceError
     (no GPU for host arrays, or the driver's word), CompileError.
     """
@@ -100,6 +104,17 @@ def attention(
     result = warm_attention(given, options, modify.numbers)
     if result is not MISS:
         return result
+    if gradients.wanted((q, k, v, bias, out)):
+        differentiable = gradients.differentiable(
+            "attention",
+            {
+                "out": out is not None, "return_lse": return_lse, "score": score is not None,
+                "rung": rung is not None, "config": config is not None,
+            },
+        )  # fmt: skip
+        return differentiable(
+            q, k, v, is_causal=is_causal, scale=scale, window=window, softcap=softcap, bias=bias, layout=layout
+        )
     call = read_attention(
         q, k, v, is_causal=is_causal, scale=scale, window=window, softcap=softcap, bias=bias, layout=layout,
         return_lse=return_lse, out=out, modify=modify, plan_with=(rung, config),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..epilogue.fusion import request
+from ..run import gradients
 from ..run.runner import run
 from ..run.warm import MISS
 from ..words import Activation, Array, Precision
@@ -85,6 +86,9 @@ def matmul(
     are copied to the first GPU and back. A plan may borrow memory while it runs, from torch's and CuPy's own pools for
     their arrays.
 
+    Torch tensors that require a gradient get one, as tilewright.torch.matmul gives it; out, verify, rung and config are
+    refused there.
+
     Raises InvalidOperand (shapes, dtypes, strides, devices, overlaps), InvalidEpilogue, ConfigRejected (rung or
     config), DeviceError (no GPU for host arrays, the driver's word, or a product that a running CUDA-graph capture
     meets first), CompileError, WrongResult (verify).
@@ -98,6 +102,16 @@ def matmul(
             result: Any = warm(a, b, c, alpha, beta, out, options, asked)
             if result is not MISS:
                 return result
+    if gradients.wanted((a, b, c, out, *(asked.operands.values() if asked is not None else ()))):
+        differentiable = gradients.differentiable(
+            "matmul",
+            {"out": out is not None, "verify": verify, "rung": rung is not None, "config": config is not None},
+        )
+        return differentiable(
+            a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, bias=bias, activation=activation,
+            residual=residual, row_scale=row_scale, col_scale=col_scale, epilogue=epilogue, precision=precision,
+            deterministic=deterministic, batch_invariant=batch_invariant, **operands,
+        )  # fmt: skip
     call = read_call(a, b, c, alpha, beta, out, Options(*options), asked, verify)
     (result,), ran = run(call)
     if ran is not None:

@@ -20,8 +20,12 @@ except ImportError as error:
         "tilewright.torch needs torch, which is not installed. Install it: pip install torch"
     ) from error
 
-from .attention import attention, scaled_dot_product_attention
+from ..run.gradients import register
+from .attention import attention, of_layout, scaled_dot_product_attention
 from .linear import Linear, linear, replace_linears
 from .matmul import matmul
+
+register("matmul", matmul)
+register("attention", of_layout)
 
 __all__ = ["Linear", "attention", "linear", "matmul", "replace_linears", "scaled_dot_product_attention"]

@@ -168,6 +168,15 @@ def attention(
     return TilewrightAttention.apply(*arguments) if wants_gradients(given) else _direct(*arguments)
 
 
+def of_layout(q: Tensor, k: Tensor, v: Tensor, *, layout: str, **options: Any) -> Tensor:
+    """`attention` of tensors laid out as tilewright.attention's `layout` says."""
+    if layout == "bhsd":
+        return attention(q, k, v, **options)
+    if layout != "bshd":
+        raise InvalidOperand(f"layout={layout!r} is not one of 'bhsd', 'bshd'.")
+    return attention(*(x.transpose(1, 2) for x in (q, k, v)), **options).transpose(1, 2)
+
+
 _said: set[str] = set()
 
 

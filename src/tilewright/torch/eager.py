@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from ..jit.launch import current_executor
+
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _tracing = torch._C._get_tracing_state
@@ -26,6 +28,11 @@ def is_eager(tensors: Sequence[torch.Tensor]) -> bool:
         if type(x) not in PLAIN or not (x.is_cuda if on_gpu else x.is_cpu) or not _has_storage(x) or x.is_neg():
             return False
     return True
+
+
+def runs_here(x: torch.Tensor) -> bool:
+    """Whether kernels can take x: it is on a GPU, or an emulator is in force for the host's tensors."""
+    return x.is_cuda or current_executor() is not None
 
 
 def wants_gradients(tensors: Sequence[torch.Tensor]) -> bool:

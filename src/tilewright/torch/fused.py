@@ -17,7 +17,7 @@ from ..epilogue.recorded import Recorded, parse
 from ..errors import InvalidOperand
 from ..gemm.matmul import matmul as run
 from .backward import Backward, before_relu, plan_backward
-from .eager import is_batched, is_eager, wants_gradients
+from .eager import is_batched, is_eager, runs_here, wants_gradients
 from .expression import Frame, compute_dtype, evaluate, in_one_operation
 from .product import How, gradient_of_a, gradient_of_b, gradient_of_c, lies_turned, product, product_shape, reduced
 
@@ -129,7 +129,7 @@ def _run(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, call: Call, operands: Sequence[torch.Tensor]
 ) -> torch.Tensor:
     alpha, beta, out_dtype, expression, how = call
-    if a.is_cuda:
+    if runs_here(a):
         return _on_gpu(a, b, c, alpha, beta, out_dtype, expression, operands, how)
     return _on_cpu(a, b, c, alpha, beta, out_dtype, expression.text, list(operands), *how)
 

@@ -17,7 +17,7 @@ from ..gemm.matmul import matmul as run
 from ..gemm.problem import check_precision
 from ..words import Activation, Precision
 from . import fused, product
-from .eager import is_eager, wants_gradients
+from .eager import is_eager, runs_here, wants_gradients
 from .traced import traced_text
 from .transforms import refuse_transforms
 
@@ -82,7 +82,7 @@ def matmul(
     if asked is not None:
         tensors += [x for x in asked.operands.values() if isinstance(x, torch.Tensor)]
     refuse_transforms("tilewright.torch.matmul", *tensors)
-    if not compiling and a.is_cuda and not wants_gradients(tensors) and is_eager(tensors):
+    if not compiling and runs_here(a) and not wants_gradients(tensors) and is_eager(tensors):
         return run(
             a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, bias=bias, activation=activation,
             residual=residual, row_scale=row_scale, col_scale=col_scale, epilogue=epilogue, precision=precision,

@@ -12,7 +12,7 @@ import torch
 
 from ..gemm.matmul import matmul as run
 from ..gemm.shapes import matmul_shapes
-from .eager import is_eager, wants_gradients
+from .eager import is_eager, runs_here, wants_gradients
 from .expression import compute_dtype
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def run_product(
 ) -> torch.Tensor:  # fmt: skip
     """The same, now, of tensors without gradients."""
     precision, deterministic, batch_invariant = how
-    if a.is_cuda:
+    if runs_here(a):
         return run(
             a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, deterministic=deterministic,
             batch_invariant=batch_invariant, precision=cast("Precision", precision),

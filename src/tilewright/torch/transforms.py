@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
 from ..errors import InvalidOperand
+
+
+def transforms_active(operands: Sequence[torch.Tensor]) -> bool:
+    """Whether refuse_transforms might refuse: a transform or a level of dual numbers is active."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def refuse_transforms(name: str, *operands: Any) -> None:
