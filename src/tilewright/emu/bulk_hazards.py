@@ -171,7 +171,7 @@ class BulkClocks:
         """The thread of a bulk store has waited: from now on it is a read by its warp."""
         shadow, granules = self.shadow, pattern.granules
         assert pattern.lanes is not None
-        np.subtract.at(self.reading, granules, 1)
+        self.reading[granules] -= 1
         (cluster,), (warp,) = shadow.place(pattern.lanes)
         shadow.read[granules, warp] = shadow.order[cluster, warp, warp]
         shadow.by["read"][granules] = pattern.instruction.index

@@ -75,7 +75,8 @@ class Mbarriers:
         self.columns: dict[tuple[int, int], int] = {}
         self.ended: dict[tuple[int, int], int] = {}
         """Place -> phases completed there by objects that have ended."""
-        self.waits_on: list[Mbarrier | None] = [None] * machine.lanes
+        self.waiting: dict[Mbarrier, list[int]] = {}
+        """Lanes that wait for an object, where any do."""
         self.until = np.zeros(machine.lanes, np.int64)
         """Phase that a lane waits for."""
         self.puts: dict[int, Put] = {}
@@ -90,7 +91,7 @@ class Mbarriers:
         self.at.clear()
         self.columns.clear()
         self.ended.clear()
-        self.waits_on = [None] * self.machine.lanes
+        self.waiting.clear()
         self._stuck, self._told = (), 0
 
     def digest(self) -> np.ndarray:
@@ -121,7 +122,7 @@ class Mbarriers:
 
     def inval(self, instruction: Instruction, barrier: Mbarrier, lane: int) -> None:
         """The end of an object: its bytes may be used for anything."""
-        if barrier.deliveries or any(waiting is barrier for waiting in self.waits_on):
+        if barrier.deliveries or barrier in self.waiting:
             self._misuse(
                 instruction, lane, "mbarrier.inval of an mbarrier that threads or copies still need", barrier.address
             )
@@ -194,9 +195,10 @@ class Mbarriers:
         barrier.phase += 1
         barrier.pending = barrier.expected
         self.machine.shadow.completed(barrier)
-        lanes = [k for k, waiting in enumerate(self.waits_on) if waiting is barrier and self.until[k] < barrier.phase]
-        if lanes:
-            self._let_go(np.array(lanes), True)
+        waiting = np.array(self.waiting.get(barrier, []), np.int64)
+        ready = waiting[self.until[waiting] < barrier.phase]
+        if len(ready):
+            self._let_go(barrier, ready, True)
 
     # Waiting
 
@@ -208,45 +210,45 @@ class Mbarriers:
 
     def park(self, barrier: Mbarrier, lanes: np.ndarray, until: np.ndarray) -> None:
         """Lanes wait, the scheduler has set them aside."""
-        for lane in lanes.tolist():
-            self.waits_on[lane] = barrier
+        self.waiting.setdefault(barrier, []).extend(lanes.tolist())
         self.until[lanes] = until
 
     def _deliver(self, barrier: Mbarrier) -> None:
         self.events += 1
         barrier.deliveries.pop(0)(barrier)
 
-    def _let_go(self, lanes: np.ndarray, done: bool) -> None:
+    def _let_go(self, barrier: Mbarrier, lanes: np.ndarray, done: bool) -> None:
         machine = self.machine
         for index in np.unique(machine.scheduler.parked_at[lanes]).tolist():
             some = lanes[machine.scheduler.parked_at[lanes] == index]
             self.puts[index](np.full(len(some), done), some)
             if done and machine.program.instructions[index].fields.get("order") != ".relaxed":
-                for barrier in {id(b): b for b in (self.waits_on[k] for k in some.tolist()) if b}.values():
-                    machine.shadow.acquired(barrier, some)
-        for lane in lanes.tolist():
-            self.waits_on[lane] = None
+                machine.shadow.acquired(barrier, some)
+        gone = set(lanes.tolist())
+        left = [lane for lane in self.waiting.pop(barrier) if lane not in gone]
+        if left:
+            self.waiting[barrier] = left
         machine.scheduler.wake(lanes)
 
     def stir(self, idle: bool) -> bool:
         """Nobody else can run (`idle`), or it is time to be fair: let something come. Whether that changed anything."""
-        waiting = [k for k, barrier in enumerate(self.waits_on) if barrier is not None]
-        if not waiting:
+        if not self.waiting:
             return False
         came = False
-        for barrier in list({id(b): b for b in (self.waits_on[k] for k in waiting) if b}.values()):
+        for barrier in list(self.waiting):
             if barrier.deliveries:
                 self._deliver(barrier)
                 came = True
         if came:
             return True
         if idle:
-            now = (self.events, *((k, int(self.until[k])) for k in waiting))
+            now = (self.events, *((k, int(self.until[k])) for lanes in self.waiting.values() for k in sorted(lanes)))
             self._told = self._told + 1 if now == self._stuck else 0
             self._stuck = now
             if self._told >= 2:
                 return False
-        self._let_go(np.array(waiting), False)
+        for barrier, lanes in list(self.waiting.items()):
+            self._let_go(barrier, np.array(lanes), False)
         return True
 
     # Words
@@ -254,13 +256,13 @@ class Mbarriers:
     def waited_for(self, cta: int) -> list[str]:
         """A line for each object that threads of a block wait for: what is missing."""
         machine = self.machine
-        out: dict[int, str] = {}
-        phases: dict[int, set[int]] = {}
-        for lane in np.flatnonzero(machine.cta_of_lane == cta).tolist():
-            if (barrier := self.waits_on[lane]) is not None:
-                phases.setdefault(id(barrier), set()).add(int(self.until[lane]))
-                out[id(barrier)] = self.describe(barrier)
-        return [f"{text}; waited for: phase {', '.join(map(str, sorted(phases[k])))}" for k, text in out.items()]
+        lines = []
+        for barrier, lanes in self.waiting.items():
+            own = [lane for lane in lanes if machine.cta_of_lane[lane] == cta]
+            if own:
+                phases = ", ".join(map(str, np.unique(self.until[own]).tolist()))
+                lines.append(f"{self.describe(barrier)}; waited for: phase {phases}")
+        return lines
 
     def describe(self, barrier: Mbarrier) -> str:
         """Where an object stands, in words."""

@@ -207,7 +207,8 @@ class ProductClocks:
                 other = self.machine.program.instructions[int(shadow.by[name][granule])]
                 kind = "copy" if other.opcode.startswith("cp.async") else name
                 report_unordered(shadow, pattern, int(pattern.lanes[row]), granule, other, kind, warp)
-        np.add.at(self.reading, granules, 1)
+        for row in granules:  # none is in a row twice
+            self.reading[row] += 1
         self.waited[granules, group[:, None]] = 0
         self.by[granules] = pattern.instruction.index
 
@@ -222,7 +223,8 @@ class ProductClocks:
 
     def landed(self, pattern: SharedPattern, rows: np.ndarray | None) -> None:
         """The first warp of warpgroups (`rows`; None: all) waited."""
-        np.subtract.at(self.reading, pattern.granules if rows is None else pattern.granules[rows], 1)
+        for row in pattern.granules if rows is None else pattern.granules[rows]:
+            self.reading[row] -= 1
 
     def written(self, pattern: SharedPattern, lanes: np.ndarray, addresses: np.ndarray, known: np.ndarray) -> None:
         """A write: nothing may read the bytes now, and it has to know of a wait of each warpgroup that has read."""
