@@ -73,7 +73,7 @@ def test_the_kernel_is_that_of_a_batch_also_in_tuning():
     space = explore(problem, find_gpu("H200"), [rung])
     assert max(candidate.config.split_k for candidate in space.kept) > 1, "few tiles: parts are worth measuring"
     job = _job(problem, Candidate(rung, config, space.kept[0].prediction))
-    assert job.constants == rung.constants(stage.problem, stage.config)
+    assert job.constants == rung.constants(stage.problem, stage.kernel.config)
     a, b = np.empty((64, 8192), np.float32), np.empty((8192, 512), np.float32)
     told = str(tw.explain(a, b, precision="fp32x3", rung="t03", config=config, gpu="H200"))
     assert "split k 16" in told

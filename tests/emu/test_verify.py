@@ -98,16 +98,14 @@ def test_a_wrong_kernel_is_caught(monkeypatch, mistake, change, dtype):
 def test_a_wrong_sum_of_parts_and_a_wrong_alpha_are_caught(monkeypatch):
     a, b = values(32, 128), values(128, 32)
     parts = replace(SMALL, split_k=4)
-    pack = stages.pack_args
+    pack = stages.sum_parts_params
 
-    def fewer(problem, *rest):
-        if problem.k == 4:  # the sum of four parts
-            problem = replace(problem, k=3)
-        return pack(problem, *rest)
+    def fewer(problem, sums, count, *rest):
+        return pack(problem, sums, count - 1, *rest)
 
     with tw.emulator():
         tw.matmul(a, b, config=parts, verify=True)
-        monkeypatch.setattr(stages, "pack_args", fewer)
+        monkeypatch.setattr(stages, "sum_parts_params", fewer)
         monkeypatch.setattr(call_module, "program_of", stages.program_of.__wrapped__)
         with pytest.raises(WrongResult):
             tw.matmul(a, b, config=parts, verify=True)

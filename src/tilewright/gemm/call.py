@@ -22,11 +22,12 @@ from ..plan.plan import Plan
 from ..run.program import Program
 from ..run.runner import Output, Site
 from .family import plan_for
+from .params import fused_base
 from .problem import INDEX, Epilogue, FusedOperand
 from .rows import plan_rows
 from .rung import GemmConfig
 from .shapes import Product, Shapes, broadcast, lay_out, matmul_shapes, with_matrix_axes
-from .stages import fused_base, program_of
+from .stages import program_of
 
 
 class Options(NamedTuple):

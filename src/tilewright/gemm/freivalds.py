@@ -16,11 +16,12 @@ from ..errors import WrongResult
 from ..jit import CompiledKernel
 from ..jit.params import WORK, Place
 from ..jit.source import Constant
-from ..run.program import Program
+from ..run.program import Program, Stage
 from ..run.runner import Site
+from .params import check_rows_params, sign_rows_params
 from .problem import GemmProblem, Matrix
 from .rung import CPP_TYPES, UNITS, ceil_div, result_constants
-from .stages import Helper, shapes_for, stage
+from .stages import Helper, shapes_for
 
 ROWS = 32
 """Rows of a block of 256 threads (cuda/tile/row_sums.cuh)."""
@@ -66,15 +67,16 @@ def verification(problem: GemmProblem, seed: int) -> tuple[Program, Place]:
     step = pairs if copies > 1 else 0
     ratios = copies * pairs
     signs = GemmProblem(
-        problem.k, problem.n, 0, problem.b, Matrix(0, seed), Matrix(2, 1, step), None, copies, problem.dtype, "f32",
+        problem.k, problem.n, 0, problem.b, Matrix(0, 0), Matrix(2, 1, step), None, copies, problem.dtype, "f32",
     )  # fmt: skip
-    work = Place(WORK)
+    sums, multiples = Place(WORK), Place(WORK, 8 * ratios)
     c = Place("c") if problem.c is not None else 0
-    first = stage("signed rows of b", SIGN_ROWS, signs, (Place("b"), work, 0, work))
-    rows = replace(problem, b=Matrix(ratios, seed, step))
-    second = stage("check of rows", CHECK_ROWS, rows, (Place("a"), work, c, Place("out")), scaled=True)
+    params = sign_rows_params(problem, seed, step, Place("b"), sums)
+    first = Stage("signed rows of b", SIGN_ROWS, signs, SIGN_ROWS.shape(signs), params)
+    params = check_rows_params(problem, seed, step, Place("a"), c, Place("out"), sums, multiples)
+    second = Stage("check of rows", CHECK_ROWS, problem, CHECK_ROWS.shape(problem), params)
     stages = (first, second) if problem.k else (second,)
-    return Program(stages, 8 * (ratios + problem.batch * problem.m), len(stages) - 1), Place(WORK, 8 * ratios)
+    return Program(stages, 8 * (ratios + problem.batch * problem.m), len(stages) - 1), multiples
 
 
 class RowCheck:

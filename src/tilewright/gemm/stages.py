@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Protocol
 from ..epilogue.packing import fused_headers
 from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
-from ..jit.params import Place, Scalar, number_names
+from ..jit.params import Place
 from ..jit.source import Constant
 from ..run.program import Program, Run, Stage, Workspace
+from .params import fused_base, pack_params, product_params, split_params, sum_parts_params
 from .problem import ITEM_BYTES, GemmProblem, Matrix
-from .rung import Addresses, GemmConfig, Rung, ceil_div, pack_args, result_constants
+from .rung import GemmConfig, Rung, ceil_div, result_constants
 from .rungs.tensor32 import record_bytes
 from .shapes import Product
 
 if TYPE_CHECKING:
     from ..plan.plan import Plan
 
-ALPHA, BETA = Scalar("alpha"), Scalar("beta")
 SUM = "sum of parts"
 _BITS = {2: "unsigned short", 4: "unsigned"}
 """Elements of a size, to be copied."""
@@ -129,30 +129,19 @@ def config_of(program: Program) -> GemmConfig:
 
 
 class Kernel(Protocol):
-    """A kernel that takes GemmArgs."""
+    """A kernel of a product's program."""
 
     def compile(self, problem: GemmProblem, arch: Arch) -> CompiledKernel: ...
 
     def shape(self, problem: GemmProblem) -> Launch: ...
 
 
-def fused_base(number: int) -> str:
-    """The name of an epilogue operand's base."""
-    return f"fused {number}"
-
-
 def stage(
     name: str, kernel: Kernel, problem: GemmProblem, places: tuple[Place | int, Place | int, Place | int, Place | int],
     scaled: bool = False,
 ) -> Stage:  # fmt: skip
-    """One launch of a kernel that takes GemmArgs. `places`: of a, b, c and out; `scaled`: alpha and beta apply here."""
-    a, b, c, out = places
-    operands, numbers = (problem.epilogue.operands, problem.epilogue.numbers) if problem.epilogue else ((), ())
-    fused = tuple(Place(fused_base(number)) for number in range(len(operands)))
-    alpha, beta = (ALPHA, BETA) if scaled else (1.0, 0.0)
-    scalars = tuple(Scalar(name) for name in number_names(len(numbers)))
-    params = pack_args(problem, Addresses(a, b, out, c, fused, scalars), alpha, beta)
-    return Stage(name, kernel, problem, kernel.shape(problem), params)
+    """The launch of a product. `places`: of a, b, c and out; `scaled`: alpha and beta apply here."""
+    return Stage(name, kernel, problem, kernel.shape(problem), product_params(problem, *places, scaled))
 
 
 def _pack_stage(
@@ -167,7 +156,8 @@ def _pack_stage(
         Matrix(*copied.steps, source.batch_stride, source.alignment), Matrix(0, 0),
         Matrix(copied.pitch, 1, lies.batch_stride), None, copied.copies, problem.dtype, problem.dtype,
     )  # fmt: skip
-    return stage(f"pack {name}", PACK, copy, (Place(name), Place(name), Place(name), place)), lies, place
+    params = pack_params(copy, Place(name), place)
+    return Stage(f"pack {name}", PACK, copy, PACK.shape(copy), params), lies, place
 
 
 def _split_stage(
@@ -184,8 +174,8 @@ def _split_stage(
     target = Matrix(0, 1, size // ITEM_BYTES["f32"] if copies > 1 else 0, padded=True)
     place = workspace.room(copies * size)
     work = GemmProblem(lines, 1, problem.k, source, Matrix(0, 0), target, None, copies)
-    places = (Place(name), Place(name), Place(name), place)
-    return stage(f"split {name}", split, work, places), target, place
+    params = split_params(work, Place(name), place)
+    return Stage(f"split {name}", split, work, split.shape(work), params), target, place
 
 
 def _batch_of_parts(problem: GemmProblem, parts: int) -> GemmProblem:
@@ -261,6 +251,7 @@ def parts_of(problem: GemmProblem, plan: Plan) -> tuple[Program, int]:
     sums = workspace.room(parts * problem.batch * problem.m * pitch * ITEM_BYTES["f32"])
     product = replace(product, out=partial, c=None, out_dtype="f32", epilogue=None)
     stages.append(stage("product", tiled, product, (places["a"], places["b"], 0, sums)))
-    total = replace(problem, k=parts, a=partial, b=Matrix(0, 0))
-    stages.append(stage(SUM, SUM_PARTS, total, (sums, sums, places["c"], places["out"]), scaled=True))
+    total = replace(problem, a=partial, b=Matrix(0, 0))
+    params = sum_parts_params(total, sums, parts, places["c"], places["out"])
+    stages.append(Stage(SUM, SUM_PARTS, total, SUM_PARTS.shape(total), params))
     return Program(tuple(stages), workspace.bytes, main), copies

@@ -25,14 +25,15 @@ from ..epilogue.ranges import range_headers
 from ..errors import WrongResult
 from ..jit.params import WORK, Place
 from ..plan.plan import Plan
-from ..run.program import Program
+from ..run.program import Program, Stage
 from ..run.ready import moved
 from ..run.runner import Site
 from .call import Call
 from .freivalds import RowCheck, launch_stages
+from .params import compare_params, expected_params
 from .problem import ITEM_BYTES, GemmProblem, Matrix
 from .rung import CPP_TYPES, ceil_div, result_constants
-from .stages import Helper, parts_of, stage
+from .stages import Helper, parts_of
 
 _PAIR = 8
 """Bytes of the two numbers between which an element must be."""
@@ -94,9 +95,9 @@ class _Elements:
         product, copies = parts_of(bare, plan)
         pairs = Matrix(n, 1, m * n)
         c = Place("c") if problem.c is not None else 0
-        order = (Place("sums"), Place("sums"), c, Place("pairs"))
         wanted = replace(problem, a=sums, b=Matrix(0, 0), out=pairs)
-        expected = Program((stage("expected", EXPECTED, wanted, order, scaled=True),))
+        params = expected_params(wanted, Place("sums"), c, Place("pairs"))
+        expected = Program((Stage("expected", EXPECTED, wanted, EXPECTED.shape(wanted), params),))
         kernels = [stage.compile(site.gpu.arch) for stage in product.stages]
         last = [stage.compile(site.gpu.arch) for stage in expected.stages]
         rows = RowCheck(bare, site)
@@ -117,9 +118,9 @@ class _Elements:
         """Compare the result. Raises WrongResult with the first element that is off."""
         problem, site = self._problem, self._site
         m, n = problem.m, problem.n
-        order = (Place("pairs"), Place("reports"), 0, Place("out"))
-        lies = replace(problem, a=Matrix(n, 1, m * n), b=Matrix(0, 0), c=None, epilogue=None)
-        compare = Program((stage("compare", COMPARE, lies, order),))
+        bare = replace(problem, c=None, epilogue=None)
+        params = compare_params(bare, Place("out"), Place("pairs"), Place("reports"))
+        compare = Program((Stage("compare", COMPARE, bare, COMPARE.shape(bare), params),))
         kernels = [stage.compile(site.gpu.arch) for stage in compare.stages]
         blocks = ceil_div(m * n, COMPARE.threads * COMPARE.each)
         reports = site.hold(problem.batch * blocks * _REPORT.itemsize)

@@ -21,8 +21,8 @@ from ..jit.params import WORK, number_names
 from ..run import libraries
 from ..run.runner import Ran, Staging
 from ..run.warm import MISS, Calls, Remembered, remembered
+from .params import fused_base
 from .problem import INDEX
-from .stages import fused_base
 
 if TYPE_CHECKING:
     from ..epilogue.codegen import Expression

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..gemm.params import fused_base
 from ..gemm.problem import INDEX, ITEM_BYTES, GemmProblem, Matrix
-from ..gemm.stages import fused_base
 from .race import Memory, rounded_up
 from .verify import Pattern, pattern_of
 

@@ -10,11 +10,12 @@ from functools import partial
 import numpy as np
 
 from ..errors import WrongResult
+from ..gemm.params import fused_base
 from ..gemm.problem import ITEM_BYTES, GemmProblem
 from ..gemm.rung import Addresses
 from ..gemm.rungs.simt import find_rung
 from ..gemm.space import Candidate
-from ..gemm.stages import fused_base, program_for
+from ..gemm.stages import program_for
 from ..jit import CompiledKernel, Launch
 from ..jit.device import Prepared, executor_for
 from ..jit.params import named_numbers

@@ -1,6 +1,6 @@
-// check_rows: the second half of Freivalds' check. Each row of out, summed with the signs, against alpha A (B x) +
-// beta C x. `b` holds what sign_rows left; behind it, b_row numbers on, goes for each row its error as a multiple of
-// what rounding can do to it.
+// check_rows: the second half of Freivalds' check. Each row of out, summed with the signs, is compared with
+// alpha A (B x) + beta C x, from what sign_rows left. For each row its error goes to `multiples`, as a multiple of what
+// rounding can do to it.
 //
 // With x of random signs the errors e_j of a row's elements add up to at most 6 |e|_2, but for one in 10^7 rows. Of an
 // element: |e_j| <= Cfg::rounding |out_j| + s (|alpha| sum_p |a_p b_pj| + |beta c_j|) + Cfg::least, where s is
@@ -8,14 +8,24 @@
 // triangle inequality the 2-norm over j of sum_p |a_p b_pj| is at most sum_p |a_p| |b_p|_2.
 #include "tile/row_sums.cuh"
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads) check_rows(const __grid_constant__ GemmArgs args) {
+/// gemm/params.py packs it. Strides in elements.
+struct CheckRowsArgs {
+  const void *a, *c, *out;
+  const double* sums;  // what sign_rows left
+  double* multiples;   // a number a row, product after product
+  long long a_batch, c_batch, out_batch, sums_batch, a_row, a_col, c_row, c_col, out_row, out_col;
+  int m, n, k;
+  unsigned seed;  // of the signs
+  float alpha, beta;
+};
+
+extern "C" __global__ void __launch_bounds__(Cfg::threads) check_rows(const __grid_constant__ CheckRowsArgs args) {
   wait_for_earlier_grids();
   let_later_grids_start();
   using Out = typename Cfg::out_type;
   const auto* a = static_cast<const typename Cfg::in_type*>(args.a) + blockIdx.y * args.a_batch;
   const auto* out = static_cast<const Out*>(args.out) + blockIdx.y * args.out_batch;
-  const double* signed_rows = static_cast<const double*>(args.b) + blockIdx.y * args.b_batch;
-  const unsigned seed = unsigned(args.b_col);
+  const double* signed_rows = args.sums + blockIdx.y * args.sums_batch;
   const RowSums product = sum_row<Cfg::a_unit>(args.m, args.k, [&](int row, int p, RowSums& s) {
     const double value = to_float(a[offset_of<Cfg::a_unit>(row, p, args.a_row, args.a_col)]);
     s.first += value * signed_rows[2 * p];
@@ -24,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads) check_rows(const __gr
   const auto with_signs = [&](const Out* matrix, long long row_stride, long long col_stride) {
     return sum_row<Cfg::out_unit>(args.m, args.n, [&](int row, int j, RowSums& s) {
       const double value = to_float(matrix[offset_of<Cfg::out_unit>(row, j, row_stride, col_stride)]);
-      s.first += sign_of(j, seed) * value;
+      s.first += sign_of(j, args.seed) * value;
       s.second += value * value;
     });
   };
@@ -47,6 +57,5 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads) check_rows(const __gr
   } else if (!isfinite(expected)) {
     multiple = 1.0 / 0.0;
   }
-  double* to = static_cast<double*>(const_cast<void*>(args.b)) + args.b_row;
-  to[blockIdx.y * (long long)args.m + row] = multiple;
+  args.multiples[blockIdx.y * (long long)args.m + row] = multiple;
 }

@@ -1,5 +1,4 @@
-// pack: an operand copied to lines that 16-byte accesses can read, zeros after it up to whole tiles. Of args: `a` has
-// m lines of k elements, element (line, i) at a[line * a_row + i * a_col]; `out` gets n lines of out_row elements.
+// pack: an operand copied to lines that 16-byte accesses can read, zeros after it up to whole tiles.
 //
 // A thread writes chunks of 16 bytes. A line may start at any element: where 16-bit elements are contiguous, a chunk
 // comes from five aligned words, each pair shifted together; at a line's ends, where such words would reach out of the
@@ -7,8 +6,16 @@
 //
 //     words     | a b | c d | e f | g h | i j |        the line's chunk starts at b:
 //     chunk       | b c | d e | f g | h i |
-#include "gemm/args.cuh"
 #include "ptx/grid_dependency.cuh"
+
+/// gemm/params.py packs it. Strides in elements: element (line, i) is at from[line * line_stride + i * step], and at
+/// to[line * pitch + i].
+struct PackArgs {
+  const void* from;
+  void* to;
+  long long from_batch, to_batch, line_stride, step, pitch;
+  int lines, padded, length;  // lines of `from` and of `to`, elements of a line of `from`
+};
 
 /// Elements i .. i + 7 of a line at `from` that has `length`; zeros from its end on.
 __device__ inline uint4 chunk_of(const unsigned short* from, long long step, int i, int length) {
@@ -39,13 +46,13 @@ __device__ inline uint4 chunk_of(const unsigned* from, long long step, int i, in
   return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads) pack(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads) pack(const __grid_constant__ PackArgs args) {
   using Element = typename Cfg::element;
   constexpr int elements = 16 / int(sizeof(Element));  // a chunk
-  const auto* from = static_cast<const Element*>(args.a) + blockIdx.y * args.a_batch;
-  auto* to = static_cast<Element*>(args.out) + blockIdx.y * args.out_batch;
+  const auto* from = static_cast<const Element*>(args.from) + blockIdx.y * args.from_batch;
+  auto* to = static_cast<Element*>(args.to) + blockIdx.y * args.to_batch;
   // Chunks are counted through all lines: a block takes threads * each of them.
-  const unsigned chunks = args.out_row / elements;
+  const unsigned chunks = args.pitch / elements;
   const unsigned long long first = blockIdx.x * (unsigned long long)(Cfg::threads * Cfg::each);
   unsigned chunk = unsigned(first % chunks) + threadIdx.x;
   int line = int(first / chunks) + chunk / chunks;
@@ -54,10 +61,10 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads) pack(const __grid_con
   let_later_grids_start();
 #pragma unroll
   for (int e = 0; e < Cfg::each; ++e) {
-    if (line < args.n) {
-      const int exist = line < args.m ? args.k : 0;
-      const uint4 value = chunk_of(from + line * args.a_row, args.a_col, chunk * elements, exist);
-      *reinterpret_cast<uint4*>(to + line * args.out_row + chunk * elements) = value;
+    if (line < args.padded) {
+      const int exist = line < args.lines ? args.length : 0;
+      const uint4 value = chunk_of(from + line * args.line_stride, args.step, chunk * elements, exist);
+      *reinterpret_cast<uint4*>(to + line * args.pitch + chunk * elements) = value;
     }
     chunk += Cfg::threads;
     if (chunk >= chunks) line += chunk / chunks, chunk %= chunks;

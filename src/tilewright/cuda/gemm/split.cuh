@@ -1,14 +1,21 @@
-// split: an fp32 operand as three bf16 numbers an element, tile by tile as the blocks of t03 will read them. Of args:
-// `a` has m lines of k elements, element (line, i) at a[line * a_row + i * a_col]; `out` gets the records.
+// split: an fp32 operand as three bf16 numbers an element, tile by tile as the blocks of t03 will read them.
 //
 // A block makes one tile, a thread patches of 4 lines x 4 of k: whichever index is contiguous, it loads 16 bytes at a
 // time, and stores 8. Four neighbouring threads fill a sector of 32 bytes.
-#include "gemm/args.cuh"
 #include "ptx/grid_dependency.cuh"
 #include "tile/mend.cuh"
 #include "tile/split_operand.cuh"
 
-/// Where in a tile a thread's patch number `at` starts: four neighbours take 16 of k, eight such groups 32 lines.
+/// gemm/params.py packs it. Strides in elements: element (line, i) is at from[line * line_stride + i * k_stride].
+struct SplitArgs {
+  const float* from;
+  void* records;  // tile/split_operand.cuh
+  long long from_batch, record_batch, line_stride, k_stride;
+  int lines, k;
+};
+
+/// The place in a tile where a thread's patch number `at` starts: four neighbours take 16 of k, eight such groups 32
+/// lines.
 struct Patch {
   static constexpr int runs = Cfg::tile_k / 16;  // of four patches along k
   int line, k;
@@ -28,14 +35,14 @@ __device__ inline void load_four(float (&to)[4], const float* from, long long st
   }
 }
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads) split(const __grid_constant__ GemmArgs args) {
+extern "C" __global__ void __launch_bounds__(Cfg::threads) split(const __grid_constant__ SplitArgs args) {
   using Operand = SplitOperand<Cfg::extent, Cfg::tile_k>;
   using Tile = Operand::Tile;
   constexpr int patches = Cfg::extent * Cfg::tile_k / 16, each = patches / Cfg::threads;
   static_assert(Cfg::tile_k % 16 == 0 && Cfg::extent % 32 == 0 && each * Cfg::threads == patches, "all of a tile");
   __shared__ float scratch[2 * Cfg::threads / 32];
-  const Operand operand(args.out, args.out_batch, args.m, args.k);
-  const Lines origin{static_cast<const float*>(args.a) + blockIdx.y * args.a_batch, args.a_row, args.a_col};
+  const Operand operand(args.records, args.record_batch, args.lines, args.k);
+  const Lines origin{args.from + blockIdx.y * args.from_batch, args.line_stride, args.k_stride};
   wait_for_earlier_grids();  // also where there is nothing to split: who waits for this grid waits for those before it
   let_later_grids_start();
   if (operand.tiles == 0) return;
@@ -50,10 +57,10 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads) split(const __grid_co
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       if constexpr (Cfg::k_inner) {
-        load_four(value[e][i], from + i * origin.stride, origin.k_stride, line + i < args.m ? args.k - k : 0);
+        load_four(value[e][i], from + i * origin.stride, origin.k_stride, line + i < args.lines ? args.k - k : 0);
       } else {
         float column[4];
-        load_four(column, from + i * origin.k_stride, origin.stride, k + i < args.k ? args.m - line : 0);
+        load_four(column, from + i * origin.k_stride, origin.stride, k + i < args.k ? args.lines - line : 0);
 #pragma unroll
         for (int j = 0; j < 4; ++j) value[e][j][i] = column[j];
       }

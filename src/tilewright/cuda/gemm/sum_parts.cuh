@@ -1,26 +1,33 @@
 // sum_parts: the end of a product whose k was split: out = alpha * (part 0 + part 1 + ...) + beta * C, always in this
-// order. Of args: `a` holds k parts in fp32, each of gridDim.y matrices of m x n, a_batch apart, their rows a_row apart
-// (a multiple of 4).
+// order.
 #include "ptx/grid_dependency.cuh"
 #include "tile/store_rows.cuh"
 
-extern "C" __global__ void __launch_bounds__(Cfg::threads) sum_parts(const __grid_constant__ GemmArgs args) {
-  const unsigned runs = (args.n + 3) / 4;  // of four elements of a row: one a thread
+/// gemm/params.py packs it.
+struct SumPartsArgs {
+  const float* parts;    // `count` parts, each of gridDim.y matrices of m x n
+  long long batch, row;  // strides in elements; row is a multiple of 4
+  int count;
+  GemmArgs result;  // out, C and the epilogue; its a, b and k are not used
+};
+
+extern "C" __global__ void __launch_bounds__(Cfg::threads) sum_parts(const __grid_constant__ SumPartsArgs args) {
+  const unsigned runs = (args.result.n + 3) / 4;  // of four elements of a row: one a thread
   const unsigned long long index = blockIdx.x * (unsigned long long)Cfg::threads + threadIdx.x;
   const int row = index / runs, col = index % runs * 4;
-  if (row >= args.m) return;
-  const float* part = static_cast<const float*>(args.a) + blockIdx.y * args.a_batch + row * args.a_row + col;
-  const long long step = gridDim.y * args.a_batch;
+  if (row >= args.result.m) return;
+  const float* part = args.parts + blockIdx.y * args.batch + row * args.row + col;
+  const long long step = gridDim.y * args.batch;
   float sum[4] = {};
   wait_for_earlier_grids();
   let_later_grids_start();
-  for (int z = 0; z < args.k; z += 8) {
+  for (int z = 0; z < args.count; z += 8) {
     float4 held[8];  // loads of eight parts are under way at once
 #pragma unroll
     for (int i = 0; i < 8; ++i)
-      held[i] = z + i < args.k ? *reinterpret_cast<const float4*>(part + (z + i) * step) : float4{};
+      held[i] = z + i < args.count ? *reinterpret_cast<const float4*>(part + (z + i) * step) : float4{};
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum[0] += held[i].x, sum[1] += held[i].y, sum[2] += held[i].z, sum[3] += held[i].w;
   }
-  store_run<Cfg, 4>(args, row, col, sum);
+  store_run<Cfg, 4>(args.result, row, col, sum);
 }

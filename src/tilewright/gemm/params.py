@@ -1,0 +1,109 @@
+"""The parameters of the kernels around a product: one struct each, in the order in which its .cuh declares it.
+
+The product itself takes GemmArgs (rung.pack_args). A test holds every layout and its struct equal.
+"""
+
+from __future__ import annotations
+
+from ..epilogue.packing import pack_fused
+from ..jit.params import Address, Place, Scalar, Template, number_names, pack
+from .problem import GemmProblem
+from .rung import Addresses, pack_args
+
+ALPHA, BETA = Scalar("alpha"), Scalar("beta")
+LAYOUTS = {
+    "pack": ("PackArgs", "<2Q5q3i4x"),
+    "split": ("SplitArgs", "<2Q4q2i"),
+    "sum_parts": ("SumPartsArgs", "<Q2qi4x"),
+    "sign_rows": ("SignRowsArgs", "<2Q4q2iI4x"),
+    "check_rows": ("CheckRowsArgs", "<5Q10q3iI2f"),
+    "expected": ("ExpectedArgs", "<3Q7q2i2f"),
+    "compare": ("CompareArgs", "<3Q4q2i"),
+}
+"""By a kernel's entry, which is also its file's name in cuda/gemm: its struct, and how that lies.
+
+SumPartsArgs ends in GemmArgs, ExpectedArgs in FusedArgs, which are packed after what is here.
+"""
+
+
+def fused_base(number: int) -> str:
+    """The name of an epilogue operand's base."""
+    return f"fused {number}"
+
+
+def _fused(problem: GemmProblem) -> tuple[tuple[Place, ...], tuple[Scalar, ...]]:
+    """Where an epilogue's operands are, and its numbers."""
+    operands, numbers = (problem.epilogue.operands, problem.epilogue.numbers) if problem.epilogue else ((), ())
+    places = tuple([Place(fused_base(number)) for number in range(len(operands))])
+    return places, tuple([Scalar(name) for name in number_names(len(numbers))])
+
+
+def product_params(problem: GemmProblem, a: Address, b: Address, c: Address, out: Address, scaled: bool) -> Template:
+    """GemmArgs. `scaled`: alpha and beta are the call's; else the kernel gives the bare product."""
+    alpha, beta = (ALPHA, BETA) if scaled else (1.0, 0.0)
+    return pack_args(problem, Addresses(a, b, out, c, *_fused(problem)), alpha, beta)
+
+
+def pack_params(copy: GemmProblem, source: Address, target: Address) -> Template:
+    """PackArgs: the m lines of k elements of `copy.a`, to n lines at `copy.out`."""
+    return pack(
+        LAYOUTS["pack"][1], source, target, copy.a.batch_stride, copy.out.batch_stride,
+        copy.a.row_stride, copy.a.col_stride, copy.out.row_stride, copy.m, copy.n, copy.k,
+    )  # fmt: skip
+
+
+def split_params(work: GemmProblem, source: Address, records: Address) -> Template:
+    """SplitArgs: the m lines of k elements of `work.a`, to records."""
+    return pack(
+        LAYOUTS["split"][1], source, records, work.a.batch_stride, work.out.batch_stride,
+        work.a.row_stride, work.a.col_stride, work.m, work.k,
+    )  # fmt: skip
+
+
+def sum_parts_params(problem: GemmProblem, parts: Address, count: int, c: Address, out: Address) -> Template:
+    """SumPartsArgs: `count` parts that lie as `problem.a`, and what becomes of their sum."""
+    lies = problem.a
+    head = pack(LAYOUTS["sum_parts"][1], parts, lies.batch_stride, lies.row_stride, count)
+    return head + product_params(problem, 0, 0, c, out, scaled=True)
+
+
+def sign_rows_params(problem: GemmProblem, seed: int, step: int, b: Address, sums: Address) -> Template:
+    """SignRowsArgs. `step`: float64s from one product's sums to the next's."""
+    lies = problem.b
+    return pack(
+        LAYOUTS["sign_rows"][1], b, sums, lies.batch_stride, step, lies.row_stride, lies.col_stride,
+        problem.k, problem.n, seed,
+    )  # fmt: skip
+
+
+def check_rows_params(
+    problem: GemmProblem, seed: int, step: int, a: Address, c: Address, out: Address, sums: Address, multiples: Address,
+) -> Template:  # fmt: skip
+    """CheckRowsArgs. `step`: as sign_rows_params."""
+    lies, result, added = problem.a, problem.out, problem.c or problem.out
+    return pack(
+        LAYOUTS["check_rows"][1], a, c, out, sums, multiples,
+        lies.batch_stride, added.batch_stride, result.batch_stride, step, lies.row_stride, lies.col_stride,
+        added.row_stride, added.col_stride, result.row_stride, result.col_stride,
+        problem.m, problem.n, problem.k, seed, ALPHA, BETA,
+    )  # fmt: skip
+
+
+def expected_params(problem: GemmProblem, sums: Address, c: Address, pairs: Address) -> Template:
+    """ExpectedArgs: sums that lie as `problem.a`, pairs that lie as `problem.out`."""
+    lies, added = problem.a, problem.c or problem.out
+    head = pack(
+        LAYOUTS["expected"][1], sums, c, pairs, lies.batch_stride, added.batch_stride, problem.out.batch_stride,
+        lies.row_stride, added.row_stride, added.col_stride, problem.out.row_stride, problem.m, problem.n, ALPHA, BETA,
+    )  # fmt: skip
+    fused = pack_fused(problem, *_fused(problem))
+    return head + (fused if fused.data else Template(bytes(8)))  # an empty struct has a size
+
+
+def compare_params(problem: GemmProblem, out: Address, pairs: Address, reports: Address) -> Template:
+    """CompareArgs: pairs in rows of n, one after the other."""
+    result = problem.out
+    return pack(
+        LAYOUTS["compare"][1], out, pairs, reports, result.batch_stride, problem.m * problem.n,
+        result.row_stride, result.col_stride, problem.m, problem.n,
+    )  # fmt: skip
