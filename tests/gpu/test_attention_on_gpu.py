@@ -237,7 +237,7 @@ def test_the_second_call_takes_the_warm_path_also_on_a_new_thread(torch):
     bias = torch.randn(70, device="cuda")
     want = tw.attention(q, k, v, bias=bias, window=(8, 8), return_lse=True)
     found = attention_warm.warm_attention(
-        (q, k, v, bias, None, None, None), (False, None, (8, 8), 0.0, "bhsd", True, None, None, None, None, None)
+        (q, k, v, bias, None, None, None), (False, None, (8, 8), 0.0, "bhsd", True, None, None, None, None, ""), ()
     )
     assert found is not attention_warm.MISS
     got = []

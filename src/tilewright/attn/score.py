@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import textwrap
+import types
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..epilogue.codegen import live_part, statements
@@ -52,13 +54,9 @@ def modification_of(function: Callable[..., Any] | None) -> Modification:
 
 
 def _trace(function: Callable[..., Any]) -> Modification:
-    try:
-        inspect.signature(function).bind(None, *_INDICES)
-    except (TypeError, ValueError) as error:
-        raise InvalidEpilogue(
-            f"score={function!r} must be a function of five values, the score, the batch entry, the head, the query "
-            f"and the key: lambda s, b, h, i, j: ... ({error})"
-        ) from error
+    code = function.__code__ if type(function) is types.FunctionType else None
+    if code is None or code.co_argcount != 1 + len(_INDICES) or code.co_kwonlyargcount:
+        _check_signature(function)  # which takes longer than all else here
     graph = Graph()
     try:
         score = graph.add(Node("sum", FLOAT))
@@ -68,9 +66,26 @@ def _trace(function: Callable[..., Any]) -> Modification:
             raise InvalidEpilogue(f"epilogue: the function returned {kind}; it returns one value, the new score.")
         changed = as_float(as_traced(graph, result, "the result"), "the result")
         form, numbers = parameters(live_part(graph, changed))
-        code = statements(form, _INDICES, element="value", index="in{0}", bounds=_BOUNDS)
+        text = _written(form)
     except InvalidEpilogue as error:
         told = str(error).replace("epilogue: ", "score: ", 1)
         raise InvalidEpilogue(told.replace(PASS_OPERANDS, "An array of what is added comes in as bias.")) from error
+    return Modification(text, numbers)
+
+
+def _check_signature(function: Callable[..., Any]) -> None:
+    try:
+        inspect.signature(function).bind(None, *_INDICES)
+    except (TypeError, ValueError) as error:
+        raise InvalidEpilogue(
+            f"score={function!r} must be a function of five values, the score, the batch entry, the head, the query "
+            f"and the key: lambda s, b, h, i, j: ... ({error})"
+        ) from error
+
+
+@lru_cache(maxsize=_MOST)
+def _written(form: tuple[Node, ...]) -> str:
+    """The code of a form. Raises InvalidEpilogue where 64 bits may not hold an index."""
     lines = [f"const int in{n} = {name};" for n, name in enumerate(_INDICES)]
-    return Modification(textwrap.indent("\n".join([*lines, code]), "    "), numbers)
+    code = statements(form, _INDICES, element="value", index="in{0}", bounds=_BOUNDS)
+    return textwrap.indent("\n".join([*lines, code]), "    ")
