@@ -1,0 +1,82 @@
+"""The pytest plugin: a fault and a wrong result fail a test with their report, and a right kernel passes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    tomllib = None
+
+KERNEL = """__global__ void axpy(const float *x, float *y, float a, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] += a * x[i];
+}
+"""
+TESTS = """
+import numpy as np
+
+X, Y = np.arange(256, dtype=np.float32), np.ones(256, np.float32)
+
+
+def given(n=256):
+    return {"x": X, "y": Y, "a": 2.5, "n": n}
+
+
+def test_right(emulate):
+    result = emulate("axpy.cu", "axpy", 2, 128, given(), expect={"y": 2.5 * X + Y, 0: X})
+    assert result.counters.threads == 256
+
+
+def test_fault(emulate):
+    emulate("axpy.cu", "axpy", 3, 128, given(n=300))
+
+
+def test_wrong(emulate):
+    emulate("axpy.cu", "axpy", 2, 128, given(), expect={"y": 2 * X})
+
+
+def test_name(emulate):
+    emulate("axpy.cu", "axpy", 2, 128, given(), expect={"z": 2 * X})
+
+
+def test_source(emulate):
+    emulate("__global__ void k(int *x) { *x = 5; }", "k", 1, 1, [np.zeros(1, np.int32)], expect={0: 5})
+"""
+
+
+def test_faults_and_wrong_results_fail_with_their_report(tmp_path):
+    (tmp_path / "axpy.cu").write_text(KERNEL)
+    (tmp_path / "test_axpy.py").write_text(TESTS)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tilewright.pytest_plugin",
+        "-p",
+        "no:cacheprovider",
+        str(tmp_path),
+    ]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src"), "COLUMNS": "200"}
+    done = subprocess.run([*command, "-q", "--no-header", "-n", "0"], capture_output=True, text=True, cwd=tmp_path,
+                          env=environment, timeout=300)  # fmt: skip
+    out = done.stdout
+    assert "3 failed, 2 passed" in out, out + done.stderr
+    assert "out_of_bounds: load" in out or "out_of_bounds" in out
+    assert "axpy.cu:3: if (i < n) y[i] += a * x[i];" in out
+    assert "axpy is wrong:\ny: 256 of 256 elements differ by more than 1e-05" in out
+    assert "expect names 'z'; the buffers are x, y" in out
+    assert "pytest_plugin.py" not in out
+
+
+@pytest.mark.skipif(tomllib is None, reason="needs tomllib")
+def test_pytest_finds_the_plugin_by_its_entry_point():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {"tilewright": "tilewright.pytest_plugin"}
