@@ -318,6 +318,17 @@ def test_kernels_alone_are_taken_with_a_host_library_included():
         compile_source(f"#include <{header}>\n__global__ void k(int *x) {{ *x = 5; }}", entry="k")
 
 
+def test_half_types_come_with_the_header_of_a_host_library_that_brings_them():
+    pytest.importorskip("nvidia", reason="needs the wheel nvidia-cuda-runtime")
+    source = "#include <cublas_v2.h>\n__global__ void k(__nv_bfloat16 *x, half y) { *x = __float2bfloat16(y); }"
+    assert compile_source(source, entry="k").entry == "_Z1kP13__nv_bfloat166__half"
+
+
+def test_a_line_of_a_macro_is_continued_over_blanks_after_its_backslash():
+    source = "#define BIND(name) \\\nvoid name(Tensor a) { \\   \n  use(a); \\\n}\nBIND(f)\nint main() {}\n"
+    assert compile_source(source + "__global__ void k(int *x) {}", entry="k").entry == "_Z1kPi"
+
+
 def test_what_hides_from_the_scan_is_found_by_its_errors():
     source = """#include <iostream>
 REGISTER(odd, 5);

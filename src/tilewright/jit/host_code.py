@@ -52,6 +52,8 @@ HOST_HEADERS = re.compile(
     r"curand\.h|cuda_profiler_api|cuda_runtime_api|driver_functions|nppi?|nvjpeg)"
 )
 """Headers of CUDA and others that hold nothing a kernel can use, installed or not."""
+BRING_HALF = re.compile(r"cublas|torch/|ATen/")
+"""Those among them that include <cuda_fp16.h> and <cuda_bf16.h>."""
 
 
 def is_program(text: str) -> bool:

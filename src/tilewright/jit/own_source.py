@@ -10,14 +10,17 @@ from ..errors import CompileError
 from . import nvrtc, wheels
 from .compile import CompiledKernel, compile_unit
 from .entry import NAME_LINE
-from .host_code import HOST_HEADERS, device_part, is_program
+from .host_code import BRING_HALF, HOST_HEADERS, device_part, is_program
 from .source import CUDA_ROOT, Library, Source, gather
 
 Headers = tuple[tuple[str, str], ...]
 
+_HALVES = re.compile(r"\bhalf2?\b|\b__half|\b__nv_bfloat16")
 ROUNDS = 6
 """Compilations of a file whose host part is found by its errors."""
 _ERROR = re.compile(r"^(.+?)\((\d+)\): (?:catastrophic )?error", re.MULTILINE)
+_CONTINUED = re.compile(r"\\[ \t]+\n")
+"""A line that blanks keep from being continued: for nvcc's host compiler it is."""
 _NOT_OF_STD = re.compile(r'namespace "std" has no member "(\w+)"')
 _DOUBLE_MACRO = 47
 """The compiler's number for a macro that is defined twice, as libcu++ and the stand-ins for <limits.h> do."""
@@ -40,9 +43,10 @@ def compile_source(
     whole program is compiled without the host's part (jit/host_code.py), as is a file that does not compile with it.
     Raises CompileError with the compiler's log, or when the source has no such entry.
     """
-    text = text.removeprefix("\ufeff")
+    text = _CONTINUED.sub("\\\\\n", text.removeprefix("\ufeff"))
     folders = [*(Path(folder) for folder in include), CUDA_ROOT]
-    headers = gather(text, folders, leave=True, not_in_brackets=wheels.STANDARD)
+    gathered = gather(text, folders, leave=True, not_in_brackets=wheels.STANDARD)
+    headers = tuple((header, _CONTINUED.sub("\\\\\n", body)) for header, body in gathered)
     libraries = wheels.toolkit() if wheels.needs_toolkit(text, headers) else ()
     headers += wheels.of_cub(text, headers, libraries)
     expression = "" if entry.startswith("_Z") else entry
@@ -78,12 +82,17 @@ class _DevicePart:
         """Headers that are not there, or the host's."""
         self.wrong: dict[str, set[int]] = {}
         """File -> lines that do not compile."""
+        self.stand_ins: Headers = ()
+        """What the host's headers include that kernels use."""
         self.of_std: dict[str, None] = {}
         """Headers of the C++ library that libcu++ stands in for."""
         known = {*wheels.STANDARD, *(header for header, _ in headers)}
+        halves = any(_HALVES.search(body) for body in (text, *(body for _, body in headers)))
         for header in wheels.includes(text, headers):
             there = header in known or wheels.holds(libraries, header)
-            if HOST_HEADERS.match(header) or not (there or wheels.is_of_cuda(header)):
+            if BRING_HALF.match(header) and wheels.holds(libraries, "cuda_bf16.h"):
+                self.stand_ins += ((header, "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n" if halves else "\n"),)
+            elif HOST_HEADERS.match(header) or not (there or wheels.is_of_cuda(header)):
                 self.dropped[header] = None
 
     def attempt(self) -> tuple[str, Headers]:
@@ -94,7 +103,7 @@ class _DevicePart:
             for name, body in ((self.name, self.text), *self.headers)
         ]
         stand_ins = wheels.of_libcudacxx(tuple(self.of_std)) if self.of_std else ()
-        return texts[0][1], (*texts[1:], *stand_ins)
+        return texts[0][1], (*texts[1:], *self.stand_ins, *stand_ins)
 
     def next(self, error: CompileError, before: tuple[str, Headers]) -> tuple[str, Headers] | None:
         """The next attempt after this error of the one before; None where it would be the same."""
