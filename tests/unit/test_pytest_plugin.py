@@ -59,7 +59,7 @@ def test_faults_and_wrong_results_fail_with_their_report(tmp_path):
         "-m",
         "pytest",
         "-p",
-        "tilewright.pytest_plugin",
+        "tilewright.lab.pytest_plugin",
         "-p",
         "no:cacheprovider",
         str(tmp_path),
@@ -79,4 +79,4 @@ def test_faults_and_wrong_results_fail_with_their_report(tmp_path):
 @pytest.mark.skipif(tomllib is None, reason="needs tomllib")
 def test_pytest_finds_the_plugin_by_its_entry_point():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["pytest11"] == {"tilewright": "tilewright.pytest_plugin"}
+    assert project["entry-points"]["pytest11"] == {"tilewright": "tilewright.lab.pytest_plugin"}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from .emu import EmulateResult
+    from ..emu import EmulateResult
 
 
 @pytest.fixture
@@ -43,9 +43,9 @@ def emulate(request: pytest.FixtureRequest) -> Callable[..., EmulateResult]:
         __tracebackhide__ = True
         import numpy as np
 
-        from .emu import emulate as emulate_kernel
-        from .emu.reference import differences
-        from .errors import EmulatorFault
+        from ..emu import emulate as emulate_kernel
+        from ..emu.reference import differences
+        from ..errors import EmulatorFault
 
         beside = folder / str(source) if len(str(source)) < 1024 and "\n" not in str(source) else None
         try:
