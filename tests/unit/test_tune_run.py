@@ -536,7 +536,7 @@ def test_tune_measures_with_the_calls_epilogue(world, tuned_folder):
     assert tuned.entry.epilogue == "silu(acc * x) * r"
     assert tw.explain(a, b, activation="tanh", gpu="H200").plan.source == "tuned here"
     assert tw.tune(a, b, bias=np.ones(96, np.float16), activation="gelu", rungs=["h11"]).space is None
-    with pytest.raises(InvalidEpilogue, match="has no operand 'gate'"):
+    with pytest.raises(InvalidEpilogue, match="has no argument 'gate'"):
         tw.tune(a, b, gate=r)
     with pytest.raises(InvalidEpilogue, match="activation='swish' is not known"):
         tw.tune(a, b, activation="swish")
