@@ -224,3 +224,19 @@ def test_reductions_count_at_the_mbarrier_of_a_peer():
     )
     text = kernel("int *out", body.replace("LAST", "cluster_sync();"), "__cluster_dims__(2, 1, 1)")
     assert run(text, ["i32[32]=zeros"], grid=2).arrays[0].tolist() == [8] * 4 + [0] * 28
+
+
+def test_a_multicast_that_its_target_has_waited_for_needs_no_barrier_at_the_end():
+    tensor = np.arange(16 * 32, dtype=np.float32).reshape(16, 32)
+    body = MULTICAST.replace("MASK", "3")
+    body = body[: body.rindex("cluster_sync();")]
+    text = kernel("const __grid_constant__ CUtensorMap map, float *out", body, "__cluster_dims__(2, 1, 1)")
+    assert run(text, [TensorMap.of(tensor, (8, 32)), "f32[1024]=nan"], grid=2).hazards == []
+
+
+def test_an_arrival_at_a_peer_that_does_not_wait_for_it_is_named():
+    body = REMOTE.replace("COUNT", "32").replace("SEND", SENDS["arrivals"][1]).replace("LAST", "")
+    early = body.replace("else { wait(&ready, 0);", "else if (rank() > 5) { wait(&ready, 0);")
+    assert run(kernel("int *out", body, "__cluster_dims__(2, 1, 1)"), ["i32[32]=zeros"], grid=2).hazards == []
+    hazard = fault(kernel("int *out", early, "__cluster_dims__(2, 1, 1)"), ["i32[32]=zeros"], grid=2)
+    assert hazard.kind == "peer_exited"

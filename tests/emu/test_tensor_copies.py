@@ -201,3 +201,21 @@ def test_modes_of_convolutions_are_refused_by_name():
     )
     with pytest.raises(UnknownInstruction, match=r"im2col"):
         run(text, [TensorMap.of(TENSOR, (8, 32)), "f32[256]=nan"])
+
+
+def test_what_a_store_clips_it_does_not_read_either():
+    text = kernel(
+        "const __grid_constant__ CUtensorMap map",
+        """
+        __shared__ alignas(128) float tile[8][36]; // rows padded by 4, which the tensor does not have
+        for (int y = 0; y < 8; ++y) tile[y][threadIdx.x] = 100 * y + threadIdx.x;
+        proxy_fence();
+        __syncwarp();
+        if (threadIdx.x == 0) { store_box(&map, 0, 8, tile); commit(); wait_done<0>(); }
+        """,
+    )
+    whole = np.zeros((16, 32), np.float32)
+    result = run(text, [TensorMap.of(whole, (8, 36))])
+    assert result.hazards == []
+    assert np.array_equal(result.arrays[0][8:], 100 * np.arange(8)[:, None] + np.arange(32))
+    assert result.counters.bulk_store_bytes == 8 * 32 * 4

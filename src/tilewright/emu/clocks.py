@@ -269,7 +269,7 @@ class ClockShadow(Shadow):
         self.by["write"][part] = instruction.index
         self.bulk.objects[part] = alive
 
-    def touched(self, barrier: Mbarrier, lanes: np.ndarray, instruction: Instruction) -> None:
+    def touched(self, barrier: Mbarrier, lanes: np.ndarray, instruction: Instruction, *, later: bool = False) -> None:
         """Lanes use an mbarrier: they have to be ordered after its initialisation."""
         start = self._bytes_of(barrier).start
         cluster, warps = self.place(lanes)
@@ -282,7 +282,8 @@ class ClockShadow(Shadow):
             other = self.machine.program.instructions[int(self.by["write"][start])]
             name = ".".join(instruction.opcode.split(".")[:2])
             self.report_race(pattern, lanes[row : row + 1], barrier.address, name, other, "write", other_warp)
-        if self.machine.cluster_size > 1 and (far := self.machine.cta_of_lane[lanes] != barrier.cta).any():
+        far = self.machine.cta_of_lane[lanes] != barrier.cta
+        if far.any() and not later:
             part = self._bytes_of(barrier)  # its block may not end before this
             self.updated[part, warps[far]] = known[far, warps[far]]
             self.by["atomic"][part] = instruction.index

@@ -173,9 +173,9 @@ class ProxyFences(Shadow):
         """An mbarrier was ended by a lane."""
         self.inner.unmade(barrier, lane, instruction)
 
-    def touched(self, barrier: Mbarrier, lanes: np.ndarray, instruction: Instruction) -> None:
+    def touched(self, barrier: Mbarrier, lanes: np.ndarray, instruction: Instruction, *, later: bool = False) -> None:
         """Lanes use an mbarrier."""
-        self.inner.touched(barrier, lanes, instruction)
+        self.inner.touched(barrier, lanes, instruction, later=later)
 
     def released(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
         """Lanes arrive at an mbarrier."""

@@ -87,8 +87,8 @@ class Shadow:
     def unmade(self, barrier: Mbarrier, lane: int, instruction: Instruction) -> None:
         """An mbarrier was ended by a lane."""
 
-    def touched(self, barrier: Mbarrier, lanes: np.ndarray, instruction: Instruction) -> None:
-        """Lanes use an mbarrier."""
+    def touched(self, barrier: Mbarrier, lanes: np.ndarray, instruction: Instruction, *, later: bool = False) -> None:
+        """Lanes use an mbarrier; `later`: what they start will, and whoever waits for it knows that it has."""
 
     def released(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
         """Lanes arrive at an mbarrier."""

@@ -147,7 +147,7 @@ class Told:
         block = int(ctas[0]) if cta is None else cta
         barrier = machine.mbarriers.find(self.instruction, block, int(found[0]), lane)
         if barrier is not None:
-            machine.shadow.touched(barrier, lanes, self.instruction)
+            machine.shadow.touched(barrier, lanes, self.instruction, later=True)
         return barrier
 
 

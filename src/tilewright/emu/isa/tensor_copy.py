@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import InvalidOperand
 from ...jit.tensor_map import SHARED_ALIGNMENT, TensorMap
-from ..bulk_copies import UNIT
+from ..bulk_copies import UNIT, Merge, Put
 from ..machine import WINDOWS, Machine
 from ..memory import ARENA_BASE, WINDOW_BYTES
 from ..ptx import Immediate, Instruction, Operand, Register, Vector
@@ -182,26 +182,36 @@ def tensor_store(machine: Machine, instruction: Instruction) -> Step:
                 continue
             what, at = box
             found = where.at(lane, what.shared_bytes, SHARED_ALIGNMENT)
-            lies = locate(what, at)
             size = what.itemsize
-            if found is None or not _mapped(machine, instruction, lane, lies.addresses[lies.inside], size, True):
+            lies = locate(what, at)
+            inside = lies.inside.reshape(-1, UNIT // size)
+            used = inside.any(axis=1)  # what is clipped is not read either: kernels pad their rows with it
+            addresses = lies.addresses.reshape(inside.shape)[used][inside[used]]
+            if found is None or not _mapped(machine, instruction, lane, addresses, size, True):
                 continue
             site.requests += 1
-            site.bytes += size * int(lies.inside.sum())
+            site.bytes += size * len(addresses)
+            if not len(addresses):
+                continue
             merge = merging({"op": op, "type": what.dtype}) if op else None
-
-            def put(data: np.ndarray, lies=lies, size: int = size, merge=merge) -> None:
-                words = np.ascontiguousarray(data).reshape(-1).view(f"u{size}")[lies.inside]
-                memory = machine.memory.views[size].view(f"u{size}")
-                index = (lies.addresses[lies.inside] - ARENA_BASE) // size
-                if merge is not None:
-                    old = memory[index].view(np.uint8).reshape(-1, size)
-                    words = merge(old, words.view(np.uint8).reshape(-1, size)).reshape(-1).view(f"u{size}")
-                memory[index] = words
-
-            machine.bulk.store(instruction, lane, units_of(what, found[1]), put)
+            put = _scatter(machine, (addresses - ARENA_BASE) // size, inside[used], size, merge)
+            machine.bulk.store(instruction, lane, units_of(what, found[1])[used], put)
 
     return step
+
+
+def _scatter(machine: Machine, index: np.ndarray, inside: np.ndarray, size: int, merge: Merge | None) -> Put:
+    """Put the elements of rows of 16 bytes that are `inside` at elements `index` of global memory."""
+
+    def put(data: np.ndarray) -> None:
+        words = np.ascontiguousarray(data).view(f"u{size}")[inside]
+        memory = machine.memory.views[size].view(f"u{size}")
+        if merge is not None:
+            old = memory[index].view(np.uint8).reshape(-1, size)
+            words = merge(old, words.view(np.uint8).reshape(-1, size)).reshape(-1).view(f"u{size}")
+        memory[index] = words
+
+    return put
 
 
 @executes(f"cp.async.bulk.prefetch.tensor.{_DIM}.L2.global{_MODE}{_HINT}", kind="control", destination="none")
