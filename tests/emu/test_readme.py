@@ -67,7 +67,7 @@ def commands() -> list[str]:
     found = set()
     for page in PAGES:
         for line in page.read_text(encoding="utf-8").splitlines():
-            parts = re.split(r" && |\s{3,}(?=tilewright )", line.strip())
+            parts = re.split(r" && | \| |\s{3,}(?=tilewright )", line.strip())
             found |= {part for part in parts if part.startswith("tilewright ")}
     return sorted(found)
 
