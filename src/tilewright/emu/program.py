@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from heapq import heappop, heappush
 
 import numpy as np
@@ -72,6 +73,12 @@ class Program:
     def first_block(self) -> int:
         """Where a thread begins."""
         return self.block_at[self.routines[-1].start]
+
+    @cached_property
+    def ever_read(self) -> frozenset[Register]:
+        """The registers that some instruction reads."""
+        pairs = zip(self.instructions, self.handlers, strict=True)
+        return frozenset(register for pair in pairs for register in effects(*pair)[0])
 
     def routine_at(self, index: int) -> Routine:
         """The function, or the kernel, that an instruction belongs to."""

@@ -83,19 +83,48 @@ def update_of(op: str, kind: str) -> Update:
     return _UPDATE[op]
 
 
+def _in_order(values: np.ndarray) -> np.ndarray:
+    """A stable argsort of integers; of a narrow range it is a radix sort, ten times as fast."""
+    low = values.min()
+    near = values.max() - low < 1 << 16
+    return np.argsort((values - low).astype(np.uint16) if near else values, kind="stable")
+
+
 def rounds(index: np.ndarray) -> list[np.ndarray]:
     """Positions of `index` in groups without repeated values: the k-th group holds each value's k-th occurrence."""
-    order = np.argsort(index, kind="stable")
-    ordered = index[order]
-    first = np.ones(len(order), bool)
-    first[1:] = ordered[1:] != ordered[:-1]
-    starts = np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
+    order = _in_order(index)
+    starts = _starts(index[order])
     rank = np.arange(len(order)) - starts
     if not rank.any():
         return [order]
-    by_rank = np.argsort(rank, kind="stable")
+    by_rank = _in_order(rank)
     edges = np.flatnonzero(np.diff(rank[by_rank])) + 1
     return [order[part] for part in np.split(by_rank, edges)]
+
+
+def _starts(ordered: np.ndarray) -> np.ndarray:
+    """For each of some sorted values where its first occurrence stands."""
+    first = np.ones(len(ordered), bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return np.maximum.accumulate(np.where(first, np.arange(len(ordered)), 0))
+
+
+def _running_sums(view: np.ndarray, index: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Integers added one after another, lanes at one address in their order: the values before."""
+    order = _in_order(index)
+    ordered, added = index[order], values[order]
+    before = np.cumsum(added, dtype=added.dtype) - added
+    running = view[ordered] + before - before[_starts(ordered)]
+    old = np.empty_like(running)
+    old[order] = running
+    last = np.append(ordered[1:] != ordered[:-1], True)
+    view[ordered[last]] = running[last] + added[last]
+    return old
+
+
+def _tame(*values: np.ndarray) -> bool:
+    """Whether sums of these fp32 numbers cannot be subnormal."""
+    return all(bool(((np.abs(x) >= 2.0**-100) | (x == 0)).all()) for x in values)
 
 
 def _bind(machine: Machine, instruction: Instruction, to: Operand, rest: tuple[Operand, ...]) -> Step:
@@ -108,6 +137,10 @@ def _bind(machine: Machine, instruction: Instruction, to: Operand, rest: tuple[O
     base, offset = machine.pointer(instruction, address)
     sources = [machine.source(instruction, value, kind) for value in values]
     put = machine.write(to, kind, instruction)
+    unused = to is None or to not in machine.program.ever_read
+    integer = dtype.kind in "iu" and not kind.startswith(("f16", "bf16"))
+    # What nobody asks the old value of is added up by ufunc.at, in the order of the lanes.
+    at_once = update if unused and isinstance(update, np.ufunc) and (integer or kind in ("f32", "f64")) else None
     nbytes = dtype.itemsize
     space = fields["space"].lstrip(".").split("::")[0]
     sites = {name: machine.trace.site(instruction.index, f"{name}_atomic") for name in reachable(space)}
@@ -116,6 +149,12 @@ def _bind(machine: Machine, instruction: Instruction, to: Operand, rest: tuple[O
         view = memory.view(dtype)
         operands = [np.broadcast_to(s, (machine.lanes,)) for s in sources]
         operands = [s if lanes is None else s[lanes] for s in operands]
+        if at_once and (change is update or _tame(operands[0], view[index])):
+            at_once.at(view, index, operands[0])
+            return
+        if op == "add" and integer:
+            put(_running_sums(view, index, operands[0]), lanes)
+            return
         old = np.empty(len(index), dtype)
         for group in rounds(index):
             place = index[group]
