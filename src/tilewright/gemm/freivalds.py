@@ -24,7 +24,7 @@ from .rung import CPP_TYPES, UNITS, ceil_div, result_constants
 from .stages import Helper, shapes_for
 
 ROWS = 32
-"""Rows of a block of 256 threads (cuda/tile/row_sums.cuh)."""
+"""Rows of a block of 256 threads."""
 _ROUNDING = {"f32": (2.0**-24, 1e-37, 3.4e38), "f16": (2.0**-11, 2.0**-25, 65504.0), "bf16": (2.0**-8, 1e-37, 3.38e38)}
 """Of a result's dtype: half the distance of neighbours, relative; the same near 0, absolute; the largest number."""
 _STEP = {"f32": 2.0**-24, "f16": 2.0**-23, "bf16": 2.0**-23, "tf32": 2.0**-23, "fp32x3": 2.0**-24}
@@ -35,7 +35,7 @@ _OPERANDS = {"tf32": 2.0**-10 + 2.0**-22}
 
 def _operand(problem: GemmProblem, columns: int) -> dict[str, Constant]:
     """The matrix that stands in `a`: problem.m rows of `columns`."""
-    return {"in_type": CPP_TYPES[problem.dtype], "a_unit": UNITS[problem.a.unit(problem.m, columns)]}
+    return {"in_type": CPP_TYPES[problem.dtype], "a_unit": UNITS[problem.a.unit(problem.m, columns)], "rows": ROWS}
 
 
 def _bounds(problem: GemmProblem) -> dict[str, Constant]:

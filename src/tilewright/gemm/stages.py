@@ -19,7 +19,7 @@ from ..run.program import Program, Run, Stage, Workspace
 from .params import fused_base, pack_params, product_params, split_params, sum_parts_params
 from .problem import ITEM_BYTES, GemmProblem, Matrix
 from .rung import GemmConfig, Rung, ceil_div, result_constants
-from .rungs.tensor32 import record_bytes
+from .rungs.tensor32 import RECORD, record_bytes
 from .shapes import Product
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Split:
             "k_inner": problem.a.unit(problem.m, problem.k) != "row",
             "wide": problem.a.readable(problem.m, problem.k, ITEM_BYTES["f32"], 16),
         }  # fmt: skip
-        return compile_rung("gemm/split.cuh", constants, "split", arch.name)
+        return compile_rung("gemm/split.cuh", constants | RECORD, "split", arch.name)
 
     def shape(self, problem: GemmProblem) -> Launch:
         """As Rung.shape."""

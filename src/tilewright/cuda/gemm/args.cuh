@@ -1,10 +1,10 @@
 #pragma once
-// The parameters of every GEMM kernel, by value, and what of its operands and its result a block has to do with.
+// The parameters of every GEMM kernel, by value, and from them a block's operands and its tile of the result.
 // gemm/rung.py packs the same struct.
 
 #include "gemm/fused.cuh"
 
-// Which index of a matrix walks memory one element at a time (Matrix.unit in problems.py).
+// Which index of a matrix walks memory one element at a time (Matrix.unit in gemm/problem.py).
 constexpr int unit_none = 0, unit_col = 1, unit_row = 2;
 
 struct GemmArgs {

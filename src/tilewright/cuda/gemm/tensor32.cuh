@@ -48,8 +48,8 @@ struct Operand {
   static constexpr unsigned bytes = Format::planes * Tile::bytes;  // of one buffer
 
   static __device__ Source<float> source(const GemmArgs& args) {
-    if constexpr (is_a) return k_inner ? lines_of_a<float, true>(args) : lines_of_a<float, false>(args);
-    return k_inner ? lines_of_b<float, false>(args) : lines_of_b<float, true>(args);
+    if constexpr (is_a) return lines_of_a<float, k_inner>(args);
+    return lines_of_b<float, !k_inner>(args);
   }
   /// The copy of the tiles that start at row or column `start` of the result.
   static __device__ Copy copy(const GemmArgs& args, unsigned tiles, int start) {

@@ -125,7 +125,7 @@ struct FusedRun {
 /// Asks L2 for a tile of an operand whose rows lie contiguous: by the time the products are done, its reads need not
 /// wait for memory. Only a hint; addresses are those of elements, so nothing outside the operand is touched. Where
 /// `now` is false nothing is asked for. With `branches` it is a loop, since f12's products lost 7% to the registers of
-/// straight code. Without, predicates decide: between wgmma's products a branch would cost more.
+/// straight code. Without, predicates decide: it stands between wgmma's products, which were measured so.
 template <class Cfg, class T, bool branches>
 __device__ inline void fetch_tile(const FusedOperand& operand, int row0, int col0, int m, int n, bool now) {
   constexpr int step = 128 / int(sizeof(T)), lines = (Cfg::tile_n + step - 1) / step;  // of a row

@@ -13,7 +13,7 @@ __device__ inline double sign_of(int j, unsigned seed) {
   return (h ^ h >> 16) & 1 ? 1.0 : -1.0;
 }
 
-constexpr int sum_rows = 32, sum_phases = 8;  // rows of a block; threads that share one
+constexpr int sum_rows = Cfg::rows, sum_phases = Cfg::threads / sum_rows;  // rows of a block; threads that share one
 struct RowSums {
   double first, second;
 };

@@ -14,7 +14,6 @@ template <int extent, int tile_k>
 struct SplitOperand {
   using Tile = typename Bf16x3::Tile<extent, tile_k, true>;
   static constexpr int bytes = Bf16x3::planes * Tile::bytes;  // of one tile
-  static constexpr int head = 32;                             // of the origin
 
   unsigned char* record;
   int blocks, tiles;
@@ -25,10 +24,11 @@ struct SplitOperand {
 
   __device__ Lines& origin() const { return *reinterpret_cast<Lines*>(record); }
   __device__ float2* extremes(int block) const {
-    return reinterpret_cast<float2*>(record + head) + (long long)block * tiles;
+    return reinterpret_cast<float2*>(record + Cfg::record_head) + (long long)block * tiles;
   }
   __device__ unsigned char* tile(int block, int tile) const {
     const long long all = (long long)blocks * tiles;
-    return record + (head + 8 * all + 255) / 256 * 256 + ((long long)block * tiles + tile) * bytes;
+    const long long head = (Cfg::record_head + 8 * all + Cfg::record_slot - 1) / Cfg::record_slot * Cfg::record_slot;
+    return record + head + ((long long)block * tiles + tile) * bytes;
   }
 };

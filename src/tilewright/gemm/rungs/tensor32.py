@@ -62,6 +62,8 @@ MOST_BORROWED = 4 * 2**30
 """Bytes that a product may borrow for split operands, 1.5 times what they take themselves: two of 16384 x 16384 fit."""
 RECORD_HEAD = 32
 RECORD_SLOT = 256
+RECORD: dict[str, Constant] = {"record_head": RECORD_HEAD, "record_slot": RECORD_SLOT}
+"""How a split operand's record begins, in bytes, for the kernels that write and read it."""
 
 
 def record_bytes(extent: int, tile_k: int, lines: int, k: int) -> int:
@@ -83,7 +85,7 @@ def _borrowed(config: GemmConfig, problem: GemmProblem) -> int:
 
 def _split_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
     """Operands are whole tiles by then, whatever their layouts were."""
-    return _fp32x3_constants(config, problem) | {"a_unit": 0, "b_unit": 0, "a_wide": True, "b_wide": True}
+    return _fp32x3_constants(config, problem) | RECORD | {"a_unit": 0, "b_unit": 0, "a_wide": True, "b_wide": True}
 
 
 def _shapes(config: GemmConfig, least_k: int) -> Iterator[str | None]:
