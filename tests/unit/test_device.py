@@ -40,6 +40,7 @@ class FakeDriver:
     def __init__(self) -> None:
         self.mode = GLOBAL
         self.loaded = 0
+        self.modes_of_loads: set[int] = set()
         self.capturing: set[int] = set()
         self.given_back: list[tuple[str, int, int]] = []
         self.refuses = False
@@ -51,6 +52,7 @@ class FakeDriver:
 
     def cuModuleLoadData(self, cubin):
         self.loaded += 1
+        self.modes_of_loads.add(self.mode)
         return Status(222 if self.refuses else 0), self.loaded
 
     def cuModuleGetFunction(self, module, name):
@@ -119,6 +121,12 @@ def test_modules_used_longest_ago_are_unloaded_once_nothing_launches_them(api, m
     assert prepared(7).module.handle == 7, "still loaded"
     assert all(mode == RELAXED for _, _, mode in api.given_back), "so that no capture ends"
     assert api.mode == GLOBAL, "the thread's mode is as it was"
+
+
+def test_loading_a_kernel_ends_no_other_threads_capture(api):
+    prepared(1)
+    assert api.modes_of_loads == {RELAXED}
+    assert api.mode == GLOBAL
 
 
 def test_a_module_that_was_launched_into_a_graph_stays_loaded(api, monkeypatch):

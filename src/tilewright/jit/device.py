@@ -200,7 +200,7 @@ class Module:
 
     def __init__(self, kernel: CompiledKernel, ordinal: int) -> None:
         api, self.ordinal = driver(), ordinal
-        with bound_to(ordinal):
+        with bound_to(ordinal), outside_captures():  # another thread's: inside one of this stream's nothing is loaded
             try:
                 self.handle = check(api.cuModuleLoadData(kernel.cubin), f"loading {kernel.source.name}")
             except DeviceError as error:
