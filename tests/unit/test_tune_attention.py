@@ -184,7 +184,7 @@ def test_a_class_never_tuned_takes_its_neighbours_word_and_waves_count():
         assert (found.config, found.source) == (fast, "heuristic from what is here")
         assert found == choose(ATTENTION, problem(8), H200, [("here", table(*reversed(near)))])
     equal = [entry(problem(), *((c, predict(work_of(problem(), A17, c), H200).ms) for c in (WIDE, NARROW)))]
-    few = AttentionProblem.dense(1, 4, 1024, 2048, 128)
+    few = AttentionProblem.dense(1, 16, 512, 2048, 128)
     assert choose(ATTENTION, few, H200, [("here", table(*equal))]).config == NARROW
 
 
