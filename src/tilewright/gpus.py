@@ -8,13 +8,28 @@ boards of one architecture; peaks are the vendor's (boost clock x units), each w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from .errors import InvalidOperand
 
 
+class HashedOnce:
+    """What frozen dataclasses that are keys of many caches take their __hash__ from: it is computed once."""
+
+    def __hash__(self) -> int:
+        found: int | None = self.__dict__.get("_hash")
+        if found is None:
+            found = hash(tuple(getattr(self, f.name) for f in fields(self) if f.compare))  # type: ignore[arg-type]
+            self.__dict__["_hash"] = found
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}  # hashes differ by process
+
+
 @dataclass(frozen=True)
-class Arch:
+class Arch(HashedOnce):
     """Limits of one architecture. Sizes in bytes; `registers` are 32-bit."""
 
     name: str
@@ -36,6 +51,8 @@ class Arch:
     fp32_lanes_per_sm: int = 128
     warp_schedulers: int = 4
 
+    __hash__ = HashedOnce.__hash__
+
     def __str__(self) -> str:
         return self.name
 
@@ -46,7 +63,7 @@ class Arch:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class Gpu(HashedOnce):
     """One board. Rates: TFLOP/s dense; bandwidth: GB/s; l2: bytes."""
 
     name: str
@@ -57,6 +74,8 @@ class Gpu:
     l2: int
     bf16_tflops: float
     source: str
+
+    __hash__ = HashedOnce.__hash__
 
     @property
     def ffma_tflops(self) -> float:

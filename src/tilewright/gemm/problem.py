@@ -8,6 +8,7 @@ from math import gcd
 from typing import Any, NamedTuple
 
 from ..errors import InvalidOperand
+from ..gpus import HashedOnce
 
 LARGEST_EXTENT = 2**31 - 2**16
 """Kernels count in 32 bits, and their last tiles reach past the end."""
@@ -119,7 +120,7 @@ class Epilogue:
 
 
 @dataclass(frozen=True)
-class GemmProblem:
+class GemmProblem(HashedOnce):
     """out[b] = f(alpha * A[b] @ B[b] + beta * C[b]), with A m x k, B k x n, C and out m x n; f is `epilogue`, if any.
 
     `use_c` is False exactly when beta is 0: C is then never read. Raises InvalidOperand for values out of range.
@@ -138,6 +139,8 @@ class GemmProblem:
     epilogue: Epilogue | None = None
     precision: str = "ieee"
     """One of PRECISIONS; of 16-bit operands always "ieee"."""
+
+    __hash__ = HashedOnce.__hash__
 
     def __post_init__(self) -> None:
         for name, value in (("m", self.m), ("n", self.n), ("k", self.k), ("batch", self.batch)):

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..epilogue.packing import fused_headers, pack_fused
 from ..errors import ConfigRejected
-from ..gpus import Arch
+from ..gpus import Arch, HashedOnce
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Address, Scalar, Template, pack
 from ..jit.source import Constant, Library
@@ -17,7 +17,7 @@ from .problem import ITEM_BYTES, GemmProblem
 
 
 @dataclass(frozen=True)
-class GemmConfig:
+class GemmConfig(HashedOnce):
     """The tile shapes of a GEMM kernel, in elements. 0 means that the rung has no such level.
 
     A block makes tile_m x tile_n of the result in steps of tile_k; a warp makes warp_m x warp_n of that, in
@@ -46,6 +46,8 @@ class GemmConfig:
     """Blocks that share a tile, each with its part of k and partial sums of its own."""
     slices_k: int = 1
     """Groups of warps of a block that share its tile, each with its part of every step of k."""
+
+    __hash__ = HashedOnce.__hash__
 
     @property
     def parts(self) -> int:
@@ -197,9 +199,9 @@ def result_constants(problem: GemmProblem) -> dict[str, Constant]:
     }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rung:
-    """One rung of the GEMM ladder."""
+    """One rung of the GEMM ladder. It is itself: two are never equal."""
 
     id: str
     teaches: str
