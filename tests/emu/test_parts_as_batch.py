@@ -12,11 +12,12 @@ from tilewright.errors import ConfigRejected
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs.simt import find_rung
-from tilewright.gemm.space import Candidate, explore
+from tilewright.gemm.space import explore
 from tilewright.gemm.stages import program_for
 from tilewright.gpus import find_gpu
 from tilewright.plan.plan import Plan
-from tilewright.tuning.run import _job
+from tilewright.plan.space import Candidate
+from tilewright.tuning.products import TunableProducts
 
 THREE = GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=2, group_m=2, min_blocks=4, split_k=3)
 
@@ -72,7 +73,7 @@ def test_the_kernel_is_that_of_a_batch_also_in_tuning():
     assert (stage.problem.batch, stage.problem.k, stage.kernel.config) == (16, 512, rung.default)
     space = explore(problem, find_gpu("H200"), [rung])
     assert max(candidate.config.split_k for candidate in space.kept) > 1, "few tiles: parts are worth measuring"
-    job = _job(problem, Candidate(rung, config, space.kept[0].prediction))
+    job = TunableProducts().job(problem, Candidate(rung, config, space.kept[0].prediction))
     assert job.constants == rung.constants(stage.problem, stage.kernel.config)
     a, b = np.empty((64, 8192), np.float32), np.empty((8192, 512), np.float32)
     told = str(tw.explain(a, b, precision="fp32x3", rung="t03", config=config, gpu="H200"))

@@ -15,14 +15,13 @@ import pytest
 from tilewright.attn.problem import AttentionProblem
 from tilewright.attn.rung import AttentionConfig
 from tilewright.attn.rungs import find_attention_rung
-from tilewright.attn.space import AttentionCandidate
 from tilewright.emu import Emulator
 from tilewright.errors import WrongResult
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs.simt import find_rung
-from tilewright.gemm.space import Candidate
 from tilewright.jit import use_executor
+from tilewright.plan.space import Candidate
 from tilewright.tuning import attn_measure as attention_measure
 from tilewright.tuning import measure, race
 from tilewright.tuning.attn_measure import AttentionMeasurer, exact_attention
@@ -128,9 +127,9 @@ def test_a_product_is_verified_and_timed(gpu, name, config, dtype):
 ATTENTION = AttentionProblem.dense(1, 2, 40, 72, 32, heads_kv=1, is_causal=True)
 
 
-def attention_candidate(config: AttentionConfig | None = None) -> AttentionCandidate:
+def attention_candidate(config: AttentionConfig | None = None) -> Candidate:
     rung = find_attention_rung("a17")
-    return AttentionCandidate(rung, config or AttentionConfig(32, 64, 32, 4, 2, 2, 2), None)  # type: ignore[arg-type]
+    return Candidate(rung, config or AttentionConfig(32, 64, 32, 4, 2, 2, 2), None)  # type: ignore[arg-type]
 
 
 def test_attention_is_verified_and_timed(gpu):
@@ -156,14 +155,16 @@ def test_attention_of_another_problem_is_found_wrong(gpu, monkeypatch, wrong):
     candidate = attention_candidate()
     with AttentionMeasurer(ATTENTION, 0, Pattern("bf16")) as measurer:
         kernel = candidate.rung.compile(wrong, candidate.config, gpu.arch)
-        plan = type(candidate.rung).plan
+        plan = type(candidate.rung).launch
         monkeypatch.setattr(
-            type(candidate.rung), "plan", lambda self, problem, config, addresses: plan(self, wrong, config, addresses)
+            type(candidate.rung),
+            "launch",
+            lambda self, problem, config, addresses: plan(self, wrong, config, addresses),
         )
         assert "are wrong or unwritten" in measurer.verify(candidate, kernel)
         monkeypatch.setattr(
             type(candidate.rung),
-            "plan",
+            "launch",
             lambda self, problem, config, at: plan(self, problem, config, dataclasses.replace(at, out=at.out + 64)),
         )
         right = candidate.rung.compile(ATTENTION, candidate.config, gpu.arch)
@@ -171,10 +172,10 @@ def test_attention_of_another_problem_is_found_wrong(gpu, monkeypatch, wrong):
 
 
 def test_a_reference_that_is_wrong_verifies_nothing(gpu, monkeypatch):
-    plan = type(find_attention_rung("a02")).plan
+    plan = type(find_attention_rung("a02")).launch
     half = dataclasses.replace(ATTENTION, scale=ATTENTION.scale / 2)
     monkeypatch.setattr(
-        type(find_attention_rung("a02")), "plan", lambda self, problem, config, where: plan(self, half, config, where)
+        type(find_attention_rung("a02")), "launch", lambda self, problem, config, where: plan(self, half, config, where)
     )
     with pytest.raises(WrongResult, match=r"a02_swizzle is wrong .* no candidate can be verified"):
         AttentionMeasurer(ATTENTION, 0, Pattern("bf16"))

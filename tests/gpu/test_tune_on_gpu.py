@@ -15,14 +15,15 @@ from tilewright.errors import DeviceError
 from tilewright.gemm.family import plan_for
 from tilewright.gemm.problem import GemmProblem, Matrix, row_major
 from tilewright.gemm.rungs.simt import find_rung, rungs_for
-from tilewright.gemm.space import Candidate, explore
+from tilewright.gemm.space import explore
 from tilewright.jit.device import device
 from tilewright.plan import tables
+from tilewright.plan.space import Candidate
 from tilewright.plan.store import Store
-from tilewright.tuning.attn_run import tune_attention_problems
+from tilewright.tuning.attention import tune_attention_problems
 from tilewright.tuning.fused import read_words, with_epilogue
 from tilewright.tuning.measure import GpuMeasurer, program_of
-from tilewright.tuning.run import tune_problems
+from tilewright.tuning.products import tune_problems
 from tilewright.tuning.verify import Pattern
 
 pytestmark = pytest.mark.gpu

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import types
-from concurrent.futures import Future
 
 import numpy as np
 import pytest
+from fake_bench import FakeBench
 
 import tilewright as tw
 from tilewright.attn.classes import AttentionClass, attention_class_of, attention_distance
@@ -26,9 +25,8 @@ from tilewright.plan.entries import Entry, Timed, decode, encode, table_of
 from tilewright.plan.estimate import predict
 from tilewright.plan.store import Store
 from tilewright.plan.tables import results_changed
-from tilewright.tuning import attn_run as attention_run
 from tilewright.tuning import run as run_module
-from tilewright.tuning.attn_run import attention_kernels, tune_attention_problems
+from tilewright.tuning.attention import attention_kernels, tune_attention_problems
 from tilewright.tuning.families import entries_of
 
 H200 = GPUS["H200"]
@@ -251,47 +249,13 @@ def test_a_plan_follows_the_store_and_explain_says_so(store):
 
 @pytest.fixture
 def measured(monkeypatch) -> list[AttentionProblem]:
-    """A GPU and a compiler made of Python, for attention; the problems that were measured."""
-    seen: list[AttentionProblem] = []
-
-    class FakeMeasurer:
-        def __init__(self, problem, ordinal, pattern) -> None:
-            seen.append(problem)
-
-        def __exit__(self, *_) -> None:
-            pass
-
-        def verify(self, candidate, kernel) -> str:
-            return "5 elements are wrong" if candidate.config.buffer else ""
-
-        def prepare(self, candidate, kernel) -> None:
-            assert kernel[0] == ("attention/rungs.cuh", "attention")
-
-        def one_pass(self, candidates, number):
-            return [candidate.prediction.ms for candidate in candidates]
-
-    class FakeBuilder:
-        def __init__(self, jobs) -> None:
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_) -> None:
-            pass
-
-        def submit(self, include, constants, entry, arch, generated):
-            future: Future = Future()
-            future.set_result([(include, entry), constants])
-            return future
-
-    monkeypatch.setattr(attention_run, "AttentionMeasurer", FakeMeasurer)
-    monkeypatch.setattr(run_module, "Builder", FakeBuilder)
-    monkeypatch.setattr(run_module, "device", lambda ordinal: types.SimpleNamespace(gpu=H200, arch=H200.arch))
+    """The problems that were measured, on a GPU and a compiler made of Python."""
+    bench = FakeBench()
+    bench.is_wrong = lambda config: config.buffer
+    monkeypatch.setattr(run_module, "Bench", lambda ordinal: bench)
     monkeypatch.setattr("tilewright.jit.device.gpu_available", lambda: True)
-    monkeypatch.setattr(run_module, "context_is_lost", lambda ordinal: False)
-    monkeypatch.setattr(run_module, "Pattern", lambda dtype: None)
-    return seen
+    yield bench.measured
+    assert set(bench.asked) <= {("attention/rungs.cuh", "attention")}
 
 
 def test_what_was_measured_stands_in_the_store_and_a_second_run_measures_what_is_missing(measured, store):

@@ -7,27 +7,30 @@ import os
 import signal
 import sys
 import time
-import types
 import warnings
 from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
+from fake_bench import FakeBench
 
 from tilewright.epilogue.packing import fused_headers
 from tilewright.errors import ConfigRejected, DeviceError, InvalidEpilogue, InvalidOperand
 from tilewright.gemm.classes import class_of
 from tilewright.gemm.problem import GemmProblem
+from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs.simt import find_rung
 from tilewright.gpus import GPUS
 from tilewright.plan.plan import Plan
 from tilewright.plan.store import Store
 from tilewright.tuning import build as build_module
+from tilewright.tuning import products
 from tilewright.tuning import run as run_module
 from tilewright.tuning.build import Builder
+from tilewright.tuning.duel import FEWEST, PAIRS, duel
 from tilewright.tuning.families import entries_of
 from tilewright.tuning.fused import read_words, with_epilogue
-from tilewright.tuning.run import choose_rungs, kernel_set, tune_problems
+from tilewright.tuning.products import choose_rungs, kernel_set, tune_problems
 
 H11 = find_rung("h11")
 
@@ -36,76 +39,12 @@ def problem(m: int = 512, n: int = 512, k: int = 512, **more) -> GemmProblem:
     return GemmProblem.dense(m, n, k, **{"dtype": "bf16", **more})
 
 
-class World:
-    """The fakes share it. Times are the model's; `wrong`, `broken`, `crashing` name configs by their text."""
-
-    def __init__(self) -> None:
-        self.measured: list[GemmProblem] = []
-        self.closed = 0
-        self.compiled = 0
-        self.generated: list[dict[str, str]] = []
-        self.wrong: set[str] = set()
-        self.broken: set[str] = set()
-        self.crashing: set[str] = set()
-        self.lost = False
-        self.room = 10**18
-        self.passes_left = 10**9
-
-
 @pytest.fixture
-def world(monkeypatch) -> World:
-    world = World()
-
-    class FakeMeasurer:
-        def __init__(self, problem, ordinal, pattern) -> None:
-            if problem.bytes > world.room:
-                raise DeviceError("allocating 9 bytes failed: CUDA_ERROR_OUT_OF_MEMORY")
-            world.measured.append(problem)
-
-        def __exit__(self, *_) -> None:
-            world.closed += 1
-
-        def verify(self, candidate, kernel) -> str:
-            if str(candidate.config) in world.crashing:
-                world.lost = True
-                raise DeviceError("launching failed: CUDA_ERROR_ILLEGAL_ADDRESS")
-            return "5 elements are wrong" if str(candidate.config) in world.wrong else ""
-
-        def prepare(self, candidate, kernel) -> None:
-            assert kernel == "a kernel"
-
-        def one_pass(self, candidates, number):
-            world.passes_left -= 1
-            if world.passes_left < 0:
-                raise KeyboardInterrupt
-            return [candidate.prediction.ms for candidate in candidates]
-
-    class FakeBuilder:
-        def __init__(self, jobs) -> None:
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_) -> None:
-            pass
-
-        def submit(self, include, constants, entry, arch, generated):
-            world.compiled += 1
-            world.generated.append(dict(generated))
-            future: Future = Future()
-            tile = f"{constants['tile_m']}x{constants['tile_n']}x{constants['tile_k']}"
-            future.set_result(("compile", "error: no such tile") if tile in world.broken else "a kernel")
-            return future
-
-    gpu = GPUS["H200"]
-    monkeypatch.setattr(run_module, "GpuMeasurer", FakeMeasurer)
-    monkeypatch.setattr(run_module, "Builder", FakeBuilder)
-    monkeypatch.setattr(run_module, "device", lambda ordinal: types.SimpleNamespace(gpu=gpu, arch=gpu.arch))
+def world(monkeypatch) -> FakeBench:
+    bench = FakeBench()
+    monkeypatch.setattr(run_module, "Bench", lambda ordinal: bench)
     monkeypatch.setattr("tilewright.jit.device.gpu_available", lambda: True)
-    monkeypatch.setattr(run_module, "context_is_lost", lambda ordinal: world.lost)
-    monkeypatch.setattr(run_module, "Pattern", lambda dtype: None)
-    return world
+    return bench
 
 
 @pytest.fixture
@@ -158,7 +97,7 @@ def test_a_second_run_measures_only_what_is_missing(world, store):
 
 def test_other_device_code_is_measured_anew(world, store, monkeypatch):
     tune(store, problem())
-    monkeypatch.setattr(run_module, "kernel_set", lambda *_: "other")
+    monkeypatch.setattr(products, "kernel_set", lambda *_: "other")
     tune(again(store), problem())
     assert len(world.measured) == 2
 
@@ -249,15 +188,13 @@ def command_in_a_process(world, folder, said) -> None:
     from tilewright.plan import tables
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in a shell's background
-    measurer, one_pass = run_module.GpuMeasurer, run_module.GpuMeasurer.one_pass
 
-    def slow_pass(self, candidates, number):
+    def slow_pass(number: int) -> None:
         if number == 3:
             said.set()
             time.sleep(30)
-        return one_pass(self, candidates, number)
 
-    measurer.one_pass = slow_pass
+    world.on_pass = slow_pass
     command.why_no_gpu = lambda: None
     tables.driver_name = lambda: "cuda13"
     os.environ["TILEWRIGHT_TUNED"] = str(folder)
@@ -346,7 +283,7 @@ def tune_in_a_process(world, folder, number: int, begin, told) -> None:
             future.set_result("a kernel" if not isinstance(built, tuple) else built)
             return future
 
-    run_module.Builder = CompilesHere
+    world.builder = CompilesHere
     begin.wait()
     shared, own = problem(dtype="f32"), problem(k=32 * (number + 1), dtype="f32")
     f01, store = find_rung("f01"), Store("H200", "cuda13", folder)
@@ -381,6 +318,67 @@ def test_sixteen_processes_tune_and_compile_at_once_and_lose_nothing(world, tmp_
     assert all(entry.finished for entry in table.values())
     kernels = kernel_cache().keys()
     assert len(kernels) == 1, "the same kernel for all: once, whoever asked for it"
+
+
+# --- duels -----------------------------------------------------------------------------------------------------------
+
+
+def runs_now(config: GemmConfig):
+    """What is planned for every problem."""
+    return lambda problem, gpu: Plan(H11, config, "a test", "")
+
+
+def test_what_runs_now_stays_unless_it_loses_in_pairs(world, store):
+    (found,) = tune(store, problem())
+    best, second = (timed.config for timed in found.entry.timed[:2])
+
+    def noisy(candidate, of: int, number: int) -> float:
+        """In a race of many `second` seems slow; in pairs it is as fast as the best, now a little less, now more."""
+        if candidate.config != second:
+            return 1.0
+        ratio = next(c.prediction.ms for c in found.space.kept if c.config == best) / candidate.prediction.ms
+        return 1.2 if of > 2 else ratio * (1.01 if number % 2 else 0.99)
+
+    world.slower = noisy
+    (kept,) = tune(store, problem(), again=True, planned=runs_now(second))
+    assert kept.entry.best.config == second
+    assert f"{best} does not replace" in kept.entry.duel
+    assert entries_of(again(store).table)[kept.entry.key].best.config == second
+    assert entries_of(again(store).table)[kept.entry.key].duel == kept.entry.duel
+    world.slower = lambda candidate, of, number: 1.2 if candidate.config == second else 1.0
+    (anew,) = tune(store, problem(), again=True, planned=runs_now(second))
+    assert anew.entry.best.config == best
+    assert f"{best} replaces H11".replace("H11", f"{H11.id} {second}") in anew.entry.duel
+    (same,) = tune(store, problem(), again=True, planned=runs_now(best))
+    assert same.entry.duel == "", "it runs already"
+
+
+class Pairs:
+    """Times of two, and how many pairs were run."""
+
+    def __init__(self, ratios: list[float]) -> None:
+        self.ratios, self.passes = ratios, 0
+
+    def one_pass(self, candidates, number):
+        self.passes += 1
+        return [self.ratios[number % len(self.ratios)], 1.0]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "is_won"),
+    [([1.03], True), ([1.0], False), ([0.98], False), ([1.1, 0.92], False), ([1.05, 1.03, 1.04], True)],
+)
+def test_a_duel_is_won_by_more_than_its_noise(ratios, is_won):
+    pairs = Pairs(ratios)
+    found = duel(pairs, "old", "new")
+    assert (found.is_won, pairs.passes) == (is_won, PAIRS)
+    assert str(found).startswith("new replaces old: " if is_won else "new does not replace old: ")
+
+
+def test_a_duel_ends_with_its_time():
+    pairs = Pairs([1.03])
+    assert duel(pairs, "old", "new", deadline=0.0).is_won
+    assert pairs.passes == FEWEST
 
 
 def test_rungs_that_do_not_multiply_the_type_are_refused():

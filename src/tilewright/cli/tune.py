@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,11 +17,10 @@ from .options import Json, OutDtype, attention_problems, read_dtype
 
 if TYPE_CHECKING:
     from ..gemm.problem import GemmProblem
-    from ..gemm.rung import Rung
-    from ..gemm.space import Space
     from ..plan.entries import AnyEntry
+    from ..plan.space import Space
     from ..plan.store import Store
-    from ..tuning.run import Tuned
+    from ..tuning.run import Tunable
 
 EXAMPLES = (
     "Examples:\n\n  tilewright tune --shapes 4096x4096x4096,1000x1000x1000 --dtype bf16 --layout nn,nt\n\n"
@@ -93,12 +90,10 @@ def tune(
         raise InvalidOperand("--precision, --layout and --out-dtype are of products. Give --shapes or leave them away.")
     if causal and not attention:
         raise InvalidOperand("--causal is of attention. Give --attention, or leave it away.")
-    kind: _Products | _Attention
     problems: list[Any]
     if attention:
-        kind, problems = _Attention(rungs, keep), attention_problems(attention, dtype or "bf16", causal)
+        problems = attention_problems(attention, dtype or "bf16", causal)
     else:
-        kind = _Products(rungs, keep)
         problems = _problems(shapes, dtype or "f32", layout, precision, out_dtype, epilogue)
     if not (problems or listed or export or import_file or merge_file):
         raise InvalidOperand(
@@ -116,13 +111,14 @@ def tune(
             if path is not None:
                 _take_over(path, replace)
         told: dict[str, Any] = {}
+        family = _tunable(bool(attention), rungs, keep, problems)
         if dry_run:
             where = _gpu_here() or named
-            told["candidates"] = [_show_space(kind.name(p), kind.explore(p, where), where.name) for p in problems]
+            told["candidates"] = [_show_space(family.name(p), family.explore(p, where), where.name) for p in problems]
         elif problems:
             if reason := why_no_gpu():
                 raise TilewrightError(f"{reason}: tuning measures. --dry-run prints what would be tried.")
-            told["tuned"] = _tune(kind, problems, seconds, jobs, again)
+            told["tuned"] = _tune(family, problems, seconds, jobs, again)
         if listed:
             told["stores"] = _show_stores()
         if export is not None:
@@ -158,54 +154,19 @@ def _problems(
     return found
 
 
-class _Products:
-    """What tuning products and their spaces needs; _Attention offers the same."""
-
-    def __init__(self, rungs: str | None, keep: int) -> None:
-        self.rungs, self.keep = rungs, keep
-
-    def chosen(self, problem: Any) -> tuple[Rung, ...]:
-        from ..lab.select import select_rungs
-
-        return select_rungs(self.rungs, problem.dtype, problem.precision)
-
-    def name(self, problem: Any) -> str:
-        from ..tuning.run import name_of
-
-        return name_of(problem)
-
-    def explore(self, problem: Any, gpu: Gpu) -> Space[Any]:
-        from ..gemm.space import explore
-
-        return explore(problem, gpu, self.chosen(problem), self.keep)
-
-    def tune(self, problems: list[Any], **options: Any) -> Iterator[Tuned]:
-        from ..tuning.run import tune_problems
-
-        chosen = self.chosen(problems[0]) if self.rungs else None
-        return tune_problems(problems, rungs=chosen, kept=self.keep, **options)
-
-
-class _Attention:
-    def __init__(self, rungs: str | None, keep: int) -> None:
+def _tunable(attention: bool, rungs: str | None, keep: int, problems: list[Any]) -> Tunable:
+    """What is tuned: products, or attention, by the rungs named."""
+    if attention:
         from ..lab.attention import select_attention_rungs
+        from ..tuning.attention import TunableAttention
 
-        self.rungs, self.keep = select_attention_rungs(rungs), keep
+        return TunableAttention(tuple(select_attention_rungs(rungs)), keep)
+    from ..lab.select import select_rungs
+    from ..tuning.products import TunableProducts
 
-    def name(self, problem: Any) -> str:
-        from ..tuning.attn_run import name_of
-
-        return name_of(problem)
-
-    def explore(self, problem: Any, gpu: Gpu) -> Space[Any]:
-        from ..attn.space import explore_attention
-
-        return explore_attention(problem, gpu, self.rungs, self.keep)
-
-    def tune(self, problems: list[Any], **options: Any) -> Iterator[Tuned]:
-        from ..tuning.attn_run import tune_attention_problems
-
-        return tune_attention_problems(problems, rungs=self.rungs, kept=self.keep, **options)
+    kinds = dict.fromkeys((problem.dtype, problem.precision) for problem in problems) if rungs else ()
+    chosen = (rung for kind in kinds for rung in select_rungs(rungs, *kind))
+    return TunableProducts(tuple(dict.fromkeys(chosen)), keep)
 
 
 def _gpu_here() -> Gpu | None:
@@ -223,30 +184,23 @@ def _store(named: Gpu) -> Store:
     return store_of(_gpu_here() or named)
 
 
-def _tune(
-    kind: _Products | _Attention, problems: list[Any], seconds: float, jobs: int | None, again: bool
-) -> list[dict[str, Any]]:
+def _tune(family: Tunable, problems: list[Any], seconds: float, jobs: int | None, again: bool) -> list[dict[str, Any]]:
     """Tune and print; what was found for each problem as data, with no candidates where nothing could be measured."""
+    from ..tuning.run import tune_family
+
     told = []
-    by_dtype: dict[str, list[Any]] = {}
-    for problem in problems:
-        by_dtype.setdefault(problem.dtype, []).append(problem)
     with Progress(len(problems)) as progress:
-        done = 0
-        for same in by_dtype.values():
-            results = kind.tune(
-                same, seconds=seconds, jobs=jobs, again=again, say=partial(_show_progress, progress, done)
-            )
-            for tuned in results:
-                fused = f" with {tuned.entry.epilogue}" if tuned.entry.epilogue else ""
-                known = f"  (known already{fused}; --again measures)" if tuned.space is None else ""
-                progress.print(f"{tuned}{known}")
-                if tuned.space is not None:
-                    note(f"  {tuned.space}")
-                for failure in tuned.entry.failed if tuned.space is not None else ():
+        for tuned in tune_family(family, problems, seconds=seconds, jobs=jobs, again=again, say=progress.show):
+            entry, measured = tuned.entry, tuned.space is not None
+            fused = f" with {entry.epilogue}" if entry.epilogue else ""
+            progress.print(f"{tuned}" + ("" if measured else f"  (known already{fused}; --again measures)"))
+            if measured:
+                note(f"  {tuned.space}")
+                if entry.duel:
+                    note(f"  {entry.duel}")
+                for failure in entry.failed:
                     note(f"  {failure.kind}: {failure.rung} {failure.config}: {failure.reason}")
-                told.append(_entry_data(tuned.entry) | {"problem": tuned.name, "measured": tuned.space is not None})
-            done += len(same)
+            told.append(_entry_data(entry) | {"problem": tuned.name, "measured": measured})
     return told
 
 
@@ -257,6 +211,7 @@ def _entry_data(entry: AnyEntry) -> dict[str, Any]:
         "shape": list(entry.shape),
         "epilogue": entry.epilogue,
         "finished": entry.finished,
+        "duel": entry.duel,
         "when": entry.when,
         "candidates": [
             {"rung": timed.rung, "config": str(timed.config), "packs": list(timed.packs), "us": timed.ms * 1e3}
@@ -264,10 +219,6 @@ def _entry_data(entry: AnyEntry) -> dict[str, Any]:
         ],
         "failed": [asdict(failure) for failure in entry.failed],
     }
-
-
-def _show_progress(progress: Progress, before: int, number: int, text: str) -> None:
-    progress.show(before + number, text)
 
 
 def _show_space(name: str, space: Space[Any], gpu: str) -> dict[str, Any]:

@@ -9,65 +9,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from dataclasses import replace
 
 from ..gpus import Gpu
 from ..jit.source import Constant
-from ..plan.entries import worded
-from ..plan.estimate import Prediction, predict
+from ..plan.estimate import predict
+from ..plan.space import KEPT, Candidate, Space, select, why_pruned
 from .classes import shows
 from .problem import GemmProblem
 from .rung import GemmConfig, Rung, ceil_div
 from .work import work_of
 
-KEPT = 24
-"""Candidates compiled and measured for one problem, unless told otherwise."""
-FAR_BEHIND = 3.0
-"""A candidate whose modelled time is more than this many times the best one's is not tried."""
-SHARE_OF_A_SHAPE = 4
-"""Candidates of one block tile in the first choice; what room is left goes to the best of all."""
 SHARE_BESIDE = 0.5
 """With an epilogue: of the candidates, at most so many are of blocks that share an SM."""
-MOST_SPILL = 1.25
-"""Estimated registers over those granted, at most."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One kernel to try, and what the model says of it."""
-
-    rung: Rung
-    config: GemmConfig
-    prediction: Prediction
-    packs: tuple[str, ...] = ()
-    """Operands that are copied to aligned lines first (plan.Plan.packs)."""
-
-    @property
-    def text(self) -> str:
-        """The config and what is packed before it."""
-        return worded(self.config, self.packs)
-
-    def __str__(self) -> str:
-        return f"{self.rung.id} {self.text}"
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Space(Generic[T]):
-    """`kept` is in the model's order. `pruned`: how many were put aside, by reason. `considered`: all of them."""
-
-    kept: tuple[T, ...]
-    pruned: dict[str, int]
-    considered: int
-
-    def __str__(self) -> str:
-        reasons = ", ".join(f"{count} {why}" for why, count in self.pruned.items() if count)
-        return f"{len(self.kept)} of {self.considered} candidates kept" + (f"; put aside: {reasons}" if reasons else "")
-
-
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 """In how many parts k may be walked."""
 GROUPS = (4, 16)
@@ -143,19 +97,17 @@ def explore(
         if rung.why_not(problem.packed(config.tile, packs), config, gpu.arch) is not None:
             pruned["cannot run it (why_not)"] += 1
             return
-        prediction = predict(work_of(problem, rung, config, packs), gpu)
-        if rung.stays and prediction.blocks <= gpu.sm_count * config.min_blocks and not always:
+        candidate = Candidate(rung, config, predict(work_of(problem, rung, config, packs), gpu), packs)
+        if rung.stays and candidate.prediction.blocks <= gpu.sm_count * config.min_blocks and not always:
             pruned["stay for one tile"] += 1
             return
-        granted = min(gpu.arch.registers_per_sm // max(config.threads * config.min_blocks, 1), 255)
-        if prediction.resident == 0:
-            pruned["do not fit on an SM"] += 1
-        elif prediction.registers > MOST_SPILL * granted and not always:
-            pruned["would spill registers"] += 1
-        else:
-            fits[rung.id, config, packs] = candidate = Candidate(rung, config, prediction, packs)
-            if always:
-                wanted.append(candidate)
+        reason = why_pruned(candidate, gpu)
+        if reason is not None and (candidate.prediction.resident == 0 or not always):
+            pruned[reason] += 1
+            return
+        fits[rung.id, config, packs] = candidate
+        if always:
+            wanted.append(candidate)
 
     for rung, config, packs in also:
         consider(rung, config, packs, True)
@@ -171,30 +123,17 @@ def explore(
     for first in list(firsts.values())[:REGROUPED]:
         for config in other_groups(first, problem):
             consider(first.rung, config, first.packs, True)
-    ordered = sorted(fits.values(), key=_order)
-    chosen = {id(candidate): candidate for candidate in wanted[:kept]}
-    if ordered:
-        limit = FAR_BEHIND * ordered[0].prediction.ms
-        near = [candidate for candidate in ordered if candidate.prediction.ms <= limit]
-        if shows(problem):
-            for candidate in _beside(near, rungs)[: int(SHARE_BESIDE * kept)]:
-                if len(chosen) < kept:
-                    chosen.setdefault(id(candidate), candidate)
-        shapes: Counter[tuple[int, ...]] = Counter()
-        for first_choice in (True, False):
-            for candidate in near:
-                config = candidate.config
-                shape = (config.tile_m, config.tile_n, config.split_k, len(candidate.packs))
-                if len(chosen) >= kept or id(candidate) in chosen:
-                    continue
-                if first_choice and shapes[shape] >= SHARE_OF_A_SHAPE:
-                    continue
-                shapes[shape] += 1
-                chosen[id(candidate)] = candidate
-        far = sum(id(candidate) not in chosen for candidate in ordered[len(near) :])
-        pruned[f"more than {FAR_BEHIND:g} times the best modelled time"] += far
-        pruned[f"not among the best {kept} by the model"] += len(ordered) - far - len(chosen)
-    return Space(tuple(sorted(chosen.values(), key=_order)), dict(pruned), considered)
+
+    def favoured(near: Sequence[Candidate]) -> Sequence[Candidate]:
+        return _beside(near, rungs)[: int(SHARE_BESIDE * kept)] if shows(problem) else ()
+
+    chosen = select(fits.values(), wanted, kept, pruned, _shape, _order, favoured)
+    return Space(chosen, dict(pruned), considered)
+
+
+def _shape(candidate: Candidate) -> tuple[object, ...]:
+    config = candidate.config
+    return config.tile_m, config.tile_n, config.split_k, len(candidate.packs)
 
 
 def _beside(near: Sequence[Candidate], rungs: Sequence[Rung]) -> list[Candidate]:

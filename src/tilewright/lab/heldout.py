@@ -106,7 +106,7 @@ def heldout_records(
     from ..jit.device import device
     from ..plan.store import Store
     from ..plan.tables import driver_name, shipped
-    from ..tuning.run import tune_problems
+    from ..tuning.products import tune_problems
     from .climb_gpu import driver_version
 
     where = device(ordinal)

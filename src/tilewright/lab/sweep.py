@@ -7,11 +7,12 @@ from typing import Any
 
 from ..errors import WrongResult
 from ..gemm.problem import GemmProblem
-from ..gemm.space import Candidate, explore
+from ..gemm.space import explore
 from ..gemm.stages import program_for
 from ..gpus import Gpu
 from ..jit.device import device, executor_for
 from ..plan.plan import Plan
+from ..plan.space import Candidate
 from .climb_gpu import origin_of
 from .ground import Ground, program_launch, verify_reference
 from .ladder import Progress, silent

@@ -63,7 +63,7 @@ def tune(
     from ..gemm.call import Options, read_call
     from ..gemm.rungs.simt import find_rung
     from ..gemm.shapes import GRID_BATCH
-    from .run import tune_problems
+    from .products import tune_problems
 
     chosen = [find_rung(name) for name in _ids(rungs)] if rungs else None
     asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
@@ -105,7 +105,7 @@ def tune_attention(
     """
     from ..attn.call import read_attention
     from ..attn.rungs import find_attention_rung
-    from .attn_run import tune_attention_problems
+    from .attention import tune_attention_problems
 
     chosen = [find_attention_rung(name) for name in _ids(rungs)] if rungs else None
     call = read_attention(q, k, v, is_causal=is_causal, window=window, layout=layout)

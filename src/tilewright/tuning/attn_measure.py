@@ -16,12 +16,12 @@ import numpy as np
 from ..attn.problem import AttentionProblem, HeadRows
 from ..attn.rung import AttentionAddresses
 from ..attn.rungs import find_attention_rung
-from ..attn.space import AttentionCandidate
 from ..errors import WrongResult
 from ..gemm.problem import ITEM_BYTES
 from ..jit import CompiledKernel
 from ..jit.device import Prepared, executor_for
 from ..jit.timing import Launch as Start
+from ..plan.space import Candidate
 from .measure import FILL, GUARD
 from .race import Memory, Race, rounded_up, sets_for
 from .verify import DIGITS, RESULT_BYTES, Pattern, as_float64, compare_kernel, compare_launch, read_difference
@@ -124,7 +124,7 @@ class AttentionMeasurer:
         problem, rung = self.problem, find_attention_rung(_REFERENCE)
         config = rung.default(problem, self.gpu.arch)
         kernel = rung.compile(problem, config, self.gpu.arch)
-        if reason := self._run(kernel, AttentionCandidate(rung, config, None)):  # type: ignore[arg-type]
+        if reason := self._run(kernel, Candidate(rung, config, None)):  # type: ignore[arg-type]
             raise WrongResult(
                 f"{rung} is wrong for {problem.seq_q} x {problem.seq_k}, d_head {problem.d_head}: {reason}; so no "
                 "candidate can be verified. Run `pytest -m gpu` to see which kernels are right here."
@@ -136,7 +136,7 @@ class AttentionMeasurer:
             values = as_float64(raw.view(self.pattern.stored.dtype), problem.dtype).astype(np.float32)
             self.executor.write(self.expected + 4 * start, values.view(np.uint8))
 
-    def _run(self, kernel: CompiledKernel, candidate: AttentionCandidate) -> str:
+    def _run(self, kernel: CompiledKernel, candidate: Candidate) -> str:
         """Run on the first set into poisoned memory; what is wrong with the guards and the rows known exactly."""
         out, nbytes = self.sets[0].out, 2 * self.elements
         self._memory.fill(out - GUARD, FILL, nbytes + 2 * GUARD)
@@ -157,7 +157,7 @@ class AttentionMeasurer:
                 )
         return ""
 
-    def verify(self, candidate: AttentionCandidate, kernel: CompiledKernel) -> str:
+    def verify(self, candidate: Candidate, kernel: CompiledKernel) -> str:
         """ "" when the candidate is right, else what is wrong. Raises DeviceError when it cannot be launched."""
         if reason := self._run(kernel, candidate):
             return reason
@@ -171,7 +171,7 @@ class AttentionMeasurer:
 
     # --- times -------------------------------------------------------------------------------------------------------
 
-    def prepare(self, candidate: AttentionCandidate, kernel: CompiledKernel) -> None:
+    def prepare(self, candidate: Candidate, kernel: CompiledKernel) -> None:
         """Make ready to be timed."""
         launches = [candidate.rung.launch(self.problem, candidate.config, addresses) for addresses in self.sets]
 
@@ -181,7 +181,7 @@ class AttentionMeasurer:
 
         self._race.enter(candidate, starts)
 
-    def one_pass(self, candidates: Sequence[AttentionCandidate], number: int) -> list[float]:
+    def one_pass(self, candidates: Sequence[Candidate], number: int) -> list[float]:
         """Milliseconds of each, side by side."""
         return self._race.one_pass(candidates, number)
 

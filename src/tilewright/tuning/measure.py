@@ -14,13 +14,13 @@ from ..gemm.params import fused_base
 from ..gemm.problem import ITEM_BYTES, GemmProblem
 from ..gemm.rung import Addresses
 from ..gemm.rungs.simt import find_rung
-from ..gemm.space import Candidate
 from ..gemm.stages import program_for
 from ..jit import CompiledKernel, Launch
 from ..jit.device import Prepared, executor_for
 from ..jit.params import named_numbers
 from ..jit.timing import Launch as Start
 from ..plan.plan import Plan
+from ..plan.space import Candidate
 from ..run.program import Program
 from .fused import exact, in_fp32, moved
 from .inputs import Inputs

@@ -1,4 +1,7 @@
-"""Tuning problems: explore, compile, verify, time, store; what is known already is not measured again."""
+"""Tuning problems: explore, compile, verify, time, duel, store; what is known already is not measured again.
+
+One path for every family; what a family must tell is Tunable.
+"""
 
 from __future__ import annotations
 
@@ -8,34 +11,26 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
-from ..attn.classes import AttentionClass
-from ..epilogue.packing import fused_headers
-from ..errors import ConfigRejected, DeviceError
-from ..gemm.classes import ProblemClass, class_of
-from ..gemm.family import PRODUCTS, plan_for
-from ..gemm.problem import GemmProblem, row_major
-from ..gemm.rung import Rung
-from ..gemm.rungs.simt import rungs_of
-from ..gemm.space import KEPT, Candidate, Space, explore
-from ..gemm.stages import config_of
+from ..errors import DeviceError
 from ..gpus import Gpu
 from ..jit import CompiledKernel
 from ..jit.device import device
 from ..jit.source import CUDA_ROOT, Constant, gather
+from ..plan.choose import plan
 from ..plan.entries import AnyEntry, Entry, Failure, Timed
-from ..plan.family import Family as PlanFamily
+from ..plan.family import Family
 from ..plan.plan import Plan
+from ..plan.space import Space
 from ..plan.store import Store
 from ..plan.tables import results_changed, store_of
 from .build import NOTHING, Builder, Built, default_jobs
-from .measure import GpuMeasurer, program_of
+from .duel import Duel, duel
 from .race import context_is_lost
 from .search import Measurer, Ranked, successive_halving
-from .verify import Pattern
+from .verify import Pattern, pattern_of
 from .worker import first_line
 
 AHEAD = 4
@@ -80,28 +75,8 @@ def hash_of(includes: Iterable[str]) -> str:
     return digest.hexdigest()[:12]
 
 
-_OF_EPILOGUES = ("tile/fused.cuh", "tile/fused_math.cuh", "gemm/sum_parts.cuh")
-
-
-@lru_cache(maxsize=16)
-def kernel_set(kind: str, fused: bool = False) -> str:
-    """Hash of the device code of all rungs for a GemmProblem.kind, and of what epilogues are made of where one is
-    computed: results of other code are measured anew."""
-    known = rungs_of(kind)
-    splitting = ["gemm/split.cuh"] if any(rung.splits for rung in known) else []
-    return hash_of([*(rung.include for rung in known), *splitting, *(_OF_EPILOGUES if fused else ())])
-
-
-def name_of(problem: GemmProblem) -> str:
-    """Such as bf16 nn 4096 x 4096 x 1024, silu(acc + bias); bf16 to f32 nt 512 x 512 x 64 x48."""
-    out = f" to {problem.out_dtype}" if problem.out_dtype != problem.dtype else ""
-    batch = f" x{problem.batch}" if problem.batch != 1 else ""
-    fused = f", {problem.epilogue.description}" if problem.epilogue is not None else ""
-    return f"{problem.kind}{out} {problem.layout} {problem.m} x {problem.n} x {problem.k}{batch}{fused}"
-
-
 class Measures(Measurer[Any], Protocol):
-    """Runs the candidates of one problem: measure.GpuMeasurer, attention_measure.AttentionMeasurer."""
+    """Runs the candidates of one problem: measure.GpuMeasurer, attn_measure.AttentionMeasurer."""
 
     def verify(self, candidate: Any, kernel: CompiledKernel) -> str:
         """ "" when the candidate's result is right, else what is wrong."""
@@ -123,121 +98,120 @@ class Job(NamedTuple):
     generated: Mapping[str, str] = NOTHING
 
 
-@dataclass(frozen=True)
-class Family:
-    """What tuning must know of a kind of problem. Problems are P, candidates what `explore` keeps."""
+class Tunable(Protocol):
+    """What tuning must know of a kind of problem: tuning/products.py, tuning/attention.py."""
 
-    plans: PlanFamily[Any, Any, Any, Any]
-    """As planning sees it."""
-    plain: Callable[[Any], Any]
-    """The problem as it is measured: one for all problems of a class."""
-    class_of: Callable[[Any], ProblemClass | AttentionClass]
-    explore: Callable[[Any, Gpu], Space[Any]]
-    job: Callable[[Any, Any], Job]
-    """What to compile for a problem and a candidate."""
-    kernels: Callable[[Any], str]
-    """The hash of the device code for a problem."""
-    measurer: Callable[[Any, int, Pattern], Measures]
-    shape: Callable[[Any], tuple[int, ...]]
-    name: Callable[[Any], str]
-    fused: Callable[[Any], str] = lambda problem: ""
-    """What is computed with it, in words (entries.Entry.epilogue)."""
+    @property
+    def plans(self) -> Family[Any, Any, Any, Any]:
+        """As planning sees it."""
+        ...
 
-    def known(self, problem: Any, store: Store) -> AnyEntry | None:
-        """The store's finished result for the problem's class and today's kernels."""
-        entry = store.of(self.plans).get(str(self.class_of(problem)))
-        current = entry is not None and entry.finished and entry.kernels == self.kernels(problem)
-        return entry if current else None
+    def plain(self, problem: Any) -> Any:
+        """The problem as it is measured: one for all problems of a class."""
+        ...
 
+    def explore(self, problem: Any, gpu: Gpu, also: Plan | None = None) -> Space[Any]:
+        """The candidates worth compiling, `also` among them where its rung is tried."""
+        ...
 
-def choose_rungs(kind: str, rungs: Sequence[Rung] | None) -> tuple[Rung, ...]:
-    """Those named, else all for a GemmProblem.kind. Raises ConfigRejected where there is none."""
-    known = rungs_of(kind)
-    chosen = tuple(rungs) if rungs else known
-    fits = tuple(rung for rung in chosen if rung in known)
-    if not fits:
-        raise ConfigRejected(
-            f"none of {', '.join(map(str, chosen)) or 'the rungs'} multiplies {kind}. Leave --rungs away."
-        )
-    return fits
+    def job(self, problem: Any, candidate: Any) -> Job:
+        """What to compile for a candidate."""
+        ...
+
+    def kernels(self, problem: Any) -> str:
+        """The hash of the device code for a problem."""
+        ...
+
+    def trial(self, problem: Any, ordinal: int, pattern: Pattern) -> Measures: ...
+
+    def shape(self, problem: Any) -> tuple[int, ...]: ...
+
+    def name(self, problem: Any) -> str:
+        """The problem in a few words."""
+        ...
+
+    def fused(self, problem: Any) -> str:
+        """What is computed with it, in words (entries.Entry.epilogue)."""
+        ...
 
 
-def tune_problems(
-    problems: Sequence[GemmProblem], *, ordinal: int = 0, rungs: Sequence[Rung] | None = None, seconds: float = 60.0,
-    jobs: int | None = None, again: bool = False, kept: int = KEPT, store: Store | None = None, say: Say = silent,
-    planned: Callable[[GemmProblem, Gpu], Plan] = plan_for,
+class Bench:
+    """The GPU that candidates are measured on, and what compiles for it."""
+
+    def __init__(self, ordinal: int) -> None:
+        where = device(ordinal)
+        self.ordinal, self.gpu, self.arch = ordinal, where.gpu, where.arch.name
+
+    def builder(self, jobs: int) -> Builder:
+        return Builder(jobs)
+
+    def trial(self, family: Tunable, problem: Any) -> Measures:
+        return family.trial(problem, self.ordinal, pattern_of(problem.dtype))
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a fault has made the GPU unusable for this process."""
+        return context_is_lost(self.ordinal)
+
+
+def _class_of(family: Tunable, problem: Any) -> Any:
+    return family.plans.classes(problem)[0][0]
+
+
+def _known(family: Tunable, problem: Any, store: Store) -> AnyEntry | None:
+    """The store's finished result for the problem's class and today's kernels."""
+    entry = store.of(family.plans).get(str(_class_of(family, problem)))
+    current = entry is not None and entry.finished and entry.kernels == family.kernels(problem)
+    return entry if current else None
+
+
+def tune_family(
+    family: Tunable, problems: Sequence[Any], *, ordinal: int = 0, seconds: float = 60.0, jobs: int | None = None,
+    again: bool = False, store: Store | None = None, say: Say = silent,
+    planned: Callable[[Any, Gpu], Plan] | None = None, bench: Bench | None = None,
 ) -> Iterator[Tuned]:  # fmt: skip
     """Tune each problem on a GPU, at most about `seconds` of measuring each, and store what was found.
 
-    What would run now, by `planned`, is among the candidates. Results are taken to be dense; C is left out. A problem
-    with an epilogue is measured with it, for the class of products that have one, whichever; with one that does not
-    show (classes.shows), without it. Kernels compile in `jobs` processes, those of the next problems while one is
+    What would run now, by `planned`, is among the candidates, and the best of the others takes its place only where it
+    wins a duel with it (duel.py). Kernels compile in `jobs` processes, those of the next problems while one is
     measured. A problem whose class the store has, for today's kernels, is not measured again unless `again`. Ctrl-C:
     what was measured of the problem under way is stored, and KeyboardInterrupt goes on its way. Raises DeviceError
     without a GPU, or when a kernel's fault has taken the GPU's context along.
     """
-    problems = [problem if class_of(problem).fused else replace(problem, epilogue=None) for problem in problems]
-    chosen: dict[str, tuple[Rung, ...]] = {kind: choose_rungs(kind, rungs) for kind in {p.kind for p in problems}}
-
-    def explored(problem: GemmProblem, gpu: Gpu) -> Space[Candidate]:
-        tried = chosen[problem.kind]
-        now = planned(problem, gpu)  # so that tuning never ends with less than there was
-        return explore(problem, gpu, tried, kept, [(now.rung, now.config, now.packs)] if now.rung in tried else [])
-
-    family = Family(
-        PRODUCTS, lambda p: replace(p, out=row_major(p.m, p.n, p.batch), c=None), class_of, explored, _job,
-        lambda p: kernel_set(p.kind, p.epilogue is not None), GpuMeasurer, lambda p: (p.m, p.n, p.k, p.batch), name_of,
-        lambda p: p.epilogue.description if p.epilogue is not None else "",
-    )  # fmt: skip
-    return tune_family(family, problems, ordinal=ordinal, seconds=seconds, jobs=jobs, again=again, store=store, say=say)
-
-
-def _job(problem: GemmProblem, candidate: Candidate) -> Job:
-    """The product's own kernel, operands packed and k split as the candidate says."""
-    rung, program = candidate.rung, program_of(problem, candidate)
-    product = program.product
-    constants = rung.constants(product.problem, config_of(program))
-    return Job(rung.include, constants, rung.entry, fused_headers(product.problem))
-
-
-def tune_family(
-    family: Family, problems: Sequence[Any], *, ordinal: int, seconds: float, jobs: int | None, again: bool,
-    store: Store | None, say: Say,
-) -> Iterator[Tuned]:  # fmt: skip
-    """See tune_problems: the same for problems of any family."""
-    where = device(ordinal)
-    store = store or store_of(where.gpu, ordinal)
+    bench = bench or Bench(ordinal)
+    store = store or store_of(bench.gpu, ordinal)
     plain = [family.plain(problem) for problem in problems]
-    problems = list({str(family.class_of(problem)): problem for problem in reversed(plain)}.values())[::-1]
-    spaces: dict[int, Space[Any]] = {}
+    problems = list({str(_class_of(family, problem)): problem for problem in reversed(plain)}.values())[::-1]
+    spaces: dict[int, tuple[Space[Any], Plan]] = {}
     futures: dict[int, list[Future[Built]]] = {}
-    patterns: dict[str, Pattern] = {}
-    with Builder(jobs or default_jobs()) as builder:
+    with bench.builder(jobs or default_jobs()) as builder:
 
         def look_ahead(number: int) -> None:
             """Choose a problem's candidates and let them be compiled."""
-            spaces[number] = space = family.explore(problems[number], where.gpu)
-            jobs_of = [family.job(problems[number], candidate) for candidate in space.kept]
+            problem = problems[number]
+            now = planned(problem, bench.gpu) if planned else plan(family.plans, problem, bench.gpu)
+            space = family.explore(problem, bench.gpu, now)
+            spaces[number] = space, now
+            jobs_of = [family.job(problem, candidate) for candidate in space.kept]
             futures[number] = [
-                builder.submit(job.include, job.constants, job.entry, where.arch.name, job.generated) for job in jobs_of
+                builder.submit(job.include, job.constants, job.entry, bench.arch, job.generated) for job in jobs_of
             ]
 
-        wanted = [n for n, problem in enumerate(problems) if again or family.known(problem, store) is None]
+        wanted = [n for n, problem in enumerate(problems) if again or _known(family, problem, store) is None]
         ahead = iter(wanted)
         for number in islice(ahead, AHEAD):
             look_ahead(number)
         for number, problem in enumerate(problems):
             name = family.name(problem)
             if number not in wanted:
-                entry = family.known(problem, store)
+                entry = _known(family, problem, store)
                 assert entry is not None
                 yield Tuned(problem, entry, None, True, name)
                 continue
             for later in islice(ahead, 1):
                 look_ahead(later)
-            if problem.dtype not in patterns:
-                patterns = {problem.dtype: Pattern(problem.dtype)}
-            run = _Run(family, problem, spaces[number], futures[number], ordinal, patterns[problem.dtype], seconds)
+            space, now = spaces[number]
+            run = _Run(family, problem, space, now, futures[number], bench, seconds)
             try:
                 run.measure(lambda text, done=number: say(done, text))  # type: ignore[misc]
             finally:
@@ -245,19 +219,19 @@ def tune_family(
                 stored = bool(entry.timed) and store.add([entry])
                 results_changed()
                 run.close()
-            yield Tuned(problem, entry, spaces[number], stored, name)
+            yield Tuned(problem, entry, space, stored, name)
 
 
 class _Run:
     """Measuring one problem's candidates as they come from the compiler."""
 
     def __init__(
-        self, family: Family, problem: Any, space: Space[Any], futures: Sequence[Future[Built]], ordinal: int,
-        pattern: Pattern, seconds: float,
+        self, family: Tunable, problem: Any, space: Space[Any], now: Plan, futures: Sequence[Future[Built]],
+        bench: Bench, seconds: float,
     ) -> None:  # fmt: skip
-        self.family = family
-        self.problem, self.space, self.futures, self.ordinal = problem, space, futures, ordinal
-        self.pattern, self.seconds = pattern, seconds
+        self.family, self.bench, self.seconds = family, bench, seconds
+        self.problem, self.space, self.now, self.futures = problem, space, now, futures
+        self.duel: Duel | None = None
         self.failed: list[Failure] = []
         self.ranking: list[Ranked[Any]] = []
         self.finished = False
@@ -266,7 +240,7 @@ class _Run:
 
     def close(self) -> None:
         """Free the operands, where the GPU still lets us."""
-        if self.measurer is not None and not context_is_lost(self.ordinal):
+        if self.measurer is not None and not self.bench.is_lost:
             self.measurer.__exit__()
 
     def _fail(self, candidate: Any, kind: str, reason: str) -> None:
@@ -276,9 +250,9 @@ class _Run:
         name = self.family.name(self.problem)
         say(f"{name}: operands and reference")
         try:
-            self.measurer = measurer = self.family.measurer(self.problem, self.ordinal, self.pattern)
+            self.measurer = measurer = self.bench.trial(self.family, self.problem)
         except DeviceError as error:  # such as too little memory: the next problem may be smaller
-            if context_is_lost(self.ordinal):
+            if self.bench.is_lost:
                 raise
             self.failed.append(Failure("all", "operands and reference", "launch", first_line(str(error), "")))
             return
@@ -301,7 +275,18 @@ class _Run:
 
         deadline = time.monotonic() + self.seconds
         self.ranking = successive_halving(ready, measurer, deadline=deadline, told=told)
+        incumbent = next((one for one in ready if self._runs_now(one)), None)
+        best = self.ranking[0].candidate
+        if incumbent is not None and best is not incumbent:
+            say(f"{name}: {best} against {incumbent}, which runs now")
+            self.duel = duel(measurer, incumbent, best, time.monotonic() + self.seconds)
+            if not self.duel.is_won:  # what runs now stays
+                self.ranking.sort(key=lambda ranked: ranked.candidate is not incumbent)
         self.finished = True
+
+    def _runs_now(self, candidate: Any) -> bool:
+        now = self.now
+        return (candidate.rung, candidate.config, candidate.packs) == (now.rung, now.config, now.packs)
 
     def _verified(self, candidate: Any, kernel: CompiledKernel) -> bool:
         assert self.measurer is not None
@@ -313,7 +298,7 @@ class _Run:
             self._fail(candidate, "wrong", reason)
         except DeviceError as error:
             self._fail(candidate, "launch", first_line(str(error), ""))
-            if context_is_lost(self.ordinal):
+            if self.bench.is_lost:
                 raise
         return False
 
@@ -323,13 +308,16 @@ class _Run:
             Timed(r.candidate.rung.id, r.candidate.config, float(f"{r.ms:.5g}"), r.candidate.packs)
             for r in self.ranking
         ]
+        if timed:  # the first is the best, whatever a race of many had said
+            timed[0] = replace(timed[0], ms=min(one.ms for one in timed[:2]))
         # who survived more rounds was measured better: an early loser is not faster than who stayed
         for place in range(1, len(timed)):
             if timed[place].ms < timed[place - 1].ms:
                 timed[place] = replace(timed[place], ms=timed[place - 1].ms)
         return Entry(
-            self.family.class_of(self.problem), self.family.shape(self.problem), tuple(timed), tuple(self.failed),
+            _class_of(self.family, self.problem), self.family.shape(self.problem), tuple(timed), tuple(self.failed),
             self.family.kernels(self.problem),
             datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"), self.finished,
             round(time.monotonic() - self.start, 2), epilogue=self.family.fused(self.problem),
+            duel=str(self.duel) if self.duel is not None else "",
         )  # fmt: skip
