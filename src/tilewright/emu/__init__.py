@@ -5,6 +5,7 @@ from .hazards import Hazard
 from .memory import GlobalMemory
 from .own_kernel import EmulateResult, emulate
 from .session import Emulator, emulator
+from .textures import Surface, Texture
 from .trace import Counters, InstructionRow
 
 __all__ = [
@@ -15,6 +16,8 @@ __all__ = [
     "GlobalMemory",
     "Hazard",
     "InstructionRow",
+    "Surface",
+    "Texture",
     "emulate",
     "emulator",
     "run",

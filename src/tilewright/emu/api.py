@@ -19,6 +19,7 @@ from .machine import Machine
 from .memory import GlobalMemory
 from .program import Program, decode
 from .ptx import Module, Special, Variable, parse
+from .textures import BoundSurface, Texture
 from .trace import Counters, Trace
 
 BATCH_LANES = 8192
@@ -171,6 +172,7 @@ def run(
     hazards: str = "raise",
     limit: int | None = LIMIT,
     constants: Mapping[str, np.ndarray] | None = None,
+    images: Mapping[int, Texture | BoundSurface] | None = None,
     progress: Callable[[int, int], None] | None = None,
     sources: Mapping[str, str] | None = None,
 ) -> EmuResult:
@@ -181,6 +183,7 @@ def run(
     hazards: "raise" the first as EmulatorFault, or "collect" them all and go on as a GPU might. limit: instructions
     after which the launch counts as endless; those of blocks that run side by side are counted once. None: LIMIT for
     each batch of such blocks. constants: what a __constant__ or __device__ variable holds at the start, by its name.
+    images: handle -> texture or surface.
     progress(done, all) is called with numbers of blocks. sources: file name -> text, for the source lines in reports;
     files that can be read are found by themselves.
 
@@ -219,6 +222,7 @@ def run(
             trace=trace,
             ctas=ctas,
             limit=LIMIT if limit is None else limit,
+            images=images,
             cluster=cluster,
             grid_workspace=workspace,
         )

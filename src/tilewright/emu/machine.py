@@ -7,7 +7,7 @@ closures.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from .underflow import Underflow
 
 if TYPE_CHECKING:
     from ..gpus import Gpu
+    from .textures import BoundSurface, Texture
 
 FEW_LANES = 4096
 """Batches up to this size bind runs of equal instructions together, lest the cost of NumPy calls prevail."""
@@ -66,6 +67,7 @@ class Machine:
         trace: Trace,
         ctas: int,
         limit: int,
+        images: Mapping[int, Texture | BoundSurface] | None = None,
         cluster: Triple | None = None,
         grid_workspace: int = 0,
     ) -> None:
@@ -94,6 +96,8 @@ class Machine:
         self.warp_of_lane = (lane // 32 % self.warps_per_cta).astype(np.uint8)
         self.thread_of_lane = lane % (self.warps_per_cta * 32)
         self.first_cta = 0
+        self.images = images or {}
+        """Handle -> what it stands for."""
         self.limit = limit
         """Instructions that the batches may run, one after another."""
         self.ran_before = 0

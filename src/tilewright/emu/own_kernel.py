@@ -119,7 +119,8 @@ def emulate(
     fill a struct. Strings such as "f32[1024]=random", "f32[4,8]=nan", "i32=1024" and "x.npy" stand for either (see
     emu/arguments.py); their bf16 buffers come back as uint16. TensorMap is for a CUtensorMap parameter: one made of an
     array (TensorMap.of) is over that array's buffer, which is a buffer argument of its own unless an earlier argument
-    is the same array.
+    is the same array. Texture and Surface (tilewright.emu) are for a cudaTextureObject_t and a cudaSurfaceObject_t; a
+    surface is a buffer argument too.
     cluster: blocks of a cluster, one to three sizes, where the kernel's __cluster_dims__ does not say. include: folders
     of headers. constants: what `__constant__` and `__device__` variables hold at the start: an array or a string for
     each name. seed: of "random". limit: instructions that the launch may take, those of blocks that run side by side
@@ -162,6 +163,7 @@ def emulate(
         hazards=hazards,
         limit=limit,
         constants={name: _constant(name, value, seed) for name, value in (constants or {}).items()},
+        images=packed.images,
         progress=progress,
         sources=kernel.sources,
     )

@@ -7,7 +7,7 @@ The PTX tells the size of a parameter, and whether a number is a float; the type
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from .arguments import Argument, parse_argument
 from .isa.convert import f32_to_bf16
 from .memory import GlobalMemory
 from .ptx import Parameter
+from .textures import HANDLES, BoundSurface, Surface, Texture
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Packed:
 
     params: bytes
     buffers: list[BufferArgument] = field(default_factory=list)
+    images: dict[int, Texture | BoundSurface] = field(default_factory=dict)
+    """Handle -> texture or surface."""
 
 
 def pack(
@@ -55,6 +58,21 @@ def pack(
         declared_type = types[number] if types else None
         if isinstance(value, TensorMap):
             data = _tensor_map(value, parameter, number, memory, packed, shared_by)
+        elif isinstance(value, Texture | Surface):
+            if parameter.size != 8 or (declared_type is not None and declared_type.pointers):
+                raise InvalidOperand(
+                    f"argument {number} is a {value.what}; the kernel's parameter is "
+                    f"{described(parameter, declared_type)}, where a cudaTextureObject_t has 8 bytes."
+                )
+            handle = HANDLES + 16 * number
+            if isinstance(value, Texture):
+                packed.images[handle] = replace(value, array=value.array.copy())
+            else:
+                array = np.array(value.array, value.array.dtype.newbyteorder("="), order="C")
+                address = memory.add(array, f"argument {number}")
+                packed.images[handle] = BoundSurface(value, address)
+                packed.buffers.append(BufferArgument(number, address, array))
+            data = handle.to_bytes(8, "little")
         else:
             argument = parse_argument(value, random)
             if argument.array is not None:
