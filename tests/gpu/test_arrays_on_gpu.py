@@ -134,13 +134,29 @@ def test_host_and_gpu_do_not_mix(torch):
         tw.matmul(a, torch.from_numpy(B).cuda())
 
 
-def test_gradients_are_refused_until_detached(torch):
+def test_a_tensor_that_requires_a_gradient_gets_one(torch):
     a, b = torch.from_numpy(A).cuda().requires_grad_(), torch.from_numpy(B).cuda()
     for _ in range(2):
-        with pytest.raises(InvalidOperand, match=r"a\.detach\(\)"):
-            tw.matmul(a, b)
+        a.grad = None
+        product = tw.matmul(a, b)
+        right(product.detach().cpu())
+        product.sum().backward()
+        torch.testing.assert_close(a.grad, torch.ones_like(product) @ b.T, rtol=1e-4, atol=1e-4)
+        with pytest.raises(InvalidOperand, match="rung is not supported where an operand requires a gradient"):
+            tw.matmul(a, b, rung="f12")
         with torch.no_grad():
             right(tw.matmul(a, b).cpu())
+
+
+def test_a_backward_pass_that_saved_what_out_overwrites_raises_warm_too(torch):
+    a, b = torch.from_numpy(A).cuda(), torch.from_numpy(B).cuda()
+    for _ in range(3):
+        x = torch.zeros(len(A), B.shape[1], device="cuda")
+        w = torch.ones_like(x).requires_grad_()
+        y = (w * x).sum()
+        tw.matmul(a, b, out=x)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.backward()
 
 
 # --- the warm path ---------------------------------------------------------------------------------------------------

@@ -98,10 +98,12 @@ def matmul(
     if operands or not (epilogue is activation is bias is residual is row_scale is col_scale is None):
         asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
     if not verify:
-        for warm in (warm_matmul, warm_views):
-            result: Any = warm(a, b, c, alpha, beta, out, options, asked)
-            if result is not MISS:
-                return result
+        result: Any = warm_matmul(a, b, c, alpha, beta, out, options, asked)
+        if result is not MISS:
+            return result
+        result = warm_views(a, b, c, alpha, beta, out, options, asked)
+        if result is not MISS:
+            return result
     if gradients.wanted((a, b, c, out, *(asked.operands.values() if asked is not None else ()))):
         differentiable = gradients.differentiable(
             "matmul",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from ..errors import DeviceError
 from ..jit import limits
@@ -23,8 +23,7 @@ MISS = object()
 """What a warm path returns for a call that it does not know."""
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One launch of a remembered call."""
 
     prepared: Prepared
@@ -50,14 +49,14 @@ class Remembered:
         step = None
         try:
             for step in self.steps:
-                prepared = step.prepared
+                prepared, addresses, places = step
                 with prepared.lock:  # what else is in its parameters is the same at every call
                     words = prepared.words
-                    for word, base, offset in step.addresses:
+                    for word, base, offset in addresses:
                         words[word] = bases[base] + offset
-                    if step.scalars:
+                    if places:
                         floats = prepared.floats
-                        for place, scalar in step.scalars:
+                        for place, scalar in places:
                             floats[place] = scalars[scalar]
                     prepared.start(stream)
         except DeviceError:
@@ -106,7 +105,10 @@ class Calls(Generic[T]):
             self.forget()
             return None
         found = self._young.get(key)
-        if found is None and (found := self._old.pop(key, None)) is not None:
+        if found is not None:
+            return found
+        found = self._old.pop(key, None)
+        if found is not None:
             self.put(key, found)
         return found
 
