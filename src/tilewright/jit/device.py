@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -338,6 +338,10 @@ class Prepared:
         )
 
 
+_prepared: Recent[tuple[Any, ...], Prepared] = Recent(lambda: 256)
+"""What executors launched: making one ready takes longer than launching it."""
+
+
 class GpuExecutor:
     """Runs kernels on one GPU and one stream (0: the legacy default stream). See jit.launch.Executor."""
 
@@ -411,8 +415,13 @@ class GpuExecutor:
     def launch(self, kernel: CompiledKernel, launch: Launch) -> None:
         if 0 in launch.grid:
             return
+        key = kernel.key, self.ordinal, replace(launch, params=b""), len(launch.params)
         with bound_to(self.ordinal):
-            Prepared(kernel, launch, self.ordinal).launch(launch.params, self.stream)
+            prepared = _prepared.get(key)
+            if prepared is None:
+                prepared = Prepared(kernel, launch, self.ordinal)
+                _prepared.put(key, prepared)
+            prepared.launch(launch.params, self.stream)
 
     def synchronize(self) -> None:
         """Wait for the stream; a fault of a kernel on it is raised here."""
