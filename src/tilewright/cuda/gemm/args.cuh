@@ -59,10 +59,10 @@ struct TileOrigin {
 ///     group_m = 1:  0 1 2 3     group_m = 2:  0 2 4 6
 ///                   4 5 6 7                   1 3 5 7
 template <class Cfg>
-__device__ inline TileOrigin tile_origin(const GemmArgs& args, unsigned index) {
-  const unsigned tiles_n = (args.n + Cfg::tile_n - 1) / Cfg::tile_n;
+__device__ inline TileOrigin tile_origin(unsigned index, int m, int n) {
+  const unsigned tiles_n = (n + Cfg::tile_n - 1) / Cfg::tile_n;
   if constexpr (Cfg::group_m == 1) return {int(index / tiles_n) * Cfg::tile_m, int(index % tiles_n) * Cfg::tile_n};
-  const unsigned tiles_m = (args.m + Cfg::tile_m - 1) / Cfg::tile_m;
+  const unsigned tiles_m = (m + Cfg::tile_m - 1) / Cfg::tile_m;
   const unsigned group = index / (Cfg::group_m * tiles_n);
   const unsigned within = index % (Cfg::group_m * tiles_n);
   const unsigned rows = min(tiles_m - group * Cfg::group_m, unsigned(Cfg::group_m));  // the last group may be shorter
@@ -71,6 +71,6 @@ __device__ inline TileOrigin tile_origin(const GemmArgs& args, unsigned index) {
 
 /// The number of tiles.
 template <class Cfg>
-__device__ inline unsigned tiles_of(const GemmArgs& args) {
-  return ((args.m + Cfg::tile_m - 1) / Cfg::tile_m) * ((args.n + Cfg::tile_n - 1) / Cfg::tile_n);
+__device__ inline unsigned tiles_of(int m, int n) {
+  return ((m + Cfg::tile_m - 1) / Cfg::tile_m) * ((n + Cfg::tile_n - 1) / Cfg::tile_n);
 }

@@ -6,7 +6,7 @@
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
     gemm(const __grid_constant__ GemmArgs args) {
-  const TileOrigin origin = tile_origin<Cfg>(args, blockIdx.x);
+  const TileOrigin origin = tile_origin<Cfg>(blockIdx.x, args.m, args.n);
   const int row = origin.row + threadIdx.x / Cfg::tile_n;
   const int col = origin.col + threadIdx.x % Cfg::tile_n;
   if (Cfg::edge && (row >= args.m || col >= args.n)) return;

@@ -8,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
     gemm(const __grid_constant__ GemmArgs args) {
   constexpr int a_pitch = Cfg::tile_k + 1;  // single loads, as in f03
   __shared__ float a_tile[Cfg::tile_m * a_pitch], b_tile[Cfg::tile_k * Cfg::tile_n];
-  const TileOrigin origin = tile_origin<Cfg>(args, blockIdx.x);
+  const TileOrigin origin = tile_origin<Cfg>(blockIdx.x, args.m, args.n);
   const Source<float> a = lines_of_a<float, true>(args), b = lines_of_b<float, true>(args);
   CopyA<Cfg, a_pitch, false> copy_a;
   CopyB<Cfg, Cfg::tile_n, false> copy_b;

@@ -7,7 +7,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
     gemm(const __grid_constant__ GemmArgs args) {
   using Tiles = TransposedTiles<Cfg>;
   __shared__ __align__(16) float a_tile[Tiles::a_size], b_tile[Tiles::b_size];
-  const TileOrigin origin = tile_origin<Cfg>(args, blockIdx.x);
+  const TileOrigin origin = tile_origin<Cfg>(blockIdx.x, args.m, args.n);
   const Source<float> a = lines_of_a<float, false>(args), b = lines_of_b<float, true>(args);
   CopyATransposed<Cfg, Tiles::a_pitch, true> copy_a;
   CopyB<Cfg, Tiles::b_pitch, true> copy_b;

@@ -7,7 +7,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
     gemm(const __grid_constant__ GemmArgs args) {
   using Tiles = TransposedTiles<Cfg>;
   __shared__ __align__(16) float a_tile[2][Tiles::a_size], b_tile[2][Tiles::b_size];
-  const TileOrigin origin = tile_origin<Cfg>(args, blockIdx.x);
+  const TileOrigin origin = tile_origin<Cfg>(blockIdx.x, args.m, args.n);
   AsyncA<Cfg, Tiles::a_pitch> copy_a(a_tile[0], lines_of_a<float, false>(args), 0, origin.row);
   AsyncB<Cfg, Tiles::b_pitch> copy_b(b_tile[0], lines_of_b<float, true>(args), 0, origin.col);
   using Tiling = WarpTiling<Cfg>;

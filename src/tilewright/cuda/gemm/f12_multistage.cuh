@@ -18,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
   extern __shared__ __align__(16) float shared[];
   float* const a_tiles = shared;
   float* const b_tiles = shared + Cfg::stages * Tiles::a_size;
-  const TileOrigin origin = tile_origin<Cfg>(args, blockIdx.x);
+  const TileOrigin origin = tile_origin<Cfg>(blockIdx.x, args.m, args.n);
   const KRange<Cfg> range(args.k);
   AsyncA<Cfg, Tiles::a_pitch> copy_a(a_tiles, lines_of_a<float, false>(args), range.first * Cfg::tile_k, origin.row);
   AsyncB<Cfg, Tiles::b_pitch> copy_b(b_tiles, lines_of_b<float, true>(args), range.first * Cfg::tile_k, origin.col);

@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
   extern __shared__ __align__(128) unsigned char shared[];
   const T* a_tile = reinterpret_cast<const T*>(shared);
   const T* b_tile = reinterpret_cast<const T*>(shared + A::bytes);
-  const TileOrigin origin = tile_origin<Cfg>(args, blockIdx.x);
+  const TileOrigin origin = tile_origin<Cfg>(blockIdx.x, args.m, args.n);
   auto copy_a = copy_of_a<Cfg, A>(args, shared_address(a_tile), origin.row, 0);
   auto copy_b = copy_of_b<Cfg, B>(args, shared_address(b_tile), 0, origin.col);
   using Tiling = WarpTiling<Cfg>;

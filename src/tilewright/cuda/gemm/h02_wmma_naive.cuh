@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
   using B = SharedTile<16, 16, Cfg::b_unit == unit_row>;
   using Tile = WmmaTile<Cfg, A, B>;
   __shared__ __align__(32) unsigned char staging[Cfg::threads / 32][1024];
-  const TileOrigin origin = tile_origin<Cfg>(args, blockIdx.x);
+  const TileOrigin origin = tile_origin<Cfg>(blockIdx.x, args.m, args.n);
   using Lines = Source<unsigned short>;
   const Lines a = lines_of_a<unsigned short, A::k_inner>(args), b = lines_of_b<unsigned short, !B::k_inner>(args);
   const auto aligned = [](const Lines& s) {

@@ -10,7 +10,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
   using B = TileB<Cfg>;
   extern __shared__ __align__(128) unsigned char shared[];
   const unsigned a_tile = shared_address(shared), b_tile = a_tile + A::bytes;
-  const TileOrigin origin = tile_origin<Cfg>(args, blockIdx.x);
+  const TileOrigin origin = tile_origin<Cfg>(blockIdx.x, args.m, args.n);
   auto copy_a = copy_of_a<Cfg, A>(args, a_tile, origin.row, 0);
   auto copy_b = copy_of_b<Cfg, B>(args, b_tile, 0, origin.col);
 

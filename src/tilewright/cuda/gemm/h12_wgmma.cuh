@@ -7,7 +7,7 @@
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
     gemm(const __grid_constant__ GemmArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const TileOrigin origin = tile_origin<Cfg>(args, blockIdx.x);
+  const TileOrigin origin = tile_origin<Cfg>(blockIdx.x, args.m, args.n);
   WgmmaRing<Cfg> ring(args, shared_address(shared), origin);
   typename WgmmaRing<Cfg>::Sums sums;
   start_after_earlier_grids<Cfg::alone>();

@@ -10,8 +10,8 @@
 extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
     gemm(const __grid_constant__ GemmArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const auto origin_of = [&](unsigned tile) { return tile_origin<Cfg>(args, tile); };
-  const unsigned all = tiles_of<Cfg>(args);
+  const auto origin_of = [&](unsigned tile) { return tile_origin<Cfg>(tile, args.m, args.n); };
+  const unsigned all = tiles_of<Cfg>(args.m, args.n);
   TileOrigin origin = origin_of(blockIdx.x);
   WgmmaRing<Cfg> ring(args, shared_address(shared), origin);
   start_after_earlier_grids<Cfg::alone>();

@@ -7,7 +7,7 @@
 template <class Cfg, class A, class B>
 __device__ inline void mma_double_buffer_gemm(const GemmArgs& args, unsigned shared) {
   const unsigned a_tiles = shared, b_tiles = a_tiles + 2 * A::bytes;
-  const TileOrigin origin = tile_origin<Cfg>(args, blockIdx.x);
+  const TileOrigin origin = tile_origin<Cfg>(blockIdx.x, args.m, args.n);
   auto copy_a = copy_of_a<Cfg, A>(args, a_tiles, origin.row, 0);
   auto copy_b = copy_of_b<Cfg, B>(args, b_tiles, 0, origin.col);
   const auto start_next = [&](int buffer) {

@@ -8,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
   using B = Operand<Cfg, Tf32, false>;
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned a_tiles = shared_address(shared), b_tiles = a_tiles + 2 * A::bytes;
-  const TileOrigin origin = tile_origin<Cfg>(args, blockIdx.x);
+  const TileOrigin origin = tile_origin<Cfg>(blockIdx.x, args.m, args.n);
   auto copy_a = A::copy(args, a_tiles, origin.row);
   auto copy_b = B::copy(args, b_tiles, origin.col);
   using Tiling = MmaTiling<Cfg>;

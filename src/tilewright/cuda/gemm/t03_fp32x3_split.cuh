@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
   static_assert(steps % 2 == 0, "which fragments are next is known when compiling");
   extern __shared__ __align__(1024) unsigned char shared[];
   const unsigned a_tiles = shared_address(shared), b_tiles = a_tiles + Cfg::stages * A::bytes;
-  const TileOrigin origin = tile_origin<Cfg>(args, blockIdx.x);
+  const TileOrigin origin = tile_origin<Cfg>(blockIdx.x, args.m, args.n);
   const int block_m = origin.row / Cfg::tile_m, block_n = origin.col / Cfg::tile_n;
   const A split_a(args.a, args.a_batch, args.m, args.k);
   const B split_b(args.b, args.b_batch, args.n, args.k);

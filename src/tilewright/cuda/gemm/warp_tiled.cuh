@@ -8,7 +8,7 @@
 template <class Cfg>
 __device__ inline void warp_tiled_gemm(const GemmArgs& args) {
   __shared__ __align__(16) float a_tile[Cfg::tile_m * Cfg::tile_k], b_tile[Cfg::tile_k * Cfg::tile_n];
-  const TileOrigin origin = tile_origin<Cfg>(args, blockIdx.x);
+  const TileOrigin origin = tile_origin<Cfg>(blockIdx.x, args.m, args.n);
   const Source<float> a = lines_of_a<float, true>(args), b = lines_of_b<float, true>(args);
   CopyA<Cfg, Cfg::tile_k, true> copy_a;
   CopyB<Cfg, Cfg::tile_n, true> copy_b;
