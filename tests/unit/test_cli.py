@@ -91,8 +91,8 @@ def test_help_is_there_for_every_command_and_within_a_hundred_columns(run, comma
         (("cache", "export", "/proc/nonexistent/x.zip"), "Name a zip file"),
         (("cache", "export", "."), "no regular file"),
         (("doctor", "--json", "."), "folder"),
-        (("tune", "--attention", "1x1x64x64", "--precision", "tf32", "--dry-run"), "of products"),
-        (("tune", "--shapes", "64x64x64", "--causal", "--dry-run"), "of attention"),
+        (("tune", "--attention", "1x1x64x64", "--precision", "tf32", "--dry-run"), "apply to products"),
+        (("tune", "--shapes", "64x64x64", "--causal", "--dry-run"), "applies to attention"),
         (("tune", "--attention", "9" * 5000 + "x4x4x64", "--dry-run"), "d_head"),
     ],
 )

@@ -93,12 +93,12 @@ def test_a_batch_and_the_results_type_are_tuned_as_they_are_named(tmp_path):
     ("arguments", "words"),
     [
         ((), "nothing to tune: give --shapes"),
-        (("--shapes", "64x64"), "'64x64' is no m x n x k"),
-        (("--shapes", "64xax64"), "'64xax64' is no m x n x k"),
-        (("--shapes", "64x64x64x2x2"), "is no m x n x k, or m x n x k x batch"),
+        (("--shapes", "64x64"), "'64x64' is not m x n x k"),
+        (("--shapes", "64xax64"), "'64xax64' is not m x n x k"),
+        (("--shapes", "64x64x64x2x2"), "is not m x n x k, or m x n x k x batch"),
         (("--shapes", "64x64x64x0", "--dry-run"), "batch=0: sizes must be at least 1"),
         (("--shapes", "64x64x64", "--out-dtype", "f8", "--dry-run"), "dtype 'f8' is not supported"),
-        (("--attention", "1x4x64x64", "--out-dtype", "f32", "--dry-run"), "--out-dtype are of products"),
+        (("--attention", "1x4x64x64", "--out-dtype", "f32", "--dry-run"), "--out-dtype apply to products"),
         (("--shapes", "0x64x64"), "m=0: sizes must be at least 1"),
         (("--shapes", "64x64x64", "--layout", "nq"), "layout 'nq' is not one of"),
         (("--shapes", "64x64x64", "--gpu", "Voodoo"), "Known: "),
@@ -114,8 +114,8 @@ def test_a_batch_and_the_results_type_are_tuned_as_they_are_named(tmp_path):
         (("--shapes", "64x64x64", "--epilogue", "silu,relu", "--dry-run"), "silu and relu are two activations"),
         (("--shapes", "64x64x64", "--epilogue", "bias,bias", "--dry-run"), "bias is named twice"),
         (("--shapes", "64x64x64", "--epilogue", ",", "--dry-run"), "',' names nothing"),
-        (("--attention", "1x4x64x64", "--epilogue", "bias", "--dry-run"), "--epilogue is of products"),
-        (("--epilogue", "bias"), "--epilogue is of products"),
+        (("--attention", "1x4x64x64", "--epilogue", "bias", "--dry-run"), "--epilogue applies to products"),
+        (("--epilogue", "bias"), "--epilogue applies to products"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_leaves_with_2(tmp_path, monkeypatch, arguments, words):

@@ -38,7 +38,7 @@ def attention(
     rungs: Annotated[str | None, typer.Option(help="Such as a05..a09 or a01,a16. Default: all.")] = None,
     gpu: Annotated[str, typer.Option(help="Without a GPU: the one whose limits apply.")] = DEFAULT_GPU,
     emulator: Annotated[bool, typer.Option("--emulator", help="Use the emulator although there is a GPU.")] = False,
-    seconds: Annotated[float, typer.Option(help="On a GPU: measured time a rung and reference.", min=0.01)] = 1.0,
+    seconds: Annotated[float, typer.Option(help="On a GPU: measured time per rung and reference.", min=0.01)] = 1.0,
     json_file: Json = None,
 ) -> None:
     """Climb the attention rungs: each is checked against float64, then timed on a GPU or counted on the emulator."""

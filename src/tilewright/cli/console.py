@@ -1,4 +1,4 @@
-"""How the commands speak: results to stdout at 100 columns, everything else to stderr."""
+"""How the commands speak: results to stdout, 100 columns wide at most, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def say(text: str, indent: int = 0) -> None:
 
 
 def note(text: str) -> None:
-    """A line beside the result; none where stderr is closed or full."""
+    """Print a line to stderr; nothing where it is closed or full."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
             print(text, file=sys.stderr, flush=True)
 
 
 class Progress:
-    """A bar on stderr once the work has lasted PATIENCE_S; none where stderr is no terminal.
+    """A bar on stderr once the work has lasted PATIENCE_S; none where stderr is not a terminal.
 
     Use as a context manager; `show(done, text)` says how many of `total` units are done and what runs now.
     """

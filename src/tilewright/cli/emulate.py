@@ -239,7 +239,7 @@ def print_counters(counters: Counters) -> None:
     table.add_row("threads", f"{counters.threads:,}")
     table.add_row("thread instructions", f"{counters.thread_instructions:,}")
     for kind, count in sorted(counters.by_class.items(), key=lambda item: -item[1]):
-        table.add_row(f"  {kind}", f"{count:,}", f"{count / counters.threads:.4g} a thread")
+        table.add_row(f"  {kind}", f"{count:,}", f"{count / counters.threads:.4g} per thread")
     for name, requests, sectors in (
         ("global loads", counters.global_load_requests, counters.global_load_sectors),
         ("global stores", counters.global_store_requests, counters.global_store_sectors),

@@ -43,8 +43,8 @@ def gemm(
     rungs: Annotated[str | None, typer.Option(help="Such as f05..f09 or f01,f12. Default: all.")] = None,
     gpu: Annotated[str, typer.Option(help="Without a GPU: the one whose limits apply.")] = DEFAULT_GPU,
     emulator: Annotated[bool, typer.Option("--emulator", help="Use the emulator although there is a GPU.")] = False,
-    seconds: Annotated[float, typer.Option(help="On a GPU: measured time a rung.", min=0.01)] = 1.0,
-    peers: Annotated[str, typer.Option(help="On a GPU: others beside the rungs. Names, all, or none.")] = "all",
+    seconds: Annotated[float, typer.Option(help="On a GPU: measured time per rung.", min=0.01)] = 1.0,
+    peers: Annotated[str, typer.Option(help="On a GPU, other kernels to compare: names, all, or none.")] = "all",
     json_file: Json = None,
 ) -> None:
     """Climb the GEMM rungs: each is checked against float64, then timed on a GPU or counted on the emulator."""

@@ -49,7 +49,7 @@ def attention_problems(shapes: str, dtypes: str, causal: bool) -> list[Attention
         match = re.fullmatch(r"(\d{1,15})x(\d{1,15})(?:/(\d{1,15}))?x(\d{1,15})x(\d{1,15})", shape.lower(), re.ASCII)
         if match is None:
             raise InvalidOperand(
-                f"--attention: {shape!r} is no batch x heads x length x d_head. Write 4x16x4096x128, or "
+                f"--attention: {shape!r} is not batch x heads x length x d_head. Write 4x16x4096x128, or "
                 "4x32/8x4096x128 for 32 heads on 8 of keys."
             )
         batch, heads, keys, length, d_head = (int(number) if number else None for number in match.groups())

@@ -47,33 +47,33 @@ def tune(
         typer.Option(help="Types of the operands, with commas. Default: f32, for attention bf16.", callback=read_dtype),
     ] = None,
     out_dtype: OutDtype = None,
-    precision: Annotated[str, typer.Option(help="Of f32 operands: ieee, tf32 or fp32x3.")] = "ieee",
+    precision: Annotated[str, typer.Option(help="For f32 operands: ieee, tf32 or fp32x3.")] = "ieee",
     layout: Annotated[str, typer.Option(help="A then B: n row-major, t transposed; several with commas.")] = "nn",
     epilogue: Annotated[
         str,
         typer.Option(
-            help="Measure products with this behind them: of bias, residual, row_scale, col_scale and one activation "
+            help="Measure products with this epilogue: of bias, residual, row_scale, col_scale and one activation "
             "(relu, gelu, gelu_tanh, silu, sigmoid, tanh), with commas."
         ),
     ] = "",
     rungs: Annotated[str | None, typer.Option(help="Such as h09..h11, f12, or a16,a17. Default: all.")] = None,
-    seconds: Annotated[float, typer.Option(help="Measuring a problem: at most about this long.", min=0.01)] = 60.0,
-    jobs: Annotated[int | None, typer.Option(help="Compiling processes. Default: one a core but one.", min=1)] = None,
-    keep: Annotated[int, typer.Option(help="Candidates compiled and measured for a problem.", min=1)] = 24,
-    again: Annotated[bool, typer.Option("--again", help="Measure also what the store has already.")] = False,
+    seconds: Annotated[float, typer.Option(help="Most time spent on measuring one problem, about.", min=0.01)] = 60.0,
+    jobs: Annotated[int | None, typer.Option(help="Compiling processes. Default: all cores but one.", min=1)] = None,
+    keep: Annotated[int, typer.Option(help="Candidates compiled and measured per problem.", min=1)] = 24,
+    again: Annotated[bool, typer.Option("--again", help="Measure again what the store already has.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the candidates in the model's order; needs no GPU.")
     ] = False,
     gpu: Annotated[
-        str, typer.Option(help="Without a GPU: the one that --dry-run and --export speak of.")
+        str, typer.Option(help="Without a GPU: the one that --dry-run and --export apply to.")
     ] = DEFAULT_GPU,
-    listed: Annotated[bool, typer.Option("--list", help="Print what the stores here hold.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Print the results that are stored here.")] = False,
     export: Annotated[
         Path | None, typer.Option("--export", help="Write the store to this file.", metavar="FILE")
     ] = None,
     import_file: Annotated[
         Path | None,
-        typer.Option("--import", help="Take over a file's results, in place of the store's.", metavar="FILE"),
+        typer.Option("--import", help="Take over a file's results, replacing the store's.", metavar="FILE"),
     ] = None,
     merge_file: Annotated[
         Path | None, typer.Option("--merge", help="Take over a file's results where they are newer.", metavar="FILE")
@@ -85,11 +85,11 @@ def tune(
     if shapes and attention:
         raise InvalidOperand("--shapes and --attention: tune one after the other, since --rungs and --dtype differ.")
     if epilogue and not shapes:
-        raise InvalidOperand("--epilogue is of products. Give --shapes, or leave it away.")
+        raise InvalidOperand("--epilogue applies to products: give --shapes, or omit it.")
     if attention and (precision, layout, out_dtype) != ("ieee", "nn", None):
-        raise InvalidOperand("--precision, --layout and --out-dtype are of products. Give --shapes or leave them away.")
+        raise InvalidOperand("--precision, --layout and --out-dtype apply to products: give --shapes, or omit them.")
     if causal and not attention:
-        raise InvalidOperand("--causal is of attention. Give --attention, or leave it away.")
+        raise InvalidOperand("--causal applies to attention: give --attention, or omit it.")
     problems: list[Any]
     if attention:
         problems = attention_problems(attention, dtype or "bf16", causal)
@@ -139,7 +139,8 @@ def _problems(
             sizes = []
         if len(sizes) not in (3, 4):
             raise InvalidOperand(
-                f"--shapes: {shape!r} is no m x n x k, or m x n x k x batch. Write 4096x4096x4096, several with commas."
+                f"--shapes: {shape!r} is not m x n x k, or m x n x k x batch. Write 4096x4096x4096, or several with "
+                "commas."
             )
         found += [
             dense_problem(sizes, lay.strip(), d.strip(), precision, out_dtype)

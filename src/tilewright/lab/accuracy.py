@@ -1,4 +1,4 @@
-"""How far products are from float64, by precision, beside cuBLAS's of the same operands: over k, and in hard ranges."""
+"""The errors of products by precision, and cuBLAS's for the same operands: over k, and in hard ranges."""
 
 from __future__ import annotations
 

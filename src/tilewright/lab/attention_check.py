@@ -78,7 +78,7 @@ def attention_reference(
 def check_attention(
     out: np.ndarray, expected: AttentionReference, dtype: str, lse: np.ndarray | None = None
 ) -> CheckResult:
-    """Whether `out` (float32 values) and `lse` are the reference's, up to what 16-bit weights and results round away.
+    """Judge `out` (float32 values) and `lse` by the reference, up to what 16-bit weights and results round away.
 
     |out - ref| <= (u + 2^-14) sum w |v| + h: each weight w is rounded to `dtype` once (u), exponents and sums are fp32
     (2^-14 holds them for any length up to 16384), and the result is rounded once (h, half a step). LSE: 1e-3 absolute

@@ -1,4 +1,4 @@
-"""What one warm call of attention costs the host, beside torch's: microseconds of the Python thread."""
+"""The host's time of one warm call of attention, and of torch's: microseconds of the Python thread."""
 
 from __future__ import annotations
 

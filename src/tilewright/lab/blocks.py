@@ -1,4 +1,4 @@
-"""Whole transformer blocks: torch's own beside the same with replace_linears; on a GPU, with torch."""
+"""Whole transformer blocks: torch's own, and the same after replace_linears; on a GPU, with torch."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def check(
     dtype: str = "f32",
     out_dtype: str = "f32",
 ) -> CheckResult:
-    """Whether `out` is alpha * a @ b + beta * c for operands of `dtype`, summed in fp32 and rounded to `out_dtype`.
+    """Judge whether `out` is alpha * a @ b + beta * c of `dtype` operands, summed in fp32, rounded to `out_dtype`.
 
     All arrays hold float32 values; of 16-bit operands and results, the values that their bits mean. Passes when every
     element that `out_dtype` can hold is finite, every other equals the reference (nan as nan, inf as inf, and inf where
@@ -106,7 +106,7 @@ def check(
 
 
 class Guarded:
-    """An output buffer filled with NaN, with a guard band of `band` elements before and behind `view`."""
+    """An output buffer filled with NaN, with a guard band of `band` elements before and after `view`."""
 
     def __init__(self, shape: tuple[int, ...], dtype: str = "f32", band: int = 256) -> None:
         self.size, self.band, self.dtype = int(np.prod(shape)), band, dtype
@@ -120,7 +120,7 @@ class Guarded:
         return self.whole.view(STORED[self.dtype])[self.band : self.band + self.size].reshape(self.shape)
 
     def intact(self) -> bool:
-        """Whether both bands still hold what they were filled with."""
+        """Return whether both bands still hold what they were filled with."""
         bands = np.concatenate((self.whole[: self.band], self.whole[self.band + self.size :]))
         return bool((bands == self._poison).all())
 

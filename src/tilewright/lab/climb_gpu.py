@@ -60,7 +60,7 @@ def duels_on_gpu(
 
 
 def origin_of(where: Device, reference: str | None, version: str | None) -> dict[str, Any]:
-    """The provenance of what is measured on a GPU beside a reference."""
+    """The provenance of a measurement on a GPU, with its reference."""
     return provenance(
         machine_kind="gpu", gpu=where.name, arch=where.arch.name, driver=driver_version(), reference=reference,
         reference_version=version,

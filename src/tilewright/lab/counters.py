@@ -1,4 +1,4 @@
-"""What Nsight Compute (ncu) reads of one launch: counters, beside the emulator's; and what warps wait for."""
+"""Nsight Compute's (ncu) counters of one launch, and the emulator's; and what warps wait for."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def epilogue_records(
 ) -> list[dict[str, Any]]:
     """Records of cases; each kind of result is verified before anything is timed. Raises MissingDependency.
 
-    Case "against": "bare" times the fused call beside the same product without an epilogue, "torch" beside torch's
+    Case "against": "bare" times the fused call in pairs with the same product without an epilogue, "torch" with torch's
     addmm, silu_ and add_; "host" measures the host's microseconds of warm calls. A ratio is the other's time over the
     fused call's, so that the epilogue costs 1 / ratio - 1 of the bare product.
     """

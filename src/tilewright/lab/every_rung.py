@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def launch(rung: Rung, dtype: Any, out_dtype: Any, m: int, n: int, k: int) -> bool:
-    """Whether the rung's product is right. NumPy arrays: nothing but the kernel runs on the GPU."""
+    """Return whether the rung's product is right. NumPy arrays: nothing but the kernel runs on the GPU."""
     rng = np.random.default_rng(m)
     a, b = (rng.standard_normal(shape).astype(dtype) for shape in ((m, k), (k, n)))
     c = rng.standard_normal((m, n)).astype(out_dtype)

@@ -1,4 +1,4 @@
-"""What one warm call costs the host, apart from what the GPU does: microseconds of the Python thread."""
+"""The host's time of one warm call, without the GPU's: microseconds of the Python thread."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def host_microseconds(
 
 
 def host_records(suite: str, cases: list[dict[str, Any]], say: Progress) -> list[dict[str, Any]]:
-    """tw.matmul on torch tensors, warm, beside torch.mm; checked first. Raises MissingDependency without torch."""
+    """Time warm calls of tw.matmul and torch.mm, checked first. Raises MissingDependency without torch."""
     try:
         import torch
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What calls cost the host, wherever their arrays come from: each beside the library's own call, round by round.
+"""The host's time of calls, wherever their arrays come from, and of the library's own call, round by round.
 
 A case is {"call": a name of CALLS, "goal": {...}}. A goal holds where ours takes at most `of_reference` times the
 library's time plus `more_us`, or at most `us`. A library that is not here makes a record that says so.
@@ -384,7 +384,7 @@ def samples_of(pair: Pair, rounds: int = ROUNDS) -> Iterator[tuple[float, float]
 
 
 def met(goal: dict[str, float], us: float, reference_us: float | None) -> bool | None:
-    """Whether a goal holds; None without one."""
+    """Return whether a goal holds; None without one."""
     limits = [goal["us"]] if "us" in goal else []
     if reference_us is not None and ("of_reference" in goal or "more_us" in goal):
         limits.append(goal.get("of_reference", 1.0) * reference_us + goal.get("more_us", 0.0))

@@ -127,7 +127,7 @@ def raw_bytes(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def judged(stored: np.ndarray, problem: GemmProblem, given: Operands) -> CheckResult:
-    """Whether a result, as it is stored, is the product of the operands given."""
+    """Return whether a result, as it is stored, is the product of the operands given."""
     return check(
         from_stored(stored, problem.out_dtype),
         given.a,

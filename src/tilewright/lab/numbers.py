@@ -49,7 +49,7 @@ def half_spacing(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def to_tf32(values: np.ndarray) -> np.ndarray:
-    """float32 values rounded to 10 bits behind the point, ties to even, as t01 takes them. NaN stays NaN."""
+    """float32 values rounded to 10 fractional bits, ties to even, as t01 takes them. NaN stays NaN."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     kept = (bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))) & ~np.uint32(0x1FFF)
     return np.where(np.isfinite(values), kept, bits).view(np.float32)

@@ -1,4 +1,4 @@
-"""Records: one JSON object a result, with all that is needed to know where it came from."""
+"""Records: one JSON object per result, with everything that says where it came from."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _MOST_LINKS = 40
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write beside `path` and rename: a reader sees the old file or the new one, never a part.
+    """Write to a temporary file next to `path` and rename it: a reader sees the old file or the new one, never a part.
 
     Makes the folder if it is not there. A link stays one. A device, a pipe or an open file (/dev/fd/3) is written to
     and never replaced. Raises TilewrightError when it cannot be written.
@@ -170,13 +170,13 @@ def validate(records: Any, where: str) -> None:
 
 
 def who(record: dict[str, Any]) -> str:
-    """What a record is about: a rung, a peer, a call, what an epilogue stands beside, a cache's state, or values."""
+    """The subject of a record: a rung, a peer, a call, what is compared with, a cache's state, or values."""
     case = record["case"]
     return str(next(case[name] for name in ("rung", "peer", "call", "against", "cache", "values") if name in case))
 
 
 def went_wrong(record: dict[str, Any]) -> bool:
-    """Whether a result is wrong. A peer that is not there, or cannot make the product, is neither: "right" is None."""
+    """Return whether a result is wrong. A peer that is missing, or cannot make the product, is not: "right" is None."""
     return record["result"].get("right", False) is False
 
 

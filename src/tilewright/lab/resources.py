@@ -1,4 +1,4 @@
-"""What the compiler says of a kernel, and what follows for an SM."""
+"""The compiler's figures of a kernel, and what follows for an SM."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..jit import CompiledKernel
 
 
 def static_facts(kernel: CompiledKernel, threads: int, dynamic_shared: int, gpu: Gpu) -> dict[str, Any]:
-    """Registers a thread, spills and shared memory in bytes, and occupancy on `gpu` at `threads` a block.
+    """Registers per thread, spills and shared memory in bytes, and occupancy on `gpu` at `threads` per block.
 
     `dynamic_shared`: bytes of shared memory that the launch adds to the kernel's own.
     """

@@ -30,7 +30,7 @@ class Stale:
 
     @property
     def measurable(self) -> bool:
-        """Whether a suite makes these records."""
+        """Return whether a suite makes these records."""
         return self.why != NO_SUITE
 
 

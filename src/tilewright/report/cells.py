@@ -1,4 +1,4 @@
-"""What stands in a table's cell: a figure of a record, or a dash where there is none."""
+"""The cells of tables: a figure of a record, or a dash where there is none."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ SIZES_PAGE: tuple[Column, ...] = (
 HOST_PAGE: tuple[Column, ...] = (
     ("call", lambda record: f"`{record['case']['call']}`"),
     ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
-    ("host us a call", _result("host_us", ".1f")),
+    ("host us per call", _result("host_us", ".1f")),
 )
 HOST_CALLS_PAGE: tuple[Column, ...] = (
     ("call", lambda record: f"`{record['case']['call']}`"),
@@ -122,7 +122,7 @@ HOST_CALLS_PAGE: tuple[Column, ...] = (
 ATTENTION_HOST_PAGE: tuple[Column, ...] = (
     ("call", lambda record: f"`{record['case']['call']}`"),
     ("batch x heads x length x d_head", lambda record: "{batch} x {heads} x {seq} x {d_head}".format(**record["case"])),
-    ("host us a call", _result("host_us", ".1f")),
+    ("host us per call", _result("host_us", ".1f")),
 )
 COLD_PAGE: tuple[Column, ...] = (
     ("kernel cache", lambda record: str(record["case"]["cache"])),
@@ -140,14 +140,14 @@ def _cost(record: Record) -> str:
 
 EPILOGUE_PAGE: tuple[Column, ...] = (
     ("fused, or the call", lambda record: f"`{record['case'].get('call') or record['case']['epilogue']}`"),
-    ("beside", lambda record: str(record["case"]["against"])),
+    ("compared with", lambda record: str(record["case"]["against"])),
     ("dtype", lambda record: str(record["case"]["dtype"])),
     ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
     ("config", lambda record: str(record["case"].get("config_text", DASH))),
     ("ms", _milliseconds),
     ("times as fast", _result("ratio", ".3f")),
     ("p10..p90", _spread),
-    ("host us a call", _result("host_us", ".1f")),
+    ("host us per call", _result("host_us", ".1f")),
 )
 EPILOGUE_PARTS_PAGE: tuple[Column, ...] = (
     ("config", _config),
@@ -212,9 +212,9 @@ def _counts(name: str) -> Callable[[Record], str]:
 
 COUNTERS_PAGE: tuple[Column, ...] = (
     ("rung", _rung),
-    ("sectors a load", _pair("sectors_per_load")),
-    ("sectors a store", _pair("sectors_per_store")),
-    ("wavefronts a shared load", _pair("wavefronts_per_shared_load")),
+    ("sectors per load", _pair("sectors_per_load")),
+    ("sectors per store", _pair("sectors_per_store")),
+    ("wavefronts per shared load", _pair("wavefronts_per_shared_load")),
     ("wavefronts of shared loads", _counts("shared_load_wavefronts")),
     ("wavefronts of shared stores", _counts("shared_store_wavefronts")),
 )
@@ -237,7 +237,7 @@ LADDER16_PAGE: tuple[Column, ...] = tuple(
 )
 STALLS16_PAGE: tuple[Column, ...] = (
     ("rung", _rung),
-    ("cycles a product", _result("cycles_per_product", ".1f")),
+    ("cycles per product", _result("cycles_per_product", ".1f")),
     ("issue slots used", _share("issue_active", 0)),
     ("shared data pipe", _share("shared_pipe", 0)),
     *((name.replace("_", " "), _stall(name)) for name in

@@ -1,4 +1,4 @@
-"""What records of h12 and h13 beside the ladder's look like in a table."""
+"""The tables of the records of h12 and h13, besides the ladder's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TILES: tuple[Column, ...] = (
     *_PRODUCT,
     ("rung", rung),
     ("config", config),
-    ("blocks an SM", lambda record: str(record["case"]["min_blocks"])),
+    ("blocks per SM", lambda record: str(record["case"]["min_blocks"])),
     ("ms", milliseconds),
     ("of cuBLAS", share("ratio")),
     ("p10..p90", spread),

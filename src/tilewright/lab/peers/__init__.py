@@ -1,4 +1,4 @@
-"""Peers beside the ladder: libraries and kernels of others, checked like a rung, timed in the same pairs."""
+"""Peers of the ladder: other libraries and kernels, checked like a rung and timed in the same pairs."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class _Inside(DeviceArray):
 
 
 def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two results, as they are stored, agree in every bit."""
+    """Return whether two results, as they are stored, agree in every bit."""
     return np.array_equal(one.view(np.uint8), other.view(np.uint8))
 
 

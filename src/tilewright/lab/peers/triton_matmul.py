@@ -1,4 +1,4 @@
-"""Triton beside the ladder: a persistent matmul of ours, with the tiles that suit the problem best."""
+"""A peer in Triton: a persistent matmul of ours, with the tiles that suit the problem best."""
 
 from __future__ import annotations
 
