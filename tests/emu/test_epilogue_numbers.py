@@ -6,6 +6,7 @@ import functools
 import math
 import threading
 import types
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -14,10 +15,15 @@ from epilogue_cases import values
 import tilewright as tw
 from tilewright import epilogue as ep
 from tilewright.arch import GPUS
+from tilewright.epilogue import expression, numbers
+from tilewright.epilogue.expression import trace
 from tilewright.epilogue.fusion import request
+from tilewright.errors import MissingDependency
 from tilewright.gemm import warm
 from tilewright.gemm.call import Options, read_call
 from tilewright.gemm.rung import Rung
+from tilewright.jit import compile_source
+from tilewright.lab.sass import disassemble, find_disassembler
 from tilewright.run import libraries
 from tilewright.run.ready import Ready
 from tilewright.run.runner import Ran
@@ -183,6 +189,58 @@ def test_numbers_that_decide_the_form_are_right_too():
             if rate:
                 out = tw.matmul(A, B, epilogue=lambda acc, r=rate: acc / r, rung="f02")
                 np.testing.assert_allclose(out, EXACT / rate, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rung", ["f02", "f12"])
+def test_a_parameter_gives_the_bits_that_a_literal_gives(rung, monkeypatch):
+    """Also where a product is taken into a sum. Which of two products is, compilers choose, with literals too; and of a
+    difference PTX leaves the choice to the assembler (below)."""
+    x, r = values(24), values(20, 24)
+    functions = [
+        lambda acc, x, r: acc * 0.3 + x,
+        lambda acc, x, r: ep.silu(acc * 1.3 + x) * 0.7 + r / 3.0,
+        lambda acc, x, r: ep.where(acc > 0.2, ep.minimum(acc, 6.0) ** 3, 0.01 * acc) / (r * r + 0.5),
+        lambda acc, x, r: ep.gelu(2 * acc + x),
+    ]
+
+    def bits(number):
+        with tw.emulator():
+            return tw.matmul(A, B, epilogue=functions[number], rung=rung, x=x, r=r).view(np.uint32)
+
+    by_parameter = [bits(number) for number in range(len(functions))]
+    expression._traced.clear()
+    monkeypatch.setattr(numbers, "_is_structural", lambda value: True)
+    for number, wanted in enumerate(by_parameter):
+        np.testing.assert_array_equal(bits(number), wanted)
+        assert not expression.expression_of(functions[number], {"x": None, "r": None}).numbers
+    expression._traced.clear()
+
+
+def test_machine_code_fuses_as_much_with_parameters_as_with_literals(monkeypatch):
+    try:
+        find_disassembler()
+    except MissingDependency as error:
+        pytest.skip(str(error))
+
+    def operations(function):
+        code = trace(function, {"x": None, "r": None}).code.replace("value[i]", "value")
+        source = (
+            '#include "tile/fused_math.cuh"\nstruct alignas(8) Args { float number[4]; };\n'
+            'extern "C" __global__ void k(const __grid_constant__ Args args, const float* in, float* out) {\n'
+            "float value = in[0]; const float in0[] = {in[1]}, in1[] = {in[2]}; constexpr int i = 0;\n"
+            f"{code}\nout[0] = value; }}"
+        )
+        found = compile_source("constexpr bool fused_brief = false;\n" + source, entry="k", arch="sm_90a")
+        return Counter(i.opcode for i in disassemble(found.cubin) if i.opcode.startswith(("FFMA", "FMUL", "FADD")))
+
+    functions = [
+        lambda acc, x, r: acc * 0.3 + x * 0.7 - r * 1.7, lambda acc, x, r: x - 2.5 * (acc - 0.1) * r,
+        lambda acc, x, r: 0.4 - acc * x + r, lambda acc, x, r: acc * 0.3 - x * r, lambda acc, x, r: -0.3 * x - acc * r,
+        lambda acc, x, r: acc * r - 0.1,
+    ]  # fmt: skip
+    by_parameter = [operations(function) for function in functions]
+    monkeypatch.setattr(numbers, "_is_structural", lambda value: True)
+    assert [operations(function) for function in functions] == by_parameter
 
 
 def test_many_numbers_stand_in_their_order_beside_operands_and_indices(compiled):
