@@ -199,3 +199,41 @@ def test_a_reference_names_one_buffer():
     assert Reference.of("y = x == 2").expression == "x == 2"
     with pytest.raises(InvalidOperand):
         Reference.of("y[0] = 5")
+
+
+def test_a_warning_is_told_and_is_no_failure(tmp_path, monkeypatch, capsys):
+    source = tmp_path / "k.cu"
+    source.write_text(
+        """extern "C" __global__ void k(const float *from, float *to) {
+    __shared__ alignas(16) float tile[32]; __shared__ unsigned long long full;
+    unsigned bar = __cvta_generic_to_shared(&full), place = __cvta_generic_to_shared(tile), done = 0;
+    if (threadIdx.x == 0) {
+        asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(bar)); // and no fence after it
+        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 128;" :: "r"(bar) : "memory");
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 128, [%2];"
+            :: "r"(place), "l"(from), "r"(bar) : "memory");
+    }
+    __syncwarp();
+    while (!done)
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+            : "=r"(done) : "r"(bar) : "memory");
+    to[threadIdx.x] = tile[threadIdx.x];
+}
+"""
+    )
+    more = ["--sarif", tmp_path / "s.sarif", "--junit", tmp_path / "j.xml", "--json", tmp_path / "o.json"]
+    args = ["--arg", "f32[32]=arange", "--arg", "f32[32]=zeros"]
+    fixed = ["emulate", source, "--entry", "k", "--grid", "1", "--block", "32"]
+    monkeypatch.setattr(sys, "argv", ["tilewright", *map(str, [*fixed, *args, *more])])
+    with pytest.raises(SystemExit) as left:
+        main()
+    out, err = capsys.readouterr()
+    assert left.value.code == 0
+    assert "WARNING: mbarrier_fence_missing" in err
+    assert "No fault" in out
+    (result,) = json.loads((tmp_path / "s.sarif").read_text())["runs"][0]["results"]
+    assert (result["ruleId"], result["level"]) == ("mbarrier_fence_missing", "warning")
+    assert ElementTree.parse(tmp_path / "j.xml").getroot().get("failures") == "0"
+    written = json.loads((tmp_path / "o.json").read_text())
+    assert written["fault"] is None
+    assert [hazard["level"] for hazard in written["hazards"]] == ["warning"]

@@ -110,16 +110,18 @@ def emulate(
         if result is not None:
             after = after_of(result, names.buffers, names.kinds)
             wrong = [said for one in references if (said := one.wrong(names.before, after, tolerance))]
-        for text in (*(f"FAULT: {hazard}" for hazard in hazards), *(f"WRONG: {said}" for said in wrong)):
+        faults = [hazard for hazard in hazards if hazard.level == "error"]
+        found = (f"{'FAULT' if hazard.level == 'error' else 'WARNING'}: {hazard}" for hazard in hazards)
+        for text in (*found, *(f"WRONG: {said}" for said in wrong)):
             note(text)
         if sarif_file is not None:
             write_text(sarif_file, sarif(file, hazards, wrong))
         if junit_file is not None:
-            write_text(junit_file, junit(file, entry, hazards, wrong, time.perf_counter() - started))
+            write_text(junit_file, junit(file, entry, faults, wrong, time.perf_counter() - started))
         if result is not None:
             if result.printed:
                 print(result.printed, end="" if result.printed.endswith("\n") else "\n")
-            if not hazards and not wrong:
+            if not faults and not wrong:
                 print("No fault." if not references else "No fault, and the result is right.")
             print_counters(result.counters)
             if save_args is not None:
@@ -128,13 +130,13 @@ def emulate(
                 note(f"{len(names.files)} arrays in {save_args}")
         write(
             {
-                "fault": hazards[0].to_dict() if hazards else None,
+                "fault": faults[0].to_dict() if faults else None,
                 "hazards": [hazard.to_dict() for hazard in hazards],
                 "wrong": wrong,
                 "counters": None if result is None else result.counters.to_dict(),
             }
         )
-        if hazards or wrong:
+        if faults or wrong:
             raise typer.Exit(1)
 
 

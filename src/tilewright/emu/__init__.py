@@ -1,5 +1,6 @@
 """The emulator: runs PTX on a machine with no GPU, counts what it does, and refuses what a GPU punishes."""
 
+from ..jit.tensor_map import TensorMap
 from .api import EmuResult, run
 from .hazards import Hazard
 from .memory import GlobalMemory
@@ -17,6 +18,7 @@ __all__ = [
     "Hazard",
     "InstructionRow",
     "Surface",
+    "TensorMap",
     "Texture",
     "emulate",
     "emulator",

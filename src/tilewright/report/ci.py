@@ -19,8 +19,8 @@ def sarif(file: Path, hazards: Sequence[Hazard], wrong: Sequence[str]) -> str:
     rules = {hazard.kind: KINDS[hazard.kind] for hazard in hazards} | (
         {WRONG: "The result is not the reference's."} if wrong else {}
     )
-    results = [_result(h.kind, str(h), h.file or str(file), h.line if h.file else None) for h in hazards] + [
-        _result(WRONG, text, str(file), None) for text in wrong
+    results = [_result(h.kind, str(h), h.file or str(file), h.line if h.file else None, h.level) for h in hazards] + [
+        _result(WRONG, text, str(file), None, "error") for text in wrong
     ]
     log = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
@@ -41,13 +41,13 @@ def sarif(file: Path, hazards: Sequence[Hazard], wrong: Sequence[str]) -> str:
     return json.dumps(log, indent=1) + "\n"
 
 
-def _result(rule: str, text: str, file: str, line: int | None) -> dict[str, Any]:
+def _result(rule: str, text: str, file: str, line: int | None, level: str) -> dict[str, Any]:
     place: dict[str, Any] = {"artifactLocation": {"uri": Path(file).as_posix()}}
     if line is not None:
         place["region"] = {"startLine": line}
     return {
         "ruleId": rule,
-        "level": "error",
+        "level": level,
         "message": {"text": text},
         "locations": [{"physicalLocation": place}],
     }
