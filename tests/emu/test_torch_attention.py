@@ -252,10 +252,12 @@ def test_a_mask_of_the_most_negative_number_is_torchs_also_where_it_hides_every_
     close(out, in_double(F.scaled_dot_product_attention, q, k, v, mask))
 
 
-def test_tensors_that_require_gradients_are_refused_by_the_plain_function_only():
+def test_the_plain_function_refuses_what_has_no_gradient_where_one_is_required():
     q, k, v = tensors(grad=True)
-    with tw.emulator(), pytest.raises(InvalidOperand, match="requires a gradient"):
-        tw.attention(q, k, v)
+    with tw.emulator():
+        assert tw.attention(q, k, v).requires_grad
+        with pytest.raises(InvalidOperand, match="return_lse is not supported where an operand requires a gradient"):
+            tw.attention(q, k, v, return_lse=True)
 
 
 def test_packed_starts_may_be_torchs():
