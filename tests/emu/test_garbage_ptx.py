@@ -77,12 +77,12 @@ def test_registers_are_made_when_they_are_named():
 
 def test_a_kernel_that_is_not_understood_refuses_only_itself():
     texture = kernel("frobnicate.%% %r1;", ".global .texref t;", "odd")
-    unknown = kernel("tex.2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [t, {%f1, %f2}];", name="textured")
+    unknown = kernel("tex.cube.v4.f32.f32 {%f1, %f2, %f3, %f4}, [t, {%f1, %f2, %f3, %f4}];", name="textured")
     whole = texture + unknown + kernel("ld.param.u64 %rd1, [p]; st.global.u32 [%rd1], 3;")
     assert run(whole).arrays[0][0] == 3
     with pytest.raises(PtxError, match="frobnicate"):
         run(whole, "odd")
-    with pytest.raises(UnknownInstruction, match=r"tex\.2d"):
+    with pytest.raises(UnknownInstruction, match=r"tex\.cube"):
         run(whole, "textured")
 
 
