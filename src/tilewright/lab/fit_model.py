@@ -136,7 +136,7 @@ def sweeps() -> Iterator[Case]:
 
 
 def attention() -> Iterator[Case]:
-    """Attention's rungs on the problems of its suites."""
+    """Attention's rungs on the problems of its suites. Its sizes are cases of no kind: each holds many problems."""
     groups: dict[str, tuple[AttentionProblem, list[Kernel]]] = {}
     for suite in ("attention-ladder", "attention-causal", "attention-sizes"):
         for record in json.loads((RESULTS / f"{suite}-{GPU.name}.json").read_text()):
@@ -149,8 +149,8 @@ def attention() -> Iterator[Case]:
             work = ATTENTION.work(problem, rung, config, ())
             group = groups.setdefault(f"{problem.d_head} {problem.is_causal} {suite}", (problem, []))
             group[1].append(Kernel(rung, config, (), record["result"]["ms"], work))
-    for problem, kernels in groups.values():
-        yield Case(problem, "attention", tuple(kernels))
+    for key, (problem, kernels) in groups.items():
+        yield Case(problem, "" if "sizes" in key else "attention", tuple(kernels))
 
 
 # --- fitting ----------------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def records(
     cases: Sequence[Case], fit: Mapping[str, Fit], speed: Mapping[str, float], held_out: Mapping[str, list[float]]
 ) -> list[dict[str, Any]]:
     """What the model misses, by kind of problem and by what chooses."""
-    kinds = dict.fromkeys(case.kind for case in cases)
+    kinds = dict.fromkeys(case.kind for case in cases if case.kind)
     found: list[tuple[str, str, list[float]]] = []
     for kind in kinds:
         own = [case for case in cases if case.kind == kind]

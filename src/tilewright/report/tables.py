@@ -307,6 +307,16 @@ HELDOUT_PAGE: tuple[Column, ...] = (
     ("largest", _share("largest_loss", 0)),
     ("fastest chosen", _result("fastest", "d")),
 )
+MODEL_PAGE: tuple[Column, ...] = (
+    ("kind", lambda record: str(record["case"]["kind"])),
+    ("chosen by", lambda record: str(record["case"]["chosen_by"])),
+    ("problems", _result("cases", "d")),
+    ("within 5%", _share("within_5", 0)),
+    ("within 10%", _share("within_10", 0)),
+    ("median", _result("median", ".3f")),
+    ("90th percentile", _result("p90", ".3f")),
+    ("geometric mean", _result("mean", ".3f")),
+)
 Page = tuple[Column, ...] | Callable[[Sequence[Record], Sequence[str]], list[str]]
 PAGES: dict[str, Page] = {
     "sanitizer": sanitizer.sentences,
@@ -343,6 +353,7 @@ PAGES: dict[str, Page] = {
     "bf16-duels-swizzled": DUELS_PAGE,
     "torch-blocks": blocks.TIMES,
     "tune-heldout": HELDOUT_PAGE,
+    "model-fit": MODEL_PAGE,
     "tune-cold": TUNING_TIME_PAGE,
     "bf16-program-sweep": PROGRAMS_PAGE,
     "precision": precision.TIMES,
