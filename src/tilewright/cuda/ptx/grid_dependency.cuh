@@ -1,6 +1,6 @@
 #pragma once
 // griddepcontrol: a grid launched with Launch.overlaps set may be on the SMs before the grids ahead of it in the stream
-// have ended; its launch and its set-up then cost no time of their own. sm_90+; elsewhere grids never overlap.
+// have ended, so that its launch and set-up cost no time of their own. sm_90+; elsewhere grids never overlap.
 
 /// Waits until every earlier grid has ended and its writes are seen. Each thread that touches global memory calls it
 /// before it does.

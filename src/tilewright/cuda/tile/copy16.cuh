@@ -7,10 +7,9 @@
 //     edge, not wide   lines that no 16-byte access can read: element by element through registers
 //
 // Zeros beyond the matrix add nothing to a product.
-//
-// Lines that do not start at sectors (32 bytes) go through L1: a sector that two chunks of 16 bytes share, of which one
-// belongs to the next tile, is fetched once then. 1024 cubed with lines 2064 bytes apart: 7.3 us instead of 10.1; with
-// whole sectors the way through L1 takes 6.4 instead of 5.0.
+// Lines that do not start at sectors (32 bytes) go through L1. Two chunks of 16 bytes then share a sector, one of them
+// in the next tile, and L1 fetches it once. 1024 cubed with lines 2064 bytes apart takes 7.3 us instead of 10.1; with
+// whole sectors the way through L1 takes 6.4 us instead of 5.0.
 
 #include "gemm/args.cuh"
 #include "ptx/cp_async.cuh"
@@ -18,9 +17,8 @@
 
 /// `wide`: 16-byte accesses suit the operand's lines; `sectors`: 32-byte ones would. The copy starts at (line0, inner0)
 /// and advances along k.
-///
-/// In a pass a thread copies one chunk of a row: a line, or where the threads do not divide that (192 columns), a
-/// line's part in one panel, panel after panel.
+/// In a pass a thread copies one chunk of a row. A row is a line, or, where the threads do not divide a line (192
+/// columns), a line's part in one panel, panel after panel.
 template <class Tile, int threads, bool wide, bool edge, bool sectors>
 struct Copy16 {
   static constexpr int run = threads % Tile::chunks == 0 ? Tile::chunks : Tile::panel / 8;  // chunks of a row
@@ -126,8 +124,8 @@ struct Copy16 {
       if (p * parts / passes == part && in_tile(p)) start_chunk<inside>(target(buffer_bytes, p), p);
   }
 
-  /// All of it. Where it is the last along k, in little code; the parts have no such branch, which would stand between
-  /// the products that they are spread over.
+  /// Starts the whole tile. The last tile along k takes a loop, which is little code. start_part has no such branch: it
+  /// would stand between the products that the parts are spread over.
   __device__ void start(unsigned buffer_bytes) {
     if (edge && wide && !inside()) {
 #pragma unroll 1

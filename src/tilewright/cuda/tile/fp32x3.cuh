@@ -1,12 +1,12 @@
 #pragma once
 // What t02 and t03 multiply and add: the six products of parts that make one fp32 product (gemm/t02_fp32x3.cuh says why
-// these), and accumulators that start anew now and then.
+// these), and sums that accumulators leave when they start anew.
 
 #include "ptx/shared.cuh"
 #include "tile/format32.cuh"
 
-/// Number `product` of the six, the smallest first: of one 16 x 16 piece of A with all of B's columns. Product 0 starts
-/// the sums, the others add to them. `left`, `right`: fragments by part.
+/// Multiplies one pair of parts of a 16 x 16 piece of A with all of B's columns: number `product` of the six, the
+/// smallest first. Product 0 starts the sums, the others add to them. `left`, `right`: fragments by part.
 template <int cols>
 __device__ inline void multiply_parts(int product, float (&sum)[2 * cols][4], const unsigned (&left)[3][1][4],
                                       const unsigned (&right)[3][cols][4]) {
@@ -22,7 +22,7 @@ __device__ inline void multiply_parts(int product, float (&sum)[2 * cols][4], co
   }
 }
 
-/// Adds them to a row of accumulators: rounded, where tensor cores cut.
+/// Adds the sums to a row of accumulators: this addition rounds, where tensor cores cut.
 template <int cols>
 __device__ inline void add_to(float (&row)[cols][4], const float (&sum)[cols][4]) {
 #pragma unroll

@@ -1,7 +1,7 @@
 #pragma once
-// What the products of parts cannot give is done again as a plain fp32 product: fmaf along k, from global memory.
+// Results that products of parts cannot give are made again by a plain fp32 product: fmaf along k, from global memory.
 //
-//     not finite        infinity less its own part is NaN; and a sum that overflows may do so in another order
+//     not finite        infinity minus its own part is NaN, and a sum may overflow in one order and not in another
 //     close to zero     parts of numbers below 2^-100, and products below 2^-126, lose bits or vanish: an error of at
 //                       most 2^-125 (|a| + |b| + 1) a product, which matters only to results that are small themselves
 
@@ -13,8 +13,8 @@ struct Lines {
   long long stride, k_stride;
 };
 
-/// One value of all threads of a block. `scratch`: a float a warp. All threads must be here, and between two calls a
-/// barrier.
+/// Joins the values of all threads of a block to one. `scratch`: a float per warp. Every thread must call it, with a
+/// barrier between two calls.
 template <int warps, class Join>
 __device__ inline float join_block(float value, float* scratch, Join join) {
 #pragma unroll
@@ -37,9 +37,9 @@ __device__ inline void each_element(const GemmArgs& args, int i, int row, int co
       if (!Cfg::edge || (row + 16 * i + e / 2 * 8 < args.m && col + 8 * j + e % 2 < args.n)) visit(j, e);
 }
 
-/// The magnitude below which results are done again, 0 for none. `most_a`, `most_b`: the largest magnitudes of the
-/// block's operands; `least()` gives the least ones that are not 0, and is called only where a result is so small that
-/// it may matter. All threads of the block must be here.
+/// The magnitude below which results are made again, 0 for none. `most_a`, `most_b`: the largest magnitudes of the
+/// block's operands. `least()` gives their least magnitudes that are not 0; it is called only where a result is so
+/// small that it may matter. Every thread of the block must call it.
 template <class Cfg, class Least>
 __device__ inline float least_trusted(const GemmArgs& args, const Accumulators<Cfg>& acc, int row0, int col0,
                                       float most_a, float most_b, Least least) {
@@ -56,7 +56,7 @@ __device__ inline float least_trusted(const GemmArgs& args, const Accumulators<C
   return of.x >= tiny && of.y >= tiny && of.x * of.y >= tiny ? 0 : trusted;
 }
 
-/// Does again what must be. (row0, col0): the warp's first element of the result. `a`, `b`: A's rows and B's columns.
+/// Makes those results again. (row0, col0): the warp's first element of the result. `a`, `b`: A's rows and B's columns.
 template <class Cfg>
 __device__ inline void mend(const GemmArgs& args, Accumulators<Cfg>& acc, int row0, int col0, float trusted,
                             const Lines& a, const Lines& b) {

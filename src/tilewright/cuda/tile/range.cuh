@@ -1,13 +1,14 @@
 #pragma once
-// Interval arithmetic: all that an epilogue's fp32 arithmetic may make of a number, whichever products the compiler has
-// fused into sums. A function may be off by twice what tilewright.epilogue says, compared with its value in fp64.
+// Interval arithmetic. A range holds every number that an epilogue's fp32 arithmetic may give, whichever products the
+// compiler has fused into sums. A function may be off by twice what tilewright.epilogue says, compared with its value
+// in fp64.
 //
 //     low <= high     a number from low to high, infinities among them, not NaN
 //     both NaN        NaN for certain
 //     low > high      anything, NaN too: where an infinity may meet its like, or a divisor be 0
 //
-// Ends are fp32 numbers, made in fp64 and rounded outwards. Products of two are exact in fp64, so that a fused
-// multiply-add of numbers inside stays inside, as does every rounding of them.
+// Ends are fp32 numbers, made in fp64 and rounded outwards. The product of two fp32 numbers is exact in fp64, so a
+// fused multiply-add of numbers inside stays inside, and so does every rounding.
 
 struct Range {
   float low, high;
@@ -43,7 +44,7 @@ __device__ inline Range hull(Range a, Range b) {
   if (is_nan(a) || is_nan(b) || is_anything(a) || is_anything(b)) return anything();
   return {fminf(a.low, b.low), fmaxf(a.high, b.high)};
 }
-/// Around what an operation gives at the four pairs of ends of a and b.
+/// The range around the results of an operation at the four pairs of ends of a and b.
 template <class Op>
 __device__ inline Range at_corners(Range a, Range b, double part, Op op) {
   const double at[4] = {op(double(a.low), double(b.low)), op(double(a.low), double(b.high)),
@@ -219,7 +220,7 @@ __device__ inline Whole operator*(Whole a, Whole b) {
   const long long at[4] = {a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high};
   return {min(min(at[0], at[1]), min(at[2], at[3])), max(max(at[0], at[1]), max(at[2], at[3]))};
 }
-/// By a positive number, rounded down; and what is left.
+/// Quotient by a positive number, rounded down, and the remainder.
 __device__ inline long long quotient_of(long long a, long long b) { return a / b - (a % b < 0); }
 __device__ inline Whole quotient(Whole a, Whole b) { return {quotient_of(a.low, b.low), quotient_of(a.high, b.low)}; }
 __device__ inline Whole remainder_of(Whole a, Whole b) {

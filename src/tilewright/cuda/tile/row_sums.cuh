@@ -19,8 +19,8 @@ struct RowSums {
 };
 
 /// The sums of row threadIdx.x % 32 of this block's rows: `add(row, j, sums)` is called for each j < extent.
-/// Neighbouring threads read along what is contiguous: lanes of a row where a row is (unit_col), rows where a column
-/// is.
+/// Neighbouring threads read neighbouring elements: along a row where rows are contiguous (unit_col), else along a
+/// column.
 template <int unit, class Add>
 __device__ inline RowSums sum_row(int rows, int extent, Add add) {
   __shared__ double part[2][sum_phases][sum_rows];

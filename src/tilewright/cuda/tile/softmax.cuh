@@ -18,10 +18,10 @@ __device__ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/// `fused`: scale and subtraction in one FFMA, which cancels only up to 2^-24 of the maximum: where a bias may put a
-/// row at -10^38, subtraction comes first. `lazy`: out and sums follow the maximum only when a row of the warp has
-/// outgrown its old one by 2^8; until then weights are up to 2^8, which fp32 sums and 16-bit weights hold as well, and
-/// the final division takes it out again. `may_hide`: a maximum can be -inf, which must not be subtracted.
+/// `fused`: scale and subtraction are one FFMA. Its error is up to 2^-24 of the maximum, so subtraction comes first
+/// where a bias may put a row at -10^38. `lazy`: out and sums follow the maximum only when a row of the warp has
+/// outgrown its old one by 2^8. Until then weights are up to 2^8, which fp32 sums and 16-bit weights hold as well; the
+/// final division takes that out again. `may_hide`: a maximum can be -inf, which must not be subtracted.
 template <int m, bool fused, bool lazy, bool may_hide>
 struct Softmax {
   float max[m][2], sum[m][2];

@@ -10,11 +10,10 @@
 //
 //     panel = inner      0 0 0 0 0 0 0 0        panel = inner / 2      0 0 0 0   then   0 0 0 0
 //                        1 1 1 1 1 1 1 1                               1 1 1 1          1 1 1 1
-//
-// by_lane: 32 lines lie in the order in which tensor-core products hand them out. Products j = 0 to 3 of lines 8 j to
-// 8 j + 7 give lane t of a quad lines 8 j + 2 t and the next; what lies there are lines 8 t + 2 j and the next, so that
-// the lane gets eight lines side by side. Of a line's number the bits of t and j change places: steps that are sums of
-// distinct bits stay so.
+// by_lane: 32 lines lie in the order in which tensor-core products hand them out. Product j = 0 to 3 of lines 8 j to
+// 8 j + 7 gives lane t of a quad lines 8 j + 2 t and the next. Lines 8 t + 2 j and the next lie there, so that the lane
+// gets eight lines side by side. In a line's number the bits of t and j change places; steps that are sums of distinct
+// bits stay so.
 
 // Swizzle<bits, base, shift>: a permutation of element offsets that spreads the lines of a tile over the banks.
 // swizzle.py is the same function; a test holds them equal over all offsets.

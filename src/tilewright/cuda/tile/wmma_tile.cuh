@@ -55,8 +55,8 @@ struct WmmaTile {
     }
   }
 
-  /// To global memory, one product after the other through `staging`, 1 KiB of shared memory a warp: nobody says which
-  /// lane holds which element, so that is where rows take shape. A lane then moves eight elements of a row.
+  /// Stores the sums, one product after the other through `staging`, 1 KiB of shared memory per warp. wmma does not say
+  /// which lane holds which element, so rows take shape there. A lane then moves eight elements of a row.
   __device__ void store(const GemmArgs& args, int tile_row, int tile_col, unsigned staging) const {
     const int lane = threadIdx.x % 32;
     const unsigned mine = staging + threadIdx.x / 32 * 1024;

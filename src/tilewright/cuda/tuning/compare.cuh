@@ -1,10 +1,10 @@
-// Two products of the same operands, compared where they lie: how many elements differ by more than is allowed.
+// Compares two products of the same operands in device memory: how many elements differ by more than is allowed.
 //
 // `found` as [m, n] of Cfg::out_type, `expected` as [m, n] of fp32, both with rows contiguous and batch entries one
 // after the other. Element by element |found - expected| <= allowed + h, where h is half the distance of numbers of
-// out_type at the expected value. Where the product feeds an epilogue, `above` and `below` are what is expected of sums
-// moved either way by what they may be off; an element may be off by as much more as it moves. What is not finite is
-// wrong: a NaN compares false.
+// out_type at the expected value. Where the product feeds an epilogue, `above` and `below` are the results expected of
+// sums moved up and down by their allowed error. An element may be off by as much more as it moves. A result that is
+// not finite is wrong: a NaN compares false.
 //
 //     result.wrong   elements beyond their bound
 //     result.worst   the bits of the largest difference (they order like the values, which are not negative)
