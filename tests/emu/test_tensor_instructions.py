@@ -8,7 +8,7 @@ from tensor_oracle import oracle_matrix
 
 from tilewright import emu
 from tilewright.emu.isa.tensor_sum import Rule
-from tilewright.errors import EmulatorFault, PtxError
+from tilewright.errors import EmulatorFault, PtxError, UnknownInstruction
 
 HEAD = ".version 8.0\n.target sm_90a\n.address_size 64\n"
 LANE = np.arange(32)
@@ -232,6 +232,64 @@ def test_a_wrong_number_of_registers_is_refused():
            f"{braces(6, 4)};"  # fmt: skip
     with pytest.raises(PtxError, match="needs 4 registers of an operand"):
         run(around(body, 10, 4), np.zeros((10, 32), np.uint32), 4)
+
+
+def quad_places(operand: str, layout: str, kind: str) -> list[list[tuple[int, int, int, int]]]:
+    """By the manual's figures of m8n8k4: of each lane, of each of its elements (product, row, column, element)."""
+    out = []
+    for lane in range(32):
+        product, upper = lane % 16 // 4, 4 * (lane >= 16)
+        inner = (operand == "a") == (layout == "row")
+        if operand in "ab":
+            places = [(lane % 4 + upper, i) if inner else (i + upper, lane % 4) for i in range(4)]
+            places = [place if operand == "a" else place[::-1] for place in places]
+        elif kind == "f16":
+            places = [(lane % 4 + upper, i) for i in range(8)]
+        else:
+            places = [((lane & 1) + (i & 2) + upper, (i & 4) + (lane & 2) + (i & 1)) for i in range(8)]
+        out.append([(product, *place, i) for i, place in enumerate(places)])
+    return out
+
+
+@pytest.mark.parametrize("layouts", ["row.col", "row.row", "col.col", "col.row"])
+@pytest.mark.parametrize("kind", ["f32", "f16"])
+def test_voltas_mma_makes_four_products(layouts, kind):
+    rng = np.random.default_rng(4)
+    a, b, c = small_integers(rng, 4, 8, 4), small_integers(rng, 4, 4, 8), small_integers(rng, 4, 8, 8)
+
+    def held(matrices: np.ndarray, operand: str, layout: str, wide: bool) -> np.ndarray:
+        places = quad_places(operand, layout, "f32" if wide else "f16")
+        dtype = np.float32 if wide else np.float16
+        elements = np.array([[matrices[q, row, column] for q, row, column, _ in lane] for lane in places], dtype)
+        return np.ascontiguousarray(elements.view(np.uint32).T)
+
+    wide = kind == "f32"
+    of_a, of_b = layouts.split(".")
+    given = [held(a, "a", of_a, False), held(b, "b", of_b, False), held(c, "c", "", wide)]
+    count = len(given[2])
+    body = (
+        f"mma.sync.aligned.m8n8k4.{layouts}.{kind}.f16.f16.{kind} {braces(100, count)}, {braces(0, 2)}, "
+        f"{braces(2, 2)}, {braces(4, count)};"
+    )
+    registers, counters = run(around(body, 4 + count, count), np.concatenate(given), count)
+    np.testing.assert_array_equal(registers, held(a @ b + c, "d", "", wide))
+    assert counters.flops == {"hmma": 2 * 4 * 8 * 8 * 4}
+
+
+@pytest.mark.parametrize(
+    "head", ["mma.sp.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32", "mma.sync.aligned.m8n8k32.row.col.s32.s4.s4.s32"]
+)
+def test_sparse_products_and_those_of_four_bits_are_refused_by_name(head):
+    body = f"{head} {braces(100, 4)}, {braces(0, 4)}, {braces(4, 4)}, {braces(8, 4)}, %r12, 0x0;"
+    with pytest.raises(UnknownInstruction, match=head.replace(".", r"\.")):
+        run(around(body, 12, 4), np.zeros((12, 32), np.uint32), 4)
+
+
+def test_a_product_that_the_architecture_lacks_is_refused():
+    head = "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32"
+    body = f"{head} {braces(100, 4)}, {braces(0, 4)}, {braces(4, 2)}, {braces(6, 4)};"
+    with pytest.raises(PtxError, match="does not exist on sm_80"):
+        run(around(body, 10, 4), np.zeros((10, 32), np.uint32), 4, gpu="A100")
 
 
 # --- ldmatrix and stmatrix --------------------------------------------------------------------------------------------
