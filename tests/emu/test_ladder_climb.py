@@ -158,9 +158,9 @@ def test_a_long_climb_is_announced_with_an_estimate(climb, monkeypatch):
 
     monkeypatch.setattr(ladder, "LONG_S", 1e-6)
     _, _, err, _ = climb("--size", "32", "--rungs", "f02")
-    assert "minutes on the emulator" in err
+    assert "This takes about a minute on the emulator" in err
     small, large = (
         emulation_seconds(Step(find_rung("f12"), find_rung("f12").default, GemmProblem.dense(size, size, size)))
         for size in (256, 4096)
     )
-    assert large == pytest.approx(small * 4096)
+    assert large > 100 * small

@@ -10,6 +10,7 @@ import typer
 
 from ..errors import InvalidOperand
 from .console import Progress, console, note, say, show
+from .ladder import in_minutes
 from .options import Json
 
 if TYPE_CHECKING:
@@ -145,9 +146,7 @@ def _stale(results: Path, names: list[str]) -> list[Stale]:
         return found
     show(f"Records in {results}:", tables(columns, rows, console().width))
     total = sum(entry.seconds for entry in found if entry.measurable)
-    say(
-        f"about {total / 60:.0f} minutes of a GPU: by the recorded runs where they say how long they took, else a guess"
-    )
+    say(f"about {in_minutes(total)} of a GPU: by the recorded runs where they say how long they took, else a guess")
     return found
 
 

@@ -107,6 +107,12 @@ def climb_gpu(steps: list[Step], seconds: float, peers: tuple[Peer, ...]) -> lis
     return records
 
 
+def in_minutes(seconds: float) -> str:
+    """A time in words: a minute, or so many minutes."""
+    minutes = round(seconds / 60)
+    return "a minute" if minutes <= 1 else f"{minutes} minutes"
+
+
 def climb_emulator(steps: list[Step], gpu: Gpu) -> list[dict[str, Any]]:
     """Climb on the emulator and print the two tables."""
     from ..lab.ladder import emulation_seconds
@@ -114,8 +120,6 @@ def climb_emulator(steps: list[Step], gpu: Gpu) -> list[dict[str, Any]]:
 
     problem, estimate = steps[0].problem, sum(emulation_seconds(step) for step in steps)
     if estimate > LONG_S:
-        note(
-            f"This takes about {max(estimate / 60, 1):.0f} minutes on the emulator; Ctrl-C stops it, --size is smaller."
-        )
+        note(f"This takes about {in_minutes(estimate)} on the emulator. Ctrl-C stops it; a smaller --size takes less.")
     executed = EXECUTED if problem.kind == "f32" else EXECUTED_TENSOR
     return show_emulated(_title(problem), steps, gpu, executed, "emulator-ladder")
