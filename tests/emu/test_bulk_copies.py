@@ -149,3 +149,29 @@ def test_an_mbarrier_may_wait_for_many_copies_of_many_threads():
         """,
     )
     assert np.array_equal(run(text, [VALUES, "f32[512]=nan"], block=64).arrays[1], VALUES[::-1])
+
+
+@pytest.mark.parametrize("missing", [None, 0, 31, 45])
+def test_each_of_many_mbarriers_vouches_for_its_own_bytes(missing):
+    text = kernel(
+        "const int *from, int *to, int missing",
+        """
+        __shared__ alignas(16) int tile[48][4]; __shared__ u64 full[48];
+        if (threadIdx.x == 0) for (int k = 0; k < 48; ++k) init(full + k, 1);
+        init_fence();
+        __syncthreads();
+        if (threadIdx.x == 0)
+            for (int k = 47; k >= 0; --k) { arrive_expect(full + k, 16); load(tile[k], from + 4 * k, 16, full + k); }
+        if (threadIdx.x >= 32) {
+            for (int k = 0; k < 48; ++k) if (k != missing) wait(full + k, 0);
+            for (int k = 0; k < 48; ++k) if (threadIdx.x < 36) to[4 * k + threadIdx.x - 32] = tile[k][threadIdx.x - 32];
+        }
+        if (missing >= 0 && threadIdx.x < 32) wait(full + missing, 0); // seen by the other warp alone
+        """,
+    )
+    args = [np.arange(192, dtype=np.int32), "i32[192]=zeros", -1 if missing is None else missing]
+    if missing is None:
+        assert run(text, args, block=64).arrays[1].tolist() == list(range(192))
+        return
+    hazard = fault(text, args, block=64)
+    assert (hazard.kind, hazard.address // 16) == ("async_copy_not_waited", missing)

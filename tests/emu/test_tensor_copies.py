@@ -219,3 +219,31 @@ def test_what_a_store_clips_it_does_not_read_either():
     assert result.hazards == []
     assert np.array_equal(result.arrays[0][8:], 100 * np.arange(8)[:, None] + np.arange(32))
     assert result.counters.bulk_store_bytes == 8 * 32 * 4
+
+
+def test_hints_and_every_spelling_of_a_load_change_nothing():
+    text = kernel(
+        "const __grid_constant__ CUtensorMap map, const float *from, float *out",
+        """
+        __shared__ alignas(128) float tile[256]; __shared__ u64 full;
+        if (threadIdx.x == 0) {
+            init(&full, 1); init_fence();
+            u64 policy; asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+            asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
+            asm volatile("cp.async.bulk.prefetch.L2.global [%0], 1024;" :: "l"(from));
+            asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %1}];" :: "l"(&map), "r"(0));
+            asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], 1024;" :: "r"(at(&full)));
+            asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                ".L2::cache_hint [%0], [%1, {%2, %2}], [%3], %4;"
+                :: "r"(at(tile)), "l"(&map), "r"(0), "r"(at(&full)), "l"(policy) : "memory");
+        }
+        __syncwarp();
+        for (u32 done = 0; !done;)
+            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], 0, 1000;"
+                " selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(at(&full)) : "memory");
+        for (int i = threadIdx.x; i < 256; i += 32) out[i] = tile[i];
+        """,
+    )
+    result = run(text, [TensorMap.of(TENSOR, (8, 32)), "f32[256]=zeros", "f32[256]=nan"])
+    assert result.hazards == []
+    assert np.array_equal(result.arrays[2].reshape(8, 32), TENSOR[:8])

@@ -54,19 +54,19 @@ class BulkClocks:
 
     # Accesses
 
-    def check(self, pattern: SharedPattern, lanes: np.ndarray, addresses: np.ndarray, *, writing: bool) -> None:
+    def check(self, pattern: SharedPattern, lanes: np.ndarray, *, writing: bool) -> None:
         """An access of any kind, before it is noted."""
         granules = pattern.granules
         live = self.objects[granules]
         if live.any():
-            self._on_object(pattern, lanes, addresses, live)
+            self._on_object(pattern, lanes, live)
         if not self.used:
             return
         self.unknown(pattern, lanes)
         if writing:
             busy = self.reading[granules] > 0
             if busy.any():
-                self._being_read(pattern, lanes, addresses, busy)
+                self._being_read(pattern, lanes, busy)
             if not pattern.kind.startswith("bulk_"):
                 self.phase[granules] = 0
 
@@ -115,7 +115,7 @@ class BulkClocks:
                 return barrier
         return None
 
-    def _being_read(self, pattern: SharedPattern, lanes: np.ndarray, addresses: np.ndarray, busy: np.ndarray) -> None:
+    def _being_read(self, pattern: SharedPattern, lanes: np.ndarray, busy: np.ndarray) -> None:
         machine = self.machine
         row, k = (int(v) for v in np.argwhere(busy)[0])
         granule = int(pattern.granules[row, k])
@@ -129,7 +129,7 @@ class BulkClocks:
             pattern.instruction, lanes[some], at, {"the_store": machine.reporter.sources.where(store)},
         )  # fmt: skip
 
-    def _on_object(self, pattern: SharedPattern, lanes: np.ndarray, addresses: np.ndarray, live: np.ndarray) -> None:
+    def _on_object(self, pattern: SharedPattern, lanes: np.ndarray, live: np.ndarray) -> None:
         machine = self.machine
         some = live.any(axis=1)
         at = int(pattern.granules[live][0]) * machine.shared.granule % machine.shared.stride

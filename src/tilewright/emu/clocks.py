@@ -124,7 +124,7 @@ class ClockShadow(Shadow):
             row = int(np.flatnonzero(flying)[0])
             number = int(self.flying[granules[row]].max()) - 1
             self.report_not_waited(pattern, lanes[flying], addresses[flying], self.copies_of[number])
-        self.bulk.check(pattern, lanes, addresses, writing=kind not in READING)
+        self.bulk.check(pattern, lanes, writing=kind not in READING)
         if self.products and kind == "tensor":
             self.products.issue(pattern)
             return

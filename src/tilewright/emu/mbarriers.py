@@ -202,8 +202,8 @@ class Mbarriers:
 
     # Waiting
 
-    def wait(self, barrier: Mbarrier, lanes: np.ndarray, until: np.ndarray) -> np.ndarray:
-        """Lanes ask for the phases `until`: for which of them they are complete. Deliveries come as they are needed."""
+    def wait(self, barrier: Mbarrier, until: np.ndarray) -> np.ndarray:
+        """Which of the phases `until` are complete. Deliveries come as they are needed."""
         while barrier.deliveries and (until >= barrier.phase).any():
             self._deliver(barrier)
         return until < barrier.phase

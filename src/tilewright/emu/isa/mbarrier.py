@@ -193,7 +193,7 @@ def wait(machine: Machine, instruction: Instruction) -> Step:
         left = []
         for barrier, lanes in where.barriers():
             phases = until(barrier, lanes)
-            done = objects.wait(barrier, lanes, phases)
+            done = objects.wait(barrier, phases)
             if done.any():
                 some = lanes if done.all() else lanes[done]
                 put(np.ones(len(some), bool), some)
