@@ -206,6 +206,8 @@ class Module:
             except DeviceError as error:
                 raise DeviceError(f"{error} {driver_shortfall()}".rstrip()) from error
             self.in_a_graph = False
+            self.shared_bytes = 48 * 1024
+            """Dynamic shared memory that a block may have. It only grows: launches that were made ready rely on it."""
             self.function = check(
                 api.cuModuleGetFunction(self.handle, kernel.entry.encode()), f"finding {kernel.entry} in the cubin"
             )
@@ -246,12 +248,13 @@ def load(kernel: CompiledKernel, ordinal: int, shared_bytes: int) -> Module:
                 _unload_retired()
             module = Module(kernel, ordinal)
             _modules.put(key, module)
-        if shared_bytes > 48 * 1024:
+        if shared_bytes > module.shared_bytes:
             which = driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             check(
                 driver().cuFuncSetAttribute(module.function, which, shared_bytes),
                 f"asking for {shared_bytes} B of shared memory a block",
             )
+            module.shared_bytes = shared_bytes
     return module
 
 
