@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .emu import EmulateResult, emulate, emulator
     from .gemm.explain import Explanation, explain
     from .gemm.matmul import matmul
-    from .gemm.rows import prepare
+    from .gemm.prepare import prepare
     from .gemm.rung import GemmConfig
     from .tuning import tune, tune_attention
     from .tuning.run import Tuned
@@ -32,7 +32,7 @@ _LAZY = {
     "GemmConfig": ".gemm.rung",
     "Tuned": ".tuning.run",
     "matmul": ".gemm.matmul",
-    "prepare": ".gemm.rows",
+    "prepare": ".gemm.prepare",
     "attention": ".attn.attention",
     "attention_varlen": ".attn.attention",
     "explain": ".gemm.explain",

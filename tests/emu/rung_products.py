@@ -11,9 +11,10 @@ from math import gcd
 
 import numpy as np
 
+from tilewright.arrays.dtypes import ITEM_BYTES
 from tilewright.emu import Emulator, EmuResult
 from tilewright.errors import ConfigRejected
-from tilewright.gemm.problem import ITEM_BYTES, GemmProblem, Matrix
+from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rung import Addresses, GemmConfig, Rung
 from tilewright.gemm.stages import program_for
 from tilewright.jit import CompiledKernel, use_executor

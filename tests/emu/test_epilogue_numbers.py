@@ -17,10 +17,10 @@ from tilewright import epilogue as ep
 from tilewright.arch import GPUS
 from tilewright.epilogue import expression, numbers
 from tilewright.epilogue.expression import trace
-from tilewright.epilogue.fusion import request
 from tilewright.errors import MissingDependency
 from tilewright.gemm import warm
 from tilewright.gemm.call import Options, read_call
+from tilewright.gemm.fusion import request
 from tilewright.gemm.rung import Rung
 from tilewright.jit import compile_source
 from tilewright.lab.sass import disassemble, find_disassembler

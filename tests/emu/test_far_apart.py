@@ -9,9 +9,10 @@ import pytest
 from test_rungs import SMALL as SMALL32
 from test_tensor_rungs import SMALL as SMALL16
 
+from tilewright.arrays.dtypes import ITEM_BYTES
 from tilewright.emu.memory import ARENA_BASE, Buffer, element_views
 from tilewright.emu.session import Emulator
-from tilewright.gemm.problem import ITEM_BYTES, GemmProblem, Matrix
+from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rung import Addresses
 from tilewright.gemm.rungs.simt import find_rung
 from tilewright.jit import use_executor

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.arrays.dtypes import LARGEST_EXTENT
 from tilewright.errors import ConfigRejected, InvalidOperand
 from tilewright.gemm.family import plan_for
-from tilewright.gemm.problem import LARGEST_EXTENT, GemmProblem, row_major
+from tilewright.gemm.problem import GemmProblem, row_major
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs.simt import find_rung
 from tilewright.gpus import GPUS

@@ -40,7 +40,7 @@ def test_a_misspelt_keyword_of_matmul_is_answered_with_the_nearest():
     import numpy as np
 
     import tilewright as tw
-    from tilewright.epilogue.fusion import KEYWORDS
+    from tilewright.gemm.fusion import KEYWORDS
 
     taken = inspect.signature(tw.matmul).parameters.values()
     assert set(KEYWORDS) == {p.name for p in taken if p.kind is p.KEYWORD_ONLY}

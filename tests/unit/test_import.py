@@ -14,8 +14,6 @@ import tilewright
 
 PACKAGE = Path(tilewright.__file__).parent
 HEAVY = ("cuda", "rich", "typer", "torch", "cupy", "jax", "numpy", "platformdirs")
-CORE = ("arrays", "attn", "epilogue", "gemm", "jit", "plan", "run", "tuning")
-TOOLS = ("emu", "lab", "report", "cli")
 
 
 def run(code: str) -> str:
@@ -67,46 +65,107 @@ def test_a_product_loads_nothing_of_attention():
     assert run(code) == "and no more"
 
 
-def imports(path: Path) -> set[str]:
-    """Every module that a file of the package imports, anywhere in it, as a dotted name below tilewright."""
-    folder = path.relative_to(PACKAGE).parent.parts
+BELOW: dict[str, set[str]] = {
+    "errors": set(),
+    "words": set(),
+    "gpus": {"errors"},
+    "swizzle": {"errors"},
+    "jit": {"errors", "gpus"},
+    "arrays": {"errors", "jit"},
+    "epilogue": {"errors", "jit", "arrays"},
+    "plan": {"errors", "gpus", "jit"},
+    "run": {"errors", "gpus", "jit", "arrays", "plan"},
+}
+"""What a room of the core may import besides itself."""
+BELOW["gemm"] = {*BELOW, "words", "swizzle"}
+BELOW["attn"] = BELOW["gemm"] - {"gemm"}
+BELOW["tuning"] = {*BELOW}
+SHARED = {("attn.explain", "gemm.explain")}
+"""What one family takes of the other: how an explanation is told."""
+CORE = set(BELOW)
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {module_of(path): path for path in PACKAGE.rglob("*.py")}
+
+
+def imports(module: str) -> set[str]:
+    """The package's modules that a module imports, at load or later, as names below tilewright; not for types alone."""
+    tree = ast.parse(FILES[module].read_text())
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for inner in ast.walk(node)
+    }
+    folder = module.split(".") if FILES[module].name == "__init__.py" else module.split(".")[:-1]
+    folder = [part for part in folder if part]
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
         if isinstance(node, ast.Import):
-            found |= {
-                name.name.removeprefix("tilewright.") for name in node.names if name.name.startswith("tilewright")
-            }
+            named = [name.name for name in node.names if name.name.startswith("tilewright.")]
+            found |= {name.removeprefix("tilewright.") for name in named}
         elif isinstance(node, ast.ImportFrom):
             if node.level:
-                base = folder[: len(folder) - node.level + 1]
-                found |= {".".join((*base, *(node.module or name.name).split("."))) for name in node.names}
-            elif (node.module or "").startswith("tilewright"):
-                module = node.module.removeprefix("tilewright").lstrip(".")
-                found |= {f"{module}.{name.name}".lstrip(".") for name in node.names}
-    return found
+                base = [*folder[: len(folder) - node.level + 1], *(node.module or "").split(".")]
+            elif (node.module or "").split(".")[0] == "tilewright":
+                base = (node.module or "").split(".")[1:]
+            else:
+                continue
+            parent = ".".join(part for part in base if part)
+            for name in node.names:
+                whole = f"{parent}.{name.name}".lstrip(".")
+                found.add(whole if whole in FILES else parent)
+    return found - {module}
 
 
-core_files = sorted(p for p in PACKAGE.rglob("*.py") if (p.relative_to(PACKAGE).parts[0] in CORE)) + sorted(
-    p for p in PACKAGE.glob("*.py") if p.name not in ("__init__.py", "__main__.py")
-)
+def room_of(module: str) -> str:
+    return module.split(".")[0]
 
 
-@pytest.mark.parametrize("path", core_files, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_the_core_imports_no_tool(path):
-    tools = {name for name in imports(path) if name.split(".")[0] in TOOLS}
-    assert not tools, f"{path.name} imports {tools}"
+@pytest.mark.parametrize("module", sorted(name for name in FILES if room_of(name) in CORE))
+def test_a_room_imports_only_what_stands_below_it(module):
+    room = room_of(module)
+    wrong = {
+        other
+        for other in imports(module)
+        if room_of(other) not in BELOW[room] | {room} and (module, other) not in SHARED
+    }
+    assert not wrong, f"{module} imports {wrong}"
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "plan").glob("*.py")), ids=lambda p: p.name)
-def test_planning_knows_no_family(path):
-    """Families are passed in: what products and attention are, only the protocol in plan/family.py may ask."""
-    above = {name for name in imports(path) if name.split(".")[0] in ("gemm", "attn", "run", "tuning")}
-    assert not above, f"plan/{path.name} imports {above}"
+def test_no_module_imports_itself_over_others():
+    """Lazy imports included; those for annotations alone are not."""
+    open_, done, path = set(), set(), []
+
+    def visit(module: str) -> None:
+        if module in done:
+            return
+        assert module not in open_, f"circle: {' -> '.join([*path[path.index(module) :], module])}"
+        open_.add(module)
+        path.append(module)
+        for other in sorted(imports(module)):
+            if other in FILES and other:
+                visit(other)
+        path.pop()
+        open_.discard(module)
+        done.add(module)
+
+    for module in sorted(FILES):
+        if module:
+            visit(module)
 
 
-def test_the_walk_of_imports_sees_tools_where_they_are():
-    assert any(name.startswith("jit.launch") for name in imports(PACKAGE / "emu" / "session.py"))
-    assert any(name.startswith("emu") for path in (PACKAGE / "lab").rglob("*.py") for name in imports(path))
+def test_the_walk_of_imports_sees_what_is_there():
+    assert "jit.launch" in imports("emu.session")
+    assert any(room_of(name) == "emu" for module in FILES if room_of(module) == "lab" for name in imports(module))
+    assert "gemm.call" not in imports("gemm.verify"), "for annotations alone"
 
 
 def test_public_names_resolve():

@@ -17,7 +17,7 @@ FILES = {
 }  # fmt: skip
 MOST_OF_PTX = 8
 GENERATED = ('#include "tile/fused.cuh"', '#include "tile/fused_math.cuh"', '#include "tile/range.cuh"')
-"""What the texts made from an epilogue include (epilogue/packing.py, epilogue/ranges.py)."""
+"""What the texts made from an epilogue include (gemm/fused.py, gemm/ranges.py)."""
 
 
 def files_of(include: str) -> tuple[int, int]:

@@ -9,7 +9,8 @@ from fake_executor import fake_gpu
 import tilewright as tw
 from tilewright.errors import InvalidOperand
 from tilewright.gemm import rows
-from tilewright.gemm.rows import ENOUGH, representatives
+from tilewright.gemm.prepare import representatives
+from tilewright.gemm.rows import ENOUGH
 
 
 @pytest.fixture(autouse=True)

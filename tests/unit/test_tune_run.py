@@ -14,9 +14,9 @@ from dataclasses import replace
 import pytest
 from fake_bench import FakeBench
 
-from tilewright.epilogue.packing import fused_headers
 from tilewright.errors import ConfigRejected, DeviceError, InvalidEpilogue, InvalidOperand
 from tilewright.gemm.classes import class_of
+from tilewright.gemm.fused import fused_headers
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs.simt import find_rung

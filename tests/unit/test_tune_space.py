@@ -6,14 +6,16 @@ import dataclasses
 
 import pytest
 
-from tilewright.gemm.classes import ProblemClass, bucket, class_of, distance
+from tilewright.arrays.dtypes import ITEM_BYTES
+from tilewright.gemm.classes import ProblemClass, class_of, distance
 from tilewright.gemm.family import plan_for
-from tilewright.gemm.problem import ITEM_BYTES, GemmProblem, Matrix
+from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs.simt import GEMM_RUNGS, find_rung, rungs_for, rungs_of
 from tilewright.gemm.space import explore
 from tilewright.gemm.work import estimate_registers, work_of
 from tilewright.gpus import GPUS
+from tilewright.plan.classes import bucket
 from tilewright.plan.estimate import predict
 from tilewright.tuning.fused import read_words, with_epilogue
 

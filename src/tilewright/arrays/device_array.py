@@ -7,9 +7,9 @@ from math import prod
 from typing import Any
 
 from ..errors import InvalidOperand
-from ..gemm.problem import ITEM_BYTES
 from ..jit.device import GpuExecutor
 from . import dlpack
+from .dtypes import ITEM_BYTES
 
 _TYPE_STRINGS = {"f32": "<f4", "f16": "<f2"}
 

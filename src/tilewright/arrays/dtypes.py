@@ -10,6 +10,12 @@ import numpy as np
 
 from ..errors import InvalidOperand
 
+ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+LARGEST_EXTENT = 2**31 - 2**16
+"""Kernels count in 32 bits, and their last tiles reach past the end."""
+CPP_TYPES = {"f32": "float", "bf16": "struct bf16", "f16": "struct f16"}
+"""The device code's types. They are declared behind the generated constants: hence `struct`."""
+
 SHORT_NAMES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 """What the libraries call the dtypes, and what they are called here."""
 DTYPE_NAMES = {short: name for name, short in SHORT_NAMES.items()}
@@ -51,3 +57,7 @@ def numpy_dtype(dtype: str, like: Any = None) -> np.dtype:
             "another out_dtype."
         )
     return np.dtype(module.bfloat16)
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)

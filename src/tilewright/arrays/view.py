@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidOperand
-from ..gemm.problem import ITEM_BYTES
-from ..gemm.rungs.simt import rungs_for
 from . import dlpack
-from .dtypes import DTYPE_NAMES, SHORT_NAMES
+from .dtypes import DTYPE_NAMES, ITEM_BYTES, SHORT_NAMES
 
 
 @dataclass(frozen=True)
@@ -60,6 +58,16 @@ class Operand:
         return replace(self, shape=shape, strides=strides)
 
 
+def broadcast(operand: Operand, shape: tuple[int, ...]) -> Operand:
+    """The view repeated to `shape` by strides of 0. Raises InvalidOperand where NumPy's broadcasting would."""
+    lead = len(shape) - len(operand.shape)
+    own = (1,) * lead + operand.shape
+    if lead < 0 or any(have not in (1, want) for have, want in zip(own, shape, strict=False)):
+        raise InvalidOperand(f"{operand.name} {operand.shape} does not broadcast to the result's shape {shape}.")
+    strides = (0,) * lead + operand.strides
+    return operand.view(shape, tuple(0 if have == 1 else step for have, step in zip(own, strides, strict=True)))
+
+
 def as_operand(value: Any, name: str, stream: int = 0) -> Operand:
     """The view of `value`, which the caller knows as `name`.
 
@@ -100,7 +108,7 @@ def _refuse_dtype(name: str, dtype: str, shape: Sequence[int], cast: str) -> Inv
         advice = "Multiply its real and imaginary parts apart."
     elif "int" in dtype:
         advice = f"Convert it: {cast} (float32 holds integers up to 2**24 exactly)."
-    able = ", ".join(DTYPE_NAMES[short] for short in DTYPE_NAMES if rungs_for(short))
+    able = ", ".join(DTYPE_NAMES[short] for short in DTYPE_NAMES)
     return InvalidOperand(f"{name} (shape {tuple(shape)}) has dtype {dtype}; kernels multiply {able}. {advice}")
 
 

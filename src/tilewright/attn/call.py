@@ -14,10 +14,9 @@ import numpy as np
 from ..arrays.dlpack import dense_strides
 from ..arrays.dtypes import DTYPE_NAMES, SHORT_NAMES
 from ..arrays.extents import check_out
-from ..arrays.view import Operand, as_operand, check_forwards
+from ..arrays.scalar import scalar
+from ..arrays.view import Operand, as_operand, broadcast, check_forwards
 from ..errors import InvalidOperand
-from ..gemm.call import scalar
-from ..gemm.shapes import broadcast
 from ..gpus import Gpu
 from ..jit.params import named_numbers
 from ..run.program import Program

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from math import log2
 from typing import Any
 
-from ..gemm.classes import ATTENTION, bucket, checked
+from ..plan.classes import ATTENTION, bucket, checked
 from .problem import DTYPES, AttentionProblem
 from .rung import D_HEADS
 

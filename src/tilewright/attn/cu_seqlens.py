@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..arrays import dlpack
+from ..arrays.dtypes import LARGEST_EXTENT
 from ..arrays.view import Operand
 from ..errors import InvalidOperand
-from ..gemm.problem import LARGEST_EXTENT
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from ..arrays.dtypes import ITEM_BYTES, LARGEST_EXTENT
 from ..errors import InvalidOperand
-from ..gemm.problem import ITEM_BYTES, LARGEST_EXTENT
 
 DTYPES = ("bf16", "f16")
 MOST_TRACED_ROWS = 2**30

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..arrays.dtypes import CPP_TYPES, ceil_div
 from ..errors import ConfigRejected
-from ..gemm.rung import CPP_TYPES, ceil_div
 from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Address, Scalar, Template, pack, pack_numbers

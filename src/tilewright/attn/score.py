@@ -9,12 +9,12 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from ..arrays.dtypes import LARGEST_EXTENT
 from ..epilogue.codegen import live_part, statements
 from ..epilogue.keys import function_key
 from ..epilogue.numbers import parameters
 from ..epilogue.trace import FLOAT, INT, PASS_OPERANDS, Graph, Node, as_float, as_traced
 from ..errors import InvalidEpilogue
-from ..gemm.problem import LARGEST_EXTENT
 from ..jit.limits import Recent
 from .problem import MOST_TRACED_ROWS
 

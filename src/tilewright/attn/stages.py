@@ -7,8 +7,7 @@ from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..gemm.problem import ITEM_BYTES
-from ..gemm.rung import ceil_div
+from ..arrays.dtypes import ITEM_BYTES, ceil_div
 from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Address, Place, Scalar, Template, number_names, pack

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ..gemm.problem import ITEM_BYTES
-from ..gemm.rung import ceil_div
+from ..arrays.dtypes import ITEM_BYTES, ceil_div
 from ..plan.estimate import Work
 from .problem import AttentionProblem
 from .rung import AttentionConfig, AttentionRung

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+FAIR_EVERY = 256
+"""Of so many picks among diverged lanes one goes to the next block in turn instead of the lowest."""
+
 if TYPE_CHECKING:
     from .schedule import Scheduler
 
@@ -54,8 +57,6 @@ class Watch:
 
     def _turns(self) -> int:
         """Blocks after which each group of lanes has surely run."""
-        from .schedule import FAIR_EVERY
-
         scheduler = self.scheduler
         return 1 if scheduler.uniform else FAIR_EVERY * (len(np.unique(scheduler.key)) + 1)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .endless import Watch
+from .endless import FAIR_EVERY, Watch
 from .hazards import lane_ranges
 from .ptx import Instruction
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from .machine import Machine
 
 NOWHERE = np.iinfo(np.int32).max
-FAIR_EVERY = 256
-"""Of so many picks among diverged lanes one goes to the next block in turn instead of the lowest."""
 OFTEN = 16
 """Each time it does, the number halves, down to this, as somebody may be spinning; it doubles when all lanes meet."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -12,8 +10,8 @@ from typing import Any, NamedTuple
 from ..arrays.dlpack import dense_strides
 from ..arrays.dtypes import DTYPE_NAMES, parse_dtype
 from ..arrays.extents import check_out, same_view
-from ..arrays.view import Operand, as_operand
-from ..epilogue.fusion import Fusion, Request, read_fusion
+from ..arrays.scalar import scalar
+from ..arrays.view import Operand, as_operand, broadcast
 from ..errors import InvalidOperand
 from ..gpus import Gpu
 from ..jit.params import named_numbers
@@ -22,11 +20,12 @@ from ..plan.plan import Plan
 from ..run.program import Program
 from ..run.runner import Output, Site
 from .family import plan_for
+from .fusion import Fusion, Request, read_fusion
 from .params import fused_base
 from .problem import INDEX, Epilogue, FusedOperand
 from .rows import plan_rows
 from .rung import GemmConfig
-from .shapes import Product, Shapes, broadcast, lay_out, matmul_shapes, with_matrix_axes
+from .shapes import Product, Shapes, lay_out, matmul_shapes, with_matrix_axes
 from .stages import program_of
 
 
@@ -113,17 +112,6 @@ class Call:
         from .verify import verified
 
         return verified(self, program, bases, site)
-
-
-def scalar(value: Any, name: str) -> float:
-    """`value` rounded to float32, as kernels take it. Raises InvalidOperand for what is no real number in range."""
-    torch = sys.modules.get("torch")
-    if getattr(value, "requires_grad", False) and (torch is None or torch.is_grad_enabled()):
-        raise InvalidOperand(f"{name} requires a gradient, and none would reach it. Pass {name}={name}.item().")
-    try:
-        return struct.unpack("<f", struct.pack("<f", value))[0]
-    except (struct.error, TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise InvalidOperand(f"{name}={value!r} is no number that float32 can hold: {error}.") from error
 
 
 def read_call(

@@ -3,44 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, fields, replace
-from functools import cache
+from dataclasses import asdict, dataclass, replace
 from math import log2
 from typing import Any
 
+from ..arrays.dtypes import ITEM_BYTES
 from ..epilogue.ops import OPS
-from .problem import ITEM_BYTES, PRECISIONS, GemmProblem, Matrix
-
-ATTENTION = "attention "
-"""How classes of attention begin in words; those of products begin with a type."""
-
-
-def bucket(extent: int) -> int:
-    """`extent` rounded up to four significant bits: steps of 6 to 12 %. What is at most 16 stands for itself."""
-    step = 1 << max(extent.bit_length() - 4, 0)
-    return -(-extent // step) * step
+from ..plan.classes import bucket, checked
+from .problem import PRECISIONS, GemmProblem, Matrix
 
 
 def _is_whole(extent: int, most: int) -> bool:
     """Whether tiles of up to `most` (or of the extent, if that is a smaller power of two) leave no edge."""
     tile = min(most, 1 << max(extent - 1, 0).bit_length())
     return extent % tile == 0
-
-
-def checked(values: dict[str, Any], kind: type) -> dict[str, Any]:
-    """The values of the fields of `kind`, a dataclass of int, str and bool. Raises KeyError or TypeError."""
-    types = _types(kind)
-    for name, wanted in types:
-        if name not in values:
-            raise KeyError(name)
-        if type(values[name]) is not wanted:
-            raise TypeError(f"{name} is {values[name]!r}, not {wanted.__name__}")
-    return {name: values[name] for name, _ in types}
-
-
-@cache
-def _types(kind: type) -> tuple[tuple[str, type], ...]:
-    return tuple((f.name, {"int": int, "str": str, "bool": bool}[str(f.type)]) for f in fields(kind))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..epilogue.fusion import request
+from ..arrays.dtypes import ITEM_BYTES
 from ..gpus import DEFAULT_GPU, Gpu, Resources, find_gpu
 from ..jit.launch import current_executor
 from ..plan.demands import NONE, Demands
@@ -16,7 +16,8 @@ from ..run.runner import Call as AnyCall
 from ..words import Activation, Precision
 from .call import Call, Options, read_call
 from .family import plan_for
-from .problem import INDEX, ITEM_BYTES, GemmProblem, Matrix
+from .fusion import request
+from .problem import INDEX, GemmProblem, Matrix
 from .rows import plan_rows
 from .rung import GemmConfig, Rung, vector_out
 from .shapes import GRID_BATCH

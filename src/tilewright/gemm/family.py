@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
+from ..arrays.dtypes import ITEM_BYTES
 from ..errors import ConfigRejected
 from ..gpus import Arch, Gpu
 from ..plan.choose import plan
@@ -17,7 +18,7 @@ from ..plan.family import Option
 from ..plan.plan import Plan, Refusal
 from .classes import ProblemClass, distance, own_classes
 from .options import options_of
-from .problem import ITEM_BYTES, GemmProblem
+from .problem import GemmProblem
 from .rung import GemmConfig, Rung
 from .rungs.simt import find_rung, rungs_for
 from .rungs.tensor import ragged

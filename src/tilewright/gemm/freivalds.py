@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..arrays.dtypes import CPP_TYPES, ceil_div
 from ..errors import WrongResult
 from ..jit import CompiledKernel
 from ..jit.params import WORK, Place
@@ -20,7 +21,7 @@ from ..run.program import Program, Stage
 from ..run.runner import Site
 from .params import check_rows_params, sign_rows_params
 from .problem import GemmProblem, Matrix
-from .rung import CPP_TYPES, UNITS, ceil_div, result_constants
+from .rung import UNITS, result_constants
 from .stages import Helper, shapes_for
 
 ROWS = 32

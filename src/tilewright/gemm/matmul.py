@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..epilogue.fusion import request
 from ..run import gradients
 from ..run.runner import run
 from ..run.warm import MISS
 from ..words import Activation, Array, Precision
 from .call import Options, read_call
+from .fusion import request
 from .rung import GemmConfig
 from .warm import remember, warm_matmul, warm_views
 

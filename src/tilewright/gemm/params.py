@@ -5,8 +5,8 @@ The product itself takes GemmArgs (rung.pack_args). A test holds every layout an
 
 from __future__ import annotations
 
-from ..epilogue.packing import pack_fused
 from ..jit.params import Address, Place, Scalar, Template, number_names, pack
+from .fused import pack_fused
 from .problem import GemmProblem
 from .rung import Addresses, pack_args
 

@@ -7,16 +7,12 @@ from functools import lru_cache
 from math import gcd
 from typing import Any, NamedTuple
 
+from ..arrays.dtypes import ITEM_BYTES, LARGEST_EXTENT
 from ..errors import InvalidOperand
 from ..gpus import HashedOnce
 
-LARGEST_EXTENT = 2**31 - 2**16
-"""Kernels count in 32 bits, and their last tiles reach past the end."""
-
 PRECISIONS = ("ieee", "tf32", "fp32x3")
 """How float32 operands are multiplied: fp32 arithmetic; rounded to tf32; as parts, as accurately as fp32."""
-
-ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 
 
 def check_precision(precision: str, dtype: str) -> None:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-from ..epilogue.packing import fused_headers, pack_fused
+from ..arrays.dtypes import CPP_TYPES, ITEM_BYTES, ceil_div
 from ..errors import ConfigRejected
 from ..gpus import Arch, HashedOnce
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Address, Scalar, Template, pack
 from ..jit.source import Constant, Library
-from .problem import ITEM_BYTES, GemmProblem
+from .fused import fused_headers, pack_fused
+from .problem import GemmProblem
 
 
 @dataclass(frozen=True)
@@ -125,10 +126,6 @@ _OF_EVERY_RUNG = ("tile_m", "tile_n", "group_m", "min_blocks")
 """Fields that any rung takes at any value; others only where its own configs have that level (Rung.why_not)."""
 
 
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
-
-
 def _none(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
     return {}
 
@@ -173,8 +170,6 @@ def pack_args(problem: GemmProblem, at: Addresses, alpha: float | Scalar, beta: 
     return args + pack_fused(problem, at.fused, at.numbers)
 
 
-CPP_TYPES = {"f32": "float", "bf16": "struct bf16", "f16": "struct f16"}
-"""The device code's types. They are declared behind the generated constants: hence `struct`."""
 UNITS = {"none": 0, "col": 1, "row": 2}
 """Matrix.unit as device code has it (cuda/gemm/args.cuh)."""
 

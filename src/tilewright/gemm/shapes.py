@@ -9,9 +9,10 @@ from math import gcd
 
 import numpy as np
 
-from ..arrays.view import Operand
+from ..arrays.dtypes import LARGEST_EXTENT
+from ..arrays.view import Operand, broadcast
 from ..errors import InvalidOperand
-from .problem import INDEX, LARGEST_EXTENT, GemmProblem, Matrix
+from .problem import INDEX, GemmProblem, Matrix
 
 GRID_BATCH = 65535
 """The most products of one launch: what a grid holds along y."""
@@ -54,16 +55,6 @@ def matmul_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
         ) from None
     result = (*batch, *(() if len(a) == 1 else (m,)), *(() if len(b) == 1 else (n,)))
     return Shapes(batch, m, n, k, result, len(a) == 1, len(b) == 1)
-
-
-def broadcast(operand: Operand, shape: tuple[int, ...]) -> Operand:
-    """The view repeated to `shape` by strides of 0. Raises InvalidOperand where NumPy's broadcasting would."""
-    lead = len(shape) - len(operand.shape)
-    own = (1,) * lead + operand.shape
-    if lead < 0 or any(have not in (1, want) for have, want in zip(own, shape, strict=False)):
-        raise InvalidOperand(f"{operand.name} {operand.shape} does not broadcast to the result's shape {shape}.")
-    strides = (0,) * lead + operand.strides
-    return operand.view(shape, tuple(0 if have == 1 else step for have, step in zip(own, strides, strict=True)))
 
 
 def with_matrix_axes(operand: Operand, shapes: Shapes) -> Operand:

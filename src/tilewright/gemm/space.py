@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from ..arrays.dtypes import ceil_div
 from ..gpus import Gpu
 from ..jit.source import Constant
 from ..plan.estimate import predict
 from ..plan.space import KEPT, Candidate, Space, select, why_pruned
 from .classes import shows
 from .problem import GemmProblem
-from .rung import GemmConfig, Rung, ceil_div
+from .rung import GemmConfig, Rung
 from .work import work_of
 
 SHARE_BESIDE = 0.5

@@ -10,15 +10,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
-from ..epilogue.packing import fused_headers
+from ..arrays.dtypes import ITEM_BYTES, ceil_div
 from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Place
 from ..jit.source import Constant
 from ..run.program import Program, Run, Stage, Workspace
+from .fused import fused_headers
 from .params import fused_base, pack_params, product_params, split_params, sum_parts_params
-from .problem import ITEM_BYTES, GemmProblem, Matrix
-from .rung import GemmConfig, Rung, ceil_div, result_constants
+from .problem import GemmProblem, Matrix
+from .rung import GemmConfig, Rung, result_constants
 from .rungs.tensor32 import RECORD, record_bytes
 from .shapes import Product
 

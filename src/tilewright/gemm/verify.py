@@ -17,23 +17,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..arrays.dtypes import CPP_TYPES, ITEM_BYTES, ceil_div
 from ..arrays.extents import same_view
-from ..epilogue.ranges import range_headers
 from ..errors import WrongResult
 from ..jit.params import WORK, Place
 from ..plan.plan import Plan
 from ..run.program import Program, Stage
 from ..run.ready import moved
 from ..run.runner import Site
-from .call import Call
 from .freivalds import RowCheck, launch_stages
 from .params import compare_params, expected_params
-from .problem import ITEM_BYTES, GemmProblem, Matrix
-from .rung import CPP_TYPES, ceil_div, result_constants
+from .problem import GemmProblem, Matrix
+from .ranges import range_headers
+from .rung import result_constants
 from .stages import Helper, parts_of
+
+if TYPE_CHECKING:
+    from .call import Call
 
 _PAIR = 8
 """Bytes of the two numbers between which an element must be."""

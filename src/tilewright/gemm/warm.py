@@ -14,20 +14,20 @@ from ..arrays.streams import in_order
 from ..arrays.view import Operand, as_operand
 from ..arrays.written import mark_written
 from ..epilogue.expression import expression_of
-from ..epilogue.fusion import Request, request
 from ..errors import InvalidOperand
 from ..jit.launch import current_executor
 from ..jit.params import WORK, number_names
 from ..run import libraries
 from ..run.runner import Ran, Staging
 from ..run.warm import MISS, Calls, Remembered, remembered
+from .fusion import Request, request
 from .params import fused_base
 from .problem import INDEX
 
 if TYPE_CHECKING:
     from ..epilogue.codegen import Expression
-    from ..epilogue.fusion import Request
     from .call import Call
+    from .fusion import Request
 
 _SCALARS = struct.Struct("<2f")  # alpha, beta, as kernels take them
 _NUMBERS = (float, int)

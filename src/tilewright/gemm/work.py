@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+from ..arrays.dtypes import ITEM_BYTES, ceil_div
 from ..jit.source import Constant
 from ..plan.estimate import Work
-from .problem import ITEM_BYTES, GemmProblem
-from .rung import GemmConfig, Rung, ceil_div, vector_out
+from .problem import GemmProblem
+from .rung import GemmConfig, Rung, vector_out
 from .rungs.simt import rungs_of
 
 _BOOKKEEPING = 36

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from ..arrays.dtypes import ITEM_BYTES
 from ..errors import MissingDependency, TilewrightError
-from ..gemm.problem import ITEM_BYTES, GemmProblem
+from ..gemm.problem import GemmProblem
 from ..gemm.rung import Addresses, Rung
 from ..gemm.rungs.simt import find_rung
 from ..gpus import Gpu

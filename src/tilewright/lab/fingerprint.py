@@ -17,7 +17,7 @@ from typing import Any
 from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionRung
 from ..attn.rungs import ATTENTION_RUNGS
-from ..epilogue.packing import fused_headers
+from ..gemm.fused import fused_headers
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
 from ..gemm.rungs.simt import GEMM_RUNGS, rungs_for

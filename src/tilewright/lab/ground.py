@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device_array import DeviceArray
+from ..arrays.dtypes import ITEM_BYTES
 from ..errors import WrongResult, install
-from ..gemm.problem import ITEM_BYTES, GemmProblem
+from ..gemm.problem import GemmProblem
 from ..jit import CompiledKernel
 from ..jit.device import Device, GpuExecutor, Prepared, bound_to, executor_for
 from ..jit.timing import Launch

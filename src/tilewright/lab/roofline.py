@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..gemm.problem import ITEM_BYTES, GemmProblem
+from ..arrays.dtypes import ITEM_BYTES
+from ..gemm.problem import GemmProblem
 from ..gpus import Gpu
 
 

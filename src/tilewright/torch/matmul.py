@@ -10,9 +10,9 @@ import torch
 
 from ..epilogue.expression import record_standard, recorded_of
 from ..epilogue.functions import ACTIVATIONS
-from ..epilogue.fusion import request
 from ..epilogue.recorded import parse
 from ..errors import InvalidEpilogue, InvalidOperand
+from ..gemm.fusion import request
 from ..gemm.matmul import matmul as run
 from ..gemm.problem import check_precision
 from ..words import Activation, Precision

@@ -59,8 +59,8 @@ def tune(
     ConfigRejected for a rung that is not known, DeviceError without a GPU, on the emulator, or while a CUDA graph is
     captured.
     """
-    from ..epilogue.fusion import request
     from ..gemm.call import Options, read_call
+    from ..gemm.fusion import request
     from ..gemm.rungs.simt import find_rung
     from ..gemm.shapes import GRID_BATCH
     from .products import tune_problems

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..arrays.dtypes import ITEM_BYTES
 from ..attn.problem import AttentionProblem, HeadRows
 from ..attn.rung import AttentionAddresses
 from ..attn.rungs import find_attention_rung
 from ..errors import WrongResult
-from ..gemm.problem import ITEM_BYTES
 from ..jit import CompiledKernel
 from ..jit.device import Prepared, executor_for
 from ..jit.timing import Launch as Start

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.dtypes import ITEM_BYTES
 from ..epilogue.evaluate import evaluate
 from ..epilogue.expression import standard
 from ..epilogue.functions import ACTIVATIONS
 from ..errors import InvalidEpilogue
-from ..gemm.problem import ITEM_BYTES, Epilogue, FusedOperand, GemmProblem, Matrix, row_major
+from ..gemm.problem import Epilogue, FusedOperand, GemmProblem, Matrix, row_major
 
 OPERANDS = ("bias", "residual", "row_scale", "col_scale")
 IN_FP32 = 2.0**-20

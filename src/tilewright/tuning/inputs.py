@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..arrays.dtypes import ITEM_BYTES
 from ..gemm.params import fused_base
-from ..gemm.problem import INDEX, ITEM_BYTES, GemmProblem, Matrix
+from ..gemm.problem import INDEX, GemmProblem, Matrix
 from .race import Memory, rounded_up
 from .verify import Pattern, pattern_of
 

@@ -9,9 +9,10 @@ from functools import partial
 
 import numpy as np
 
+from ..arrays.dtypes import ITEM_BYTES
 from ..errors import WrongResult
 from ..gemm.params import fused_base
-from ..gemm.problem import ITEM_BYTES, GemmProblem
+from ..gemm.problem import GemmProblem
 from ..gemm.rung import Addresses
 from ..gemm.rungs.simt import find_rung
 from ..gemm.stages import program_for

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from ..epilogue.packing import fused_headers
 from ..errors import ConfigRejected
 from ..gemm.classes import class_of
 from ..gemm.family import PRODUCTS
+from ..gemm.fused import fused_headers
 from ..gemm.problem import GemmProblem, row_major
 from ..gemm.rung import Rung
 from ..gemm.rungs.simt import rungs_of

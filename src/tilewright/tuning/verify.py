@@ -13,8 +13,7 @@ from math import sqrt
 
 import numpy as np
 
-from ..gemm.problem import ITEM_BYTES
-from ..gemm.rung import CPP_TYPES
+from ..arrays.dtypes import CPP_TYPES, ITEM_BYTES
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.source import Constant
 

@@ -1,5 +1,5 @@
 // expected: between which two numbers each element of a result may be. Sums in fp32 are scaled, C is added, and the
-// epilogue is applied in interval arithmetic (gemm/fused.cuh: a text of its own, epilogue/ranges.py). What that may
+// epilogue is applied in interval arithmetic (gemm/fused.cuh: a text of its own, gemm/ranges.py). What that may
 // give is rounded to the result's type, which keeps the order. `pairs` gets the two numbers. Where the element can be
 // anything, NaN too, the first is the larger; where it must be NaN, both are.
 #include "gemm/fused.cuh"

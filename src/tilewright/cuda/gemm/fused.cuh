@@ -1,6 +1,6 @@
 #pragma once
 // What becomes of a sum before it is rounded and stored: here nothing. A problem with an epilogue has this file's place
-// taken by a text made from its expression (epilogue/packing.py), with the operands' addresses and strides in
+// taken by a text made from its expression (gemm/fused.py), with the operands' addresses and strides in
 // FusedArgs.
 
 struct FusedArgs {};

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import product
 
+from ...arrays.dtypes import CPP_TYPES, ITEM_BYTES
 from ...jit.source import Constant
-from ..problem import ITEM_BYTES, GemmProblem, Matrix
-from ..rung import CPP_TYPES, GemmConfig, Rung, vector_out
+from ..problem import GemmProblem, Matrix
+from ..rung import GemmConfig, Rung, vector_out
 
 SHAPES = ((16, 16), (32, 8), (8, 32))
 """The shapes of one wmma product, m x n; k is 16."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import product
 
+from ...arrays.dtypes import ceil_div
 from ...jit.source import Constant
 from ..problem import GemmProblem
-from ..rung import GemmConfig, Rung, ceil_div
+from ..rung import GemmConfig, Rung
 from .tensor import first_reason, power_of_two, wide
 
 

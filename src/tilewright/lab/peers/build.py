@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from ...errors import TilewrightError
 from ...gemm.problem import GemmProblem
 from ...gemm.rung import GemmConfig
 from ...gpus import Arch
@@ -28,7 +27,9 @@ def compile_ahead(problem: GemmProblem, configs: Sequence[GemmConfig], arch: Arc
     running = []
     for number in range(workers):
         process = subprocess.Popen(
-            [sys.executable, "-m", "tilewright.lab.peers.build"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+            [sys.executable, "-m", "tilewright.lab.peers.build_worker"],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
         )
         assert process.stdin is not None
         process.stdin.write(pickle.dumps((problem, tuple(configs[number::workers]), arch)))
@@ -36,18 +37,3 @@ def compile_ahead(problem: GemmProblem, configs: Sequence[GemmConfig], arch: Arc
         running.append(process)
     for process in running:
         process.wait()
-
-
-def main() -> None:
-    from .cutlass import rung_of
-
-    problem, configs, arch = pickle.load(sys.stdin.buffer)
-    for config in configs:
-        try:
-            rung_of(problem.dtype).compile(problem, config, arch)
-        except TilewrightError:
-            continue  # the caller compiles it again and hears why
-
-
-if __name__ == "__main__":
-    main()

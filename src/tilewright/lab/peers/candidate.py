@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...arrays.device_array import DeviceArray
-from ...gemm.problem import ITEM_BYTES
+from ...arrays.dtypes import ITEM_BYTES
 from ...jit import CompiledKernel
 from ...jit.device import bound_to
 from ...jit.timing import SHORT_MS, Launch, Stopwatch

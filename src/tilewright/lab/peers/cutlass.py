@@ -6,9 +6,10 @@ from dataclasses import replace
 from functools import lru_cache
 from importlib import metadata
 
+from ...arrays.dtypes import CPP_TYPES, ITEM_BYTES, ceil_div
 from ...errors import ConfigRejected, MissingDependency, install
-from ...gemm.problem import ITEM_BYTES, GemmProblem, Matrix
-from ...gemm.rung import CPP_TYPES, GemmConfig, Rung, ceil_div
+from ...gemm.problem import GemmProblem, Matrix
+from ...gemm.rung import GemmConfig, Rung
 from ...jit.source import Constant, Library
 from ...jit.wheels import library
 from ..ground import Ground

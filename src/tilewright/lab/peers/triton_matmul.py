@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from ...arrays.dtypes import ITEM_BYTES
 from ...errors import ConfigRejected, MissingDependency, install
-from ...gemm.problem import ITEM_BYTES
 from ...jit.timing import Launch
 from ..ground import Buffers, Ground
 from ..reference import torch_stream

@@ -5,13 +5,14 @@ Made from the operations, not from the text that kernels compile, so that a mist
 
 from __future__ import annotations
 
+from ..arrays.dtypes import ITEM_BYTES
+from ..epilogue.codegen import literal, parameter
+from ..epilogue.numbers import NUMBER
+from ..epilogue.ops import OPS
+from ..epilogue.trace import BOOL, FLOAT, INT, Node
 from ..errors import InvalidEpilogue
-from ..gemm.problem import INDEX, ITEM_BYTES, Epilogue, GemmProblem
-from .codegen import literal, parameter
-from .numbers import NUMBER
-from .ops import OPS
-from .packing import HEADER, args_struct, held_as, read_operand
-from .trace import BOOL, FLOAT, INT, Node
+from .fused import HEADER, args_struct, held_as, read_operand
+from .problem import INDEX, Epilogue, GemmProblem
 
 _TYPES = {FLOAT: "Range", INT: "Whole", BOOL: "Truth"}
 _EXACTLY = {FLOAT: "exactly", INT: "exactly_whole", BOOL: "certainly"}

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays.dlpack import dense_strides
-from ..arrays.view import Operand, as_operand
+from ..arrays.view import Operand, as_operand, broadcast
+from ..epilogue.codegen import Expression
+from ..epilogue.expression import INDICES, expression_of, standard
+from ..epilogue.functions import ACTIVATIONS
 from ..errors import InvalidEpilogue, InvalidOperand
-from ..gemm.problem import INDEX
-from ..gemm.shapes import Shapes, broadcast, with_matrix_axes
-from .codegen import Expression
-from .expression import INDICES, expression_of, standard
-from .functions import ACTIVATIONS
+from .problem import INDEX
+from .shapes import Shapes, with_matrix_axes
 
 KEYWORDS = (
     "c", "alpha", "beta", "out", "out_dtype", "bias", "activation", "residual", "row_scale", "col_scale", "epilogue",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ..gemm.problem import INDEX, ITEM_BYTES, Epilogue, FusedOperand, GemmProblem
+from ..arrays.dtypes import ITEM_BYTES
 from ..jit.params import Address, Scalar, Template, pack, pack_numbers
+from .problem import INDEX, Epilogue, FusedOperand, GemmProblem
 
 HEADER = "gemm/fused.cuh"
 """The file that the generated text replaces."""
