@@ -297,9 +297,10 @@ def test_loads_and_stores_of_every_width(kind):
     body = f"""({kind} *out, const {kind} *in) {{ __shared__ {kind} s[32];
         s[threadIdx.x] = in[threadIdx.x ^ 3]; __syncthreads(); out[threadIdx.x] = s[31 - threadIdx.x];
         }}"""
-    size = {"char": 1, "unsigned char": 1, "short": 2, "float2": 8, "int4": 16, "double2": 16}[kind]
+    size, dtype = {"char": (1, "i1"), "unsigned char": (1, "u1"), "short": (2, "i2"), "float2": (8, "f4"),
+                   "int4": (16, "i4"), "double2": (16, "f8")}[kind]  # fmt: skip
     data = np.random.default_rng(0).integers(0, 256, (32, size), dtype=np.uint8)
-    out = run(body, 1, 32, [np.zeros_like(data), data]).arrays[0]
+    out = run(body, 1, 32, [np.zeros_like(data).view(dtype), data.view(dtype)]).arrays[0].view(np.uint8)
     assert (out == data[[(31 - t) ^ 3 for t in range(32)]]).all()
 
 
