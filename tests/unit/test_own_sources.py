@@ -388,3 +388,23 @@ def test_a_kernels_parameters_are_told_by_their_types():
     kernel = compile_source("__global__ void none() {}", entry="none")
     assert (kernel.types, "tilewright_" in kernel.ptx) == ((), False)
     assert compile_source('extern "C" __global__ void none() {}', entry="none").entry == "none"
+
+
+def test_a_program_with_cooperative_groups_compiles_once(monkeypatch):
+    pytest.importorskip("nvidia", reason="needs the wheel nvidia-cuda-cccl")
+    from tilewright.jit import nvrtc
+
+    built, build = [], nvrtc.build
+    monkeypatch.setattr(nvrtc, "build", lambda *given: built.append(given) or build(*given))
+    source = """#include <cooperative_groups.h>
+#include <cublas_v2.h>
+#include <iostream>
+#include <vector>
+#include "not_there.h"
+namespace cg = cooperative_groups;
+static cublasHandle_t handle;
+__global__ void k(float *x, uint n) { cg::this_thread_block().sync(); x[0] = n; }
+int main() { std::vector<float> v(5); k<<<1, 1>>>(nullptr, 5); std::cout << v[0]; }
+"""
+    assert compile_source(source, entry="k").entry == "_Z1kPfj"
+    assert len(built) == 1
