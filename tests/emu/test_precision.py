@@ -74,11 +74,13 @@ def test_everything_that_is_fused_goes_with_a_precision(precision, tolerance):
 @pytest.mark.parametrize(("precision", "small", "large"), [("tf32", "t01", "t01"), ("fp32x3", "t02", "t03")])
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.arch.name)
 def test_the_plan_takes_the_precisions_rungs_on_every_gpu_and_size(gpu, precision, small, large):
+    """Where an SM's shared memory holds only one block of t03, the model may prefer t02's many small ones."""
     tiles = set()
-    for size, rung in ((1, small), (64, small), (2048, large), (4096, large)):
+    many = (large,) if gpu.arch.shared_per_sm > 128 * 1024 else (large, small)
+    for size, rungs in ((1, (small,)), (64, (small,)), (2048, many), (4096, many)):
         problem = GemmProblem.dense(size, size, size, precision=precision)
         plan = plan_for(problem, gpu)
-        assert plan.rung.id.startswith(rung)
+        assert plan.rung.id.startswith(rungs)
         assert plan.rung.why_not(problem, plan.config, gpu.arch) is None
         tiles.add((plan.config.tile_m, plan.config.tile_n))
     assert len(tiles) > 1
