@@ -54,6 +54,7 @@ def test_bytes_go_in_and_out_and_are_counted():
         ("load(tile, from, 1024", "load(tile, from + 1, 1024", "misaligned", "not a multiple of 16"),
         ("load(tile, from, 1024", "load(tile, from, 1000", "bulk_operand", "1000 bytes"),
         ("load(tile, from, 1024", "load(tile, from + 256, 2048", "out_of_bounds", "bulk read of 2048 bytes"),
+        ("store(to, tile, 2048);", "store(to, tile, 2048); store(to, tile, 0);", None, ""),
         ("store(to, tile, 2048)", "store(to + 256, tile, 2048)", "out_of_bounds", "bulk write of 2048 bytes"),
         ("store(to, tile, 2048)", "store(to, tile + 256, 2048)", "out_of_bounds", "are beyond"),
         (AFTER_THE_LOAD, "return;", "bulk_not_waited", "ends while a bulk copy into its shared memory"),

@@ -231,3 +231,14 @@ def test_cudas_own_classes_run(header):
     t = np.arange(64)
     expected = t + 3 * (63 - t) + 3 if header == "barrier" else 64 - t
     assert got.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(("at", "kinds"), [(4, {"misaligned"}), (4099, {"out_of_bounds", "misaligned"})])
+def test_a_place_where_no_mbarrier_can_be_is_named_and_passed_over(at, kinds):
+    text = kernel(
+        "int *out, u32 at",
+        """asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(at)); out[threadIdx.x] = 1;""",
+    )
+    result = run(text, ["i32[32]=zeros", at], hazards="collect", shared_bytes=64)
+    assert {hazard.kind for hazard in result.hazards} == kinds
+    assert result.arrays[0].tolist() == [1] * 32

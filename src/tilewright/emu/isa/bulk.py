@@ -204,8 +204,8 @@ def bulk_load(machine: Machine, instruction: Instruction) -> Step:
     def step() -> None:
         for lane in active_lanes(machine).tolist():
             nbytes = sizes(lane)
-            found = None if nbytes is None else where.at(lane, nbytes)
-            if nbytes is None or found is None:
+            found = where.at(lane, nbytes) if nbytes else None
+            if not nbytes or found is None:
                 continue
             cta, address = found
             if far is not None:
@@ -264,9 +264,9 @@ def bulk_store(machine: Machine, instruction: Instruction) -> Step:
     def step() -> None:
         for lane in active_lanes(machine).tolist():
             nbytes = sizes(lane)
-            found = None if nbytes is None else where.at(lane, nbytes)
-            start = None if nbytes is None or found is None else far.at(lane, nbytes, True)
-            if nbytes is None or found is None or start is None:
+            found = where.at(lane, nbytes) if nbytes else None
+            start = None if not nbytes or found is None else far.at(lane, nbytes, True)
+            if not nbytes or found is None or start is None:
                 continue
             site.requests += 1
             site.bytes += nbytes

@@ -113,8 +113,10 @@ def store_matrix(machine: Machine, instruction: Instruction) -> Step:
 @executes("movmatrix.sync.aligned.m8n8.trans.b16", kind="shuffle")
 def transpose(machine: Machine, instruction: Instruction) -> Step:
     """A matrix in one register of a warp, transposed."""
-    put = write_registers(machine, instruction, registers(instruction.operands[0]), "b32")
-    read = read_registers(machine, instruction, registers(instruction.operands[1]), "b32")
+    to, source = (registers(operand) for operand in instruction.operands)
+    machine.expect(instruction, len(to) == len(source) == 1, "needs one register and one more")
+    put = write_registers(machine, instruction, to, "b32")
+    read = read_registers(machine, instruction, source, "b32")
 
     def step() -> None:
         whole_warps(machine, instruction)

@@ -38,6 +38,7 @@ class Places:
         else:
             seen &= 0xFFFFFFFF
         ctas, found = machine.shared.reach(lanes, seen)
+        bad = np.zeros(len(lanes), bool)
         for wrong, kind, why in (
             ((found < 0) | (found + 8 > machine.shared.bytes), "out_of_bounds",
              f"the block has {machine.shared.bytes} bytes of it"),
@@ -49,7 +50,8 @@ class Places:
                 at = int(found[wrong][0])
                 name = ".".join(self.instruction.opcode.split(".")[:2])
                 machine.report(kind, f"{name} at shared address {at:#x}: {why}", self.instruction, lanes[wrong], at)
-                lanes, ctas, found = lanes[~wrong], ctas[~wrong], found[~wrong]
+                bad |= wrong
+        lanes, ctas, found = lanes[~bad], ctas[~bad], found[~bad]
         if machine.cluster_size > 1 and len(lanes):
             far = ctas != machine.cta_of_lane[lanes]
             if far.any() and not machine.shared.expect_running(self.instruction, lanes[far], ctas[far]):
