@@ -58,3 +58,13 @@ def test_public_names_are_there_and_types_of_results_among_them():
         assert getattr(tw, name) is not None
     assert isinstance(tw.GemmConfig(64, 64), tw.ladder.GemmConfig)
     assert "H200" in tw.gpus.GPUS
+
+
+def test_a_value_that_jax_traces_is_named_as_such():
+    import numpy as np
+
+    import tilewright as tw
+
+    tracer = type("DynamicJaxprTracer", (), {"__module__": "jax._src.interpreters.partial_eval"})()
+    with pytest.raises(tw.errors.InvalidOperand, match=r"a is a value that JAX traces.*inside jax.jit"):
+        tw.matmul(tracer, np.ones((2, 2), np.float32))

@@ -91,6 +91,11 @@ def as_operand(value: Any, name: str, stream: int = 0) -> Operand:
         return _from_interface(value, name)
     if isinstance(value, (np.generic, int, float, complex)):
         raise InvalidOperand(f"{name} is a scalar ({type(value).__name__}), not an array. To scale, use alpha or beta.")
+    if type(value).__module__.startswith("jax.") and type(value).__name__.endswith("Tracer"):
+        raise InvalidOperand(
+            f"{name} is a value that JAX traces ({type(value).__name__}), not an array: tilewright cannot be called "
+            "inside jax.jit, jax.grad or jax.vmap. Call it outside, on the arrays themselves."
+        )
     raise InvalidOperand(
         f"{name} is of type {type(value).__name__}, not an array. Pass a NumPy, torch, CuPy or JAX array, or anything "
         f"with __dlpack__ or __cuda_array_interface__; np.asarray({name}, np.float32) makes an array of numbers."
