@@ -24,7 +24,7 @@ REMEMBERED = 32
 PEER = 1 << 24
 """A shared address of a peer in the cluster is its rank plus 1 times this, plus the address within that block."""
 _ACCESS = {"read": "load", "write": "store", "atomic": "store", "copy": "copy"}
-"""Kind of access -> what lab/banks.py calls it."""
+"""Kind of access -> what emu/banks.py calls it."""
 REMEMBERED_COUNTS = 256
 """Shapes of shared access whose bank conflicts are kept."""
 

@@ -1,7 +1,7 @@
 """Counters: what a launch executed, by class, by memory and by instruction.
 
 A guarded instruction counts the threads whose guard holds. Warp instructions count each warp that has a thread at the
-instruction. Requests, sectors and wavefronts are those of lab/coalesce.py and lab/banks.py.
+instruction. Requests, sectors and wavefronts are those of emu/coalesce.py and emu/banks.py.
 """
 
 from __future__ import annotations

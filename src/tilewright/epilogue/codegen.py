@@ -133,7 +133,7 @@ def statements(
 
 
 def parameter(node: Node) -> str:
-    """A parameter's C++ (FusedArgs in packing.py)."""
+    """A parameter's C++ (FusedArgs in gemm/fused.py)."""
     return f"args.number[{node.value}]"
 
 

@@ -34,7 +34,7 @@ class Matrix:
     batch_stride: int = 0
     alignment: int = 16
     padded: bool = False
-    """Whether zeros follow its last row and column up to whole tiles of the config it was packed for (program.py)."""
+    """True where zeros follow its last row and column up to whole tiles of the config it was packed for (stages.py)."""
 
     def unit(self, rows: int, cols: int) -> str:
         """Which index walks memory one element at a time: "col" (a row lies contiguous), "row", or "none".

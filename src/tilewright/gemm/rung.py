@@ -227,11 +227,11 @@ class Rung:
     levels: tuple[str, ...] = ()
     """Fields of a config that its kernel knows beside those that its default sets."""
     precision: str = "ieee"
-    """How it multiplies float32 operands (problems.PRECISIONS)."""
+    """How it multiplies float32 operands (problem.PRECISIONS)."""
     splits: bool = False
-    """Whether it reads operands that launches of their own have split into parts (program.py)."""
+    """Whether it reads operands that launches of their own have split into parts (gemm/stages.py)."""
     parts_as_batch: bool = False
-    """Whether parts of k are products of a batch to its kernel, which knows no parts itself (program.py)."""
+    """Whether parts of k are products of a batch to its kernel, which knows no parts itself (gemm/stages.py)."""
     own_constants: Callable[[GemmConfig, GemmProblem], dict[str, Constant]] = _none
     """What this rung's kernel is compiled for beside what all are."""
     grid: Callable[[GemmConfig, GemmProblem], tuple[int, int, int]] = walked

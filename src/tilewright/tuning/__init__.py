@@ -1,12 +1,13 @@
 """The autotuner: which kernel is fastest for a problem on this GPU, found by measuring, kept for later.
 
-space.py    which candidates are worth compiling (model.py orders them)
-build.py    compiling them in processes of their own (worker.py)
-verify.py   is a candidate right?          measure.py   running it on a GPU (inputs.py, fused.py)
-search.py   successive halving             run.py       one problem after the other
-store.py    results on disk (entries.py: as JSON; classes.py: which problems share one)
-choice.py   what a plan makes of results   tables.py    which tables it asks
-race.py     candidates timed side by side  attention_*.py   the same steps for attention
+run.py      one problem after the other; what tuning must know of a family (products.py, attention.py)
+build.py    compiling candidates in processes of their own (worker.py)
+verify.py   is a candidate right?   measure.py, attn_measure.py   running it on a GPU (inputs.py, fused.py)
+search.py   successive halving      race.py   candidates timed side by side
+duel.py     the best candidate against the plan that would run without it
+
+Each family says which candidates are worth compiling (gemm/space.py, attn/space.py). The room plan keeps the results
+and makes plans of them (plan/store.py, plan/entries.py, plan/choose.py).
 """
 
 from __future__ import annotations

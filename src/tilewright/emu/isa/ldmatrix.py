@@ -1,7 +1,7 @@
 """ldmatrix and stmatrix: 8 x 8 matrices of 16-bit elements between shared memory and the registers of a warp.
 
 Lane i gives the address of row i % 8, 16 bytes, of matrix i / 8. Counted as one request, each matrix a wavefront for
-every two rows that meet in a bank (lab/banks.py).
+every two rows that meet in a bank (emu/banks.py).
 """
 
 from __future__ import annotations

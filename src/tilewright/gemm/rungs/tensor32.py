@@ -90,7 +90,7 @@ def _split_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Cons
 
 
 def _shapes(config: GemmConfig, least_k: int) -> Iterator[str | None]:
-    """What readers of fragments need of all rungs here, and mend.cuh."""
+    """What readers of fragments need of all rungs here, and tile/mend.cuh."""
     yield power_of_two("tile_m", config.tile_m, 32)
     yield power_of_two("tile_n", config.tile_n, 32)
     yield power_of_two("tile_k", config.tile_k, least_k)
