@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arrays import dlpack
 from ..arrays.dtypes import LARGEST_EXTENT
-from ..arrays.view import Operand
+from ..arrays.view import Operand, torch_stream
 from ..errors import InvalidOperand
 
 
@@ -37,7 +37,7 @@ def read_starts(value: Any, name: str, of: str, view: Operand) -> Starts:
             ordinal = value.get_device()
             return _on_gpu(
                 name, view, value.data_ptr(), tuple(value.shape), value.stride(), str(value.dtype), ordinal,
-                torch._C._cuda_getCurrentRawStream(ordinal), value,
+                torch_stream(torch, ordinal), value,
             )  # fmt: skip
         value = value.numpy()
     if not isinstance(value, (np.ndarray, list, tuple)) and hasattr(value, "__dlpack__"):
