@@ -10,22 +10,22 @@ if TYPE_CHECKING:
     from .attn.rungs import find_attention_rung as find_attention_rung
     from .gemm.rung import GemmConfig as GemmConfig
     from .gemm.rung import Rung as Rung
-    from .gemm.rungs.simt import GEMM_RUNGS as GEMM_RUNGS
-    from .gemm.rungs.simt import find_rung as find_rung
-    from .gemm.rungs.simt import rungs_for as rungs_for
-    from .gemm.rungs.simt import rungs_of as rungs_of
+    from .gemm.rungs import GEMM_RUNGS as GEMM_RUNGS
+    from .gemm.rungs import find_rung as find_rung
+    from .gemm.rungs import rungs_for as rungs_for
+    from .gemm.rungs import rungs_of as rungs_of
 
 _HOMES = {
     "ATTENTION_RUNGS": ".attn.rungs",
     "AttentionConfig": ".attn.rung",
     "AttentionRung": ".attn.rung",
-    "GEMM_RUNGS": ".gemm.rungs.simt",
+    "GEMM_RUNGS": ".gemm.rungs",
     "GemmConfig": ".gemm.rung",
     "Rung": ".gemm.rung",
     "find_attention_rung": ".attn.rungs",
-    "find_rung": ".gemm.rungs.simt",
-    "rungs_for": ".gemm.rungs.simt",
-    "rungs_of": ".gemm.rungs.simt",
+    "find_rung": ".gemm.rungs",
+    "rungs_for": ".gemm.rungs",
+    "rungs_of": ".gemm.rungs",
 }
 
 __all__ = list(_HOMES)

@@ -13,7 +13,7 @@ from tilewright.gemm import call as call_module
 from tilewright.gemm.call import Options, read_call
 from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.gemm.stages import program_for
 from tilewright.plan.plan import Plan
 from tilewright.tuning.inputs import Inputs

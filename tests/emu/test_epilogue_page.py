@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tilewright.gemm import call as call_module
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.plan.plan import Plan
 
 PAGE = Path(__file__).parents[2] / "docs" / "epilogues.md"

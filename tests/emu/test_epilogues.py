@@ -18,7 +18,7 @@ from tilewright.errors import ConfigRejected
 from tilewright.gemm import call as call_module
 from tilewright.gemm.problem import Epilogue, GemmProblem
 from tilewright.gemm.rung import Rung
-from tilewright.gemm.rungs.simt import GEMM_RUNGS, find_rung
+from tilewright.gemm.rungs import GEMM_RUNGS, find_rung
 from tilewright.gpus import ARCHS
 from tilewright.jit import CompiledKernel
 from tilewright.plan.plan import Plan

@@ -14,7 +14,7 @@ from tilewright.emu.memory import ARENA_BASE, Buffer, element_views
 from tilewright.emu.session import Emulator
 from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rung import Addresses
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.jit import use_executor
 
 M, N, K = 33, 35, 34

@@ -11,7 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright.gemm import call as call_module
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.lab.check import Guarded, check
 from tilewright.lab.numbers import to_stored
 from tilewright.plan.plan import Plan

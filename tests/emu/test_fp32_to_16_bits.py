@@ -13,7 +13,7 @@ from test_tensor32_rungs import SMALL as SMALL_TENSOR
 
 import tilewright as tw
 from tilewright.gemm.problem import GemmProblem
-from tilewright.gemm.rungs.simt import GEMM_RUNGS, find_rung
+from tilewright.gemm.rungs import GEMM_RUNGS, find_rung
 from tilewright.gpus import ARCHS
 from tilewright.lab.numbers import from_stored, to_stored
 

@@ -11,7 +11,7 @@ from wrong_launches import launch_wrongly, scaled_by
 
 from tilewright.cli import main
 from tilewright.gemm.problem import GemmProblem
-from tilewright.gemm.rungs.simt import find_rung, rungs_for
+from tilewright.gemm.rungs import find_rung, rungs_for
 from tilewright.gpus import GPUS
 from tilewright.lab.ladder import Step, climb_on_emulator, emulation_seconds, prepare, random_operands, run_checked
 from tilewright.lab.record import validate

@@ -11,7 +11,7 @@ import tilewright as tw
 from tilewright.errors import ConfigRejected
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.gemm.space import explore
 from tilewright.gemm.stages import program_for
 from tilewright.gpus import find_gpu

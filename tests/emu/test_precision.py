@@ -13,7 +13,7 @@ from tilewright.errors import ConfigRejected, InvalidOperand
 from tilewright.gemm.family import plan_for
 from tilewright.gemm.problem import GemmProblem, row_major
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.gpus import GPUS
 from tilewright.plan.demands import Demands
 

@@ -8,7 +8,7 @@ import pytest
 import tilewright as tw
 from tilewright.gemm import call as call_module
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.lab.check import Guarded, check
 from tilewright.plan.plan import Plan
 

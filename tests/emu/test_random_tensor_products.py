@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rung_products import Bench, Case
 
 from tilewright.gemm.rung import GemmConfig, Rung
-from tilewright.gemm.rungs.simt import rungs_for
+from tilewright.gemm.rungs import rungs_for
 from tilewright.gpus import ARCHS
 
 # h01 has one config; larger tiles take the emulator seconds.

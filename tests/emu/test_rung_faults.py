@@ -13,7 +13,7 @@ from test_tensor_rungs import SMALL
 from tilewright.emu import Emulator
 from tilewright.errors import EmulatorFault
 from tilewright.gemm.rung import Rung
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.gpus import ARCHS
 from tilewright.jit import use_executor
 from tilewright.jit.compile import CompiledKernel, compile_unit

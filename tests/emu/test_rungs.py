@@ -7,7 +7,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import rungs_for
+from tilewright.gemm.rungs import rungs_for
 
 RUNGS = [rung.id for rung in rungs_for("f32")]
 

@@ -11,7 +11,7 @@ from rung_products import Bench, Case
 
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rung import GemmConfig, Rung
-from tilewright.gemm.rungs.simt import find_rung, rungs_for
+from tilewright.gemm.rungs import find_rung, rungs_for
 from tilewright.gpus import ARCHS
 from tilewright.lab.accuracy import VALUES, Exact, make_operands
 

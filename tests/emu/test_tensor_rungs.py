@@ -11,7 +11,7 @@ from rung_products import Bench, Case
 
 from tilewright import emulator
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import find_rung, rungs_for
+from tilewright.gemm.rungs import find_rung, rungs_for
 from tilewright.gpus import ARCHS
 
 RUNGS = [rung.id for rung in rungs_for("bf16")]

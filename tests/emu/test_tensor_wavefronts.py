@@ -8,7 +8,7 @@ import pytest
 from rung_products import Bench, Case
 
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.swizzle import Swizzle, conflict_free
 
 # 64 x 64 in one block of four warps, one tile of 32 along k: lines of 32 elements of A, of 64 of B (64 and 128 bytes).

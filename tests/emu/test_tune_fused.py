@@ -18,7 +18,7 @@ from tilewright.epilogue.expression import trace
 from tilewright.errors import InvalidEpilogue, WrongResult
 from tilewright.gemm.problem import INDEX, Epilogue, FusedOperand, GemmProblem, Matrix
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.plan.space import Candidate
 from tilewright.run.program import Stage
 from tilewright.tuning.fused import IN_FP32, exact, moved, read_words, with_epilogue

@@ -19,7 +19,7 @@ from tilewright.emu import Emulator
 from tilewright.errors import WrongResult
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.jit import use_executor
 from tilewright.plan.space import Candidate
 from tilewright.tuning import attn_measure as attention_measure

@@ -15,7 +15,7 @@ from tilewright.epilogue import erf, exp, gelu, gelu_tanh, log, maximum, rsqrt, 
 from tilewright.errors import WrongResult
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import GEMM_RUNGS
+from tilewright.gemm.rungs import GEMM_RUNGS
 from tilewright.gpus import ARCHS
 
 SMALL = GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=3, group_m=8, min_blocks=4)

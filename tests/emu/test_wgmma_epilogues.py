@@ -10,7 +10,7 @@ from test_epilogues import SHAPES
 import tilewright as tw
 from tilewright import epilogue as ep
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 
 H12, H13 = (find_rung(name).id for name in ("h12", "h13"))
 WIDE = GemmConfig(64, 128, 32, warp_m=16, warp_n=128, stages=3)

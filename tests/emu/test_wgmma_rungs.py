@@ -9,7 +9,7 @@ import pytest
 from rung_products import Bench, Case
 
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.gpus import ARCHS
 
 H12, H13 = find_rung("h12"), find_rung("h13")

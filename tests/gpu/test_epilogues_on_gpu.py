@@ -10,7 +10,7 @@ import tilewright as tw
 from tilewright import epilogue as ep
 from tilewright.gemm import matmul as matmul_module
 from tilewright.gemm.rung import Rung
-from tilewright.gemm.rungs.simt import GEMM_RUNGS, find_rung
+from tilewright.gemm.rungs import GEMM_RUNGS, find_rung
 from tilewright.gemm.warm import calls
 from tilewright.lab.epilogues import verdict
 from tilewright.lab.numbers import to_tf32

@@ -13,7 +13,7 @@ from tilewright.errors import DeviceError, WrongResult
 from tilewright.gemm import call as call_module
 from tilewright.gemm.family import plan_for
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.gemm.warm import calls
 from tilewright.jit import limits
 from tilewright.lab.check import check

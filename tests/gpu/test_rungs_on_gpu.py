@@ -7,7 +7,7 @@ import pytest
 from products import CASES, Target, place, values
 
 import tilewright as tw
-from tilewright.gemm.rungs.simt import rungs_for
+from tilewright.gemm.rungs import rungs_for
 from tilewright.lab.check import check
 
 pytestmark = pytest.mark.gpu

@@ -8,7 +8,7 @@ from products import CASES, Case, Target, place, values
 
 import tilewright as tw
 from tilewright.gemm.family import SAME_BITS
-from tilewright.gemm.rungs.simt import find_rung, rungs_for
+from tilewright.gemm.rungs import find_rung, rungs_for
 from tilewright.lab.check import check
 
 pytestmark = pytest.mark.gpu

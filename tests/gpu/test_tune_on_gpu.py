@@ -14,7 +14,7 @@ from tilewright.epilogue import relu, where
 from tilewright.errors import DeviceError
 from tilewright.gemm.family import plan_for
 from tilewright.gemm.problem import GemmProblem, Matrix, row_major
-from tilewright.gemm.rungs.simt import find_rung, rungs_for
+from tilewright.gemm.rungs import find_rung, rungs_for
 from tilewright.gemm.space import explore
 from tilewright.jit.device import device
 from tilewright.plan import tables

@@ -12,7 +12,7 @@ from wrong_launches import launch_wrongly, scaled_by
 import tilewright as tw
 from tilewright import epilogue as ep
 from tilewright.errors import DeviceError, WrongResult
-from tilewright.gemm.rungs.simt import GEMM_RUNGS
+from tilewright.gemm.rungs import GEMM_RUNGS
 
 pytestmark = pytest.mark.gpu
 

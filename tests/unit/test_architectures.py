@@ -12,7 +12,7 @@ import pytest
 from tilewright.attn.problem import AttentionProblem
 from tilewright.attn.rungs import ATTENTION_RUNGS
 from tilewright.gemm.problem import GemmProblem
-from tilewright.gemm.rungs.simt import find_rung, rungs_of
+from tilewright.gemm.rungs import find_rung, rungs_of
 from tilewright.gpus import ARCHS, Arch
 
 PRECISIONS = {"f32": "ieee", "tf32": "tf32", "fp32x3": "fp32x3"}

@@ -19,7 +19,7 @@ from tilewright import emu
 from tilewright.errors import CompileError
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rung import _ARGS
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.gpus import ARCHS
 from tilewright.jit import cache as cache_module
 from tilewright.jit import compile as compile_module

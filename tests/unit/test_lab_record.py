@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tilewright.errors import ConfigRejected, MissingDependency, TilewrightError
-from tilewright.gemm.rungs.simt import find_rung, rungs_for
+from tilewright.gemm.rungs import find_rung, rungs_for
 from tilewright.gpus import GPUS
 from tilewright.lab import counters
 from tilewright.lab.kinds import steps_of

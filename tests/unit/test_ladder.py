@@ -12,7 +12,7 @@ from tilewright import emulator
 from tilewright.errors import ConfigRejected
 from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rung import Addresses, GemmConfig, vector_out
-from tilewright.gemm.rungs.simt import GEMM_RUNGS, find_rung, rungs_for
+from tilewright.gemm.rungs import GEMM_RUNGS, find_rung, rungs_for
 from tilewright.gpus import ARCHS
 from tilewright.jit.source import CUDA_ROOT
 

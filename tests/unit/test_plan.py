@@ -15,7 +15,7 @@ from tilewright.gemm.family import plan_for
 from tilewright.gemm.options import OPTIONS
 from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import find_rung, rungs_for
+from tilewright.gemm.rungs import find_rung, rungs_for
 from tilewright.gpus import ARCHS, GPUS, as_found
 from tilewright.jit import Launch
 

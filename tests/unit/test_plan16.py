@@ -12,7 +12,7 @@ from tilewright.gemm.classes import class_of
 from tilewright.gemm.family import plan_for
 from tilewright.gemm.options import OPTIONS
 from tilewright.gemm.problem import GemmProblem, Matrix
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.gemm.space import SPLITS
 from tilewright.gemm.stages import program_for
 from tilewright.gemm.work import work_of

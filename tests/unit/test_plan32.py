@@ -10,7 +10,7 @@ from tilewright.gemm.explain import explain_problem
 from tilewright.gemm.family import PRODUCTS, plan_for
 from tilewright.gemm.options import OPTIONS
 from tilewright.gemm.problem import GemmProblem, Matrix
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.gemm.space import explore, narrow_operands
 from tilewright.gemm.stages import program_for
 from tilewright.gpus import GPUS

@@ -6,7 +6,7 @@ import pytest
 
 from tilewright.gemm.options import OPTIONS
 from tilewright.gemm.problem import GemmProblem
-from tilewright.gemm.rungs.simt import find_rung, rungs_of
+from tilewright.gemm.rungs import find_rung, rungs_of
 from tilewright.gemm.space import explore
 from tilewright.gemm.work import work_of
 from tilewright.gpus import ARCHS, GPUS

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.errors import TilewrightError
-from tilewright.gemm.rungs.simt import GEMM_RUNGS
+from tilewright.gemm.rungs import GEMM_RUNGS
 from tilewright.lab import sanitizer
 from tilewright.lab.fingerprint import CHANGED, stamp, why_stale
 from tilewright.lab.record import find_records

@@ -11,7 +11,7 @@ import pytest
 from tilewright.errors import MissingDependency
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.gpus import ARCHS
 from tilewright.jit import CompiledKernel
 from tilewright.lab import sass

@@ -11,7 +11,7 @@ from test_sass import code_of
 
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import find_rung, rungs_for
+from tilewright.gemm.rungs import find_rung, rungs_for
 from tilewright.gpus import ARCHS
 from tilewright.jit import CompiledKernel
 

@@ -15,7 +15,7 @@ from tilewright.gemm.classes import ProblemClass, class_of
 from tilewright.gemm.family import PRODUCTS, Products, plan_for
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rung import GemmConfig, Rung
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.gemm.work import work_of
 from tilewright.gpus import GPUS
 from tilewright.plan import tables

@@ -13,7 +13,7 @@ import pytest
 import tilewright
 from tilewright.gemm.classes import class_of
 from tilewright.gemm.problem import GemmProblem
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.plan.entries import Entry, Timed, decode, encode, table_of
 from tilewright.plan.store import Store
 from tilewright.tuning.families import entries_of

@@ -10,7 +10,7 @@ import pytest
 
 from tilewright.errors import TilewrightError
 from tilewright.gemm.classes import class_of
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.gpus import GPUS
 from tilewright.jit import device as device_module
 from tilewright.lab import tuning_time

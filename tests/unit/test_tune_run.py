@@ -19,7 +19,7 @@ from tilewright.gemm.classes import class_of
 from tilewright.gemm.fused import fused_headers
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.gpus import GPUS
 from tilewright.plan.plan import Plan
 from tilewright.plan.store import Store

@@ -11,7 +11,7 @@ from tilewright.gemm.classes import ProblemClass, class_of, distance
 from tilewright.gemm.family import plan_for
 from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import GEMM_RUNGS, find_rung, rungs_for, rungs_of
+from tilewright.gemm.rungs import GEMM_RUNGS, find_rung, rungs_for, rungs_of
 from tilewright.gemm.space import explore
 from tilewright.gemm.work import estimate_registers, work_of
 from tilewright.gpus import GPUS

@@ -20,7 +20,7 @@ from tilewright.gemm.classes import class_of
 from tilewright.gemm.family import PRODUCTS
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.plan import store as store_module
 from tilewright.plan.entries import Entry, Failure, Timed, decode, encode, table_of
 from tilewright.plan.store import Store, default_folder, file_name, stored_files

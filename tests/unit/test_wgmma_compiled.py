@@ -10,7 +10,7 @@ from test_sass import code_of
 
 from tilewright.gemm.problem import Epilogue, FusedOperand, GemmProblem, Matrix, col_major, row_major
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs.simt import find_rung
+from tilewright.gemm.rungs import find_rung
 from tilewright.gpus import ARCHS
 from tilewright.jit import CompiledKernel
 

@@ -48,7 +48,7 @@ def explain(
 ) -> None:
     """Say which rung and config would run a product, or attention, why, and what was refused."""
     from ..gemm.explain import explain_problem
-    from ..gemm.rungs.simt import find_rung
+    from ..gemm.rungs import find_rung
     from ..lab.record import json_result
     from ..report.terminal import config_legend
 

@@ -21,7 +21,7 @@ def rungs(json_file: Json = None) -> None:
     from rich.text import Text
 
     from ..attn.rungs import ATTENTION_RUNGS
-    from ..gemm.rungs.simt import GEMM_RUNGS
+    from ..gemm.rungs import GEMM_RUNGS
     from ..lab.record import json_result
 
     with json_result(json_file) as write:
@@ -42,7 +42,7 @@ def show(
     """Print what a rung teaches, its default config and its source."""
     from ..attn.rung import AttentionRung
     from ..attn.rungs import ATTENTION_RUNGS, find_attention_rung
-    from ..gemm.rungs.simt import find_rung
+    from ..gemm.rungs import find_rung
     from ..jit.source import CUDA_ROOT
     from ..lab.record import json_result
     from ..report.terminal import config_legend

@@ -20,7 +20,7 @@ from .classes import ProblemClass, distance, own_classes
 from .options import options_of
 from .problem import GemmProblem
 from .rung import GemmConfig, Rung
-from .rungs.simt import find_rung, rungs_for
+from .rungs import find_rung, rungs_for
 from .rungs.tensor import ragged
 from .space import narrow_operands, packable_operands, splits, ways_to_pack
 from .work import tiles_of, work_of

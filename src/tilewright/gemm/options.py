@@ -10,7 +10,7 @@ from ..plan.estimate import speed_of
 from ..plan.family import Option
 from .problem import GemmProblem
 from .rung import GemmConfig
-from .rungs.simt import find_rung
+from .rungs import find_rung
 
 
 def _f12(

@@ -10,7 +10,7 @@ from ..jit.source import Constant
 from ..plan.estimate import Work
 from .problem import GemmProblem
 from .rung import GemmConfig, Rung, vector_out
-from .rungs.simt import rungs_of
+from .rungs import rungs_of
 
 _BOOKKEEPING = 36
 """Registers for addresses, counters and what the compiler keeps next to accumulators and fragments."""

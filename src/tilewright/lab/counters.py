@@ -15,7 +15,7 @@ from ..arrays.dtypes import ITEM_BYTES
 from ..errors import MissingDependency, TilewrightError
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Addresses, Rung
-from ..gemm.rungs.simt import find_rung
+from ..gemm.rungs import find_rung
 from ..gpus import Gpu
 from ..jit.device import executor_for
 from .climb_gpu import driver_version

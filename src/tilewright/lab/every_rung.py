@@ -15,7 +15,7 @@ import numpy as np
 
 from ..gemm.matmul import matmul
 from ..gemm.rung import Rung
-from ..gemm.rungs.simt import rungs_of
+from ..gemm.rungs import rungs_of
 from .check import check
 from .numbers import to_tf32
 

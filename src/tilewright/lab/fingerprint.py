@@ -20,7 +20,7 @@ from ..attn.rungs import ATTENTION_RUNGS
 from ..gemm.fused import fused_headers
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
-from ..gemm.rungs.simt import GEMM_RUNGS, rungs_for
+from ..gemm.rungs import GEMM_RUNGS, rungs_for
 from ..jit.source import CUDA_ROOT, gather
 from ..tuning.fused import with_epilogue
 

@@ -28,7 +28,7 @@ from ..gemm.family import PRODUCTS, GemmEntry, in_parts
 from ..gemm.options import CONFIGS
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import GemmConfig
-from ..gemm.rungs.simt import find_rung
+from ..gemm.rungs import find_rung
 from ..gpus import GPUS
 from ..plan.choose import choose
 from ..plan.demands import NONE

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ..errors import MissingDependency
-from ..gemm.rungs.simt import GEMM_RUNGS
+from ..gemm.rungs import GEMM_RUNGS
 from .climb_gpu import driver_version
 from .ladder import Progress, silent
 from .record import provenance

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from ..errors import ConfigRejected
 from ..gemm.rung import Rung
-from ..gemm.rungs.simt import GEMM_RUNGS, find_rung, rungs_for
+from ..gemm.rungs import GEMM_RUNGS, find_rung, rungs_for
 
 R = TypeVar("R")
 

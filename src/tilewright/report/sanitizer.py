@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..gemm.rungs.simt import GEMM_RUNGS
+from ..gemm.rungs import GEMM_RUNGS
 from ..lab.record import went_wrong
 from .cells import Record
 

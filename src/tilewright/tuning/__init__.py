@@ -62,7 +62,7 @@ def tune(
     """
     from ..gemm.call import Options, read_call
     from ..gemm.fusion import request
-    from ..gemm.rungs.simt import find_rung
+    from ..gemm.rungs import find_rung
     from ..gemm.shapes import GRID_BATCH
     from .products import tune_problems
 

@@ -14,7 +14,7 @@ from ..errors import WrongResult
 from ..gemm.params import fused_base
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Addresses
-from ..gemm.rungs.simt import find_rung
+from ..gemm.rungs import find_rung
 from ..gemm.stages import program_for
 from ..jit import CompiledKernel, Launch
 from ..jit.device import Prepared, executor_for

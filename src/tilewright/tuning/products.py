@@ -13,7 +13,7 @@ from ..gemm.family import PRODUCTS
 from ..gemm.fused import fused_headers
 from ..gemm.problem import GemmProblem, row_major
 from ..gemm.rung import Rung
-from ..gemm.rungs.simt import rungs_of
+from ..gemm.rungs import rungs_of
 from ..gemm.space import explore
 from ..gemm.stages import config_of
 from ..gpus import Gpu

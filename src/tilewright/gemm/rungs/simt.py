@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 
-from ...errors import ConfigRejected
 from ...jit.source import Constant
-from ..problem import PRECISIONS, GemmProblem, Matrix
+from ..problem import GemmProblem, Matrix
 from ..rung import GemmConfig, Rung
-from .tensor import TENSOR_RUNGS, ragged, wide
-from .tensor32 import TENSOR32_RUNGS
+from .tensor import ragged, wide
 
 Check = Callable[[GemmConfig, GemmProblem], "str | None"]
 
@@ -269,24 +267,3 @@ FP32_RUNGS: tuple[Rung, ...] = (
         levels=("split_k",),
     ),
 )  # fmt: skip
-
-
-GEMM_RUNGS: tuple[Rung, ...] = (*FP32_RUNGS, *TENSOR_RUNGS, *TENSOR32_RUNGS)
-
-
-def rungs_for(dtype: str, precision: str = "ieee") -> tuple[Rung, ...]:
-    """The rungs that multiply `dtype` with a precision, in climbing order."""
-    return tuple(rung for rung in GEMM_RUNGS if dtype in rung.dtypes and rung.precision == precision)
-
-
-def find_rung(name: str) -> Rung:
-    """The rung by its id or the id's number ("f09_transposed" or "f09"). Raises ConfigRejected with the known ids."""
-    for rung in GEMM_RUNGS:
-        if name in (rung.id, rung.id.split("_")[0]):
-            return rung
-    raise ConfigRejected(f"rung {name!r} is not known. Known: {', '.join(rung.id for rung in GEMM_RUNGS)}.")
-
-
-def rungs_of(kind: str) -> tuple[Rung, ...]:
-    """The rungs that make the products of a GemmProblem.kind: a dtype, or a precision of float32 operands."""
-    return rungs_for("f32", kind) if kind in PRECISIONS else rungs_for(kind)

@@ -8,14 +8,12 @@ from itertools import product
 from ...arrays.dtypes import CPP_TYPES, ITEM_BYTES
 from ...jit.source import Constant
 from ..problem import GemmProblem, Matrix
-from ..rung import GemmConfig, Rung, vector_out
+from ..rung import GemmConfig, Rung
 
 SHAPES = ((16, 16), (32, 8), (8, 32))
 """The shapes of one wmma product, m x n; k is 16."""
-_SHARED_OF_AN_SM = 228 * 1024
+SHARED_OF_AN_SM = 228 * 1024
 """Of the GPUs whose grids can overlap (sm_90), bytes: whether two blocks of h11 to h13 fit beside one another."""
-WGMMA_N = (64, 128, 192, 256)
-"""How wide wgmma's products are here; they are 64 rows high, and 16 deep."""
 _STAGING = 1024
 """Bytes of shared memory through which a warp of a wmma rung stores its results."""
 
@@ -30,7 +28,7 @@ def ragged(matrix: Matrix, sizes: tuple[int, int], tiles: tuple[int, int]) -> bo
     return any(size % tile for size, tile in zip(sizes, tiles, strict=True)) and not matrix.padded
 
 
-def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+def constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
     a_sizes, b_sizes = (problem.m, problem.k), (problem.k, problem.n)
     a_wide, b_wide = wide(problem.a, *a_sizes, problem.dtype), wide(problem.b, *b_sizes, problem.dtype)
     return {
@@ -43,30 +41,25 @@ def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
         "b_sectors": problem.b.whole_sectors(problem.k, problem.n, ITEM_BYTES[problem.dtype]),
         "fragment_sets": config.fragment_sets,
         "slices_k": config.slices_k,
-        "alone": 2 * _ring(config, problem) > _SHARED_OF_AN_SM,
+        "alone": 2 * _ring(config, problem) > SHARED_OF_AN_SM,
     }
-
-
-def _wgmma_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
-    """Beside the others': whether eight columns of a result that vectors suit are inside it or outside as one."""
-    return _constants(config, problem) | {"whole_eights": vector_out(problem) and problem.n % 8 == 0}
 
 
 # --- shared memory of a block, in bytes ------------------------------------------------------------------------------
 
 
-def _tiles(config: GemmConfig, problem: GemmProblem) -> int:
+def tiles(config: GemmConfig, problem: GemmProblem) -> int:
     return 2 * config.stages * config.tile_k * (config.tile_m + config.tile_n)
 
 
 def _tiles_or_staging(config: GemmConfig, problem: GemmProblem) -> int:
     """The results go where the tiles were."""
-    return max(_tiles(config, problem), config.threads // 32 * _STAGING)
+    return max(tiles(config, problem), config.threads // 32 * _STAGING)
 
 
 def _ring(config: GemmConfig, problem: GemmProblem) -> int:
     """The sums of all slices but the first pass where the tiles were."""
-    return max(_tiles(config, problem), 4 * (config.slices_k - 1) * config.tile_m * config.tile_n)
+    return max(tiles(config, problem), 4 * (config.slices_k - 1) * config.tile_m * config.tile_n)
 
 
 def _staging(config: GemmConfig, problem: GemmProblem) -> int:
@@ -89,10 +82,10 @@ def _tile_reasons(config: GemmConfig, problem: GemmProblem) -> Iterator[str | No
     """What the copies need (Copy16 in tile/copy16.cuh): steps from an address that are sums of distinct bits."""
     yield power_of_two("tile_n", config.tile_n, 16)
     yield power_of_two("warp_n", config.warp_n, 8)
-    yield from _copy_reasons(config, problem)
+    yield from copy_reasons(config, problem)
 
 
-def _copy_reasons(config: GemmConfig, problem: GemmProblem, panel: int = 0) -> Iterator[str | None]:
+def copy_reasons(config: GemmConfig, problem: GemmProblem, panel: int = 0) -> Iterator[str | None]:
     """The same, whatever tile_n is. `panel`: chunks of a line's part, where lines are cut into such."""
     yield power_of_two("tile_m", config.tile_m, 16)
     yield power_of_two("tile_k", config.tile_k, 16)
@@ -110,7 +103,7 @@ def _copy_reasons(config: GemmConfig, problem: GemmProblem, panel: int = 0) -> I
             yield f"{config.threads} threads do not divide a line of {chunks} 16-byte chunks of {name}'s tile"
 
 
-def _stages(config: GemmConfig, least: int, most: int) -> str | None:
+def stages_reason(config: GemmConfig, least: int, most: int) -> str | None:
     if least <= config.stages <= most:
         return None
     wanted = f"{least} to {most} stages" if most > least else f"exactly {least}"
@@ -124,7 +117,7 @@ def _wmma(stages: int = 1, most: int = 0, sets: int = 1) -> Callable[[GemmConfig
             iter((
                 *_tile_reasons(config, problem),
                 None if shape in SHAPES else f"a product of {shape[0]} x {shape[1]} is none of wmma's: {SHAPES}",
-                _stages(config, stages, most or stages),
+                stages_reason(config, stages, most or stages),
                 None if 1 <= config.fragment_sets <= sets else f"fragment_sets={config.fragment_sets}; 1 to {sets} fit",
             ))
         )  # fmt: skip
@@ -140,7 +133,7 @@ def _check_simt(config: GemmConfig, problem: GemmProblem) -> str | None:
             *_tile_reasons(config, problem),
             None if lanes_m * lanes_n == 32 and lanes_m > 1 else f"a subtile takes {lanes_m} x {lanes_n} lanes, not 32",
             None if config.thread_m % 4 == 0 == config.thread_n % 4 else "thread_m and thread_n must be multiples of 4",
-            _stages(config, 1, 1),
+            stages_reason(config, 1, 1),
         ))
     )  # fmt: skip
 
@@ -155,7 +148,7 @@ def _mma_reasons(config: GemmConfig, problem: GemmProblem, stages: tuple[int, in
     yield from _tile_reasons(config, problem)
     yield power_of_two("warp_m", config.warp_m, 16)
     yield power_of_two("warp_n", config.warp_n, 16)
-    yield _stages(config, *stages)
+    yield stages_reason(config, *stages)
 
 
 def _mma(stages: int) -> Callable[[GemmConfig, GemmProblem], str | None]:
@@ -172,21 +165,6 @@ def _check_multistage(config: GemmConfig, problem: GemmProblem) -> str | None:
         steps, slices = config.tile_k // 16, config.slices_k
         if steps % (2 * slices):
             yield f"tile_k={config.tile_k} is {steps} steps of 16; {slices} slices need a multiple of {2 * slices}"
-
-    return first_reason(reasons())
-
-
-def _check_wgmma(config: GemmConfig, problem: GemmProblem) -> str | None:
-    def reasons() -> Iterator[str | None]:
-        yield from _copy_reasons(config, problem, panel=8)
-        yield _stages(config, 3 if config.min_blocks == 1 else 2, 8)
-        if config.warp_n not in WGMMA_N:
-            yield f"a product is one of {WGMMA_N} columns wide; warp_n is {config.warp_n}"
-        if config.tile_n % config.warp_n:
-            yield f"tile_n={config.tile_n} is no multiple of warp_n={config.warp_n}"
-        if config.warp_m % 16 or config.tile_m % (4 * config.warp_m):
-            yield f"tile_m={config.tile_m} is no multiple of a warpgroup's 4 x warp_m, or that none of 64"
-        yield power_of_two("a block's threads", config.threads, 128)
 
     return first_reason(reasons())
 
@@ -208,7 +186,6 @@ def _mma_config(tile_k: int, stages: int) -> GemmConfig:
 _SIMT = GemmConfig(128, 128, 16, 4, 4, 64, 32, 2, 2, min_blocks=2)
 _NAIVE = GemmConfig(64, 64, 16, warp_m=16, warp_n=16, min_blocks=2)
 _MULTISTAGE = GemmConfig(128, 256, 32, warp_m=64, warp_n=64, stages=4, group_m=8)
-_WGMMA = GemmConfig(128, 256, 64, warp_m=16, warp_n=256, stages=4, group_m=8)
 
 
 def _one(config: GemmConfig) -> Callable[[], tuple[GemmConfig, ...]]:
@@ -261,94 +238,66 @@ def _multistage_space() -> tuple[GemmConfig, ...]:
     )  # fmt: skip
 
 
-def _wgmma_space() -> tuple[GemmConfig, ...]:
-    """Block and warpgroup tiles x depth x stages, largest first."""
-    shapes = (
-        # tile_m, tile_n, warp_m, warp_n, min_blocks
-        (128, 256, 16, 256, 1), (256, 128, 16, 128, 1), (256, 128, 32, 128, 1), (128, 192, 16, 192, 1),
-        (128, 128, 16, 128, 1), (128, 128, 16, 128, 2), (128, 128, 32, 128, 2), (64, 256, 16, 256, 1),
-        (64, 256, 16, 128, 2), (256, 64, 16, 64, 2), (64, 192, 16, 192, 1), (64, 192, 16, 192, 2),
-        (64, 128, 16, 128, 1), (128, 64, 16, 64, 1), (64, 128, 16, 128, 2), (128, 64, 16, 64, 2),
-        (128, 64, 16, 64, 3), (64, 128, 16, 128, 3), (64, 64, 16, 64, 1), (64, 64, 16, 64, 2), (64, 64, 16, 64, 4),
-    )  # fmt: skip
-    return tuple(
-        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
-        for tile_m, tile_n, warp_m, warp_n, blocks in shapes
-        for tile_k, stages in product((32, 64, 128), (3, 4, 5, 6, 8))
-        if (2 * stages * tile_k * (tile_m + tile_n) + 1024) * blocks <= _SHARED_OF_AN_SM
-    )
-
-
 # --- the rungs -------------------------------------------------------------------------------------------------------
 
-_HALVES = ("bf16", "f16")
+HALVES = ("bf16", "f16")
 
 
-def _rung(id: str, teaches: str, default: GemmConfig, space: Callable[[], tuple[GemmConfig, ...]],
+def rung(id: str, teaches: str, default: GemmConfig, space: Callable[[], tuple[GemmConfig, ...]],
           shared_bytes: Callable[[GemmConfig, GemmProblem], int],
           check: Callable[[GemmConfig, GemmProblem], str | None], dynamic_shared: bool = True,
-          overlaps: bool = False, levels: tuple[str, ...] = (), warpgroups: bool = False,
-          stays: bool = False) -> Rung:  # fmt: skip
+          overlaps: bool = False, levels: tuple[str, ...] = ()) -> Rung:  # fmt: skip
     return Rung(
-        id, teaches, f"gemm/{id}.cuh", _HALVES, default, space, shared_bytes, check, vector_bytes=16,
-        dynamic_shared=dynamic_shared, overlaps=overlaps, own_constants=_wgmma_constants if warpgroups else _constants,
-        levels=levels, only_on="sm_90a" if warpgroups else "", warpgroups=warpgroups, stays=stays,
+        id, teaches, f"gemm/{id}.cuh", HALVES, default, space, shared_bytes, check, vector_bytes=16,
+        dynamic_shared=dynamic_shared, overlaps=overlaps, own_constants=constants, levels=levels,
     )  # fmt: skip
 
 
 TENSOR_RUNGS: tuple[Rung, ...] = (
-    _rung(
+    rung(
         "h01_simt", "the fp32 warp tiling on 16-bit inputs: half the bytes, the same FFMA ceiling",
-        _SIMT, _one(_SIMT), _tiles, _check_simt,
+        _SIMT, _one(_SIMT), tiles, _check_simt,
     ),
-    _rung(
+    rung(
         "h02_wmma_naive", "one 16x16x16 fragment a warp, straight from global memory: tensor cores that wait",
         _NAIVE, _one(_NAIVE), _staging, _check_naive, dynamic_shared=False,
     ),
-    _rung(
+    rung(
         "h03_wmma_warptile", "wmma inside block and warp tiles: a fragment serves a row or a column of products",
         _wmma_config(32, (8, 32), min_blocks=1), _wmma_space(), _tiles_or_staging, _wmma(),
     ),
-    _rung(
+    rung(
         "h04_wmma_async", "cp.async fills shared memory, waited for at once: no register holds a tile on its way",
         _wmma_config(32, (8, 32), min_blocks=1), _wmma_space(), _tiles_or_staging, _wmma(),
     ),
-    _rung(
+    rung(
         "h05_wmma_double_buffer", "two buffers: the next tile's copy runs behind this one's products",
         _wmma_config(16, (16, 16), 2, 3), _wmma_space(2), _tiles_or_staging, _wmma(2),
     ),
-    _rung(
+    rung(
         "h06_wmma_pipeline", "the same through cuda::pipeline's interface: two barriers a tile instead of one",
         _wmma_config(32, (32, 8), 2), _wmma_space(2), _tiles_or_staging, _wmma(2, 4),
     ),
-    _rung(
+    rung(
         "h07_wmma_three_stage", "copy, fragments and products of three tiles overlap; one fragment set, refilled",
         _wmma_config(16, (16, 16), 3), _wmma_space(3, (1, 2)), _tiles_or_staging, _wmma(3, sets=2),
         levels=("fragment_sets",),
     ),
-    _rung(
+    rung(
         "h08_mma", "ldmatrix and mma.sync: a known layout, results straight from the accumulators; 8-way conflicts",
-        _mma_config(32, 2), _mma_space(2), _tiles, _mma(2),
+        _mma_config(32, 2), _mma_space(2), tiles, _mma(2),
     ),
-    _rung(
+    rung(
         "h09_mma_swizzled", "Swizzle<3,3,3> on B in shared memory: 8 rows in a bank become 2",
-        _mma_config(32, 2), _mma_space(2), _tiles, _mma(2),
+        _mma_config(32, 2), _mma_space(2), tiles, _mma(2),
     ),
-    _rung(
+    rung(
         "h10_mma_three_stage", "h09 with h07's overlap: copies, fragments and products of different tiles",
-        _mma_config(16, 3), _mma_space(3), _tiles, _mma(3),
+        _mma_config(16, 3), _mma_space(3), tiles, _mma(3),
     ),
-    _rung(
+    rung(
         "h11_mma_multistage", "a ring of 3 to 5 tiles, fragments a step ahead, no bank conflicts, L2 raster, split k",
         _MULTISTAGE, _multistage_space, _ring, _check_multistage, overlaps=True,
         levels=("split_k", "slices_k"),
-    ),
-    _rung(
-        "h12_wgmma", "wgmma: warpgroups multiply straight from shared memory, asynchronously: no fragments",
-        _WGMMA, _wgmma_space, _tiles, _check_wgmma, overlaps=True, levels=("split_k",), warpgroups=True,
-    ),
-    _rung(
-        "h13_persistent", "blocks stay: the first copies of the next tile run behind this one's stores",
-        _WGMMA, _wgmma_space, _tiles, _check_wgmma, overlaps=True, levels=("split_k",), warpgroups=True, stays=True,
     ),
 )  # fmt: skip
