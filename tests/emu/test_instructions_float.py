@@ -188,7 +188,8 @@ def test_fma_f64_is_correctly_rounded(a, b, c):
         u, v, w = f64(x), f64(y), f64(z)
         if not all(map(math.isfinite, (u, v, w))):
             with np.errstate(all="ignore"):
-                assert math.isnan(f64(bits)) == math.isnan(np.float64(u) * np.float64(v) + np.float64(w))
+                product = 0.0 if math.isfinite(u) and math.isfinite(v) else np.float64(u) * np.float64(v)
+                np.testing.assert_equal(f64(bits), product + np.float64(w))
             continue
         exact = Fraction(u) * Fraction(v) + Fraction(w)
         if exact == 0:
@@ -205,6 +206,13 @@ def test_fma_f64_of_a_product_of_zero_keeps_the_signs_of_zeros():
     got = execute("fma.rn.f64 %d, %a, %b, %c;", "f64", ["f64"] * 3, bits)
     want = np.array([a * b + c for a, b, c in zeros])
     np.testing.assert_array_equal(got.view(np.uint64), want.view(np.uint64))
+
+
+def test_fma_f64_adds_an_infinity_to_a_product_that_is_too_large_but_finite():
+    lanes = [1e300, -1e300, 1e300, np.inf], [1e300, 1e300, 1e300, 1e300], [-np.inf, np.inf, np.inf, -np.inf]
+    bits = [np.array(lane).view(np.uint64) for lane in lanes]
+    got = execute("fma.rn.f64 %d, %a, %b, %c;", "f64", ["f64"] * 3, bits).view(np.float64)
+    np.testing.assert_array_equal(got, [-np.inf, np.inf, np.inf, np.nan])
 
 
 def test_copysign_f64_gives_the_second_the_sign_of_the_first():

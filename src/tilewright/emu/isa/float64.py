@@ -116,7 +116,9 @@ def fma64(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     for x in magnitudes:
         tame &= (x == 0) | ((x > 2.0**-400) & (x < 2.0**480))
     nothing = (a == 0) | (b == 0)  # whose product is exact, its sign too
-    result = np.where(finite & ~nothing, result, a * b + c)
+    # Beside an infinite c, a product too large for fp64 is still a finite one.
+    product = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), 0.0, high)
+    result = np.where(finite & ~nothing, result, product + c)
     for k in np.flatnonzero(finite & ~tame & ~nothing):
         result[k] = exact_fma(float(a[k]), float(b[k]), float(c[k]))
     return result
