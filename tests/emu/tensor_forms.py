@@ -7,7 +7,7 @@ A case is one product: by a warp (mma, wmma) or a warpgroup (wgmma). Matrices ar
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -382,3 +382,27 @@ def operands(form: Form, mode: str, cases: int, rng: np.random.Generator) -> tup
         rng.integers(0, 2 ** (8 * SIZE[kind]), shape, dtype=f"u{SIZE[kind]}")
         for kind, shape in zip((a_kind, b_kind, c_kind), shapes, strict=True)
     )  # fmt: skip
+
+
+SAMPLES = 3
+"""Recorded with every mode of every form."""
+SLOW_MODES = ("wide", "subnormal", "zeros", "overflowing", "special", "vanishing", "any bits")
+"""Of fp64 the emulator does these in Python's rationals, one by one: few of them."""
+Place = tuple[int, int, int]
+
+
+def compared_operands(
+    form: Form, results: int
+) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray, np.ndarray], list[Place]]]:
+    """Each mode with the operands that tests/gpu/tensor_bits.py compares and the (case, row, column) it samples."""
+    rng, each = np.random.default_rng(7), form.m * form.n
+    weights = [0.002 if form.kinds[0] == "f64" and mode in SLOW_MODES else 1.0 for mode in MODES]
+    for mode, weight in zip(MODES, weights, strict=True):
+        cases = max(4, -(-int(results * weight / sum(weights) + each) // each // 4) * 4)
+        given = operands(form, mode, cases, rng)
+        sampled = [rng.integers(0, size, SAMPLES).tolist() for size in given[2].shape]
+        yield mode, given, list(zip(*sampled, strict=True))
+
+
+def hexadecimal(words: np.ndarray) -> str:
+    return " ".join(f"{int(word):0{2 * words.itemsize}x}" for word in words.reshape(-1))

@@ -27,8 +27,6 @@ def number(bits: int, kind: str) -> Number:
             return "nan"
     elif field == 2**wide - 1:
         return "nan" if fraction else "inf" if sign > 0 else "-inf"
-    if field == 0 and fraction == 0:
-        return Fraction(0), -126
     significand = Fraction(fraction, 2**fraction_bits) + (1 if field else 0)
     return sign * significand, max(field, 1) - bias
 
@@ -47,7 +45,7 @@ def fused(terms: list[Number], fraction: int) -> Fraction | str:
     words = {term for term in terms if isinstance(term, str)}
     if words:
         return "nan" if "nan" in words or len(words) > 1 else words.pop()
-    largest = max(exponent for _, exponent in terms)  # type: ignore[misc]
+    largest = max([-133, *(exponent for significand, exponent in terms if significand)])  # type: ignore[misc]
     unit = Fraction(2) ** (largest - fraction)
     total = 0
     for significand, exponent in terms:  # type: ignore[misc]
@@ -99,7 +97,7 @@ def oracle(a: list[int], b: list[int], c: int, kind: str, c_kind: str, rule: Rul
 
 
 def patterns(rng: np.random.Generator, kind: str, shape: tuple[int, ...], how: str) -> np.ndarray:
-    """Bits of a type. how: "near" one, "wide" exponents, "any" bits at all."""
+    """Bits of a type. how: "near" one, "wide" exponents, "tiny" factors, "any" bits at all."""
     bits = BITS.get(kind, 32)
     dtype = np.dtype(f"u{bits // 8}")
     words = rng.integers(0, 2**bits, shape, dtype=dtype)
@@ -107,8 +105,10 @@ def patterns(rng: np.random.Generator, kind: str, shape: tuple[int, ...], how: s
         return words
     exponent_bits, mantissa = EXPONENT_BITS[kind], MANTISSA_BITS[kind]
     bias = 2 ** (exponent_bits - 1) - 1
-    reach = min(3 if how == "near" else 20, bias - 1)
-    field = rng.integers(bias - reach, bias + reach + 1, shape).astype(dtype)
+    reach = min(20 if how == "wide" else 3, bias - 1)
+    middle = max(bias - 66, 4) if how == "tiny" else bias
+    reach = min(reach, middle - 1)
+    field = rng.integers(middle - reach, middle + reach + 1, shape).astype(dtype)
     field[rng.random(shape) < 0.05] = 0  # subnormal
     others = ~(((1 << exponent_bits) - 1) << mantissa) & (2**bits - 1)
     words = words & dtype.type(others) | field << dtype.type(mantissa)

@@ -24,7 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "emu"))
 
-from tensor_forms import FORMS, MODES, Form, compiled, operands, run
+from tensor_forms import FORMS, Form, compared_operands, compiled, hexadecimal, run
 
 from tilewright.emu import Emulator
 from tilewright.emu.isa.tensor_sum import Rule, rule_for
@@ -32,16 +32,8 @@ from tilewright.jit import use_executor
 from tilewright.jit.launch import Executor
 from tilewright.lab.record import provenance, write_json
 
-SAMPLES = 3
-"""Recorded with every mode of every form."""
 SHOWN = 3
 """Differing results of a mode that are recorded in full."""
-SLOW_MODES = ("wide", "subnormal", "zeros", "overflowing", "special", "vanishing", "any bits")
-"""Of fp64 the emulator does these in Python's rationals, one by one: few of them."""
-
-
-def hexadecimal(words: np.ndarray) -> str:
-    return " ".join(f"{int(word):0{2 * words.itemsize}x}" for word in words.reshape(-1))
 
 
 def described(
@@ -81,19 +73,15 @@ def other_rules(form: Form) -> list[Rule]:
     return [rule for rule in dict.fromkeys(rules) if rule != own]
 
 
-def compared(form: Form, executor: Executor, kernel: Any, results: int, rng: np.random.Generator) -> dict[str, Any]:
+def compared(form: Form, executor: Executor, kernel: Any, results: int) -> dict[str, Any]:
     """One form's record."""
-    each = form.m * form.n
-    weights = [0.002 if form.kinds[0] == "f64" and mode in SLOW_MODES else 1.0 for mode in MODES]
-    counts = [max(4, -(-int(results * w / sum(weights) + each) // each // 4) * 4) for w in weights]
     done, differing, modes, shown, samples, kinds = 0, 0, {}, [], [], {}
     bad: list[tuple[np.ndarray, ...]] = []
-    for mode, cases in zip(MODES, counts, strict=True):
-        a, b, c = operands(form, mode, cases, rng)
+    for mode, (a, b, c), sampled in compared_operands(form, results):
         gpu, emulator = run(form, executor, kernel, a, b, c), form.sums(a, b, c)
         wrong = gpu != emulator
         done += gpu.size
-        for place in zip(*(rng.integers(0, size, SAMPLES) for size in gpu.shape), strict=True):
+        for place in sampled:
             samples.append(described(place, mode, a, b, c, gpu))
         if count := int(wrong.sum()):
             differing += count
@@ -103,7 +91,7 @@ def compared(form: Form, executor: Executor, kernel: Any, results: int, rng: np.
             places = np.argwhere(wrong)
             spread = places[np.linspace(0, len(places) - 1, min(SHOWN, len(places))).astype(int)]
             shown += [described(tuple(place), mode, a, b, c, gpu, emulator) for place in spread]
-        few = slice(0, max(1, 20_000 // each))
+        few = slice(0, max(1, 20_000 // (form.m * form.n)))
         bad.append((a[few], b[few], c[few], gpu[few]))
     record = {"results": done, "differing": differing, "samples": samples}
     if differing:
@@ -144,7 +132,7 @@ def main() -> int:
         for form, kernel in zip(forms, kernels, strict=True):
             began = time.perf_counter()
             try:
-                result = compared(form, executor, kernel.result(), given.results, np.random.default_rng(7))
+                result = compared(form, executor, kernel.result(), given.results)
             except Exception as error:
                 traceback.print_exc()
                 result = {"error": f"{type(error).__name__}: {error}"[:500]}

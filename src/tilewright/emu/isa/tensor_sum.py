@@ -4,12 +4,13 @@ Tensor cores neither round each product nor the exact sum. All terms of one step
 aligned to the largest exponent among them and cut (towards zero) `fraction` bits below it; what is left is summed
 exactly, and the sum is cut to fp32 or rounded to the nearest fp16. A product's exponent is the sum of its factors'
 exponents, so that it counts as one less than its own where the significands multiply to 2 or more. Subnormal factors
-have the exponent of the smallest normal number, zeros that of fp32's. An instruction of more products than one step
-takes is several steps, each with the result of the one before as its C.
+have the exponent of the smallest normal number. Zeros have none, and the largest exponent is at least
+SMALLEST_EXPONENT. An instruction of more products than one step takes is several steps, each with the result of the one
+before as its C.
 
 The rules were published with MMA-Sim (Xie and others, arXiv 2511.10909), who checked them on the hardware; what an
-instruction is made of on each architecture is what its assembler makes of it. tests/gpu/tensor_bits.py compares them
-with a GPU.
+instruction is made of on each architecture is what its assembler makes of it. What zeros count and where exponents end
+was measured on an H200, and is taken to hold for the others. tests/gpu/tensor_bits.py compares them all with a GPU.
 
 Operands are the bits of their elements, [k, ...], where `...` broadcasts to the shape of C.
 """
@@ -29,8 +30,10 @@ from .float32 import NAN, round_to_odd
 from .float64 import fma64
 
 FP8 = ("e4m3", "e5m2")
-ZERO_EXPONENT = -126
-"""What a zero counts as when the largest exponent is looked for."""
+SMALLEST_EXPONENT = -133
+"""The largest exponent of a step is at least this. Only products of bf16 and tf32 beside a zero C get there."""
+ZERO_FACTOR = -300
+"""The exponent here of factors that are zero: whatever they are multiplied by is below SMALLEST_EXPONENT."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Rule:
     """Mantissa bits of an fp32 result."""
     as_halves: bool = False
     """The assembler has no such instruction and makes two of fp16: of the lower two bytes of each register, then of the
-    upper two, starting from zero. C is added to the result by a rounded addition."""
+    upper two, starting from zero. C is added to the result by a rounded addition. Subnormal e4m3 are normal fp16."""
 
 
 RULES: dict[str, list[tuple[tuple[str, ...], tuple[int, int], Rule]]] = {
@@ -101,7 +104,7 @@ def _fp8_exponents(kind: str) -> np.ndarray:
     exponents = np.maximum(field, 1) - bias
     if kind == "e4m3":
         exponents[bits & 127 == 127] = _NOT_FINITE["e4m3"]
-    return np.where(bits & 127 == 0, ZERO_EXPONENT, exponents).astype(np.int16)
+    return np.where(bits & 127 == 0, ZERO_FACTOR, exponents).astype(np.int16)
 
 
 _NOT_FINITE = {"f16": 16, "bf16": 128, "tf32": 128, "e4m3": 9, "e5m2": 16}
@@ -131,7 +134,6 @@ class Factors:
             values = words.view(np.float16).astype(np.float32)
             field = (words >> np.uint16(10) & np.uint16(31)).view(np.int16)
             exponents = np.maximum(field, np.int16(1)) - np.int16(15)
-            np.copyto(exponents, np.int16(ZERO_EXPONENT), where=values == 0)
         elif kind == "bf16":
             values = (words.astype(np.uint32) << np.uint32(16)).view(np.float32)
             field = (words >> np.uint16(7) & np.uint16(255)).view(np.int16)
@@ -139,9 +141,11 @@ class Factors:
         else:  # tf32, whose low 13 bits do not take part
             values = (words & np.uint32(0xFFFFE000)).view(np.float32)
             exponents = _fp32_exponents(words)
-        high = int(exponents.max(initial=ZERO_EXPONENT))
+        if kind not in FP8:
+            np.copyto(exponents, np.int16(ZERO_FACTOR), where=values == 0)
+        high = int(exponents.max(initial=ZERO_FACTOR))
         low = int(exponents.min(initial=high))
-        if low == ZERO_EXPONENT:
+        if low == ZERO_FACTOR:
             low = int(exponents.min(initial=high, where=values != 0))
         return Factors(values, exponents, high < _NOT_FINITE[kind], low, high)
 
@@ -198,13 +202,15 @@ def _accumulator(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return values, np.subtract(exponents, np.int16(127), out=exponents)
     factors = Factors.of(words, "f16")
     np.copyto(values, factors.values)
-    return values, factors.exponents
+    return values, np.maximum(factors.exponents, np.int16(SMALLEST_EXPONENT))
 
 
 def _fused_sum(a: Factors, b: Factors, words: np.ndarray, fraction: int) -> np.ndarray:
     """C, of these bits, and all products in one sum, as the file's head says, not rounded yet: float64, in _scratch."""
     c, largest = _accumulator(words)
     shape, count = c.shape, len(a.values)
+    if a.low + b.low < -126:  # else a zero C's exponent cannot be the largest but among zeros
+        np.copyto(largest, np.int16(SMALLEST_EXPONENT), where=c == 0)
     most = 1 << max(29 - fraction, 0)  # products whose sum int32 holds
     group = max(1, min(count, most, _BLOCK // max(c.size, 1)))
     _enlarge(largest, a, b, group)
@@ -274,10 +280,10 @@ def _largest_of_matrix(a: np.ndarray, b: np.ndarray, shape: tuple[int, ...]) -> 
     """The largest sum of exponents, [k, ..., m, 1] and [k, ..., 1, n], over k: [..., m, n].
 
     Powers of a base so large that k of them do not reach the next one are multiplied as matrices, which is fast: the
-    largest power is then the first digit of the sum. Exponents that vanish are below all that matter.
+    largest power is then the first digit of the sum. Exponents that vanish, such as zeros', are below all that matter.
     """
     digit = len(a).bit_length()
-    left, right = (1023 + digit * x.astype(np.int64) << 52 for x in (a[..., 0], b[..., 0, :]))
+    left, right = (np.maximum(1023 + digit * x.astype(np.int64), 0) << 52 for x in (a[..., 0], b[..., 0, :]))
     powers = np.matmul(
         np.ascontiguousarray(np.moveaxis(left, 0, -1)).view(np.float64),
         np.ascontiguousarray(np.moveaxis(right, 0, -2)).view(np.float64),
@@ -314,7 +320,8 @@ def multiply_add(a: Factors, b: Factors, c: np.ndarray, rule: Rule) -> np.ndarra
             return _steps(a, b, c, rule, rule.step)
         k = len(a.values)
         order = np.argsort(np.arange(k) & 2, kind="stable")
-        sums = _steps(a.at(order), b.at(order), np.zeros_like(c), rule, k // 2)
+        left, right = (Factors.of(x.values[order].astype(np.float16).view(np.uint16), "f16") for x in (a, b))
+        sums = _steps(left, right, np.zeros_like(c), rule, k // 2)
         if c.dtype == np.uint32:
             added = c.view(np.float32) + sums.view(np.float32)
             return np.where(np.isnan(added), NAN, added.view(np.uint32))
