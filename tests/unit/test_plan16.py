@@ -134,7 +134,7 @@ def test_the_workspace_holds_packed_lines_and_parts_apart_from_one_another():
     program = program_for(dataclasses.replace(odd(100, 90, 70), batch=2), plan)
     assert [stage.name for stage in program.stages] == ["pack a", "pack b", "product", "sum of parts"]
     # neither operand has a batch stride: each is packed once
-    a, b = (dict(stage.params.addresses)[24].offset for stage in program.stages[:2])
+    a, b = (dict(stage.params.addresses)[8].offset for stage in program.stages[:2])  # PackArgs.target
     parts = dict(program.stages[2].params.addresses)[24].offset
     tile = plan.config
     rows, depth, cols = (-(-size // by) * by for size, by in ((100, tile.tile_m), (70, tile.tile_k), (90, tile.tile_n)))

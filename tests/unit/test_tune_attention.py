@@ -312,7 +312,7 @@ def test_a_dry_run_prints_candidates_and_no_time(capsys):
 @pytest.mark.parametrize(
     ("shapes", "words"),
     [
-        ("4x16", "is no batch x heads x length x d_head"),
+        ("4x16", "is not batch x heads x length x d_head"),
         ("4x16x64x100", "d_head one of 32, 64"),
         ("4x16/0x64x64", "sizes must be at least 1"),
         ("0x16x64x64", "sizes must be at least 1"),
