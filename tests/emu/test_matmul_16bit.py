@@ -94,9 +94,9 @@ def test_dtypes_that_do_not_go_together_are_refused_in_the_callers_terms():
         ((wide, wide), {"c": wide, "out": np.zeros((8, 8), np.float16)}, "c is float32 and the result float16"),
         ((a, a), {"out": np.zeros((8, 8), np.float16), "out_dtype": "f32"}, "out is float16 and out_dtype says"),
         ((a, a), {"c": wide}, "c is float32 and the result float16. Convert c, or ask for out_dtype='f32'"),
-        ((a, a), {"out_dtype": "int8"}, "out_dtype='int8' is no dtype of a result"),
-        ((a, a), {"out_dtype": np.int32}, "is no dtype of a result"),
-        ((a, a), {"out_dtype": 16}, "is no dtype of a result"),
+        ((a, a), {"out_dtype": "int8"}, "out_dtype='int8' is not a dtype of a result"),
+        ((a, a), {"out_dtype": np.int32}, "is not a dtype of a result"),
+        ((a, a), {"out_dtype": 16}, "is not a dtype of a result"),
     ]  # fmt: skip
     with tw.emulator() as emulator:
         for arrays, options, words in refusals:

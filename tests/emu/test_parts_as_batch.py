@@ -59,7 +59,7 @@ def test_what_parts_of_numbers_cannot_give_is_done_again_in_its_part_of_k():
 @pytest.mark.parametrize("rung", ["t02", "t03"])
 def test_unequal_parts_and_batches_are_refused_with_the_numbers(rung):
     with tw.emulator():
-        with pytest.raises(ConfigRejected, match="k=190 is no 3 parts of whole tiles of 32"):
+        with pytest.raises(ConfigRejected, match="k=190 is not 3 parts of whole tiles of 32"):
             tw.matmul(normal(8, 190), normal(190, 8), precision="fp32x3", rung=rung, config=THREE)
         with pytest.raises(ConfigRejected, match="split_k=3 of 2 products"):
             tw.matmul(normal(2, 8, 96), normal(2, 96, 8), precision="fp32x3", rung=rung, config=THREE)

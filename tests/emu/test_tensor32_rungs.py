@@ -247,7 +247,7 @@ def test_spaces_hold_their_default_and_configs_that_fit(rung):
     [
         ({"stages": 3}, "stages=3"), ({"tile_k": 16}, "tile_k must be a power of two and at least 32"),
         ({"warp_n": 128}, "at most 64"), ({"tile_m": 16, "warp_m": 16}, "at least 32"),
-        ({"split_k": 3}, "k=512 is no 3 parts"), ({"slices_k": 2}, "slices_k is 2"),
+        ({"split_k": 3}, "k=512 is not 3 parts"), ({"slices_k": 2}, "slices_k is 2"),
     ],
 )  # fmt: skip
 def test_configs_that_the_kernel_cannot_run_are_refused_with_numbers(changes, reason):

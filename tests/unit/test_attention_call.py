@@ -87,7 +87,7 @@ REFUSED = [
     (lambda: read_attention(Q, K, K, softcap=-1), "softcap=-1.0 must be a finite number above 0"),
     (lambda: read_attention(Q, K, K, softcap=float("nan")), "softcap=nan"),
     (lambda: read_attention(Q, K, K, scale=float("inf")), "scale=inf must be a finite number"),
-    (lambda: read_attention(Q, K, K, scale="1"), "scale='1' is no number"),
+    (lambda: read_attention(Q, K, K, scale="1"), "scale='1' is not a number"),
     (lambda: read_attention(Q, K, K, bias=zeros(29)), "bias (29,) does not broadcast to the scores (2, 4, 10, 30)"),
     (
         lambda: read_attention(Q, K, K, bias=np.zeros(30, bool)),

@@ -50,7 +50,7 @@ def test_operations_count_the_pairs_that_the_mask_leaves(seq_q, seq_k):
 def test_a_problem_refuses_what_no_kernel_can_count():
     with pytest.raises(InvalidOperand, match="seq_q=0"):
         AttentionProblem.dense(1, 1, 0, 1, 64)
-    with pytest.raises(InvalidOperand, match="heads_q=6 is no multiple of heads_kv=4"):
+    with pytest.raises(InvalidOperand, match="heads_q=6 is not a multiple of heads_kv=4"):
         AttentionProblem.dense(1, 6, 1, 1, 64, heads_kv=4)
     with pytest.raises(InvalidOperand, match="f32"):
         AttentionProblem.dense(1, 1, 1, 1, 64, dtype="f32")

@@ -248,7 +248,7 @@ def test_foreign_archives_are_refused_and_change_nothing(cache, tmp_path):
         with zipfile.ZipFile(foreign, "w") as archive:
             archive.writestr(f"{OTHER}/kernel.ptx", "good")
             archive.writestr(member, "bad")
-        with pytest.raises(CacheError, match="no exported kernel cache"):
+        with pytest.raises(CacheError, match="not an exported kernel cache"):
             cache.load_archive(foreign)
         assert cache.keys() == []
     foreign.write_bytes(b"PK not a zip")

@@ -89,7 +89,7 @@ def test_help_is_there_for_every_command_and_within_a_hundred_columns(run, comma
         (("bench", "no-such-suite"), "no-such-suite"),
         (("cache", "import", "/nonexistent.zip"), "nonexistent"),
         (("cache", "export", "/proc/nonexistent/x.zip"), "Name a zip file"),
-        (("cache", "export", "."), "no regular file"),
+        (("cache", "export", "."), "not a regular file"),
         (("doctor", "--json", "."), "folder"),
         (("tune", "--attention", "1x1x64x64", "--precision", "tf32", "--dry-run"), "apply to products"),
         (("tune", "--shapes", "64x64x64", "--causal", "--dry-run"), "applies to attention"),

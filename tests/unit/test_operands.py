@@ -53,7 +53,7 @@ def test_a_view_that_runs_backwards_starts_at_its_first_element():
         (np.zeros(3, np.complex64), ["complex64", "real and imaginary"]),
         (np.zeros(3, ">f4"), [">f4", "a.astype(np.float32)"]),
         (np.zeros(3, bool), ["bool", "a.astype(np.float32)"]),
-        (np.zeros(17, np.uint8)[1:17].view(np.float32), ["starts at address", "no multiple", "a.copy()"]),
+        (np.zeros(17, np.uint8)[1:17].view(np.float32), ["starts at address", "not a multiple", "a.copy()"]),
         (np.zeros(4, [("x", "f4"), ("y", "i2")])["x"], ["strides of (6,) bytes", "a.copy()"]),
         (np.ma.masked_array(np.zeros(3, np.float32)), ["masked", "a.filled(0)"]),
         ([1.0, 2.0], ["a is of type list", "np.asarray(a, np.float32)"]),
@@ -218,7 +218,7 @@ def test_cuda_array_interface_gives_device_strides_and_stream(gpu_two):
         ({"stream": 0}, "stream 0"),
         ({"typestr": "<f8"}, "float64"),
         ({"typestr": ">f4"}, ">f4"),
-        ({"strides": (10, 4)}, "no multiples"),
+        ({"strides": (10, 4)}, "not multiples"),
         ({"data": (0, False)}, "its address is 0"),
     ],
 )

@@ -191,8 +191,8 @@ def test_explain_compiles_when_asked():
     ("problem", "words"),
     [
         (GemmProblem.dense(128, 256, 64), "aligned"),
-        (GemmProblem.dense(129, 256, 64), "m=129 is no multiple of the tile's 128"),
-        (GemmProblem.dense(128, 256, 65), "k=65 is no multiple of the tile's 16"),
+        (GemmProblem.dense(129, 256, 64), "m=129 is not a multiple of the tile's 128"),
+        (GemmProblem.dense(128, 256, 65), "k=65 is not a multiple of the tile's 16"),
         (
             GemmProblem(128, 256, 64, Matrix(64, 1, alignment=4), Matrix(256, 1), Matrix(256, 1)),
             r"A's lines start at multiples of 4 B \(base aligned to 4 B",

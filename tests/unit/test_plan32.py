@@ -30,7 +30,7 @@ def test_large_ragged_operands_are_packed_and_the_products_copies_test_nothing(s
     problem = dense(size, size, size, layout=layout)
     plan = plan_for(problem, UNTUNED)
     assert plan.packs == ("a", "b")
-    assert f"a is packed first: {size} x {size} are no whole tiles of {plan.config.tile_m} x" in plan.why
+    assert f"a is packed first: {size} x {size} are not whole tiles of {plan.config.tile_m} x" in plan.why
     product = program_for(problem, plan).product.problem
     facts = F12.constants(product, plan.config)
     assert (facts["a_edge"], facts["b_edge"], facts["edge"]) == (False, False, True)

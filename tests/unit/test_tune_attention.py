@@ -148,7 +148,7 @@ def test_results_stand_beside_products_in_one_table(tmp_path):
 def test_what_is_no_result_of_attention_is_refused(damage):
     data = encode(table_of(table(entry(problem(), (WIDE, 1.0))).values(), "H200", "cuda13"))
     assert damage(data) != data
-    with pytest.raises(CacheError, match="no table of tuning results"):
+    with pytest.raises(CacheError, match="not a table of tuning results"):
         entries_of(decode(damage(data)))
 
 
@@ -316,7 +316,7 @@ def test_a_dry_run_prints_candidates_and_no_time(capsys):
         ("4x16x64x100", "d_head one of 32, 64"),
         ("4x16/0x64x64", "sizes must be at least 1"),
         ("0x16x64x64", "sizes must be at least 1"),
-        ("4x16/5x64x64", "is no multiple of heads_kv=5"),
+        ("4x16/5x64x64", "is not a multiple of heads_kv=5"),
         ("1x1x99999999999x64", "outside 1.."),
     ],
 )

@@ -183,6 +183,6 @@ def test_a_file_that_is_no_table_is_refused_and_changes_nothing(tmp_path, monkey
     Store("H200", "cuda13").add([entry()])
     broken = tmp_path / "broken.json"
     broken.write_bytes(file_of(tmp_path / "sound.json", entry(k=64)).read_bytes()[:-9])
-    with pytest.raises(CacheError, match=r"broken.json: it is no table of tuning results.*--export"):
+    with pytest.raises(CacheError, match=r"broken.json: it is not a table of tuning results.*--export"):
         tune(merge_file=broken)
     assert set(entries_of(Store("H200", "cuda13").table)) == {entry().key}

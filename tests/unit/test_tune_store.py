@@ -111,7 +111,7 @@ DAMAGES = [
 def test_what_is_no_table_is_refused_with_the_reason(damage):
     data = encode(table_of(table(entry()).values(), "H200", "cuda13"))
     assert damage(data) != data
-    with pytest.raises(CacheError, match="no table of tuning results"):
+    with pytest.raises(CacheError, match="not a table of tuning results"):
         entries_of(decode(damage(data)))
 
 
@@ -150,7 +150,7 @@ def test_a_stored_table_decodes_an_entry_when_it_is_asked_for_and_then_says_what
     assert found[sound.key] is found[sound.key]
     assert "no key" not in found
     for ask in (lambda: found[damaged.key], lambda: damaged.key in found, lambda: len(found), found.check):
-        with pytest.raises(CacheError, match=r"no table of tuning results .*'x'"):
+        with pytest.raises(CacheError, match=r"not a table of tuning results .*'x'"):
             ask()
 
 
@@ -180,7 +180,7 @@ def test_a_stored_table_has_no_entries_of_another_versions_results_alone(laid_ou
 def test_a_damaged_table_is_refused_when_it_is_stored_or_when_its_entry_is_asked_for(damage):
     data = encode(table_of(table(entry()).values(), "H200", "cuda13"))
     assert damage(data) != data
-    with pytest.raises(CacheError, match="no table of tuning results"):
+    with pytest.raises(CacheError, match="not a table of tuning results"):
         decode(damage(data)).of(PRODUCTS).get(entry().key)
 
 

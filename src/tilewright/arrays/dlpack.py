@@ -140,7 +140,7 @@ def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def take(value: Any, name: str, stream: int) -> Imported:
-    """The tensor behind `value.__dlpack__()`, with what its producer has under way ordered before `stream`.
+    """The tensor that `value.__dlpack__()` gives, with what its producer has under way ordered before `stream`.
 
     `stream` is a CUstream as an integer. Raises InvalidOperand for a device that is neither host nor CUDA, and for an
     export that the producer refuses.

@@ -14,7 +14,7 @@ ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 LARGEST_EXTENT = 2**31 - 2**16
 """Kernels count in 32 bits, and their last tiles reach past the end."""
 CPP_TYPES = {"f32": "float", "bf16": "struct bf16", "f16": "struct f16"}
-"""The device code's types. They are declared behind the generated constants: hence `struct`."""
+"""The device code's types. They are declared after the generated constants: hence `struct`."""
 
 SHORT_NAMES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 """What the libraries call the dtypes, and what they are called here."""
@@ -34,7 +34,7 @@ def parse_dtype(value: Any, name: str = "out_dtype") -> str:
     short = SHORT_NAMES.get(text, text)
     if short not in DTYPE_NAMES:
         raise InvalidOperand(
-            f"{name}={value!r} is no dtype of a result. Known: {', '.join(DTYPE_NAMES)}, their long names "
+            f"{name}={value!r} is not a dtype of a result. Known: {', '.join(DTYPE_NAMES)}, their long names "
             f"({', '.join(SHORT_NAMES)}), and the dtype objects of NumPy, torch, JAX and ml_dtypes."
         )
     return short

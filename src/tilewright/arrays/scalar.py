@@ -10,11 +10,11 @@ from ..errors import InvalidOperand
 
 
 def scalar(value: Any, name: str) -> float:
-    """`value` rounded to float32, as kernels take it. Raises InvalidOperand for what is no real number in range."""
+    """`value` rounded to float32, as kernels take it. Raises InvalidOperand for what is not a real number in range."""
     torch = sys.modules.get("torch")
     if getattr(value, "requires_grad", False) and (torch is None or torch.is_grad_enabled()):
         raise InvalidOperand(f"{name} requires a gradient, and none would reach it. Pass {name}={name}.item().")
     try:
         return struct.unpack("<f", struct.pack("<f", value))[0]
     except (struct.error, TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise InvalidOperand(f"{name}={value!r} is no number that float32 can hold: {error}.") from error
+        raise InvalidOperand(f"{name}={value!r} is not a number that float32 can hold: {error}.") from error

@@ -133,7 +133,7 @@ def _operand(
         raise InvalidOperand(f"{name} (shape {shape}) has no memory: its address is 0. Fake tensors cannot be read.")
     if not empty and address % ITEM_BYTES[dtype]:
         raise InvalidOperand(
-            f"{name} (shape {shape}) starts at address {address:#x}, no multiple of its item's "
+            f"{name} (shape {shape}) starts at address {address:#x}, not a multiple of its item's "
             f"{ITEM_BYTES[dtype]} bytes. {_advice(name, copy)}"
         )
     return Operand(name, kind, 0 if empty else int(address), shape, steps, dtype, **rest)
@@ -152,7 +152,7 @@ def _element_strides(name: str, shape: Sequence[int], byte_strides: Sequence[int
     uneven = [s for extent, s in zip(shape, byte_strides, strict=True) if extent > 1 and s % item]
     if uneven and 0 not in shape:
         raise InvalidOperand(
-            f"{name} (shape {tuple(shape)}) has strides of {tuple(byte_strides)} bytes, no multiples of its item's "
+            f"{name} (shape {tuple(shape)}) has strides of {tuple(byte_strides)} bytes, not multiples of its item's "
             f"{item} bytes. {_advice(name, copy)}"
         )
     return [s // item for s in byte_strides]

@@ -1,4 +1,4 @@
-"""What a library that keeps track of changes must be told of an array that was written to behind its back."""
+"""What a library that keeps track of changes must be told of an array that was written to without it."""
 
 from __future__ import annotations
 

@@ -107,5 +107,5 @@ def longest(starts: Starts, given: Any, name: str, view: Operand) -> int:
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or not 0 <= given <= LARGEST_EXTENT:
         raise InvalidOperand(f"{name}={given!r} must be an integer from 0 to {LARGEST_EXTENT}.")
     if known is not None and given < known:
-        raise InvalidOperand(f"{name}={given} is less than the longest entry, {known}. Pass {known}, or leave it away.")
+        raise InvalidOperand(f"{name}={given} is less than the longest entry, {known}. Pass {known}, or omit it.")
     return int(given)

@@ -110,13 +110,13 @@ class Attention:
 
     def read_config(self, values: Mapping[str, Any]) -> AttentionConfig | None:
         if "attention" not in values:
-            raise TypeError(f"{values} is no config of attention")
+            raise TypeError(f"{values} is not a config of attention")
         try:
             config = AttentionConfig.parse(str(values["attention"]))
         except ConfigRejected:  # another version's grammar
             return None
         if reason := config.why_not():
-            raise ValueError(f"no config: {reason}")
+            raise ValueError(f"not a config: {reason}")
         return config
 
 

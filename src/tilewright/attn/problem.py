@@ -113,7 +113,7 @@ class AttentionProblem:
                 )
         if self.heads_q % self.heads_kv:
             raise InvalidOperand(
-                f"heads_q={self.heads_q} is no multiple of heads_kv={self.heads_kv}: key heads are shared evenly."
+                f"heads_q={self.heads_q} is not a multiple of heads_kv={self.heads_kv}: key heads are shared evenly."
             )
         if self.dtype not in DTYPES:
             raise InvalidOperand(f"dtype {self.dtype!r} is not supported by attention. Supported: {', '.join(DTYPES)}.")

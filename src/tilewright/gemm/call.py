@@ -30,7 +30,7 @@ from .stages import program_of
 
 
 class Options(NamedTuple):
-    """What a caller asks for beside the operands. A tuple: it is part of the warm path's key."""
+    """The options of a call. A tuple: it is part of the warm path's key."""
 
     out_dtype: Any = None
     deterministic: bool = False
@@ -59,7 +59,7 @@ class Call:
     shapes: Shapes
     product: Product
     others: tuple[Operand, ...]
-    """The operands beside a, as the caller gave them: their streams and owners."""
+    """The operands besides a, as the caller gave them: their streams and owners."""
     options: Options
     fusion: Fusion | None = None
     """What is fused into the product."""
@@ -129,7 +129,7 @@ def read_call(
     alpha = scalar(alpha, "alpha")
     beta = (0.0 if c is None else 1.0) if beta is None else scalar(beta, "beta")
     if c is None and beta != 0:
-        raise InvalidOperand(f"beta={beta} without c: there is nothing to scale. Pass c, or leave beta away.")
+        raise InvalidOperand(f"beta={beta} without c: there is nothing to scale. Pass c, or omit beta.")
     a_view = as_operand(a, "a")
     stream = a_view.stream or 0
     b_view = as_operand(b, "b", stream)

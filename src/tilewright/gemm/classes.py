@@ -61,11 +61,11 @@ class ProblemClass:
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> ProblemClass:
-        """Raises KeyError, TypeError or ValueError for what is no class."""
+        """Raises KeyError, TypeError or ValueError for what is not a class."""
         known = checked({"fused": False, "precision": "ieee"} | values, ProblemClass)
         klass = ProblemClass(**known)
         if not _CLASS.fullmatch(str(klass)):
-            raise ValueError(f"{str(klass)!r} is no class of problems")
+            raise ValueError(f"{str(klass)!r} is not a class of problems")
         return klass
 
 

@@ -196,7 +196,7 @@ def edge_reason(rung: Rung, problem: GemmProblem, config: GemmConfig) -> str:
         ("m", problem.m, config.tile_m), ("n", problem.n, config.tile_n), ("k", problem.k, max(config.tile_k, 1)),
     ):  # fmt: skip
         if size % tile:
-            return f"edge (predicated): {name}={size} is no multiple of the tile's {tile}"
+            return f"edge (predicated): {name}={size} is not a multiple of the tile's {tile}"
     item = ITEM_BYTES[problem.dtype]
     operands: tuple[tuple[str, Matrix, int, int], ...] = (
         ("A", problem.a, problem.m, problem.k), ("B", problem.b, problem.k, problem.n),

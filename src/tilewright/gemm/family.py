@@ -166,15 +166,15 @@ class Products:
 
     def read_config(self, values: Mapping[str, Any]) -> GemmConfig | None:
         if "attention" in values:
-            raise TypeError(f"{values} is no config of a product")
+            raise TypeError(f"{values} is not a config of a product")
         if not values.keys() <= _DEFAULTS.keys():
             return None
         for name, value in values.items():
             if not (isinstance(value, str) if name == "cache" else type(value) is int and abs(value) <= MOST):
-                raise ValueError(f"{name}={value!r} is no value of a config")
+                raise ValueError(f"{name}={value!r} is not a value of a config")
         config = GemmConfig(**values)
         if reason := config.no_block:
-            raise ValueError(f"no config: {reason}")
+            raise ValueError(f"not a config: {reason}")
         return config
 
 
@@ -216,6 +216,6 @@ def _narrow_reason(problem: GemmProblem, name: str, config: GemmConfig) -> str:
     if matrix.unit(rows, cols) == "none":
         return f"no contiguous lines (strides {matrix.row_stride} and {matrix.col_stride} elements)"
     if problem.dtype == "f32" and ragged(matrix, (rows, cols), tiles):
-        return f"{rows} x {cols} are no whole tiles of {tiles[0]} x {tiles[1]}"
+        return f"{rows} x {cols} are not whole tiles of {tiles[0]} x {tiles[1]}"
     width = matrix.vector_bytes(rows, cols, ITEM_BYTES[problem.dtype])
     return f"its lines start at multiples of {width} B"

@@ -85,7 +85,7 @@ INDEX = "index"
 
 @dataclass(frozen=True)
 class FusedOperand:
-    """What an epilogue reads beside the sum: an array broadcast over the result by strides of 0, or an index."""
+    """What an epilogue reads besides the sum: an array broadcast over the result by strides of 0, or an index."""
 
     name: str
     dtype: str

@@ -83,7 +83,7 @@ class GemmConfig(HashedOnce):
             if not isinstance(value, int) or value < least:
                 return f"{name} is {value!r}"
         if (self.warp_m == 0) != (self.warp_n == 0):
-            return f"a warp's tile of {self.warp_m} x {self.warp_n} is none"
+            return f"a warp's tile of {self.warp_m} x {self.warp_n} has no elements"
         if self.threads < 1:
             return "its tiles leave a block without threads"
         return None
@@ -225,7 +225,7 @@ class Rung:
     stays: bool = False
     """Whether its blocks take tile after tile (jit.launch.Launch.resident)."""
     levels: tuple[str, ...] = ()
-    """Fields of a config that its kernel knows beside those that its default sets."""
+    """Fields of a config that its kernel knows besides those that its default sets."""
     precision: str = "ieee"
     """How it multiplies float32 operands (problem.PRECISIONS)."""
     splits: bool = False
@@ -233,7 +233,7 @@ class Rung:
     parts_as_batch: bool = False
     """Whether parts of k are products of a batch to its kernel, which knows no parts itself (gemm/stages.py)."""
     own_constants: Callable[[GemmConfig, GemmProblem], dict[str, Constant]] = _none
-    """What this rung's kernel is compiled for beside what all are."""
+    """What this rung's kernel is compiled for besides what all are."""
     grid: Callable[[GemmConfig, GemmProblem], tuple[int, int, int]] = walked
     """Blocks of a launch."""
     libraries: Callable[[], tuple[Library, ...]] = tuple

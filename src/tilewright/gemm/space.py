@@ -1,8 +1,8 @@
 """Which kernels are worth compiling for a problem: every config of every rung, less what cannot be the best.
 
 Pruned before anything is compiled, each candidate with its reason: why_not's refusals, configs that spill or do not
-fit on an SM by the resource model, and those whose modelled time is far behind. Of the rest the best few are kept, no
-tile shape crowding out all others.
+fit on an SM by the resource model, and those whose modelled time is far above the best. Of the rest the best few are
+kept, no tile shape crowding out all others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHARE_BESIDE = 0.5
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)
 """In how many parts k may be walked."""
 GROUPS = (4, 16)
-"""Tile rows that are walked together, beside the 8 of the spaces,"""
+"""Tile rows that are walked together, besides the 8 of the spaces,"""
 REGROUPED = 2
 """tried with the model's first choices of so many tiles."""
 

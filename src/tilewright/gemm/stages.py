@@ -33,7 +33,7 @@ _BITS = {2: "unsigned short", 4: "unsigned"}
 
 @dataclass(frozen=True)
 class Helper:
-    """A kernel beside the rungs with one job: the same for each of many items."""
+    """A kernel besides the rungs, with one job: the same for each of many items."""
 
     entry: str
     """Its kernel, and its file in cuda/gemm."""

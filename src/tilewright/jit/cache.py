@@ -103,7 +103,7 @@ class KernelCache:
         return None
 
     def _discard(self, path: Path) -> bool:
-        """Rename away first: a reader beside us sees the whole entry or none. False where that is not allowed."""
+        """Rename away first: another reader sees the whole entry or none. False where that is not allowed."""
         trash = path.with_name(f".trash-{uuid.uuid4().hex}")
         try:
             path.rename(trash)
@@ -233,7 +233,7 @@ class KernelCache:
         partial = archive.parent / f".{archive.name}-{uuid.uuid4().hex}"
         try:
             if archive.exists() and not archive.is_file():  # before the work, not after it
-                raise FileExistsError("it is no regular file")
+                raise FileExistsError("it is not a regular file")
             with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as out:
                 manifest = {}
                 for key in self.keys():
@@ -266,11 +266,11 @@ class KernelCache:
                     key, _, name = member.partition("/")
                     sound = len(key) == 64 and all(c in "0123456789abcdef" for c in key)
                     if member != _MANIFEST and not (sound and name in FILES):
-                        raise CacheError(f"{archive} is no exported kernel cache: it holds {member!r}.")
+                        raise CacheError(f"{archive} is not an exported kernel cache: it holds {member!r}.")
                     if member != _MANIFEST:
                         entries.setdefault(key, {})[name] = source.read(member)
                 if _MANIFEST not in members:
-                    raise CacheError(f"{archive} is no exported kernel cache: it holds no {_MANIFEST}.")
+                    raise CacheError(f"{archive} is not an exported kernel cache: it holds no {_MANIFEST}.")
                 manifest = json.loads(source.read(_MANIFEST))
         except (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
             raise CacheError(f"{archive} cannot be read as an exported kernel cache: {error}") from error

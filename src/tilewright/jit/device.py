@@ -1,4 +1,4 @@
-"""Kernels on a GPU, through the CUDA driver. Works in each device's primary context, beside torch, CuPy and JAX."""
+"""Kernels on a GPU, through the CUDA driver. Works in each device's primary context, next to torch, CuPy and JAX."""
 
 from __future__ import annotations
 

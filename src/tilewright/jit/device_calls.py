@@ -1,4 +1,4 @@
-"""The few driver calls that ops need beside launching: who owns an address, and one stream waiting for another."""
+"""The few driver calls that calls need besides launching: who owns an address, and one stream waiting for another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .device import bound_to, check, device, driver
 
 
 def ordinal_of(address: int) -> int:
-    """The GPU that a device address belongs to. Raises DeviceError for what is no device address."""
+    """The GPU that a device address belongs to. Raises DeviceError for what is not a device address."""
     api = driver()
     which = api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     return int(check(api.cuPointerGetAttribute(which, address), f"finding the GPU of address {address:#x}"))

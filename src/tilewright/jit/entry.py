@@ -18,11 +18,11 @@ _TYPES = re.compile(r"^.*\btilewright_parameters\[\d+\] = \{([^}]*)\};\n", re.MU
 
 @dataclass(frozen=True)
 class ParameterType:
-    """The C++ type of a kernel's parameter. `kind`: f, b (bfloat16), i, u, B (bool), or "" for what is no number."""
+    """The C++ type of a kernel's parameter. `kind`: f, b (bfloat16), i, u, B (bool), or "" for what is not a number."""
 
     kind: str
     bytes: int
-    """Of the number, of a vector's parts, or of what a pointer points to; 0 for what is no number."""
+    """Of the number, of a vector's parts, or of what a pointer points to; 0 for what is not a number."""
     pointers: int
     vector: bool
 

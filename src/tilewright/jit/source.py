@@ -63,7 +63,7 @@ def gather(
 ) -> tuple[tuple[str, str], ...]:
     """(name, text) of every quoted include reachable from `text`, in order of first use.
 
-    A name is looked for in `folders`, then beside the file that includes it: one spelling, one file. `generated` texts
+    A name is looked for in `folders`, then next to the file that includes it: one spelling, one file. `generated` texts
     take the place of files by these names. A file that is nowhere raises CompileError, or is left to the compiler's own
     search (`leave`). `#include <...>` is left to that search too, unless `not_in_brackets` is given: then files in
     `folders` but those are gathered for it as well.

@@ -57,7 +57,7 @@ class Stopwatch:
     def measure(self, launches: Sequence[Launch]) -> list[float]:
         """Milliseconds of each launch, one after the other on the stream.
 
-        The last is launched once more at the front, untimed: behind it the queue fills, so that no time holds the gap
+        The last is launched once more at the front, untimed: after it the queue fills, so that no time holds the gap
         in which an idle GPU waits for the host.
         """
         events = [self._event() for _ in range(len(launches) + 1)]

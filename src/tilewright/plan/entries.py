@@ -253,7 +253,7 @@ class View(Mapping[str, AnyEntry]):
             values = dict(_parsed(self._configs[name]))
             rung, packs = values.pop("rung"), values.pop("packs", "")
             if not isinstance(rung, str):
-                raise ValueError(f"rung={rung!r} is no name")
+                raise ValueError(f"rung={rung!r} is not a name")
             if packs not in ("", "a", "b", "ab"):
                 raise ValueError(f"packs={packs!r} names no operands")
             config = self._family.read_config(values)
@@ -266,7 +266,7 @@ def saying_what_is_wrong() -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise CacheError(f"it is no table of tuning results ({type(error).__name__}: {error})") from error
+        raise CacheError(f"it is not a table of tuning results ({type(error).__name__}: {error})") from error
 
 
 def table_of(entries: Iterable[AnyEntry], gpu: str = "", driver: str = "") -> Table:
@@ -302,7 +302,7 @@ def encode(table: Table) -> bytes:
 
 
 def decode(data: bytes) -> Table:
-    """A table's JSON, of which only what is asked for is looked at. Raises CacheError for what is no table.
+    """A table's JSON, of which only what is asked for is looked at. Raises CacheError for what is not a table.
 
     Configs with fields that this version does not know are not shown: a newer version may have written them.
     """
@@ -357,13 +357,13 @@ def _entry(
     for key, ms in values["ms"].items():
         known = config_of(key)
         if not isinstance(ms, (int, float)) or not isfinite(ms) or ms <= 0:
-            raise ValueError(f"{ms!r} is no time")
+            raise ValueError(f"{ms!r} is not a time")
         if known is not None:
             rung, config, packs = known
             timed.append(Timed(rung, config, float(ms), packs))
     shape = tuple(values["shape"])
     if len(shape) != extents or not all(type(e) is int and 1 <= e < 2**31 for e in shape):
-        raise ValueError(f"{values['shape']!r} is no shape")
+        raise ValueError(f"{values['shape']!r} is not a shape")
     return Entry(
         klass, shape, tuple(sorted(timed, key=lambda t: t.ms)),
         tuple(Failure(*map(str, failure)) for failure in values["failed"]), str(values["kernels"]),

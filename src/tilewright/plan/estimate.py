@@ -46,7 +46,7 @@ class Fit(NamedTuple):
     edge: float
     """What the tests of a ragged tile add to each step."""
     stores_per_clock: float
-    """Elements that an SM stores one by one, where rows of the result are no whole vectors."""
+    """Elements that an SM stores one by one, where rows of the result are not whole vectors."""
     pass_us: float
     """Starting and ending one more launch, which prepares an operand or sums parts,"""
     passes: float

@@ -108,9 +108,9 @@ class Family(Protocol[P, R, C, K]):
         ...
 
     def read_class(self, values: Mapping[str, Any]) -> K:
-        """A class from its JSON. Raises KeyError, TypeError or ValueError for what is none."""
+        """A class from its JSON. Raises KeyError, TypeError or ValueError for what is not a class."""
         ...
 
     def read_config(self, values: Mapping[str, Any]) -> C | None:
-        """A config from its JSON; None for one of another version's making. Raises ValueError for what is none."""
+        """A config from its JSON; None for one of another version. Raises ValueError for what is not a config."""
         ...

@@ -1,6 +1,6 @@
 """Where tuning results are kept: one JSON file a GPU and driver generation, safe to share between processes.
 
-A file is written beside itself, flushed to the disk and renamed into place, so a reader sees the old file or the new
+A file is written next to itself, flushed to the disk and renamed into place, so a reader sees the old file or the new
 one. Whoever changes it holds a lock from reading to renaming, which the kernel releases when a process dies. A file
 that cannot be read is set aside, said once. A folder that cannot be written is said once and done without: results
 then live as long as the process.
@@ -168,7 +168,7 @@ class Store:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write beside `path`, flush to the disk, rename. Raises OSError; leaves no temporary file behind then."""
+    """Write next to `path`, flush to the disk, rename. Raises OSError; leaves no temporary file then."""
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

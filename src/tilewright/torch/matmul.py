@@ -72,7 +72,7 @@ def matmul(
         if not compiling:
             alpha, beta = (x.item() if isinstance(x, torch.Tensor) else x for x in (alpha, beta))
     if c is None and beta != 0:
-        raise InvalidOperand(f"beta={beta} without c: there is nothing to scale. Pass c, or leave beta away.")
+        raise InvalidOperand(f"beta={beta} without c: there is nothing to scale. Pass c, or omit beta.")
     if beta == 0:
         c = None
     if precision != "ieee":

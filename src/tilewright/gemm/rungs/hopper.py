@@ -26,9 +26,9 @@ def _check_wgmma(config: GemmConfig, problem: GemmProblem) -> str | None:
         if config.warp_n not in WGMMA_N:
             yield f"a product is one of {WGMMA_N} columns wide; warp_n is {config.warp_n}"
         if config.tile_n % config.warp_n:
-            yield f"tile_n={config.tile_n} is no multiple of warp_n={config.warp_n}"
+            yield f"tile_n={config.tile_n} is not a multiple of warp_n={config.warp_n}"
         if config.warp_m % 16 or config.tile_m % (4 * config.warp_m):
-            yield f"tile_m={config.tile_m} is no multiple of a warpgroup's 4 x warp_m, or that none of 64"
+            yield f"tile_m={config.tile_m} is not a multiple of 4 x warp_m={config.warp_m}, or that not of 64"
         yield power_of_two("a block's threads", config.threads, 128)
 
     return first_reason(reasons())

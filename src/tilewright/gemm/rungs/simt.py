@@ -37,7 +37,7 @@ def _transposed_tiles(config: GemmConfig, problem: GemmProblem) -> int:
     return 4 * config.stages * config.tile_k * (a_pitch + b_pitch)
 
 
-# --- what f11 and f12 are compiled for beside what all are -----------------------------------------------------------
+# --- what f11 and f12 are compiled for besides what all are -----------------------------------------------------------
 
 
 def _async_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
@@ -58,7 +58,7 @@ def _async_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Cons
 
 
 def _divides(what: str, whole: int, part: int) -> str | None:
-    return None if part and whole % part == 0 else f"{what} must divide: {whole} is no multiple of {part}"
+    return None if part and whole % part == 0 else f"{what} must divide: {whole} is not a multiple of {part}"
 
 
 def _first(reasons: Iterator[str | None]) -> str | None:
@@ -83,7 +83,7 @@ def _copies(config: GemmConfig, problem: GemmProblem, *, wide: bool) -> str | No
 
 
 def _check_block(config: GemmConfig, problem: GemmProblem) -> str | None:
-    return None if config.threads % 32 == 0 else f"{config.threads} threads are no whole number of warps"
+    return None if config.threads % 32 == 0 else f"{config.threads} threads are not a whole number of warps"
 
 
 def _check_shared(config: GemmConfig, problem: GemmProblem) -> str | None:

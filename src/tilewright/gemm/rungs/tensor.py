@@ -13,7 +13,7 @@ from ..rung import GemmConfig, Rung
 SHAPES = ((16, 16), (32, 8), (8, 32))
 """The shapes of one wmma product, m x n; k is 16."""
 SHARED_OF_AN_SM = 228 * 1024
-"""Of the GPUs whose grids can overlap (sm_90), bytes: whether two blocks of h11 to h13 fit beside one another."""
+"""Bytes on GPUs whose grids can overlap (sm_90): whether two blocks of h11 to h13 fit next to each other."""
 _STAGING = 1024
 """Bytes of shared memory through which a warp of a wmma rung stores its results."""
 
@@ -116,7 +116,7 @@ def _wmma(stages: int = 1, most: int = 0, sets: int = 1) -> Callable[[GemmConfig
         return first_reason(
             iter((
                 *_tile_reasons(config, problem),
-                None if shape in SHAPES else f"a product of {shape[0]} x {shape[1]} is none of wmma's: {SHAPES}",
+                None if shape in SHAPES else f"a product of {shape[0]} x {shape[1]} is not one of wmma's: {SHAPES}",
                 stages_reason(config, stages, most or stages),
                 None if 1 <= config.fragment_sets <= sets else f"fragment_sets={config.fragment_sets}; 1 to {sets} fit",
             ))
@@ -271,7 +271,7 @@ TENSOR_RUNGS: tuple[Rung, ...] = (
         _wmma_config(32, (8, 32), min_blocks=1), _wmma_space(), _tiles_or_staging, _wmma(),
     ),
     rung(
-        "h05_wmma_double_buffer", "two buffers: the next tile's copy runs behind this one's products",
+        "h05_wmma_double_buffer", "two buffers: the next tile's copy runs during this one's products",
         _wmma_config(16, (16, 16), 2, 3), _wmma_space(2), _tiles_or_staging, _wmma(2),
     ),
     rung(

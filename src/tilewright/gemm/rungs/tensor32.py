@@ -22,7 +22,7 @@ def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
 
 
 _CHAIN = 512
-"""Elements of k after which accumulators of fp32x3 start anew; their sums lie behind the buffers."""
+"""Elements of k after which accumulators of fp32x3 start anew; their sums lie after the buffers."""
 
 
 def _sums(config: GemmConfig, problem: GemmProblem) -> int:
@@ -45,7 +45,7 @@ def _parts(config: GemmConfig, problem: GemmProblem) -> str | None:
     if problem.batch != 1:
         return f"split_k={config.split_k} of {problem.batch} products; here parts of k are a batch themselves"
     if problem.k % (config.split_k * config.tile_k) or problem.k == 0:
-        return f"k={problem.k} is no {config.split_k} parts of whole tiles of {config.tile_k}"
+        return f"k={problem.k} is not {config.split_k} parts of whole tiles of {config.tile_k}"
     return None
 
 
@@ -55,7 +55,7 @@ def _buffers(element_bytes: int) -> Callable[[GemmConfig, GemmProblem], int]:
 
 
 def _ring(config: GemmConfig, problem: GemmProblem) -> int:
-    """The stages of both operands' tiles, three parts an element, and the sums behind them."""
+    """The stages of both operands' tiles, three parts an element, and the sums after them."""
     return 6 * config.stages * config.tile_k * (config.tile_m + config.tile_n) + _sums(config, problem)
 
 
