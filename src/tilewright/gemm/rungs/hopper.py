@@ -15,7 +15,7 @@ WGMMA_N = (64, 128, 192, 256)
 
 
 def _wgmma_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
-    """Beside the others': whether eight columns of a result that vectors suit are inside it or outside as one."""
+    """Besides the others': whether eight columns of a result that vectors suit are inside it or outside as one."""
     return constants(config, problem) | {"whole_eights": vector_out(problem) and problem.n % 8 == 0}
 
 
@@ -65,5 +65,5 @@ def _rung(id: str, teaches: str, stays: bool = False) -> Rung:
 
 HOPPER_RUNGS: tuple[Rung, ...] = (
     _rung("h12_wgmma", "wgmma: warpgroups multiply straight from shared memory, asynchronously: no fragments"),
-    _rung("h13_persistent", "blocks stay: the first copies of the next tile run under this one's stores", stays=True),
+    _rung("h13_persistent", "blocks stay: the first copies of the next tile run during this one's stores", stays=True),
 )
