@@ -26,7 +26,7 @@ from .work import work_of
 
 ENOUGH = 24
 """Numbers of rows of a weight that are planned each by itself."""
-NEAREST = 4
+NEAREST = 3
 """Of them, how many the plan for a new one is taken from."""
 
 
@@ -36,6 +36,8 @@ class _Weight:
     """By rows."""
     kernels: list[tuple[Any, int, dict[str, Constant]]] = field(default_factory=list)
     """The rung and what is packed, the rows, and what the kernel is compiled for."""
+    adopted: Recent[int, Plan] = field(default_factory=lambda: Recent(lambda: 256))
+    """By rows, of those that took another number's kernel."""
 
 
 _weights: Recent[Any, _Weight] = Recent(lambda: 1024)
@@ -54,10 +56,11 @@ def plan_rows(product: Product, gpu: Gpu, demands: Demands, note: bool = True) -
     if weight is None:
         weight = _Weight()
         _weights.put(key, weight)
-    plan = weight.plans.get(problem.m)
+    plan = weight.plans.get(problem.m) or weight.adopted.get(problem.m)
     if plan is None and len(weight.plans) >= ENOUGH:
         plan = _of_the_nearest(weight, product, gpu)
         if plan is not None:
+            weight.adopted.put(problem.m, plan)
             return plan
     if plan is None:
         plan = plan_for(problem, gpu, demands=demands)
