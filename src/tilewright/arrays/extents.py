@@ -38,7 +38,7 @@ class _Addresses:
 
 
 def may_overlap(one: Operand, other: Operand) -> bool:
-    """Whether two views share a byte: exact for views that a short search settles, True in doubt."""
+    """Return whether two views share a byte: exact for views that a short search settles, True in doubt."""
     if one.device != other.device or one.size == 0 or other.size == 0:
         return False
     (low, high), (other_low, other_high) = byte_extent(one), byte_extent(other)
@@ -51,7 +51,7 @@ def may_overlap(one: Operand, other: Operand) -> bool:
 
 
 def may_overlap_itself(operand: Operand) -> bool:
-    """Whether two elements of a view may share memory: False is certain, True may be overcautious."""
+    """Return whether two elements of a view may share memory: False is certain, True may be overcautious."""
     if operand.size == 0:
         return False
     reach = 0
@@ -63,7 +63,7 @@ def may_overlap_itself(operand: Operand) -> bool:
 
 
 def same_view(one: Operand, other: Operand) -> bool:
-    """Whether two views have the same element at the same index, everywhere."""
+    """Return whether two views have the same element at the same index, everywhere."""
     return (one.device, one.address, one.shape, one.strides, one.dtype) == (
         other.device, other.address, other.shape, other.strides, other.dtype,
     )  # fmt: skip

@@ -26,7 +26,7 @@ class Operand:
     kind: str
     """ "numpy", "torch", "cupy", "jax", "dlpack" or "cuda_array_interface"."""
     address: int
-    """Of the element whose every index is 0; with negative strides others lie before it."""
+    """The address of the element whose every index is 0; with negative strides others lie before it."""
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: str

@@ -64,7 +64,7 @@ class Call:
     fusion: Fusion | None = None
     """What is fused into the product."""
     verify: bool = False
-    """Whether the result is checked on the device before it is given back."""
+    """True where the result is checked on the device before it is given back."""
     given_c: Any = None
     given_out: Any = None
     """The caller's own arrays."""

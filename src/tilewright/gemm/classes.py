@@ -14,7 +14,7 @@ from .problem import PRECISIONS, GemmProblem, Matrix
 
 
 def _is_whole(extent: int, most: int) -> bool:
-    """Whether tiles of up to `most` (or of the extent, if that is a smaller power of two) leave no edge."""
+    """Return whether tiles of up to `most` (or of the extent, if that is a smaller power of two) leave no edge."""
     tile = min(most, 1 << max(extent - 1, 0).bit_length())
     return extent % tile == 0
 
@@ -35,10 +35,10 @@ class ProblemClass:
     """A's and B's lines: w where 16-byte accesses can read them, else n; of 16-bit operands h where they start in the
     middle of sectors. The result: v for vectors, else e."""
     whole: bool
-    """Whether tiles of 64 x 64 x 32, or smaller powers of two, leave no edge."""
+    """True where tiles of 64 x 64 x 32, or smaller powers of two, leave no edge."""
     use_c: bool
     fused: bool = False
-    """Whether an epilogue is computed with it whose cost shows (shows)."""
+    """True where an epilogue is computed with it whose cost shows (shows)."""
     precision: str = "ieee"
     """As GemmProblem.precision."""
 

@@ -74,7 +74,7 @@ class Explanation:
         return self.text()
 
     def text(self, width: int = _WIDTH) -> str:
-        """What would run and why, in lines of at most `width` characters."""
+        """Return what would run and why, in lines of at most `width` characters."""
         rows = [("product", describe(self.problem)), ("GPU", f"{self.gpu.name} ({self.gpu.arch}): {self.gpu_source}")]
         if self.plan is None:
             rows.append(("runs", "nothing: the result is empty"))
@@ -136,7 +136,7 @@ class Explanation:
 
 
 def refused_rows(refused: Sequence[Refusal]) -> list[tuple[str, str]]:
-    """What cannot run the problem; a table of results may know more of that than anyone reads."""
+    """Return what cannot run the problem; a table of results may know more of that than anyone reads."""
     rows = [("refused", f"{rung}: {reason}") for rung, _, reason in refused]
     if len(rows) > _REFUSED + 1:
         rows[_REFUSED:] = [("refused", f"and {len(rows) - _REFUSED} more; the plan's `refused` has them all")]
@@ -216,7 +216,7 @@ def edge_reason(rung: Rung, problem: GemmProblem, config: GemmConfig) -> str:
 
 
 def half_sectors(rung: Rung, problem: GemmProblem, config: GemmConfig) -> str:
-    """Which operands' lines start in the middle of sectors, and what is done about it; "" where none do."""
+    """Return which operands' lines start in the middle of sectors, and what is done about it; "" where none do."""
     facts = rung.own_constants(config, problem)
     names = " and ".join(
         name.upper() for name in "ab" if facts.get(f"{name}_wide") and not facts.get(f"{name}_sectors", True)
@@ -262,7 +262,7 @@ def explain(
     rung: str | None = None, config: GemmConfig | None = None, gpu: str | None = None, compile: bool = False,
     **operands: Any,
 ) -> Explanation:  # fmt: skip
-    """What `matmul` would run for the same arguments, and why; nothing is launched. Print the result.
+    """Return what `matmul` would run for the same arguments, and why; nothing is launched. Print the result.
 
     `gpu` names the GPU to explain for (see tilewright.arch.GPUS). Else it is the emulator's in force, the arrays' own,
     the first of this machine, or, with none, the default of the package, which the explanation then says.
@@ -286,7 +286,7 @@ def explain_call(call: Call, gpu: str | None, compile: bool) -> Explanation:
 
 
 def _plan_of(call: Call, gpu: Gpu) -> Plan | None:
-    """What the call would take from other numbers of rows; None where its plan is its own or the caller's."""
+    """Return what the call would take from other numbers of rows; None where its plan is its own or the caller's."""
     if call.options.rung is not None or call.options.config is not None or not call.product.problem.m:
         return None
     return plan_rows(call.product, gpu, call.options.demands, note=False)

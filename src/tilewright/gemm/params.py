@@ -32,7 +32,7 @@ def fused_base(number: int) -> str:
 
 
 def _fused(problem: GemmProblem) -> tuple[tuple[Place, ...], tuple[Scalar, ...]]:
-    """Where an epilogue's operands are, and its numbers."""
+    """Return where an epilogue's operands are, and its numbers."""
     operands, numbers = (problem.epilogue.operands, problem.epilogue.numbers) if problem.epilogue else ((), ())
     places = tuple([Place(fused_base(number)) for number in range(len(operands))])
     return places, tuple([Scalar(name) for name in number_names(len(numbers))])

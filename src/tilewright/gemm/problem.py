@@ -37,7 +37,7 @@ class Matrix:
     """True where zeros follow its last row and column up to whole tiles of the config it was packed for (stages.py)."""
 
     def unit(self, rows: int, cols: int) -> str:
-        """Which index walks memory one element at a time: "col" (a row lies contiguous), "row", or "none".
+        """Return which index walks memory one element at a time: "col" (a row lies contiguous), "row", or "none".
 
         An extent of 1 has a stride that no access uses, so it suits either: a single column whose elements are
         neighbours counts as a line of them; else "col" is preferred.
@@ -55,7 +55,7 @@ class Matrix:
         return gcd(16, self.alignment, self._lines_apart(rows, cols, item_bytes))
 
     def whole_sectors(self, rows: int, cols: int, item_bytes: int) -> bool:
-        """Whether all lines start at multiples of 32 bytes, a sector, if the first one does."""
+        """Return whether all lines start at multiples of 32 bytes, a sector, if the first one does."""
         return self._lines_apart(rows, cols, item_bytes) % 32 == 0
 
     def _lines_apart(self, rows: int, cols: int, item_bytes: int) -> int:
@@ -91,7 +91,7 @@ class FusedOperand:
     dtype: str
     matrix: Matrix
     is_out: bool = False
-    """Whether the result is written to this very view, so that loads must stay before the stores."""
+    """True where the result is written to this very view, so that loads must stay before the stores."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class GemmProblem(HashedOnce):
         return Side(self.a, self.m, self.k) if name == "a" else Side(self.b, self.k, self.n)
 
     def packing(self, name: str, tile: tuple[int, int, int]) -> Packing:
-        """How operand `name` is copied to whole tiles of a `tile` of m x n x k elements.
+        """Return how operand `name` is copied to whole tiles of a `tile` of m x n x k elements.
 
         The contiguous index stays, or becomes, the one with the smaller stride; a matrix that all products share is
         copied once.

@@ -27,7 +27,7 @@ from .work import work_of
 ENOUGH = 24
 """Numbers of rows of a weight that are planned each by itself."""
 NEAREST = 3
-"""Of them, how many the plan for a new one is taken from."""
+"""How many of them the plan for a new one is taken from."""
 
 
 @dataclass
@@ -82,7 +82,7 @@ def _class(problem: GemmProblem, plan: Plan) -> tuple[Any, dict[str, Constant]]:
 
 
 def _serves(constants: dict[str, Constant], wanted: dict[str, Constant]) -> bool:
-    """Whether a kernel serves a class: it is that one, or tests edges where that has whole tiles."""
+    """Return whether a kernel serves a class: it is that one, or tests edges where that has whole tiles."""
     return all(
         value is wanted[name] or (value == wanted[name] and type(value) is type(wanted[name]))
         or (value is True and name.endswith("edge"))

@@ -175,7 +175,7 @@ UNITS = {"none": 0, "col": 1, "row": 2}
 
 
 def vector_out(problem: GemmProblem) -> bool:
-    """Whether whole 16-byte vectors of C and out can be moved: rows contiguous and aligned, n whole vectors."""
+    """Return whether whole 16-byte vectors of C and out can be moved: rows contiguous and aligned, n whole vectors."""
     item = ITEM_BYTES[problem.out_dtype]
     views = [problem.out] + ([problem.c] if problem.c else [])
     return problem.n * item % 16 == 0 and all(
@@ -184,7 +184,7 @@ def vector_out(problem: GemmProblem) -> bool:
 
 
 def result_constants(problem: GemmProblem) -> dict[str, Constant]:
-    """What a kernel that stores results is compiled for: C's and out's type, and how they lie."""
+    """Return what a kernel that stores results is compiled for: C's and out's type, and how they lie."""
     out_unit = problem.out.unit(problem.m, problem.n)
     if problem.c is not None and problem.c.unit(problem.m, problem.n) != out_unit:
         out_unit = "none"
@@ -219,19 +219,19 @@ class Rung:
     entry: str = "gemm"
     dynamic_shared: bool = False
     overlaps: bool = False
-    """Whether its kernel waits for earlier grids itself (jit.launch.Launch.overlaps)."""
+    """True where its kernel waits for earlier grids itself (jit.launch.Launch.overlaps)."""
     warpgroups: bool = False
-    """Whether four warps multiply as one, both operands from shared memory (wgmma)."""
+    """True where four warps multiply as one, both operands from shared memory (wgmma)."""
     stays: bool = False
-    """Whether its blocks take tile after tile (jit.launch.Launch.resident)."""
+    """True where its blocks take tile after tile (jit.launch.Launch.resident)."""
     levels: tuple[str, ...] = ()
     """Fields of a config that its kernel knows besides those that its default sets."""
     precision: str = "ieee"
     """How it multiplies float32 operands (problem.PRECISIONS)."""
     splits: bool = False
-    """Whether it reads operands that launches of their own have split into parts (gemm/stages.py)."""
+    """True where it reads operands that launches of their own have split into parts (gemm/stages.py)."""
     parts_as_batch: bool = False
-    """Whether parts of k are products of a batch to its kernel, which knows no parts itself (gemm/stages.py)."""
+    """True where parts of k are products of a batch to its kernel, which knows no parts itself (gemm/stages.py)."""
     own_constants: Callable[[GemmConfig, GemmProblem], dict[str, Constant]] = _none
     """What this rung's kernel is compiled for besides what all are."""
     grid: Callable[[GemmConfig, GemmProblem], tuple[int, int, int]] = walked
@@ -281,7 +281,7 @@ class Rung:
         return f"{name} is {getattr(config, name)!r}, and it has no such level" if name else None
 
     def edge(self, problem: GemmProblem, config: GemmConfig) -> bool:
-        """Whether the problem needs the predicated path: a ragged size, or lines that vectors cannot read."""
+        """Return whether the problem needs the predicated path: a ragged size, or lines that vectors cannot read."""
         if problem.m % config.tile_m or problem.n % config.tile_n:
             return True
         if self.splits:  # operands are whole tiles by then
@@ -297,7 +297,7 @@ class Rung:
         )
 
     def constants(self, problem: GemmProblem, config: GemmConfig) -> dict[str, Constant]:
-        """What the kernel is compiled for: the config, and what of the problem selects a path."""
+        """Return what the kernel is compiled for: the config, and what of the problem selects a path."""
         values: dict[str, Constant] = {name: getattr(config, name) for name in _FIELDS if name not in _OWN_CONSTANTS}
         values |= {
             "threads": config.threads,

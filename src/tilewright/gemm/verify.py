@@ -75,7 +75,7 @@ def verified(call: Call, program: Program, bases: Mapping[str, int], site: Site)
 
 
 def by_elements(call: Call) -> bool:
-    """Whether a call's result is checked element by element, and not by Freivalds' product alone."""
+    """Return whether a call's result is checked element by element, and not by Freivalds' product alone."""
     return call.fusion is not None or (call.c is not None and same_view(call.c, call.out))
 
 

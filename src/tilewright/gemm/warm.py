@@ -80,7 +80,7 @@ def _key(
 
 
 def _expression(asked: Request) -> tuple[Any, tuple[float, ...]]:
-    """What is to be fused, but for its numbers; and those. Raises InvalidEpilogue as expression_of does."""
+    """Return what is to be fused, but for its numbers; and those. Raises InvalidEpilogue as expression_of does."""
     function, activation, operands = asked
     if function is None:
         return activation, ()
@@ -146,7 +146,7 @@ def warm_matmul(
 
 
 def _is_apart(call: WarmProduct, out: int, a: int, b: int, c: int) -> bool:
-    """Whether `out` surely overlaps no input in a way that matters."""
+    """Return whether `out` surely overlaps no input in a way that matters."""
     end = out + call.out_extent
     return (
         (end <= a or a + call.a_extent <= out)

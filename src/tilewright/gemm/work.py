@@ -29,7 +29,7 @@ def tiles_of(problem: GemmProblem, config: GemmConfig) -> int:
 
 
 def on_tensor_cores(config: GemmConfig) -> bool:
-    """Whether a warp multiplies as one: then its tile has no pieces of single threads."""
+    """Return whether a warp multiplies as one: then its tile has no pieces of single threads."""
     return config.warp_m > 0 and config.thread_m * config.thread_n == 1
 
 
@@ -52,7 +52,7 @@ def estimate_registers(config: GemmConfig, rung: Rung | None = None) -> int:
 
 
 def way_of(kind: str, rung: Rung, config: GemmConfig) -> str:
-    """How a kernel multiplies, by which its constants are fitted."""
+    """Return how a kernel multiplies, by which its constants are fitted."""
     if rung.warpgroups:
         return "wgmma"
     if kind == "fp32x3":
@@ -61,7 +61,7 @@ def way_of(kind: str, rung: Rung, config: GemmConfig) -> str:
 
 
 def work_of(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[str, ...] = ()) -> Work:
-    """What a candidate that why_not has let pass does. `packs`: operands copied to aligned lines first."""
+    """Return what a candidate that why_not has let pass does. `packs`: operands copied to aligned lines first."""
     whole = _whole(problem, rung, config.whole_k, packs)
     if config.split_k == 1:
         return whole

@@ -52,7 +52,7 @@ class CompiledKernel:
     machine: Callable[[], Machine] = field(repr=False, compare=False)
     """Gets what the properties below give."""
     types: tuple[ParameterType, ...] | None = None
-    """Of the parameters; None where the kernel was not asked for by its C++ name."""
+    """The types of the parameters; None where the kernel was not asked for by its C++ name."""
 
     @property
     def cubin(self) -> bytes:

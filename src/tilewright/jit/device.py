@@ -219,7 +219,7 @@ class Module:
 
 
 def _first_parameter(function: Any) -> int:
-    """Where a kernel's first parameter lies in its parameter buffer: not at 0 where one is aligned to 64 bytes.
+    """Return where a kernel's first parameter lies in its parameter buffer: not at 0 where one is aligned to 64 bytes.
 
     Parameters lie at an offset of a bank that is a multiple of 16 only, so a tensor map is moved up, and all with it.
     """

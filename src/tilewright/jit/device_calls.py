@@ -20,7 +20,7 @@ def enter_context(ordinal: int) -> None:
 
 
 def make_wait(waiting: int, awaited: int, ordinal: int) -> None:
-    """What is launched on stream `waiting` from now on starts after all that is on stream `awaited` by now."""
+    """Make what is launched on stream `waiting` from now on start after all that is on stream `awaited` by now."""
     api = driver()
     with bound_to(ordinal):
         flag = int(api.CUevent_flags.CU_EVENT_DISABLE_TIMING)
@@ -33,7 +33,7 @@ def make_wait(waiting: int, awaited: int, ordinal: int) -> None:
 
 
 def is_capturing(stream: int, ordinal: int) -> bool:
-    """Whether what is launched on the stream goes into a CUDA graph that is being captured."""
+    """Return whether what is launched on the stream goes into a CUDA graph that is being captured."""
     api = driver()
     with bound_to(ordinal):
         state = check(api.cuStreamIsCapturing(stream), "asking whether a capture is running")

@@ -57,7 +57,7 @@ BRING_HALF = re.compile(r"cublas|torch/|ATen/")
 
 
 def is_program(text: str) -> bool:
-    """Whether a file holds code that only the host can run, so that nvcc is what it was written for."""
+    """Return whether a file holds code that only the host can run, so that nvcc is what it was written for."""
     plain = _SKIPPED.sub(lambda found: _blank(found[0]), text)
     return bool(_PROGRAM.search(plain) or _OF_HOST.search(plain))
 
@@ -152,7 +152,7 @@ def _host_spans(plain: str, device: re.Pattern[str], wrong: list[int]) -> Iterat
 
 
 def _is_hosts(head: str, body: bool) -> bool:
-    """Whether a declaration up to its semicolon, which does not name the device, is the host's."""
+    """Return whether a declaration up to its semicolon, which does not name the device, is the host's."""
     text = head.strip()
     if _INSTANTIATION.match(text):
         return True

@@ -46,7 +46,7 @@ class Executor(Protocol):
     arch: Arch
     gpu: Gpu
     runs_ptx: bool
-    """Whether a kernel's PTX is all it needs."""
+    """True where a kernel's PTX is all it needs."""
 
     def upload(self, data: np.ndarray, name: str = "") -> int:
         """Copy raw bytes (a one-dimensional uint8 array) to the device; their address, 256-byte aligned.

@@ -90,7 +90,7 @@ def _folders_of(package: str) -> list[Path]:
 
 
 def _bytes(program: Any, size: Any, get: Any) -> bytes:
-    """What `get` writes, with its terminating zero where it has one."""
+    """Return what `get` writes, with its terminating zero where it has one."""
     status, length = size(program)
     if int(status) or length == 0:
         return b""

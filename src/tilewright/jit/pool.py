@@ -15,7 +15,7 @@ class Pool:
         self._allocate, self._free = allocate, free
         self._idle: dict[int, list[int]] = {}
         self._sizes: dict[int, int] = {}
-        """Of the blocks that are out."""
+        """The sizes of the blocks that are out."""
         self._idle_bytes = 0
         self._guard = threading.Lock()
 

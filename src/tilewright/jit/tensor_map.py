@@ -95,7 +95,7 @@ class TensorMap:
         return self.box_bytes // (self.box[0] * self.itemsize) * self.row_bytes
 
     def why_not(self) -> str | None:
-        """Which of CUDA's rules does not hold, or None."""
+        """Return which of CUDA's rules does not hold, or None."""
         if self.dtype not in BYTES:
             return f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}"
         if not 1 <= self.rank <= 5:

@@ -73,7 +73,7 @@ def standard_headers() -> tuple[tuple[str, str], ...]:
 
 
 def needs_toolkit(text: str, headers: tuple[tuple[str, str], ...]) -> bool:
-    """Whether the text or one of its headers (name, text) includes what is neither among them nor standard."""
+    """Return whether the text or one of its headers (name, text) includes what is neither among them nor standard."""
     known = {*STANDARD, *(name for name, _ in headers)}
     return any(name not in known for name in includes(text, headers))
 
@@ -84,7 +84,7 @@ def includes(text: str, headers: tuple[tuple[str, str], ...]) -> list[str]:
 
 
 def holds(libraries: Sequence[Library], header: str) -> bool:
-    """Whether a header is in one of the libraries."""
+    """Return whether a header is in one of the libraries."""
     return any((folder / header).is_file() for library in libraries for folder in library.folders)
 
 
@@ -164,13 +164,13 @@ def missing_header(log: str) -> str | None:
 
 
 def is_of_cuda(header: str) -> bool:
-    """Whether it is one of the CUDA toolkit's, or of a library's on top of it."""
+    """Return whether it is one of the CUDA toolkit's, or of a library's on top of it."""
     of_device = ("cu", "crt/", "nv/", "thrust/", "mma.h", "cooperative_groups", "vector_types.h", "math_constants.h")
     return header.startswith((*of_device, *_LIBRARIES))
 
 
 def _install(header: str, version: str, searched: Sequence[Library]) -> str:
-    """Which wheels hold one of CUDA's headers, for NVRTC's `version`."""
+    """Return which wheels hold one of CUDA's headers, for NVRTC's `version`."""
     generation = int(version.partition(".")[0])
     for beginning, wheel in _LIBRARIES.items():
         if header.startswith(beginning):
@@ -189,7 +189,7 @@ def _install(header: str, version: str, searched: Sequence[Library]) -> str:
 
 
 def advice(log: str, version: str, libraries: Sequence[Library] = ()) -> str:
-    """What to try about a compiler's log, where that is known; else "". `version`: of NVRTC, as "13.0".
+    """Return what to try about a compiler's log, where that is known; else "". `version`: of NVRTC, as "13.0".
 
     libraries: those that were searched.
     """

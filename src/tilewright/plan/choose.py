@@ -201,7 +201,7 @@ class Estimate(NamedTuple):
 def estimates(
     family: AnyFamily, problem: Any, gpu: Gpu, near: Sequence[tuple[float, AnyEntry]], demands: Demands = NONE
 ) -> list[Estimate]:
-    """Of what ran on a neighbour, the least first; some of it may not be able to run here (Family.why_not).
+    """Estimates for what ran on a neighbour, the least first; some of it may not be able to run here (Family.why_not).
 
     k may be split into other numbers of parts than there, and what lies unaligned here packed or not: a neighbour's
     word on a config counts for its relatives, the less the further they are.
@@ -313,7 +313,7 @@ def _refused(
     family: AnyFamily, problem: Any, gpu: Gpu, near: Sequence[tuple[float, AnyEntry]], rungs: Mapping[str, Any],
     demands: Demands,
 ) -> tuple[Refusal, ...]:  # fmt: skip
-    """What ran on a neighbour as it lies, and cannot here."""
+    """Return what ran on a neighbour as it lies, and cannot here."""
     ran = dict.fromkeys((t.rung, t.config) for _, entry in near for t in entry.timed if t.rung in rungs and not t.packs)
     told = ((name, config, family.why_not(problem, rungs[name], config, (), gpu, demands)) for name, config in ran)
     return tuple(Refusal(name, str(config), reason) for name, config, reason in told if reason)

@@ -103,7 +103,7 @@ Row = dict[str, Any]
 
 
 def newer(one: Row, other: Row) -> Row:
-    """Which of two results for a class stands: a finished one of the same kernels, else the later one.
+    """Return which of two results for a class stands: a finished one of the same kernels, else the later one.
 
     Equal dates are decided by content, so that the order of merging does not matter.
     """
@@ -132,7 +132,7 @@ def _line(value: Any) -> str:
 
 
 def _class_text(values: Mapping[str, Any]) -> str:
-    """What tells classes apart, whatever the order of their fields."""
+    """Return what tells classes apart, whatever the order of their fields."""
     return json.dumps(values, sort_keys=True)
 
 
@@ -180,7 +180,7 @@ class Table:
         return Table(self.gpu, self.driver, rows, self._configs | other._configs)
 
     def differing(self, other: Table) -> int:
-        """How many classes have another result than in the other table, or none there."""
+        """Return how many classes have another result than in the other table, or none there."""
         return sum(text not in other._rows or self.row(text) != other.row(text) for text in self._rows)
 
     def check(self) -> None:

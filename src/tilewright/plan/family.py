@@ -72,7 +72,7 @@ class Family(Protocol[P, R, C, K]):
         ...
 
     def work(self, problem: P, rung: R, config: C, packs: tuple[str, ...]) -> Work:
-        """What the kernels of a candidate do, as the model of time sees it."""
+        """Return what the kernels of a candidate do, as the model of time sees it."""
         ...
 
     def remark(self, problem: P, plan: Plan, gpu: Gpu) -> str:
@@ -100,11 +100,11 @@ class Family(Protocol[P, R, C, K]):
         ...
 
     def measured_with(self, problem: P, entry: AnyEntry) -> str:
-        """How an entry of the problem's own class differs from it, in words; "" where it does not."""
+        """Return how an entry of the problem's own class differs from it, in words; "" where it does not."""
         ...
 
     def owns(self, values: Mapping[str, Any]) -> bool:
-        """Whether a class's JSON is of this family."""
+        """Return whether a class's JSON is of this family."""
         ...
 
     def read_class(self, values: Mapping[str, Any]) -> K:

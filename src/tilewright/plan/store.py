@@ -75,7 +75,7 @@ class Store:
         return FileLock(self.path.with_suffix(".lock"), mode=0o600)
 
     def _signature(self) -> tuple[int, int, int] | None:
-        """What tells one version of the file from another; None where there is no file."""
+        """Return what tells one version of the file from another; None where there is no file."""
         try:
             found = self.path.stat()
         except OSError:
@@ -83,7 +83,7 @@ class Store:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def has_changed(self) -> bool:
-        """Whether the file is not the one that was read: another process has written or removed it."""
+        """Return whether the file is not the one that was read: another process has written or removed it."""
         return self._signature() != self._seen
 
     def refresh(self) -> None:

@@ -64,7 +64,7 @@ def shipped(gpu: str) -> Table:
 
 
 def sources_for(family: Family[Any, Any, Any, Any], gpu: Gpu) -> list[tuple[str, View]]:
-    """What a plan asks, in order: what each table is called, and the family's entries in it."""
+    """Return what a plan asks, in order: what each table is called, and the family's entries in it."""
     return [(TUNED_HERE, store_of(gpu).of(family)), (SHIPPED, shipped(gpu.name).of(family))]
 
 

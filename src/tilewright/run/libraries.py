@@ -30,11 +30,11 @@ class TorchArrays:
         self._grad = torch.is_grad_enabled
 
     def is_plain(self, ordinal: int) -> bool:
-        """Whether results can be made on the GPU as it is current, and no operand has a tangent."""
+        """Return whether results can be made on the GPU as it is current, and no operand has a tangent."""
         return self._device() == ordinal and self._duals._current_level < 0
 
     def pair(self, a: Any, b: Any) -> Signature:
-        """What decides how two arrays are read, in one flat tuple: half the time of two signatures."""
+        """Return what decides how two arrays are read, in one flat tuple: half the time of two signatures."""
         return (
             a.shape, a.stride(), a.data_ptr() & 15, a.dtype, a.get_device(), a.is_neg(),
             b.shape, b.stride(), b.data_ptr() & 15, b.dtype, b.get_device(), b.is_neg(),

@@ -57,7 +57,7 @@ class Run:
     """The stages once, for a part of the batch."""
 
     shapes: tuple[Launch, ...]
-    """Of each stage."""
+    """The shape of each stage."""
     offsets: tuple[tuple[str, int], ...] = ()
     """How far operands lie from their bases, in bytes, where it is not 0."""
     count: int = 1

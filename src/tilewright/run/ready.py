@@ -104,6 +104,6 @@ def ready(program: Program, arch: Arch) -> Ready:
 
 
 def has_run(program: Program, arch: Arch, ordinal: int) -> bool:
-    """Whether a GPU has run the program: its kernels are compiled and loaded."""
+    """Return whether a GPU has run the program: its kernels are compiled and loaded."""
     found = _known(_key(program, arch), program)
     return found is not None and found.has_run(ordinal)

@@ -39,11 +39,11 @@ class Output:
     view: Operand
     """Where it goes; of a new array only the layout counts."""
     shape: tuple[int, ...]
-    """Of a new array, as the caller sees it: dense, row-major."""
+    """The shape of a new array, as the caller sees it: dense, row-major."""
     given: Any = None
     """The caller's array; None: a new one is made."""
     keeps: bool = False
-    """Whether elements of the caller's array that no launch writes must stay as they are."""
+    """True where elements of the caller's array that no launch writes must stay as they are."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Call(Protocol):
 
     @property
     def what(self) -> str:
-        """What a message calls it: "this product (...)"."""
+        """Return what a message calls it: "this product (...)"."""
         ...
 
     @property
@@ -95,7 +95,7 @@ class Call(Protocol):
 
     @property
     def verify(self) -> bool:
-        """Whether the result is checked before it is given back."""
+        """Return whether the result is checked before it is given back."""
         ...
 
     def program(self, gpu: Gpu) -> Program | None:
@@ -118,7 +118,7 @@ def run(call: Call) -> tuple[tuple[Any, ...], Ran | None]:
 
 
 def executor_for_host(first: Operand, others: Sequence[Operand]) -> Executor | None:
-    """Who runs a call's launches from host memory; None when its arrays are on a GPU.
+    """Return who runs a call's launches from host memory; None when its arrays are on a GPU.
 
     Raises InvalidOperand for arrays that are not where they can run, DeviceError for NumPy arrays and no GPU.
     """

@@ -19,12 +19,12 @@ _STAGING = 1024
 
 
 def wide(matrix: Matrix, rows: int, cols: int, dtype: str) -> bool:
-    """Whether 16-byte accesses suit the matrix: its lines contiguous and each at a multiple of 16 bytes."""
+    """Return whether 16-byte accesses suit the matrix: its lines contiguous and each at a multiple of 16 bytes."""
     return matrix.readable(rows, cols, ITEM_BYTES[dtype], 16)
 
 
 def ragged(matrix: Matrix, sizes: tuple[int, int], tiles: tuple[int, int]) -> bool:
-    """Whether copies of whole tiles would read what is not the operand's."""
+    """Return whether copies of whole tiles would read what is not the operand's."""
     return any(size % tile for size, tile in zip(sizes, tiles, strict=True)) and not matrix.padded
 
 
@@ -79,7 +79,7 @@ def power_of_two(what: str, value: int, least: int) -> str | None:
 
 
 def _tile_reasons(config: GemmConfig, problem: GemmProblem) -> Iterator[str | None]:
-    """What the copies need (Copy16 in tile/copy16.cuh): steps from an address that are sums of distinct bits."""
+    """Reasons of the copies (Copy16 in tile/copy16.cuh), whose steps from an address are sums of distinct bits."""
     yield power_of_two("tile_n", config.tile_n, 16)
     yield power_of_two("warp_n", config.warp_n, 8)
     yield from copy_reasons(config, problem)

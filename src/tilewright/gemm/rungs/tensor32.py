@@ -39,7 +39,7 @@ def _fp32x3_shared(config: GemmConfig, problem: GemmProblem) -> int:
 
 
 def _parts(config: GemmConfig, problem: GemmProblem) -> str | None:
-    """What parts of k need to be products of a batch: a batch of their own, and equal lengths of whole tiles."""
+    """The reason against parts of k as products of a batch: they need a batch of their own, and whole tiles alike."""
     if config.split_k == 1:
         return None
     if problem.batch != 1:
@@ -90,7 +90,7 @@ def _split_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Cons
 
 
 def _shapes(config: GemmConfig, least_k: int) -> Iterator[str | None]:
-    """What readers of fragments need of all rungs here, and tile/mend.cuh."""
+    """Reasons of the readers of fragments in all rungs here, and of tile/mend.cuh."""
     yield power_of_two("tile_m", config.tile_m, 32)
     yield power_of_two("tile_n", config.tile_n, 32)
     yield power_of_two("tile_k", config.tile_k, least_k)
@@ -134,7 +134,7 @@ def _split_space() -> tuple[GemmConfig, ...]:
 
 
 def _check(step_k: int) -> Callable[[GemmConfig, GemmProblem], str | None]:
-    """What Copy32 and the readers need; `step_k`: of one tensor-core instruction."""
+    """Reasons of Copy32 and the readers; `step_k`: of one tensor-core instruction."""
 
     def reasons(config: GemmConfig, problem: GemmProblem) -> Iterator[str | None]:
         yield from _shapes(config, 2 * step_k)
