@@ -382,6 +382,17 @@ def test_packed_operands_that_kernels_cannot_read_are_copied():
         judge(part[0], lse[:, first:end][None], *part[1:])
 
 
+def test_rows_after_the_last_entry_stay_where_the_result_is_copied_back():
+    starts = [0, 3, 8]
+    q, k, v = (values(12, 2, 20, seed=n) for n in range(3))
+    out = np.full_like(q, 7)
+    with tw.emulator():
+        right = tw.attention_varlen(q, k, v, starts, starts)
+        tw.attention_varlen(q, k, v, starts, starts, out=out)
+    np.testing.assert_array_equal(out[:8], right[:8])
+    np.testing.assert_array_equal(out[8:], np.full_like(out[8:], 7))
+
+
 def test_the_same_call_gives_the_same_bits():
     q, k, v = operands(1, 2, 1, 33, 70, 64)
     with tw.emulator():

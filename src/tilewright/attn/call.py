@@ -83,10 +83,13 @@ class AttentionCall:
         )  # fmt: skip
 
     @property
+    def keeps(self) -> bool:
+        """Whether rows of out that no launch writes stay as they are: those after a packed batch's last entry."""
+        return self.out_is_given and self.starts is not None
+
+    @property
     def outputs(self) -> tuple[Output, ...]:
-        # rows after the last entry of a packed batch are not written
-        keeps = self.out_is_given and self.starts is not None
-        out = Output("out", self.out, self.out_shape, self.given_out, keeps)
+        out = Output("out", self.out, self.out_shape, self.given_out, self.keeps)
         if not self.with_lse:
             return (out,)
         lse = replace(_dense_view(self.q, "lse", self.lse_shape), dtype="f32")
@@ -101,7 +104,7 @@ class AttentionCall:
         if self.problem is None:
             return None
         lies = tuple(
-            Lies(name, view.shape, StridedRows(*view.strides))
+            Lies(name, view.shape, StridedRows(*view.strides), name == "out" and self.keeps)
             for name, view in (("q", self.q), ("k", self.k), ("v", self.v), ("out", self.out))
             if any(name == copied for copied, _ in self.copied)
         )

@@ -91,6 +91,8 @@ class Lies:
     name: str
     shape: tuple[int, ...]
     strides: StridedRows
+    keeps: bool = False
+    """Of a result: whether rows that the kernel does not write must stay as they are."""
 
     def copy(self, d_head: int, back: bool) -> RowCopy:
         """To a dense copy of `d_head` columns, or `back`."""
@@ -118,6 +120,10 @@ def program_of(problem: AttentionProblem, plan: Plan, copied: tuple[Lies, ...] =
         params = copy.params(made, own) if back else copy.params(own, made)
         stage = Stage(f"copy {lies.name}", COPY_ROWS, copy, COPY_ROWS.shape(copy), params)
         (after if back else before).append(stage)
+        if lies.keeps:  # the way back brings all rows
+            there = lies.copy(problem.d_head, False)
+            params = there.params(own, made)
+            before.append(Stage(f"keep {lies.name}", COPY_ROWS, there, COPY_ROWS.shape(there), params))
     numbers = tuple(Scalar(name) for name in number_names(len(problem.numbers)))
     starts: tuple[Address, Address] = (0, 0)
     if problem.totals is not None:
