@@ -62,7 +62,8 @@ def test_masks_and_numbers_that_meet_indices_stay_in_the_text():
     assert "0xff800000" in masked(4, 0.25).code == masked(4, 2.5).code != masked(5, 0.25).code
 
 
-def test_a_warm_call_sees_changed_numbers(monkeypatch):
+@pytest.fixture
+def remember_and_call(monkeypatch):
     library = HostArrays()
     monkeypatch.setattr(libraries, "known", {np.ndarray: library})
     monkeypatch.setattr(libraries, "learn", lambda kind: library)
@@ -70,13 +71,13 @@ def test_a_warm_call_sees_changed_numbers(monkeypatch):
     q, k, v = operands()
     launched = []
 
-    def call(score):
+    def call(score=None, **asked):
         """None where the call was not known and is now, else the numbers it launched with."""
         modify = modification_of(score)
-        given, options = (q, k, v, None, None, None, None), (modify.code,)
+        given, options = (q, k, v, None, None, None, None), (modify.code, *asked.values())
         if warm.warm_attention(given, options, modify.numbers) is not warm.MISS:
             return launched[-1]
-        made = read_attention(q, k, v, modify=modify)
+        made = read_attention(q, k, v, modify=modify, **asked)
         program = made.program(GPUS["H200"])
         ready = Ready.__new__(Ready)
         ready.program, ready.runs, ready.kernels = program, program.each_run(), ()
@@ -84,8 +85,40 @@ def test_a_warm_call_sees_changed_numbers(monkeypatch):
         warm.remember(made, (np.empty_like(q),), Ran(ready, 0), given, options)
         return None
 
+    return call
+
+
+def test_a_warm_call_sees_changed_numbers(remember_and_call):
+    call = remember_and_call
     HELD.slope = 0.5
     assert call(sloping(2.0)) is None
     for shift, HELD.slope in ((2.0, 0.5), (3.0, 0.25), (0.7, 0.1)):
         assert call(sloping(shift)) == pytest.approx((shift, HELD.slope))
     assert call(lambda s, b, h, i, j: s + 0.5 * i) is None, "another function"
+
+
+class Changing:
+    """A number that an optimizer changes in place, as a tensor on a GPU."""
+
+    def __init__(self, value) -> None:
+        self.value = value
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __index__(self) -> int:
+        return int(self.value)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"scale": Changing(2.0)}, {"softcap": Changing(3.0)}, {"window": (Changing(4.0), 0)}], ids=str
+)
+def test_a_number_that_may_change_in_place_is_read_at_every_call(asked, remember_and_call):
+    for _ in range(3):
+        assert remember_and_call(**asked) is None
+
+
+def test_numbers_that_stay_are_remembered(remember_and_call):
+    asked = {"scale": np.float32(0.5), "softcap": 3, "window": (4, 0)}
+    assert remember_and_call(**asked) is None
+    assert remember_and_call(**asked) == ()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..arrays.dlpack import dense_strides
 from ..arrays.extents import byte_extent
 from ..jit.launch import current_executor
@@ -12,6 +14,7 @@ from ..jit.params import WORK, number_names
 from ..run import libraries
 from ..run.runner import Ran
 from ..run.warm import MISS, Calls, Remembered, remembered
+from .rung import AttentionConfig
 
 if TYPE_CHECKING:
     from .call import AttentionCall
@@ -86,12 +89,21 @@ def warm_attention(given: tuple[Any, ...], options: tuple[Any, ...], numbers: tu
     return result if lse is None else (result, lse)
 
 
+def _stays(option: Any) -> bool:
+    """Whether a key that holds it decides its value. A tensor as the scale is equal to itself with another number."""
+    if type(option) is tuple:
+        return all(map(_stays, option))
+    return option is None or isinstance(option, (int, float, str, np.generic, AttentionConfig))
+
+
 def remember(
     call: AttentionCall, results: tuple[Any, ...], ran: Ran, given: tuple[Any, ...], options: tuple[Any, ...]
 ) -> None:
     """Let later calls of this kind take the warm path."""
     library = libraries.learn(call.q.kind)
     if library is None or any(x is not None and type(x) not in library.types for x in given):
+        return
+    if not all(map(_stays, options)):
         return
     try:
         key = _key(library, given, options)
