@@ -12,6 +12,7 @@ import tilewright as tw  # noqa: E402
 import tilewright.torch as tt  # noqa: E402
 from tilewright import epilogue as ep  # noqa: E402
 from tilewright.torch import fused, product  # noqa: E402
+from tilewright.torch.linear import TilewrightLinear  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -105,3 +106,37 @@ def test_gradients_and_operands_that_are_lazily_negated_views_are_written_out_fi
     for one, other in zip(gradients(tt.matmul(lazy, b, **options)), right, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
     assert arrived == [True, True]
+
+
+# --- a layer, as it is differentiated at once on a GPU ----------------------------------------------------------------
+
+AS_IT_IS = (None, False, False, None, None, "ieee")
+"""Options of a layer."""
+
+
+def test_a_layer_keeps_nothing_for_gradients_that_nobody_wants():
+    x, weight = values(5, 8, dtype=torch.float32, seed=0), values(3, 8, dtype=torch.float32, seed=1)
+    for frozen, kept in ((weight, x), (x, weight)):
+        saved = []
+        given = [one.detach() if one is frozen else one for one in (x, weight)]
+        with torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one.shape) or one, lambda one: one):
+            result = TilewrightLinear.apply(*given, None, AS_IT_IS)
+        assert saved == [frozen.shape], "what the gradient of the other reads"
+        (found,) = torch.autograd.grad(result.sum(), [kept])
+        (right,) = torch.autograd.grad(F.linear(*given).sum(), [kept])
+        torch.testing.assert_close(found, right)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 0), (0, 8), (2, 0, 8), (8,)], ids=str)
+def test_a_layer_without_rows_or_columns_has_gradients(shape):
+    x, weight = values(*shape, dtype=torch.float32, seed=0), values(3, shape[-1], dtype=torch.float32, seed=1)
+    found = torch.autograd.grad(TilewrightLinear.apply(x, weight, None, AS_IT_IS).sum(), [x, weight])
+    torch.testing.assert_close(found, torch.autograd.grad(F.linear(x, weight).sum(), [x, weight]))
+
+
+def test_gradients_of_a_batched_layer_can_be_asked_for_many_at_once():
+    x, weight = values(2, 5, 8, dtype=torch.float32, seed=0), values(3, 8, dtype=torch.float32, seed=1)
+    pulls = torch.randn(4, 2, 5, 3, generator=torch.Generator().manual_seed(2))
+    made = [torch.autograd.grad(f(x, weight), [x, weight], pulls, is_grads_batched=True)
+            for f in (lambda *given: TilewrightLinear.apply(*given, None, AS_IT_IS), F.linear)]  # fmt: skip
+    torch.testing.assert_close(*made)

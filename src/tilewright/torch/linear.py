@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -123,7 +124,9 @@ class TilewrightLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
         x, weight, bias, options = inputs
-        ctx.save_for_backward(x, weight)
+        needs = ctx.needs_input_grad
+        ctx.save_for_backward(x if needs[1] else None, weight if needs[0] else None)
+        ctx.like_x, ctx.like_weight = (x.shape, x.dtype), weight.shape
         ctx.of_bias = None if bias is None else (bias.shape, bias.dtype)
         ctx.options = options
         return _layer(x, weight, bias, None, options)
@@ -131,14 +134,17 @@ class TilewrightLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
         x, weight = ctx.saved_tensors
+        (shape, dtype), (out_features, in_features) = ctx.like_x, ctx.like_weight
         _, deterministic, batch_invariant, _, _, precision = ctx.options
         needs = ctx.needs_input_grad
         how = How(precision, deterministic, batch_invariant)
-        narrow = grad if grad.dtype == x.dtype else grad.to(x.dtype)
+        narrow = grad if grad.dtype == dtype else grad.to(dtype)
         of_x = of_weight = of_bias = None
-        if torch.is_grad_enabled() or not is_eager((narrow, x, weight)):  # to be differentiated again, or watched
-            of_x = gradient_of_a(x.shape, weight.t(), narrow, 1.0, how) if needs[0] else None
-            of_weight = gradient_of_b(x, weight.t().shape, True, narrow, 1.0, how).t() if needs[1] else None
+        saved = [one for one in (x, weight) if one is not None]
+        if torch.is_grad_enabled() or not is_eager((narrow, *saved)):  # to be differentiated again, or watched
+            of_x = gradient_of_a(shape, weight.t(), narrow, 1.0, how) if needs[0] else None
+            turned = (in_features, out_features)
+            of_weight = gradient_of_b(x, turned, True, narrow, 1.0, how).t() if needs[1] else None
         else:
             if needs[0]:
                 of_x = run(
@@ -147,7 +153,8 @@ class TilewrightLinear(torch.autograd.Function):
             if needs[1]:
                 rows, by = narrow, x
                 if x.dim() != 2:
-                    rows, by = narrow.reshape(-1, narrow.shape[-1]), x.reshape(-1, x.shape[-1])
+                    many = math.prod(shape[:-1])  # -1 would not be known where there are no columns
+                    rows, by = narrow.reshape(many, out_features), x.reshape(many, in_features)
                 of_weight = run(rows.t(), by, deterministic=deterministic, precision=precision)
         if needs[2]:
             of_bias = reduced(grad, *ctx.of_bias)

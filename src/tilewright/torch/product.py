@@ -6,6 +6,7 @@ operator's do; what traces (torch.compile, fake tensors, modes, subclasses) gets
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -190,7 +191,8 @@ def gradient_of_b(
     wide = _matrices(a.dim(), len(b_shape), grad)
     if len(b_shape) == 2 and a.dim() > 2:
         # one B for all batches: one product over all their rows, summed inside the kernel
-        a, wide = a.flatten(0, -2), wide.flatten(0, -2)
+        rows = math.prod(wide.shape[:-1])
+        a, wide = a.reshape(rows, a.shape[-1]), wide.reshape(rows, wide.shape[-1])  # torch cannot batch flatten
     elif a.dim() == 1:
         a = a.unsqueeze(0)
     if b_turned:
