@@ -28,5 +28,5 @@ def in_order(first: Operand, others: Sequence[Operand]) -> Iterator[int]:
     finally:  # also where a later launch raised: an earlier one may still be at work on the operands
         for other in beside:
             make_wait(other, stream, first.device)
-    if any(operand.kind not in ("torch", "cupy") for operand in (first, *others)):
-        synchronize(stream, first.device)
+        if any(operand.kind not in ("torch", "cupy") for operand in (first, *others)):
+            synchronize(stream, first.device)

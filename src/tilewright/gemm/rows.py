@@ -71,7 +71,7 @@ def plan_rows(product: Product, gpu: Gpu, demands: Demands, note: bool = True) -
         if not any(own == kind and has == constants for own, _, has in weight.kernels):
             weight.kernels.append((kind, problem.m, constants))
         if len(weight.plans) > 2 * ENOUGH:
-            del weight.plans[next(iter(weight.plans))]
+            weight.plans.pop(next(iter(weight.plans)), None)
     return plan
 
 
@@ -94,8 +94,8 @@ def _of_the_nearest(weight: _Weight, product: Product, gpu: Gpu) -> Plan | None:
     """The plan of another number of rows that suits this one best; None where a kernel would have to be compiled."""
     problem = product.problem
     found: dict[Any, tuple[float, int, Plan]] = {}
-    for m in sorted(weight.plans, key=lambda m: abs(log2(m) - log2(problem.m))):
-        plan = weight.plans[m]
+    plans = weight.plans.copy()  # another thread may add one and drop one
+    for m, plan in sorted(plans.items(), key=lambda one: abs(log2(one[0]) - log2(problem.m))):
         key = plan.rung.id, plan.config, plan.packs
         if key in found or plan.rung.why_not(problem.packed(plan.config.tile, plan.packs), plan.config, gpu.arch):
             continue
@@ -114,7 +114,7 @@ def _of_the_nearest(weight: _Weight, product: Product, gpu: Gpu) -> Plan | None:
     _, m, plan = min(found.values(), key=lambda one: one[:2])
     return Plan(
         plan.rung, plan.config, "the kernels that are there",
-        f"this weight has run with {len(weight.plans)} numbers of rows; of the kernels of the nearest that of {m} rows "
+        f"this weight has run with {len(plans)} numbers of rows; of the kernels of the nearest that of {m} rows "
         f"is estimated the fastest. deterministic=True plans {problem.m} rows by themselves",
         packs=plan.packs, rows=plan.rows,
     )  # fmt: skip

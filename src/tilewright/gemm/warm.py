@@ -171,6 +171,8 @@ def remember(call: Call, result: Any, ran: Ran, asked: Request | None) -> None:
     """Let later products of this kind take the warm path."""
     if call.product.problem.k == 0:
         return  # launches take alpha for 0 then, whatever the next call's is
+    if call.out_is_given and any(step < 0 for view in (call.a, *call.others) for step in view.strides):
+        return  # an extent does not begin at the address then, and whether out is apart could not be told from it
     form: Any = None
     numbers: tuple[float, ...] = ()
     if asked is not None and call.fusion is not None:  # of this call's own trace: another might say something else
@@ -322,10 +324,12 @@ def _in_place_warm(
     executor = executor_for(launches.ordinal)
     with in_order(first, others) as stream, bound_to(launches.ordinal):
         work = executor.borrow(launches.workspace_bytes) if launches.workspace_bytes else 0
-        started = launches.start((*addresses[:3], at, work, *addresses[3:]), scalars, stream)
-        if work:
-            synchronize(stream, launches.ordinal)
-            executor.give_back(work)
+        try:
+            started = launches.start((*addresses[:3], at, work, *addresses[3:]), scalars, stream)
+        finally:
+            if work:
+                synchronize(stream, launches.ordinal)
+                executor.give_back(work)
     if not started:
         return MISS
     return result if out_view is not None else as_callers_kind(result, first)

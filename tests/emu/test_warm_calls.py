@@ -1,0 +1,119 @@
+"""Remembered products apart from a GPU: which calls may take one, and what is given back where a launch fails."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+
+import numpy as np
+import pytest
+from test_epilogue_numbers import HostArrays, Started
+
+from tilewright.arch import GPUS
+from tilewright.arrays import streams
+from tilewright.arrays.view import Operand
+from tilewright.errors import DeviceError
+from tilewright.gemm import rows, warm
+from tilewright.gemm.call import Options, read_call
+from tilewright.jit import device, device_calls
+from tilewright.run import libraries
+from tilewright.run.ready import Ready
+from tilewright.run.runner import Ran
+from tilewright.run.warm import Remembered
+
+OPTIONS = tuple(Options())
+
+
+class Arrays(HostArrays):
+    def mark_written(self, x):
+        """NumPy keeps no versions."""
+
+
+@pytest.fixture
+def call(monkeypatch):
+    """A function that makes a call with `out`: whether it was remembered. It is then."""
+    library = Arrays()
+    monkeypatch.setattr(libraries, "known", {np.ndarray: library})
+    monkeypatch.setattr(libraries, "learn", lambda kind: library)
+    monkeypatch.setattr(warm, "calls", type(warm.calls)())
+
+    def make(a, b, out, c=None):
+        if warm.warm_matmul(a, b, c, 1.0, None, out, OPTIONS) is not warm.MISS:
+            return True
+        with contextlib.suppress(ValueError):  # an overlap
+            made = read_call(a, b, c, 1.0, None, out, Options())
+            program = made.program(GPUS["H200"])
+            ready = Ready.__new__(Ready)
+            ready.program, ready.runs, ready.kernels = program, program.each_run(), ()
+            ready._prepared = {0: (tuple(Started(stage, []) for stage in program.stages),)}
+            warm.remember(made, out, Ran(ready, 0), None)
+        return False
+
+    return make
+
+
+def test_out_that_overlaps_rows_that_run_backwards_is_never_taken_for_apart(call):
+    memory, b = np.zeros((40, 16), np.float32), np.zeros((16, 16), np.float32)
+    backwards, apart = memory[10:20][::-1], np.zeros((10, 16), np.float32)
+    call(backwards, b, apart)
+    assert not call(backwards, b, memory[5:15]), "it lies before the address of row 0, and shares rows with a"
+
+
+def test_out_that_runs_backwards_over_an_operand_is_never_taken_for_apart(call):
+    memory, b = np.zeros((40, 16), np.float32), np.zeros((16, 16), np.float32)
+    call(memory[10:20], b, np.zeros((10, 16), np.float32)[::-1])
+    assert not call(memory[10:20], b, memory[15:25][::-1])
+
+
+def test_a_call_with_out_is_remembered_and_one_that_overlaps_is_not_taken(call):
+    memory, b = np.zeros((40, 16), np.float32), np.zeros((16, 16), np.float32)
+    assert not call(memory[10:20], b, memory[20:30])
+    assert call(memory[10:20], b, memory[20:30])
+    assert call(memory[10:20], b, memory[:10])
+    assert not call(memory[10:20], b, memory[5:15])
+
+
+@pytest.fixture
+def waited(monkeypatch):
+    found = []
+    monkeypatch.setattr(device_calls, "synchronize", lambda stream, ordinal: found.append(stream))
+    return found
+
+
+def on_gpu(name, kind="dlpack"):
+    return Operand(name, kind, 1 << 20, (4, 4), (4, 1), "f32", 0)
+
+
+def test_what_was_launched_is_waited_for_also_where_a_later_launch_raises(waited):
+    """The producer of an array that no stream orders may take its memory back at once."""
+    with pytest.raises(DeviceError), streams.in_order(on_gpu("a"), [on_gpu("b")]):
+        raise DeviceError("no")
+    assert waited == [0]
+
+
+def test_a_remembered_call_that_fails_gives_back_what_it_borrowed(waited, monkeypatch):
+    given_back = []
+    gpu = types.SimpleNamespace(borrow=lambda nbytes: 4096, give_back=given_back.append)
+    monkeypatch.setattr(device, "executor_for", lambda ordinal: gpu)
+    monkeypatch.setattr(device, "bound_to", lambda ordinal: contextlib.nullcontext())
+    monkeypatch.setattr(Remembered, "start", lambda *at: (_ for _ in ()).throw(DeviceError("no")))
+    known = warm.WarmProduct(Remembered(0, (), 512), (4, 4), (4, 1), "f32", 64, 64, 0, 64, False)
+    with pytest.raises(DeviceError):
+        warm._in_place_warm(known, [on_gpu("a"), on_gpu("b"), None], [], None, on_gpu("out"), (1.0, 0.0))
+    assert given_back == [4096]
+
+
+def test_a_plan_that_another_thread_drops_meanwhile_is_no_error(monkeypatch):
+    monkeypatch.setattr(rows, "_weights", type(rows._weights)(lambda: 8))
+    b = np.zeros((16, 16), np.float32)
+
+    def plan(m):
+        return read_call(np.zeros((m, 16), np.float32), b, None, 1.0, None, None, Options()).plan(GPUS["H200"])
+
+    for m in range(2, 2 + rows.ENOUGH):
+        plan(m)
+    (weight,) = rows._weights._entries.values()
+    serves = rows._serves
+    monkeypatch.setattr(rows, "_serves", lambda *of: weight.plans.clear() or serves(*of))
+    monkeypatch.setattr(rows, "NEAREST", rows.ENOUGH)
+    assert plan(100).source == "the kernels that are there"
