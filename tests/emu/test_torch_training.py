@@ -117,9 +117,11 @@ AS_IT_IS = (None, False, False, None, None, "ieee")
 def test_a_layer_keeps_nothing_for_gradients_that_nobody_wants():
     x, weight = values(5, 8, dtype=torch.float32, seed=0), values(3, 8, dtype=torch.float32, seed=1)
     for frozen, kept in ((weight, x), (x, weight)):
-        saved = []
+        saved: list[torch.Size] = []
         given = [one.detach() if one is frozen else one for one in (x, weight)]
-        with torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one.shape) or one, lambda one: one):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda one, to=saved: (to.append(one.shape), one)[1], lambda x: x
+        ):
             result = TilewrightLinear.apply(*given, None, AS_IT_IS)
         assert saved == [frozen.shape], "what the gradient of the other reads"
         (found,) = torch.autograd.grad(result.sum(), [kept])
