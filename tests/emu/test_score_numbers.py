@@ -111,7 +111,7 @@ class Changing:
 
 
 @pytest.mark.parametrize(
-    "asked", [{"scale": Changing(2.0)}, {"softcap": Changing(3.0)}, {"window": (Changing(4.0), 0)}], ids=str
+    "asked", [{"scale": Changing(2.0)}, {"softcap": Changing(3.0)}, {"window": (Changing(4.0), 0)}], ids=" ".join
 )
 def test_a_number_that_may_change_in_place_is_read_at_every_call(asked, remember_and_call):
     for _ in range(3):
