@@ -27,7 +27,6 @@ from .problem import INDEX
 if TYPE_CHECKING:
     from ..epilogue.codegen import Expression
     from .call import Call
-    from .fusion import Request
 
 _SCALARS = struct.Struct("<2f")  # alpha, beta, as kernels take them
 _NUMBERS = (float, int)
