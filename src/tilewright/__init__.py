@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from . import epilogue, errors
     from . import gpus as gpus
+    from . import lab as lab
     from . import ladder as ladder
     from . import torch as torch
     from .attn.attention import attention, attention_varlen
@@ -69,7 +70,7 @@ __all__ = [
 if not TYPE_CHECKING:  # type checkers then know a misspelt name
 
     def __getattr__(name: str) -> Any:
-        if name in ("epilogue", "errors", "gpus", "ladder", "torch"):
+        if name in ("epilogue", "errors", "gpus", "lab", "ladder", "torch"):
             return import_module(f".{name}", __name__)
         if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

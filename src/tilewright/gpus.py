@@ -244,13 +244,8 @@ def _up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-def occupancy(resources: Resources, threads: int, shared_bytes: int, arch: Arch) -> Occupancy:
-    """Return how many blocks fit, at `threads` per block and `shared_bytes` of dynamic shared memory per block.
-
-    The rules are those of the CUDA occupancy calculator: registers are handed out a warp at a time in units of
-    `Arch.register_unit`, shared memory in units of `Arch.shared_unit` plus what the system keeps of each block. A
-    kernel that does not fit at all has 0 blocks.
-    """
+def block_limits(resources: Resources, threads: int, shared_bytes: int, arch: Arch) -> dict[str, int]:
+    """How many blocks of a kernel each limit of an SM allows by itself; arguments as for `occupancy`."""
     warps = _up(threads, 32) // 32
     registers_a_block = _up(resources.registers * 32, arch.register_unit) * warps
     shared_a_block = _up(resources.shared_bytes + shared_bytes + arch.shared_reserved, arch.shared_unit)
@@ -262,6 +257,17 @@ def occupancy(resources: Resources, threads: int, shared_bytes: int, arch: Arch)
     }
     if threads > arch.threads_per_block or resources.shared_bytes + shared_bytes > arch.shared_per_block:
         limits["shared memory" if threads <= arch.threads_per_block else "warps"] = 0
+    return limits
+
+
+def occupancy(resources: Resources, threads: int, shared_bytes: int, arch: Arch) -> Occupancy:
+    """Return how many blocks fit, at `threads` per block and `shared_bytes` of dynamic shared memory per block.
+
+    The rules are those of the CUDA occupancy calculator: registers are handed out a warp at a time in units of
+    `Arch.register_unit`, shared memory in units of `Arch.shared_unit` plus what the system keeps of each block. A
+    kernel that does not fit at all has 0 blocks.
+    """
+    limits = block_limits(resources, threads, shared_bytes, arch)
     limiter = min(limits, key=lambda name: limits[name])
-    blocks = limits[limiter]
+    blocks, warps = limits[limiter], _up(threads, 32) // 32
     return Occupancy(blocks, blocks * warps, blocks * warps / arch.warps_per_sm, limiter)

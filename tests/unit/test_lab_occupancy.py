@@ -7,7 +7,7 @@ import pytest
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gpus import ARCHS, GPUS, occupancy
 from tilewright.jit import Resources
-from tilewright.lab.roofline import bound, compulsory, tiled_bytes
+from tilewright.lab.bounds import bound, compulsory, tiled_bytes
 
 
 def using(registers: int, shared: int = 0) -> Resources:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import attention, emulate, explain, house, ladder, rungs, tune
+from . import attention, banks, emulate, explain, house, ladder, occupancy, roofline, rungs, tune
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -31,6 +31,9 @@ app.command(epilog="Example:  tilewright rungs")(rungs.rungs)
 app.command(epilog="Example:  tilewright show f09")(rungs.show)
 app.command(epilog=emulate.EXAMPLE)(emulate.emulate)
 app.command(epilog=explain.EXAMPLE)(explain.explain)
+app.command(epilog=occupancy.EXAMPLE)(occupancy.occupancy)
+app.command(epilog=roofline.EXAMPLE)(roofline.roofline)
+app.command(epilog=banks.EXAMPLE)(banks.banks)
 app.command(epilog=tune.EXAMPLES)(tune.tune)
 app.command(epilog="Example:  tilewright doctor --json report.json")(house.doctor)
 app.add_typer(house.cache_app, name="cache")

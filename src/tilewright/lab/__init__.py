@@ -1,1 +1,37 @@
-"""The laboratory: checking numbers, counting what kernels do, measuring on a GPU, and keeping records of it."""
+"""The laboratory: checking numbers, counting what kernels do, measuring on a GPU, and keeping records of it.
+
+Its calculators and inspections are public, as `tilewright.lab.occupancy(...)` and so on. Each returns a typed result
+that shows itself in a terminal, in a notebook, and as plain data (`to_dict()`).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .bank_map import banks, swizzle_strides
+    from .residency import occupancy
+    from .rooflines import roofline
+
+_LAZY = {
+    "banks": ".bank_map",
+    "occupancy": ".residency",
+    "roofline": ".rooflines",
+    "swizzle_strides": ".bank_map",
+}
+
+__all__ = ["banks", "occupancy", "roofline", "swizzle_strides"]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_LAZY[name], __name__), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

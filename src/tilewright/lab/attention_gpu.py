@@ -25,13 +25,13 @@ from ..jit import CompiledKernel
 from ..jit.device import Device, Prepared, bound_to, device, executor_for
 from .attention import AttentionStep, attention_record, prepare_attention, run_attention_checked
 from .bench import Launch, time_pairs
+from .bounds import peak_tflops
 from .climb_gpu import driver_version
 from .counters import PIPES, STALLS, parse_csv
 from .ladder import Progress, silent, verdict_dict
 from .numbers import to_stored
 from .record import provenance
 from .reference import torch_stream
-from .roofline import peak_tflops
 
 _RANDOM = 2**23 + 59
 """Random values made; operands repeat them. The count is odd, so that no two heads are alike."""

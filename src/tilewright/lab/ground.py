@@ -18,10 +18,10 @@ from ..jit.device import Device, GpuExecutor, Prepared, bound_to, executor_for
 from ..jit.timing import Launch
 from ..run.program import Program
 from .bench import time_pairs
+from .bounds import peak_tflops
 from .check import CheckResult, Guarded
 from .ladder import Operands, Step, judged, prepare, random_operands, raw_bytes, values_of
 from .reference import Reference
-from .roofline import peak_tflops
 
 MOST_SETS = 256
 """Buffer sets at most. Below some 100 x 100 x 100 they no longer fill three times the L2; the record says so."""

@@ -19,11 +19,11 @@ from ..jit import CompiledKernel
 from ..jit.launch import Executor
 from ..plan.plan import Plan
 from ..run.program import Program
+from .bounds import bound, peak_tflops
 from .check import CheckResult, Guarded, check, numpy_product, reference
 from .numbers import from_stored, rounded, to_stored
 from .record import provenance
 from .resources import static_facts
-from .roofline import bound, peak_tflops
 
 Progress = Callable[["float | None", str], None]
 """Told how many steps are done (None: not known), and what runs now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 GAP = 2
@@ -12,12 +12,13 @@ TEXT = frozenset({"#", "rung", "config", "check", "limited by", "roof", "bound b
 
 
 def tables(
-    names: Sequence[str], rows: Sequence[Sequence[str]], width: int, keys: int = 1, wrong: Sequence[bool] = ()
-) -> list[Any]:
+    names: Sequence[str], rows: Sequence[Sequence[str]], width: int, keys: int = 1, wrong: Sequence[bool] = (),
+    text: Container[str] = TEXT,
+) -> list[Any]:  # fmt: skip
     """One rich Table, or several where `width` characters do not hold all columns side by side.
 
     Each has the first `keys` columns, which say what a row is about, and as many of the others as fit. `wrong` marks
-    rows that are shown as wrong.
+    rows that are shown as wrong; `text` names the columns that start at the left.
     """
     from rich.table import Table
 
@@ -25,7 +26,7 @@ def tables(
     for chosen in _parts(names, rows, width, keys):
         table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
         for place in chosen:
-            left = names[place] in TEXT
+            left = names[place] in text
             table.add_column(
                 names[place], justify="left" if left else "right", no_wrap=not left, overflow="fold",
                 min_width=None if left else _width(place, names, rows),

@@ -1,0 +1,52 @@
+"""`tilewright banks` shows which banks of shared memory a warp's access meets, before and after a swizzle."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..errors import InvalidOperand
+from .grids import numbers, show_result
+from .options import Json
+
+EXAMPLE = (
+    "Examples:\n\n  tilewright banks --stride 2\n\n"
+    "  tilewright banks --down 32 --pitch 32 --swizzle 5,0,5\n\n"
+    "  tilewright banks --access matrix --item 2 --width 8 --stride 8 --down 16 --pitch 64 --swizzle 3,3,3\n\n"
+    "  tilewright banks --strides 8"
+)
+
+
+def banks(
+    stride: Annotated[int, typer.Option(help="Elements from one lane's to the next along a line.")] = 1,
+    item: Annotated[int, typer.Option(help="Bytes per element.")] = 4,
+    width: Annotated[int, typer.Option(help="Elements per lane, 16 bytes at most.")] = 1,
+    down: Annotated[int, typer.Option(help="So many lanes go down lines, the others along them.")] = 1,
+    pitch: Annotated[int | None, typer.Option(help="Elements from line to line.")] = None,
+    access: Annotated[str, typer.Option(help="load, store, matrix (ldmatrix) or copy (cp.async).")] = "load",
+    swizzle: Annotated[str | None, typer.Option(help="bits,base,shift of a swizzle of the elements.")] = None,
+    strides: Annotated[
+        int | None, typer.Option(help="Instead: an xor swizzle of so many columns, as signed strides.")
+    ] = None,
+    json_file: Json = None,
+) -> None:
+    """Show the bank of each lane's word and the wavefronts of a warp's access, before and after a swizzle."""
+    from ..lab.bank_map import banks as calculate
+    from ..lab.bank_map import swizzle_strides
+    from ..lab.record import json_result
+    from ..lab.shown import Shown
+
+    if strides is not None and (stride, item, width, down, pitch, access, swizzle) != (1, 4, 1, 1, None, "load", None):
+        raise InvalidOperand("--strides shows a table of its own: omit the options of an access.")
+    with json_result(json_file) as write:
+        found: Shown
+        if strides is not None:
+            found = swizzle_strides(strides)
+        else:
+            parts = None if swizzle is None else numbers("swizzle", swizzle)
+            found = calculate(
+                stride, item=item, width=width, pitch=pitch, down=down, access=access, swizzle=parts
+            )  # fmt: skip
+        show_result(found)
+        write(found.to_dict())

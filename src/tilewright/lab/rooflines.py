@@ -1,0 +1,176 @@
+"""A board's roofline with points on it: intensities, products, and the measured rungs of a record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import InvalidOperand, TilewrightError
+from ..gemm.problem import PRECISIONS, GemmProblem
+from ..gemm.rung import GemmConfig
+from ..gpus import DEFAULT_GPU, Gpu, find_gpu
+from .bounds import bound, peak_tflops, tiled_bytes
+from .record import find_records, who
+from .shown import Grid, Shown
+from .suite import benchmarks
+
+KINDS = ("f32", "f16", "bf16", "tf32", "fp32x3")
+"""What has a peak: a type of operands, or a precision of float32 ones."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point: FLOP per byte of device memory, the bound there in TFLOP/s, and which roof it is."""
+
+    name: str
+    intensity: float
+    bound_tflops: float
+    roof: str
+    tflops: float | None = None
+    """What was measured there; None for a point that is only calculated."""
+    tile_intensity: float | None = None
+    """FLOP per byte that blocks of its tile ask of L2 and memory together, where its tile is known."""
+
+
+@dataclass(frozen=True)
+class RooflineReport(Shown):
+    """The roofs of one board for one kind of product, and points under them."""
+
+    gpu: str
+    kind: str
+    peak_tflops: float
+    dram_gb_s: float
+    ridge: float
+    """The intensity (FLOP/B) from which on a kernel is bound by arithmetic."""
+    points: tuple[Point, ...]
+    source: str
+    """Where the board's figures come from."""
+
+    def grids(self) -> tuple[Grid, ...]:
+        """The roofs, then the points."""
+        roofs = f"{self.gpu}, {self.kind}: {self.peak_tflops:.1f} TFLOP/s, {self.dram_gb_s:.0f} GB/s"
+        title = f"{roofs}; arithmetic bounds from {self.ridge:.1f} FLOP/B on"
+        if not self.points:
+            rows = (("memory", f"{self.dram_gb_s * 1e-3:.3g} x FLOP/B"), ("compute", f"{self.peak_tflops:.1f}"))
+            return (Grid(title, ("roof", "TFLOP/s"), rows, f"Source: {self.source}."),)
+        measured = any(point.tflops is not None for point in self.points)
+        tiled = any(point.tile_intensity is not None for point in self.points)
+        names = ["point", "FLOP/B", "bound TFLOP/s", "roof"]
+        names += ["tile FLOP/B"] * tiled + ["TFLOP/s", "of bound"] * measured
+        lines = []
+        for point in self.points:
+            row = [point.name, f"{point.intensity:.3g}", f"{point.bound_tflops:.3g}", point.roof]
+            row += ["-" if point.tile_intensity is None else f"{point.tile_intensity:.3g}"] * tiled
+            if measured and point.tflops is not None:
+                row += [f"{point.tflops:.2f}", f"{point.tflops / point.bound_tflops:.1%}"]
+            lines.append((*row, *("-",) * (len(names) - len(row))))
+        note = "FLOP/B: every operand moved once. " * measured
+        note += "tile FLOP/B: what blocks of that tile ask of L2 and memory together." * tiled
+        return (Grid(title, tuple(names), tuple(lines), note.strip()),)
+
+
+def roofline(
+    gpu: str = DEFAULT_GPU,
+    dtype: str = "f32",
+    *,
+    shape: Sequence[int] | None = None,
+    tile: Sequence[int] | None = None,
+    intensity: float | Sequence[float] = (),
+    records: str | Path | Sequence[dict[str, Any]] | None = None,
+) -> RooflineReport:
+    """Return the roofline of a board, with points on it.
+
+    dtype: f32, f16, bf16, or a precision of float32 operands (tf32, fp32x3). shape: m, n, k of a product. tile: m, n of
+    a block's part of it, which adds the traffic that such blocks ask for. intensity: FLOP per byte, one or several.
+    records: a suite's name ("fp32-ladder"), a file of records, or records: their measured products of this dtype.
+    Raises InvalidOperand, and TilewrightError for records that cannot be read or hold no such product.
+    """
+    board = find_gpu(gpu)
+    if dtype not in KINDS:
+        raise InvalidOperand(f"dtype={dtype!r} has no peak here. Known: {', '.join(KINDS)}.")
+    peak = peak_tflops(board, dtype)
+    points = []
+    for value in [intensity] if isinstance(intensity, (int, float)) else list(intensity):
+        if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+            raise InvalidOperand(f"intensity={value!r} is not a positive number of FLOP per byte.")
+        points.append(_point(f"{value:g} FLOP/B", value, board, peak))
+    if shape is not None:
+        points.append(_of_shape(_sizes("shape", shape, 3), None if tile is None else _sizes("tile", tile, 2),
+                                dtype, board, peak))  # fmt: skip
+    elif tile is not None:
+        raise InvalidOperand("tile is a block's part of a product: give shape too.")
+    if records is not None:
+        points += _of_records(records, dtype, board, peak)
+    ridge = peak / (board.dram_gb_s * 1e-3)
+    return RooflineReport(board.name, dtype, peak, board.dram_gb_s, ridge, tuple(points), board.source)
+
+
+def _point(name: str, intensity: float, gpu: Gpu, peak: float, **more: float | None) -> Point:
+    roof = bound(intensity, gpu, peak)
+    return Point(name, intensity, roof.tflops, roof.roof, **more)
+
+
+def _sizes(what: str, values: Sequence[int], count: int) -> tuple[int, ...]:
+    found = tuple(values)
+    if len(found) != count or not all(isinstance(v, int) and v >= 1 for v in found):
+        raise InvalidOperand(f"{what}={values!r} is not {count} whole numbers of at least 1.")
+    return found
+
+
+def _problem(sizes: Sequence[int], kind: str, layout: str = "nn") -> GemmProblem:
+    m, n, k = sizes
+    if kind in PRECISIONS:
+        return GemmProblem.dense(m, n, k, layout=layout, precision=kind)
+    return GemmProblem.dense(m, n, k, layout=layout, dtype=kind)
+
+
+def _of_shape(sizes: Sequence[int], tile: Sequence[int] | None, kind: str, gpu: Gpu, peak: float) -> Point:
+    problem = _problem(sizes, kind)
+    asked = None if tile is None else problem.flops / tiled_bytes(problem, *tile)
+    name = "x".join(map(str, sizes)) + ("" if tile is None else f" in {tile[0]}x{tile[1]}")
+    return _point(name, problem.intensity, gpu, peak, tile_intensity=asked)
+
+
+def _same(name: str, gpu: Gpu) -> bool:
+    """Whether a driver's name for a board means this one."""
+    try:
+        return find_gpu(name).name == gpu.name
+    except InvalidOperand:
+        return False
+
+
+def _of_records(records: Any, kind: str, gpu: Gpu, peak: float) -> list[Point]:
+    """The products of `kind` that records measured, in their order."""
+    if isinstance(records, Path) or (isinstance(records, str) and Path(records).is_file()):
+        from .record import read_records
+
+        found, where = read_records(Path(records)), str(records)
+    elif isinstance(records, str):
+        found, where = find_records(benchmarks() / "results", records), f"suite {records!r}"
+    else:
+        found, where = list(records), "these records"
+    if not found:
+        raise TilewrightError(f"there are no records of {where} in {benchmarks() / 'results'}.")
+    points = []
+    for record in found:
+        case, result = record["case"], record["result"]
+        precision = case.get("precision", "ieee")
+        held = precision if precision != "ieee" else case.get("dtype", "f32")
+        measured = result.get("tflops")
+        if held != kind or measured is None or not {"m", "n", "k"} <= case.keys():
+            continue
+        on = record["provenance"].get("gpu")
+        if on is not None and not _same(on, gpu):
+            raise InvalidOperand(f"{where} was measured on {on}, not on {gpu.name}: give gpu={on!r}.")
+        sizes = [case["m"], case["n"], case["k"]]
+        problem = _problem(sizes, kind, case.get("layout", "nn"))
+        config = GemmConfig(**case["config"]) if isinstance(case.get("config"), dict) else None
+        asked = problem.flops / tiled_bytes(problem, config.tile_m, config.tile_n) if config else None
+        name = who(record) if "rung" in case else f"{who(record)} {'x'.join(map(str, sizes))}"
+        points.append(_point(name, problem.intensity, gpu, peak, tflops=measured, tile_intensity=asked))
+    if not points:
+        raise TilewrightError(f"{where} hold no measured product of {kind}. Try another dtype.")
+    return points

@@ -1,0 +1,90 @@
+"""The lab's commands: 80 columns, JSON on standard output, and errors of one line."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+
+import pytest
+
+from tilewright.cli import main
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs the command in this process on a terminal of 80 columns: (status, stdout, stderr)."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("tilewright.cli.console.WIDTH", 80)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["tilewright", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left, warnings.catch_warnings():
+            main()
+        captured = capsys.readouterr()
+        return left.value.code, captured.out, captured.err
+
+    return call
+
+
+COMMANDS = {
+    "occupancy": ("--threads", "256", "--registers", "64", "--shared", "49152", "--gpu", "RTX 4090"),
+    "occupancy of several": ("--threads", "128,256", "--registers", "32,64"),
+    "roofline": ("--gpu", "H200", "--records", "fp32-ladder"),
+    "roofline of a product": ("--dtype", "bf16", "--shape", "4096x4096x64", "--tile", "128x256"),
+    "banks": ("--down", "32", "--pitch", "32", "--swizzle", "5,0,5"),
+    "banks by strides": ("--strides", "8"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_tables_fit_eighty_columns_and_json_goes_to_standard_output(run, name):
+    command = (name.split()[0], *COMMANDS[name])
+    status, out, _ = run(*command)
+    assert status == 0
+    tables = [line.rstrip() for line in out.splitlines() if "   " in line]
+    assert tables
+    assert max(map(len, tables)) <= 80
+    assert "…" not in out
+    status, out, err = run(*command, "--json", "-")
+    assert status == 0
+    assert json.loads(out)
+    assert err
+
+
+@pytest.mark.parametrize("command", sorted({name.split()[0] for name in COMMANDS}))
+def test_help_has_examples(run, command):
+    status, out, _ = run(command, "--help")
+    assert status == 0
+    assert f"tilewright {command} --" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("occupancy", "--threads", "2000"), "from 1 to 1024"),
+        (("occupancy", "--threads", "many"), "128,256"),
+        (("occupancy", "--gpu", "Voodoo"), "RTX 4090"),
+        (("roofline", "--dtype", "f8"), "fp32x3"),
+        (("roofline", "--shape", "64x64"), "4096x4096x64"),
+        (("roofline", "--tile", "64x64"), "give shape too"),
+        (("roofline", "--intensity", "x"), "0.25,7.94"),
+        (("roofline", "--intensity", "-1"), "positive"),
+        (("banks", "--down", "8"), "give pitch"),
+        (("banks", "--strides", "6"), "power of two"),
+        (("banks", "--strides", "8", "--pitch", "4"), "omit"),
+        (("banks", "--swizzle", "1,2"), "(3, 3, 3)"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(run, arguments, word):
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    assert word in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+def test_the_documents_example_of_occupancy(run):
+    status, out, _ = run("occupancy", *COMMANDS["occupancy"])
+    assert status == 0
+    assert "2 blocks, 16 of 48 warps per SM: 33.3%" in out
