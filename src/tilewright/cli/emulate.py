@@ -60,7 +60,18 @@ def emulate(
     gpu: Annotated[str, typer.Option(help="The GPU whose limits apply.")] = DEFAULT_GPU,
     shared_bytes: Annotated[int, typer.Option(help="Dynamic shared memory per block.", min=0)] = 0,
     include: Annotated[list[Path] | None, typer.Option(help="Folder of headers.", exists=True)] = None,
-    seed: Annotated[int, typer.Option(help="Seed of 'random'.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of 'random', and of --explore.", min=0)] = 0,
+    explore: Annotated[
+        str | None,
+        typer.Option(
+            help="Also run N other legal orders of warps, blocks and asynchronous completions, or as many as begin in "
+            "a time: 20, or 30s.",
+            metavar="N",
+        ),
+    ] = None,
+    order: Annotated[
+        int | None, typer.Option(help="Run this one of the orders that --explore has, with the same --seed.", min=1)
+    ] = None,
     limit: Annotated[int, typer.Option(help="Instructions after which a launch counts as endless.", min=1)] = 10**8,
     save_args: Annotated[
         Path | None,
@@ -75,6 +86,7 @@ def emulate(
     json_file: Json = None,
 ) -> None:
     """Run your own kernel on the emulator: a fault says what, on which line, in which block, warp and lanes."""
+    from ..emu.orders import Order
     from ..emu.own_kernel import emulate as run
     from ..emu.own_kernel import load
     from ..emu.reference import Reference, after_of
@@ -102,17 +114,20 @@ def emulate(
                     file, entry, *shapes, given.values, gpu=gpu, shared_bytes=shared_bytes, include=folders, seed=seed,
                     cluster=None if cluster is None else triple("cluster", cluster), limit=limit, progress=show,
                     constants=dict(_named(text, "--constant") for text in constant or ()),
-                    hazards="collect" if every else "raise",
+                    hazards="collect" if every else "raise", order=order,
+                    explore=int(explore) if explore and explore.isdigit() else explore or 0,
                 )  # fmt: skip
                 hazards = result.hazards
             except EmulatorFault as error:
                 hazards = [error.hazard]
         if result is not None:
-            after = after_of(result, names.buffers, names.kinds)
-            wrong = [said for one in references if (said := one.wrong(names.before, after, tolerance))]
+            for number, run_of in ((0, result), *result.differing.items()):
+                after = after_of(run_of, names.buffers, names.kinds)
+                found = [said for one in references if (said := one.wrong(names.before, after, tolerance))]
+                wrong += [f"{said} (in order {Order(seed, number)})" if number else said for said in found]
         faults = [hazard for hazard in hazards if hazard.level == "error"]
-        found = (f"{'FAULT' if hazard.level == 'error' else 'WARNING'}: {hazard}" for hazard in hazards)
-        for text in (*found, *(f"WRONG: {said}" for said in wrong)):
+        lines = (f"{'FAULT' if hazard.level == 'error' else 'WARNING'}: {hazard}" for hazard in hazards)
+        for text in (*lines, *(f"WRONG: {one}" for one in wrong)):
             note(text)
         if sarif_file is not None:
             write_text(sarif_file, sarif(file, hazards, wrong))
@@ -123,6 +138,10 @@ def emulate(
                 print(result.printed, end="" if result.printed.endswith("\n") else "\n")
             if not faults and not wrong:
                 print("No fault." if not references else "No fault, and the result is right.")
+            if result.explored:
+                told_apart = ", ".join(map(str, result.differing))
+                says = f"order {told_apart} left other results" if told_apart else "all with the same result"
+                print(f"{result.explored} other orders of warps, blocks and completions: {says}.")
             print_counters(result.counters)
             if save_args is not None:
                 for name, array in zip(names.files, result.arrays, strict=True):
@@ -133,6 +152,8 @@ def emulate(
                 "fault": faults[0].to_dict() if faults else None,
                 "hazards": [hazard.to_dict() for hazard in hazards],
                 "wrong": wrong,
+                "explored": 0 if result is None else result.explored,
+                "differing": [] if result is None else list(result.differing),
                 "counters": None if result is None else result.counters.to_dict(),
             }
         )

@@ -17,6 +17,7 @@ from .hazards import Hazard, Reporter, Sources
 from .link import function_address
 from .machine import Machine
 from .memory import GlobalMemory
+from .orders import Order
 from .program import Program, decode
 from .ptx import Module, Special, Variable, parse
 from .textures import BoundSurface, Texture
@@ -51,9 +52,9 @@ def _parsed(ptx: str) -> Module:
 
 
 @lru_cache(maxsize=64)
-def decoded(ptx: str, entry: str) -> Program:
+def decoded(ptx: str, entry: str, fine: bool = False) -> Program:
     try:
-        return decode(_parsed(ptx), entry)
+        return decode(_parsed(ptx), entry, fine)
     except (ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         if isinstance(error, TilewrightError):
             raise
@@ -175,6 +176,7 @@ def run(
     images: Mapping[int, Texture | BoundSurface] | None = None,
     progress: Callable[[int, int], None] | None = None,
     sources: Mapping[str, str] | None = None,
+    order: Order | None = None,
 ) -> EmuResult:
     """Run one launch.
 
@@ -185,17 +187,18 @@ def run(
     each batch of such blocks. constants: what a __constant__ or __device__ variable holds at the start, by its name.
     images: handle -> texture or surface.
     progress(done, all) is called with numbers of blocks. sources: file name -> text, for the source lines in reports;
-    files that can be read are found by themselves.
+    files that can be read are found by themselves. order: another legal order of warps, blocks and completions than the
+    usual one.
 
     Raises PtxError, UnknownInstruction, InvalidOperand, ConfigRejected, EmulatorFault. Module variables are set up
     afresh for each launch.
     """
     started = time.perf_counter()
-    program = decoded(ptx, entry)
+    program = decoded(ptx, entry, order is not None)
     _check_launch(program, grid, block, params, shared_bytes, gpu)
     cluster = check_cluster(program.entry, grid, cluster)
     together = cluster[0] * cluster[1] * cluster[2] if cluster else 1
-    reporter = Reporter(hazards, Sources(sources))
+    reporter = Reporter(hazards, Sources(sources), {} if order is None else {"order": str(order)})
     trace = Trace(len(program.instructions), len(program.blocks))
     threads = block[0] * block[1] * block[2]
     warps = -(-threads // 32)
@@ -225,6 +228,7 @@ def run(
             images=images,
             cluster=cluster,
             grid_workspace=workspace,
+            order=order,
         )
         with machine.underflow.watch():
             for first in range(0, count, ctas):

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 FIRST = 1 << 14
 """Basic blocks a batch runs before it is looked at: right kernels of ordinary size never are."""
 SPACING = 4096
+OFTEN_MET = 16
+"""In an order drawn at random the state has to come back so often: what happens next is drawn anew each time."""
 
 
 class Watch:
@@ -38,19 +40,24 @@ class Watch:
         self._near: bytes = b""
         self._far: bytes = b""
         self._spacing = 1
+        self._met = 0
 
     def look(self, here: int, ran: int) -> bool:
         """Whether the state before block `here`, the `ran`th, is one that was seen before."""
         if ran >= self._until:
             self._place, self._seen_at, self._until, self._spacing = here, ran, 2 * ran, 1
-            self._near, self._far = self._registers(), self._memory()
+            self._near, self._far, self._met = self._registers(), self._memory(), 0
             self.at = ran + self._turns()
             return False
         if here != self._place:
             self.at = ran + 1
             return False
         if self._registers() == self._near and self._memory() == self._far:
-            return True
+            self._met += 1
+            if self.scheduler.machine.order is None or self._met >= OFTEN_MET:
+                return True
+            self.at = ran + self._turns()
+            return False
         self.at = ran + self._spacing
         self._spacing = min(2 * self._spacing, SPACING)
         return False
@@ -58,6 +65,8 @@ class Watch:
     def _turns(self) -> int:
         """Blocks after which each group of lanes has surely run."""
         scheduler = self.scheduler
+        if scheduler.machine.order is not None:
+            return scheduler.machine.order.fair_after
         return 1 if scheduler.uniform else FAIR_EVERY * (len(np.unique(scheduler.key)) + 1)
 
     def _registers(self) -> bytes:

@@ -164,10 +164,12 @@ def check_mode(mode: object) -> None:
 class Reporter:
     """Collects hazards, or raises the first. A hazard of one kind at one instruction is kept once a launch."""
 
-    def __init__(self, mode: str, sources: Sources) -> None:
+    def __init__(self, mode: str, sources: Sources, always: Mapping[str, Any] | None = None) -> None:
         check_mode(mode)
         self.mode = mode
         self.sources = sources
+        self.always = dict(always or {})
+        """Details of every hazard."""
         self.hazards: list[Hazard] = []
         self.printed: list[str] = []
         """What each thread's printf gave, in the order of execution."""
@@ -191,7 +193,7 @@ class Reporter:
         self._seen.add((kind, instruction.index))
         place = instruction.location
         file, line = self.sources.place(place) if place else (None, None)
-        details = dict(details or {})
+        details = dict(details or {}) | self.always
         if place and place.inlined_at:
             details["inlined_at"] = self.sources.calls(place)
         if place and place.near:

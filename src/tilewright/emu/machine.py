@@ -36,6 +36,7 @@ from .underflow import Underflow
 
 if TYPE_CHECKING:
     from ..gpus import Gpu
+    from .orders import Order
     from .textures import BoundSurface, Texture
 
 FEW_LANES = 4096
@@ -70,6 +71,7 @@ class Machine:
         images: Mapping[int, Texture | BoundSurface] | None = None,
         cluster: Triple | None = None,
         grid_workspace: int = 0,
+        order: Order | None = None,
     ) -> None:
         self.program = program
         self.grid, self.block = grid, block
@@ -98,6 +100,8 @@ class Machine:
         self.first_cta = 0
         self.images = images or {}
         """Handle -> what it stands for."""
+        self.order = order
+        """An order drawn at random; None: all side by side."""
         self.limit = limit
         """Instructions that the batches may run, one after another."""
         self.ran_before = 0

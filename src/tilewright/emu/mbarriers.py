@@ -20,6 +20,7 @@ from .ptx import Instruction
 
 if TYPE_CHECKING:
     from .machine import Machine
+    from .orders import Order
 
 MOST = (1 << 20) - 1
 """The largest count of arrivals, and the largest transaction count either way."""
@@ -204,7 +205,8 @@ class Mbarriers:
 
     def wait(self, barrier: Mbarrier, until: np.ndarray) -> np.ndarray:
         """Which of the phases `until` are complete. Deliveries come as they are needed."""
-        while barrier.deliveries and (until >= barrier.phase).any():
+        order = self.machine.order
+        while barrier.deliveries and (until >= barrier.phase).any() and (order is None or order.happens()):
             self._deliver(barrier)
         return until < barrier.phase
 
@@ -215,7 +217,19 @@ class Mbarriers:
 
     def _deliver(self, barrier: Mbarrier) -> None:
         self.events += 1
-        barrier.deliveries.pop(0)(barrier)
+        order = self.machine.order
+        barrier.deliveries.pop(0 if order is None else order.index(len(barrier.deliveries)))(barrier)
+
+    def happen(self, order: Order) -> None:
+        """Something that may happen at any moment does: a delivery comes, or those that wait are told "not yet"."""
+        due = [barrier for barrier in self.at.values() if barrier.deliveries]
+        waiting = list(self.waiting)
+        number = order.index(len(due) + len(waiting)) if due or waiting else 0
+        if number < len(due):
+            self._deliver(due[number])
+        elif waiting:
+            barrier = waiting[number - len(due)]
+            self._let_go(barrier, np.array(self.waiting[barrier]), False)
 
     def _let_go(self, barrier: Mbarrier, lanes: np.ndarray, done: bool) -> None:
         machine = self.machine
@@ -235,8 +249,12 @@ class Mbarriers:
         if not self.waiting:
             return False
         came = False
+        order = self.machine.order
         for barrier in list(self.waiting):
-            if barrier.deliveries:
+            if barrier.deliveries and order is not None and order.gives_up():  # a wait may also give up first
+                self._let_go(barrier, np.array(self.waiting[barrier]), False)
+                came = True
+            elif barrier.deliveries:
                 self._deliver(barrier)
                 came = True
         if came:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import index
 from pathlib import Path
@@ -18,6 +19,7 @@ from .api import LIMIT, Triple, decoded, run
 from .arguments import parse_argument
 from .hazards import Hazard
 from .memory import GlobalMemory
+from .orders import Order
 from .parameters import described, pack
 from .trace import Counters
 
@@ -33,6 +35,10 @@ class EmulateResult:
     printed: str = ""
     named: dict[str, np.ndarray] = field(default_factory=dict)
     """The same arrays by the names of their parameters, where the source tells them."""
+    explored: int = 0
+    """How many other orders were run."""
+    differing: dict[int, EmulateResult] = field(default_factory=dict)
+    """Number of an order -> what it left, of the first few orders whose arrays differ from these."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,8 @@ def emulate(
     seed: int = 0,
     limit: int = LIMIT,
     progress: Callable[[int, int], None] | None = None,
+    explore: int | str = 0,
+    order: int | None = None,
 ) -> EmulateResult:
     """Run one kernel on NumPy arrays.
 
@@ -125,6 +133,10 @@ def emulate(
     of headers. constants: what `__constant__` and `__device__` variables hold at the start: an array or a string for
     each name. seed: of "random". limit: instructions that the launch may take, those of blocks that run side by side
     counted once.
+    explore: run the launch so many times more (or "20s": for so many seconds), each time in another legal order of
+    warps, blocks and asynchronous completions, numbered from 1; the first that shows a hazard is raised, or all are
+    listed. The result is that of the usual order; `differing` has those that differ. order: run that order alone. An
+    order is a function of `seed` and its number.
 
     Raises CompileError, PtxError, UnknownInstruction, InvalidOperand, ConfigRejected, and EmulatorFault unless
     hazards="collect".
@@ -145,33 +157,94 @@ def emulate(
         raise InvalidOperand(f"include holds {wrong[0]!r:.60}; pass folders.")
     shared_bytes, seed = _whole(shared_bytes, "shared_bytes", 0), _whole(seed, "seed", 0)
     limit = _whole(limit, "limit", 1)
+    if isinstance(explore, str):
+        _seconds(explore)
+    else:
+        explore = _whole(explore, "explore", 0)
     kernel = load(source_or_ptx, entry, gpu, include)
-    memory = GlobalMemory()
-    given = in_order(args, kernel)
-    declared = decoded(kernel.ptx, kernel.entry).entry.parameters
-    packed = pack(given, declared, kernel.types, memory, seed)
-    result = run(
-        kernel.ptx,
-        kernel.entry,
-        grid=_triple(grid, "grid"),
-        block=_triple(block, "block"),
-        params=packed.params,
-        memory=memory,
-        shared_bytes=shared_bytes,
-        cluster=None if cluster is None else _triple(cluster, "cluster"),
-        gpu=gpu,
-        hazards=hazards,
-        limit=limit,
-        constants={name: _constant(name, value, seed) for name, value in (constants or {}).items()},
-        images=packed.images,
-        progress=progress,
-        sources=kernel.sources,
+    launch = _Launch(
+        kernel,
+        in_order(args, kernel),
+        seed,
+        {
+            "grid": _triple(grid, "grid"),
+            "block": _triple(block, "block"),
+            "shared_bytes": shared_bytes,
+            "cluster": None if cluster is None else _triple(cluster, "cluster"),
+            "gpu": gpu,
+            "hazards": hazards,
+            "limit": limit,
+            "constants": {name: _constant(name, value, seed) for name, value in (constants or {}).items()},
+            "progress": progress,
+            "sources": kernel.sources,
+        },
     )
-    arrays = [memory.read(b.address, b.array.nbytes).view(b.array.dtype).reshape(b.array.shape) for b in packed.buffers]
-    named: dict[str, np.ndarray] = {}
-    if len(kernel.names) == len(declared):
-        named = {kernel.names[b.number]: array for b, array in zip(packed.buffers, arrays, strict=True)}
-    return EmulateResult(arrays, result.counters, result.hazards, result.seconds, result.printed, named)
+    if order is not None:
+        return launch.run(Order(seed, _whole(order, "order", 1)))
+    result = launch.run(None)
+    for number in _numbers(explore):
+        other = launch.run(Order(seed, number))
+        result.explored = number
+        known = {(hazard.kind, hazard.ptx) for hazard in result.hazards}
+        result.hazards += [hazard for hazard in other.hazards if (hazard.kind, hazard.ptx) not in known]
+        if len(result.differing) < KEPT and not _alike(result.arrays, other.arrays):
+            result.differing[number] = other
+    return result
+
+
+KEPT = 8
+"""Results that differ from the first one's of which `explore` keeps so many."""
+
+
+@dataclass
+class _Launch:
+    """A launch that may be run more than once, each time on its arguments as they were given."""
+
+    kernel: Kernel
+    given: list[Any]
+    seed: int
+    options: dict[str, Any]
+
+    def run(self, order: Order | None) -> EmulateResult:
+        memory, kernel = GlobalMemory(), self.kernel
+        declared = decoded(kernel.ptx, kernel.entry).entry.parameters
+        packed = pack(self.given, declared, kernel.types, memory, self.seed)
+        result = run(
+            kernel.ptx, kernel.entry, params=packed.params, memory=memory, images=packed.images, order=order,
+            **self.options,
+        )  # fmt: skip
+        buffers = packed.buffers
+        arrays = [memory.read(b.address, b.array.nbytes).view(b.array.dtype).reshape(b.array.shape) for b in buffers]
+        named: dict[str, np.ndarray] = {}
+        if len(kernel.names) == len(declared):
+            named = {kernel.names[b.number]: array for b, array in zip(buffers, arrays, strict=True)}
+        return EmulateResult(arrays, result.counters, result.hazards, result.seconds, result.printed, named)
+
+
+def _alike(ours: list[np.ndarray], others: list[np.ndarray]) -> bool:
+    return all(a.tobytes() == b.tobytes() for a, b in zip(ours, others, strict=True))
+
+
+def _numbers(explore: int | str) -> Iterator[int]:
+    """Numbers of orders: so many, or as many as begin within so many seconds ("20s"). Raises InvalidOperand."""
+    if not isinstance(explore, str):
+        yield from range(1, _whole(explore, "explore", 0) + 1)
+        return
+    started = time.perf_counter()
+    seconds = _seconds(explore)
+    number = 0
+    while time.perf_counter() - started < seconds:
+        number += 1
+        yield number
+
+
+def _seconds(text: str) -> float:
+    try:
+        if text.endswith("s") and (seconds := float(text[:-1])) > 0:
+            return seconds
+    except ValueError:
+        pass
+    raise InvalidOperand(f"explore is {text!r}; pass a number of orders, or seconds such as '20s'.")
 
 
 def _whole(value: Any, what: str, least: int) -> int:

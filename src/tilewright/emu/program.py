@@ -99,12 +99,20 @@ def effects(instruction: Instruction, handler: registry.Handler) -> tuple[list[R
     return reads, writes, instruction.guard is None
 
 
-def _blocks(entry: Entry, handlers: list[registry.Handler]) -> list[Block]:
+_TELLS = re.compile(
+    r"(mbarrier|membar|fence|atom|red|cp\.async\.bulk|cp\.reduce|st\.async|red\.async)\."
+    r"|(ld|st)\.(volatile|mmio|relaxed|acquire|release)"
+)
+"""Instructions by which warps and blocks tell one another something."""
+
+
+def _blocks(entry: Entry, handlers: list[registry.Handler], fine: bool) -> list[Block]:
+    """`fine`: with an end after each instruction that tells others something, so that they may run on at once."""
     count = len(entry.instructions)
     starts = {0} | {index for index in entry.labels.values() if index < count}
     waits: dict[int, Operand] = {}
     for i, handler in enumerate(handlers):
-        if handler.ends_block and i + 1 < count:
+        if (handler.ends_block or (fine and _TELLS.match(entry.instructions[i].opcode))) and i + 1 < count:
             starts.add(i + 1)
         if handler.warpgroup:
             starts.add(i)
@@ -241,8 +249,11 @@ def _pack(
     return rows, counts, after_calls
 
 
-def decode(module: Module, entry_name: str) -> Program:
-    """Decode one entry. Raises PtxError when it is not there, UnknownInstruction for the first unknown form."""
+def decode(module: Module, entry_name: str, fine: bool = False) -> Program:
+    """Decode one entry. `fine`: in smaller blocks, for other orders (orders.py).
+
+    Raises PtxError when it is not there, UnknownInstruction for the first unknown form.
+    """
     entry = module.entries.get(entry_name)
     if entry is None:
         raise PtxError(
@@ -268,7 +279,7 @@ def decode(module: Module, entry_name: str) -> Program:
         handler, fields = found
         instruction.fields = fields
         handlers.append(handler)
-    blocks = _blocks(entry, handlers)
+    blocks = _blocks(entry, handlers, fine)
     block_at = {block.start: block.index for block in blocks}
     for name in {op.name for i in entry.instructions if i.opcode.startswith("bra") for op in i.operands
                  if isinstance(op, Symbol)}:  # fmt: skip

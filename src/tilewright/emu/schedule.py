@@ -15,12 +15,13 @@ import numpy as np
 
 from .endless import FAIR_EVERY, Watch
 from .hazards import lane_ranges
+from .orders import NOWHERE
 from .ptx import Instruction
 
 if TYPE_CHECKING:
     from .machine import Machine
+    from .orders import Order
 
-NOWHERE = np.iinfo(np.int32).max
 OFTEN = 16
 """Each time it does, the number halves, down to this, as somebody may be spinning; it doubles when all lanes meet."""
 
@@ -73,6 +74,9 @@ class Scheduler:
         self.expected.clear()
         self.watch.reset()
         self._set_live(born.copy())
+        if self.machine.order is not None:
+            self.machine.order.start(self.machine)
+            self.separate()
 
     def _set_live(self, live: np.ndarray) -> None:
         self.live = live
@@ -131,6 +135,8 @@ class Scheduler:
             if not machine.mbarriers.stir(idle=True):
                 self._deadlock()
             return -1
+        if machine.order is not None:
+            return self._pick_otherwise(machine.order)
         self._picks += 1
         if self._picks >= self._fair:
             self._picks, self._fair = 0, max(self._fair // 2, OFTEN)
@@ -153,6 +159,19 @@ class Scheduler:
         else:
             machine.set_mask(mask)
         return here
+
+    def _pick_otherwise(self, order: Order) -> int:
+        """The same in an order drawn at random. All lanes never count as one: each warp is on its own."""
+        machine = self.machine
+        if order.happens():
+            machine.mbarriers.happen(order)
+        here, mask = order.pick(machine, self.key)
+        block = machine.program.blocks[here]
+        if block.warpgroup or block.member_mask is not None:
+            mask = self._join(here, mask)
+        self.active = int(np.count_nonzero(mask))
+        machine.set_mask(None if self.active == machine.lanes else mask)
+        return here if self.active else -1
 
     def _join(self, here: int, mask: np.ndarray) -> np.ndarray:
         """Lanes at a warp-wide instruction run once all lanes that their member mask names have come; those at one of

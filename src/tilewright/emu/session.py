@@ -14,6 +14,7 @@ from ..jit.launch import Launch, use_executor
 from .api import EmuResult, run
 from .hazards import check_mode
 from .memory import GlobalMemory
+from .orders import Order
 
 if TYPE_CHECKING:
     from ..jit.compile import CompiledKernel
@@ -29,13 +30,19 @@ class Emulator:
     runs_ptx = True
 
     def __init__(
-        self, gpu: str = DEFAULT_GPU, hazards: str = "raise", progress: Callable[[int, int], None] | None = None
+        self,
+        gpu: str = DEFAULT_GPU,
+        hazards: str = "raise",
+        progress: Callable[[int, int], None] | None = None,
+        order: int | None = None,
+        seed: int = 0,
     ) -> None:
         self.gpu: Gpu = find_gpu(gpu)
         self.arch: Arch = self.gpu.arch
         check_mode(hazards)
         self.hazards = hazards
         self.progress = progress
+        self.order, self.seed = order, seed
         self.memory = GlobalMemory()
         self._memory_in_use = threading.Lock()  # an upload may move all of it
         self.results: list[EmuResult] = []
@@ -94,21 +101,27 @@ class Emulator:
                 limit=None,
                 progress=self.progress,
                 sources=sources,
+                order=None if self.order is None else Order(self.seed, self.order),
             )
             self.results.append(result)
 
 
 @contextlib.contextmanager
 def emulator(
-    gpu: str = DEFAULT_GPU, hazards: str = "raise", progress: Callable[[int, int], None] | None = None
+    gpu: str = DEFAULT_GPU,
+    hazards: str = "raise",
+    progress: Callable[[int, int], None] | None = None,
+    order: int | None = None,
+    seed: int = 0,
 ) -> Iterator[Emulator]:
     """Run every op inside on the emulator, as on the GPU named.
 
     NumPy arrays in, NumPy arrays out. It is in force for this thread (and what copies its context), not for threads
     started inside, which may enter emulators of their own. progress(done, all) is called with numbers of blocks while a
-    launch runs. Raises InvalidOperand for an unknown GPU or way to treat hazards; a kernel that does what a GPU
+    launch runs. order: run each launch in this other legal order of warps, blocks and completions, of `seed`, as
+    `emulate` does. Raises InvalidOperand for an unknown GPU or way to treat hazards; a kernel that does what a GPU
     punishes raises EmulatorFault, unless `hazards` is "collect".
     """
-    executor = Emulator(gpu, hazards, progress)
+    executor = Emulator(gpu, hazards, progress, order, seed)
     with use_executor(executor):
         yield executor
