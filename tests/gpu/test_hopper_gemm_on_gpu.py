@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from tilewright.jit import compile_source
-from tilewright.jit.device import GpuExecutor
+from tilewright.jit.device import GpuExecutor, encode_for_driver
 from tilewright.jit.launch import Launch
-from tilewright.jit.tensor_map import encode_for_driver
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "emu"))
 from hopper_gemm import SHARED, SOURCE, maps_of, operands, product, wide

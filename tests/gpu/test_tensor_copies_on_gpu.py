@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tilewright.jit import compile_source
-from tilewright.jit.device import GpuExecutor
+from tilewright.jit.device import GpuExecutor, encode_for_driver
 from tilewright.jit.launch import Launch
-from tilewright.jit.tensor_map import TensorMap, encode_for_driver
+from tilewright.jit.tensor_map import TensorMap
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "emu"))
 from tensor_copies import CASES, arrays_of, expected, source, stored, stored_at

@@ -15,6 +15,7 @@ from .api import EmuResult, run
 from .hazards import check_mode
 from .memory import GlobalMemory
 from .orders import Order
+from .tensor_maps import BYTES, pack
 
 if TYPE_CHECKING:
     from ..jit.compile import CompiledKernel
@@ -85,6 +86,9 @@ class Emulator:
 
     def launch(self, kernel: CompiledKernel, launch: Launch) -> None:
         """Run a kernel to its end; its result is then `last`."""
+        params = bytearray(launch.params)
+        for at, description, address in launch.maps:
+            params[at : at + BYTES] = pack(description.at(address))
         sources = dict(kernel.source.headers)
         sources[kernel.source.name] = kernel.source.text
         with self._memory_in_use:
@@ -93,7 +97,7 @@ class Emulator:
                 kernel.entry,
                 grid=launch.grid_on(self.gpu),
                 block=launch.block,
-                params=launch.params,
+                params=bytes(params),
                 memory=self.memory,
                 shared_bytes=launch.shared_bytes,
                 gpu=self.gpu.name,

@@ -71,6 +71,9 @@ class Products:
     def named(self, problem: GemmProblem, gpu: Gpu, rung: str | None, config: GemmConfig | None) -> Plan:
         known = rungs_for(problem.dtype, problem.precision)
         chosen = find_rung(rung) if rung is not None else _rung_for(config, problem, known, gpu)
+        if packs := _packed_first(problem, chosen, config or chosen.default, gpu):
+            why = f"{chosen} was named in the call; it cannot read {' and '.join(packs)} as given: packed first"
+            return Plan(chosen, config or chosen.default, "the caller", why, packs=packs)
         if reason := chosen.why_not(problem, config or chosen.default, gpu.arch):
             own = (option for option in options_of(problem) if option.rung is chosen)
             able = (one.config for one in own if chosen.why_not(problem, one.config, gpu.arch) is None)
@@ -206,6 +209,15 @@ def _rung_for(config: GemmConfig | None, problem: GemmProblem, known: tuple[Rung
     """The highest that can take a config; if none can, the highest that the GPU has, which says why not."""
     here = [rung for rung in reversed(known) if rung.only_on in ("", gpu.arch.name)]
     return next((rung for rung in here if config and rung.why_not(problem, config, gpu.arch) is None), here[0])
+
+
+def _packed_first(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu) -> tuple[str, ...]:
+    """The operands without whose copies a rung cannot take a config; () where it can, or copies do not help."""
+    if rung.why_not(problem, config, gpu.arch) is None or config.no_block:
+        return ()
+    ways = (("a",), ("b",), ("a", "b"))
+    helps = (packs for packs in ways if rung.why_not(problem.packed(config.tile, packs), config, gpu.arch) is None)
+    return next(helps, ())
 
 
 def _narrow_reason(problem: GemmProblem, name: str, config: GemmConfig) -> str:

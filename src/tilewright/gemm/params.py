@@ -38,10 +38,19 @@ def _fused(problem: GemmProblem) -> tuple[tuple[Place, ...], tuple[Scalar, ...]]
     return places, tuple([Scalar(name) for name in number_names(len(numbers))])
 
 
+def addresses_of(problem: GemmProblem, a: Address, b: Address, c: Address, out: Address) -> Addresses:
+    """Where the operands are, those of an epilogue and its numbers among them."""
+    return Addresses(a, b, out, c, *_fused(problem))
+
+
+def scales(scaled: bool) -> tuple[float | Scalar, float | Scalar]:
+    """Alpha and beta: the call's where `scaled`; else those of the bare product."""
+    return (ALPHA, BETA) if scaled else (1.0, 0.0)
+
+
 def product_params(problem: GemmProblem, a: Address, b: Address, c: Address, out: Address, scaled: bool) -> Template:
-    """GemmArgs. `scaled`: alpha and beta are the call's; else the kernel gives the bare product."""
-    alpha, beta = (ALPHA, BETA) if scaled else (1.0, 0.0)
-    return pack_args(problem, Addresses(a, b, out, c, *_fused(problem)), alpha, beta)
+    """GemmArgs. `scaled`: as scales."""
+    return pack_args(problem, addresses_of(problem, a, b, c, out), *scales(scaled))
 
 
 def pack_params(copy: GemmProblem, source: Address, target: Address) -> Template:

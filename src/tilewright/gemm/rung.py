@@ -11,8 +11,9 @@ from ..arrays.dtypes import CPP_TYPES, ITEM_BYTES, ceil_div
 from ..errors import ConfigRejected
 from ..gpus import Arch, HashedOnce
 from ..jit import CompiledKernel, Launch, compile_rung
-from ..jit.params import Address, Scalar, Template, pack
+from ..jit.params import Address, Scalar, Template, pack, pack_maps
 from ..jit.source import Constant, Library
+from ..jit.tensor_map import TensorMap
 from .fused import fused_headers, pack_fused
 from .problem import GemmProblem
 
@@ -130,6 +131,10 @@ def _none(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
     return {}
 
 
+def _no_maps(config: GemmConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
+    return {}
+
+
 def walked(config: GemmConfig, problem: GemmProblem) -> tuple[int, int, int]:
     """The grid of our kernels: tiles in the order in which they walk them, batch, parts of k."""
     tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n)
@@ -236,6 +241,10 @@ class Rung:
     """What this rung's kernel is compiled for besides what all are."""
     grid: Callable[[GemmConfig, GemmProblem], tuple[int, int, int]] = walked
     """Blocks of a launch."""
+    loaders: int = 0
+    """Threads of a block besides its config's: they copy, and multiply nothing."""
+    maps: Callable[[GemmConfig, GemmProblem], dict[str, TensorMap | None]] = _no_maps
+    """The tensor maps that its kernel takes ahead of GemmArgs, in order: by the names of Addresses. None: not read."""
     libraries: Callable[[], tuple[Library, ...]] = tuple
     """Headers of other packages that its file includes. Raises MissingDependency where one is not installed."""
 
@@ -255,8 +264,8 @@ class Rung:
             return f"{self.id} needs instructions that only {self.only_on} has; the target is {arch}"
         if reason := config.no_block or self._lacks(config) or self.check(config, problem):
             return f"{self.id} cannot take {config}: {reason}"
-        if config.threads > arch.threads_per_block:
-            return f"{config} needs {config.threads} threads a block; {arch} allows {arch.threads_per_block}"
+        if (threads := self.threads(config)) > arch.threads_per_block:
+            return f"{config} needs {threads} threads a block; {arch} allows {arch.threads_per_block}"
         need_bytes = self.shared_bytes(config, problem)
         limit = arch.shared_per_block if self.dynamic_shared else 48 * 1024
         if need_bytes > limit:
@@ -267,6 +276,10 @@ class Rung:
         if config.split_k >= 2**16:
             return f"{config} makes {config.split_k} parts of k; a grid holds 65535"
         return None
+
+    def threads(self, config: GemmConfig) -> int:
+        """Return the threads of a block."""
+        return config.threads + self.loaders
 
     @cached_property
     def _levels(self) -> frozenset[str]:
@@ -319,10 +332,19 @@ class Rung:
         """The grid, block and shared memory of one batch of at most 65535 products."""
         shared = self.shared_bytes(config, problem) if self.dynamic_shared else 0
         resident = config.min_blocks if self.stays else 0
-        return Launch(self.grid(config, problem), (config.threads, 1, 1), b"", shared, self.overlaps, resident)
+        return Launch(self.grid(config, problem), (self.threads(config), 1, 1), b"", shared, self.overlaps, resident)
+
+    def params(
+        self, problem: GemmProblem, config: GemmConfig, at: Addresses, alpha: float | Scalar, beta: float | Scalar
+    ) -> Template:
+        """The parameters of its kernel: tensor maps, if it takes any, then those of every rung's."""
+        maps = [(found, getattr(at, name)) for name, found in self.maps(config, problem).items()]
+        args = pack_args(problem, at, alpha, beta)
+        return pack_maps(maps) + args if maps else args
 
     def launch(
         self, problem: GemmProblem, config: GemmConfig, addresses: Addresses, alpha: float = 1.0, beta: float = 0.0
     ) -> Launch:
         """The launch on operands at known addresses."""
-        return replace(self.shape(problem, config), params=pack_args(problem, addresses, alpha, beta).data)
+        params = self.params(problem, config, addresses, alpha, beta)
+        return replace(self.shape(problem, config), params=params.data, maps=params.maps)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ..arrays.dtypes import ITEM_BYTES, ceil_div
 from ..gpus import Arch
@@ -17,7 +17,7 @@ from ..jit.params import Place
 from ..jit.source import Constant
 from ..run.program import Program, Run, Stage, Workspace
 from .fused import fused_headers
-from .params import fused_base, pack_params, product_params, split_params, sum_parts_params
+from .params import addresses_of, fused_base, pack_params, scales, split_params, sum_parts_params
 from .problem import GemmProblem, Matrix
 from .rung import GemmConfig, Rung, result_constants
 from .rungs.tensor32 import RECORD, record_bytes
@@ -129,20 +129,13 @@ def config_of(program: Program) -> GemmConfig:
     return kernel.config
 
 
-class Kernel(Protocol):
-    """A kernel of a product's program."""
-
-    def compile(self, problem: GemmProblem, arch: Arch) -> CompiledKernel: ...
-
-    def shape(self, problem: GemmProblem) -> Launch: ...
-
-
 def stage(
-    name: str, kernel: Kernel, problem: GemmProblem, places: tuple[Place | int, Place | int, Place | int, Place | int],
+    name: str, kernel: Tiled, problem: GemmProblem, places: tuple[Place | int, Place | int, Place | int, Place | int],
     scaled: bool = False,
 ) -> Stage:  # fmt: skip
     """The launch of a product. `places`: of a, b, c and out; `scaled`: alpha and beta apply here."""
-    return Stage(name, kernel, problem, kernel.shape(problem), product_params(problem, *places, scaled))
+    params = kernel.rung.params(problem, kernel.config, addresses_of(problem, *places), *scales(scaled))
+    return Stage(name, kernel, problem, kernel.shape(problem), params)
 
 
 def _pack_stage(

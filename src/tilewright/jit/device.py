@@ -6,7 +6,7 @@ import ctypes
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -19,7 +19,9 @@ from . import limits, nvrtc
 from .compile import CompiledKernel
 from .launch import Launch
 from .limits import Recent
+from .params import MAP_BYTES
 from .pool import Pool
+from .tensor_map import DTYPES, OOB_FILLS, SWIZZLES, TensorMap
 
 DRIVERS = {12: "525", 13: "580"}
 """The oldest driver, by the generation of CUDA that a compiler makes machine code for. Source: CUDA Compatibility
@@ -265,6 +267,47 @@ def _unload_retired() -> None:
             check(driver().cuModuleUnload(handle), "unloading a module")
 
 
+def encode_for_driver(description: TensorMap, ordinal: int = 0) -> bytes:
+    """Return the 128 bytes that the GPU of this ordinal takes. Raises DeviceError where the driver refuses."""
+    cuda = driver()
+    if description.address is None:
+        raise InvalidOperand("tensor map: no address; pass one, or let the launch place the array")
+    strides = description.strides or (16,)  # of one dimension none is read, but the driver wants an array
+    with bound_to(ordinal):
+        encoded = check(
+            cuda.cuTensorMapEncodeTiled(
+                cuda.CUtensorMapDataType(DTYPES.index(description.dtype)),
+                description.rank,
+                description.address,
+                [cuda.cuuint64_t(size) for size in description.shape],
+                [cuda.cuuint64_t(stride) for stride in strides],
+                [cuda.cuuint32_t(size) for size in description.box],
+                [cuda.cuuint32_t(step) for step in description.element_strides],
+                cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+                cuda.CUtensorMapSwizzle(SWIZZLES.index(description.swizzle)),
+                cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                cuda.CUtensorMapFloatOOBfill(OOB_FILLS.index(description.oob_fill)),
+            ),
+            f"encoding {description}",
+        )
+    return b"".join(int(word).to_bytes(8, "little") for word in encoded.opaque)
+
+
+MOST_ENCODED = 4096
+"""Tensor maps that are kept as GPUs take them, each of one address."""
+_encoded: Recent[tuple[TensorMap, int, int], bytes] = Recent(lambda: MOST_ENCODED)
+
+
+def encoded(description: TensorMap, address: int, ordinal: int) -> bytes:
+    """As encode_for_driver, of the description at an address; the driver encodes what was not asked for of late."""
+    key = (description, address, ordinal)
+    data = _encoded.get(key)
+    if data is None:
+        data = encode_for_driver(description.at(address), ordinal)
+        _encoded.put(key, data)
+    return data
+
+
 def _overlapping(launch: Launch, grid: tuple[int, int, int]) -> Any:
     """The driver's description of a launch whose blocks may start before the one ahead in the stream has ended."""
     api = driver()
@@ -308,11 +351,20 @@ class Prepared:
         self._stream = -1
         self.lock = threading.Lock()
 
-    def launch(self, params: bytes, stream: int) -> None:
-        """Start the kernel on `stream` (a CUstream as an integer). The device's context must be current."""
+    def launch(self, params: bytes, stream: int, maps: Sequence[tuple[int, TensorMap, int]] = ()) -> None:
+        """Start the kernel on `stream` (a CUstream as an integer). The device's context must be current.
+
+        `maps`: as Launch.maps.
+        """
         with self.lock:  # the driver reads the buffer during the call
             self.bytes[: len(params)] = params
+            for at, description, address in maps:
+                self.put_map(at, description, address)
             self.start(stream)
+
+    def put_map(self, at: int, description: TensorMap, address: int) -> None:
+        """Write a tensor map into the parameters. The caller holds `lock`."""
+        self.bytes[at : at + MAP_BYTES] = encoded(description, address, self.ordinal)
 
     def start(self, stream: int) -> None:
         """As `launch`, with the parameters that are there. The caller holds `lock`."""
@@ -418,13 +470,13 @@ class GpuExecutor:
     def launch(self, kernel: CompiledKernel, launch: Launch) -> None:
         if 0 in launch.grid:
             return
-        key = kernel.key, self.ordinal, replace(launch, params=b""), len(launch.params)
+        key = kernel.key, self.ordinal, replace(launch, params=b"", maps=()), len(launch.params)
         with bound_to(self.ordinal):
             prepared = _prepared.get(key)
             if prepared is None:
                 prepared = Prepared(kernel, launch, self.ordinal)
                 _prepared.put(key, prepared)
-            prepared.launch(launch.params, self.stream)
+            prepared.launch(launch.params, self.stream, launch.maps)
 
     def synchronize(self) -> None:
         """Wait for the stream; a fault of a kernel on it is raised here."""

@@ -16,6 +16,7 @@ import numpy as np
 if TYPE_CHECKING:
     from ..gpus import Arch, Gpu
     from .compile import CompiledKernel
+    from .tensor_map import TensorMap
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Launch:
     resident: int = 0
     """Where not 0: blocks walk the first axis of the grid by themselves, so that of it no more are started than this
     many an SM."""
+    maps: tuple[tuple[int, TensorMap, int], ...] = ()
+    """Tensor maps among the parameters: position, description, address. Who launches encodes them."""
 
     def grid_on(self, gpu: Gpu) -> tuple[int, int, int]:
         """The blocks that are started on a GPU."""

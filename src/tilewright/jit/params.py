@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from .tensor_map import TensorMap
+
 WORK = "work"
 """The base of the memory that a program borrows while it runs."""
 
@@ -41,15 +43,24 @@ class Template:
     """Eight bytes each."""
     scalars: tuple[tuple[int, str], ...] = ()
     """A float32 each."""
+    maps: tuple[tuple[int, TensorMap, Address], ...] = ()
+    """Of tensor maps, 128 bytes each: the description without its address, and that."""
 
     def fill(self, bases: Mapping[str, int], scalars: Mapping[str, float]) -> bytes:
-        """The parameters with each base at its address."""
+        """The parameters with each base at its address. What stands for tensor maps is left as it is: maps_at."""
         filled = bytearray(self.data)
         for at, place in self.addresses:
             _ADDRESS.pack_into(filled, at, bases[place.base] + place.offset)
         for at, name in self.scalars:
             _FLOAT.pack_into(filled, at, scalars[name])
         return bytes(filled)
+
+    def maps_at(self, bases: Mapping[str, int]) -> tuple[tuple[int, TensorMap, int], ...]:
+        """The tensor maps: their position, description and address."""
+        return tuple(
+            (at, description, bases[place.base] + place.offset if isinstance(place, Place) else place)
+            for at, description, place in self.maps
+        )
 
     def __add__(self, other: Template) -> Template:
         """The parameters of both, one after the other."""
@@ -58,9 +69,12 @@ class Template:
             self.data + other.data,
             self.addresses + tuple((start + at, place) for at, place in other.addresses),
             self.scalars + tuple((start + at, name) for at, name in other.scalars),
+            self.maps + tuple((start + at, description, place) for at, description, place in other.maps),
         )
 
 
+MAP_BYTES = 128
+"""Of a tensor map."""
 _ADDRESS, _FLOAT = struct.Struct("<Q"), struct.Struct("<f")
 
 
@@ -87,6 +101,15 @@ def pack(layout: str, *values: Any) -> Template:
             scalars.append((at, value.name))
         plain.append(0 if isinstance(value, (Place, Scalar)) else value)
     return Template(struct.pack(layout, *plain), tuple(addresses), tuple(scalars))
+
+
+def pack_maps(maps: Sequence[tuple[TensorMap | None, Address]]) -> Template:
+    """The template of a struct of tensor maps, which comes first among the parameters: it is aligned to 64 bytes.
+
+    None: a map that the kernel does not use, and for which there may be no address.
+    """
+    places = [(MAP_BYTES * number, found, at) for number, (found, at) in enumerate(maps) if found is not None]
+    return Template(bytes(MAP_BYTES * len(maps)), maps=tuple(places))
 
 
 def pack_numbers(numbers: Sequence[float | Scalar]) -> Template:

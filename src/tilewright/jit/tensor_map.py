@@ -1,7 +1,7 @@
 """The description of a tensor that TMA copies boxes of, and CUDA's rules for it.
 
 A `TensorMap` stands for a `const __grid_constant__ CUtensorMap` parameter. The driver encodes it for a GPU
-(`encode_for_driver`), the emulator packs it into 128 bytes of its own (emu/tensor_maps.py).
+(`jit.device.encode_for_driver`), the emulator packs it into 128 bytes of its own (emu/tensor_maps.py).
 
 All sizes are in the kernel's order: dimension 0 is the contiguous one, as in cuTensorMapEncodeTiled and in the
 coordinates of cp.async.bulk.tensor. `TensorMap.of` takes a NumPy array and a box in the array's order instead.
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import InvalidOperand
+from ..gpus import HashedOnce
 
 BYTES = {
     "u8": 1, "u16": 2, "u32": 4, "s32": 4, "u64": 8, "s64": 8, "f16": 2, "f32": 4, "f64": 8, "bf16": 2,
@@ -35,7 +36,7 @@ _NUMPY = {
 
 
 @dataclass(frozen=True)
-class TensorMap:
+class TensorMap(HashedOnce):
     """A tensor in global memory and the box of it that one copy moves. Raises InvalidOperand against CUDA's rules.
 
     address: bytes, a multiple of 16; None while only `array` is known. dtype: one of DTYPES. shape: elements, 1 to 5
@@ -53,6 +54,8 @@ class TensorMap:
     oob_fill: str = "zero"
     array: Any = field(default=None, compare=False, repr=False)
     """The NumPy array that it was made of, where it was."""
+
+    __hash__ = HashedOnce.__hash__
 
     def __post_init__(self) -> None:
         if not self.element_strides:
@@ -158,31 +161,3 @@ class TensorMap:
     def at(self, address: int) -> TensorMap:
         """The same tensor at an address."""
         return replace(self, address=address)
-
-
-def encode_for_driver(description: TensorMap, ordinal: int = 0) -> bytes:
-    """Return the 128 bytes that the GPU of this ordinal takes. Raises DeviceError where the driver refuses."""
-    from .device import bound_to, check, driver
-
-    cuda = driver()
-    if description.address is None:
-        raise InvalidOperand("tensor map: no address; pass one, or let the launch place the array")
-    strides = description.strides or (16,)  # of one dimension none is read, but the driver wants an array
-    with bound_to(ordinal):
-        encoded = check(
-            cuda.cuTensorMapEncodeTiled(
-                cuda.CUtensorMapDataType(DTYPES.index(description.dtype)),
-                description.rank,
-                description.address,
-                [cuda.cuuint64_t(size) for size in description.shape],
-                [cuda.cuuint64_t(stride) for stride in strides],
-                [cuda.cuuint32_t(size) for size in description.box],
-                [cuda.cuuint32_t(step) for step in description.element_strides],
-                cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-                cuda.CUtensorMapSwizzle(SWIZZLES.index(description.swizzle)),
-                cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                cuda.CUtensorMapFloatOOBfill(OOB_FILLS.index(description.oob_fill)),
-            ),
-            f"encoding {description}",
-        )
-    return b"".join(int(word).to_bytes(8, "little") for word in encoded.opaque)

@@ -49,7 +49,7 @@ class Stage:
 
     def launch(self, bases: Mapping[str, int], scalars: Mapping[str, float]) -> Launch:
         """The launch with each base at its address."""
-        return replace(self.shape, params=self.params.fill(bases, scalars))
+        return replace(self.shape, params=self.params.fill(bases, scalars), maps=self.params.maps_at(bases))
 
 
 @dataclass(frozen=True)

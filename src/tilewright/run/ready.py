@@ -36,14 +36,14 @@ class Ready:
         for run in self.runs:
             at = moved(bases, run.offsets)
             for stage, shape, kernel in zip(self.program.stages, run.shapes, self.kernels, strict=True):
-                yield kernel, replace(shape, params=stage.params.fill(at, scalars))
+                yield kernel, replace(shape, params=stage.params.fill(at, scalars), maps=stage.params.maps_at(at))
 
     def start(self, ordinal: int, stream: int, bases: Mapping[str, int], scalars: Mapping[str, float]) -> None:
         """Launch on a GPU whose context is current."""
         for run, steps in zip(self.runs, self.prepared(ordinal), strict=True):
             at = moved(bases, run.offsets)
             for stage, step in zip(self.program.stages, steps, strict=True):
-                step.launch(stage.params.fill(at, scalars), stream)
+                step.launch(stage.params.fill(at, scalars), stream, stage.params.maps_at(at))
 
     def prepared(self, ordinal: int) -> tuple[tuple[Prepared, ...], ...]:
         """For each run its stages, loaded and shaped. The GPU's context must be current."""

@@ -17,6 +17,7 @@ from ..plan.tables import generation
 
 if TYPE_CHECKING:
     from ..jit.device import Prepared
+    from ..jit.tensor_map import TensorMap
     from .ready import Ready
 
 MISS = object()
@@ -31,6 +32,8 @@ class Step(NamedTuple):
     """(which 8 bytes of the parameters, which of the call's bases, bytes from there)."""
     scalars: tuple[tuple[int, int], ...]
     """(which 4 bytes of the parameters, which of the call's scalars)."""
+    maps: tuple[tuple[int, TensorMap, int, int], ...] = ()
+    """(which byte of the parameters, what is there, of which of the call's bases, bytes from there)."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Remembered:
         step = None
         try:
             for step in self.steps:
-                prepared, addresses, places = step
+                prepared, addresses, places, maps = step
                 with prepared.lock:  # what else is in its parameters is the same at every call
                     words = prepared.words
                     for word, base, offset in addresses:
@@ -58,6 +61,8 @@ class Remembered:
                         floats = prepared.floats
                         for place, scalar in places:
                             floats[place] = scalars[scalar]
+                    for at, description, base, offset in maps:
+                        prepared.put_map(at, description, bases[base] + offset)
                     prepared.start(stream)
         except DeviceError:
             if step is not self.steps[0]:
@@ -80,7 +85,11 @@ def remembered(ready: Ready, ordinal: int, bases: Sequence[str], scalars: Sequen
                 for at, place in stage.params.addresses
             )
             places = tuple((at // 4, scalars.index(name)) for at, name in stage.params.scalars)
-            steps.append(Step(step, addresses, places))
+            maps = tuple(
+                (at, description, bases.index(place.base), place.offset + offsets.get(place.base, 0))
+                for at, description, place in stage.params.maps
+            )
+            steps.append(Step(step, addresses, places, maps))
     return Remembered(ordinal, tuple(steps), ready.program.workspace_bytes)
 
 

@@ -74,3 +74,15 @@ template <class Cfg>
 __device__ inline unsigned tiles_of(int m, int n) {
   return ((m + Cfg::tile_m - 1) / Cfg::tile_m) * ((n + Cfg::tile_n - 1) / Cfg::tile_n);
 }
+
+/// This block's tiles along k: [first, first + tiles). With split_k, block z takes part z of all of them.
+template <class Cfg>
+struct KRange {
+  int first, tiles;
+
+  __device__ explicit KRange(int k) {
+    const int all = (k + Cfg::tile_k - 1) / Cfg::tile_k;
+    first = Cfg::split_k > 1 ? (long long)all * blockIdx.z / Cfg::split_k : 0;
+    tiles = (Cfg::split_k > 1 ? (long long)all * (blockIdx.z + 1) / Cfg::split_k : all) - first;
+  }
+};

@@ -1,19 +1,7 @@
 #pragma once
-// A ring of buffers in shared memory that cp.async fills ahead of the products, and the part of k that a block walks.
+// A ring of buffers in shared memory that cp.async fills ahead of the products.
 
 #include "ptx/cp_async.cuh"
-
-/// This block's tiles along k: [first, first + tiles). With split_k, block z takes part z of all of them.
-template <class Cfg>
-struct KRange {
-  int first, tiles;
-
-  __device__ explicit KRange(int k) {
-    const int all = (k + Cfg::tile_k - 1) / Cfg::tile_k;
-    first = Cfg::split_k > 1 ? (long long)all * blockIdx.z / Cfg::split_k : 0;
-    tiles = (Cfg::split_k > 1 ? (long long)all * (blockIdx.z + 1) / Cfg::split_k : all) - first;
-  }
-};
 
 /// `stages` buffers, `ahead` of which are being filled while one is read:
 ///

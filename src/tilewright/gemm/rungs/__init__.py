@@ -9,8 +9,9 @@ from .hopper import HOPPER_RUNGS
 from .simt import FP32_RUNGS
 from .tensor import TENSOR_RUNGS
 from .tensor32 import TENSOR32_RUNGS
+from .tma import TMA_RUNGS
 
-GEMM_RUNGS: tuple[Rung, ...] = (*FP32_RUNGS, *TENSOR_RUNGS, *HOPPER_RUNGS, *TENSOR32_RUNGS)
+GEMM_RUNGS: tuple[Rung, ...] = (*FP32_RUNGS, *TENSOR_RUNGS, *HOPPER_RUNGS, *TMA_RUNGS, *TENSOR32_RUNGS)
 
 
 def rungs_for(dtype: str, precision: str = "ieee") -> tuple[Rung, ...]:

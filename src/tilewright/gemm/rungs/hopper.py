@@ -14,9 +14,20 @@ WGMMA_N = (64, 128, 192, 256)
 """How wide wgmma's products are here; they are 64 rows high, and 16 deep."""
 
 
+def sums_constants(config: GemmConfig, problem: GemmProblem, registers: int, kept: int) -> dict[str, Constant]:
+    """What tile/wgmma_sums.cuh is compiled for. `registers`: of a thread; `kept`: what of them the main loop needs."""
+    sums = config.warp_m * config.warp_n // 32
+    return {
+        "whole_eights": vector_out(problem) and problem.n % 8 == 0,
+        "free_registers": min(registers, 255) - sums - kept,
+    }
+
+
 def _wgmma_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
-    """Besides the others': whether eight columns of a result that vectors suit are inside it or outside as one."""
-    return constants(config, problem) | {"whole_eights": vector_out(problem) and problem.n % 8 == 0}
+    found = constants(config, problem)
+    edge = found["a_edge"] or found["b_edge"] or problem.m % config.tile_m or problem.n % config.tile_n
+    registers = 65536 // (config.threads * config.min_blocks)
+    return found | sums_constants(config, problem, registers, 90 if edge else 28)
 
 
 def _check_wgmma(config: GemmConfig, problem: GemmProblem) -> str | None:

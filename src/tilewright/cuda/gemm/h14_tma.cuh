@@ -1,0 +1,37 @@
+// h14: new over h13: TMA and roles. One thread has whole tiles copied by the hardware; the warpgroups that multiply
+// copy nothing, never meet at a barrier of the block, and have the registers that the copying one gave back.
+//
+// Roles     threads of Cfg::threads multiply and store; one of the warpgroup after them copies.
+// Barriers  full[s]: 1 arrival + bytes of a stage. empty[s]: 1 arrival a multiplying warpgroup. (tile/tma_ring.cuh)
+#include "ptx/grid_dependency.cuh"
+#include "ptx/shared.cuh"
+#include "ptx/warpgroup.cuh"
+#include "tile/tma_product.cuh"
+
+extern "C" __global__ void __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks)
+    gemm(const __grid_constant__ TmaMaps maps, const __grid_constant__ GemmArgs args) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  TmaProduct<Cfg> product(args, shared_address(shared));
+  if (threadIdx.x == 0) product.buffers.init(Cfg::threads / 128);
+  __syncthreads();
+  start_after_earlier_grids<Cfg::alone>();
+  const unsigned all = tiles_of<Cfg>(args.m, args.n);
+  if (threadIdx.x >= Cfg::threads) {
+    if constexpr (Cfg::hands_over) release_registers<Cfg::producer_registers>();
+    if (threadIdx.x == Cfg::threads) {
+      if (product.range.tiles > 0) prefetch_tensor_map(maps.a), prefetch_tensor_map(maps.b);
+      for (unsigned tile = blockIdx.x; tile < all; tile += gridDim.x)
+        product.load(maps, tile_origin<Cfg>(tile, args.m, args.n));
+    }
+  } else {
+    if constexpr (Cfg::hands_over) take_registers<Cfg::consumer_registers>();
+    const WarpgroupTiling<Cfg> at;
+    for (unsigned tile = blockIdx.x; tile < all; tile += gridDim.x) {
+      const TileOrigin origin = tile_origin<Cfg>(tile, args.m, args.n);
+      typename TmaProduct<Cfg>::Sums sums;
+      typename TmaProduct<Cfg>::Sums::Rows rows;
+      product.multiply(sums, rows, origin, at);
+      sums.store(rows, args, origin.row + at.row0, origin.col + at.col0);
+    }
+  }
+}

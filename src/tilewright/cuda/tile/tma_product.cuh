@@ -1,0 +1,66 @@
+#pragma once
+// The two sides of h14's main loop: a thread that has tiles copied by TMA, and warpgroups that multiply them.
+//
+//     producer   stage free?  expect its bytes, start the copies of A and B; next stage
+//     consumer   stage landed?  start its products; wait for those of the stage before, and give that one back
+//
+// So the products of two stages are in flight, as in h12 and h13, but no thread that multiplies copies, computes an
+// address of global memory, or waits at a barrier of the whole block.
+
+#include "tile/tma_ring.cuh"
+#include "tile/wgmma_sums.cuh"
+
+struct TmaMaps {
+  TensorMap a, b;
+};
+
+template <class Cfg>
+struct TmaProduct {
+  using A = WgmmaTile<SharedTile<Cfg::tile_m, Cfg::tile_k, Cfg::a_unit != unit_row>>;
+  using B = WgmmaTile<SharedTile<Cfg::tile_n, Cfg::tile_k, Cfg::b_unit == unit_row>>;
+  using Sums = WarpgroupAccumulators<Cfg, A, B>;
+  using Buffers = TmaRing<Cfg::stages>;
+  static constexpr int stage_bytes = A::bytes + B::bytes, tile_bytes = Cfg::stages * stage_bytes;
+
+  const GemmArgs& args;
+  unsigned tiles;  // shared address of the stages, each a tile of A and one of B
+  Buffers buffers;
+  KRange<Cfg> range;
+
+  __device__ TmaProduct(const GemmArgs& args, unsigned shared)
+      : args(args), tiles(shared), buffers(shared + tile_bytes), range(args.k) {}
+
+  /// The producer: everything along k for the tile of the result at `origin`.
+  __device__ void load(const TmaMaps& maps, TileOrigin origin) {
+    for (int tile = 0; tile < range.tiles; ++tile, buffers.turn()) {
+      const unsigned to = tiles + buffers.stage * stage_bytes;
+      const int k = (range.first + tile) * Cfg::tile_k;
+      buffers.begin(stage_bytes);
+      TmaTile<A>::template load<Cfg::a_batched>(to, maps.a, origin.row, k, blockIdx.y, buffers.full());
+      TmaTile<B>::template load<Cfg::b_batched>(to + A::bytes, maps.b, origin.col, k, blockIdx.y, buffers.full());
+    }
+  }
+
+  /// A consumer: the products of the same. What the epilogue reads first is on its way afterwards.
+  __device__ void multiply(Sums& sums, typename Sums::Rows& rows, TileOrigin origin, const WarpgroupTiling<Cfg>& at) {
+    const int turn = threadIdx.x / 32 * unsigned(range.tiles) / (Cfg::threads / 32);
+    __syncwarp();  // lanes may have parted while they stored
+    sums.clear();
+    for (int tile = 0; tile < range.tiles; ++tile, buffers.turn()) {
+      const unsigned from = tiles + buffers.stage * stage_bytes;
+      buffers.wait();
+      sums.multiply(from, from + A::bytes, at);
+      wgmma_wait<1>();
+      if (tile > 0) release_previous();
+      fetch_fused<Cfg, false>(args.fused, origin.row, origin.col, args.m, args.n, tile == turn);
+    }
+    sums.read_ahead(rows, args, origin.row + at.row0, origin.col + at.col0);
+    sums.finish();
+    if (range.tiles > 0) release_previous();
+  }
+
+ private:
+  __device__ void release_previous() const {
+    if (threadIdx.x % 128 == 0) buffers.release_previous();
+  }
+};

@@ -1,0 +1,185 @@
+"""The 16-bit rungs whose tiles Hopper's TMA copies: a thread that copies, and warpgroups that multiply by wgmma."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from ...arrays.dtypes import CPP_TYPES, ITEM_BYTES
+from ...jit.source import Constant
+from ...jit.tensor_map import MOST_BOX, TensorMap
+from ..problem import GemmProblem, Matrix
+from ..rung import GemmConfig, Rung
+from .hopper import sums_constants
+from .tensor import HALVES, SHARED_OF_AN_SM, first_reason, power_of_two, stages_reason, tiles
+
+WARPGROUP = 128
+WIDTHS = range(32, 257, 32)
+"""How wide wgmma's products are here."""
+_BARRIERS = 16
+"""Bytes of a stage's mbarriers."""
+_KEPT = 32
+"""Registers of the main loop besides the sums."""
+_OF_A_PRODUCT = 26
+"""Registers that ptxas wants for a product besides its sums: before any are handed over (C7602)."""
+
+
+# --- operands as tensors ----------------------------------------------------------------------------------------------
+
+
+def _k_inner(name: str, problem: GemmProblem) -> bool:
+    """Return whether the operand's lines run along k."""
+    matrix, rows, cols = problem.side(name)
+    return (matrix.unit(rows, cols) == "row") == (name == "b")
+
+
+def _panel(inner: int) -> int:
+    """Elements of a box along the contiguous index (WgmmaTile in tile/wgmma_sums.cuh)."""
+    return inner if inner < 64 else 32 if inner % 64 else 64
+
+
+def not_for_tma(matrix: Matrix, rows: int, cols: int, item: int) -> str | None:
+    """Return why TMA cannot read the matrix, or None."""
+    unit = matrix.unit(rows, cols)
+    if unit == "none":
+        return "none of its lines lies contiguous"
+    length, lines, pitch = (cols, rows, matrix.row_stride) if unit == "col" else (rows, cols, matrix.col_stride)
+    if matrix.vector_bytes(rows, cols, item) < 16:
+        return "its lines do not start at multiples of 16 bytes"
+    if (lines > 1 and pitch < length) or matrix.batch_stride < 0:
+        return "its lines overlap or run backwards"
+    if max(pitch if lines > 1 else 0, matrix.batch_stride) * item >= 1 << 40:
+        return "its lines are 2^40 bytes apart or more"
+    return None
+
+
+def addressable(name: str, problem: GemmProblem) -> bool:
+    """Return whether TMA can read operand "a" or "b" as it lies."""
+    return not_for_tma(*problem.side(name), ITEM_BYTES[problem.dtype]) is None
+
+
+def _batched(name: str, problem: GemmProblem) -> bool:
+    return problem.batch > 1 and problem.side(name).matrix.batch_stride != 0
+
+
+def _map_of(name: str, config: GemmConfig, problem: GemmProblem) -> TensorMap:
+    """Operand `name` with boxes of one panel of a tile: all of its lines, or rows of it along k."""
+    matrix, rows, cols = problem.side(name)
+    item = ITEM_BYTES[problem.dtype]
+    by_rows = matrix.unit(rows, cols) == "col"
+    length, lines, pitch = (cols, rows, matrix.row_stride) if by_rows else (rows, cols, matrix.col_stride)
+    extent = config.tile_m if name == "a" else config.tile_n
+    inner, high = (config.tile_k, extent) if _k_inner(name, problem) else (extent, config.tile_k)
+    panel = _panel(inner)
+    if lines == 1:
+        pitch = -(-length * item // 16) * 16 // item
+    shape: tuple[int, ...] = (length, lines)
+    strides: tuple[int, ...] = (pitch * item,)
+    box: tuple[int, ...] = (panel, high)
+    if _batched(name, problem):
+        shape, strides, box = (*shape, problem.batch), (*strides, matrix.batch_stride * item), (*box, 1)
+    return TensorMap(None, problem.dtype, shape, strides, box, swizzle=panel * item)
+
+
+def _maps(config: GemmConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
+    return {name: _map_of(name, config, problem) if problem.k else None for name in "ab"}
+
+
+# --- roles ------------------------------------------------------------------------------------------------------------
+
+
+def registers_of(config: GemmConfig) -> tuple[int, int]:
+    """Registers per thread that (copies, multiplies) once they are shared out; what is compiled in where none is
+    handed over is the second."""
+    warpgroups, of_a_block = config.threads // WARPGROUP, 65536 // WARPGROUP // config.min_blocks
+    sums = config.warp_m * config.warp_n // 32
+    copying = 24 if warpgroups > 2 or sums > 160 else 40
+    return copying, min(240, (of_a_block - copying) // warpgroups // 8 * 8)
+
+
+def _at_launch(config: GemmConfig) -> int:
+    """Registers per thread of a block as it starts."""
+    return min(248, 65536 // ((config.threads + WARPGROUP) * config.min_blocks) // 8 * 8)
+
+
+def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+    copying, multiplying = registers_of(config)
+    hands_over = _at_launch(config) < multiplying
+    found: dict[str, Constant] = {
+        "edge": bool(problem.m % config.tile_m or problem.n % config.tile_n),
+        "in_type": CPP_TYPES[problem.dtype],
+        "hands_over": hands_over,
+        "producer_registers": copying,
+        "consumer_registers": multiplying,
+        "alone": 2 * _shared(config, problem) > SHARED_OF_AN_SM,
+    }
+    for name in "ab":
+        fits = addressable(name, problem)
+        found |= {f"{name}_wide": fits, f"{name}_edge": not fits, f"{name}_batched": _batched(name, problem)}
+    return found | sums_constants(config, problem, multiplying if hands_over else _at_launch(config), _KEPT)
+
+
+def _shared(config: GemmConfig, problem: GemmProblem) -> int:
+    return tiles(config, problem) + _BARRIERS * config.stages
+
+
+# --- what a config must satisfy ---------------------------------------------------------------------------------------
+
+
+def _check(config: GemmConfig, problem: GemmProblem) -> str | None:
+    def reasons() -> Iterator[str | None]:
+        yield power_of_two("tile_k", config.tile_k, 16)
+        yield stages_reason(config, 2, 12)
+        if config.warp_n not in WIDTHS:
+            yield f"a product is 32 to 256 columns wide, a multiple of 32; warp_n is {config.warp_n}"
+            return
+        if config.tile_n % config.warp_n:
+            yield f"tile_n={config.tile_n} is not a multiple of warp_n={config.warp_n}"
+        if config.warp_m % 16 or config.tile_m % (4 * config.warp_m):
+            yield f"tile_m={config.tile_m} is not a multiple of 4 x warp_m={config.warp_m}, or that not of 64"
+        if max(config.tile_m, config.tile_n, config.tile_k) > MOST_BOX:
+            yield f"a box has at most {MOST_BOX} lines"
+        if (need := config.warp_n // 2 + _OF_A_PRODUCT) > (have := _at_launch(config)):
+            yield f"a product {config.warp_n} columns wide needs {need} registers; a block starts with {have}"
+        sums, (_, registers) = config.warp_m * config.warp_n // 32, registers_of(config)
+        if sums + 24 > registers:
+            yield f"{sums} sums of a thread leave too little of its {registers} registers"
+        for name in "ab" if problem.k else "":
+            reason = not_for_tma(*problem.side(name), ITEM_BYTES[problem.dtype])
+            if reason:
+                yield f"TMA cannot read {name}: {reason}. Copy it to aligned rows, or let the plan choose"
+
+    return first_reason(reasons())
+
+
+_DEFAULT = GemmConfig(128, 256, 64, warp_m=16, warp_n=256, stages=4, group_m=8)
+
+
+def _space() -> tuple[GemmConfig, ...]:
+    """Block and warpgroup tiles x depth x stages, largest first."""
+    shapes = (
+        # tile_m, tile_n, warp_m, warp_n, min_blocks
+        (256, 192, 32, 192, 1), (256, 160, 32, 160, 1), (128, 256, 16, 256, 1),
+        (256, 128, 32, 128, 1), (192, 192, 16, 192, 1), (128, 224, 16, 224, 1), (128, 192, 16, 192, 1),
+        (128, 160, 16, 160, 1), (192, 128, 16, 128, 1), (128, 128, 16, 128, 1), (128, 128, 16, 128, 2),
+        (64, 256, 16, 256, 1), (128, 96, 16, 96, 1), (64, 192, 16, 192, 1), (128, 64, 16, 64, 1), (128, 64, 16, 64, 2),
+        (64, 128, 16, 128, 1), (64, 128, 16, 128, 2), (64, 96, 16, 96, 2), (64, 64, 16, 64, 1), (64, 64, 16, 64, 2),
+        (64, 32, 16, 32, 2),
+    )  # fmt: skip
+    return tuple(
+        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
+        for tile_m, tile_n, warp_m, warp_n, blocks in shapes
+        for tile_k, stages in product((64, 128), (2, 3, 4, 5, 6, 8))
+        if (2 * stages * tile_k * (tile_m + tile_n) + 2048) * blocks <= SHARED_OF_AN_SM
+        if stages > 2 or tile_k == 128
+    )  # fmt: skip
+
+
+TMA_RUNGS: tuple[Rung, ...] = (
+    Rung(
+        "h14_tma", "TMA and roles: one thread copies whole tiles, warpgroups only multiply and take its registers",
+        "gemm/h14_tma.cuh", HALVES, _DEFAULT, _space, _shared, _check, vector_bytes=16, dynamic_shared=True,
+        overlaps=True, own_constants=_constants, levels=("split_k",), only_on="sm_90a", warpgroups=True, stays=True,
+        loaders=WARPGROUP, maps=_maps,
+    ),
+)  # fmt: skip

@@ -1,0 +1,140 @@
+"""The rungs that copy by TMA, on the emulator: every way an operand can lie, every depth, parts, batches, blocks that
+stay; and what they refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import ml_dtypes
+import numpy as np
+import pytest
+from rung_products import Bench, Case
+
+import tilewright as tw
+from tilewright.gemm.rung import GemmConfig
+from tilewright.gemm.rungs import find_rung
+from tilewright.gemm.rungs.tma import TMA_RUNGS
+from tilewright.gpus import ARCHS
+
+SMALL = GemmConfig(64, 64, 32, warp_m=16, warp_n=64, stages=3)
+every_rung = pytest.mark.parametrize("rung", TMA_RUNGS, ids=str)
+
+
+@every_rung
+@pytest.mark.parametrize("tile_k", [16, 64, 128])
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+def test_boxes_of_every_width_lie_as_the_products_read_them(rung, tile_k, layout):
+    config = dataclasses.replace(SMALL, tile_k=tile_k, stages=2)
+    Bench(Case(72, 64, 2 * tile_k + 8, layout, dtype="f16", out_dtype="f16")).run(rung, config).assert_right()
+
+
+@every_rung
+@pytest.mark.parametrize(
+    ("tile", "warp", "layout"),
+    [((64, 128), (16, 64), "nt"), ((128, 64), (32, 64), "nn"), ((128, 96), (16, 96), "nn"),
+     ((64, 160), (16, 160), "nn"), ((192, 32), (16, 32), "tn"), ((64, 224), (16, 224), "nt"),
+     ((128, 256), (16, 256), "nn")], ids=str,
+)  # fmt: skip
+def test_warpgroups_stand_under_and_beside_one_another_and_products_have_many_widths(rung, tile, warp, layout):
+    config = GemmConfig(*tile, 32, warp_m=warp[0], warp_n=warp[1], stages=2)
+    sizes = (tile[0] + 8, tile[1] + 16, 72)
+    Bench(Case(*sizes, layout, out_dtype="bf16")).run(rung, config, sms=1).assert_right()
+
+
+@every_rung
+@pytest.mark.parametrize("stages", [2, 3, 5])
+def test_the_ring_is_right_at_fewer_and_more_tiles_than_it_has_stages(rung, stages):
+    config = dataclasses.replace(SMALL, stages=stages)
+    for k in (0, 8, 32 * (stages - 1), 32 * stages + 40):
+        Bench(Case(64, 64, k, "nn", dtype="f16")).run(rung, config).assert_right()
+
+
+@every_rung
+def test_partial_sums_add_up_to_the_product(rung):
+    """9 parts of 7 tiles: some get none, and write zeros."""
+    bench = Bench(Case(64, 40, 200, "nn", dtype="f16", batch=2), 9)
+    bench.run(rung, dataclasses.replace(SMALL, split_k=9), sms=1).assert_right()
+    sums = bench.out.view.reshape(9, 2, -1)
+    assert (np.abs(sums).max(axis=(1, 2)) > 0).sum() == 7
+
+
+@every_rung
+@pytest.mark.parametrize("sms", [1, 3, 4])
+def test_blocks_that_stay_take_every_tile_once(rung, sms):
+    """15 tiles, walked in groups of 2 rows, the last of 1, by 1 to 4 blocks."""
+    config = dataclasses.replace(SMALL, group_m=2)
+    case = Case(5 * 64 - 8, 3 * 64 - 7, 40, "tt", dtype="f16", out_dtype="bf16", alpha=1.5, beta=-0.5)
+    Bench(case).run(rung, config, sms=sms).assert_right()
+
+
+@every_rung
+@pytest.mark.parametrize(
+    "case",
+    [Case(72, 72, 40, "np", out="p", out_dtype="bf16", batch=3), Case(72, 72, 40, "tt", batch=3, shared_b=True),
+     Case(1, 64, 72, out_dtype="bf16"), Case(64, 1, 72, "nt", out_dtype="bf16"), Case(40, 33, 64, "nt", out="t"),
+     Case(70, 100, 64, "nt"), Case(72, 64, 64, out="s", beta=2.0, c="t"), Case(64, 64, 8, "pp", alpha=2.0, beta=0.0)],
+    ids=str,
+)  # fmt: skip
+def test_batches_rows_and_results_of_every_kind(rung, case):
+    Bench(case).run(rung, SMALL, sms=2).assert_right()
+
+
+@every_rung
+def test_the_bits_are_those_of_h13(rung):
+    case = Case(72, 136, 200, "nn", dtype="bf16", out_dtype="f32")
+    results = []
+    for one, config in (
+        (find_rung("h13"), SMALL), (rung, SMALL), (rung, GemmConfig(128, 96, 64, warp_m=16, warp_n=96, stages=2)),
+    ):  # fmt: skip
+        bench = Bench(case)
+        bench.run(one, config).assert_right()
+        results.append(bench.out.bits.tobytes())
+    assert results[0] == results[1] == results[2]
+
+
+@every_rung
+@pytest.mark.parametrize(("m", "n", "k"), [(70, 90, 33), (64, 33, 64), (33, 64, 63)])
+def test_operands_that_tma_cannot_read_are_packed_first(rung, m, n, k):
+    rng = np.random.default_rng(5)
+    a, b = (rng.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in ((m, k), (k, n)))
+    with tw.emulator() as emulator:
+        c = tw.matmul(a, b, rung=rung.id, config=SMALL)
+    wide = [x.astype(np.float64) for x in (a, b)]
+    np.testing.assert_allclose(c.astype(np.float64), wide[0] @ wide[1], rtol=2**-7, atol=2**-5)
+    assert len(emulator.results) == 1 + (k % 8 > 0) + (n % 8 > 0)
+
+
+@every_rung
+def test_an_epilogue_and_its_operands_are_fused(rung):
+    rng = np.random.default_rng(6)
+    a, b, r = (rng.standard_normal(shape).astype(np.float16) for shape in ((72, 64), (64, 104), (72, 104)))
+    bias = rng.standard_normal(104).astype(np.float16)
+    with tw.emulator():
+        c = tw.matmul(a, b, bias=bias, residual=r, activation="relu", rung=rung.id, config=SMALL)
+    wide = [x.astype(np.float64) for x in (a, b, bias, r)]
+    expected = np.maximum(wide[0] @ wide[1] + wide[2], 0) + wide[3]
+    np.testing.assert_allclose(c.astype(np.float64), expected, rtol=2**-9, atol=2**-6)
+
+
+@every_rung
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"warp_n": 48, "tile_n": 48}, "a multiple of 32"), ({"warp_m": 64}, "not a multiple"), ({"stages": 1}, "stages"),
+     ({"tile_k": 24}, "power of two"), ({"slices_k": 2}, "no such level"), ({"tile_m": 512}, "at most 256 lines"),
+     ({"tile_m": 192, "tile_n": 256, "warp_n": 256}, "needs 154 registers; a block starts with 128"),
+     ({"tile_m": 256, "tile_n": 256, "warp_m": 32, "warp_n": 256}, "too little of its 240 registers")],
+)  # fmt: skip
+def test_a_config_that_does_not_fit_is_refused_with_the_reason(rung, change, words):
+    problem = Bench(Case(64, 64, 64)).problem
+    assert words in (rung.why_not(problem, dataclasses.replace(SMALL, **change), ARCHS["sm_90a"]) or "")
+
+
+@every_rung
+@pytest.mark.parametrize(
+    ("layouts", "k", "words"),
+    [("nn", 60, "a: its lines do not start at multiples of 16 bytes"), ("on", 64, "a: its lines do not start"),
+     ("nr", 64, "b: its lines overlap"), ("sn", 64, "a: none of its lines lies contiguous")],
+)  # fmt: skip
+def test_an_operand_that_tma_cannot_read_is_refused_with_the_reason(rung, layouts, k, words):
+    problem = Bench(Case(64, 64, k, layouts)).problem
+    assert words in (rung.why_not(problem, SMALL, ARCHS["sm_90a"]) or "")

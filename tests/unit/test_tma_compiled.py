@@ -1,0 +1,48 @@
+"""What the compiler made of the rungs that copy by TMA: products that stay asynchronous, registers, instructions."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+from test_sass import code_of
+
+from tilewright.gemm.problem import GemmProblem
+from tilewright.gemm.rung import GemmConfig
+from tilewright.gemm.rungs import find_rung
+from tilewright.gemm.rungs.tma import TMA_RUNGS
+from tilewright.gpus import ARCHS
+from tilewright.jit import CompiledKernel
+
+TALL = GemmConfig(256, 192, 64, warp_m=32, warp_n=192, stages=3, group_m=8)
+THREE = GemmConfig(192, 192, 64, warp_m=16, warp_n=192, stages=4, group_m=8)
+ONE = GemmConfig(64, 128, 64, warp_m=16, warp_n=128, stages=3, group_m=8, min_blocks=2)
+
+
+@lru_cache
+def compiled(rung: str, config: GemmConfig, layout: str, n: int = 4096) -> CompiledKernel:
+    problem = GemmProblem.dense(4096, n, 4096, layout=layout, dtype="bf16")
+    return find_rung(rung).compile(problem, config, ARCHS["sm_90a"])
+
+
+@pytest.mark.parametrize("rung", [rung.id for rung in TMA_RUNGS])
+@pytest.mark.parametrize(
+    ("config", "layout", "n"),
+    [(find_rung("h14").default, "nn", 4096), (find_rung("h14").default, "tt", 4088), (TALL, "nt", 4096),
+     (THREE, "nn", 4088), (ONE, "nt", 4096)], ids=str,
+)  # fmt: skip
+def test_products_stay_asynchronous_and_nothing_spills(rung, config, layout, n):
+    """ptxas says so where it waits for each product, or ignores that registers are handed over (C7508, C7510)."""
+    kernel = compiled(rung, config, layout, n)
+    assert "(C75" not in kernel.log
+    assert kernel.resources.spill_load_bytes == kernel.resources.stack_bytes == 0
+
+
+@pytest.mark.parametrize("rung", [rung.id for rung in TMA_RUNGS])
+def test_tiles_come_by_tma_and_no_thread_copies(rung):
+    code = code_of(compiled(rung, find_rung("h14").default, "nn"))
+    seen = [instruction.opcode for instruction in code]
+    assert sum(opcode.startswith("UTMALDG") for opcode in seen) == 1 + 4, "A in one box, B in four, each 64 wide"
+    assert sum(opcode.startswith("HGMMA") for opcode in seen) == 4
+    assert sum(opcode.startswith("USETMAXREG") for opcode in seen) == 2
+    assert not any(opcode.startswith(("LDGSTS", "STS")) for opcode in seen)
