@@ -33,6 +33,9 @@ COMMANDS = {
     "roofline": ("--gpu", "H200", "--records", "fp32-ladder"),
     "roofline of a product": ("--dtype", "bf16", "--shape", "4096x4096x64", "--tile", "128x256"),
     "banks": ("--down", "32", "--pitch", "32", "--swizzle", "5,0,5"),
+    "inspect": ("f02",),
+    "inspect of two": ("f01", "--diff", "f02"),
+    "inspect of configs": ("f03", "--config", "tile_k=16", "--config", "tile_k=32"),
     "banks by strides": ("--strides", "8"),
 }
 
@@ -56,7 +59,7 @@ def test_tables_fit_eighty_columns_and_json_goes_to_standard_output(run, name):
 def test_help_has_examples(run, command):
     status, out, _ = run(command, "--help")
     assert status == 0
-    assert f"tilewright {command} --" in out
+    assert f"tilewright {command} " in out.split("Example")[1]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +73,9 @@ def test_help_has_examples(run, command):
         (("roofline", "--tile", "64x64"), "give shape too"),
         (("roofline", "--intensity", "x"), "0.25,7.94"),
         (("roofline", "--intensity", "-1"), "positive"),
+        (("inspect", "f77"), "neither a rung nor a file"),
+        (("inspect", "f02", "--space", "--boards"), "a table of configs takes"),
+        (("inspect", "f02", "--space", "--config", "tile_m=16"), "omit --config"),
         (("banks", "--down", "8"), "give pitch"),
         (("banks", "--strides", "6"), "power of two"),
         (("banks", "--strides", "8", "--pitch", "4"), "omit"),

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import attention, banks, emulate, explain, house, ladder, occupancy, roofline, rungs, tune
+from . import attention, banks, emulate, explain, house, inspect, ladder, occupancy, roofline, rungs, tune
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,6 +29,7 @@ ladder.app.command(epilog=attention.EXAMPLE)(attention.attention)
 app.add_typer(ladder.app, name="ladder")
 app.command(epilog="Example:  tilewright rungs")(rungs.rungs)
 app.command(epilog="Example:  tilewright show f09")(rungs.show)
+app.command(epilog=inspect.EXAMPLE)(inspect.inspect)
 app.command(epilog=emulate.EXAMPLE)(emulate.emulate)
 app.command(epilog=explain.EXAMPLE)(explain.explain)
 app.command(epilog=occupancy.EXAMPLE)(occupancy.occupancy)

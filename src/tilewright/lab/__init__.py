@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .bank_map import banks, swizzle_strides
+    from .inspection import inspect, inspect_diff, inspect_space
     from .residency import occupancy
     from .rooflines import roofline
 
 _LAZY = {
     "banks": ".bank_map",
+    "inspect": ".inspection",
+    "inspect_diff": ".inspection",
+    "inspect_space": ".inspection",
     "occupancy": ".residency",
     "roofline": ".rooflines",
     "swizzle_strides": ".bank_map",
 }
 
-__all__ = ["banks", "occupancy", "roofline", "swizzle_strides"]
+__all__ = ["banks", "inspect", "inspect_diff", "inspect_space", "occupancy", "roofline", "swizzle_strides"]
 
 if not TYPE_CHECKING:
 

@@ -1,0 +1,187 @@
+"""What an inspection looks at: a rung and a config, a person's .cu, .ptx or .cubin file, as machine code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ..attn.problem import AttentionProblem
+from ..attn.rung import AttentionConfig, AttentionRung
+from ..attn.rungs import ATTENTION_RUNGS
+from ..errors import ConfigRejected, InvalidOperand, TilewrightError
+from ..gemm.problem import GemmProblem
+from ..gemm.rung import GemmConfig, Rung
+from ..gemm.rungs import GEMM_RUNGS
+from ..gpus import Arch, Gpu, Resources
+from ..jit import CompiledKernel, compile_source
+from ..jit.nvrtc import parse_resources
+from .sass import find_tool, run_tool
+
+LENGTH = 4096
+"""m, n and k, or queries and keys, of the problem that a rung is compiled for: it changes nothing but the path for
+ragged sizes."""
+AnyRung = Rung | AttentionRung
+AnyConfig = GemmConfig | AttentionConfig
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One kernel. `threads`: per block; 0 where the file does not say. `dynamic_shared`: bytes that a launch adds."""
+
+    name: str
+    config: str
+    arch: str
+    entry: str
+    cubin: bytes
+    resources: Resources
+    threads: int
+    dynamic_shared: int
+    kernel: CompiledKernel | None
+    """With its source and PTX, where it was compiled here."""
+
+
+def every_rung(name: str) -> AnyRung | None:
+    """The rung of a name such as f09, f09_transposed, a17; None for a name that is not one."""
+    rungs: tuple[AnyRung, ...] = (*GEMM_RUNGS, *ATTENTION_RUNGS)
+    for rung in rungs:
+        if name in (rung.id, rung.id.split("_")[0]):
+            return rung
+    return None
+
+
+def problem_of(rung: AnyRung, dtype: str | None = None, d_head: int = 128) -> Any:
+    """The product, or attention, of LENGTH that a rung is inspected with; by default of its own type."""
+    if isinstance(rung, AttentionRung):
+        return AttentionProblem.dense(1, 16, LENGTH, LENGTH, d_head, dtype=dtype or "bf16")
+    kind = dtype or ("bf16" if "bf16" in rung.dtypes else rung.dtypes[0])
+    return GemmProblem.dense(LENGTH, LENGTH, LENGTH, dtype=kind, precision=rung.precision)
+
+
+def read_config(rung: AnyRung, text: str | AnyConfig | None, arch: Arch, d_head: int = 128) -> AnyConfig:
+    """A config from words: fields that replace those of the default ("tile_k=16,stages=3"); of attention also whole, as
+    "(128, 64, 64, 4): load_2_2_2_fragments". None: the default. Raises ConfigRejected."""
+    if text is not None and not isinstance(text, str):
+        return text
+    if isinstance(rung, AttentionRung):
+        if text is not None and text.strip().startswith("("):
+            return AttentionConfig.parse(text)
+        base: Any = rung.default(problem_of(rung, d_head=d_head), arch)
+    else:
+        base = rung.default
+    known = {f.name: type(getattr(base, f.name)) for f in fields(base)}
+    changed: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in (text or "").split(","))):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or name not in known:
+            raise ConfigRejected(
+                f"config {part!r} is not FIELD=VALUE. Fields: {', '.join(known)}; for example "
+                f"{'b_c=32,buffer=1' if isinstance(rung, AttentionRung) else 'tile_k=16,stages=3'}."
+            )
+        try:
+            changed[name] = value if known[name] is str else known[name](int(value))
+        except ValueError:
+            raise ConfigRejected(f"config {part!r}: {value!r} is not a whole number.") from None
+    return replace(base, **changed)
+
+
+def of_rung(rung: AnyRung, config: AnyConfig, gpu: Gpu, dtype: str | None = None, d_head: int = 128) -> Subject:
+    """A rung compiled for a board. Raises ConfigRejected and CompileError."""
+    problem: Any = problem_of(rung, dtype, d_head)
+    kernel = rung.compile(problem, config, gpu.arch)  # type: ignore[arg-type]
+    launch = rung.shape(problem, config)  # type: ignore[arg-type]
+    return Subject(
+        rung.id, str(config), gpu.arch.name, kernel.entry, kernel.cubin, kernel.resources, launch.block[0],
+        launch.shared_bytes, kernel,
+    )  # fmt: skip
+
+
+def of_file(
+    path: Path, gpu: Gpu, entry: str = "", threads: int = 0, dynamic_shared: int = 0, include: Sequence[str | Path] = ()
+) -> Subject:
+    """A kernel of a .cu, .ptx or .cubin file. `entry` may be omitted where the file has one kernel.
+
+    threads, dynamic_shared: of the launch, for its occupancy; else what __launch_bounds__ allows. A .ptx file needs
+    ptxas. Raises InvalidOperand, CompileError, MissingDependency.
+    """
+    if not path.is_file():
+        raise InvalidOperand(
+            f"{str(path)!r} is neither a rung nor a file. Rungs: tilewright rungs. Files: .cu, .ptx or .cubin."
+        )
+    if path.suffix == ".cubin":
+        return _of_cubin(path.read_bytes(), path, entry, threads, dynamic_shared)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except ValueError as error:
+        raise InvalidOperand(f"{path} is not text in UTF-8 ({error}). Machine code must be named .cubin.") from error
+    if path.suffix == ".ptx":
+        return _of_ptx(text, path, gpu, entry, threads, dynamic_shared)
+    name = entry or _only(kernels_of(text), path)
+    kernel = compile_source(text, entry=name, arch=gpu.arch.name, name=str(path), include=[path.parent, *include])
+    threads = threads or _bounds(kernel.ptx, kernel.entry)
+    return Subject(
+        path.name, "", gpu.arch.name, kernel.entry, kernel.cubin, kernel.resources, threads, dynamic_shared, kernel
+    )
+
+
+def kernels_of(text: str) -> list[str]:
+    """The names of the kernels that a CUDA C++ file defines, in order."""
+    plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
+    plain = re.sub(r"__launch_bounds__\s*\([^)]*\)", "", plain)
+    return list(dict.fromkeys(re.findall(r"__global__[^;{(]*?\b(\w+)\s*\(", plain)))
+
+
+def _only(names: Sequence[str], path: Path) -> str:
+    if len(names) != 1:
+        told = f"{len(names)} kernels ({', '.join(names[:12])})" if names else "no kernel"
+        raise InvalidOperand(f"{path} has {told}: name one as entry, a template's with its arguments.")
+    return names[0]
+
+
+def _bounds(ptx: str, entry: str) -> int:
+    """The threads per block that the PTX of an entry allows at most; 0 where it does not say."""
+    start = ptx.find(f".entry {entry}(")
+    head = ptx[start : ptx.find("{", start)] if start >= 0 else ""
+    match = re.search(r"\.(?:maxntid|reqntid)\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", head)
+    return int(match[1]) * int(match[2] or 1) * int(match[3] or 1) if match else 0
+
+
+def _of_ptx(text: str, path: Path, gpu: Gpu, entry: str, threads: int, dynamic_shared: int) -> Subject:
+    there = re.findall(r"\.entry\s+([\w$]+)", text)
+    name = entry or _only(there, path)
+    if name not in there:
+        raise InvalidOperand(f"{path} has no entry {name!r}; it has {', '.join(there)}.")
+    tool = find_tool("ptxas", "nvidia-cuda-nvcc")
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "kernel.cubin"
+        command = [str(tool), "-v", "-lineinfo", f"-arch={gpu.arch.name}", str(path), "-o", str(out)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode:
+            told = (done.stderr or done.stdout).strip()
+            raise TilewrightError(f"ptxas does not assemble {path} for {gpu.arch}:\n{told}")
+        cubin = out.read_bytes()
+    resources = parse_resources(done.stdout + done.stderr, name)
+    threads = threads or _bounds(text, name)
+    return Subject(path.name, "", gpu.arch.name, name, cubin, resources, threads, dynamic_shared, None)
+
+
+_USED = re.compile(r"Function (\S+):\s*\n\s*REG:(\d+) STACK:(\d+) SHARED:(\d+)")
+
+
+def _of_cubin(cubin: bytes, path: Path, entry: str, threads: int, dynamic_shared: int) -> Subject:
+    """Its report has no bytes of spills, which are counted from the code (see inspection)."""
+    told = run_tool(find_tool("cuobjdump", "nvidia-cuda-cuobjdump"), ("-res-usage",), cubin)
+    found = {name: (int(r), int(stack), int(shared)) for name, r, stack, shared in _USED.findall(told)}
+    name = entry or _only(list(found), path)
+    if name not in found:
+        raise InvalidOperand(f"{path} has no kernel {name!r}; it has {', '.join(found)}.")
+    registers, stack, shared = found[name]
+    arch = cubin[49] if cubin[8] >= 8 else cubin[48]  # in the flags of the ELF header, since ABI 8 a byte later
+    return Subject(
+        path.name, "", f"sm_{arch}", name, cubin, Resources(registers, 0, 0, stack, shared, 0), threads, dynamic_shared,
+        None,
+    )  # fmt: skip
