@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from .attn.rung import AttentionRung as AttentionRung
     from .attn.rungs import ATTENTION_RUNGS as ATTENTION_RUNGS
     from .attn.rungs import find_attention_rung as find_attention_rung
+    from .attn.split import SPLIT_RUNGS as SPLIT_RUNGS
+    from .attn.split import SplitConfig as SplitConfig
     from .gemm.rung import GemmConfig as GemmConfig
     from .gemm.rung import Rung as Rung
     from .gemm.rungs import GEMM_RUNGS as GEMM_RUNGS
@@ -22,6 +24,8 @@ _HOMES = {
     "GEMM_RUNGS": ".gemm.rungs",
     "GemmConfig": ".gemm.rung",
     "Rung": ".gemm.rung",
+    "SPLIT_RUNGS": ".attn.split",
+    "SplitConfig": ".attn.split",
     "find_attention_rung": ".attn.rungs",
     "find_rung": ".gemm.rungs",
     "rungs_for": ".gemm.rungs",

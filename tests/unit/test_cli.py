@@ -128,19 +128,20 @@ def test_the_page_of_commands_names_every_command_and_option():
 
 
 def test_rungs_lists_what_every_rung_teaches(run):
-    from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS
+    from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, SPLIT_RUNGS
 
     status, out, _ = run("rungs")
     assert status == 0
     shown = "".join(out.split())
-    for rung in (*GEMM_RUNGS, *ATTENTION_RUNGS):
+    for rung in (*GEMM_RUNGS, *ATTENTION_RUNGS, *SPLIT_RUNGS):
         assert rung.id in out
         assert rung.teaches.split()[0] in shown
     assert max(len(line.rstrip()) for line in out.splitlines()) <= 100
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("f09", "A transposed"), ("a17_lazy_rescale", "out follows"), ("t03", "as fp32x3")]
+    ("name", "words"),
+    [("f09", "A transposed"), ("a17_lazy_rescale", "out follows"), ("d01", "keys shared"), ("t03", "as fp32x3")],
 )
 def test_show_prints_a_rung_with_its_source(run, name, words):
     status, out, _ = run("show", name)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS
+from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, SPLIT_RUNGS, SplitConfig
 from tilewright.report.terminal import config_legend, legend, tables
 
 AXPY = """extern "C" __global__ void axpy(const float* x, float* y, float a, int n) {
@@ -155,6 +155,9 @@ def test_every_part_of_every_default_config_is_told():
         for config in attention.defaults:
             assert "d_head" in config_legend(config)
             assert ("buffer" in config_legend(config)) == config.buffer
+    for config in (*SPLIT_RUNGS[0].defaults, SplitConfig(128, 16, 32, parts=3)):
+        assert "along keys" in config_legend(config)
+        assert ("parts" in config_legend(config)) == (config.parts > 1)
 
 
 def test_a_legend_names_each_short_column_once():

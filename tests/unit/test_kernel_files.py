@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tilewright.jit.source import CUDA_ROOT, gather
-from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS
+from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, SPLIT_RUNGS
 
 # Files that a rung's unit holds without an epilogue, its own among them. Those of ptx/ are counted apart: each of their
 # functions is one instruction, and a kernel reads without them.
@@ -13,7 +13,7 @@ FILES = {
     "f01": 3, "f02": 4, "f03": 5, "f04": 5, "f05": 6, "f06": 6, "f07": 7, "f08": 7, "f09": 6, "f10": 6, "f11": 6,
     "f12": 7,
     "h01": 7, "h02": 7, "h03": 7, "h04": 7, "h05": 7, "h06": 8, "h07": 7, "h08": 8, "h09": 8, "h10": 7, "h11": 8,
-    "h12": 11, "h13": 11, "h14": 10, "t01": 11, "t02": 12, "t03": 12, "a": 10,
+    "h12": 11, "h13": 11, "h14": 10, "t01": 11, "t02": 12, "t03": 12, "a": 10, "d": 10,
 }  # fmt: skip
 MOST_OF_PTX = 8
 GENERATED = ('#include "tile/fused.cuh"', '#include "tile/fused_math.cuh"', '#include "tile/range.cuh"')
@@ -42,6 +42,13 @@ def test_a_reader_of_an_attention_rung_opens_one_file_for_all_of_them():
     text = (CUDA_ROOT / include).read_text()
     headings = [line.split()[2] for line in text.splitlines() if line.startswith("// ---- a")]
     assert headings == [rung.id for rung in ATTENTION_RUNGS], "one heading a rung, in climbing order"
+
+
+@pytest.mark.parametrize("include", [*dict.fromkeys(rung.include for rung in SPLIT_RUNGS), "attention/merge.cuh"])
+def test_a_reader_of_split_attention_opens_few_files(include):
+    files, ptx = files_of(include)
+    assert files <= FILES["d"]
+    assert ptx <= MOST_OF_PTX
 
 
 def test_every_shared_file_of_device_code_is_included():

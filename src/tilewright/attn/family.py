@@ -17,7 +17,8 @@ from ..plan.plan import Plan, Refusal
 from .classes import AttentionClass, attention_class_of, attention_distance
 from .problem import AttentionProblem
 from .rung import AttentionConfig, AttentionRung
-from .rungs import ATTENTION_RUNGS, find_attention_rung
+from .rungs import ATTENTION_RUNGS, find_attention_rung, parse_config
+from .split import SPLIT_RUNGS, SplitConfig
 from .work import work_of
 
 AttentionEntry = Entry[AttentionClass, AttentionConfig]
@@ -44,8 +45,9 @@ class Attention:
     ) -> str | None:  # fmt: skip
         return rung.why_not(problem, config, gpu.arch)
 
-    def named(self, problem: AttentionProblem, gpu: Gpu, rung: str | None, config: AttentionConfig | None) -> Plan:
-        chosen = find_attention_rung(rung) if rung is not None else ATTENTION_RUNGS[-1]
+    def named(self, problem: AttentionProblem, gpu: Gpu, rung: str | None, config: Any) -> Plan:
+        last = SPLIT_RUNGS[-1] if isinstance(config, SplitConfig) else ATTENTION_RUNGS[-1]
+        chosen = find_attention_rung(rung) if rung is not None else last
         if config is not None:
             if reason := chosen.why_not(problem, config, gpu.arch):
                 raise ConfigRejected(f"{reason}. Omit rung and config to let the plan choose.")
@@ -108,11 +110,11 @@ class Attention:
     def read_class(self, values: Mapping[str, Any]) -> AttentionClass:
         return AttentionClass.from_dict(dict(values))
 
-    def read_config(self, values: Mapping[str, Any]) -> AttentionConfig | None:
+    def read_config(self, values: Mapping[str, Any]) -> AttentionConfig | SplitConfig | None:
         if "attention" not in values:
             raise TypeError(f"{values} is not a config of attention")
         try:
-            config = AttentionConfig.parse(str(values["attention"]))
+            config = parse_config(str(values["attention"]))
         except ConfigRejected:  # another version's grammar
             return None
         if reason := config.why_not():
@@ -124,7 +126,7 @@ ATTENTION = Attention()
 
 
 def plan_attention(
-    problem: AttentionProblem, on: Gpu | Arch, rung: str | None = None, config: AttentionConfig | str | None = None, *,
+    problem: AttentionProblem, on: Gpu | Arch, rung: str | None = None, config: Any = None, *,
     demands: Demands = NONE,
 ) -> Plan:  # fmt: skip
     """The plan for a problem on a GPU (or on the first listed GPU of an architecture). Deterministic.
@@ -133,8 +135,8 @@ def plan_attention(
     is named cannot run the problem, or nothing can.
     """
     if isinstance(config, str):
-        config = AttentionConfig.parse(config)
-    if config is not None and not isinstance(config, AttentionConfig):
+        config = parse_config(config)
+    if config is not None and not isinstance(config, (AttentionConfig, SplitConfig)):
         raise ConfigRejected(f"config is {config!r}; pass a tilewright.ladder.AttentionConfig, its text, or none.")
     if rung is not None and not isinstance(rung, str):
         raise ConfigRejected(f"rung is {rung!r}; pass the name of one, such as 'a16', or none.")

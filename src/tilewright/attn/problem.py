@@ -102,6 +102,8 @@ class AttentionProblem:
     numbers: tuple[float, ...] = field(default=(), compare=False)
     """What `modify` reads as args.number: of the call that the problem was made for. Each launch is given its own."""
     totals: tuple[int, int] | None = None
+    seqused: bool = False
+    """Whether each entry says on the device how many of its keys are there: its seq_k, at most the problem's."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "heads_q", "heads_kv", "seq_q", "seq_k", "d_head"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -124,6 +124,10 @@ class AttentionAddresses:
     starts_k: Address = 0
     numbers: tuple[float | Scalar, ...] = ()
     """Those of the function of a score."""
+    used: Address = 0
+    """Where the problem is `seqused`: int32 [batch], the keys of each entry that are there."""
+    parts: tuple[Address, Address] = (0, 0)
+    """Where results of parts of the keys lie until they are added, and their maxima and sums (attn/split.py)."""
 
 
 _ARGS = "<5Q12q3i2f4x4q2i2f3Q"
@@ -159,6 +163,34 @@ def _many(problem: AttentionProblem) -> bool:
     return problem.batch > _GRID_LIMIT
 
 
+def compile_attention(
+    include: str, constants: Mapping[str, Constant], entry: str, problem: AttentionProblem, arch: Arch
+) -> CompiledKernel:
+    """A kernel with the problem's function of a score. Raises CompileError with the log."""
+    generated = {"attention/modification.cuh": _modification(problem)} if problem.modify else {}
+    return compile_rung(include, constants, entry, arch.name, generated=generated)
+
+
+def score_constants(problem: AttentionProblem, scale_first: bool) -> dict[str, Constant]:
+    """What kernels of every rung are compiled for: what scores go through, and which lengths there are."""
+    return {
+        "in_type": CPP_TYPES[problem.dtype],
+        "d_head": problem.d_head,
+        "is_causal": problem.is_causal,
+        "with_lse": problem.with_lse,
+        "scale_first": scale_first,
+        "varlen": problem.totals is not None,
+        "no_keys": problem.seq_k == 0 or problem.seqused,
+        "has_left": problem.window[0] >= 0,
+        "has_right": problem.window[1] >= 0 and not problem.is_causal,
+        "has_softcap": problem.softcap > 0,
+        "has_bias": problem.bias is not None,
+        "bias_type": CPP_TYPES[problem.bias.dtype if problem.bias else problem.dtype],
+        "bias_pairs": problem.bias is not None and problem.bias.in_pairs and problem.seq_k % 2 == 0,
+        "modifies": bool(problem.modify),
+    }
+
+
 @dataclass(frozen=True)
 class AttentionRung:
     """One rung of the attention ladder."""
@@ -166,11 +198,11 @@ class AttentionRung:
     id: str
     teaches: str
     """One line: what is new against the rung below, and what should move because of it."""
-    defaults: tuple[AttentionConfig, ...]
+    defaults: tuple[Any, ...]
     """For each d_head, the best measured first; the first that fits the GPU is taken."""
-    space: Callable[[int], tuple[AttentionConfig, ...]]
+    space: Callable[[int], tuple[Any, ...]]
     """Every config worth trying for a d_head."""
-    check: Callable[[AttentionConfig], str | None]
+    check: Callable[[Any], str | None]
     """The rung's own demands on a config: None, or the reason."""
     fused: bool = False
     """The scale belongs to the softmax's exponent (a06 and above)."""
@@ -179,6 +211,8 @@ class AttentionRung:
     least_capability: tuple[int, int] = (8, 0)
     dtypes: tuple[str, ...] = ("bf16", "f16")
     entry: str = "attention"
+    takes_seqused: bool = False
+    """Reads on the device how many keys of an entry are there."""
 
     def __str__(self) -> str:
         return self.id
@@ -188,7 +222,7 @@ class AttentionRung:
         """Its file below cuda/."""
         return KERNELS
 
-    def default(self, problem: AttentionProblem, arch: Arch) -> AttentionConfig:
+    def default(self, problem: AttentionProblem, arch: Arch) -> Any:
         """The best measured config that can run the problem on the architecture.
 
         Raises ConfigRejected with every candidate's reason when there is none.
@@ -206,17 +240,21 @@ class AttentionRung:
             + "."
         )
 
-    def shared_bytes(self, config: AttentionConfig) -> int:
+    def shared_bytes(self, config: Any) -> int:
         """Dynamic shared memory of a block, in bytes."""
         return config.shared_bytes
 
-    def why_not(self, problem: AttentionProblem, config: AttentionConfig, arch: Arch) -> str | None:
+    def why_not(self, problem: AttentionProblem, config: Any, arch: Arch) -> str | None:
         """None when the config can run the problem on the architecture; else the reason, with the numbers."""
         if arch.compute_capability < self.least_capability:
             need, have = ("{}.{}".format(*cc) for cc in (self.least_capability, arch.compute_capability))
             return f"{self.id} needs compute capability {need}; {arch} has {have}"
+        if type(self) is AttentionRung and not isinstance(config, AttentionConfig):
+            return f"{self.id} takes configs like {self.defaults[0]}; {config} is of another kind of rung"
         if reason := config.why_not() or self.check(config):
             return f"{self.id} cannot take {config}: {reason}"
+        if problem.seqused and not self.takes_seqused:
+            return f"{self.id} takes all keys of an entry, and these end where seqused says"
         if config.d_head != problem.d_head:
             return f"{config} is for d_head={config.d_head}; the operands have {problem.d_head}"
         if config.shared_bytes > arch.shared_per_block:
@@ -243,13 +281,11 @@ class AttentionRung:
         """Whether scores are scaled before the maximum is taken: a scale that is not positive would turn it around."""
         return not self.fused or problem.scale <= 0 or problem.modifies
 
-    def constants(self, problem: AttentionProblem, config: AttentionConfig) -> dict[str, Constant]:
+    def constants(self, problem: AttentionProblem, config: Any) -> dict[str, Constant]:
         """What the kernel is compiled for: the config, and what of the problem selects a path."""
         varlen = problem.totals is not None
         values: dict[str, Constant] = {
             "rung": f"struct {self.id.split('_')[0].upper()}",
-            "in_type": CPP_TYPES[problem.dtype],
-            "d_head": config.d_head,
             "b_r": config.b_r,
             "b_c": config.b_c,
             "n_warps": config.n_warps,
@@ -261,43 +297,35 @@ class AttentionRung:
             "min_blocks": config.min_blocks,
             "edge_q": varlen or problem.seq_q % config.b_r != 0,
             "edge_k": varlen or problem.seq_k % config.b_c != 0,
-            "is_causal": problem.is_causal,
-            "with_lse": problem.with_lse,
-            "scale_first": self.scale_first(problem),
-            "varlen": varlen,
             "many": _many(problem),
-            "no_keys": problem.seq_k == 0,
-            "has_left": problem.window[0] >= 0,
-            "has_right": problem.window[1] >= 0 and not problem.is_causal,
-            "has_softcap": problem.softcap > 0,
-            "has_bias": problem.bias is not None,
-            "bias_type": CPP_TYPES[problem.bias.dtype if problem.bias else problem.dtype],
-            "bias_pairs": problem.bias is not None and problem.bias.in_pairs and problem.seq_k % 2 == 0,
-            "modifies": bool(problem.modify),
+            "packed": 1,
         }
+        values |= score_constants(problem, self.scale_first(problem))
         strides = {f"{name}_stride": getattr(problem, name).row_stride for name in _OPERANDS}
         static = self.static_strides and all(0 < stride < 2**31 for stride in strides.values())
         values |= {name: stride if static else 0 for name, stride in strides.items()}
         values["group"] = problem.group if self.static_strides else 0
         return values
 
-    def compile(self, problem: AttentionProblem, config: AttentionConfig, arch: Arch) -> CompiledKernel:
+    def compile(self, problem: AttentionProblem, config: Any, arch: Arch) -> CompiledKernel:
         """The kernel for this problem's class. Raises ConfigRejected with the reason, CompileError with the log."""
         if reason := self.why_not(problem, config, arch):
             raise ConfigRejected(f"{reason}.")
-        generated = {"attention/modification.cuh": _modification(problem)} if problem.modify else {}
-        constants = self.constants(problem, config)
-        return compile_rung(self.include, constants, self.entry, arch.name, generated=generated)
+        return compile_attention(self.include, self.constants(problem, config), self.entry, problem, arch)
 
-    def shape(self, problem: AttentionProblem, config: AttentionConfig) -> Launch:
+    def shape(self, problem: AttentionProblem, config: Any) -> Launch:
         """The grid, block and shared memory of the launch."""
         tiles = ceil_div(problem.seq_q, config.b_r)
         across = (problem.batch, tiles) if _many(problem) else (tiles, problem.batch)
         return Launch((across[0], problem.heads_q, across[1]), (config.threads, 1, 1), b"", config.shared_bytes)
 
-    def launch(self, problem: AttentionProblem, config: AttentionConfig, addresses: AttentionAddresses) -> Launch:
+    def launch(self, problem: AttentionProblem, config: Any, addresses: AttentionAddresses) -> Launch:
         """The launch on operands at known addresses."""
-        return replace(self.shape(problem, config), params=pack_args(problem, self, addresses).data)
+        return replace(self.shape(problem, config), params=self.params(problem, config, addresses).data)
+
+    def params(self, problem: AttentionProblem, config: Any, at: AttentionAddresses) -> Template:
+        """The kernel's parameters."""
+        return pack_args(problem, self, at)
 
 
 def pack_args(problem: AttentionProblem, rung: AttentionRung, at: AttentionAddresses) -> Template:

@@ -7,6 +7,7 @@ from itertools import product
 
 from ..errors import ConfigRejected
 from .rung import D_HEADS, AttentionConfig, AttentionRung
+from .split import SPLIT_RUNGS, SplitConfig
 
 Check = Callable[[AttentionConfig], str | None]
 
@@ -127,11 +128,18 @@ ATTENTION_RUNGS: tuple[AttentionRung, ...] = (
 )  # fmt: skip
 
 
+EVERY_RUNG: tuple[AttentionRung, ...] = (*ATTENTION_RUNGS, *SPLIT_RUNGS)
+"""The rungs of both ladders: one launch for all keys, and keys in parts."""
+
+
 def find_attention_rung(name: str) -> AttentionRung:
     """The rung by its id or the id's number ("a16_static_strides" or "a16"). Raises ConfigRejected with the ids."""
-    for rung in ATTENTION_RUNGS:
+    for rung in EVERY_RUNG:
         if name in (rung.id, rung.id.split("_")[0]):
             return rung
-    raise ConfigRejected(
-        f"attention rung {name!r} is not known. Known: {', '.join(rung.id for rung in ATTENTION_RUNGS)}."
-    )
+    raise ConfigRejected(f"attention rung {name!r} is not known. Known: {', '.join(rung.id for rung in EVERY_RUNG)}.")
+
+
+def parse_config(text: str) -> AttentionConfig | SplitConfig:
+    """A config of either ladder from its text. Raises ConfigRejected."""
+    return SplitConfig.parse(text) if "stages" in text else AttentionConfig.parse(text)

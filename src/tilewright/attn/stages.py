@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..arrays.dtypes import ITEM_BYTES, ceil_div
 from ..gpus import Arch
@@ -13,7 +13,8 @@ from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Address, Place, Scalar, Template, number_names, pack
 from ..run.program import Program, Stage, Workspace
 from .problem import AttentionProblem, head_rows
-from .rung import AttentionAddresses, AttentionConfig, AttentionRung, pack_args
+from .rung import AttentionAddresses, AttentionRung
+from .split import Merge, SplitRung, parts_room
 
 if TYPE_CHECKING:
     from ..plan.plan import Plan
@@ -74,7 +75,7 @@ class Tiled:
     """Attention itself: a rung with its config."""
 
     rung: AttentionRung
-    config: AttentionConfig
+    config: Any
 
     def compile(self, problem: AttentionProblem, arch: Arch) -> CompiledKernel:
         """Raises ConfigRejected with the reason, CompileError with the log."""
@@ -130,8 +131,14 @@ def program_of(problem: AttentionProblem, plan: Plan, copied: tuple[Lies, ...] =
         starts = Place("starts_q"), Place("starts_k")
     at = AttentionAddresses(
         places["q"], places["k"], places["v"], places["out"], Place("lse") if problem.with_lse else 0,
-        Place("bias") if problem.bias is not None else 0, *starts, numbers,
+        Place("bias") if problem.bias is not None else 0, *starts, numbers, Place("used") if problem.seqused else 0,
     )  # fmt: skip
+    if isinstance(plan.rung, SplitRung):
+        at = replace(at, parts=parts_room(problem, plan.config, workspace))
+    params = plan.rung.params(problem, plan.config, at)
     tiled = Tiled(plan.rung, plan.config)
-    main = Stage("attention", tiled, problem, tiled.shape(problem), pack_args(problem, plan.rung, at))
-    return Program((*before, main, *after), workspace.bytes, len(before))
+    main = [Stage("attention", tiled, problem, tiled.shape(problem), params)]
+    if at.parts != (0, 0):
+        merge = Merge(plan.rung, plan.config)
+        main.append(Stage("merge", merge, problem, merge.shape(problem), params))
+    return Program((*before, *main, *after), workspace.bytes, len(before))

@@ -20,7 +20,7 @@ def rungs(json_file: Json = None) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ..attn.rungs import ATTENTION_RUNGS
+    from ..attn.rungs import EVERY_RUNG
     from ..gemm.rungs import GEMM_RUNGS
     from ..lab.record import json_result
 
@@ -28,7 +28,7 @@ def rungs(json_file: Json = None) -> None:
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
         for name in ("rung", "types", "what is new over the rung below"):
             table.add_column(name, overflow="fold")
-        every: list[Rung | AttentionRung] = [*GEMM_RUNGS, *ATTENTION_RUNGS]
+        every: list[Rung | AttentionRung] = [*GEMM_RUNGS, *EVERY_RUNG]
         for rung in every:
             table.add_row(rung.id, _types(rung), Text(rung.teaches))
         console().print(table)
@@ -41,13 +41,13 @@ def show(
 ) -> None:
     """Print what a rung teaches, its default config and its source."""
     from ..attn.rung import AttentionRung
-    from ..attn.rungs import ATTENTION_RUNGS, find_attention_rung
+    from ..attn.rungs import EVERY_RUNG, find_attention_rung
     from ..gemm.rungs import find_rung
     from ..jit.source import CUDA_ROOT
     from ..lab.record import json_result
     from ..report.terminal import config_legend
 
-    attention = any(name in (rung.id, rung.id.split("_")[0]) for rung in ATTENTION_RUNGS)
+    attention = any(name in (rung.id, rung.id.split("_")[0]) for rung in EVERY_RUNG)
     rung: Rung | AttentionRung = find_attention_rung(name) if attention else find_rung(name)
     config = next(c for c in rung.defaults if c.d_head == 128) if isinstance(rung, AttentionRung) else rung.default
     path = CUDA_ROOT / rung.include

@@ -16,7 +16,8 @@ from typing import Any
 
 from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionRung
-from ..attn.rungs import ATTENTION_RUNGS
+from ..attn.rungs import ATTENTION_RUNGS, EVERY_RUNG
+from ..attn.split import SplitRung
 from ..gemm.fused import fused_headers
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
@@ -40,7 +41,8 @@ def _files(includes: Iterable[str]) -> Iterator[str]:
 
 def _parts(rung: AnyRung) -> Iterator[str]:
     if isinstance(rung, AttentionRung):
-        yield from _files((rung.include, *_AROUND_ATTENTION))
+        merge = ("attention/merge.cuh",) if isinstance(rung, SplitRung) else ()
+        yield from _files((rung.include, *merge, *_AROUND_ATTENTION))
         for config in rung.defaults:
             problem = AttentionProblem.dense(1, 1, 4096, 4096, config.d_head)
             yield f"{config}\0{sorted(rung.constants(problem, config).items())}"
@@ -72,7 +74,7 @@ def suite_hash(suite: dict[str, Any]) -> str:
 def rungs_of(case: dict[str, Any]) -> tuple[AnyRung, ...]:
     """The rungs that a record's case may have run: its own, none for a peer, else all of its type and precision."""
     name = str(case.get("rung", ""))
-    every: tuple[AnyRung, ...] = (*GEMM_RUNGS, *ATTENTION_RUNGS)
+    every: tuple[AnyRung, ...] = (*GEMM_RUNGS, *EVERY_RUNG)
     if own := tuple(rung for rung in every if name in (rung.id, rung.id.split("_")[0])):
         return own
     if "peer" in case:

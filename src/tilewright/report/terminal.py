@@ -95,6 +95,12 @@ def legend(names: Sequence[str]) -> str:
 
 def config_legend(config: Any) -> str:
     """One line that says what the parts of a config's text mean, for those parts that it has."""
+    if hasattr(config, "key_warps"):
+        told = ["(d_head, rows per block, keys per tile): warps along rows x along keys", "stages: tiles in flight"]
+        told += ["parts: blocks that share a tile's keys"] if config.parts > 1 or config.part_keys else []
+        told += ["sliced q: Q is read from shared memory as it is multiplied"] if config.sliced_q else []
+        told += ["blocks: at least so many per SM"] if config.min_blocks != 1 else []
+        return "; ".join(told)
     if hasattr(config, "b_r"):
         loads = "load_Q_K_V: 0 loads an operand's fragments at once, 2 in slices"
         told = ["(d_head, queries per block, keys per step, warps)", loads]

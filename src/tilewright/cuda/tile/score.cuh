@@ -8,6 +8,9 @@
 //                  i + shift + right     Cfg::has_right
 //     first(i)     i + shift - left      Cfg::has_left
 //
+// Rows of a tile are queries, or where Cfg::packed is above 1 pairs of a query and one of the `packed` heads that share
+// a head of keys: row r is query r / packed and head place.head + r % packed.
+//
 // A score goes through  scale,  softcap tanh(s / softcap),  + bias,  Modification::run,  and the mask, in this order.
 
 #include "attention/modification.cuh"
@@ -46,30 +49,29 @@ struct Score {
   int whole_first, whole_end;  // tiles whole_first .. whole_end - 1 hide nothing from any query of the block
   const Bias* bias;            // of the head's first pair
 
-  /// For the queries place.row0 .. place.row0 + rows - 1 (cut at seq_q).
+  /// For the rows place.row0 .. place.row0 + rows - 1 (cut at the last query's).
   template <class Place>
   __device__ Score(const AttentionArgs& args, const Place& place, int rows)
       : args(args), seq_q(place.seq_q), seq_k(place.seq_k), batch(place.batch), head(place.head), shift(seq_k - seq_q),
         scale(args.scale), first(0), whole_first(0) {
-    const int row0 = place.row0;
+    const int query0 = query_of(place.row0), query_end = min(query_of(place.row0 + rows - 1) + 1, seq_q);
     int keys = seq_k, whole = seq_k;
     if constexpr (bounded_right) {
-      keys = min(keys, min(row0 + rows, seq_q) + reach());
-      whole = min(whole, row0 + 1 + reach());
+      keys = min(keys, query_end + reach());
+      whole = min(whole, query0 + 1 + reach());
     }
     if constexpr (bounded_left) {
-      first = max(row0 + shift - args.left, 0) / Cfg::b_c;
-      const int last_first = min(row0 + rows, seq_q) - 1 + shift - args.left;
-      whole_first = (max(last_first, 0) + Cfg::b_c - 1) / Cfg::b_c;
+      first = max(query0 + shift - args.left, 0) / Cfg::b_c;
+      whole_first = (max(query_end - 1 + shift - args.left, 0) + Cfg::b_c - 1) / Cfg::b_c;
     }
     end = keys > 0 ? (keys + Cfg::b_c - 1) / Cfg::b_c : 0;
-    if (Cfg::varlen && row0 >= seq_q) end = 0;
+    if (Cfg::varlen && query0 >= seq_q) end = 0;
     whole_end = max(whole, 0) / Cfg::b_c;
     if constexpr (Cfg::has_bias)
       bias = static_cast<const Bias*>(args.bias) + batch * args.bias_batch + head * args.bias_head;
   }
 
-  /// s[i][2 n + e / 2 ...] in the accumulator layout (ptx/mma.cuh): this thread's first query is `row`, its first key
+  /// s[i][2 n + e / 2 ...] in the accumulator layout (ptx/mma.cuh): this thread's first row is `row`, its first key
   /// of the tile `key`. Scales where that comes first, changes as Cfg asks, and hides with -inf.
   template <int m, int n>
   __device__ void apply(float (&s)[m][n][4], int row, int key, int tile) const {
@@ -90,7 +92,8 @@ struct Score {
         for (int half = 0; half < 2; ++half)
 #pragma unroll
           for (int j = 0; j < n; ++j)
-            rewrite(s[i][j][2 * half], s[i][j][2 * half + 1], row + 16 * i + 8 * half, key + 8 * j);
+            rewrite(s[i][j][2 * half], s[i][j][2 * half + 1], query_of(row + 16 * i + 8 * half),
+                    (row + 16 * i + 8 * half) % Cfg::packed, key + 8 * j);
     }
     if constexpr (hides) {
       if (tile < whole_end && (!bounded_left || tile >= whole_first)) return;
@@ -98,10 +101,11 @@ struct Score {
       for (int i = 0; i < m; ++i)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
+          const int query = query_of(row + 16 * i + 8 * half);
           int last = seq_k - 1;
-          if constexpr (bounded_right) last = min(last, row + 16 * i + 8 * half + reach());
+          if constexpr (bounded_right) last = min(last, query + reach());
           last -= key;
-          const int lowest = bounded_left ? row + 16 * i + 8 * half + shift - args.left - key : 0;
+          const int lowest = bounded_left ? query + shift - args.left - key : 0;
 #pragma unroll
           for (int j = 0; j < n; ++j)
 #pragma unroll
@@ -112,18 +116,19 @@ struct Score {
   }
 
  private:
+  static __device__ int query_of(int row) { return row / Cfg::packed; }
   /// The last visible key of query i is i + reach().
   __device__ int reach() const {
     if constexpr (Cfg::has_right) return shift + args.right;
     return shift;
   }
 
-  /// Bias and modification of the scores of query `row` and the keys `key`, `key` + 1. Pairs that do not exist have
-  /// no bias to read; whatever they become, the mask or the end of out hides it.
-  __device__ void rewrite(float& low, float& high, int row, int key) const {
+  /// Bias and modification of the scores of a query in the `h`-th head of the row's, and the keys `key`, `key` + 1.
+  /// Pairs that do not exist have no bias to read; whatever they become, the mask or the end of out hides it.
+  __device__ void rewrite(float& low, float& high, int query, int h, int key) const {
     if constexpr (Cfg::has_bias) {
-      if (!Cfg::edge_q || row < seq_q) {
-        const Bias* at = bias + row * args.bias_row + key * args.bias_col;
+      if (!Cfg::edge_q || query < seq_q) {
+        const Bias* at = bias + h * args.bias_head + query * args.bias_row + key * args.bias_col;
         if constexpr (Cfg::bias_pairs) {
           if (!Cfg::edge_k || key < seq_k) {
             const Pair<Bias> both = *reinterpret_cast<const Pair<Bias>*>(at);
@@ -136,8 +141,8 @@ struct Score {
       }
     }
     if constexpr (Cfg::modifies) {
-      low = Modification::run(low, batch, head, row, key, args);
-      high = Modification::run(high, batch, head, row, key + 1, args);
+      low = Modification::run(low, batch, head + h, query, key, args);
+      high = Modification::run(high, batch, head + h, query, key + 1, args);
     }
   }
   /// A bias of -inf also hides a score that is NaN.

@@ -21,8 +21,9 @@ __device__ inline float quad_sum(float x) {
 /// `fused`: scale and subtraction are one FFMA. Its error is up to 2^-24 of the maximum, so subtraction comes first
 /// where a bias may put a row at -10^38. `lazy`: out and sums follow the maximum only when a row of the warp has
 /// outgrown its old one by 2^8. Until then weights are up to 2^8, which fp32 sums and 16-bit weights hold as well; the
-/// final division takes that out again. `may_hide`: a maximum can be -inf, which must not be subtracted.
-template <int m, bool fused, bool lazy, bool may_hide>
+/// final division takes that out again. `may_hide`: a maximum can be -inf, which must not be subtracted. `apart`: a row
+/// follows its own maximum only, so that its bits do not depend on what other rows the warp has.
+template <int m, bool fused, bool lazy, bool may_hide, bool apart = false>
 struct Softmax {
   float max[m][2], sum[m][2];
 
@@ -47,7 +48,11 @@ struct Softmax {
 #pragma unroll
         for (int j = 0; j < n; ++j) x = fmaxf(x, fmaxf(s[i][j][2 * half], s[i][j][2 * half + 1]));
         largest[i][half] = quad_max(x);
-        if constexpr (lazy && !first) grown |= (largest[i][half] - max[i][half]) * factor > 8.f;
+        if constexpr (lazy && !first) {
+          const bool own = (largest[i][half] - max[i][half]) * factor > 8.f;
+          if (apart && !own) largest[i][half] = max[i][half];
+          grown |= own;
+        }
       }
     if constexpr (first) {
 #pragma unroll
