@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from . import ladder as ladder
     from . import torch as torch
     from .attn.attention import attention, attention_varlen
+    from .attn.backward import attention_backward
     from .attn.explain import AttentionExplanation, explain_attention
     from .attn.rung import AttentionConfig
     from .emu import EmulateResult, emulate, emulator
@@ -35,6 +36,7 @@ _LAZY = {
     "matmul": ".gemm.matmul",
     "prepare": ".gemm.prepare",
     "attention": ".attn.attention",
+    "attention_backward": ".attn.backward",
     "attention_varlen": ".attn.attention",
     "explain": ".gemm.explain",
     "explain_attention": ".attn.explain",
@@ -53,6 +55,7 @@ __all__ = [
     "Tuned",
     "__version__",
     "attention",
+    "attention_backward",
     "attention_varlen",
     "emulate",
     "emulator",

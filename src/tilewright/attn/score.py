@@ -54,6 +54,12 @@ def modification_of(function: Callable[..., Any] | None) -> Modification:
 
 
 def _trace(function: Callable[..., Any]) -> Modification:
+    form, numbers = parameters(traced(function))
+    return Modification(written(form), numbers)
+
+
+def traced(function: Callable[..., Any]) -> tuple[Node, ...]:
+    """The operations of function(value, b, h, i, j), the new score last. Raises InvalidEpilogue."""
     code = function.__code__ if type(function) is types.FunctionType else None
     if code is None or code.co_argcount != 1 + len(_INDICES) or code.co_kwonlyargcount:
         _check_signature(function)  # which takes longer than all else here
@@ -65,12 +71,12 @@ def _trace(function: Callable[..., Any]) -> Modification:
             kind = "None" if result is None else f"a {type(result).__name__}"
             raise InvalidEpilogue(f"epilogue: the function returned {kind}; it returns one value, the new score.")
         changed = as_float(as_traced(graph, result, "the result"), "the result")
-        form, numbers = parameters(live_part(graph, changed))
-        text = _written(form)
+        nodes = live_part(graph, changed)
+        written(parameters(nodes)[0])
+        return nodes
     except InvalidEpilogue as error:
         told = str(error).replace("epilogue: ", "score: ", 1)
         raise InvalidEpilogue(told.replace(PASS_OPERANDS, "An array of what is added comes in as bias.")) from error
-    return Modification(text, numbers)
 
 
 def _check_signature(function: Callable[..., Any]) -> None:
@@ -84,7 +90,7 @@ def _check_signature(function: Callable[..., Any]) -> None:
 
 
 @lru_cache(maxsize=_MOST)
-def _written(form: tuple[Node, ...]) -> str:
+def written(form: tuple[Node, ...]) -> str:
     """The code of a form. Raises InvalidEpilogue where 64 bits may not hold an index."""
     lines = [f"const int in{n} = {name};" for n, name in enumerate(_INDICES)]
     code = statements(form, _INDICES, element="value", index="in{0}", bounds=_BOUNDS)

@@ -1,0 +1,72 @@
+"""attention_backward: the gradients of attention, of any arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import InvalidOperand
+from ..run.runner import run
+from ..words import Array, HeadLayout
+from .backward_call import read_backward
+from .backward_rung import BackwardConfig
+from .backward_score import differentiable
+from .masks import as_bias, is_mask
+
+
+def attention_backward(
+    grad: Any,
+    q: Array,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    window: tuple[int, int] | None = None,
+    softcap: float = 0.0,
+    bias: Any = None,
+    score: Callable[..., Any] | None = None,
+    layout: HeadLayout = "bhsd",
+    grad_lse: Any = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    deterministic: bool = False,
+    rung: str | None = None,
+    config: BackwardConfig | str | None = None,
+) -> tuple[Array, Array, Array]:
+    """The gradients (dq, dk, dv) of `attention`, given grad, the gradient of its result.
+
+    q, k, v and the options: as `attention` was called with, or `attention_varlen` where cu_seqlens_q and cu_seqlens_k
+        are given. bias has no gradient here.
+    grad, out: of q's shape and dtype; out is attention's result.
+    lse: float32, as `return_lse=True` gave it.
+    grad_lse: the gradient of the LSE, of its shape; None where nothing depends on it.
+    deterministic: True gives the same bits at every call. Memory grows with the number of rows either way.
+    rung, config: which kernels: a rung's id or number ("b01"), a config or its text, "d128: keys 128x64/8, queries
+        128x64/8". By default the plan chooses.
+
+    The gradients are new arrays of q's kind, dense in q's layout, in q's dtype. Heads of keys and values get the sum over
+    the query heads that share them. A query that sees no key has a gradient of 0, as have rows of a packed batch that no
+    entry has. Sums are made in float32; weights and their gradients are rounded to q's dtype before they are multiplied.
+    A score's derivative is taken operation by operation; comparisons and `where`'s condition have none.
+
+    Where it runs, and when it is complete, is as for `attention`; so is what it raises.
+    """
+    if (cu_seqlens_q is None) != (cu_seqlens_k is None):
+        raise InvalidOperand("cu_seqlens_q and cu_seqlens_k come together: pass both, or none.")
+    varlen = cu_seqlens_q is not None
+    if varlen and (bias is not None or layout != "bhsd"):
+        raise InvalidOperand("bias and layout are for batches of one length: omit them where cu_seqlens_q is given.")
+    if is_mask(bias):
+        bias = as_bias(bias, q)
+    call = read_backward(
+        grad, q, k, v, out, lse, is_causal=is_causal, scale=scale, window=window, softcap=softcap, bias=bias,
+        modify=differentiable(score), layout=layout, grad_lse=grad_lse,
+        cu_seqlens=(cu_seqlens_q, cu_seqlens_k) if varlen else None, deterministic=deterministic,
+        plan_with=(rung, config),
+    )  # fmt: skip
+    results, _ = run(call)
+    dq, dk, dv = results
+    return dq, dk, dv

@@ -1,0 +1,407 @@
+"""What a backward rung is: data, why_not, its walks and the parameters of their kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..arrays.dtypes import CPP_TYPES, ceil_div
+from ..errors import ConfigRejected
+from ..gpus import Arch
+from ..jit import CompiledKernel, Launch, compile_rung
+from ..jit.params import Address, Scalar, Template, pack, pack_numbers
+from ..jit.source import Constant
+from .backward_problem import BackwardProblem
+from .problem import BiasRows
+from .rung import D_HEADS
+
+ROW_RUN = 128
+"""row_run in cuda/attention/backward_args.cuh: statistics of an entry's queries fill whole runs."""
+_TILES_LIMIT = 65535
+_TILE = r"(\d+)x(\d+)/(\d+)(\+buffer)?(?:\+(\d+)_blocks)?"
+_GRAMMAR = re.compile(rf"d(\d+): (apart )?keys {_TILE}(?:, queries {_TILE}|, sums (\d+))")
+_LOG2_E = 1.4426950408889634
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A block of `warps` warps keeps `rows` rows of two operands; tiles of `cols` rows of two others pass."""
+
+    rows: int
+    cols: int
+    warps: int
+    buffer: bool = False
+    """Whether two sets of fragments take turns: one is loaded while the other is multiplied."""
+    min_blocks: int = 1
+    """Blocks per SM that the compiler must leave registers for."""
+
+    def __str__(self) -> str:
+        text = f"{self.rows}x{self.cols}/{self.warps}" + "+buffer" * self.buffer
+        return text + (f"+{self.min_blocks}_blocks" if self.min_blocks > 1 else "")
+
+    @staticmethod
+    def read(rows: str, cols: str, warps: str, buffer: str | None, blocks: str | None) -> Tile:
+        """The tile of _TILE's groups."""
+        return Tile(int(rows), int(cols), int(warps), bool(buffer), int(blocks or 1))
+
+    def why_not(self) -> str | None:
+        """None when a kernel can be made with it, or the reason."""
+        if self.warps not in (1, 2, 4, 8, 16):
+            return f"{self.warps} warps must be a power of two up to 16"
+        if self.rows < 1 or self.rows % (16 * self.warps):
+            return f"{self.rows} rows must be a multiple of {16 * self.warps}: 16 for each of {self.warps} warps"
+        if self.cols not in (16, 32, 64, 128):
+            return f"{self.cols} columns must be 16, 32, 64 or 128"
+        return None
+
+
+@dataclass(frozen=True)
+class BackwardConfig:
+    """The tiles of a backward pass: `dD: [apart ]keys ROWSxCOLS/WARPS, queries ROWSxCOLS/WARPS` or `..., sums N`.
+
+    keys: a block keeps ROWS keys, and tiles of COLS queries pass. queries: the walk that makes dQ; `sums N` stands for
+    dQ made in the walk by keys, by warps of which N share its rows. apart: dV and dK are made by a walk each, since
+    their accumulators do not fit registers together.
+    """
+
+    d_head: int
+    keys: Tile
+    queries: Tile | None = None
+    sums: int = 0
+    apart: bool = False
+
+    def __str__(self) -> str:
+        text = f"d{self.d_head}: {'apart ' * self.apart}keys {self.keys}"
+        return text + (f", queries {self.queries}" if self.queries is not None else f", sums {self.sums}")
+
+    @staticmethod
+    def parse(text: str) -> BackwardConfig:
+        """The config that str() wrote. Raises ConfigRejected for another text."""
+        match = _GRAMMAR.fullmatch(text.strip())
+        if match is None:
+            raise ConfigRejected(
+                f"{text!r} is not a backward config. One reads d128: keys 128x64/8, queries 128x64/8 or "
+                "d128: keys 128x64/8, sums 4"
+            )
+        d, apart, *rest = match.groups()
+        queries = Tile.read(*rest[5:10]) if rest[5] else None
+        return BackwardConfig(int(d), Tile.read(*rest[:5]), queries, int(rest[10] or 0), bool(apart))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"attention_backward": str(self)}
+
+    def why_not(self) -> str | None:
+        """None when kernels can be made with it, or the reason."""
+        if self.d_head not in D_HEADS:
+            return f"d_head={self.d_head} is not one of {', '.join(map(str, D_HEADS))}"
+        if reason := self.keys.why_not() or (self.queries.why_not() if self.queries is not None else None):
+            return reason
+        if self.queries is not None:
+            if ROW_RUN % self.queries.rows:
+                return f"{self.queries.rows} queries must divide {ROW_RUN}"
+            return "sums are for dQ made in the walk by keys: omit queries" if self.sums else None
+        tile, along = self.keys, self.sums
+        if along not in (1, 2, 4, 8) or tile.warps % along or tile.cols % (16 * along):
+            return f"sums {along}: {tile.cols} queries are not whole pieces of 16 for {along} of {tile.warps} warps"
+        columns = self.d_head // (tile.warps // along)
+        whole = columns == self.d_head or columns % 64 == 0 or columns & (columns - 1) == 0
+        if self.d_head % (16 * (tile.warps // along)) or not whole:
+            return f"sums {along}: {self.d_head} columns are not shared evenly by {tile.warps // along} warps"
+        if tile.cols < 32:
+            return f"{tile.cols} columns; dS needs 32 or more a row in shared memory"
+        return None
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One launch of a config: which rows are kept, and which gradients it makes."""
+
+    by_keys: bool
+    tile: Tile
+    makes_1: bool = True
+    """dK by keys, dQ by queries."""
+    makes_2: bool = False
+    """dV."""
+    sums: int = 0
+
+    @property
+    def name(self) -> str:
+        made = [*(["dK"] if self.makes_1 else []), *(["dV"] if self.makes_2 else [])] if self.by_keys else ["dQ"]
+        return " ".join([*made, *(["dQ sums"] if self.sums else [])])
+
+    def shared_bytes(self, d_head: int) -> int:
+        """Dynamic shared memory of a block (Walk::shared_bytes in cuda/attention/backward.cuh)."""
+        tile = self.tile
+        stats = 16 * tile.cols if self.by_keys else 0
+        return 4 * d_head * (tile.rows + 2 * tile.cols) + stats + (4 * tile.rows * tile.cols if self.sums else 0)
+
+
+def walks_of(config: BackwardConfig) -> tuple[Walk, ...]:
+    """The launches of a config that make gradients, in order."""
+    keys = config.keys
+    if config.apart:
+        walks = [Walk(True, keys, False, True), Walk(True, keys, True, False, config.sums)]
+    else:
+        walks = [Walk(True, keys, True, True, config.sums)]
+    if config.queries is not None:
+        walks.append(Walk(False, config.queries))
+    return tuple(walks)
+
+
+@dataclass(frozen=True)
+class BackwardAddresses:
+    """Device addresses, or places that a call fills in. Those that a problem has no use for are 0."""
+
+    q: Address
+    k: Address
+    v: Address
+    out: Address
+    grad: Address
+    lse: Address
+    dq: Address
+    dk: Address
+    dv: Address
+    stats: Address
+    sums: Address = 0
+    grad_lse: Address = 0
+    bias: Address = 0
+    starts_q: Address = 0
+    starts_k: Address = 0
+    numbers: tuple[float | Scalar, ...] = ()
+
+
+_ARGS = "<12Q30q4q3Q6i4f2i"
+"""BackwardArgs in cuda/attention/backward_args.cuh, after its numbers; a test holds them equal."""
+_MODIFICATION = """#pragma once
+constexpr bool fused_brief = false;  // scores are fp32, and become exponents
+#include "tile/fused_math.cuh"
+
+{}
+
+struct Modification {{
+  static __device__ float run(float value, int b, int h, int i, int j, const ScoreNumbers& args) {{
+{}
+    return value;
+  }}
+  static __device__ float slope(float value, int b, int h, int i, int j, const ScoreNumbers& args) {{
+{}
+    return value;
+  }}
+}};
+"""
+"""A call's function of a score, in place of cuda/attention/backward_modification.cuh."""
+
+
+def pack_args(problem: BackwardProblem, at: BackwardAddresses) -> Template:
+    """The parameters of every kernel of the gradients: BackwardArgs, which begins with the numbers of a score."""
+    p = problem.forward
+    if len(at.numbers) != len(p.numbers):
+        raise ValueError(f"{len(at.numbers)} numbers for a function of a score that reads {len(p.numbers)}")
+    rows = (p.q, p.k, p.v, p.out, problem.grad, problem.dq, problem.dk, problem.dv)
+    strides = [s for one in rows for s in (one.batch_stride, one.head_stride, one.row_stride)]
+    bias = p.bias or BiasRows(0, 0, 0, 0, p.dtype)
+    return pack_numbers(at.numbers) + pack(
+        _ARGS, at.q, at.k, at.v, at.out, at.grad, at.lse, at.grad_lse, at.dq, at.dk, at.dv, at.stats, at.sums,
+        *strides, *problem.lse, *(problem.grad_lse or (0, 0, 0)),
+        bias.batch_stride, bias.head_stride, bias.row_stride, bias.col_stride, at.bias, at.starts_q, at.starts_k,
+        p.batch, p.heads_q, p.heads_kv, p.group, *(p.totals or (p.seq_q, p.seq_k)), p.scale, p.scale * _LOG2_E,
+        p.softcap, p.scale / p.softcap if p.softcap else 0.0, *p.window,
+    )  # fmt: skip
+
+
+def common_constants(problem: BackwardProblem) -> dict[str, Constant]:
+    """What all kernels of a problem are compiled for."""
+    p = problem.forward
+    return {
+        "in_type": CPP_TYPES[p.dtype],
+        "d_head": p.d_head,
+        "varlen": p.totals is not None,
+        "plain": problem.plain,
+        "has_grad_lse": problem.grad_lse is not None,
+    }
+
+
+def compile_part(
+    problem: BackwardProblem, file: str, entry: str, constants: Mapping[str, Constant], arch: Arch
+) -> CompiledKernel:
+    """A kernel of cuda/attention with a problem's constants and its own. Raises CompileError with the log."""
+    p = problem.forward
+    generated = {}
+    if p.modify:
+        count = len(p.numbers)
+        numbers = (
+            f"struct alignas(8) ScoreNumbers {{\n  float number[{count}];\n}};" if count else "struct ScoreNumbers {};"
+        )
+        generated["attention/backward_modification.cuh"] = _MODIFICATION.format(numbers, p.modify, problem.slope)
+    return compile_rung(
+        f"attention/{file}", {**common_constants(problem), **constants}, entry, arch.name, generated=generated
+    )
+
+
+def grid_of(problem: BackwardProblem, of_q: bool, rows: int) -> tuple[int, int, int]:
+    """The blocks of `rows` rows (RowPlace in cuda/attention/backward_args.cuh)."""
+    p = problem.forward
+    heads = p.heads_q if of_q else p.heads_kv
+    if p.totals is None:
+        return heads * p.batch, ceil_div(p.seq_q if of_q else p.seq_k, rows), 1
+    return heads, p.batch + ceil_div(p.totals[0] if of_q else p.totals[1], rows), 1
+
+
+@dataclass(frozen=True)
+class BackwardRung:
+    """One rung of the backward ladder."""
+
+    id: str
+    teaches: str
+    """One line: what is new against the rung below, and what should move because of it."""
+    deterministic: bool
+    """Whether gradients are the same bits at every run."""
+    defaults: tuple[BackwardConfig, ...]
+    """For each d_head, the best first; the first that fits the GPU is taken."""
+    least_capability: tuple[int, int] = (8, 0)
+
+    def __str__(self) -> str:
+        return self.id
+
+    def default(self, problem: BackwardProblem, arch: Arch) -> BackwardConfig:
+        """The best config that can run the problem on the architecture.
+
+        Raises ConfigRejected with every candidate's reason when there is none.
+        """
+        reasons = []
+        for config in self.defaults:
+            if config.d_head == problem.forward.d_head:
+                if (reason := self.why_not(problem, config, arch)) is None:
+                    return config
+                reasons.append(reason)
+        told = "; ".join(dict.fromkeys(reasons)) or f"it is not one of {', '.join(map(str, D_HEADS))}"
+        raise ConfigRejected(f"{self.id} cannot run d_head={problem.forward.d_head} on {arch}: {told}.")
+
+    def why_not(self, problem: BackwardProblem, config: BackwardConfig, arch: Arch) -> str | None:
+        """None when the config can run the problem on the architecture; else the reason, with the numbers."""
+        p = problem.forward
+        if arch.compute_capability < self.least_capability:
+            need, have = ("{}.{}".format(*cc) for cc in (self.least_capability, arch.compute_capability))
+            return f"{self.id} needs compute capability {need}; {arch} has {have}"
+        if reason := config.why_not():
+            return f"{self.id} cannot take {config}: {reason}"
+        if self.deterministic and config.sums:
+            return f"{self.id} cannot take {config}: sums of dQ are added in no fixed order"
+        if config.d_head != p.d_head:
+            return f"{config} is for d_head={config.d_head}; the operands have {p.d_head}"
+        for walk in walks_of(config):
+            need_bytes = walk.shared_bytes(p.d_head)
+            if need_bytes > arch.shared_per_block:
+                return (
+                    f"{config} needs {need_bytes} B of shared memory a block for {walk.name}; {arch} allows "
+                    f"{arch.shared_per_block}"
+                )
+            tiles = grid_of(problem, not walk.by_keys, walk.tile.rows)[1]
+            if tiles > _TILES_LIMIT:
+                return f"{walk.name} takes {tiles} tiles of {walk.tile.rows} rows; a grid holds {_TILES_LIMIT}"
+        if (tiles := grid_of(problem, True, ROW_RUN)[1]) > _TILES_LIMIT:
+            return f"{tiles} runs of {ROW_RUN} queries; a grid holds {_TILES_LIMIT}"
+        operands = {"q": p.q, "k": p.k, "v": p.v, "out": p.out, "grad": problem.grad}
+        operands |= {"dq": problem.dq, "dk": problem.dk, "dv": problem.dv}
+        for name, rows in operands.items():
+            if rows.vector_bytes < 16:
+                return (
+                    f"rows of {name} must start at multiples of 16 bytes; base and strides ({rows.batch_stride}, "
+                    f"{rows.head_stride}, {rows.row_stride} elements) allow {rows.vector_bytes}"
+                )
+        return None
+
+
+def constants_of(problem: BackwardProblem, config: BackwardConfig, walk: Walk) -> dict[str, Constant]:
+    """What a walk's kernel is compiled for: its tile, and what of the problem selects a path."""
+    p, tile = problem.forward, walk.tile
+    rows_q, rows_k = (tile.cols, tile.rows) if walk.by_keys else (tile.rows, tile.cols)
+    varlen = p.totals is not None
+    return {
+        "by_keys": walk.by_keys,
+        "rows": tile.rows,
+        "cols": tile.cols,
+        "n_warps": tile.warps,
+        "threads": 32 * tile.warps,
+        "min_blocks": tile.min_blocks,
+        "buffer": tile.buffer,
+        "makes_1": walk.makes_1,
+        "makes_2": walk.makes_2,
+        "sums": bool(walk.sums),
+        "sums_rows": tile.cols,
+        "sums_along": walk.sums or 1,
+        "edge_q": varlen or p.seq_q % rows_q != 0,
+        "edge_k": varlen or p.seq_k % rows_k != 0,
+        "is_causal": p.is_causal,
+        "has_left": p.window[0] >= 0,
+        "has_right": p.window[1] >= 0 and not p.is_causal,
+        "has_softcap": p.softcap > 0,
+        "has_bias": p.bias is not None,
+        "bias_type": CPP_TYPES[p.bias.dtype if p.bias else p.dtype],
+        "modifies": bool(p.modify),
+    }
+
+
+def workspace_rows(problem: BackwardProblem) -> int:
+    """Rows of statistics and sums of all heads."""
+    p = problem.forward
+    if p.totals is None:
+        return p.batch * p.heads_q * ceil_div(p.seq_q, ROW_RUN) * ROW_RUN
+    return p.heads_q * ((p.totals[0] + p.batch * ROW_RUN) // ROW_RUN * ROW_RUN)
+
+
+@dataclass(frozen=True)
+class WalkKernel:
+    """A walk as a kernel of a program."""
+
+    rung: BackwardRung
+    config: BackwardConfig
+    walk: Walk
+
+    def compile(self, problem: BackwardProblem, arch: Arch) -> CompiledKernel:
+        """Raises ConfigRejected with the reason, CompileError with the log."""
+        if reason := self.rung.why_not(problem, self.config, arch):
+            raise ConfigRejected(f"{reason}.")
+        constants = constants_of(problem, self.config, self.walk)
+        return compile_part(problem, "backward.cuh", "backward", constants, arch)
+
+    def shape(self, problem: BackwardProblem) -> Launch:
+        tile = self.walk.tile
+        grid = grid_of(problem, not self.walk.by_keys, tile.rows)
+        return Launch(grid, (32 * tile.warps, 1, 1), b"", self.walk.shared_bytes(problem.forward.d_head))
+
+
+@dataclass(frozen=True)
+class RowsKernel:
+    """What the gradients need of each query, and sums of dQ begun."""
+
+    clears: bool
+
+    def compile(self, problem: BackwardProblem, arch: Arch) -> CompiledKernel:
+        """Raises CompileError with the log."""
+        return compile_part(problem, "backward_rows.cuh", "backward_rows", {"clears": self.clears}, arch)
+
+    def shape(self, problem: BackwardProblem) -> Launch:
+        return Launch(grid_of(problem, True, ROW_RUN), (256, 1, 1), b"")
+
+
+@dataclass(frozen=True)
+class FinishKernel:
+    """dQ from its sums."""
+
+    config: BackwardConfig
+
+    def compile(self, problem: BackwardProblem, arch: Arch) -> CompiledKernel:
+        """Raises CompileError with the log."""
+        tile = self.config.keys
+        constants: dict[str, Constant] = {
+            "n_warps": tile.warps, "threads": 32 * tile.warps, "sums_rows": tile.cols, "sums_along": self.config.sums,
+        }  # fmt: skip
+        return compile_part(problem, "backward_finish.cuh", "backward_finish", constants, arch)
+
+    def shape(self, problem: BackwardProblem) -> Launch:
+        tile = self.config.keys
+        shared = 2 * tile.cols * problem.forward.d_head
+        return Launch(grid_of(problem, True, tile.cols), (32 * tile.warps, 1, 1), b"", shared)

@@ -1,0 +1,50 @@
+"""The backward rungs, in climbing order, as data: bf16 or fp16, fp32 accumulators, on Ampere's instructions."""
+
+from __future__ import annotations
+
+from ..errors import ConfigRejected
+from .backward_rung import BackwardConfig, BackwardRung, Tile
+
+_TWO_WALKS = (
+    BackwardConfig(32, Tile(128, 64, 8), Tile(128, 64, 8)),
+    BackwardConfig(64, Tile(128, 64, 8), Tile(128, 64, 8)),
+    BackwardConfig(96, Tile(128, 64, 8), Tile(128, 64, 8)),
+    BackwardConfig(96, Tile(64, 32, 4), Tile(64, 32, 4)),
+    BackwardConfig(128, Tile(128, 64, 8), Tile(128, 64, 8)),
+    BackwardConfig(128, Tile(64, 32, 4), Tile(64, 32, 4)),
+    BackwardConfig(192, Tile(64, 32, 4), Tile(64, 32, 4), apart=True),
+    BackwardConfig(192, Tile(32, 16, 2), Tile(32, 16, 2), apart=True),
+    BackwardConfig(256, Tile(64, 32, 4), Tile(64, 32, 4), apart=True),
+    BackwardConfig(256, Tile(32, 16, 2), Tile(32, 16, 2), apart=True),
+)
+_SUMS = (
+    BackwardConfig(32, Tile(128, 64, 8), sums=4),
+    BackwardConfig(64, Tile(128, 64, 8), sums=4),
+    BackwardConfig(96, Tile(64, 64, 4), sums=4),
+    BackwardConfig(128, Tile(128, 64, 8), sums=4),
+    BackwardConfig(128, Tile(64, 32, 4), sums=2),
+    BackwardConfig(192, Tile(64, 64, 4), sums=4, apart=True),
+    BackwardConfig(256, Tile(64, 32, 4), sums=2, apart=True),
+)
+
+BACKWARD_RUNGS: tuple[BackwardRung, ...] = (
+    BackwardRung(
+        "b01_two_walks",
+        "blocks of keys walk over queries and make dK and dV, blocks of queries walk over keys and make dQ: seven "
+        "products where five would do, no sum shared between blocks",
+        True, _TWO_WALKS,
+    ),
+    BackwardRung(
+        "b02_once",
+        "the walk by keys makes dQ too, and blocks add their parts to fp32 sums: five products",
+        False, _SUMS,
+    ),
+)  # fmt: skip
+
+
+def find_backward_rung(name: str) -> BackwardRung:
+    """The rung with this id or number ("b01"). Raises ConfigRejected."""
+    for rung in BACKWARD_RUNGS:
+        if name in (rung.id, rung.id.split("_")[0]):
+            return rung
+    raise ConfigRejected(f"no backward rung is named {name!r}. There are {', '.join(map(str, BACKWARD_RUNGS))}.")

@@ -1,0 +1,77 @@
+"""The stages of attention's gradients: copies of what kernels cannot read, statistics, walks, results' way back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from ..arrays.dtypes import ITEM_BYTES
+from ..jit.params import Address, Place, Scalar, number_names
+from ..run.program import Program, Stage, Workspace
+from .backward_problem import BackwardProblem
+from .backward_rung import (
+    BackwardAddresses,
+    BackwardConfig,
+    BackwardRung,
+    FinishKernel,
+    RowsKernel,
+    WalkKernel,
+    pack_args,
+    walks_of,
+    workspace_rows,
+)
+from .stages import COPY_ROWS, Lies
+
+RESULTS = ("dq", "dk", "dv")
+
+
+@dataclass(frozen=True)
+class BackwardPlan:
+    """Which kernels make the gradients, and why."""
+
+    rung: BackwardRung
+    config: BackwardConfig
+    why: str
+
+
+@lru_cache(maxsize=4096)
+def backward_program(problem: BackwardProblem, plan: BackwardPlan, copied: tuple[Lies, ...] = ()) -> Program:
+    """The launches that `plan` means for `problem`, whose operands named in `copied` are dense copies. Pure."""
+    p, config = problem.forward, plan.config
+    workspace = Workspace()
+    before: list[Stage] = []
+    after: list[Stage] = []
+    names = ("q", "k", "v", "out", "grad", *RESULTS)
+    places: dict[str, Address] = {name: Place(name) for name in names}
+    for lies in copied:
+        made = workspace.room(ITEM_BYTES[p.dtype] * prod(lies.shape[:3]) * p.d_head)
+        own, places[lies.name] = Place(lies.name), made
+        back = lies.name in RESULTS
+        copy = lies.copy(p.d_head, back)
+        params = copy.params(made, own) if back else copy.params(own, made)
+        (after if back else before).append(
+            Stage(f"copy {lies.name}", COPY_ROWS, copy, COPY_ROWS.shape(copy), params)
+        )
+    rows = workspace_rows(problem)
+    stats = workspace.room(8 * rows)
+    sums: Address = workspace.room(4 * rows * p.d_head) if config.sums else 0
+    starts: tuple[Address, Address] = (0, 0)
+    if p.totals is not None:
+        starts = Place("starts_q"), Place("starts_k")
+    at = BackwardAddresses(
+        *(places[name] for name in ("q", "k", "v", "out", "grad")), Place("lse"),
+        *(places[name] for name in RESULTS), stats, sums,
+        Place("grad_lse") if problem.grad_lse is not None else 0, Place("bias") if p.bias is not None else 0, *starts,
+        tuple(Scalar(name) for name in number_names(len(p.numbers))),
+    )  # fmt: skip
+    params = pack_args(problem, at)
+
+    def stage(name: str, kernel: RowsKernel | WalkKernel | FinishKernel) -> Stage:
+        return Stage(name, kernel, problem, kernel.shape(problem), params)
+
+    main = [stage("rows", RowsKernel(bool(config.sums)))]
+    main += [stage(walk.name, WalkKernel(plan.rung, config, walk)) for walk in walks_of(config)]
+    if config.sums:
+        main.append(stage("dQ", FinishKernel(config)))
+    return Program((*before, *main, *after), workspace.bytes, len(before) + 1)

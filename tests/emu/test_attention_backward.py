@@ -1,0 +1,200 @@
+"""attention_backward on the emulator: every option, layout and length, held against float64."""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.attn.backward_rungs import BACKWARD_RUNGS
+from tilewright.epilogue import tanh, where
+from tilewright.errors import ConfigRejected, InvalidOperand
+from tilewright.lab.backward_check import backward_reference, check_backward
+
+NAMES = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
+
+
+def operands(b=1, h=2, hk=1, sq=40, sk=56, d=32, dtype="f16", seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = [(b, h, sq, d), (b, hk, sk, d), (b, hk, sk, d), (b, h, sq, d)]
+    return [rng.standard_normal(shape).astype(NAMES[dtype]) for shape in shapes]
+
+
+def judged(q, k, v, grad, *, dtype="f16", rung=None, grad_lse=None, config=None, reference=None, **options):
+    """Run forward and backward on the emulator, and judge the gradients by float64."""
+    with tw.emulator():
+        out, lse = tw.attention(q, k, v, return_lse=True, **options)
+        found = tw.attention_backward(grad, q, k, v, out, lse, rung=rung, config=config, grad_lse=grad_lse, **options)
+    right = backward_reference(grad, q, k, v, grad_lse=grad_lse, **(options | (reference or {})))
+    for x, like in zip(found, (q, k, v), strict=True):
+        assert x.dtype == like.dtype
+        assert x.shape == like.shape
+    result = check_backward(tuple(x.astype(np.float32) for x in found), right, dtype)
+    assert result.ok, result.reason
+    return found
+
+
+@pytest.mark.parametrize("rung", BACKWARD_RUNGS, ids=str)
+@pytest.mark.parametrize("d", [32, 64, 96, 128, 192, 256])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_gradients_are_those_of_the_formula(rung, d, dtype):
+    judged(*operands(sq=72, sk=88, d=d, dtype=dtype), dtype=dtype, rung=rung.id, is_causal=d != 96)
+
+
+OPTIONS = {
+    "causal, more keys": ({"is_causal": True}, 40, 70),
+    "causal, more queries": ({"is_causal": True}, 150, 70),
+    "window": ({"window": (9, 4)}, 140, 150),
+    "window on the left": ({"window": (20, -1)}, 70, 150),
+    "causal window": ({"window": (30, 0), "is_causal": True}, 150, 140),
+    "softcap": ({"softcap": 1.5}, 40, 56),
+    "negative scale": ({"scale": -0.3, "is_causal": True}, 70, 70),
+    "scale 0": ({"scale": 0.0}, 20, 20),
+}
+
+
+@pytest.mark.parametrize("rung", BACKWARD_RUNGS, ids=str)
+@pytest.mark.parametrize("case", OPTIONS)
+def test_masks_and_scales(rung, case):
+    options, sq, sk = OPTIONS[case]
+    judged(*operands(sq=sq, sk=sk), rung=rung.id, **options)
+
+
+@pytest.mark.parametrize("rung", BACKWARD_RUNGS, ids=str)
+@pytest.mark.parametrize("shape", [(1, 2, 40, 56), (2, 1, 1, 56), (40, 56), (1, 1, 40, 1)])
+def test_a_bias_is_added_and_minus_infinity_hides(rung, shape):
+    q, k, v, grad = operands(b=2)
+    bias = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    bias[..., ::3] = -np.inf
+    judged(q, k, v, grad, rung=rung.id, bias=bias, softcap=2.0)
+
+
+def test_a_boolean_mask_hides_pairs_and_whole_rows():
+    q, k, v, grad = operands()
+    mask = np.random.default_rng(2).random((40, 56)) < 0.5
+    mask[7] = False
+    dq, _, _ = judged(q, k, v, grad, bias=mask, reference={"bias": np.where(mask, 0, -np.inf)})
+    assert (dq[:, :, 7] == 0).all()
+
+
+ALIBI = 0.125
+SCORES = {
+    "alibi": (lambda s, b, h, i, j: s - ALIBI * (h + 1) * abs(i - j), None),
+    "hides": (
+        lambda s, b, h, i, j: where((j % 3 == 0) | (j == i), s, -math.inf),
+        lambda s, b, h, i, j: np.where((j % 3 == 0) | (j == i), s, -np.inf),
+    ),
+    "curved": (lambda s, b, h, i, j: 3.0 * tanh(0.4 * s) + 0.5 * s, lambda s, *_: 3.0 * np.tanh(0.4 * s) + 0.5 * s),
+    "of no score": (lambda s, b, h, i, j: 0.01 * (i - j), lambda s, b, h, i, j: 0.01 * (i - j) + 0 * s),
+}
+
+
+@pytest.mark.parametrize("rung", BACKWARD_RUNGS, ids=str)
+@pytest.mark.parametrize("name", SCORES)
+def test_a_function_of_a_score_is_differentiated(rung, name):
+    score, plain = SCORES[name]
+    judged(*operands(), rung=rung.id, score=score, is_causal=True, reference={"score": plain or score})
+
+
+@pytest.mark.parametrize("rung", BACKWARD_RUNGS, ids=str)
+def test_the_gradient_of_the_lse_is_added(rung):
+    q, k, v, grad = operands()
+    grad_lse = np.random.default_rng(3).standard_normal(q.shape[:3]).astype(np.float32)
+    judged(q, k, v, grad, rung=rung.id, grad_lse=grad_lse, is_causal=True)
+
+
+@pytest.mark.parametrize("d", [1, 20, 40, 130])
+def test_d_head_is_padded(d):
+    judged(*operands(d=d, sk=30), is_causal=True)
+
+
+def test_operands_of_any_strides_give_the_same_bits():
+    given = operands(b=2, h=2, hk=2)
+    dense = judged(*given, rung="b01")
+    turned = [np.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for x in given]
+    wide = [np.repeat(x, 2, axis=-1)[..., ::2] for x in given]
+    for others in (turned, wide):
+        for one, other in zip(dense, judged(*others, rung="b01"), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_a_layout_of_rows_outside_heads():
+    given = operands(b=2, h=4, hk=2)
+    want = judged(*given, is_causal=True)
+    q, k, v, grad = (np.ascontiguousarray(x.transpose(0, 2, 1, 3)) for x in given)
+    with tw.emulator():
+        out, lse = tw.attention(q, k, v, layout="bshd", is_causal=True, return_lse=True)
+        found = tw.attention_backward(grad, q, k, v, out, lse, layout="bshd", is_causal=True)
+    for one, other in zip(want, found, strict=True):
+        np.testing.assert_array_equal(one, other.transpose(0, 2, 1, 3))
+
+
+@pytest.mark.parametrize(("sq", "sk"), [(0, 5), (5, 0), (0, 0), (1, 1), (1, 70), (70, 1)])
+def test_short_and_empty_sequences(sq, sk):
+    found = judged(*operands(sq=sq, sk=sk), is_causal=True)
+    if not sq or not sk:
+        assert all((x == 0).all() for x in found)
+
+
+@pytest.mark.parametrize("rung", BACKWARD_RUNGS, ids=str)
+def test_entries_of_different_lengths(rung):
+    lengths_q, lengths_k, after = [70, 0, 1, 40, 130], [70, 30, 60, 0, 129], 9
+    rng = np.random.default_rng(4)
+    rows_q, rows_k = sum(lengths_q) + after, sum(lengths_k) + after
+    q, grad = (rng.standard_normal((rows_q, 2, 32)).astype(np.float16) for _ in range(2))
+    k, v = (rng.standard_normal((rows_k, 1, 32)).astype(np.float16) for _ in range(2))
+    starts_q, starts_k = (np.cumsum([0, *lengths]) for lengths in (lengths_q, lengths_k))
+    grad_lse = rng.standard_normal((2, rows_q)).astype(np.float32)
+    with tw.emulator():
+        out, lse = tw.attention_varlen(q, k, v, starts_q, starts_k, return_lse=True, is_causal=True)
+        out[starts_q[-1] :] = np.nan
+        found = tw.attention_backward(
+            grad, q, k, v, out, lse, cu_seqlens_q=starts_q, cu_seqlens_k=starts_k, is_causal=True, rung=rung.id,
+            grad_lse=grad_lse,
+        )  # fmt: skip
+    for entry in range(len(lengths_q)):
+        rows, keys = slice(*starts_q[entry : entry + 2]), slice(*starts_k[entry : entry + 2])
+        one = [x[part].transpose(1, 0, 2)[None] for x, part in ((grad, rows), (q, rows), (k, keys), (v, keys))]
+        right = backward_reference(*one, is_causal=True, grad_lse=grad_lse[None, :, rows])
+        parts = tuple(
+            x[part].transpose(1, 0, 2)[None].astype(np.float32)
+            for x, part in zip(found, (rows, keys, keys), strict=True)
+        )
+        result = check_backward(parts, right, "f16")
+        assert result.ok, (entry, result.reason)
+    assert all((x[-after:] == 0).all() for x in found), "rows that no entry has"
+
+
+def test_weights_that_outgrow_their_rows_statistics_reach_no_gradient():
+    """Keys that do not exist have a score of 0; where every score is far below that, e^(0 - lse) is infinite."""
+    q, k, v, grad = operands(sq=20, sk=20)
+    judged(q, k, v, grad, bias=np.full((20, 20), -200.0, np.float32), rung="b02")
+
+
+def test_deterministic_takes_a_rung_that_is():
+    q, k, v, grad = operands(sq=20, sk=20)
+    with tw.emulator():
+        out, lse = tw.attention(q, k, v, return_lse=True)
+        one = tw.attention_backward(grad, q, k, v, out, lse, deterministic=True)
+        other = tw.attention_backward(grad, q, k, v, out, lse, rung="b01")
+        with pytest.raises(ConfigRejected, match="not deterministic"):
+            tw.attention_backward(grad, q, k, v, out, lse, deterministic=True, rung="b02")
+    for x, y in zip(one, other, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_what_does_not_fit_is_told():
+    q, k, v, grad = operands(sq=20, sk=20)
+    with tw.emulator():
+        out, lse = tw.attention(q, k, v, return_lse=True)
+        with pytest.raises(InvalidOperand, match="grad is"):
+            tw.attention_backward(grad[:, :, :-1], q, k, v, out, lse)
+        with pytest.raises(InvalidOperand, match="lse has shape"):
+            tw.attention_backward(grad, q, k, v, out, lse[:, :1])
+        with pytest.raises(InvalidOperand, match="come together"):
+            tw.attention_backward(grad, q, k, v, out, lse, cu_seqlens_q=[0, 20])
+        with pytest.raises(ConfigRejected, match="not a backward config"):
+            tw.attention_backward(grad, q, k, v, out, lse, config="(128, 64)")
