@@ -47,10 +47,10 @@ def attention_backward(
     rung, config: which kernels: a rung's id or number ("b01"), a config or its text, "d128: keys 128x64/8, queries
         128x64/8". By default the plan chooses.
 
-    The gradients are new arrays of q's kind, dense in q's layout, in q's dtype. Heads of keys and values get the sum over
-    the query heads that share them. A query that sees no key has a gradient of 0, as have rows of a packed batch that no
-    entry has. Sums are made in float32; weights and their gradients are rounded to q's dtype before they are multiplied.
-    A score's derivative is taken operation by operation; comparisons and `where`'s condition have none.
+    The gradients are new arrays of q's kind, dense in q's layout, in q's dtype. Heads of keys and values get the sum
+    over the query heads that share them. A query that sees no key has a gradient of 0, as have rows of a packed batch
+    that no entry has. Sums are made in float32; weights and their gradients are rounded to q's dtype before they are
+    multiplied. A score's derivative is taken operation by operation; comparisons and `where`'s condition have none.
 
     Where it runs, and when it is complete, is as for `attention`; so is what it raises.
     """

@@ -1,4 +1,4 @@
-"""A call of attention_backward, read and checked: views, the problem as kernels take it, and what is copied for that."""
+"""A call of attention_backward, read and checked: views, the problem as kernels take it, and what is copied."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def read_backward(
     results = tuple(
         replace(_dense(first, (*lead, *shape), laid), name=name) for name, shape in zip(RESULTS, shapes, strict=True)
     )
-    return _finish(forward, *given, sums, results, shapes, modify, deterministic, plan_with)
+    return _finish(forward, given[0], given[1], sums, results, shapes, modify, deterministic, plan_with)
 
 
 def _shape_of(view: Operand, layout: str, varlen: bool) -> tuple[int, ...]:

@@ -19,8 +19,8 @@ class BackwardProblem:
 
         dV = P^T grad      dS = P (dP - delta) dS/d(Q K^T)      dQ = dS K      dK = dS^T Q
 
-    Heads of keys and values get the sum over the query heads that share them. A query that sees no key has a dQ of 0 and
-    adds nothing. With `forward.totals` rows that no entry has get gradients of 0.
+    Heads of keys and values get the sum over the query heads that share them. A query that sees no key has a dQ of 0
+    and adds nothing. With `forward.totals` rows that no entry has get gradients of 0.
     """
 
     forward: AttentionProblem

@@ -50,9 +50,7 @@ def backward_program(problem: BackwardProblem, plan: BackwardPlan, copied: tuple
         back = lies.name in RESULTS
         copy = lies.copy(p.d_head, back)
         params = copy.params(made, own) if back else copy.params(own, made)
-        (after if back else before).append(
-            Stage(f"copy {lies.name}", COPY_ROWS, copy, COPY_ROWS.shape(copy), params)
-        )
+        (after if back else before).append(Stage(f"copy {lies.name}", COPY_ROWS, copy, COPY_ROWS.shape(copy), params))
     rows = workspace_rows(problem)
     stats = workspace.room(8 * rows)
     sums: Address = workspace.room(4 * rows * p.d_head) if config.sums else 0
@@ -60,9 +58,9 @@ def backward_program(problem: BackwardProblem, plan: BackwardPlan, copied: tuple
     if p.totals is not None:
         starts = Place("starts_q"), Place("starts_k")
     at = BackwardAddresses(
-        *(places[name] for name in ("q", "k", "v", "out", "grad")), Place("lse"),
-        *(places[name] for name in RESULTS), stats, sums,
-        Place("grad_lse") if problem.grad_lse is not None else 0, Place("bias") if p.bias is not None else 0, *starts,
+        places["q"], places["k"], places["v"], places["out"], places["grad"], Place("lse"), places["dq"], places["dk"],
+        places["dv"], stats, sums, Place("grad_lse") if problem.grad_lse is not None else 0,
+        Place("bias") if p.bias is not None else 0, *starts,
         tuple(Scalar(name) for name in number_names(len(p.numbers))),
     )  # fmt: skip
     params = pack_args(problem, at)

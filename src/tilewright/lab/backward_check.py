@@ -90,9 +90,7 @@ def check_backward(gradients: tuple[np.ndarray, ...], expected: BackwardReferenc
     and sums are fp32 (2^-12 holds them for any length up to 16384); the result is rounded once (h, half a step).
     """
     worst, largest = 0.0, 0.0
-    for name, found, right, size in zip(
-        ("dq", "dk", "dv"), gradients, expected.gradients, expected.sizes, strict=True
-    ):
+    for name, found, right, size in zip(("dq", "dk", "dv"), gradients, expected.gradients, expected.sizes, strict=True):
         if found.shape != right.shape:
             return CheckResult(False, np.inf, 0.0, f"{name}: shape {found.shape} instead of {right.shape}")
         if not right.size:

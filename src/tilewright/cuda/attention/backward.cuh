@@ -4,8 +4,8 @@
 // A block keeps `rows` rows of two operands, and tiles of `cols` rows of two others pass. Its warps share the rows.
 //
 //                  kept      passing     products a tile                                     stays in registers
-//     by keys      K, V      Q, grad     S^T = K Q^T   dP^T = V grad^T                       dV += P^T grad   dK += dS^T Q
-//     by queries   Q, grad   K, V        S   = Q K^T   dP   = grad V^T                       dQ += dS K
+//     by keys      K, V      Q, grad     S^T = K Q^T   dP^T = V grad^T                       dV += P^T grad   dK +=
+//     dS^T Q by queries   Q, grad   K, V        S   = Q K^T   dP   = grad V^T                       dQ += dS K
 //
 // P and dS need no shared memory there: the accumulators of S, packed in pairs, are the left operand's registers
 // (ptx/mma.cuh). Keys walk over the query heads of their group, one after the other, so that sums have a fixed order.
@@ -67,7 +67,8 @@ struct Walk {
   using Down = StridedReader<Passing, down>;
   using Product = Steps<Cfg::buffer>;
   static constexpr int stats_bytes = by_keys ? 8 * Cfg::cols : 0;
-  static constexpr bool edge_rows = by_keys ? Cfg::edge_k : Cfg::edge_q, edge_cols = by_keys ? Cfg::edge_q : Cfg::edge_k;
+  static constexpr bool edge_rows = by_keys ? Cfg::edge_k : Cfg::edge_q,
+                        edge_cols = by_keys ? Cfg::edge_q : Cfg::edge_k;
 
   // dS as it is written, a row a key, and its product with K
   using Sums = SumsTile<Cfg>;
@@ -92,7 +93,8 @@ struct Walk {
         passing_1(kept_2 + Kept::bytes), passing_2(passing_1 + 2 * Passing::bytes),
         stats(passing_2 + 2 * Passing::bytes), scores(stats + 2 * stats_bytes),
         stats_pointer(shared + 2 * Kept::bytes + 4 * Passing::bytes), warp_row(threadIdx.x / 32 * warp_rows),
-        lane(threadIdx.x % 32), head_0(by_keys ? place.head * args.group : place.head), heads(by_keys ? args.group : 1) {
+        lane(threadIdx.x % 32), head_0(by_keys ? place.head * args.group : place.head),
+        heads(by_keys ? args.group : 1) {
     pairs.range(place.row0, first, end);
     if (place.is_rest(args)) end = first;
   }
@@ -127,7 +129,8 @@ struct Walk {
       copy<Passing, edge_cols>(to_1, q(head), args.q_at[2], row0, place.seq_q);
       copy<Passing, edge_cols>(to_2, grad(head), args.grad_at[2], row0, place.seq_q);
       const float* from = args.stats + 2 * (place.padded(args, head) + row0);
-      if (threadIdx.x < Cfg::cols / 2) cp_async_16<false>(stats + buffer * stats_bytes + threadIdx.x * 16, from + threadIdx.x * 4);
+      if (threadIdx.x < Cfg::cols / 2)
+        cp_async_16<false>(stats + buffer * stats_bytes + threadIdx.x * 16, from + threadIdx.x * 4);
     } else {
       copy<Passing, edge_cols>(to_1, k(place.head / args.group), args.k_at[2], row0, place.seq_k);
       copy<Passing, edge_cols>(to_2, v(place.head / args.group), args.v_at[2], row0, place.seq_k);
@@ -210,7 +213,8 @@ struct Walk {
     float sum[Sums::pieces][2 * Sums::depth][4];
 #pragma unroll
     for (int i = 0; i < Sums::pieces; ++i) clear(sum[i]);
-    const ColumnPieces<Turned, Sums::pieces> left{reader_at<Scores, across>(scores + buffer * scores_bytes, 0, Sums::row())};
+    const ColumnPieces<Turned, Sums::pieces> left{
+        reader_at<Scores, across>(scores + buffer * scores_bytes, 0, Sums::row())};
     const ColumnPieces<Keys, Sums::depth> right{reader_at<Kept, down>(kept_1, 0, Sums::col())};
     Product::template run<T, true, Cfg::rows / 16>(sum, left, right);
     float* to = args.sums + (place.padded(args, head) + tile * Cfg::cols) * d_head;
@@ -273,7 +277,8 @@ struct Walk {
       __syncthreads();  // all have read what was kept
     }
     if constexpr (by_keys) {
-      if constexpr (makes_1) store(acc_1, kept_1, args.scale, of(args.dk) + place.at_k(args.dk_at, place.head), args.dk_at[2]);
+      if constexpr (makes_1)
+        store(acc_1, kept_1, args.scale, of(args.dk) + place.at_k(args.dk_at, place.head), args.dk_at[2]);
       if constexpr (makes_2) store(acc_2, kept_2, 1.f, of(args.dv) + place.at_k(args.dv_at, place.head), args.dv_at[2]);
     } else {
       store(acc_1, kept_1, args.scale, of(args.dq) + place.at_q(args.dq_at, place.head), args.dq_at[2]);

@@ -16,10 +16,10 @@ struct BackwardArgs : ScoreNumbers {
   const void* bias;
   const int *starts_q, *starts_k;  // Cfg::varlen: the first row of each entry, and the end of the last
   int batch, heads_q, heads_kv, group;
-  int seq_q, seq_k;           // where Cfg::varlen: the rows of all entries together
-  float scale, factor;        // factor: what raw products are multiplied with to be exponents of 2
+  int seq_q, seq_k;     // where Cfg::varlen: the rows of all entries together
+  float scale, factor;  // factor: what raw products are multiplied with to be exponents of 2
   float softcap, scale_by_cap;
-  int left, right;            // keys seen to the left and to the right of a query's own
+  int left, right;  // keys seen to the left and to the right of a query's own
 };
 
 /// Rows of stats and sums come in runs of so many, each of one entry: every tile of rows divides it.
@@ -27,8 +27,8 @@ constexpr int row_run = 128;
 
 /// The entry and the rows of a block that has `rows` rows of q (or of k).
 ///
-/// Cfg::varlen: entry b begins at tile (start_b + b * rows) / rows, which keeps entries apart and needs no list of tiles.
-/// Entry `batch` is what lies after the last: rows that no entry has.
+/// Cfg::varlen: entry b begins at tile (start_b + b * rows) / rows, which keeps entries apart and needs no list of
+/// tiles. Entry `batch` is what lies after the last: rows that no entry has.
 template <class Cfg, bool of_q, int rows>
 struct RowPlace {
   int batch, head, row0, seq_q, seq_k, start_q = 0, start_k = 0;
@@ -67,7 +67,8 @@ struct RowPlace {
 
   /// Of query head h, in rows of stats and sums: its first.
   __device__ long long padded(const BackwardArgs& args, int h) const {
-    if constexpr (!Cfg::varlen) return ((long long)batch * args.heads_q + h) * ((seq_q + row_run - 1) / row_run * row_run);
+    if constexpr (!Cfg::varlen)
+      return ((long long)batch * args.heads_q + h) * ((seq_q + row_run - 1) / row_run * row_run);
     const long long whole = ((long long)args.seq_q + (long long)args.batch * row_run) / row_run * row_run;
     return h * whole + ((long long)start_q + (long long)batch * row_run) / row_run * row_run;
   }

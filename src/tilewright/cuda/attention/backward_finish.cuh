@@ -33,6 +33,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads) backward_finish(const
   for (int i = threadIdx.x; i < Sums::m * d / 8; i += Cfg::threads) {
     const int row = i / (d / 8), col = i % (d / 8) * 8;
     if (row < there)
-      *reinterpret_cast<uint4*>(to + (place.row0 + row) * args.dq_at[2] + col) = load_shared_chunk(tile + Tile::place(row, col));
+      *reinterpret_cast<uint4*>(to + (place.row0 + row) * args.dq_at[2] + col) =
+          load_shared_chunk(tile + Tile::place(row, col));
   }
 }

@@ -66,7 +66,8 @@ struct Pairs {
   /// In the accumulators' layout (ptx/mma.cuh): s becomes the weights, dp their scores' gradients. `row`, `col`: of
   /// this thread's first element; stats(i, half, j, e): the statistics of that element's query.
   template <bool masked, int m, int n, class Stats>
-  __device__ void apply(float (&s)[m][n][4], float (&dp)[m][n][4], int row, int col, int head, const Stats& stats) const {
+  __device__ void apply(float (&s)[m][n][4], float (&dp)[m][n][4], int row, int col, int head,
+                        const Stats& stats) const {
 #pragma unroll
     for (int j = 0; j < n; ++j) {
       const auto of_column = stats.column(j);
@@ -101,8 +102,9 @@ struct Pairs {
       }
       if constexpr (Cfg::has_bias) {
         if ((!Cfg::edge_q || query < seq_q) && (!Cfg::edge_k || key < seq_k)) {
-          const float bias = to_float(static_cast<const Bias*>(
-              args.bias)[batch * args.bias_batch + head * args.bias_head + query * args.bias_row + key * args.bias_col]);
+          const float bias =
+              to_float(static_cast<const Bias*>(args.bias)[batch * args.bias_batch + head * args.bias_head +
+                                                           query * args.bias_row + key * args.bias_col]);
           x = bias == minus_infinity() ? bias : x + bias;  // it also hides a score that is NaN
         }
       }

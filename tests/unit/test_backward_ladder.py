@@ -1,0 +1,130 @@
+"""The gradients of attention as data: configs and their grammar, what rungs refuse, the packed parameters."""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import replace
+
+import pytest
+
+from tilewright.attn.backward_plan import plan_backward
+from tilewright.attn.backward_problem import BackwardProblem
+from tilewright.attn.backward_rung import _ARGS, BackwardConfig, Tile, walks_of
+from tilewright.attn.backward_rungs import BACKWARD_RUNGS, find_backward_rung
+from tilewright.attn.problem import AttentionProblem, HeadRows
+from tilewright.attn.rung import D_HEADS
+from tilewright.errors import ConfigRejected
+from tilewright.gpus import find_arch
+from tilewright.jit import use_executor
+from tilewright.jit.compile import compile_unit
+from tilewright.jit.params import _fields
+from tilewright.jit.source import CUDA_ROOT, render
+
+H200, A100, ADA = (find_arch(name) for name in ("sm_90a", "sm_80", "sm_89"))
+
+
+def problem(d=64, seq=300, **options):
+    p = AttentionProblem.dense(1, 2, seq, seq, d, **options)
+    return BackwardProblem(p, p.q, p.q, p.k, p.v, (2 * seq, seq, 1))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "d128: keys 128x64/8, queries 128x64/8", "d64: keys 64x64/4+buffer+2_blocks, sums 4",
+        "d256: apart keys 64x32/4, queries 64x32/4+3_blocks",
+    ],
+)  # fmt: skip
+def test_a_config_reads_back_what_it_prints(text):
+    assert str(BackwardConfig.parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["keys 128x64/8, sums 4", "d64: keys 128x64/8", "d64: keys 128x64, sums 4", ""])
+def test_another_text_is_refused(text):
+    with pytest.raises(ConfigRejected, match="not a backward config"):
+        BackwardConfig.parse(text)
+
+
+@pytest.mark.parametrize("arch", [H200, A100, ADA], ids=str)
+@pytest.mark.parametrize("d", D_HEADS)
+def test_every_head_size_has_a_deterministic_plan_on_every_gpu(arch, d):
+    plan = plan_backward(problem(d), arch, True)
+    assert plan.rung.deterministic
+    assert plan.rung.why_not(problem(d), plan.config, arch) is None
+
+
+@pytest.mark.parametrize("rung", BACKWARD_RUNGS, ids=str)
+@pytest.mark.parametrize("d", D_HEADS)
+def test_every_rung_has_a_config_for_every_head_size(rung, d):
+    assert rung.default(problem(d), H200).d_head == d
+    assert all(config.why_not() is None for config in rung.defaults)
+
+
+def test_a_rung_says_why_it_cannot():
+    b01, b02 = BACKWARD_RUNGS[:2]
+    config = BackwardConfig(64, Tile(128, 64, 8), Tile(128, 64, 8))
+    sums = BackwardConfig(64, Tile(128, 64, 8), sums=4)
+    assert "no fixed order" in b01.why_not(problem(), sums, H200)
+    assert "the operands have 128" in b02.why_not(problem(128), sums, H200)
+    assert "multiple of 128" in b01.why_not(problem(), replace(config, keys=Tile(96, 64, 8)), H200)
+    assert "must divide 128" in b01.why_not(problem(), replace(config, queries=Tile(256, 64, 8)), H200)
+    assert "shared evenly" in b02.why_not(problem(96), BackwardConfig(96, Tile(128, 64, 8), sums=4), H200)
+    assert "7.5" in b01.why_not(problem(), config, replace(H200, compute_capability=(7, 5)))
+    wide = BackwardConfig(128, Tile(128, 64, 8), sums=4)
+    assert "164864 B" in b02.why_not(problem(128), wide, ADA)
+    odd = replace(problem(), dk=HeadRows(2 * 300 * 68, 300 * 68, 68))
+    assert "rows of dk" in b01.why_not(odd, config, H200)
+    with pytest.raises(ConfigRejected, match="no backward rung"):
+        find_backward_rung("b99")
+
+
+def test_a_deterministic_plan_takes_no_rung_that_is_not():
+    with pytest.raises(ConfigRejected, match="b02_once is not deterministic"):
+        plan_backward(problem(), H200, True, "b02")
+
+
+class Ptx:
+    runs_ptx = True
+
+
+def test_every_field_is_packed_where_the_struct_has_it():
+    text = (CUDA_ROOT / "attention" / "backward_args.cuh").read_text()
+    body = re.search(r"struct BackwardArgs : ScoreNumbers {\n(.*?)\n};", text, re.DOTALL)[1]
+    body = re.sub(r"//[^\n]*", "", body)
+    names, lengths = [], []
+    for line in body.split(";"):
+        for one in line.split(","):
+            if one.strip():
+                found = re.search(r"(\w+)(?:\[(\d+)\])?\s*$", one)
+                names.append(found[1])
+                lengths.append(int(found[2] or 1))
+    places = _fields(_ARGS)
+    assert len(places) == sum(lengths)
+    starts = [places[sum(lengths[:n])] for n in range(len(lengths))]
+    held = [
+        f'static_assert(__INTADDR__(&((BackwardArgs*)0)->{name}) == {at}, "{name}");'
+        for name, at in zip(names, starts, strict=True)
+    ]
+    held.append(f'static_assert(sizeof(BackwardArgs) == {struct.calcsize(_ARGS)}, "all");')
+    held.append(
+        'extern "C" __global__ void k(const __grid_constant__ BackwardArgs args, double* to) { *to = args.scale; }'
+    )
+    source = render("attention/backward_args.cuh", {}, "k")
+    with use_executor(Ptx()):
+        compile_unit(replace(source, text="\n".join([source.text, *held])), "sm_80")
+
+
+@pytest.mark.parametrize("rung", BACKWARD_RUNGS, ids=str)
+@pytest.mark.parametrize("d", D_HEADS)
+def test_shared_memory_is_what_the_kernel_counts(rung, d):
+    """Walk::shared_bytes in cuda/attention/backward.cuh."""
+    from tilewright.attn.backward_rung import compile_part, constants_of
+
+    one, config = problem(d), rung.default(problem(d), H200)
+    for walk in walks_of(config):
+        constants = constants_of(one, config, walk)
+        with use_executor(Ptx()):
+            kernel = compile_part(one, "backward.cuh", "backward", constants, H200)
+            held = f"static_assert(Walk<Cfg>::shared_bytes == {walk.shared_bytes(d)});"
+            compile_unit(replace(kernel.source, text="\n".join([kernel.source.text, held])), "sm_90a")
