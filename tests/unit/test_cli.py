@@ -148,13 +148,16 @@ def test_show_prints_a_rung_with_its_source(run, name, words):
     assert status == 0
     assert words in out
     path = Path(re.search(r"^source  (.*)$", out, re.MULTILINE)[1])
-    source = out.split(str(path))[1].strip()
+    status, source, _ = run("show", name, "--plain")
+    assert status == 0
     assert source in path.read_text()
+    shown = [line[2:] for line in out.split(f"{path}\n\n")[1].splitlines()]
+    assert shown[: len(source.splitlines())] == [line.rstrip() for line in source.splitlines()]
     if name.startswith("a17"):
         assert "struct A17" in source
         assert "struct A16" not in source
     else:
-        assert source == path.read_text().strip()
+        assert source == path.read_text()
 
 
 def test_a_rung_that_is_not_there_is_refused(run):

@@ -73,6 +73,9 @@ def test_help_has_examples(run, command):
         (("roofline", "--tile", "64x64"), "give shape too"),
         (("roofline", "--intensity", "x"), "0.25,7.94"),
         (("roofline", "--intensity", "-1"), "positive"),
+        (("show", "f77"), "f12_multistage"),
+        (("show", "f09", "--line", "99"), "are 1 to 26"),
+        (("show", "f09", "--plain", "--sass"), "omit"),
         (("inspect", "f77"), "neither a rung nor a file"),
         (("inspect", "f02", "--space", "--boards"), "a table of configs takes"),
         (("inspect", "f02", "--space", "--config", "tile_m=16"), "omit --config"),
@@ -94,3 +97,15 @@ def test_the_documents_example_of_occupancy(run):
     status, out, _ = run("occupancy", *COMMANDS["occupancy"])
     assert status == 0
     assert "2 blocks, 16 of 48 warps per SM: 33.3%" in out
+
+
+def test_show_marks_new_lines_and_shows_what_a_line_became(run):
+    status, out, _ = run("show", "f09")
+    assert status == 0
+    assert "+   CopyATransposed<Cfg, Tiles::a_pitch, true> copy_a;" in out
+    assert "lines are new over f08_warptile_sub." in " ".join(out.split())
+    status, out, _ = run("show", "f09", "--sass", "--ptx", "--line", "22", "--json", "-")
+    assert status == 0
+    told = json.loads(out)
+    assert told["below"] == "f08_warptile_sub"
+    assert any("FFMA" in text for line in told["lines"] for text in line["sass"])

@@ -1,18 +1,20 @@
-"""`tilewright rungs` lists what each rung teaches; `tilewright show` prints one with its source."""
+"""`tilewright rungs` lists what each rung teaches; `tilewright show` prints one with its source, line by line."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import InvalidOperand
+from ..gpus import DEFAULT_GPU, find_gpu
 from .console import console, say
 from .options import Json
 
 if TYPE_CHECKING:
     from ..attn.rung import AttentionRung
     from ..gemm.rung import Rung
+    from ..lab.rung_source import RungSource, SourceLine
 
 
 def rungs(json_file: Json = None) -> None:
@@ -37,34 +39,71 @@ def rungs(json_file: Json = None) -> None:
 
 def show(
     name: Annotated[str, typer.Argument(metavar="RUNG", help="A rung: f09, h13_persistent, a17.")],
+    sass: Annotated[bool, typer.Option("--sass", help="After each line the machine code that it became.")] = False,
+    ptx: Annotated[bool, typer.Option("--ptx", help="After each line the PTX that it became.")] = False,
+    line: Annotated[int | None, typer.Option(help="Only this line of the file.")] = None,
+    file: Annotated[
+        str | None, typer.Option(help="A file that it includes instead of its own: gemm/warp_tiled.cuh.")
+    ] = None,
+    config: Annotated[str | None, typer.Option(help="tile_k=16,stages=3 changes its default.")] = None,
+    gpu: Annotated[str, typer.Option(help="With --sass or --ptx: compiled for this GPU.")] = DEFAULT_GPU,
+    plain: Annotated[bool, typer.Option("--plain", help="The source alone, as it lies in the file.")] = False,
     json_file: Json = None,
 ) -> None:
-    """Print what a rung teaches, its default config and its source."""
-    from ..attn.rung import AttentionRung
-    from ..attn.rungs import EVERY_RUNG, find_attention_rung
-    from ..gemm.rungs import find_rung
+    """Print what a rung teaches and its source: new lines are marked, and what they became can be shown."""
     from ..jit.source import CUDA_ROOT
     from ..lab.record import json_result
+    from ..lab.rung_source import show as find
+    from ..lab.subject import every_rung, read_config
     from ..report.terminal import config_legend
 
-    attention = any(name in (rung.id, rung.id.split("_")[0]) for rung in EVERY_RUNG)
-    rung: Rung | AttentionRung = find_attention_rung(name) if attention else find_rung(name)
-    config = next(c for c in rung.defaults if c.d_head == 128) if isinstance(rung, AttentionRung) else rung.default
-    path = CUDA_ROOT / rung.include
+    if plain and (sass or ptx or line is not None):
+        raise InvalidOperand("--plain prints the source alone: omit --sass, --ptx and --line.")
     with json_result(json_file) as write:
-        say(f"{rung.id} ({_types(rung)}): {rung.teaches}")
-        say(f"config  {config}", indent=8)
-        say(f"        {config_legend(config)}")
-        print(f"source  {path}\n")
-        source = _own_source(path.read_text(encoding="utf-8"), rung.id)
-        print(source, end="")
-        write(_as_data(rung) | {"config": str(config), "file": str(path), "source": source})
+        found = find(name, config=config, gpu=gpu, compiled=sass or ptx, file=file)
+        if line is not None and line not in (known := [each.number for each in found.lines]):
+            raise InvalidOperand(f"--line {line}: {found.rung}'s lines in {found.file} are {known[0]} to {known[-1]}.")
+        if plain:
+            print(found.text, end="")
+        else:
+            rung = every_rung(name)
+            assert rung is not None
+            say(f"{found.rung} ({_types(rung)}): {found.teaches}")
+            say(f"config  {found.config}", indent=8)
+            say(f"        {config_legend(read_config(rung, config, find_gpu(gpu).arch))}")
+            if found.below:
+                say(f"below   {found.below} {found.below_config}".rstrip(), indent=8)
+            print(f"source  {CUDA_ROOT / found.file}\n")
+            for each in found.lines:
+                if line in (None, each.number):
+                    _print_line(each, sass, ptx)
+            _print_end(found)
+        write(found.to_dict() | {"source": found.text})
 
 
-def _own_source(text: str, rung: str) -> str:
-    """The part of a file under the rung's own heading; all of a file without one."""
-    parts = re.split(r"^(?=// ---- )", text, flags=re.MULTILINE)
-    return next((part for part in parts if part.startswith(f"// ---- {rung} ")), text)
+def _print_line(line: SourceLine, sass: bool, ptx: bool) -> None:
+    """One line of the source, + where it is new, and what it became."""
+    print(f"{'+' if line.new else ' '} {line.text}".rstrip())
+    if sass and line.sass:
+        print("    | SASS: " + ", ".join(f"{group} {count}" for group, count in line.groups))
+    for text in line.ptx if ptx else ():
+        print(f"    | {text}")
+    for text in line.sass if sass else ():
+        print(f"    | {text}")
+
+
+def _print_end(found: RungSource) -> None:
+    """What is new, in words, and where the machine code comes from."""
+    new = sum(line.new for line in found.lines)
+    print()
+    if found.below and not new:
+        say(f"No line is new over {found.below}: the configs differ.")
+    elif found.below:
+        say(f"+ {new} of {len(found.lines)} lines are new over {found.below}.")
+    if found.uses:
+        say("They bring in " + ", ".join(f"{use.name} ({use.file}:{use.line})" for use in found.uses) + ".")
+    if found.by_file:
+        say("Instructions by file: " + ", ".join(f"{file} {count}" for file, count in found.by_file) + ".")
 
 
 def _types(rung: Any) -> str:
@@ -75,3 +114,9 @@ def _types(rung: Any) -> str:
 
 def _as_data(rung: Any) -> dict[str, Any]:
     return {"rung": rung.id, "types": _types(rung), "teaches": rung.teaches}
+
+
+SHOW_EXAMPLE = (
+    "Examples:\n\n  tilewright show f09\n\n  tilewright show f09 --sass --line 22\n\n"
+    "  tilewright show f08 --file gemm/warp_tiled.cuh --ptx\n\n  tilewright show a17 --plain"
+)

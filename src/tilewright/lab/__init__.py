@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .inspection import inspect, inspect_diff, inspect_space
     from .residency import occupancy
     from .rooflines import roofline
+    from .rung_source import show
 
 _LAZY = {
     "banks": ".bank_map",
@@ -22,10 +23,11 @@ _LAZY = {
     "inspect_space": ".inspection",
     "occupancy": ".residency",
     "roofline": ".rooflines",
+    "show": ".rung_source",
     "swizzle_strides": ".bank_map",
 }
 
-__all__ = ["banks", "inspect", "inspect_diff", "inspect_space", "occupancy", "roofline", "swizzle_strides"]
+__all__ = ["banks", "inspect", "inspect_diff", "inspect_space", "occupancy", "roofline", "show", "swizzle_strides"]
 
 if not TYPE_CHECKING:
 

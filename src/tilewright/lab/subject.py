@@ -12,7 +12,7 @@ from typing import Any
 
 from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionConfig, AttentionRung
-from ..attn.rungs import ATTENTION_RUNGS
+from ..attn.rungs import EVERY_RUNG
 from ..errors import ConfigRejected, InvalidOperand, TilewrightError
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import GemmConfig, Rung
@@ -47,7 +47,7 @@ class Subject:
 
 def every_rung(name: str) -> AnyRung | None:
     """The rung of a name such as f09, f09_transposed, a17; None for a name that is not one."""
-    rungs: tuple[AnyRung, ...] = (*GEMM_RUNGS, *ATTENTION_RUNGS)
+    rungs: tuple[AnyRung, ...] = (*GEMM_RUNGS, *EVERY_RUNG)
     for rung in rungs:
         if name in (rung.id, rung.id.split("_")[0]):
             return rung

@@ -1,0 +1,96 @@
+"""A rung's source as a lesson: its new lines, what they bring in, and what each line became."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import tilewright as tw
+from tilewright.errors import ConfigRejected, InvalidOperand, MissingDependency
+from tilewright.jit.source import CUDA_ROOT
+from tilewright.lab.rung_source import ptx_by_line
+from tilewright.lab.sass import find_disassembler
+from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, SPLIT_RUNGS
+
+FIRST = ("f01", "h01", "t01", "a01", "d01")
+ONLY_A_CONFIG = ("f08",)
+"""Its file is f07's: pieces are a matter of the config."""
+
+
+@pytest.mark.parametrize("rung", [rung.id for rung in (*GEMM_RUNGS, *ATTENTION_RUNGS, *SPLIT_RUNGS)])
+def test_every_rung_but_the_first_has_new_lines(rung):
+    found = tw.lab.show(rung)
+    new = [line for line in found.lines if line.new]
+    assert bool(found.below) == (rung.split("_")[0] not in FIRST)
+    assert bool(new) == (rung.split("_")[0] not in (*FIRST, *ONLY_A_CONFIG))
+    assert not any(line.text.strip().startswith("//") for line in new), "a comment is no code"
+    assert found.text in (CUDA_ROOT / found.file).read_text()
+
+
+def test_new_lines_of_f09_are_those_that_transpose():
+    found = tw.lab.show("f09")
+    new = [line.text.strip() for line in found.lines if line.new]
+    assert "CopyATransposed<Cfg, Tiles::a_pitch, true> copy_a;" in new
+    assert "__syncthreads();" not in new
+    (use,) = (use for use in found.uses if use.name == "CopyATransposed")
+    assert "CopyATransposed" in (CUDA_ROOT / use.file).read_text().splitlines()[use.line - 1]
+
+
+@pytest.mark.parametrize("rung", [rung.id for rung in (*GEMM_RUNGS, *ATTENTION_RUNGS, *SPLIT_RUNGS)])
+def test_a_definition_is_where_it_is_said_to_be(rung):
+    for use in tw.lab.show(rung).uses:
+        assert use.name in (CUDA_ROOT / use.file).read_text().splitlines()[use.line - 1]
+
+
+def test_every_instruction_belongs_to_a_line_of_the_rung():
+    try:
+        find_disassembler()
+    except MissingDependency as missing:
+        pytest.skip(str(missing))
+    found = tw.lab.show("f09", compiled=True)
+    made = sum(len(line.sass) for line in found.lines)
+    assert made == sum(count for _, count in found.by_file)
+    assert made == tw.lab.inspect("f09").parts[0].instructions
+    (product,) = (line for line in found.lines if "multiply_tiles" in line.text)
+    assert dict(product.groups)["fp32 and exp"] == 64 * 128 * 16 // 128
+    assert sum("fma.rn" in text for text in product.ptx) == 64 * 128 * 16 // 128
+    (barrier, _) = (line for line in found.lines if "__syncthreads" in line.text)
+    assert [text.split()[1].split(".")[0] for text in barrier.sass] == ["BAR"]
+    assert "PTX" not in str(found)
+    assert json.dumps(found.to_dict())
+
+
+def test_a_file_that_a_rung_includes_is_shown_by_line_too():
+    found = tw.lab.show("f08", file="gemm/warp_tiled.cuh")
+    assert found.text.startswith("#pragma once")
+    with pytest.raises(InvalidOperand, match=r"gemm/warp_tiled\.cuh"):
+        tw.lab.show("f08", file="gemm/f01_naive.cuh")
+
+
+def test_ptx_is_told_by_the_outermost_line_of_the_file():
+    ptx = """.file 1 "/x/gemm/k.cuh"
+.file 2 "/x/tile/in.cuh"
+.entry k(
+){
+.loc 1 7 0
+mov.u32 %r1, %tid.x;
+.loc 2 5 3, function_name $L, inlined_at 1 9 3
+add.u32 %r2, %r1, 1;
+.loc 2 30 3, function_name $L, inlined_at 2 5 3
+mul.lo.u32 %r2, %r1, 3;
+$L__1:
+@%p1 bra $L__1;
+.loc 2 40 3
+ret;
+}
+"""
+    found = ptx_by_line(ptx, "k", "gemm/k.cuh", range(1, 20))
+    assert found == {
+        7: ["mov.u32 %r1, %tid.x;"], 9: ["add.u32 %r2, %r1, 1;", "mul.lo.u32 %r2, %r1, 3;", "@%p1 bra $L__1;"],
+    }  # fmt: skip
+
+
+def test_a_rung_that_is_not_there_is_refused():
+    with pytest.raises(ConfigRejected, match="f12_multistage"):
+        tw.lab.show("f77")
