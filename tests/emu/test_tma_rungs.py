@@ -11,12 +11,20 @@ import pytest
 from rung_products import Bench, Case
 
 import tilewright as tw
-from tilewright.gemm.rung import GemmConfig
+from tilewright.gemm.rung import GemmConfig, Rung
 from tilewright.gemm.rungs import find_rung
 from tilewright.gemm.rungs.tma import TMA_RUNGS
 from tilewright.gpus import ARCHS
 
 SMALL = GemmConfig(64, 64, 32, warp_m=16, warp_n=64, stages=3)
+
+
+def suited(rung: Rung, config: GemmConfig = SMALL, **changes: int) -> GemmConfig:
+    """The config with the levels that only this rung has."""
+    own = {name: getattr(rung.default, name) for name in ("staged", "cluster_m", "cluster_n")}
+    return dataclasses.replace(config, **own | changes)
+
+
 every_rung = pytest.mark.parametrize("rung", TMA_RUNGS, ids=str)
 
 
@@ -24,7 +32,7 @@ every_rung = pytest.mark.parametrize("rung", TMA_RUNGS, ids=str)
 @pytest.mark.parametrize("tile_k", [16, 64, 128])
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 def test_boxes_of_every_width_lie_as_the_products_read_them(rung, tile_k, layout):
-    config = dataclasses.replace(SMALL, tile_k=tile_k, stages=2)
+    config = suited(rung, tile_k=tile_k, stages=2)
     Bench(Case(72, 64, 2 * tile_k + 8, layout, dtype="f16", out_dtype="f16")).run(rung, config).assert_right()
 
 
@@ -36,7 +44,7 @@ def test_boxes_of_every_width_lie_as_the_products_read_them(rung, tile_k, layout
      ((128, 256), (16, 256), "nn")], ids=str,
 )  # fmt: skip
 def test_warpgroups_stand_under_and_beside_one_another_and_products_have_many_widths(rung, tile, warp, layout):
-    config = GemmConfig(*tile, 32, warp_m=warp[0], warp_n=warp[1], stages=2)
+    config = suited(rung, GemmConfig(*tile, 32, warp_m=warp[0], warp_n=warp[1], stages=2))
     sizes = (tile[0] + 8, tile[1] + 16, 72)
     Bench(Case(*sizes, layout, out_dtype="bf16")).run(rung, config, sms=1).assert_right()
 
@@ -44,7 +52,7 @@ def test_warpgroups_stand_under_and_beside_one_another_and_products_have_many_wi
 @every_rung
 @pytest.mark.parametrize("stages", [2, 3, 5])
 def test_the_ring_is_right_at_fewer_and_more_tiles_than_it_has_stages(rung, stages):
-    config = dataclasses.replace(SMALL, stages=stages)
+    config = suited(rung, stages=stages)
     for k in (0, 8, 32 * (stages - 1), 32 * stages + 40):
         Bench(Case(64, 64, k, "nn", dtype="f16")).run(rung, config).assert_right()
 
@@ -53,7 +61,7 @@ def test_the_ring_is_right_at_fewer_and_more_tiles_than_it_has_stages(rung, stag
 def test_partial_sums_add_up_to_the_product(rung):
     """9 parts of 7 tiles: some get none, and write zeros."""
     bench = Bench(Case(64, 40, 200, "nn", dtype="f16", batch=2), 9)
-    bench.run(rung, dataclasses.replace(SMALL, split_k=9), sms=1).assert_right()
+    bench.run(rung, suited(rung, split_k=9), sms=1).assert_right()
     sums = bench.out.view.reshape(9, 2, -1)
     assert (np.abs(sums).max(axis=(1, 2)) > 0).sum() == 7
 
@@ -62,7 +70,7 @@ def test_partial_sums_add_up_to_the_product(rung):
 @pytest.mark.parametrize("sms", [1, 3, 4])
 def test_blocks_that_stay_take_every_tile_once(rung, sms):
     """15 tiles, walked in groups of 2 rows, the last of 1, by 1 to 4 blocks."""
-    config = dataclasses.replace(SMALL, group_m=2)
+    config = suited(rung, group_m=2)
     case = Case(5 * 64 - 8, 3 * 64 - 7, 40, "tt", dtype="f16", out_dtype="bf16", alpha=1.5, beta=-0.5)
     Bench(case).run(rung, config, sms=sms).assert_right()
 
@@ -76,7 +84,7 @@ def test_blocks_that_stay_take_every_tile_once(rung, sms):
     ids=str,
 )  # fmt: skip
 def test_batches_rows_and_results_of_every_kind(rung, case):
-    Bench(case).run(rung, SMALL, sms=2).assert_right()
+    Bench(case).run(rung, suited(rung), sms=2).assert_right()
 
 
 @every_rung
@@ -84,7 +92,8 @@ def test_the_bits_are_those_of_h13(rung):
     case = Case(72, 136, 200, "nn", dtype="bf16", out_dtype="f32")
     results = []
     for one, config in (
-        (find_rung("h13"), SMALL), (rung, SMALL), (rung, GemmConfig(128, 96, 64, warp_m=16, warp_n=96, stages=2)),
+        (find_rung("h13"), SMALL), (rung, suited(rung)),
+        (rung, suited(rung, GemmConfig(128, 96, 64, warp_m=16, warp_n=96, stages=2))),
     ):  # fmt: skip
         bench = Bench(case)
         bench.run(one, config).assert_right()
@@ -98,7 +107,7 @@ def test_operands_that_tma_cannot_read_are_packed_first(rung, m, n, k):
     rng = np.random.default_rng(5)
     a, b = (rng.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in ((m, k), (k, n)))
     with tw.emulator() as emulator:
-        c = tw.matmul(a, b, rung=rung.id, config=SMALL)
+        c = tw.matmul(a, b, rung=rung.id, config=suited(rung))
     wide = [x.astype(np.float64) for x in (a, b)]
     np.testing.assert_allclose(c.astype(np.float64), wide[0] @ wide[1], rtol=2**-7, atol=2**-5)
     assert len(emulator.results) == 1 + (k % 8 > 0) + (n % 8 > 0)
@@ -110,7 +119,7 @@ def test_an_epilogue_and_its_operands_are_fused(rung):
     a, b, r = (rng.standard_normal(shape).astype(np.float16) for shape in ((72, 64), (64, 104), (72, 104)))
     bias = rng.standard_normal(104).astype(np.float16)
     with tw.emulator():
-        c = tw.matmul(a, b, bias=bias, residual=r, activation="relu", rung=rung.id, config=SMALL)
+        c = tw.matmul(a, b, bias=bias, residual=r, activation="relu", rung=rung.id, config=suited(rung))
     wide = [x.astype(np.float64) for x in (a, b, bias, r)]
     expected = np.maximum(wide[0] @ wide[1] + wide[2], 0) + wide[3]
     np.testing.assert_allclose(c.astype(np.float64), expected, rtol=2**-9, atol=2**-6)
@@ -126,7 +135,7 @@ def test_an_epilogue_and_its_operands_are_fused(rung):
 )  # fmt: skip
 def test_a_config_that_does_not_fit_is_refused_with_the_reason(rung, change, words):
     problem = Bench(Case(64, 64, 64)).problem
-    assert words in (rung.why_not(problem, dataclasses.replace(SMALL, **change), ARCHS["sm_90a"]) or "")
+    assert words in (rung.why_not(problem, suited(rung, **change), ARCHS["sm_90a"]) or "")
 
 
 @every_rung
@@ -137,4 +146,16 @@ def test_a_config_that_does_not_fit_is_refused_with_the_reason(rung, change, wor
 )  # fmt: skip
 def test_an_operand_that_tma_cannot_read_is_refused_with_the_reason(rung, layouts, k, words):
     problem = Bench(Case(64, 64, k, layouts)).problem
-    assert words in (rung.why_not(problem, SMALL, ARCHS["sm_90a"]) or "")
+    assert words in (rung.why_not(problem, suited(rung), ARCHS["sm_90a"]) or "")
+
+
+@pytest.mark.parametrize(("cluster_m", "layout"), [(1, "nn"), (1, "tt"), (2, "nt"), (2, "tn")])
+@pytest.mark.parametrize("sizes", [(256, 256, 96), (72, 64, 40), (200, 136, 72)])
+def test_clusters_of_either_way_share_what_they_copy(cluster_m, layout, sizes):
+    """Whole clusters, half of one, and a last one of which a part is outside."""
+    config = dataclasses.replace(SMALL, staged=1, cluster_m=cluster_m, cluster_n=3 - cluster_m)
+    product = Bench(Case(*sizes, layout, dtype="f16", out_dtype="f16")).run(find_rung("h16"), config, sms=4)
+    product.assert_right()
+    tiles = -(-sizes[0] // (64 * cluster_m)) * -(-sizes[1] // (64 * (3 - cluster_m)))
+    steps = -(-sizes[2] // 32)
+    assert product.result.counters.bulk_load_requests == tiles * steps * 4, "A or B by halves, the other for each block"

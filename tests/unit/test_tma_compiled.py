@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import pytest
@@ -15,14 +16,16 @@ from tilewright.gpus import ARCHS
 from tilewright.jit import CompiledKernel
 
 TALL = GemmConfig(256, 192, 64, warp_m=32, warp_n=192, stages=3, group_m=8)
-THREE = GemmConfig(192, 192, 64, warp_m=16, warp_n=192, stages=4, group_m=8)
+THREE = GemmConfig(192, 192, 64, warp_m=16, warp_n=192, stages=3, group_m=8)
 ONE = GemmConfig(64, 128, 64, warp_m=16, warp_n=128, stages=3, group_m=8, min_blocks=2)
 
 
 @lru_cache
 def compiled(rung: str, config: GemmConfig, layout: str, n: int = 4096) -> CompiledKernel:
     problem = GemmProblem.dense(4096, n, 4096, layout=layout, dtype="bf16")
-    return find_rung(rung).compile(problem, config, ARCHS["sm_90a"])
+    found = find_rung(rung)
+    own = {name: getattr(found.default, name) for name in ("staged", "cluster_m", "cluster_n")}
+    return found.compile(problem, replace(config, **own), ARCHS["sm_90a"])
 
 
 @pytest.mark.parametrize("rung", [rung.id for rung in TMA_RUNGS])
@@ -45,4 +48,12 @@ def test_tiles_come_by_tma_and_no_thread_copies(rung):
     assert sum(opcode.startswith("UTMALDG") for opcode in seen) == 1 + 4, "A in one box, B in four, each 64 wide"
     assert sum(opcode.startswith("HGMMA") for opcode in seen) == 4
     assert sum(opcode.startswith("USETMAXREG") for opcode in seen) == 2
-    assert not any(opcode.startswith(("LDGSTS", "STS")) for opcode in seen)
+    assert not any(opcode.startswith("LDGSTS") for opcode in seen)
+
+
+def test_results_leave_by_tma_from_what_stmatrix_wrote():
+    """Of a warp's 16 x 256 results each buffer holds 16 x 64: four stores, of four matrices of 8 x 8 four times."""
+    seen = [instruction.opcode for instruction in code_of(compiled("h15", find_rung("h14").default, "nn"))]
+    assert sum(opcode.startswith("UTMASTG") for opcode in seen) == 4
+    assert sum(opcode.startswith("STSM") for opcode in seen) == 16
+    assert not any(opcode.startswith(("STG", "SHFL.BFLY")) for opcode in seen)

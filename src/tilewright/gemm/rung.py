@@ -48,8 +48,19 @@ class GemmConfig(HashedOnce):
     """Blocks that share a tile, each with its part of k and partial sums of its own."""
     slices_k: int = 1
     """Groups of warps of a block that share its tile, each with its part of every step of k."""
+    staged: int = 0
+    """Buffers of a warp through which its results go to memory; 0: they leave from registers."""
+    cluster_m: int = 1
+    """Blocks of a cluster under one another,"""
+    cluster_n: int = 1
+    """and beside one another. They share copies of operands."""
 
     __hash__ = HashedOnce.__hash__
+
+    @property
+    def cluster(self) -> int:
+        """Blocks of a cluster."""
+        return self.cluster_m * self.cluster_n
 
     @property
     def parts(self) -> int:
@@ -114,12 +125,16 @@ class GemmConfig(HashedOnce):
             text += f" split k {self.split_k}"
         if self.slices_k > 1:
             text += f" {self.slices_k} slices"
+        if self.cluster > 1:
+            text += f" cluster {self.cluster_m}x{self.cluster_n}"
+        if self.staged:
+            text += f" {self.staged} staged"
         return text
 
 
 _FIELDS = {f.name: f.default for f in fields(GemmConfig)}
-_LEAST = {name: 0 if name in ("tile_k", "warp_m", "warp_n") else 1 for name in _FIELDS if name != "cache"}
-_OWN_CONSTANTS = ("cache", "fragment_sets", "slices_k")
+_LEAST = {name: 0 if name in ("tile_k", "warp_m", "warp_n", "staged") else 1 for name in _FIELDS if name != "cache"}
+_OWN_CONSTANTS = ("cache", "fragment_sets", "slices_k", "staged", "cluster_m", "cluster_n")
 """Fields of a config that only the rungs which use them compile in (Rung.own_constants)."""
 
 
@@ -137,8 +152,10 @@ def _no_maps(config: GemmConfig, problem: GemmProblem) -> dict[str, TensorMap | 
 
 def walked(config: GemmConfig, problem: GemmProblem) -> tuple[int, int, int]:
     """The grid of our kernels: tiles in the order in which they walk them, batch, parts of k."""
-    tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n)
-    return tiles, problem.batch, config.split_k
+    clusters = ceil_div(problem.m, config.cluster_m * config.tile_m) * ceil_div(
+        problem.n, config.cluster_n * config.tile_n
+    )
+    return clusters * config.cluster, problem.batch, config.split_k
 
 
 @dataclass(frozen=True)
@@ -332,7 +349,8 @@ class Rung:
         """The grid, block and shared memory of one batch of at most 65535 products."""
         shared = self.shared_bytes(config, problem) if self.dynamic_shared else 0
         resident = config.min_blocks if self.stays else 0
-        return Launch(self.grid(config, problem), (self.threads(config), 1, 1), b"", shared, self.overlaps, resident)
+        grid, block = self.grid(config, problem), (self.threads(config), 1, 1)
+        return Launch(grid, block, b"", shared, self.overlaps, resident, config.cluster)
 
     def params(
         self, problem: GemmProblem, config: GemmConfig, at: Addresses, alpha: float | Scalar, beta: float | Scalar

@@ -34,13 +34,16 @@ class Launch:
     resident: int = 0
     """Where not 0: blocks walk the first axis of the grid by themselves, so that of it no more are started than this
     many an SM."""
+    cluster: int = 1
+    """Blocks of a cluster, neighbours along the first axis, which is whole clusters."""
     maps: tuple[tuple[int, TensorMap, int], ...] = ()
     """Tensor maps among the parameters: position, description, address. Who launches encodes them."""
 
     def grid_on(self, gpu: Gpu) -> tuple[int, int, int]:
         """The blocks that are started on a GPU."""
         x, y, z = self.grid
-        return (min(x, self.resident * gpu.sm_count) if self.resident else x), y, z
+        most = max(self.resident * gpu.sm_count // self.cluster, 1) * self.cluster
+        return (min(x, most) if self.resident else x), y, z
 
 
 class Executor(Protocol):

@@ -11,7 +11,9 @@
 extern "C" __global__ void __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks)
     gemm(const __grid_constant__ TmaMaps maps, const __grid_constant__ GemmArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  TmaProduct<Cfg> product(args, shared_address(shared));
+  using Product = TmaProduct<Cfg>;
+  const unsigned tiles = shared_address(shared);
+  Product product(args, tiles, tiles + Product::tile_bytes);
   if (threadIdx.x == 0) product.buffers.init(Cfg::threads / 128);
   __syncthreads();
   start_after_earlier_grids<Cfg::alone>();
@@ -28,8 +30,8 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks
     const WarpgroupTiling<Cfg> at;
     for (unsigned tile = blockIdx.x; tile < all; tile += gridDim.x) {
       const TileOrigin origin = tile_origin<Cfg>(tile, args.m, args.n);
-      typename TmaProduct<Cfg>::Sums sums;
-      typename TmaProduct<Cfg>::Sums::Rows rows;
+      typename Product::Sums sums;
+      typename Product::Sums::Rows rows;
       product.multiply(sums, rows, origin, at);
       sums.store(rows, args, origin.row + at.row0, origin.col + at.col0);
     }

@@ -67,23 +67,39 @@ struct StoreByQuad {
     }
   }
 
+  /// What becomes of products product[0] to product[3] in row lane / 4 + 8 * half: two columns of each.
+  __device__ void finish(const GemmArgs& args, int half, const float (*product)[4], unsigned (&word)[words]) {
+    float value[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) value[i] = args.alpha * product[i / 2][2 * half + i % 2];
+    if constexpr (Cfg::use_c) {
+      if constexpr (packed) InQuad::transpose(old[half]);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) value[i] = fmaf(args.beta, unpack_one<Out>(old[half], i), value[i]);
+    }
+    reads[half].apply(args.fused, value);
+    pack_run<Out>(word, value);
+  }
+
   /// Products product[0] to product[3].
   __device__ void store(const GemmArgs& args, int row0, int col, const float (*product)[4]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = row_of_half(row0, half);
-      float value[8];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) value[i] = args.alpha * product[i / 2][2 * half + i % 2];
-      if constexpr (Cfg::use_c) {
-        if constexpr (packed) InQuad::transpose(old[half]);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) value[i] = fmaf(args.beta, unpack_one<Out>(old[half], i), value[i]);
-      }
-      reads[half].apply(args.fused, value);
       unsigned word[words];
-      pack_run<Out>(word, value);
+      finish(args, half, product, word);
       write(word, out_base<Cfg>(args) + row * args.out_row + col, columns_left<Cfg>(args, row, col));
+    }
+  }
+
+  /// The same by way of shared memory: group `group` of the columns of a buffer (tile/store_staged.cuh).
+  template <class Staged>
+  __device__ void stage(const GemmArgs& args, const float (*product)[4], const Staged& staged, int group) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      unsigned word[words];
+      finish(args, half, product, word);
+      staged.put(half, group, word);
     }
   }
 

@@ -14,11 +14,16 @@
 #include "ptx/global.cuh"
 #include "ptx/number16.cuh"
 
-/// The start of this block's part of out. With split_k, block z writes partial sum z after those of z - 1.
+/// The number of this block's matrix in out. With split_k, block z writes partial sum z after those of z - 1.
+template <class Cfg>
+__device__ inline unsigned out_entry() {
+  return Cfg::split_k > 1 ? blockIdx.z * gridDim.y + blockIdx.y : blockIdx.y;
+}
+
+/// The start of this block's part of out.
 template <class Cfg>
 __device__ inline typename Cfg::out_type* out_base(const GemmArgs& args) {
-  const long long index = Cfg::split_k > 1 ? blockIdx.z * (long long)gridDim.y + blockIdx.y : blockIdx.y;
-  return static_cast<typename Cfg::out_type*>(args.out) + index * args.out_batch;
+  return static_cast<typename Cfg::out_type*>(args.out) + out_entry<Cfg>() * (long long)args.out_batch;
 }
 template <class Cfg>
 __device__ inline const typename Cfg::out_type* c_base(const GemmArgs& args) {

@@ -13,31 +13,37 @@
 struct TmaMaps {
   TensorMap a, b;
 };
+struct TmaMapsAndOut {
+  TensorMap a, b, out;
+};
 
 template <class Cfg>
 struct TmaProduct {
   using A = WgmmaTile<SharedTile<Cfg::tile_m, Cfg::tile_k, Cfg::a_unit != unit_row>>;
   using B = WgmmaTile<SharedTile<Cfg::tile_n, Cfg::tile_k, Cfg::b_unit == unit_row>>;
   using Sums = WarpgroupAccumulators<Cfg, A, B>;
-  using Buffers = TmaRing<Cfg::stages>;
+  using Buffers = TmaRing<Cfg::stages, Cfg::cluster_m * Cfg::cluster_n>;
   static constexpr int stage_bytes = A::bytes + B::bytes, tile_bytes = Cfg::stages * stage_bytes;
 
   const GemmArgs& args;
   unsigned tiles;  // shared address of the stages, each a tile of A and one of B
   Buffers buffers;
   KRange<Cfg> range;
+  TmaTile<A, Cfg::cluster_n> a;  // blocks of a cluster beside each other share A, those under each other B
+  TmaTile<B, Cfg::cluster_m> b;
 
-  __device__ TmaProduct(const GemmArgs& args, unsigned shared)
-      : args(args), tiles(shared), buffers(shared + tile_bytes), range(args.k) {}
+  __device__ TmaProduct(const GemmArgs& args, unsigned tiles, unsigned barriers)
+      : args(args), tiles(tiles), buffers(barriers), range(args.k) {}
 
   /// The producer: everything along k for the tile of the result at `origin`.
-  __device__ void load(const TmaMaps& maps, TileOrigin origin) {
+  template <class Maps>
+  __device__ void load(const Maps& maps, TileOrigin origin) {
     for (int tile = 0; tile < range.tiles; ++tile, buffers.turn()) {
       const unsigned to = tiles + buffers.stage * stage_bytes;
       const int k = (range.first + tile) * Cfg::tile_k;
       buffers.begin(stage_bytes);
-      TmaTile<A>::template load<Cfg::a_batched>(to, maps.a, origin.row, k, blockIdx.y, buffers.full());
-      TmaTile<B>::template load<Cfg::b_batched>(to + A::bytes, maps.b, origin.col, k, blockIdx.y, buffers.full());
+      a.template load<Cfg::a_batched>(to, maps.a, origin.row, k, blockIdx.y, buffers.full());
+      b.template load<Cfg::b_batched>(to + A::bytes, maps.b, origin.col, k, blockIdx.y, buffers.full());
     }
   }
 
@@ -60,7 +66,5 @@ struct TmaProduct {
   }
 
  private:
-  __device__ void release_previous() const {
-    if (threadIdx.x % 128 == 0) buffers.release_previous();
-  }
+  __device__ void release_previous() const { buffers.release_previous(threadIdx.x % 128); }
 };

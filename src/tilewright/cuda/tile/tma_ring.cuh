@@ -7,11 +7,14 @@
 // Producer and consumers each walk the stages with a ring of their own, and turn it after each one. `phase` is the
 // parity of the stage's fill: consumers wait for it at full, the producer waits at empty for the one before, which of a
 // fresh barrier passes at once.
+//
+// In a cluster whose blocks copy into one another, a stage is free once the consumers of all of them have read theirs:
+// each arrives at every block's barrier.
 
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 
-template <int stages>
+template <int stages, int cluster = 1>
 struct TmaRing {
   static constexpr int barrier_bytes = 16 * stages;
 
@@ -24,28 +27,36 @@ struct TmaRing {
   __device__ unsigned full() const { return barriers + 8 * stage; }
   __device__ unsigned empty() const { return barriers + 8 * (stages + stage); }
 
-  /// By one thread, before a barrier of all. `consumers`: arrivals that empty a stage.
+  /// By one thread, before a barrier of all. `consumers`: of a block, one arrival each.
   __device__ void init(unsigned consumers) const {
 #pragma unroll
     for (int s = 0; s < stages; ++s) {
       mbarrier_init(barriers + 8 * s, 1);
-      mbarrier_init(barriers + 8 * (stages + s), consumers);
+      mbarrier_init(barriers + 8 * (stages + s), cluster * consumers);
     }
     mbarrier_init_fence();
   }
 
   /// The producer: waits until the stage is free, and expects `bytes` there.
   __device__ void begin(unsigned bytes) const {
-    mbarrier_wait(empty(), phase ^ 1);
+    if constexpr (cluster > 1)
+      mbarrier_wait_cluster(empty(), phase ^ 1);
+    else
+      mbarrier_wait(empty(), phase ^ 1);
     mbarrier_arrive_expect(full(), bytes);
   }
 
   /// A consumer: waits until the stage has landed.
   __device__ void wait() const { mbarrier_wait(full(), phase); }
 
-  /// One arrival at the stage before this one: its reads are done.
-  __device__ void release_previous() const {
-    mbarrier_arrive(barriers + 8 * (stages + (stage == 0 ? stages : stage) - 1));
+  /// A consumer's arrival at the stage before this one: its reads are done. By a warp's lanes, `lane` of them.
+  __device__ void release_previous(unsigned lane) const {
+    const unsigned barrier = barriers + 8 * (stages + (stage == 0 ? stages : stage) - 1);
+    if constexpr (cluster > 1) {
+      if (lane < cluster) mbarrier_arrive_at(barrier, lane);
+    } else {
+      if (lane == 0) mbarrier_arrive(barrier);
+    }
   }
 
   __device__ void turn() {
@@ -54,17 +65,29 @@ struct TmaRing {
 };
 
 /// Loads of a tile (SharedTile in tile/tile16.cuh: any struct with its constants) whose panels are as wide as the
-/// swizzle: one box for each panel, side by side along the contiguous index. The map's boxes are panel x lines.
-template <class Tile>
+/// swizzle: one box for each panel, side by side along the contiguous index. The map's boxes are panel x lines; or,
+/// where `parts` blocks of a cluster need the same tile, that part of the lines, which each block has copied to all of
+/// them.
+template <class Tile, int parts = 1>
 struct TmaTile {
+  static constexpr int lines = Tile::lines / parts, line_bytes = Tile::panel_bytes / Tile::lines;
+  static_assert(Tile::lines % (8 * parts) == 0, "parts begin where the swizzle does");
+
+  unsigned part = 0;          // this block's
+  unsigned short blocks = 0;  // bits of those that need the tile, this one among them
+
   /// The tile whose first element is (mn, k) of the matrix, or of its entry `batch` where the map has three dimensions.
   template <bool batched>
-  static __device__ void load(unsigned to, const TensorMap& map, int mn, int k, int batch, unsigned barrier) {
-    const int x = Tile::k_inner ? k : mn, y = Tile::k_inner ? mn : k;
+  __device__ void load(unsigned to, const TensorMap& map, int mn, int k, int batch, unsigned barrier) const {
+    const int x = Tile::k_inner ? k : mn, y = (Tile::k_inner ? mn : k) + part * lines;
 #pragma unroll
     for (int i = 0; i < Tile::inner; i += Tile::panel) {
-      const unsigned panel = to + i / Tile::panel * Tile::panel_bytes;
-      if constexpr (batched)
+      const unsigned panel = to + i / Tile::panel * Tile::panel_bytes + part * lines * line_bytes;
+      if constexpr (batched && parts > 1)
+        tma_load_multicast(panel, map, x + i, y, batch, barrier, blocks);
+      else if constexpr (parts > 1)
+        tma_load_multicast(panel, map, x + i, y, barrier, blocks);
+      else if constexpr (batched)
         tma_load(panel, map, x + i, y, batch, barrier);
       else
         tma_load(panel, map, x + i, y, barrier);

@@ -62,6 +62,19 @@ struct StoreGroups {
       if (g + ahead < groups) group[g + ahead].read(args, row0, col0 + 32 * (g + ahead));
     }
   }
+
+  /// The same by way of shared memory (tile/store_staged.cuh).
+  template <class Staged>
+  __device__ void stage(const GemmArgs& args, int row0, int col0, const float (&value)[columns][4], Staged& staged,
+                        int entry) {
+#pragma unroll
+    for (int g = 0; g < groups; ++g) {
+      if (g % Staged::groups == 0) staged.begin();
+      group[g].stage(args, &value[4 * g], staged, g % Staged::groups);
+      if ((g + 1) % Staged::groups == 0) staged.end(row0, col0 + 32 * (g + 1 - Staged::groups), entry);
+      if (g + ahead < groups) group[g + ahead].read(args, row0, col0 + 32 * (g + ahead));
+    }
+  }
 };
 
 /// The way out of a warp's rows: by lane or by quad in 16-byte accesses, or as those of mma.sync where no such access
@@ -126,6 +139,20 @@ struct WarpgroupAccumulators {
     for (int i = 0; i < At::products; ++i) {
       if (i > 0) rows.read(args, row_of(row0, i), col0);
       rows.store(args, row_of(row0, i), col0, value[i]);
+    }
+  }
+
+  /// The same by way of shared memory, where the result allows that.
+  template <class Staged>
+  __device__ void leave(Rows& rows, const GemmArgs& args, int row0, int col0, Staged& staged) const {
+    if constexpr (Cfg::staged == 0) {
+      store(rows, args, row0, col0);
+    } else {
+#pragma unroll
+      for (int i = 0; i < At::products; ++i) {
+        if (i > 0) rows.read(args, row_of(row0, i), col0);
+        rows.stage(args, row_of(row0, i), col0, value[i], staged, out_entry<Cfg>());
+      }
     }
   }
 };

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 from ...arrays.dtypes import CPP_TYPES, ITEM_BYTES
 from ...jit.source import Constant
 from ...jit.tensor_map import MOST_BOX, TensorMap
 from ..problem import GemmProblem, Matrix
-from ..rung import GemmConfig, Rung
+from ..rung import GemmConfig, Rung, vector_out
 from .hopper import sums_constants
 from .tensor import HALVES, SHARED_OF_AN_SM, first_reason, power_of_two, stages_reason, tiles
 
@@ -75,14 +76,56 @@ def _map_of(name: str, config: GemmConfig, problem: GemmProblem) -> TensorMap:
         pitch = -(-length * item // 16) * 16 // item
     shape: tuple[int, ...] = (length, lines)
     strides: tuple[int, ...] = (pitch * item,)
-    box: tuple[int, ...] = (panel, high)
+    box: tuple[int, ...] = (panel, high // (config.cluster_n if name == "a" else config.cluster_m))
     if _batched(name, problem):
         shape, strides, box = (*shape, problem.batch), (*strides, matrix.batch_stride * item), (*box, 1)
     return TensorMap(None, problem.dtype, shape, strides, box, swizzle=panel * item)
 
 
-def _maps(config: GemmConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
+def _operand_maps(config: GemmConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
     return {name: _map_of(name, config, problem) if problem.k else None for name in "ab"}
+
+
+# --- results by way of shared memory ----------------------------------------------------------------------------------
+
+
+def _out_matrices(config: GemmConfig, problem: GemmProblem) -> int:
+    """The matrices of the result: of a batch, each with its parts of k."""
+    return problem.batch * config.split_k
+
+
+def staged_of(config: GemmConfig, problem: GemmProblem) -> int:
+    """Return the buffers of a warp for results that TMA can store: rows that lie apart, each of whole 16 bytes."""
+    out, item = problem.out, ITEM_BYTES[problem.out_dtype]
+    lies_well = vector_out(problem) and problem.n % 8 == 0
+    lies_well = lies_well and not_for_tma(out, problem.m, problem.n, item) is None
+    return config.staged if lies_well and (_out_matrices(config, problem) == 1 or out.batch_stride > 0) else 0
+
+
+def _row_bytes(config: GemmConfig, problem: GemmProblem) -> int:
+    """Bytes of a buffer's row (StagedRows in tile/store_staged.cuh)."""
+    return 64 if config.warp_n * ITEM_BYTES[problem.out_dtype] % 128 else 128
+
+
+def _staging(config: GemmConfig, problem: GemmProblem) -> int:
+    return config.threads // 32 * config.staged * 16 * _row_bytes(config, problem)
+
+
+def _out_map(config: GemmConfig, problem: GemmProblem) -> TensorMap | None:
+    if not staged_of(config, problem):
+        return None
+    out, item, row_bytes = problem.out, ITEM_BYTES[problem.out_dtype], _row_bytes(config, problem)
+    pitch = out.row_stride if problem.m > 1 else problem.n
+    shape: tuple[int, ...] = (problem.n, problem.m)
+    strides: tuple[int, ...] = (pitch * item,)
+    box: tuple[int, ...] = (row_bytes // item, 16)
+    if (entries := _out_matrices(config, problem)) > 1:
+        shape, strides, box = (*shape, entries), (*strides, out.batch_stride * item), (*box, 1)
+    return TensorMap(None, problem.out_dtype, shape, strides, box, swizzle=row_bytes)
+
+
+def _maps(config: GemmConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
+    return _operand_maps(config, problem) | {"out": _out_map(config, problem)}
 
 
 # --- roles ------------------------------------------------------------------------------------------------------------
@@ -106,12 +149,16 @@ def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
     copying, multiplying = registers_of(config)
     hands_over = _at_launch(config) < multiplying
     found: dict[str, Constant] = {
-        "edge": bool(problem.m % config.tile_m or problem.n % config.tile_n),
+        "edge": bool(problem.m % (config.cluster_m * config.tile_m) or problem.n % (config.cluster_n * config.tile_n)),
+        "cluster_m": config.cluster_m,
+        "cluster_n": config.cluster_n,
         "in_type": CPP_TYPES[problem.dtype],
         "hands_over": hands_over,
         "producer_registers": copying,
         "consumer_registers": multiplying,
         "alone": 2 * _shared(config, problem) > SHARED_OF_AN_SM,
+        "staged": staged_of(config, problem),
+        "out_batched": _out_matrices(config, problem) > 1,
     }
     for name in "ab":
         fits = addressable(name, problem)
@@ -120,7 +167,7 @@ def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
 
 
 def _shared(config: GemmConfig, problem: GemmProblem) -> int:
-    return tiles(config, problem) + _BARRIERS * config.stages
+    return tiles(config, problem) + _staging(config, problem) + _BARRIERS * config.stages
 
 
 # --- what a config must satisfy ---------------------------------------------------------------------------------------
@@ -152,6 +199,7 @@ def _check(config: GemmConfig, problem: GemmProblem) -> str | None:
     return first_reason(reasons())
 
 
+_ANY = GemmProblem.dense(64, 64, 64, dtype="bf16")
 _DEFAULT = GemmConfig(128, 256, 64, warp_m=16, warp_n=256, stages=4, group_m=8)
 
 
@@ -175,11 +223,50 @@ def _space() -> tuple[GemmConfig, ...]:
     )  # fmt: skip
 
 
+def _staged_space() -> tuple[GemmConfig, ...]:
+    """The same with results through two or more buffers of a warp."""
+    return tuple(
+        replace(config, staged=staged)
+        for config in _space()
+        for staged in (1, 2, 4, 8)
+        if staged <= max(1, config.warp_m // 16 * config.warp_n // 64)
+        if (_shared(replace(config, staged=staged), _ANY) + 1024) * config.min_blocks <= SHARED_OF_AN_SM
+    )
+
+
+def _check_cluster(config: GemmConfig, problem: GemmProblem) -> str | None:
+    if config.cluster != 2:
+        return f"a cluster is two blocks; the config has {config.cluster_m} x {config.cluster_n}"
+    return _check(config, problem)
+
+
+def _cluster_space() -> tuple[GemmConfig, ...]:
+    """The same by clusters of two blocks."""
+    return tuple(
+        replace(config, cluster_m=cluster_m, cluster_n=3 - cluster_m)
+        for config in _staged_space()
+        for cluster_m in (1, 2)
+        if config.tile_m * config.tile_n >= 64 * 128
+    )
+
+
 TMA_RUNGS: tuple[Rung, ...] = (
     Rung(
         "h14_tma", "TMA and roles: one thread copies whole tiles, warpgroups only multiply and take its registers",
         "gemm/h14_tma.cuh", HALVES, _DEFAULT, _space, _shared, _check, vector_bytes=16, dynamic_shared=True,
         overlaps=True, own_constants=_constants, levels=("split_k",), only_on="sm_90a", warpgroups=True, stays=True,
-        loaders=WARPGROUP, maps=_maps,
+        loaders=WARPGROUP, maps=_operand_maps,
+    ),
+    Rung(
+        "h15_tma_store", "results leave by TMA, from shared memory: under the next tile's products, and no lane waits",
+        "gemm/h15_tma_store.cuh", HALVES, replace(_DEFAULT, staged=2), _staged_space, _shared, _check, vector_bytes=16,
+        dynamic_shared=True, overlaps=True, own_constants=_constants, levels=("split_k",), only_on="sm_90a",
+        warpgroups=True, stays=True, loaders=WARPGROUP, maps=_maps,
+    ),
+    Rung(
+        "h16_cluster", "clusters of two blocks: the operand that both need is copied once, by halves, to both",
+        "gemm/h16_cluster.cuh", HALVES, replace(_DEFAULT, staged=2, cluster_m=2), _cluster_space, _shared,
+        _check_cluster, vector_bytes=16, dynamic_shared=True, overlaps=True, own_constants=_constants,
+        levels=("split_k", "cluster_n"), only_on="sm_90a", warpgroups=True, stays=True, loaders=WARPGROUP, maps=_maps,
     ),
 )  # fmt: skip
