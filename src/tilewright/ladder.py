@@ -4,6 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .attn.hopper import HOPPER_RUNGS as HOPPER_RUNGS
+    from .attn.hopper import HopperConfig as HopperConfig
     from .attn.rung import AttentionConfig as AttentionConfig
     from .attn.rung import AttentionRung as AttentionRung
     from .attn.rungs import ATTENTION_RUNGS as ATTENTION_RUNGS
@@ -23,6 +25,8 @@ _HOMES = {
     "AttentionRung": ".attn.rung",
     "GEMM_RUNGS": ".gemm.rungs",
     "GemmConfig": ".gemm.rung",
+    "HOPPER_RUNGS": ".attn.hopper",
+    "HopperConfig": ".attn.hopper",
     "Rung": ".gemm.rung",
     "SPLIT_RUNGS": ".attn.split",
     "SplitConfig": ".attn.split",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from tilewright.attn.problem import AttentionProblem, HeadRows
-from tilewright.attn.rung import AttentionAddresses, AttentionConfig, AttentionRung
+from tilewright.attn.rung import AttentionAddresses, AttentionRung
 from tilewright.emu import Emulator
 from tilewright.jit import use_executor
 from tilewright.lab.attention_check import attention_reference, check_attention
@@ -28,9 +29,9 @@ def spread(values: np.ndarray, rows: HeadRows, dtype: str) -> np.ndarray:
 
 
 def run_attention(
-    rung: AttentionRung, problem: AttentionProblem, config: AttentionConfig | None = None, seed: int = 0
+    rung: AttentionRung, problem: AttentionProblem, config: Any = None, seed: int = 0, blocks: int = 0
 ) -> tuple[CheckResult, Emulator]:
-    """Run the rung and judge out, the LSE, and the guard bands around both."""
+    """Run the rung and judge out, the LSE, and the guard bands around both. `blocks`: of a grid of its own size."""
     emulator = Emulator()
     config = config or rung.default(problem, emulator.arch)
     with use_executor(emulator):
@@ -49,7 +50,8 @@ def run_attention(
     at_out, at_lse = (emulator.upload(x.whole.view(np.uint8)) for x in (out, lse))
     dense = replace(problem, out=AttentionProblem.dense(*q.shape[:3], problem.seq_k, problem.d_head).out)
     addresses = AttentionAddresses(*places, at_out + 2 * out.band, at_lse + 4 * lse.band)
-    emulator.launch(kernel, rung.launch(dense, config, addresses))
+    launch = rung.launch(dense, config, addresses)
+    emulator.launch(kernel, replace(launch, grid=(blocks, 1, 1)) if blocks else launch)
     for at, guarded in ((at_out, out), (at_lse, lse)):
         guarded.whole[:] = emulator.download(at, guarded.whole.nbytes).view(guarded.whole.dtype)
         assert guarded.intact()

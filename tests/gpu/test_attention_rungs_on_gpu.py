@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tilewright.attn.hopper import HOPPER_RUNGS, ONLY_ON, HopperConfig
 from tilewright.attn.problem import AttentionProblem
 from tilewright.attn.rung import D_HEADS
 from tilewright.attn.rungs import ATTENTION_RUNGS, find_attention_rung
@@ -14,18 +15,20 @@ from tilewright.lab.attention_gpu import launches_of, make_buffers
 
 pytestmark = pytest.mark.gpu
 
-RUNGS = [rung.id for rung in ATTENTION_RUNGS]
+RUNGS = [rung.id for rung in (*ATTENTION_RUNGS, *HOPPER_RUNGS)]
 SHAPES = [  # batch, query heads, key heads, queries, keys
     (1, 1, 1, 1, 1), (2, 4, 2, 17, 200), (1, 3, 1, 333, 200), (2, 2, 2, 256, 512), (1, 2, 1, 700, 701),
     (3, 1, 1, 128, 64),
 ]  # fmt: skip
 
 
-def verdict(rung: str, shape: tuple[int, ...], d_head: int, **options):
+def verdict(rung: str, shape: tuple[int, ...], d_head: int, config: HopperConfig | None = None, **options):
     batch, heads_q, heads_kv, seq_q, seq_k = shape
     problem = AttentionProblem.dense(batch, heads_q, seq_q, seq_k, d_head, heads_kv=heads_kv, with_lse=True, **options)
     executor, chosen = executor_for(0), find_attention_rung(rung)
-    step = AttentionStep(chosen, chosen.default(problem, executor.arch), problem)
+    if chosen in HOPPER_RUNGS and executor.arch.name != ONLY_ON:
+        pytest.skip(f"{chosen} runs on {ONLY_ON} alone")
+    step = AttentionStep(chosen, config or chosen.default(problem, executor.arch), problem)
     kernel = chosen.compile(problem, step.config, executor.arch)
     return run_attention_checked(step, kernel, executor, prepare_attention(problem))
 
@@ -40,16 +43,28 @@ def test_a_rung_is_right_and_stays_inside(rung, shape, is_causal):
 
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("d_head", D_HEADS)
-@pytest.mark.parametrize("rung", ["a03", "a07", "a09", "a17"])
+@pytest.mark.parametrize("rung", ["a03", "a07", "a09", "a17", "a20", "a22"])
 def test_every_head_size_is_right(rung, d_head, is_causal):
     found = verdict(rung, (2, 4, 2, 130, 257), d_head=d_head, dtype="bf16", is_causal=is_causal)
     assert found.ok, found.reason
 
 
 @pytest.mark.parametrize("scale", [-0.3, 0.0, 0.5, 3.0])
-@pytest.mark.parametrize("rung", ["a01", "a17"])
+@pytest.mark.parametrize("rung", ["a01", "a17", "a21"])
 def test_every_scale_is_right(rung, scale):
     found = verdict(rung, (1, 2, 2, 300, 300), d_head=64, dtype="f16", scale=scale)
+    assert found.ok, found.reason
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("turns", ["", "products", "exponentials"])
+@pytest.mark.parametrize("tile", [(64, 128), (128, 80), (128, 176), (192, 64)], ids=str)
+@pytest.mark.parametrize("rung", ["a21", "a22"])
+def test_every_turn_and_number_of_warpgroups_is_right(rung, tile, turns, is_causal):
+    if tile[0] == 64 and turns:
+        pytest.skip("one warpgroup takes no turns")
+    config = HopperConfig(128, *tile, 2, turns)
+    found = verdict(rung, (3, 8, 2, 1100, 1300), d_head=128, config=config, is_causal=is_causal)
     assert found.ok, found.reason
 
 
@@ -57,6 +72,8 @@ def test_every_scale_is_right(rung, scale):
 def test_the_same_call_gives_the_same_bits(rung):
     problem = AttentionProblem.dense(4, 16, 1000, 1000, 128, is_causal=True)
     executor, chosen = executor_for(0), find_attention_rung(rung)
+    if chosen in HOPPER_RUNGS and executor.arch.name != ONLY_ON:
+        pytest.skip(f"{chosen} runs on {ONLY_ON} alone")
     step = AttentionStep(chosen, chosen.default(problem, executor.arch), problem)
     buffers = make_buffers(problem, 0, 0)
     (launch,) = launches_of(step, chosen.compile(problem, step.config, executor.arch), [buffers], 0)

@@ -128,12 +128,12 @@ def test_the_page_of_commands_names_every_command_and_option():
 
 
 def test_rungs_lists_what_every_rung_teaches(run):
-    from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, SPLIT_RUNGS
+    from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, HOPPER_RUNGS, SPLIT_RUNGS
 
     status, out, _ = run("rungs")
     assert status == 0
     shown = "".join(out.split())
-    for rung in (*GEMM_RUNGS, *ATTENTION_RUNGS, *SPLIT_RUNGS):
+    for rung in (*GEMM_RUNGS, *ATTENTION_RUNGS, *HOPPER_RUNGS, *SPLIT_RUNGS):
         assert rung.id in out
         assert rung.teaches.split()[0] in shown
     assert max(len(line.rstrip()) for line in out.splitlines()) <= 100

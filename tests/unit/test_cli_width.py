@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, SPLIT_RUNGS, SplitConfig
+from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, HOPPER_RUNGS, SPLIT_RUNGS, SplitConfig
 from tilewright.report.terminal import config_legend, legend, tables
 
 AXPY = """extern "C" __global__ void axpy(const float* x, float* y, float a, int n) {
@@ -155,6 +155,10 @@ def test_every_part_of_every_default_config_is_told():
         for config in attention.defaults:
             assert "d_head" in config_legend(config)
             assert ("buffer" in config_legend(config)) == config.buffer
+    for rung in HOPPER_RUNGS:
+        for config in rung.defaults:
+            assert "stages" in config_legend(config)
+            assert ("in turns" in config_legend(config)) == bool(config.turns)
     for config in (*SPLIT_RUNGS[0].defaults, SplitConfig(128, 16, 32, parts=3)):
         assert "along keys" in config_legend(config)
         assert ("parts" in config_legend(config)) == (config.parts > 1)

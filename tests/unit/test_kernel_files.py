@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tilewright.jit.source import CUDA_ROOT, gather
-from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, SPLIT_RUNGS
+from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, HOPPER_RUNGS, SPLIT_RUNGS
 
 # Files that a rung's unit holds without an epilogue, its own among them. Those of ptx/ are counted apart: each of their
 # functions is one instruction, and a kernel reads without them.
@@ -34,14 +34,15 @@ def test_a_reader_of_a_gemm_rung_opens_few_files(rung):
     assert ptx <= MOST_OF_PTX
 
 
-def test_a_reader_of_an_attention_rung_opens_one_file_for_all_of_them():
-    (include,) = {rung.include for rung in ATTENTION_RUNGS}
+@pytest.mark.parametrize("rungs", [ATTENTION_RUNGS, HOPPER_RUNGS], ids=["mma", "hopper"])
+def test_a_reader_of_an_attention_rung_opens_one_file_for_all_of_them(rungs):
+    (include,) = {rung.include for rung in rungs}
     files, ptx = files_of(include)
     assert files <= FILES["a"]
     assert files + ptx <= 15
     text = (CUDA_ROOT / include).read_text()
     headings = [line.split()[2] for line in text.splitlines() if line.startswith("// ---- a")]
-    assert headings == [rung.id for rung in ATTENTION_RUNGS], "one heading a rung, in climbing order"
+    assert headings == [rung.id for rung in rungs], "one heading a rung, in climbing order"
 
 
 @pytest.mark.parametrize("include", [*dict.fromkeys(rung.include for rung in SPLIT_RUNGS), "attention/merge.cuh"])

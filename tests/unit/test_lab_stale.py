@@ -15,7 +15,7 @@ from tilewright.lab.kinds import KINDS
 from tilewright.lab.record import read_records, write_json
 from tilewright.lab.stale import NEVER, find_stale
 from tilewright.lab.suite import read_suite, suites
-from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, SPLIT_RUNGS, find_rung, rungs_for
+from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, HOPPER_RUNGS, SPLIT_RUNGS, find_rung, rungs_for
 from tilewright.report.tables import DAGGER, fill, pages_of
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +87,7 @@ def test_a_record_is_of_the_rungs_that_it_may_have_run():
     assert rungs_of({"call": "tw.matmul(a, b)", "dtype": "bf16"}) == rungs_for("bf16")
     assert rungs_of({"d_head": 128, "dtype": "bf16"}) == ATTENTION_RUNGS
     assert rungs_of({"dtype": "f32", "precision": "fp32x3"}) == rungs_for("f32", "fp32x3")
-    every = (*GEMM_RUNGS, *ATTENTION_RUNGS, *SPLIT_RUNGS)
+    every = (*GEMM_RUNGS, *ATTENTION_RUNGS, *HOPPER_RUNGS, *SPLIT_RUNGS)
     assert len({kernel_hash([rung]) for rung in every}) == len(every)
 
 

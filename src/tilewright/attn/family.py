@@ -15,6 +15,7 @@ from ..plan.estimate import Work
 from ..plan.family import Option
 from ..plan.plan import Plan, Refusal
 from .classes import AttentionClass, attention_class_of, attention_distance
+from .hopper import HOPPER_RUNGS, HopperConfig
 from .problem import AttentionProblem
 from .rung import AttentionConfig, AttentionRung
 from .rungs import ATTENTION_RUNGS, find_attention_rung, parse_config
@@ -25,6 +26,8 @@ AttentionEntry = Entry[AttentionClass, AttentionConfig]
 PREFERRED = 1.1
 """How much faster than its default the model must find another config of the last rung, for it to be chosen."""
 _RUNGS = {rung.id: rung for rung in ATTENTION_RUNGS}
+_LAST = {HopperConfig: HOPPER_RUNGS[-1], SplitConfig: SPLIT_RUNGS[-1]}
+"""The last rung that takes a kind of config, where that is not the last of ATTENTION_RUNGS."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +49,7 @@ class Attention:
         return rung.why_not(problem, config, gpu.arch)
 
     def named(self, problem: AttentionProblem, gpu: Gpu, rung: str | None, config: Any) -> Plan:
-        last = SPLIT_RUNGS[-1] if isinstance(config, SplitConfig) else ATTENTION_RUNGS[-1]
-        chosen = find_attention_rung(rung) if rung is not None else last
+        chosen = find_attention_rung(rung) if rung is not None else _LAST.get(type(config), ATTENTION_RUNGS[-1])
         if config is not None:
             if reason := chosen.why_not(problem, config, gpu.arch):
                 raise ConfigRejected(f"{reason}. Omit rung and config to let the plan choose.")
@@ -110,7 +112,7 @@ class Attention:
     def read_class(self, values: Mapping[str, Any]) -> AttentionClass:
         return AttentionClass.from_dict(dict(values))
 
-    def read_config(self, values: Mapping[str, Any]) -> AttentionConfig | SplitConfig | None:
+    def read_config(self, values: Mapping[str, Any]) -> AttentionConfig | HopperConfig | SplitConfig | None:
         if "attention" not in values:
             raise TypeError(f"{values} is not a config of attention")
         try:
@@ -136,7 +138,7 @@ def plan_attention(
     """
     if isinstance(config, str):
         config = parse_config(config)
-    if config is not None and not isinstance(config, (AttentionConfig, SplitConfig)):
+    if config is not None and not isinstance(config, (AttentionConfig, *_LAST)):
         raise ConfigRejected(f"config is {config!r}; pass a tilewright.ladder.AttentionConfig, its text, or none.")
     if rung is not None and not isinstance(rung, str):
         raise ConfigRejected(f"rung is {rung!r}; pass the name of one, such as 'a16', or none.")

@@ -321,7 +321,8 @@ class AttentionRung:
 
     def launch(self, problem: AttentionProblem, config: Any, addresses: AttentionAddresses) -> Launch:
         """The launch on operands at known addresses."""
-        return replace(self.shape(problem, config), params=self.params(problem, config, addresses).data)
+        params = self.params(problem, config, addresses)
+        return replace(self.shape(problem, config), params=params.data, maps=params.maps_at({}))
 
     def params(self, problem: AttentionProblem, config: Any, at: AttentionAddresses) -> Template:
         """The kernel's parameters."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import product
 
 from ..errors import ConfigRejected
+from .hopper import HOPPER_RUNGS, HopperConfig
 from .rung import D_HEADS, AttentionConfig, AttentionRung
 from .split import SPLIT_RUNGS, SplitConfig
 
@@ -128,8 +129,8 @@ ATTENTION_RUNGS: tuple[AttentionRung, ...] = (
 )  # fmt: skip
 
 
-EVERY_RUNG: tuple[AttentionRung, ...] = (*ATTENTION_RUNGS, *SPLIT_RUNGS)
-"""The rungs of both ladders: one launch for all keys, and keys in parts."""
+EVERY_RUNG: tuple[AttentionRung, ...] = (*ATTENTION_RUNGS, *HOPPER_RUNGS, *SPLIT_RUNGS)
+"""The rungs of all ladders: mma.sync, Hopper's wgmma after it, and keys in parts."""
 
 
 def find_attention_rung(name: str) -> AttentionRung:
@@ -140,6 +141,8 @@ def find_attention_rung(name: str) -> AttentionRung:
     raise ConfigRejected(f"attention rung {name!r} is not known. Known: {', '.join(rung.id for rung in EVERY_RUNG)}.")
 
 
-def parse_config(text: str) -> AttentionConfig | SplitConfig:
-    """A config of either ladder from its text. Raises ConfigRejected."""
+def parse_config(text: str) -> AttentionConfig | HopperConfig | SplitConfig:
+    """A config of any ladder from its text. Raises ConfigRejected."""
+    if "_stages" in text:
+        return HopperConfig.parse(text)
     return SplitConfig.parse(text) if "stages" in text else AttentionConfig.parse(text)

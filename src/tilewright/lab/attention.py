@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..attn.hopper import HOPPER_RUNGS
 from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionAddresses, AttentionConfig, AttentionRung
 from ..attn.rungs import ATTENTION_RUNGS, find_attention_rung
@@ -66,8 +67,12 @@ class AttentionOperands:
 
 
 def select_attention_rungs(text: str | None) -> tuple[AttentionRung, ...]:
-    """Rungs by "a05..a09", "a01,a16", or both; all for None. Raises ConfigRejected with the known ids."""
-    return select(text, ATTENTION_RUNGS, find_attention_rung)
+    """Rungs by "a05..a09", "a01,a21", or both; for None those that every GPU runs.
+
+    Raises ConfigRejected with the known ids.
+    """
+    known = (*ATTENTION_RUNGS, *HOPPER_RUNGS)
+    return select(text, known, find_attention_rung) if text is not None else ATTENTION_RUNGS
 
 
 def prepare_attention(problem: AttentionProblem, seed: int = 0) -> AttentionOperands:

@@ -92,7 +92,7 @@ def launches_of(
         launch = step.rung.launch(step.problem, step.config, addresses)
         with bound_to(ordinal):
             prepared = Prepared(kernel, launch, ordinal)
-        return lambda stream: prepared.launch(launch.params, stream)
+        return lambda stream: prepared.launch(launch.params, stream, launch.maps)
 
     return [one(buffers) for buffers in sets]
 

@@ -101,6 +101,10 @@ def config_legend(config: Any) -> str:
         told += ["sliced q: Q is read from shared memory as it is multiplied"] if config.sliced_q else []
         told += ["blocks: at least so many per SM"] if config.min_blocks != 1 else []
         return "; ".join(told)
+    if hasattr(config, "turns"):
+        told = ["(d_head, queries per block, keys per tile)", "stages: tiles of K, and of V, in shared memory"]
+        told += [f"in turns: warpgroups' {config.turns} do not meet"] if config.turns else []
+        return "; ".join(told)
     if hasattr(config, "b_r"):
         loads = "load_Q_K_V: 0 loads an operand's fragments at once, 2 in slices"
         told = ["(d_head, queries per block, keys per step, warps)", loads]

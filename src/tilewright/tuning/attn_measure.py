@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from ..attn.problem import AttentionProblem, HeadRows
 from ..attn.rung import AttentionAddresses
 from ..attn.rungs import find_attention_rung
 from ..errors import WrongResult
-from ..jit import CompiledKernel
+from ..jit import CompiledKernel, Launch
 from ..jit.device import Prepared, executor_for
 from ..jit.timing import Launch as Start
 from ..plan.space import Candidate
@@ -177,13 +178,17 @@ class AttentionMeasurer:
 
         def starts() -> list[Start]:
             prepared = Prepared(kernel, launches[0], self.ordinal)
-            return [lambda stream, params=launch.params: prepared.launch(params, stream) for launch in launches]  # type: ignore[misc]
+            return [partial(_start, prepared, launch) for launch in launches]
 
         self._race.enter(candidate, starts)
 
     def one_pass(self, candidates: Sequence[Candidate], number: int) -> list[float]:
         """Milliseconds of each, side by side."""
         return self._race.one_pass(candidates, number)
+
+
+def _start(prepared: Prepared, launch: Launch, stream: int) -> None:
+    prepared.launch(launch.params, stream, launch.maps)
 
 
 def plain(problem: AttentionProblem) -> AttentionProblem:

@@ -37,6 +37,15 @@ __device__ inline void tma_load(unsigned to, const TensorMap& map, int x, int y,
                : "memory");
 }
 
+/// Of five.
+__device__ inline void tma_load(unsigned to, const TensorMap& map, int x, int y, int z, int u, int v,
+                                unsigned barrier) {
+  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(to),
+               "l"(&map), "r"(x), "r"(y), "r"(z), "r"(u), "r"(v), "r"(barrier)
+               : "memory");
+}
+
 /// To the same address in every block of the cluster whose bit is set, each told at its own barrier.
 __device__ inline void tma_load_multicast(unsigned to, const TensorMap& map, int x, int y, unsigned barrier,
                                           unsigned short blocks) {

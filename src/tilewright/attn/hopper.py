@@ -1,0 +1,251 @@
+"""The attention rungs of Hopper, which copy by TMA and multiply by wgmma, and their configs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from ..arrays.dtypes import ceil_div
+from ..errors import ConfigRejected
+from ..gpus import Arch
+from ..jit import Launch
+from ..jit.params import Address, Template, pack, pack_maps
+from ..jit.source import Constant
+from ..jit.tensor_map import TensorMap
+from .problem import AttentionProblem, HeadRows
+from .rung import D_HEADS, AttentionAddresses, AttentionRung, pack_args, score_constants
+
+KERNELS = "attention/hopper.cuh"
+"""The file of every rung of Hopper; Cfg names one."""
+ONLY_ON = "sm_90a"
+TURNS = ("", "products", "exponentials")
+"""What warpgroups do in turns."""
+_GRAMMAR = re.compile(r"\((\d+), ?(\d+), ?(\d+)\): (\d+)_stages(?:\+(products|exponentials)_in_turns)?")
+_ARGS = "<2i"
+"""What HopperArgs in cuda/attention/hopper.cuh adds to AttentionArgs; a test holds them equal."""
+_OTHERS = 24
+"""Registers per thread besides out, scores and weights."""
+_LEAST_STRIDE, _STRIDES_END = 0, 1 << 40
+"""In bytes, what a tensor map takes."""
+_MOST_TILES = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class HopperConfig:
+    """The tiles of an attention kernel of Hopper: `(d_head, b_r, b_c): N_stages[+products_in_turns]`.
+
+    Each warpgroup of a block makes 64 of its b_r rows from tiles of b_c keys and values. `stages`: tiles of K, and of
+    V, that shared memory holds. `turns`: what warpgroups do one after the other: "products" are started, "exponentials"
+    are computed, or "" for nothing.
+    """
+
+    d_head: int
+    b_r: int
+    b_c: int
+    stages: int = 2
+    turns: str = ""
+
+    @property
+    def groups(self) -> int:
+        """Warpgroups that multiply."""
+        return self.b_r // 64
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block in which one warpgroup more copies."""
+        return 128 * (self.groups + 1)
+
+    @property
+    def parts(self) -> int:
+        """In how many launched parts the keys are walked."""
+        return 1
+
+    @property
+    def whole_k(self) -> HopperConfig:
+        """The same with the keys in one part."""
+        return self
+
+    @property
+    def min_blocks(self) -> int:
+        return 1
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """Rows, keys and columns of a block's step."""
+        return self.b_r, self.b_c, self.d_head
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"attention": str(self)}
+
+    @property
+    def registers(self) -> int:
+        """Registers per thread, estimated: out and scores in fp32, weights in 16 bits, and the rest."""
+        return self.d_head // 2 + self.b_c // 2 + self.b_c // 4 + _OTHERS
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block: Q, the tiles of K and V, and 8 bytes a barrier."""
+        barriers = 6 * self.groups + 4 * self.stages
+        return 2 * self.d_head * (self.b_r + 2 * self.stages * self.b_c) + 8 * barriers
+
+    def __str__(self) -> str:
+        text = f"({self.d_head}, {self.b_r}, {self.b_c}): {self.stages}_stages"
+        return text + (f"+{self.turns}_in_turns" if self.turns else "")
+
+    @staticmethod
+    def parse(text: str) -> HopperConfig:
+        """The config that str() wrote. Raises ConfigRejected for another text."""
+        match = _GRAMMAR.fullmatch(text.strip())
+        if match is None:
+            raise ConfigRejected(
+                f"{text!r} is not a config of Hopper's rungs. One reads (d_head, b_r, b_c): N_stages, with "
+                "+products_in_turns or +exponentials_in_turns where wanted: (128, 128, 128): 2_stages"
+            )
+        d_head, b_r, b_c, stages = map(int, match.groups()[:4])
+        return HopperConfig(d_head, b_r, b_c, stages, match[5] or "")
+
+    def why_not(self) -> str | None:
+        """None when kernels can be made with it, or the reason."""
+        if self.d_head not in D_HEADS:
+            return f"d_head={self.d_head} is not one of {', '.join(map(str, D_HEADS))}"
+        if self.b_r not in (64, 128, 192):
+            return f"b_r={self.b_r} is not one of 64, 128, 192: 64 rows for each of up to three warpgroups"
+        if not 16 <= self.b_c <= 256 or self.b_c % 16:
+            return f"b_c={self.b_c} is not a multiple of 16 from 16 to 256, the widths of a product"
+        if self.stages < 1:
+            return f"stages={self.stages} must be at least 1"
+        if self.turns not in TURNS:
+            return f"turns={self.turns!r} is not one of {', '.join(map(repr, TURNS))}"
+        if self.turns and self.groups == 1:
+            return f"{self.turns} in turns need two warpgroups; b_r={self.b_r} is one"
+        limit = 160 if self.groups == 3 else 240
+        if self.registers > limit:
+            return f"it needs about {self.registers} registers per thread; {self.groups} warpgroups have {limit} each"
+        return None
+
+
+@dataclass(frozen=True)
+class HopperRung(AttentionRung):
+    """A rung of Hopper."""
+
+    has_producer: bool = True
+    """A warpgroup only copies (a19)."""
+    stays: bool = False
+    """As many blocks as SMs make all tiles (a22)."""
+
+    @property
+    def include(self) -> str:
+        return KERNELS
+
+    def threads(self, config: HopperConfig) -> int:
+        """Threads of a block."""
+        return config.threads if self.has_producer else 128 * config.groups
+
+    def why_not(self, problem: AttentionProblem, config: Any, arch: Arch) -> str | None:
+        if not isinstance(config, HopperConfig):
+            return f"{self.id} takes configs of Hopper's rungs, (d_head, b_r, b_c): N_stages; {config} is not one"
+        if arch.name != ONLY_ON:
+            return f"{self.id} needs instructions that only {ONLY_ON} has; the target is {arch}"
+        if reason := super().why_not(problem, config, arch):
+            return reason
+        if problem.totals is not None:
+            return f"{self.id} copies whole tiles, and with packed lengths a tile holds rows of two entries"
+        if problem.seq_k == 0:
+            return f"{self.id} copies by TMA, which has no operand without rows; seq_k is 0"
+        for name in ("q", "k", "v"):
+            rows: HeadRows = getattr(problem, name)
+            for stride in (rows.batch_stride, rows.head_stride, rows.row_stride):
+                if not _LEAST_STRIDE <= 2 * stride < _STRIDES_END:
+                    return f"a stride of {name} is {2 * stride} bytes; TMA takes {_LEAST_STRIDE} to 2^40 - 1"
+        if (tiles := _tiles(problem, config)) > _MOST_TILES:
+            return f"{tiles} tiles of {config.b_r} rows; a grid holds {_MOST_TILES}"
+        return None
+
+    def constants(self, problem: AttentionProblem, config: Any) -> dict[str, Constant]:
+        return {
+            "rung": f"struct {self.id.split('_')[0].upper()}",
+            "b_r": config.b_r,
+            "b_c": config.b_c,
+            "stages": config.stages,
+            "turns": TURNS.index(config.turns),
+            "threads": self.threads(config),
+            "edge_q": problem.seq_q % config.b_r != 0,
+            "edge_k": problem.seq_k % config.b_c != 0,
+            "packed": 1,
+        } | score_constants(problem, self.scale_first(problem))
+
+    def shape(self, problem: AttentionProblem, config: Any) -> Launch:
+        grid, block = (_tiles(problem, config), 1, 1), (self.threads(config), 1, 1)
+        return Launch(grid, block, b"", config.shared_bytes, resident=int(self.stays))
+
+    def params(self, problem: AttentionProblem, config: Any, at: AttentionAddresses) -> Template:
+        """Tensor maps of Q, K and V, then HopperArgs."""
+        boxes: list[tuple[TensorMap, Address]] = [
+            (map_of(problem, "q", 64), at.q), (map_of(problem, "k", config.b_c), at.k),
+            (map_of(problem, "v", config.b_c), at.v),
+        ]  # fmt: skip
+        return pack_maps(boxes) + pack_args(problem, self, at) + pack(_ARGS, problem.heads_q, _tiles(problem, config))
+
+
+def _tiles(problem: AttentionProblem, config: HopperConfig) -> int:
+    """Tiles of out in all."""
+    return ceil_div(problem.seq_q, config.b_r) * problem.heads_q * problem.batch
+
+
+def map_of(problem: AttentionProblem, name: str, box_rows: int) -> TensorMap:
+    """Operand "q", "k" or "v" as [batch, heads, panels, rows, columns of a panel]; a box is a tile in panels."""
+    rows: HeadRows = getattr(problem, name)
+    heads, length = (problem.heads_q, problem.seq_q) if name == "q" else (problem.heads_kv, problem.seq_k)
+    panel = 32 if problem.d_head % 64 else 64
+    panels = problem.d_head // panel
+    strides = (2 * rows.row_stride, 2 * panel, 2 * rows.head_stride, 2 * rows.batch_stride)
+    return TensorMap(
+        None, problem.dtype, (panel, length, panels, heads, problem.batch), strides, (panel, box_rows, panels, 1, 1),
+        swizzle=2 * panel,
+    )  # fmt: skip
+
+
+# --- configs ---------------------------------------------------------------------------------------------------------
+
+
+def _configs(turns: str = "") -> tuple[HopperConfig, ...]:
+    """For each d_head, as much of out as registers hold."""
+    tiles = {32: (192, 128), 64: (192, 128), 96: (128, 128), 128: (128, 128), 192: (128, 96), 256: (128, 80)}
+    return tuple(HopperConfig(d_head, *tiles[d_head], turns=turns) for d_head in D_HEADS)
+
+
+def _space(turns: tuple[str, ...]) -> Callable[[int], tuple[HopperConfig, ...]]:
+    """b_r x b_c x stages x turns, as far as registers go."""
+    return lambda d_head: tuple(
+        config
+        for b_r, b_c, stages, turn in product((64, 128, 192), (64, 80, 96, 128, 160, 176, 192), (2, 3), turns)
+        if (config := HopperConfig(d_head, b_r, b_c, stages, turn)).why_not() is None
+    )
+
+
+def _no_turns(config: HopperConfig) -> str | None:
+    return "turns come with a21" if config.turns else None
+
+
+def _any(config: HopperConfig) -> str | None:
+    return None
+
+
+def _rung(id: str, teaches: str, turns: bool = True, has_producer: bool = True, stays: bool = False) -> HopperRung:
+    return HopperRung(
+        id, teaches, _configs(TURNS[1] if turns else ""), _space(TURNS if turns else ("",)),
+        _any if turns else _no_turns, fused=True, has_producer=has_producer, stays=stays,
+    )  # fmt: skip
+
+
+HOPPER_RUNGS: tuple[HopperRung, ...] = (
+    _rung("a18_wgmma", "TMA copies tiles, wgmma multiplies them from shared memory, P stays in registers", False,
+          has_producer=False),
+    _rung("a19_producer", "a warpgroup only copies and gives its registers away: no other starts a copy", False),
+    _rung("a20_overlap", "Q K^T of the next tile runs under the softmax of this one, and P V with it", False),
+    _rung("a21_turns", "warpgroups take turns, so that one's softmax runs under another's products"),
+    _rung("a22_stays", "as many blocks as SMs: the next tile's copies run under the end of this one", stays=True),
+)  # fmt: skip

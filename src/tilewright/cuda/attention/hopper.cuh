@@ -1,0 +1,436 @@
+#pragma once
+// The attention rungs of Hopper, after a17, and the kernel that runs the one that Cfg names.
+//
+// TMA brings tiles of Q, K and V into shared memory, wgmma multiplies them from there. A warpgroup makes 64 rows of
+// out: S = Q K^T in its registers becomes weights P there, and P is the left operand of P V as it lies.
+//
+// Roles (from a19 on)   warpgroup 0: one thread starts the copies. Warpgroups 1 ..: 64 rows of out each.
+// Shared memory         Q       64 x d_head a warpgroup
+//                       K, V    Cfg::stages tiles of b_c x d_head each
+//                       in panels of 64 columns (32 where d_head is not a multiple of 64), swizzled by TMA
+// Barriers              q_full[w]               1 arrival and the bytes of Q of warpgroup w
+//                       q_empty[w]              1 arrival of the warpgroup, after its last Q K^T
+//                       k_full[s], v_full[s]    1 arrival and the bytes of a tile
+//                       k_empty[s], v_empty[s]  1 arrival of each warpgroup that multiplies
+// Named barriers        1 + w, of turns between warpgroups (a21)
+
+#include "attention/hopper_args.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/shared.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
+#include "ptx/wgmma.cuh"
+#include "tile/head_quads.cuh"
+#include "tile/row_weights.cuh"
+#include "tile/score.cuh"
+
+// ---- a18_wgmma -----------------------------------------------------------------------------------------------------
+// TMA copies tiles, wgmma reads them from shared memory, P stays in registers. Thread 0 starts the copies between
+// products; a ring of Cfg::stages tiles is on its way.
+
+struct A18 {
+  static constexpr bool has_producer = false;  // a warpgroup that only copies, whose registers go to the others
+  static constexpr bool overlaps = false;      // Q K^T of the next tile runs under this one's softmax
+  static constexpr int turns = 0;              // what warpgroups do in turns: 1 start products, 2 exponentials
+  static constexpr bool stays = false;         // a block makes many tiles; Q of the next comes early
+};
+
+// ---- a19_producer --------------------------------------------------------------------------------------------------
+// A warpgroup copies and gives its registers away: no warpgroup that multiplies waits to start a copy.
+
+struct A19 : A18 {
+  static constexpr bool has_producer = true;
+};
+
+// ---- a20_overlap ---------------------------------------------------------------------------------------------------
+// Q K^T of the next tile and P V of this one are in flight together, and the softmax waits for the first alone.
+
+struct A20 : A19 {
+  static constexpr bool overlaps = true;
+};
+
+// ---- a21_turns -----------------------------------------------------------------------------------------------------
+// Warpgroups take turns, so that one's softmax runs under another's products.
+
+struct A21 : A20 {
+  static constexpr int turns = Cfg::turns;
+};
+
+// ---- a22_stays -----------------------------------------------------------------------------------------------------
+// As many blocks as SMs: the copies of the next tile run under the end of this one. Under a causal mask a block takes
+// the longest tile that is left of a head with the shortest: all blocks have the same to do.
+
+struct A22 : A21 {
+  static constexpr bool stays = true;
+};
+
+// ---- what they share -----------------------------------------------------------------------------------------------
+
+/// A place in a ring of buffers, and the parity of the phase that its barriers are in.
+template <int stages>
+struct RingPlace {
+  int stage = 0;
+  unsigned parity = 0;
+  __device__ void advance() {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+};
+
+/// Where tiles and barriers lie.
+template <class Cfg>
+struct Layout {
+  static constexpr int d_head = Cfg::d_head, panel = d_head % 64 ? 32 : 64, row_bytes = 2 * panel;
+  static constexpr int groups = Cfg::b_r / 64, stages = Cfg::stages;
+  static constexpr unsigned q_panel = 64 * row_bytes, kv_panel = Cfg::b_c * row_bytes;
+  static constexpr unsigned q_bytes = 64 * 2 * d_head, kv_bytes = Cfg::b_c * 2 * d_head;
+  static constexpr unsigned k0 = groups * q_bytes, v0 = k0 + stages * kv_bytes, barriers = v0 + stages * kv_bytes;
+
+  unsigned base;
+  __device__ unsigned q(int group) const { return base + group * q_bytes; }
+  __device__ unsigned k(int stage) const { return base + k0 + stage * kv_bytes; }
+  __device__ unsigned v(int stage) const { return base + v0 + stage * kv_bytes; }
+  __device__ unsigned q_full(int group) const { return barrier(group); }
+  __device__ unsigned q_empty(int group) const { return barrier(groups + group); }
+  __device__ unsigned k_full(int stage) const { return barrier(2 * groups + stage); }
+  __device__ unsigned k_empty(int stage) const { return barrier(2 * groups + stages + stage); }
+  __device__ unsigned v_full(int stage) const { return barrier(2 * groups + 2 * stages + stage); }
+  __device__ unsigned v_empty(int stage) const { return barrier(2 * groups + 3 * stages + stage); }
+
+  __device__ unsigned turn(int number) const { return barrier(2 * groups + 4 * stages + number); }
+
+  /// By one thread, before all others pass a barrier.
+  __device__ void start_barriers() const {
+    for (int group = 0; group < groups; ++group) mbarrier_init(q_full(group), 1), mbarrier_init(q_empty(group), 1);
+    for (int stage = 0; stage < stages; ++stage) {
+      mbarrier_init(k_full(stage), 1), mbarrier_init(k_empty(stage), groups);
+      mbarrier_init(v_full(stage), 1), mbarrier_init(v_empty(stage), groups);
+    }
+    if (Cfg::turns == 2)
+      for (int number = 0; number < 4 * groups; ++number) mbarrier_init(turn(number), 1);
+    mbarrier_init_fence();
+  }
+
+ private:
+  __device__ unsigned barrier(int number) const { return base + barriers + 8 * number; }
+};
+
+/// Which tiles of out a block makes, where it stays: each gridDim.x-th, or under a causal mask each gridDim.x-th pair
+/// of a long tile and a short one of the same head, so that all blocks have the same to do.
+template <class Cfg>
+struct Walk {
+  const bool pairs;
+  __device__ Walk(const HopperArgs& args)
+      : pairs(Cfg::is_causal && Cfg::rung::stays && args.tiles >= 4 * int(gridDim.x)) {}
+  __device__ int number(int step) const {
+    return pairs ? 2 * (blockIdx.x + step / 2 * gridDim.x) + step % 2 : blockIdx.x + step * gridDim.x;
+  }
+};
+
+/// A tile of out: b_r rows of a head.
+template <class Cfg>
+struct OutTile {
+  int batch, head, kv_head, row0, seq_q, seq_k;
+
+  __device__ OutTile(const HopperArgs& args, int number, bool pairs) : seq_q(args.seq_q), seq_k(args.seq_k) {
+    const int tiles = (seq_q + Cfg::b_r - 1) / Cfg::b_r, along = number % tiles;
+    int tile = along;
+    if constexpr (Cfg::is_causal)  // the longest first
+      tile = !pairs ? tiles - 1 - along : along % 2 ? along / 2 : tiles - 1 - along / 2;
+    row0 = tile * Cfg::b_r;
+    head = number / tiles % args.heads, batch = number / tiles / args.heads;
+    kv_head = head / args.group;
+  }
+};
+
+struct Maps {
+  const TensorMap &q, &k, &v;
+};
+
+/// What one thread does: starts copies, in the order in which tiles are used.
+template <class Cfg>
+struct Copies {
+  using At = Layout<Cfg>;
+  const Maps& maps;
+  const At at;
+  RingPlace<Cfg::stages> k, v;
+
+  __device__ void start_q(const OutTile<Cfg>& tile, unsigned parity) const {
+    for (int group = 0; group < At::groups; ++group) {
+      mbarrier_wait(at.q_empty(group), parity ^ 1);
+      mbarrier_arrive_expect(at.q_full(group), At::q_bytes);
+      tma_load(at.q(group), maps.q, 0, tile.row0 + 64 * group, 0, tile.head, tile.batch, at.q_full(group));
+    }
+  }
+  __device__ void start_k(const OutTile<Cfg>& tile, int number) {
+    mbarrier_wait(at.k_empty(k.stage), k.parity ^ 1);
+    mbarrier_arrive_expect(at.k_full(k.stage), At::kv_bytes);
+    tma_load(at.k(k.stage), maps.k, 0, number * Cfg::b_c, 0, tile.kv_head, tile.batch, at.k_full(k.stage));
+    k.advance();
+  }
+  __device__ void start_v(const OutTile<Cfg>& tile, int number) {
+    mbarrier_wait(at.v_empty(v.stage), v.parity ^ 1);
+    mbarrier_arrive_expect(at.v_full(v.stage), At::kv_bytes);
+    tma_load(at.v(v.stage), maps.v, 0, number * Cfg::b_c, 0, tile.kv_head, tile.batch, at.v_full(v.stage));
+    v.advance();
+  }
+};
+
+/// The value, which is the same for a warp: here the compiler learns it, and keeps it in a uniform register.
+__device__ inline unsigned the_same(unsigned value) { return __shfl_sync(~0u, value, 0); }
+
+/// What a warpgroup that multiplies has and does.
+template <class Cfg>
+struct Multiplier {
+  using Rung = typename Cfg::rung;
+  using T = typename Cfg::in_type;
+  using At = Layout<Cfg>;
+  using Scores = Score<Cfg>;
+  static constexpr int keys = Cfg::b_c / 8, columns = Cfg::d_head / 8, depth = Cfg::d_head / 16;
+
+  const HopperArgs& args;
+  const At at;
+  const int group;  // of those that multiply
+  RingPlace<Cfg::stages> k, v;
+  unsigned turn_parity = 0;
+  RowWeights<!Scores::rewrites, Scores::may_hide_rows> weights;
+  float s[1][keys][4], out[columns][4];
+  unsigned p[keys / 2][4];
+
+  __device__ Multiplier(const HopperArgs& args, At at, int group) : args(args), at(at), group(group) {}
+
+  __device__ bool speaks() const { return threadIdx.x % 128 == 0; }
+
+  /// Waits for the next tile of keys.
+  __device__ void await_k() const { mbarrier_wait(at.k_full(k.stage), k.parity); }
+
+  /// S = Q K^T of that tile, as one group.
+  __device__ void start_qk() {
+    const unsigned tile = the_same(at.k(k.stage));
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < depth; ++step) {
+      constexpr int steps = At::panel / 16;  // of a panel
+      const unsigned along = step % steps * 32;
+      Wgmma<T, false, false, keys>::multiply(
+          s[0], wgmma_operand<At::row_bytes>(at.q(group) + step / steps * At::q_panel + along, 0),
+          wgmma_operand<At::row_bytes>(tile + step / steps * At::kv_panel + along, 0), step > 0);
+    }
+    wgmma_commit();
+  }
+  /// out += P V of the next tile of values, as one group.
+  __device__ void start_pv() {
+    mbarrier_wait(at.v_full(v.stage), v.parity);
+    const unsigned tile = the_same(at.v(v.stage));
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < keys / 2; ++step)
+      WgmmaHeld<T, true, columns>::multiply(
+          out, p[step], wgmma_operand<At::row_bytes>(tile + step * 16 * At::row_bytes, At::kv_panel));
+    wgmma_commit();
+  }
+  /// Waits for S; `pending` groups may still run.
+  template <int pending>
+  __device__ void end_qk() {
+    wgmma_wait<pending>();
+    wgmma_arrived(s[0]);
+    if (speaks()) mbarrier_arrive(at.k_empty(k.stage));
+    k.advance();
+  }
+  __device__ void end_pv() {
+    wgmma_wait<0>();
+    wgmma_arrived(out);
+#pragma unroll
+    for (int step = 0; step < keys / 2; ++step) wgmma_read(p[step]);
+    if (speaks()) mbarrier_arrive(at.v_empty(v.stage));
+    v.advance();
+  }
+
+  __device__ void take_turn() const { named_barrier_sync(1 + group, 256); }
+  __device__ void pass_turn() const { named_barrier_arrive(1 + (group + 1) % At::groups, 256); }
+
+  /// Turns of exponentials are between the warps that share a scheduler, and its exponential unit: one of each group.
+  __device__ unsigned turn(int of) const { return at.turn(of * 4 + threadIdx.x / 32 % 4); }
+  __device__ void await_exponentials() {
+    mbarrier_wait(turn(group), turn_parity);
+    turn_parity ^= 1;
+  }
+  __device__ void pass_exponentials(int more = 0) const {
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(turn((group + 1) % At::groups) + more);
+  }
+
+  /// S becomes weights in place; returns whether out must be multiplied with weights.keep.
+  template <bool first>
+  __device__ bool weigh(const Scores& score, int row, int number) {
+    const int lane = threadIdx.x % 32;
+    score.apply(s, row, number * Cfg::b_c + lane % 4 * 2, number);
+    const bool grown = weights.template raise<first>(s[0], args.factor);
+    if constexpr (Rung::turns == 2) {
+      await_exponentials();
+      wgmma_arrived(s[0]);
+    }
+    weights.weigh(s[0], args.factor);
+    wgmma_arrived(s[0]);  // the compiler would weigh after the wait for P V
+    // The sums are of all exponentials, and never negative: the compiler cannot pass the turn ahead of them.
+    if constexpr (Rung::turns == 2) pass_exponentials(weights.sum[0] + weights.sum[1] < 0 ? 8 : 0);
+    return grown;
+  }
+  /// Makes P of the weights, and out follow the new maxima.
+  __device__ void follow(bool grown) {
+    if (grown) weights.follow(out);
+#pragma unroll
+    for (int j = 0; j < keys; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        p[j / 2][j % 2 * 2 + half] = pack<T>(s[0][j][2 * half], s[0][j][2 * half + 1]);
+  }
+
+  __device__ void clear() {
+    weights.clear();
+#pragma unroll
+    for (int j = 0; j < columns; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) out[j][e] = 0;
+  }
+
+  /// All tiles of keys for this warpgroup's rows, from the last to the first. `after(n)`: called when tile n of them
+  /// has been multiplied and its buffers are free.
+  template <class After>
+  __device__ void walk(const Scores& score, int row, After after) {
+    const int tiles = score.end - score.first;
+    clear();
+    if (tiles <= 0) return;
+    if constexpr (!Rung::overlaps) {
+      for (int n = 0; n < tiles; ++n) {
+        await_k();
+        start_qk();
+        end_qk<0>();
+        follow(weigh<false>(score, row, score.end - 1 - n));
+        start_pv();
+        end_pv();
+        after(n);
+      }
+    } else {
+      await_k();
+      start_qk();
+      end_qk<0>();
+      weigh<true>(score, row, score.end - 1);
+      if (tiles > 1) await_k();
+      follow(false);
+      for (int n = 1; n < tiles; ++n) {
+        if constexpr (Rung::turns == 1) take_turn();
+        start_qk();
+        start_pv();
+        if constexpr (Rung::turns == 1) pass_turn();
+        end_qk<1>();
+        const bool grown = weigh<false>(score, row, score.end - 1 - n);
+        // Here, because a branch keeps the compiler from moving the exponentials after the wait for P V.
+        if (n + 1 < tiles) await_k();
+        end_pv();
+        follow(grown);
+      }
+      start_pv();
+      end_pv();
+    }
+  }
+
+  /// out / sum to global memory, and log(sum) + max. `row`: this thread's first.
+  __device__ void store(const OutTile<Cfg>& tile, int row) {
+    weights.finish();
+    const int lane = threadIdx.x % 32;
+    unsigned short* to =
+        static_cast<unsigned short*>(args.out) + tile.batch * args.out_batch + tile.head * args.out_head;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float sum = weights.sum[half], inverse = sum == 0 ? 0.f : 1.f / sum;
+      const int at = row + 8 * half;
+      const bool there = !Cfg::edge_q || at < tile.seq_q;
+#pragma unroll
+      for (int j = 0; j < columns; j += 4) {
+        unsigned pair[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          pair[i] = pack<T>(out[j + i][2 * half] * inverse, out[j + i][2 * half + 1] * inverse);
+        const uint4 chunk = quad_transposed(pair);
+        if (there) __stcs(reinterpret_cast<uint4*>(to + at * args.out_row + 8 * (j + lane % 4)), chunk);
+      }
+      if constexpr (Cfg::with_lse) {
+        constexpr float ln_2 = 0.6931471805599453f;
+        if (lane % 4 == 0 && there)
+          args.lse[((long long)tile.batch * args.heads + tile.head) * tile.seq_q + at] =
+              sum == 0 ? minus_infinity()
+                       : fmaf(weights.max[half], Cfg::scale_first ? 1.f : args.scale, __log2f(sum) * ln_2);
+      }
+    }
+  }
+};
+
+// ---- the kernel ----------------------------------------------------------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
+    attention(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+              const __grid_constant__ TensorMap v_map, const __grid_constant__ HopperArgs args) {
+  using Rung = typename Cfg::rung;
+  using At = Layout<Cfg>;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const At at{shared_address(shared)};
+  const Maps maps{q_map, k_map, v_map};
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // so that the compiler knows it the same for a warp
+  if (threadIdx.x == 0) at.start_barriers();
+  __syncthreads();
+
+  Copies<Cfg> copies{maps, at};
+  const Walk<Cfg> walk(args);
+  if constexpr (Rung::has_producer) {
+    if (warpgroup == 0) {
+      if constexpr (At::groups > 1) release_registers<At::groups == 3 ? 32 : 24>();
+      if (threadIdx.x == 0) {
+        int number;
+        for (int step = 0; (number = walk.number(step)) < args.tiles; ++step) {
+          const OutTile<Cfg> tile(args, number, walk.pairs);
+          const Score<Cfg> score(args, tile, Cfg::b_r);
+          copies.start_q(tile, step % 2);
+          for (int n = score.end - 1; n >= score.first; --n) {
+            copies.start_k(tile, n);
+            if (n + 1 < score.end) copies.start_v(tile, n + 1);
+          }
+          if (score.first < score.end) copies.start_v(tile, score.first);
+          if (!Rung::stays) break;
+        }
+      }
+    } else {
+      if constexpr (At::groups > 1) take_registers<At::groups == 3 ? 160 : 240>();
+      Multiplier<Cfg> multiplier(args, at, warpgroup - 1);
+      if (Rung::turns == 1 && multiplier.group == At::groups - 1) multiplier.pass_turn();
+      if (Rung::turns == 2 && multiplier.group == At::groups - 1) multiplier.pass_exponentials();
+      int number;
+      for (int step = 0; (number = walk.number(step)) < args.tiles; ++step) {
+        const OutTile<Cfg> tile(args, number, walk.pairs);
+        const Score<Cfg> score(args, tile, Cfg::b_r);
+        const int row = tile.row0 + 64 * multiplier.group + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+        mbarrier_wait(at.q_full(multiplier.group), step % 2);
+        multiplier.walk(score, row, [](int) {});
+        if (multiplier.speaks()) mbarrier_arrive(at.q_empty(multiplier.group));
+        multiplier.store(tile, row);
+        if (!Rung::stays) break;
+      }
+    }
+  } else {
+    const OutTile<Cfg> tile(args, blockIdx.x, false);
+    const Score<Cfg> score(args, tile, Cfg::b_r);
+    if (threadIdx.x == 0) {
+      copies.start_q(tile, 0);
+      for (int n = 0; n < Cfg::stages && n < score.end - score.first; ++n)
+        copies.start_k(tile, score.end - 1 - n), copies.start_v(tile, score.end - 1 - n);
+    }
+    __syncwarp();
+    Multiplier<Cfg> multiplier(args, at, warpgroup);
+    const int row = tile.row0 + 64 * warpgroup + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+    mbarrier_wait(at.q_full(warpgroup), 0);
+    multiplier.walk(score, row, [&](int n) {
+      const int next = score.end - 1 - n - Cfg::stages;
+      if (threadIdx.x == 0 && next >= score.first) copies.start_k(tile, next), copies.start_v(tile, next);
+      __syncwarp();
+    });
+    multiplier.store(tile, row);
+  }
+}

@@ -1,0 +1,8 @@
+#pragma once
+// The parameters of Hopper's attention kernels, after the tensor maps of Q, K and V. attn/hopper.py packs the same.
+
+#include "attention/args.cuh"
+
+struct HopperArgs : AttentionArgs {
+  int heads, tiles;  // query heads; tiles of out in all
+};

@@ -1,0 +1,146 @@
+"""The attention rungs of Hopper on the emulator, races and barriers checked, against float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from attention_runs import run_attention
+from test_attention_op import judge, operands
+
+import tilewright as tw
+from tilewright.attn.hopper import HOPPER_RUNGS, TURNS, HopperConfig
+from tilewright.attn.problem import AttentionProblem, HeadRows
+from tilewright.attn.rung import D_HEADS
+from tilewright.attn.rungs import find_attention_rung
+from tilewright.errors import ConfigRejected
+
+SMALL = HopperConfig(64, 128, 64)
+FEW = HopperConfig(32, 64, 32)
+INF = np.inf
+
+
+def right(rung: str, problem: AttentionProblem, config: HopperConfig, **options) -> None:
+    verdict, _ = run_attention(find_attention_rung(rung), problem, config, **options)
+    assert verdict.ok, verdict.reason
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("rung", [rung.id for rung in HOPPER_RUNGS])
+def test_a_rung_is_right_at_ragged_lengths(rung, is_causal):
+    for seq_q, seq_k in ((17, 17), (200, 330)):
+        problem = AttentionProblem.dense(1, 2, seq_q, seq_k, 64, heads_kv=1, is_causal=is_causal, with_lse=True)
+        right(rung, problem, SMALL)
+
+
+@pytest.mark.parametrize("rung", [rung.id for rung in HOPPER_RUNGS])
+def test_a_rung_is_right_at_lengths_that_tiles_divide(rung):
+    right(rung, AttentionProblem.dense(1, 1, 128, 256, 64, dtype="f16"), SMALL)
+
+
+@pytest.mark.parametrize("b_r", [128, 192])
+@pytest.mark.parametrize("turns", TURNS)
+@pytest.mark.parametrize("rung", ["a21", "a22"])
+def test_turns_of_two_and_three_warpgroups_are_right(rung, turns, b_r):
+    problem = AttentionProblem.dense(1, 1, b_r + 30, 200, 64, is_causal=True, with_lse=True)
+    right(rung, problem, HopperConfig(64, b_r, 48, 2, turns))
+
+
+@pytest.mark.parametrize("d_head", D_HEADS)
+def test_every_head_size_is_right_in_both_types(d_head):
+    dtype = "f16" if d_head in (64, 192) else "bf16"
+    problem = AttentionProblem.dense(1, 2, 70, 100, d_head, heads_kv=1, dtype=dtype, with_lse=True)
+    right("a20", problem, HopperConfig(d_head, 128, 48))
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+@pytest.mark.parametrize("rung", ["a18", "a19", "a20"])
+def test_any_number_of_stages_is_right(rung, stages):
+    right(rung, AttentionProblem.dense(1, 1, 64, 200, 32), HopperConfig(32, 64, 32, stages))
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_blocks_that_stay_make_every_tile_once(blocks, is_causal):
+    """Three tiles a head, eight heads: with one block and the mask, long and short tiles in pairs."""
+    problem = AttentionProblem.dense(2, 4, 150, 170, 32, heads_kv=2, is_causal=is_causal, with_lse=True)
+    right("a22", problem, FEW, blocks=blocks)
+
+
+@pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 1), (1, 77), (77, 1), (33, 65), (90, 40)])
+def test_more_queries_than_keys_and_the_reverse_are_right_and_queries_with_no_key_give_zero(seq_q, seq_k):
+    for is_causal in (False, True):
+        problem = AttentionProblem.dense(2, 4, seq_q, seq_k, 32, heads_kv=2, is_causal=is_causal, with_lse=True)
+        right("a22", problem, FEW)
+
+
+def test_strided_operands_between_nan_are_right():
+    heads, seq_q, seq_k, d = 4, 35, 50, 64
+    problem = AttentionProblem(
+        2, heads, 2, seq_q, seq_k, d,
+        q=HeadRows(heads * d * seq_q + 24, d, heads * d),  # [b, s, h, d]: heads within a row
+        k=HeadRows(2 * (d + 8) * seq_k, (d + 8) * seq_k, d + 8),  # rows with a gap
+        v=HeadRows(2 * 3 * d * seq_k, 3 * d * seq_k, 3 * d),
+        out=AttentionProblem.dense(1, 1, 1, 1, d).out, scale=0.3, is_causal=True,
+    )  # fmt: skip
+    right("a21", problem, SMALL)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.4])
+def test_a_scale_that_is_not_positive_is_right(scale):
+    right("a20", AttentionProblem.dense(1, 1, 20, 40, 32, scale=scale, with_lse=True), FEW)
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("window", [(5, 2), (-1, 4), (60, -1)])
+def test_windows_and_layouts(window, layout):
+    q, k, v = operands(2, 2, 1, 100, 130, 32)
+    there = [np.ascontiguousarray(x.swapaxes(1, 2)) if layout == "bshd" else x for x in (q, k, v)]
+    with tw.emulator():
+        out, lse = tw.attention(*there, window=window, layout=layout, return_lse=True, rung="a22", config=str(FEW))
+    judge(out.swapaxes(1, 2) if layout == "bshd" else out, lse, q, k, v, window=window)
+
+
+def test_softcap_bias_and_a_score_function_change_scores_and_hidden_rows_are_zero():
+    q, k, v = operands(1, 2, 2, 70, 90, 32)
+    bias = np.random.default_rng(5).standard_normal((2, 70, 90)).astype(np.float32)
+    bias[:, 3], bias[:, :, 7] = -INF, -INF
+    with tw.emulator():
+        out, lse = tw.attention(q, k, v, bias=bias, return_lse=True, config=FEW)
+        capped = tw.attention(q, k, v, softcap=3.0, is_causal=True, config=FEW)
+        bent = tw.attention(q, k, v, score=lambda s, b, h, i, j: s - 0.1 * abs(i - j), config=FEW)
+    judge(out, lse, q, k, v, bias=bias)
+    assert (out[:, :, 3] == 0).all()
+    judge(capped, None, q, k, v, softcap=3.0, is_causal=True)
+    judge(bent, None, q, k, v, score=lambda s, b, h, i, j: s - 0.1 * np.abs(i - j))
+
+
+def test_a_config_is_read_back_and_says_why_it_cannot():
+    for rung in HOPPER_RUNGS:
+        for config in (*rung.defaults, HopperConfig(128, 192, 80, 3, "exponentials")):
+            assert HopperConfig.parse(str(config)) == config
+    assert "one of 64, 128, 192" in HopperConfig(64, 96, 64).why_not()
+    assert "multiple of 16" in HopperConfig(64, 128, 72).why_not()
+    assert "two warpgroups" in HopperConfig(64, 64, 64, turns="products").why_not()
+    assert "registers per thread" in HopperConfig(256, 192, 64).why_not()
+    with pytest.raises(ConfigRejected, match="not a config of Hopper"):
+        HopperConfig.parse("(64, 128, 64): stages")
+
+
+def test_a_rung_says_why_it_cannot():
+    from tilewright.gpus import GPUS
+
+    a20, hopper = find_attention_rung("a20"), GPUS["H200"].arch
+    problem = AttentionProblem.dense(1, 1, 64, 64, 64)
+    assert a20.why_not(problem, SMALL, hopper) is None
+    assert "only sm_90a has" in a20.why_not(problem, SMALL, GPUS["A100"].arch)
+    assert "turns come with a21" in a20.why_not(problem, HopperConfig(64, 128, 64, turns="products"), hopper)
+    assert "seq_k is 0" in a20.why_not(AttentionProblem.dense(1, 1, 64, 0, 64), SMALL, hopper)
+    assert "is not one" in a20.why_not(problem, find_attention_rung("a17").defaults[0], hopper)
+    assert "another kind" in find_attention_rung("a17").why_not(problem, SMALL, hopper)
+    packed = AttentionProblem.dense(2, 1, 64, 64, 64)
+    object.__setattr__(packed, "totals", (128, 128))
+    assert "packed lengths" in a20.why_not(packed, SMALL, hopper)
+    back = AttentionProblem.dense(1, 1, 64, 64, 64)
+    object.__setattr__(back, "k", HeadRows(64 * 64, 64 * 64, -64))
+    assert "a stride of k is -128 bytes" in a20.why_not(back, SMALL, hopper)
+    assert "B of shared memory" in a20.why_not(problem, HopperConfig(64, 128, 176, 5), hopper)
