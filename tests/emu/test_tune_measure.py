@@ -65,8 +65,8 @@ def gpu(monkeypatch) -> Iterator[EmulatedGpu]:
         def __init__(self, kernel, launch, ordinal) -> None:
             self.kernel, self.launched = kernel, launch
 
-        def launch(self, params, stream) -> None:
-            emulator.launch(self.kernel, dataclasses.replace(self.launched, params=params))
+        def launch(self, params, stream, maps=()) -> None:
+            emulator.launch(self.kernel, dataclasses.replace(self.launched, params=params, maps=maps))
 
     class FakeStopwatch:
         """Every start takes 0.1 ms, a graph as many times that as it holds; each runs once, to see that it can."""
