@@ -20,7 +20,7 @@ from .rung import D_HEADS
 ROW_RUN = 128
 """row_run in cuda/attention/backward_args.cuh: statistics of an entry's queries fill whole runs."""
 _TILES_LIMIT = 65535
-_TILE = r"(\d+)x(\d+)/(\d+)(\+buffer)?(?:\+(\d+)_blocks)?"
+_TILE = r"(\d+)x(\d+)/(\d+)(?:x(\d+))?(\+buffer)?(?:\+(\d+)_blocks)?"
 _GRAMMAR = re.compile(rf"d(\d+): (apart )?keys {_TILE}(?:, queries {_TILE}|, sums (\d+))")
 _LOG2_E = 1.4426950408889634
 
@@ -32,29 +32,51 @@ class Tile:
     rows: int
     cols: int
     warps: int
+    along: int = 1
+    """Warps that share rows: each makes a part of their scores, and then sums for a part of their d_head columns."""
     buffer: bool = False
     """Whether two sets of fragments take turns: one is loaded while the other is multiplied."""
     min_blocks: int = 1
     """Blocks per SM that the compiler must leave registers for."""
 
     def __str__(self) -> str:
-        text = f"{self.rows}x{self.cols}/{self.warps}" + "+buffer" * self.buffer
+        shared = f"x{self.along}" if self.along > 1 else ""
+        text = f"{self.rows}x{self.cols}/{self.warps // self.along}{shared}" + "+buffer" * self.buffer
         return text + (f"+{self.min_blocks}_blocks" if self.min_blocks > 1 else "")
 
     @staticmethod
-    def read(rows: str, cols: str, warps: str, buffer: str | None, blocks: str | None) -> Tile:
+    def read(rows: str, cols: str, warps: str, along: str | None, buffer: str | None, blocks: str | None) -> Tile:
         """The tile of _TILE's groups."""
-        return Tile(int(rows), int(cols), int(warps), bool(buffer), int(blocks or 1))
+        shared = int(along or 1)
+        return Tile(int(rows), int(cols), int(warps) * shared, shared, bool(buffer), int(blocks or 1))
 
     def why_not(self) -> str | None:
         """None when a kernel can be made with it, or the reason."""
         if self.warps not in (1, 2, 4, 8, 16):
             return f"{self.warps} warps must be a power of two up to 16"
-        if self.rows < 1 or self.rows % (16 * self.warps):
-            return f"{self.rows} rows must be a multiple of {16 * self.warps}: 16 for each of {self.warps} warps"
+        if self.along not in (1, 2, 4) or self.warps % self.along:
+            return f"{self.warps} warps cannot share rows by {self.along}"
+        apart = self.warps // self.along
+        if self.rows < 1 or self.rows % (16 * apart):
+            return f"{self.rows} rows must be a multiple of {16 * apart}: 16 for each of {apart} warps"
         if self.cols not in (16, 32, 64, 128):
             return f"{self.cols} columns must be 16, 32, 64 or 128"
+        if self.cols % (16 * self.along) or (self.along > 1 and self.cols < 32):
+            return f"{self.cols} columns are not whole pieces of 16 for {self.along} warps"
         return None
+
+
+def slice_of(d_head: int, along: int = 1) -> int:
+    """The columns of a slice of a tile (tile/head_tile.cuh), such that `along` warps share whole ones."""
+    part = d_head // along
+    return 64 if d_head % 64 == 0 and (part % 64 == 0 or part in (16, 32)) else 32
+
+
+def _shares_columns(d_head: int, by: int, columns: int | None = None) -> bool:
+    """Whether `by` warps take d_head columns in pieces that lie whole in slices, or in parts of one."""
+    columns = columns or slice_of(d_head, by)
+    part = d_head // by
+    return d_head % (16 * by) == 0 and (by == 1 or part % columns == 0 or columns % part == 0)
 
 
 @dataclass(frozen=True)
@@ -86,8 +108,8 @@ class BackwardConfig:
                 "d128: keys 128x64/8, sums 4"
             )
         d, apart, *rest = match.groups()
-        queries = Tile.read(*rest[5:10]) if rest[5] else None
-        return BackwardConfig(int(d), Tile.read(*rest[:5]), queries, int(rest[10] or 0), bool(apart))
+        queries = Tile.read(*rest[6:12]) if rest[6] else None
+        return BackwardConfig(int(d), Tile.read(*rest[:6]), queries, int(rest[12] or 0), bool(apart))
 
     def to_dict(self) -> dict[str, Any]:
         return {"attention_backward": str(self)}
@@ -96,8 +118,11 @@ class BackwardConfig:
         """None when kernels can be made with it, or the reason."""
         if self.d_head not in D_HEADS:
             return f"d_head={self.d_head} is not one of {', '.join(map(str, D_HEADS))}"
-        if reason := self.keys.why_not() or (self.queries.why_not() if self.queries is not None else None):
-            return reason
+        for tile in (self.keys, *([self.queries] if self.queries is not None else [])):
+            if reason := tile.why_not():
+                return reason
+            if not _shares_columns(self.d_head, tile.along):
+                return f"{self.d_head} columns are not shared evenly by {tile.along} warps"
         if self.queries is not None:
             if ROW_RUN % self.queries.rows:
                 return f"{self.queries.rows} queries must divide {ROW_RUN}"
@@ -105,9 +130,7 @@ class BackwardConfig:
         tile, along = self.keys, self.sums
         if along not in (1, 2, 4, 8) or tile.warps % along or tile.cols % (16 * along):
             return f"sums {along}: {tile.cols} queries are not whole pieces of 16 for {along} of {tile.warps} warps"
-        columns = self.d_head // (tile.warps // along)
-        whole = columns == self.d_head or columns % 64 == 0 or columns & (columns - 1) == 0
-        if self.d_head % (16 * (tile.warps // along)) or not whole:
+        if not _shares_columns(self.d_head, tile.warps // along, slice_of(self.d_head, tile.along)):
             return f"sums {along}: {self.d_head} columns are not shared evenly by {tile.warps // along} warps"
         if tile.cols < 32:
             return f"{tile.cols} columns; dS needs 32 or more a row in shared memory"
@@ -135,7 +158,8 @@ class Walk:
         """Dynamic shared memory of a block (Walk::shared_bytes in cuda/attention/backward.cuh)."""
         tile = self.tile
         stats = 16 * tile.cols if self.by_keys else 0
-        return 4 * d_head * (tile.rows + 2 * tile.cols) + stats + (4 * tile.rows * tile.cols if self.sums else 0)
+        scores = 4 * tile.rows * tile.cols if self.sums or tile.along > 1 else 0
+        return 4 * d_head * (tile.rows + 2 * tile.cols) + stats + scores
 
 
 def walks_of(config: BackwardConfig) -> tuple[Walk, ...]:
@@ -324,6 +348,8 @@ def constants_of(problem: BackwardProblem, config: BackwardConfig, walk: Walk) -
         "rows": tile.rows,
         "cols": tile.cols,
         "n_warps": tile.warps,
+        "along": tile.along,
+        "slice": slice_of(p.d_head, tile.along),
         "threads": 32 * tile.warps,
         "min_blocks": tile.min_blocks,
         "buffer": tile.buffer,

@@ -54,10 +54,11 @@ template <class Cfg>
 struct Walk {
   using T = typename Cfg::in_type;
   static constexpr bool by_keys = Cfg::by_keys;
-  static constexpr int warps = Cfg::n_warps, threads = 32 * warps, warp_rows = Cfg::rows / warps;
-  static constexpr int d_head = Cfg::d_head, slice = d_head % 64 == 0 ? 64 : 32;
-  static constexpr int pieces = warp_rows / 16, across_pieces = Cfg::cols / 16, depth = d_head / 16;
-  static_assert(warp_rows % 16 == 0 && Cfg::cols % 16 == 0, "a warp's tiles are whole 16 x 16 pieces");
+  static constexpr int warps = Cfg::n_warps, threads = 32 * warps, along = Cfg::along;
+  static constexpr int warp_rows = Cfg::rows / (warps / along), warp_cols = Cfg::cols / along;
+  static constexpr int d_head = Cfg::d_head, slice = Cfg::slice, warp_d = d_head / along;
+  static constexpr int pieces = warp_rows / 16, across_pieces = warp_cols / 16, depth = d_head / 16;
+  static_assert(warp_rows % 16 == 0 && warp_cols % 16 == 0 && warp_d % 16 == 0, "parts are whole 16 x 16 pieces");
   static constexpr bool makes_1 = Cfg::makes_1, makes_2 = Cfg::makes_2;  // dK or dQ; dV
 
   using Kept = HeadTile<Cfg::rows, d_head, slice, true>;
@@ -73,7 +74,7 @@ struct Walk {
   // dS as it is written, a row a key, and its product with K
   using Sums = SumsTile<Cfg>;
   using Scores = HeadTile<Cfg::rows, Cfg::cols, Cfg::cols % 64 == 0 ? 64 : 32, true>;
-  static constexpr int scores_bytes = Cfg::sums ? Scores::bytes : 0;
+  static constexpr int scores_bytes = Cfg::sums || along > 1 ? Scores::bytes : 0;
 
   static constexpr int shared_bytes = 2 * Kept::bytes + 4 * Passing::bytes + 2 * stats_bytes + 2 * scores_bytes;
 
@@ -82,19 +83,20 @@ struct Walk {
   const Pairs<Cfg> pairs;
   const unsigned kept_1, kept_2, passing_1, passing_2, stats, scores;
   const unsigned char* stats_pointer;
-  const int warp_row, lane;
-  int head_0, heads;  // the query heads that are walked
-  int first, end;     // the tiles of columns
+  const int warp_row, warp_col, part, lane;  // part: which of `along` warps that share rows this one is
+  int head_0, heads;                         // the query heads that are walked
+  int first, end;                            // the tiles of columns
 
-  float acc_1[makes_1 ? pieces : 1][2 * depth][4], acc_2[makes_2 ? pieces : 1][2 * depth][4];
+  static constexpr int acc_cols = 2 * depth / along;
+  float acc_1[makes_1 ? pieces : 1][acc_cols][4], acc_2[makes_2 ? pieces : 1][acc_cols][4];
 
   __device__ Walk(const BackwardArgs& args, unsigned char* shared)
       : args(args), place(args), pairs(args, place), kept_1(shared_address(shared)), kept_2(kept_1 + Kept::bytes),
         passing_1(kept_2 + Kept::bytes), passing_2(passing_1 + 2 * Passing::bytes),
         stats(passing_2 + 2 * Passing::bytes), scores(stats + 2 * stats_bytes),
-        stats_pointer(shared + 2 * Kept::bytes + 4 * Passing::bytes), warp_row(threadIdx.x / 32 * warp_rows),
-        lane(threadIdx.x % 32), head_0(by_keys ? place.head * args.group : place.head),
-        heads(by_keys ? args.group : 1) {
+        stats_pointer(shared + 2 * Kept::bytes + 4 * Passing::bytes), warp_row(threadIdx.x / 32 / along * warp_rows),
+        warp_col(threadIdx.x / 32 % along * warp_cols), part(threadIdx.x / 32 % along), lane(threadIdx.x % 32),
+        head_0(by_keys ? place.head * args.group : place.head), heads(by_keys ? args.group : 1) {
     pairs.range(place.row0, first, end);
     if (place.is_rest(args)) end = first;
   }
@@ -150,7 +152,7 @@ struct Walk {
   template <class Stats>
   __device__ void weigh(float (&s)[pieces][2 * across_pieces][4], float (&dp)[pieces][2 * across_pieces][4], int head,
                         int tile, const Stats& of) const {
-    const int row = place.row0 + warp_row + lane / 4, col = tile * Cfg::cols + lane % 4 * 2;
+    const int row = place.row0 + warp_row + lane / 4, col = tile * Cfg::cols + warp_col + lane % 4 * 2;
     if (pairs.hides(place.row0, tile * Cfg::cols))
       pairs.template apply<true>(s, dp, row, col, head, of);
     else
@@ -165,21 +167,32 @@ struct Walk {
     for (int i = 0; i < pieces; ++i) clear(s[i]), clear(dp[i]);
     using Rows = RowPieces<Left, pieces>;
     using Columns = RowPieces<Right, across_pieces>;
-    Product::template run<T, true, depth>(s, Rows{Left(kept_1, warp_row)}, Columns{Right(from_1, 0)});
+    Product::template run<T, true, depth>(s, Rows{Left(kept_1, warp_row)}, Columns{Right(from_1, warp_col)});
     if constexpr (makes_1)
-      Product::template run<T, true, depth>(dp, Rows{Left(kept_2, warp_row)}, Columns{Right(from_2, 0)});
+      Product::template run<T, true, depth>(dp, Rows{Left(kept_2, warp_row)}, Columns{Right(from_2, warp_col)});
     weigh(s, dp, head, tile, of);
-    using Summed = ColumnPieces<Down, depth>;
-    if constexpr (makes_2) {
-      Held<pieces, across_pieces> p;
-      packed(p, s);
-      Product::template run<T, true, across_pieces>(acc_2, p, Summed{Down(from_2, 0)});
-    }
-    if constexpr (makes_1) {
-      Held<pieces, across_pieces> ds;
-      packed(ds, dp);
-      if constexpr (Cfg::sums) keep(ds, buffer);
-      Product::template run<T, true, across_pieces>(acc_1, ds, Summed{Down(from_1, 0)});
+    Held<pieces, across_pieces> p, ds;
+    if constexpr (makes_2) packed(p, s);
+    if constexpr (makes_1) packed(ds, dp);
+    using Summed = ColumnPieces<Down, depth / along>;
+    const Summed summed_1{reader_at<Passing, down>(from_1, 0, part * warp_d)};
+    const Summed summed_2{reader_at<Passing, down>(from_2, 0, part * warp_d)};
+    if constexpr (along == 1) {
+      if constexpr (makes_2) Product::template run<T, true, across_pieces>(acc_2, p, summed_2);
+      if constexpr (Cfg::sums) keep(ds, scores + buffer * scores_bytes);
+      if constexpr (makes_1) Product::template run<T, true, across_pieces>(acc_1, ds, summed_1);
+    } else {
+      if constexpr (makes_2) keep(p, scores + scores_bytes);
+      if constexpr (makes_1) keep(ds, scores);
+      __syncthreads();  // P and dS are there for all
+      using Weights = RowPieces<StridedReader<Scores, down>, pieces>;
+      if constexpr (makes_2)
+        Product::template run<T, true, Cfg::cols / 16>(
+            acc_2, Weights{StridedReader<Scores, down>(scores + scores_bytes, warp_row)}, summed_2);
+      if constexpr (Cfg::sums) add(head, tile, 0);
+      if constexpr (makes_1)
+        Product::template run<T, true, Cfg::cols / 16>(acc_1, Weights{StridedReader<Scores, down>(scores, warp_row)},
+                                                       summed_1);
     }
   }
 
@@ -195,15 +208,16 @@ struct Walk {
 
   // ---- dQ where the walk is by keys
 
-  /// dS to shared memory.
-  __device__ void keep(const Held<pieces, across_pieces>& ds, int buffer) const {
-    const StridedWriter<Scores> writer(scores + buffer * scores_bytes, warp_row);
+  /// P or dS to shared memory.
+  __device__ void keep(const Held<pieces, across_pieces>& x, unsigned tile) const {
+    StridedWriter<Scores> writer(tile, warp_row);
+    writer.at = tile + Scores::place(warp_row + lane / 4, warp_col + lane % 4 * 2);
 #pragma unroll
     for (int j = 0; j < 2 * across_pieces; ++j)
 #pragma unroll
       for (int i = 0; i < pieces; ++i)
 #pragma unroll
-        for (int half = 0; half < 2; ++half) writer.put(2 * i + half, j, ds.piece[j / 2][i][j % 2 * 2 + half]);
+        for (int half = 0; half < 2; ++half) writer.put(2 * i + half, j, x.piece[j / 2][i][j % 2 * 2 + half]);
   }
 
   /// dQ of a tile += dS K. All of dS is there for all.
@@ -246,15 +260,16 @@ struct Walk {
           __syncthreads();  // this tile has landed for all, and dS of the one before; all have read the other buffers
           if (n + 1 < steps) start(next_head, next_tile, (n + 1) % 2);
           cp_async_commit();
-          if constexpr (Cfg::sums) {
+          if constexpr (Cfg::sums && along == 1) {
             if (n > 0) add(before_head, before_tile, (n + 1) % 2);
           }
-          const ColumnStats of{reinterpret_cast<const float4*>(stats_pointer + n % 2 * stats_bytes) + lane % 4};
+          const ColumnStats of{reinterpret_cast<const float4*>(stats_pointer + n % 2 * stats_bytes) + warp_col / 2 +
+                               lane % 4};
           pass(head, tile, n % 2, of);
           before_head = head, before_tile = tile;
           head = next_head, tile = next_tile;
         }
-        if constexpr (Cfg::sums) {
+        if constexpr (Cfg::sums && along == 1) {
           __syncthreads();
           add(before_head, before_tile, (steps + 1) % 2);
         }
@@ -285,20 +300,25 @@ struct Walk {
     }
   }
 
-  /// A warp's rows, times a factor, through its own rows of a tile to where row 0 of the entry lies.
-  __device__ void store(const float (&acc)[pieces][2 * depth][4], unsigned tile, float factor, unsigned short* to,
+  /// A warp's part, times a factor, through a tile to where row 0 of the entry lies.
+  __device__ void store(const float (&acc)[pieces][acc_cols][4], unsigned tile, float factor, unsigned short* to,
                         long long row_stride) const {
-    const StridedWriter<Kept> writer(tile, warp_row);
+    StridedWriter<Kept> writer(tile, warp_row);
+    writer.at = tile + Kept::place(warp_row + lane / 4, part * warp_d + lane % 4 * 2);
 #pragma unroll
     for (int i = 0; i < 2 * pieces; ++i)
 #pragma unroll
-      for (int n = 0; n < 2 * depth; ++n) {
+      for (int n = 0; n < acc_cols; ++n) {
         const float* two = acc[i / 2][n] + i % 2 * 2;
         writer.put(i, n, pack<T>(two[0] * factor, two[1] * factor));
       }
-    __syncwarp();
-    store_rows<Kept, warp_rows, PlainStore, edge_rows>(tile, warp_row, to + place.row0 * row_stride, row_stride,
-                                                       place.seq() - place.row0);
+    constexpr int rows = Cfg::rows / warps;
+    if constexpr (along == 1)
+      __syncwarp();
+    else
+      __syncthreads();
+    store_rows<Kept, rows, PlainStore, edge_rows>(tile, threadIdx.x / 32 * rows, to + place.row0 * row_stride,
+                                                  row_stride, place.seq() - place.row0);
   }
 
  private:
