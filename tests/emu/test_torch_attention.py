@@ -91,13 +91,13 @@ def test_gradients_of_gradients_are_those_of_the_formula(shared):
     if shared:
         given, wide = [given[0]] * 3, [wide[0]] * 3
     options = {"is_causal": True, "softcap": 1.5}  # by operations that have them
+    found = []
     with tw.emulator():
         out = tw.torch.attention(*given, **options)
-    assert out.grad_fn.name() == "TilewrightAttentionBackward"
-    found = []
-    for result, leaves in ((out, given), (plain(*wide, **options), wide)):
-        first = torch.autograd.grad(result.double().square().sum(), leaves, create_graph=True)
-        found.append(torch.autograd.grad(sum(x.double().square().sum() for x in first), leaves))
+        assert out.grad_fn.name() == "TilewrightAttentionBackward"
+        for result, leaves in ((out, given), (plain(*wide, **options), wide)):
+            first = torch.autograd.grad(result.double().square().sum(), leaves, create_graph=True)
+            found.append(torch.autograd.grad(sum(x.double().square().sum() for x in first), leaves))
     for ours, theirs in zip(*found, strict=True):
         assert torch.isfinite(ours).all()
         assert (ours.double() - theirs).abs().max() <= 2e-2 * max(1.0, theirs.abs().max().item())
@@ -126,7 +126,7 @@ def plain(q, k, v, bias=None, is_causal=False, window=(-1, -1), softcap=0.0):
 
 
 @pytest.mark.parametrize("d", [32, 40])
-def test_a_result_that_lies_as_q_does_may_be_changed_in_place(d):
+def test_a_result_that_lies_as_q_does_is_a_tensor_of_its_own_which_the_gradient_reads(d):
     q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in tensors(sq=5, sk=7, d=d))
     right = in_double(F.scaled_dot_product_attention, q, *(x.repeat_interleave(2, 1) for x in (k, v)))
     with tw.emulator():
@@ -134,8 +134,8 @@ def test_a_result_that_lies_as_q_does_may_be_changed_in_place(d):
         assert out.stride() == q.stride()
         out.mul_(2)  # torch refuses this for a view that a Function returns
         close(out, 2 * right)
-        (mine,) = torch.autograd.grad(out.sum(), v)
-    torch.testing.assert_close(mine.double(), torch.autograd.grad(2 * right.sum(), v)[0].double(), atol=1e-2, rtol=1e-2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -256,8 +256,8 @@ def test_the_plain_function_refuses_what_has_no_gradient_where_one_is_required()
     q, k, v = tensors(grad=True)
     with tw.emulator():
         assert tw.attention(q, k, v).requires_grad
-        with pytest.raises(InvalidOperand, match="return_lse is not supported where an operand requires a gradient"):
-            tw.attention(q, k, v, return_lse=True)
+        with pytest.raises(InvalidOperand, match="rung is not supported where an operand requires a gradient"):
+            tw.attention(q, k, v, rung="a16")
 
 
 def test_packed_starts_may_be_torchs():

@@ -90,8 +90,8 @@ def attention(
     The result is `out`, or a new array of q's kind, dense in q's layout; with `return_lse` it and the LSE. Where it
     runs, and when it is complete, is as for `matmul`. Sums are made in float32; weights are rounded to q's dtype.
 
-    Torch tensors that require a gradient get one, as tilewright.torch.attention gives it; out, return_lse, score, rung
-    and config are refused there.
+    Torch tensors that require a gradient get one, as tilewright.torch.attention gives it; out, rung and config are
+    refused there.
 
     Raises InvalidOperand (shapes, dtypes, strides, devices, overlaps), ConfigRejected (rung or config), DeviceError
     (no GPU for host arrays, or the driver's word), CompileError.
@@ -107,14 +107,12 @@ def attention(
     if gradients.wanted((q, k, v, bias, out)):
         differentiable = gradients.differentiable(
             "attention",
-            {
-                "out": out is not None, "return_lse": return_lse, "score": score is not None,
-                "rung": rung is not None, "config": config is not None,
-            },
-        )  # fmt: skip
-        return differentiable(
-            q, k, v, is_causal=is_causal, scale=scale, window=window, softcap=softcap, bias=bias, layout=layout
+            {"out": out is not None, "rung": rung is not None, "config": config is not None},
         )
+        return differentiable(
+            q, k, v, is_causal=is_causal, scale=scale, window=window, softcap=softcap, bias=bias, score=score,
+            layout=layout, return_lse=return_lse,
+        )  # fmt: skip
     call = read_attention(
         q, k, v, is_causal=is_causal, scale=scale, window=window, softcap=softcap, bias=bias, layout=layout,
         return_lse=return_lse, out=out, modify=modify, plan_with=(rung, config),
@@ -175,6 +173,14 @@ def attention_varlen(
         result = warm_attention(given, options, modify.numbers)
         if result is not MISS:
             return result
+    if gradients.wanted((q, k, v, out)):
+        differentiable = gradients.differentiable(
+            "attention_varlen", {"out": out is not None, "rung": rung is not None, "config": config is not None}
+        )
+        return differentiable(
+            q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, is_causal=is_causal, scale=scale,
+            window=window, softcap=softcap, score=score, return_lse=return_lse,
+        )  # fmt: skip
     call = read_attention_varlen(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, is_causal=is_causal, scale=scale,
         window=window, softcap=softcap, return_lse=return_lse, out=out, modify=modify,

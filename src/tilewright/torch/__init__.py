@@ -21,11 +21,20 @@ except ImportError as error:
     ) from error
 
 from ..run.gradients import register
-from .attention import attention, of_layout, scaled_dot_product_attention
+from .attention import attention, attention_varlen, of_layout, scaled_dot_product_attention
 from .linear import Linear, linear, replace_linears
 from .matmul import matmul
 
 register("matmul", matmul)
 register("attention", of_layout)
+register("attention_varlen", attention_varlen)
 
-__all__ = ["Linear", "attention", "linear", "matmul", "replace_linears", "scaled_dot_product_attention"]
+__all__ = [
+    "Linear",
+    "attention",
+    "attention_varlen",
+    "linear",
+    "matmul",
+    "replace_linears",
+    "scaled_dot_product_attention",
+]

@@ -1,180 +1,102 @@
-"""Attention for torch: at once in eager mode, else a custom operator, both with one gradient; torch's own signature.
-
-The gradient recomputes with torch's operators: by scaled_dot_product_attention where there is no soft cap, else step
-by step in float32. It takes memory for rows of q x rows of k where the mask is more than a plain causal one. It has a
-gradient itself where torch's operators have one.
-"""
+"""Attention for torch: at once in eager mode, else custom operators, both with one gradient; torch's own signature."""
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..attn.attention import attention as run
 from ..attn.call import read_window
 from ..attn.rung import D_HEADS
 from ..errors import InvalidOperand
 from ..jit.launch import current_executor
+from .attention_gradient import Options, TilewrightAttention, direct, forward, forward_with_lse
 from .eager import is_eager, wants_gradients
 from .transforms import refuse_transforms
-
-
-def _rows_outside_heads(q: Tensor) -> bool:
-    """Whether [batch, heads, rows, d] lies as [batch, rows, heads, d]; the result then does too."""
-    return q.shape[1] > 1 and q.shape[2] > 1 and q.stride(1) < q.stride(2)
-
-
-def _empty(q: Tensor) -> Tensor:
-    """A result: dense, in q's order of heads and rows. No view of another tensor, which torch would not let be changed
-    in place where it has a gradient."""
-    order = (0, 2, 1, 3) if _rows_outside_heads(q) else (0, 1, 2, 3)
-    return torch.empty_permuted(q.shape, order, dtype=q.dtype, device=q.device)
-
-
-def _direct(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool, scale: float, left: int, right: int,
-    softcap: float,
-) -> Tensor:  # fmt: skip
-    window = None if left < 0 and right < 0 else (left, right)
-    options: dict[str, Any] = {"bias": bias, "is_causal": is_causal, "scale": scale, "window": window}
-    if not _rows_outside_heads(q):
-        return run(q, k, v, softcap=softcap, **options)
-    result = _empty(q)
-    turned, out = (x.transpose(1, 2) for x in (q, k, v)), result.transpose(1, 2)
-    run(*turned, softcap=softcap, layout="bshd", out=out, **options)
-    return result
-
-
-def _operator(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool, scale: float, left: int, right: int,
-    softcap: float,
-) -> Tensor:  # fmt: skip
-    with torch.no_grad():
-        return _direct(q, k, v, bias, is_causal, scale, left, right, softcap)
-
-
-def recompute(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool, scale: float, left: int, right: int,
-    softcap: float,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """The same result by torch's operators, and, where rows may see no key, [..., rows, 1] of bool: which see one.
-
-    Rows that see none hold anything finite.
-    """
-    sq, sk = q.shape[2], k.shape[2]
-    groups = q.shape[1] // k.shape[1]
-    if groups > 1:
-        k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
-    right = 0 if is_causal else right
-    if bias is None and softcap == 0 and left < 0 and (right < 0 or (right == 0 and sq == sk)):
-        return functional.scaled_dot_product_attention(q, k, v, is_causal=right == 0, scale=scale), None
-    place = torch.arange(sq, device=q.device)[:, None] + (sk - sq)
-    key = torch.arange(sk, device=q.device)[None, :]
-    seen = torch.ones((sq, sk), dtype=torch.bool, device=q.device)
-    if left >= 0:
-        seen &= key >= place - left
-    if right >= 0:
-        seen &= key <= place + right
-    if bias is not None:
-        seen = seen & (bias != -math.inf)
-    rows = seen.any(-1, keepdim=True)
-    seen = seen | ~rows  # an empty row's softmax is no number, and so would be its gradient
-    added = torch.zeros((), dtype=q.dtype, device=q.device) if bias is None else bias.masked_fill(bias == -math.inf, 0)
-    if softcap == 0:
-        mask = torch.where(seen, added.to(q.dtype), torch.full((), -math.inf, dtype=q.dtype, device=q.device))
-        mask = mask.expand(*q.shape[:3], sk)
-        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale), rows
-    scores = softcap * torch.tanh((q.float() @ k.float().transpose(2, 3)) * (scale / softcap)) + added.float()
-    weights = torch.softmax(scores.masked_fill(~seen, -math.inf), -1)
-    return (weights @ v.float()).to(q.dtype), rows
-
-
-_SCHEMA = (
-    "(Tensor q, Tensor k, Tensor v, Tensor? bias, bool is_causal, float scale, int left, int right, float softcap)"
-    " -> Tensor"
-)
-_forward: Any = torch.library.custom_op("tilewright::attention", _operator, mutates_args=(), schema=_SCHEMA)
-
-
-@_forward.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *options: Any) -> Tensor:
-    return _empty(q)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:4])
-    ctx.options = inputs[4:]
-
-
-def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    asked = [n for n in range(4) if ctx.needs_input_grad[n]]
-    again = torch.is_grad_enabled()  # a gradient of the gradient is asked for
-    # views, so that one tensor that is q and k gets the gradient of each
-    given: list[Any] = [None if x is None else x.view_as(x) if again else x.detach() for x in ctx.saved_tensors]
-    if not again:
-        for n in asked:
-            given[n].requires_grad_()
-    with torch.enable_grad():
-        out, seen = recompute(*given, *ctx.options)
-    if seen is not None:
-        grad = grad.masked_fill(~seen, 0)
-    found = torch.autograd.grad(out, [given[n] for n in asked], grad, create_graph=again)
-    by_input: list[Any] = [None] * 9
-    for n, gradient in zip(asked, found, strict=True):
-        by_input[n] = gradient
-    return tuple(by_input)
-
-
-_forward.register_autograd(_differentiate, setup_context=_save)
-
-
-class TilewrightAttention(torch.autograd.Function):
-    """Attention in eager mode: the operator's gradient at a part of its host time."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        result = _direct(*inputs)
-        _save(ctx, inputs, result)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        return _differentiate(ctx, grad)
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False, scale: float | None = None,
     window: tuple[int, int] | None = None, softcap: float = 0.0, bias: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    score: Callable[..., Any] | None = None, return_lse: bool = False,
+) -> Any:  # fmt: skip
     """`tilewright.attention` of torch tensors [batch, heads, rows, d_head], which torch.compile takes in one graph.
 
-    It is differentiated by torch's own operators (see this module). The result lies as q does: [batch, rows, heads,
-    d_head] where q's rows lie outside its heads. Raises as `tilewright.attention` does.
+    Gradients are made by kernels (`tilewright.attention_backward`), with the LSE's gradient. Torch's own operators make
+    the gradient of a bias, and that of a gradient. With torch.use_deterministic_algorithms gradients are the same bits
+    at every run. The result lies as q does: [batch, rows, heads, d_head] where q's rows lie outside its heads.
+
+    Raises as `tilewright.attention` does, and InvalidOperand for a score function under torch.compile.
     """
     if q.dim() != 4:
         raise InvalidOperand(f"q has shape {tuple(q.shape)}; it must have the 4 axes [batch, heads, rows, d_head].")
     refuse_transforms("tilewright.torch.attention", q, k, v, bias)
-    left, right = read_window(window)
-    scale = 1 / math.sqrt(q.shape[3]) if scale is None else float(scale)
-    arguments = (q, k, v, bias, is_causal, scale, left, right, float(softcap))
+    options = _options(q, is_causal, scale, window, softcap)
     given = (q, k, v) if bias is None else (q, k, v, bias)
     if not is_eager(given):
-        return _forward(*arguments)
-    return TilewrightAttention.apply(*arguments) if wants_gradients(given) else _direct(*arguments)
+        if score is not None:
+            raise InvalidOperand(
+                "score is not supported under torch.compile or a dispatch mode. Call attention outside."
+            )
+        if return_lse or _wants_gradients(given):
+            found = forward_with_lse(q, k, v, bias, None, None, -1, *options)
+            return found if return_lse else found[0]
+        return forward(q, k, v, bias, *options)
+    if not wants_gradients(given):
+        return direct(q, k, v, bias, options, score=score, return_lse=return_lse)
+    return TilewrightAttention.apply(q, k, v, bias, None, -1, options, score, return_lse)
 
 
-def of_layout(q: Tensor, k: Tensor, v: Tensor, *, layout: str, **options: Any) -> Tensor:
+def attention_varlen(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None, *, is_causal: bool = False, scale: float | None = None,
+    window: tuple[int, int] | None = None, softcap: float = 0.0, score: Callable[..., Any] | None = None,
+    return_lse: bool = False,
+) -> Any:  # fmt: skip
+    """`tilewright.attention_varlen` of torch tensors, with gradients, as `attention` has them.
+
+    Gradients of rows that no entry has are 0. Without max_seqlen_q the GPU is waited for.
+    """
+    refuse_transforms("tilewright.torch.attention_varlen", q, k, v)
+    options = _options(q, is_causal, scale, window, softcap)
+    starts = tuple(
+        x if isinstance(x, Tensor) else torch.as_tensor(x, dtype=torch.int32, device=q.device)
+        for x in (cu_seqlens_q, cu_seqlens_k)
+    )
+    longest = -1 if max_seqlen_q is None else max_seqlen_q
+    if not is_eager((q, k, v)):
+        if score is not None:
+            raise InvalidOperand(
+                "score is not supported under torch.compile or a dispatch mode. Call attention outside."
+            )
+        found = forward_with_lse(q, k, v, None, *starts, longest, *options)
+        return found if return_lse else found[0]
+    return TilewrightAttention.apply(q, k, v, None, starts, longest, options, score, return_lse)
+
+
+def _options(q: Tensor, is_causal: bool, scale: float | None, window: Any, softcap: float) -> Options:
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+    return Options(is_causal, scale, *read_window(window), float(softcap))
+
+
+def _wants_gradients(given: tuple[Tensor, ...]) -> bool:
+    """As eager.wants_gradients, by what torch.compile can follow."""
+    return torch.is_grad_enabled() and any(x.requires_grad for x in given)
+
+
+def of_layout(q: Tensor, k: Tensor, v: Tensor, *, layout: str, **options: Any) -> Any:
     """`attention` of tensors laid out as tilewright.attention's `layout` says."""
     if layout == "bhsd":
         return attention(q, k, v, **options)
     if layout != "bshd":
         raise InvalidOperand(f"layout={layout!r} is not one of 'bhsd', 'bshd'.")
-    return attention(*(x.transpose(1, 2) for x in (q, k, v)), **options).transpose(1, 2)
+    found = attention(*(x.transpose(1, 2) for x in (q, k, v)), **options)
+    return (found[0].transpose(1, 2), found[1]) if options.get("return_lse") else found.transpose(1, 2)
 
 
 _said: set[str] = set()

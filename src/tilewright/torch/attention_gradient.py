@@ -1,0 +1,314 @@
+"""Attention's operators for torch and their gradients, which kernels make of operands, result and LSE.
+
+Three operators, which torch.compile keeps in its graph: `attention`, `attention_with_lse`, which also gives what a
+gradient needs and takes packed batches, and `attention_backward`. Eager calls go past them to the same functions.
+
+Torch's own operators make the gradient where kernels have none: the gradient of a gradient, and that of a bias. They
+take memory for rows of q x rows of k there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..attn.attention import attention as run
+from ..attn.attention import attention_varlen as run_varlen
+from ..attn.backward import attention_backward as run_backward
+from ..errors import InvalidOperand
+
+
+class Options(NamedTuple):
+    """The numbers of a call, as operators take them."""
+
+    is_causal: bool
+    scale: float
+    left: int
+    right: int
+    softcap: float
+
+    def words(self) -> dict[str, Any]:
+        """As tilewright.attention takes them."""
+        window = None if self.left < 0 and self.right < 0 else (self.left, self.right)
+        return {"is_causal": self.is_causal, "scale": self.scale, "window": window, "softcap": self.softcap}
+
+
+Score = Callable[..., Any] | None
+_OPTIONS = "bool is_causal, float scale, int left, int right, float softcap"
+
+
+def rows_outside_heads(q: Tensor) -> bool:
+    """Whether [batch, heads, rows, d] lies as [batch, rows, heads, d]; results then do too."""
+    return q.shape[1] > 1 and q.shape[2] > 1 and q.stride(1) < q.stride(2)
+
+
+def empty(like: Tensor, outside: bool) -> Tensor:
+    """A result: dense, with its rows outside its heads or not. No view of another tensor, which torch would not let be
+    changed in place where it has a gradient."""
+    order = (0, 2, 1, 3) if outside else (0, 1, 2, 3)
+    return torch.empty_permuted(like.shape, order, dtype=like.dtype, device=like.device)
+
+
+def direct(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, options: Options, *, score: Score = None,
+    return_lse: bool = False,
+) -> Any:  # fmt: skip
+    """The result, or it and the LSE; it lies as q does."""
+    words = options.words()
+    if not rows_outside_heads(q):
+        return run(q, k, v, bias=bias, score=score, return_lse=return_lse, **words)
+    result = empty(q, True)
+    turned, out = (x.transpose(1, 2) for x in (q, k, v)), result.transpose(1, 2)
+    found = run(*turned, bias=bias, score=score, return_lse=return_lse, layout="bshd", out=out, **words)
+    return (result, found[1]) if return_lse else result
+
+
+def _with_lse(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, starts: tuple[Tensor, Tensor] | None, longest: int,
+    options: Options, score: Score = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    if starts is None:
+        return direct(q, k, v, bias, options, score=score, return_lse=True)
+    most = None if longest < 0 else longest
+    return run_varlen(q, k, v, *starts, most, score=score, return_lse=True, **options.words())
+
+
+def _backward(
+    grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, out: Tensor,
+    lse: Tensor, starts: tuple[Tensor, Tensor] | None, options: Options, deterministic: bool, score: Score = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    words: dict[str, Any] = options.words() | {
+        "deterministic": deterministic, "score": score, "grad_lse": grad_lse,
+    }  # fmt: skip
+    if starts is not None:
+        return run_backward(grad, q, k, v, out, lse, cu_seqlens_q=starts[0], cu_seqlens_k=starts[1], **words)
+    if not rows_outside_heads(q):
+        return run_backward(grad, q, k, v, out, lse, bias=bias, **words)
+    grad, q, k, v, out = (x.transpose(1, 2) for x in (grad, q, k, v, out))
+    found = run_backward(grad, q, k, v, out, lse, bias=bias, layout="bshd", **words)
+    dq, dk, dv = (x.transpose(1, 2) for x in found)
+    return dq, dk, dv
+
+
+# --- by torch's operators --------------------------------------------------------------------------------------------
+
+
+def recompute(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, options: Options, with_lse: bool = False
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The same result by torch's operators; where rows may see no key, [..., rows, 1] of bool: which see one; the LSE.
+
+    Rows that see none hold anything finite.
+    """
+    is_causal, scale, left, right, softcap = options
+    sq, sk = q.shape[2], k.shape[2]
+    groups = q.shape[1] // k.shape[1]
+    if groups > 1:
+        k, v = (x.repeat_interleave(groups, dim=1) for x in (k, v))
+    right = 0 if is_causal else right
+    steps = softcap != 0 or with_lse
+    if bias is None and not steps and left < 0 and (right < 0 or (right == 0 and sq == sk)):
+        found = functional.scaled_dot_product_attention(q, k, v, is_causal=right == 0, scale=scale)
+        return found, None, None
+    place = torch.arange(sq, device=q.device)[:, None] + (sk - sq)
+    key = torch.arange(sk, device=q.device)[None, :]
+    seen = torch.ones((sq, sk), dtype=torch.bool, device=q.device)
+    if left >= 0:
+        seen &= key >= place - left
+    if right >= 0:
+        seen &= key <= place + right
+    if bias is not None:
+        seen = seen & (bias != -math.inf)
+    rows = seen.any(-1, keepdim=True)
+    seen = seen | ~rows  # an empty row's softmax is no number, and so would be its gradient
+    added = torch.zeros((), dtype=q.dtype, device=q.device) if bias is None else bias.masked_fill(bias == -math.inf, 0)
+    if not steps:
+        mask = torch.where(seen, added.to(q.dtype), torch.full((), -math.inf, dtype=q.dtype, device=q.device))
+        mask = mask.expand(*q.shape[:3], sk)
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale), rows, None
+    scores = scale * (q.float() @ k.float().transpose(2, 3))
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = (scores + added.float()).masked_fill(~seen, -math.inf)
+    lse = torch.logsumexp(scores, -1) if with_lse else None
+    return (torch.softmax(scores, -1) @ v.float()).to(q.dtype), rows, lse
+
+
+def _by_torch(
+    grad: Tensor, grad_lse: Tensor | None, given: Sequence[Tensor | None], needs: Sequence[bool], options: Options
+) -> list[Any]:
+    """The gradients of q, k, v and bias that are needed."""
+    asked = [n for n in range(4) if needs[n]]
+    again = torch.is_grad_enabled()  # a gradient of the gradient is asked for
+    # views, so that one tensor that is q and k gets the gradient of each
+    leaves: list[Any] = [None if x is None else x.view_as(x) if again else x.detach() for x in given]
+    if not again:
+        for n in asked:
+            leaves[n].requires_grad_()
+    with torch.enable_grad():
+        out, seen, lse = recompute(leaves[0], leaves[1], leaves[2], leaves[3], options, grad_lse is not None)
+    results, grads = [out], [grad if seen is None else grad.masked_fill(~seen, 0)]
+    if grad_lse is not None:
+        assert lse is not None
+        results.append(lse)
+        grads.append(grad_lse if seen is None else grad_lse.masked_fill(~seen.squeeze(-1), 0))
+    found = torch.autograd.grad(results, [leaves[n] for n in asked], grads, create_graph=again)
+    by_input: list[Any] = [None] * 4
+    for n, gradient in zip(asked, found, strict=True):
+        by_input[n] = gradient
+    return by_input
+
+
+def _gradients(
+    backward: Callable[..., Any], grad: Tensor | None, grad_lse: Tensor | None, given: Sequence[Any],
+    needs: Sequence[bool], options: Options, score: Score = None,
+) -> list[Any]:  # fmt: skip
+    """Of q, k, v and bias. `given`: these, out, the LSE and both starts."""
+    q, k, v, bias, out, lse, *starts = given
+    if grad is None:
+        grad = torch.zeros_like(out)
+    if torch.is_grad_enabled() or needs[3]:
+        if starts[0] is not None or score is not None:
+            what = "entries of different lengths" if score is None else "a score function"
+            raise InvalidOperand(
+                f"attention with {what} has no gradient of its gradient. Omit create_graph=True, or differentiate once."
+            )
+        return _by_torch(grad, grad_lse, (q, k, v, bias), needs, options)
+    packed = None if starts[0] is None else (starts[0], starts[1])
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    found = backward(grad, grad_lse, q, k, v, bias, out, lse, packed, options, deterministic, score)
+    return [*(x if need else None for x, need in zip(found, needs, strict=False)), None]
+
+
+# --- operators -------------------------------------------------------------------------------------------------------
+
+
+def _operator(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *options: Any) -> Tensor:
+    with torch.no_grad():
+        return direct(q, k, v, bias, Options(*options))
+
+
+def _operator_with_lse(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, starts_q: Tensor | None, starts_k: Tensor | None,
+    longest: int, *options: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    with torch.no_grad():
+        return _with_lse(q, k, v, bias, _pair(starts_q, starts_k), longest, Options(*options))
+
+
+def _operator_backward(
+    grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, out: Tensor,
+    lse: Tensor, starts_q: Tensor | None, starts_k: Tensor | None, deterministic: bool, *options: Any,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    with torch.no_grad():
+        starts = _pair(starts_q, starts_k)
+        return _backward(grad, grad_lse, q, k, v, bias, out, lse, starts, Options(*options), deterministic)
+
+
+def _pair(one: Tensor | None, other: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    return None if one is None or other is None else (one, other)
+
+
+def _define(name: str, function: Callable[..., Any], schema: str) -> Any:
+    return torch.library.custom_op(f"tilewright::{name}", function, mutates_args=(), schema=schema)
+
+
+_PACKED = "Tensor? starts_q, Tensor? starts_k"
+forward: Any = _define(
+    "attention", _operator, f"(Tensor q, Tensor k, Tensor v, Tensor? bias, {_OPTIONS}) -> Tensor"
+)  # fmt: skip
+forward_with_lse: Any = _define(
+    "attention_with_lse", _operator_with_lse,
+    f"(Tensor q, Tensor k, Tensor v, Tensor? bias, {_PACKED}, int longest, {_OPTIONS}) -> (Tensor, Tensor)",
+)  # fmt: skip
+_backward_operator: Any = _define(
+    "attention_backward", _operator_backward,
+    f"(Tensor grad, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor out, Tensor lse, {_PACKED}, "
+    f"bool deterministic, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
+)  # fmt: skip
+
+
+@forward.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *options: Any) -> Tensor:
+    return empty(q, rows_outside_heads(q))
+
+
+@forward_with_lse.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, starts_q: Tensor | None, *_: Any) -> Any:
+    if starts_q is not None:
+        return torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(
+            (q.shape[1], q.shape[0]), dtype=torch.float32
+        )
+    return empty(q, rows_outside_heads(q)), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@_backward_operator.register_fake
+def _(
+    grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, out: Tensor,
+    lse: Tensor, starts_q: Tensor | None, *_: Any,
+) -> Any:  # fmt: skip
+    if starts_q is not None:
+        return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    return tuple(empty(x, rows_outside_heads(q)) for x in (q, k, v))
+
+
+def _backward_by_operator(
+    grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, out: Tensor,
+    lse: Tensor, starts: tuple[Tensor, Tensor] | None, options: Options, deterministic: bool, score: Score,
+) -> Any:  # fmt: skip
+    packed = (None, None) if starts is None else starts
+    return _backward_operator(grad, grad_lse, q, k, v, bias, out, lse, *packed, deterministic, *options)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:4])
+    ctx.options = Options(*inputs[4:])
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    q, k, v, bias = ctx.saved_tensors
+    out, lse = (q, q) if torch.is_grad_enabled() else forward_with_lse(q, k, v, bias, None, None, -1, *ctx.options)
+    given = (q, k, v, bias, out, lse, None, None)
+    found = _gradients(_backward_by_operator, grad, None, given, ctx.needs_input_grad, ctx.options)
+    return (*found, *[None] * len(Options._fields))
+
+
+forward.register_autograd(_differentiate, setup_context=_save)
+
+
+def _save_with_lse(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs[:4], *output, *inputs[4:6])
+    ctx.options = Options(*inputs[7:])
+
+
+def _differentiate_with_lse(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+    found = _gradients(_backward_by_operator, grad, grad_lse, ctx.saved_tensors, ctx.needs_input_grad, ctx.options)
+    return (*found, *[None] * (3 + len(Options._fields)))
+
+
+forward_with_lse.register_autograd(_differentiate_with_lse, setup_context=_save_with_lse)
+
+
+class TilewrightAttention(torch.autograd.Function):
+    """Attention in eager mode: the operators' gradients at a part of their host time."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, starts: tuple[Tensor, Tensor] | None,
+        longest: int, options: Options, score: Score, return_lse: bool,
+    ) -> Any:  # fmt: skip
+        out, lse = _with_lse(q, k, v, bias, starts, longest, options, score)
+        ctx.save_for_backward(q, k, v, bias, out, lse, *(starts or (None, None)))
+        ctx.options, ctx.score = options, score
+        ctx.set_materialize_grads(False)
+        return (out, lse) if return_lse else out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None = None) -> tuple[Any, ...]:
+        found = _gradients(_backward, grad, grad_lse, ctx.saved_tensors, ctx.needs_input_grad, ctx.options, ctx.score)
+        return (*found, None, None, None, None, None)

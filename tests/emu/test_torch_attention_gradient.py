@@ -1,0 +1,174 @@
+"""Gradients of attention on torch tensors, by kernels: options, packed batches, compiling, checkpoints, determinism."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
+
+import tilewright as tw  # noqa: E402
+from tilewright.epilogue import tanh  # noqa: E402
+from tilewright.errors import InvalidOperand  # noqa: E402
+
+F = torch.nn.functional
+
+
+def tensors(b=1, h=4, hk=2, sq=20, sk=30, d=32, dtype=torch.float16):
+    torch.manual_seed(0)
+    shapes = [(b, h, sq, d), (b, hk, sk, d), (b, hk, sk, d)]
+    return [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
+
+
+def plain(q, k, v, score=lambda s, i, j: s, is_causal=False):
+    """The result and the LSE in float64."""
+    q, k, v = (x.double() for x in (q, k, v))
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    sq, sk = q.shape[2], k.shape[2]
+    i, j = torch.arange(sq)[:, None], torch.arange(sk)[None, :]
+    scores = score(q @ k.transpose(2, 3) / math.sqrt(q.shape[3]), i, j)
+    if is_causal:
+        scores = scores.masked_fill(j > i + sk - sq, -math.inf)
+    return torch.softmax(scores, -1) @ v, torch.logsumexp(scores, -1)
+
+
+def agree(mine, theirs, tolerance=1e-2):
+    for x, y in zip(mine, theirs, strict=True):
+        assert torch.isfinite(x).all()
+        assert (x.double() - y.double()).abs().max() <= tolerance * max(1.0, y.abs().max().item())
+
+
+def kernels(emulator):
+    """The entries that were launched."""
+    return [result.kernel for result in emulator.results] if hasattr(emulator.results[0], "kernel") else None
+
+
+@pytest.mark.parametrize("function", [tw.attention, tw.torch.attention])
+def test_both_functions_differentiate_by_kernels(function):
+    given = tensors()
+    with tw.emulator() as emulator:
+        out = function(*given, is_causal=True)
+        before = len(emulator.results)
+        weight = torch.randn_like(out)
+        mine = torch.autograd.grad(out, given, weight)
+        assert len(emulator.results) > before
+    agree(mine, torch.autograd.grad(plain(*given, is_causal=True)[0], given, weight.double()))
+
+
+def test_a_score_function_and_the_lse_are_differentiated():
+    given = tensors()
+    with tw.emulator():
+        out, lse = tw.attention(
+            *given, score=lambda s, b, h, i, j: 2.0 * tanh(0.5 * s) - 0.1 * abs(i - j), return_lse=True
+        )
+        weights = torch.randn_like(out), torch.randn_like(lse)
+        mine = torch.autograd.grad((out, lse), given, weights)
+        only_lse = torch.autograd.grad(tw.attention(*given, return_lse=True)[1], given, weights[1], allow_unused=True)
+    right = plain(*given, score=lambda s, i, j: 2 * torch.tanh(s / 2) - 0.1 * (i - j).abs())
+    agree(mine, torch.autograd.grad(right, given, [x.double() for x in weights]))
+    theirs = torch.autograd.grad(plain(*given)[1], given, weights[1].double(), allow_unused=True)
+    agree(only_lse[:2], theirs[:2])
+    assert not only_lse[2].any()
+
+
+def test_packed_batches_have_gradients():
+    torch.manual_seed(1)
+    q, k, v = (torch.randn(17, heads, 32).half().requires_grad_() for heads in (4, 2, 2))
+    starts = torch.tensor([0, 5, 5, 15], dtype=torch.int32)
+    with tw.emulator():
+        out = tw.attention_varlen(q, k, v, starts, starts, 10, is_causal=True)
+        weight = torch.randn_like(out)
+        mine = torch.autograd.grad(out, (q, k, v), weight)
+    total = sum(
+        (plain(*(x[a:b].transpose(0, 1)[None] for x in (q, k, v)), is_causal=True)[0][0].transpose(0, 1)
+         * weight[a:b].double()).sum()
+        for a, b in ((0, 5), (5, 15))
+    )  # fmt: skip
+    agree(mine, torch.autograd.grad(total, (q, k, v)))
+    assert all(not x[15:].any() for x in mine)
+
+
+def test_gradients_lie_as_q_does():
+    given = [x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in tensors(b=2)]
+    with tw.emulator():
+        mine = torch.autograd.grad(tw.torch.attention(*given).sum(), given)
+    assert all(x.stride() == y.stride() for x, y in zip(mine, given, strict=True))
+    agree(mine, torch.autograd.grad(plain(*given)[0].sum(), given))
+
+
+OPTIONS = (True, 0.2, -1, -1, 0.0)
+
+
+def test_the_operators_keep_torchs_contract():
+    q, k, v = tensors(sq=9, sk=9)
+    check = torch.library.opcheck
+    with tw.emulator():
+        packed = [x.detach()[0].transpose(0, 1).contiguous().requires_grad_() for x in (q, k, v)]
+        starts = torch.tensor([0, 4, 9], dtype=torch.int32)
+        operator = torch.ops.tilewright.attention_with_lse.default
+        check(operator, (q, k, v, None, None, None, -1, *OPTIONS), atol=2e-3, rtol=2e-3)
+        check(operator, (*packed, None, starts, starts, 5, *OPTIONS), atol=2e-3, rtol=2e-3)
+        given = [x.detach() for x in (q, k, v)]
+        out, lse = operator(*given, None, None, None, -1, *OPTIONS)
+        check(
+            torch.ops.tilewright.attention_backward.default,
+            (out, None, *given, None, out, lse, None, None, True, *OPTIONS),
+        )
+
+
+def test_one_graph_when_compiled_also_of_packed_batches():
+    starts = torch.tensor([0, 4, 9], dtype=torch.int32)
+
+    def step(q, k, v, starts):
+        return tw.torch.attention_varlen(2 * q, k, v, starts, starts, 5, is_causal=True).sum()
+
+    torch.manual_seed(2)
+    given = [torch.randn(9, 2, 32).half().requires_grad_() for _ in range(3)]
+    with tw.emulator():
+        compiled = torch.compile(step, fullgraph=True, backend="aot_eager")(*given, starts)
+        mine = torch.autograd.grad(compiled, given)
+        theirs = torch.autograd.grad(step(*given, starts), given)
+    agree(mine, theirs, 1e-3)
+
+
+def test_a_checkpointed_layer_has_the_same_gradients():
+    from torch.utils.checkpoint import checkpoint
+
+    given = tensors()
+
+    def layer(q, k, v):
+        return tw.torch.attention(q, k, v, is_causal=True)
+
+    with tw.emulator():
+        mine = torch.autograd.grad(checkpoint(layer, *given, use_reentrant=False).sum(), given)
+        theirs = torch.autograd.grad(layer(*given).sum(), given)
+    for x, y in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(x, y, atol=1e-3, rtol=1e-3)
+
+
+def test_torchs_flag_asks_for_deterministic_gradients(monkeypatch):
+    from tilewright.torch import attention_gradient
+
+    asked = []
+    actual = attention_gradient.run_backward
+    monkeypatch.setattr(
+        attention_gradient, "run_backward", lambda *x, **options: asked.append(options) or actual(*x, **options)
+    )
+    given = tensors()
+    with tw.emulator():
+        for flag in (True, False):
+            torch.use_deterministic_algorithms(flag)
+            try:
+                tw.torch.attention(*given).sum().backward()
+            finally:
+                torch.use_deterministic_algorithms(False)
+    assert [options["deterministic"] for options in asked] == [True, False]
+
+
+def test_what_has_no_gradient_of_its_gradient_is_told():
+    given = tensors(sq=5, sk=5)
+    with tw.emulator():
+        out = tw.attention(*given, score=lambda s, b, h, i, j: s - 0.5 * abs(i - j))
+        with pytest.raises(InvalidOperand, match="no gradient of its gradient"):
+            torch.autograd.grad(out.sum(), given, create_graph=True)
