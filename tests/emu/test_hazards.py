@@ -138,13 +138,13 @@ RACE = """(float *a) {{
     {second}
     s[t] = v * 2; // again
     __syncthreads();
-    a[t] = s[t];
+    a[64 * blockIdx.x + t] = s[t];
 }}"""
 
 
 def test_missing_barrier_between_write_and_read():
     text = source(RACE.format(first="", second="__syncthreads();"))
-    hazard = hazard_of(text, 3, 64, ["f32[64]=zeros"])
+    hazard = hazard_of(text, 3, 64, ["f32[192]=zeros"])
     assert hazard.kind == "shared_race"
     assert hazard.line == line_of(text, "// read")
     assert f"kernel.cu:{line_of(text, '// write')}" in hazard.details["other_access"]
@@ -153,21 +153,22 @@ def test_missing_barrier_between_write_and_read():
 
 def test_missing_barrier_between_read_and_write():
     text = source(RACE.format(first="__syncthreads();", second=""))
-    hazard = hazard_of(text, 3, 64, ["f32[64]=zeros"])
+    hazard = hazard_of(text, 3, 64, ["f32[192]=zeros"])
     assert hazard.kind == "shared_race"
     assert {hazard.line, line_of(text, "// again")} == {line_of(text, "// read"), line_of(text, "// again")}
     assert f"kernel.cu:{line_of(text, '// again')}" in hazard.details["other_access"]
 
 
 def test_the_same_kernel_with_both_barriers_is_clean():
-    runs_clean(source(RACE.format(first="__syncthreads();", second="__syncthreads();")), 3, 64, ["f32[64]=zeros"])
+    runs_clean(source(RACE.format(first="__syncthreads();", second="__syncthreads();")), 3, 64, ["f32[192]=zeros"])
 
 
 def test_one_warp_needs_no_barrier():
     body = (
-        "(float *a) { __shared__ float s[32]; s[threadIdx.x] = 1; __syncwarp(); a[threadIdx.x] = s[31 - threadIdx.x]; }"
+        "(float *a) { __shared__ float s[32]; s[threadIdx.x] = 1; __syncwarp(); "
+        "a[32 * blockIdx.x + threadIdx.x] = s[31 - threadIdx.x]; }"
     )
-    runs_clean(source(body), 2, 32, ["f32[32]=zeros"])
+    runs_clean(source(body), 2, 32, ["f32[64]=zeros"])
 
 
 def test_two_warps_that_write_one_word_in_one_step():
@@ -211,13 +212,13 @@ def test_atomics_do_not_race_with_one_another_but_with_plain_reads():
 NAMED = """(float *a) {{
     __shared__ float s[96]; int t = threadIdx.x;
     s[t] = t;
-    if (t < 64) {{ asm volatile("bar.sync 1, 64;" ::: "memory"); a[t] = s[{index}]; }}
+    if (t < 64) {{ asm volatile("bar.sync 1, 64;" ::: "memory"); a[96 * blockIdx.x + t] = s[{index}]; }}
 }}"""
 
 
 def test_a_named_barrier_orders_only_the_warps_that_take_part():
-    runs_clean(source(NAMED.format(index="63 - t")), 2, 96, ["f32[96]=zeros"])
-    hazard = hazard_of(source(NAMED.format(index="95 - t")), 2, 96, ["f32[96]=zeros"])
+    runs_clean(source(NAMED.format(index="63 - t")), 2, 96, ["f32[192]=zeros"])
+    hazard = hazard_of(source(NAMED.format(index="95 - t")), 2, 96, ["f32[192]=zeros"])
     assert hazard.kind == "shared_race"
     assert hazard.details["other_warp"] == 2
 

@@ -299,11 +299,18 @@ class SharedMemory:
 class GlobalPattern:
     """Addresses of one instruction in global memory, relative to those of its first active lane."""
 
-    __slots__ = ("aligned", "buffer", "high", "index", "lanes", "low", "relative", "requests", "sectors")
+    __slots__ = (
+        "aligned", "buffer", "cells", "high", "index", "lanes", "low", "nbytes", "relative", "requests", "sectors",
+        "unique",
+    )  # fmt: skip
 
     def __init__(self, machine: Machine, lanes: np.ndarray | None, relative: np.ndarray, nbytes: int) -> None:
         self.lanes = lanes
         self.relative = relative
+        self.nbytes = nbytes
+        self.cells: np.ndarray | None = None
+        """Granules that each lane touches, from the first address on, and whether no two lanes touch the same."""
+        self.unique = False
         signed = relative.view(np.int64)
         self.low, self.high = int(signed.min()), int(signed.max()) + nbytes
         self.aligned = not (signed % nbytes).any()
@@ -320,6 +327,7 @@ class GlobalPort:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.memory = machine.memory
+        self.races = machine.races
         self._relative = np.empty(machine.lanes, np.uint64)
         self._index = np.empty(machine.lanes, np.int64)
 
@@ -370,6 +378,9 @@ class GlobalPort:
             absolute = pattern.relative.view(np.int64) + start
             grid, active = _in_warps(machine, lanes, absolute)
             pattern.sectors[phase] = int(coalesce.sectors(grid, nbytes, active).sum())
+        if self.races is not None:
+            assert buffer is not None
+            self.races.note(instruction.index, pattern, start, buffer)
         site.requests += pattern.requests
         site.sectors += pattern.sectors[phase]
         site.bytes += nbytes * count
@@ -417,7 +428,13 @@ class GlobalPort:
 
     def store(self, index: np.ndarray, nbytes: int, values: np.ndarray) -> None:
         """Scatter elements; of two lanes at one address the higher lane's stays."""
-        self.memory.views[nbytes][index] = values
+        view = self.memory.views[nbytes]
+        if self.races is None or not self.races.waiting:
+            view[index] = values
+            return
+        before = view[index]
+        view[index] = values
+        self.races.stored(before, view[index], values)
 
 
 class LocalMemory:

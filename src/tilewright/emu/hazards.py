@@ -16,6 +16,13 @@ KINDS = {
     "misaligned": "An access of N bytes needs an address that is a multiple of N: check the base and the stride.",
     "uninitialised_shared_read": "Write the bytes first, or check that the loop fills the whole tile.",
     "shared_race": "Put __syncthreads() (or a named barrier of both warps) between the two.",
+    "global_race": "Blocks run in any order: give each its own place, use atomics, let one launch end before the other "
+    "begins, or tell of the write by __threadfence() and an atomic flag.",
+    "lost_update": "Use an atomic (atomicAdd, or cuda::atomic_ref): of two equal reads one update is lost.",
+    "fence_missing": "Put __threadfence() between the write and the flag or atomic that tells of it; a scope of .cta "
+    "(__threadfence_block, cuda::thread_scope_block) does not reach other blocks.",
+    "flag_race": "Works on GPUs of today, but the compiler may keep the value in a register: use volatile, atomics or "
+    "cuda::atomic_ref on both sides.",
     "async_copy_not_waited": "Put cp.async.wait_group (or wait_all), then __syncthreads(), before the bytes are used; "
     "for a bulk copy, the wait for the phase of its mbarrier, by its parity.",
     "wgmma_not_waited": "Put wgmma.commit_group and wgmma.wait_group, then a barrier where other warps are concerned, "
@@ -51,7 +58,7 @@ KINDS = {
 }
 """Every kind of hazard, with what to try."""
 
-WARNINGS = frozenset({"mbarrier_fence_missing", "bulk_exit"})
+WARNINGS = frozenset({"mbarrier_fence_missing", "bulk_exit", "flag_race"})
 """Kinds that break the rules and work on the GPUs of today: noted, never raised."""
 
 

@@ -19,6 +19,7 @@ from .calls import CallStack
 from .clocks import make_shadow
 from .clusters import Clusters
 from .copies import AsyncCopies
+from .global_races import GlobalRaces
 from .hazards import Reporter
 from .isa.registry import NUMPY, Compute, Step
 from .link import function_address
@@ -121,6 +122,9 @@ class Machine:
         total = self._dynamic_start() + shared_bytes if shared_bytes else program.static_shared
         self.shared = SharedMemory(self, total, 1 if program.sub_word_shared else 4)
         self.local = LocalMemory(self, program.local_bytes)
+        races = GlobalRaces(self, grid[0] * grid[1] * grid[2])
+        self.races = races if races.on else None
+        """Judges accesses of several blocks to global memory; None where there is nothing to judge."""
         self.port = GlobalPort(self)
         self.underflow = Underflow()
         self.carry = np.zeros(self.lanes, bool)
@@ -253,6 +257,8 @@ class Machine:
         self.clusters.reset()
         self.registers.reset()
         self.shadow.reset()
+        if self.races:
+            self.races.start(first_cta)
         self.clock[0] = 0
         self.calls.reset()
         self.scheduler.start(born)
@@ -475,8 +481,12 @@ class Machine:
 
     def coordinates(self, cta: int) -> Triple:
         """The block of the grid that is the batch's block number `cta`."""
-        x, y, z = self._block_at(self.first_cta + cta)
-        return x, y, z
+        return self.block_at(self.first_cta + cta)
+
+    def block_at(self, linear: int) -> Triple:
+        """The block of the grid that runs as number `linear`."""
+        x, y, z = self._block_at(linear)
+        return int(x), int(y), int(z)
 
     def _block_at(self, linear: Any) -> tuple[Any, Any, Any]:
         """The coordinates of the block that runs as number `linear`: clusters one after another, their ranks inside."""

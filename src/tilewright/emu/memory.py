@@ -1,13 +1,11 @@
-"""Global memory, and where each state space lies in the generic address space.
-
-Races between threads on global memory are not looked for.
-"""
+"""Global memory, and where each state space lies in the generic address space."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -46,6 +44,8 @@ class Buffer:
     start: int
     bytes: int
     read_only: bool
+    track: Any = None
+    """What global_races.py knows of it in the running launch."""
 
     @property
     def end(self) -> int:

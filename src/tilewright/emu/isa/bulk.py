@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..bulk_copies import UNIT, Merge
+from ..global_races import Rows
 from ..machine import Machine
 from ..mbarriers import Mbarrier
 from ..memory import ARENA_BASE
@@ -213,6 +214,8 @@ def bulk_load(machine: Machine, instruction: Instruction) -> Step:
                 if start is None:
                     continue
                 data = machine.memory.views[1][start : start + nbytes].reshape(-1, UNIT).copy()
+                if machine.races:
+                    machine.races.note_rows(instruction, Rows(lane, np.array([start + ARENA_BASE]), nbytes))
             else:
                 assert near is not None
                 start_at = near.at(lane, nbytes)
@@ -271,9 +274,17 @@ def bulk_store(machine: Machine, instruction: Instruction) -> Step:
             site.requests += 1
             site.bytes += nbytes
 
-            def put(data: np.ndarray, start: int = start, nbytes: int = nbytes) -> None:
+            def put(data: np.ndarray, start: int = start, nbytes: int = nbytes, lane: int = lane) -> None:
                 place = machine.memory.views[1][start : start + nbytes]
-                place[:] = (data if merge is None else merge(place.reshape(-1, UNIT), data)).reshape(-1)
+
+                def write() -> None:
+                    place[:] = (data if merge is None else merge(place.reshape(-1, UNIT), data)).reshape(-1)
+
+                if machine.races:
+                    rows = Rows(lane, np.array([start + ARENA_BASE]), nbytes)
+                    machine.races.store_rows(instruction, rows, write)
+                else:
+                    write()
 
             machine.bulk.store(instruction, lane, found[1] // UNIT + np.arange(nbytes // UNIT), put)
 

@@ -97,8 +97,9 @@ def cache_policy(machine: Machine, instruction: Instruction) -> Step:
     "{prefetch|prefetchu}{.global|.local|}{.L1|.L2}{::evict_last|::evict_normal|}",
     "applypriority{.global|}.L2::evict_normal",
     "discard{.global|}.L2",
-    "membar{.cta|.gl|.sys|}",
-    "fence{.acq_rel|.sc|.acquire|.release|}{.cta|.cluster|.gpu|.sys|}",
+    "membar{.cta|}",
+    "fence{.acq_rel|.sc|.acquire|.release|}{.cta|.cluster|}",
+    "fence.acquire{.gpu|.sys}",
     "fence.proxy.alias",
     "fence.proxy.tensormap::generic.{acquire|release}{.cta|.cluster|.gpu|.sys}",
     "nanosleep.u32",
@@ -110,3 +111,17 @@ def cache_policy(machine: Machine, instruction: Instruction) -> Step:
 def hint(machine: Machine, instruction: Instruction) -> Step:
     """No effect here: memory is sequentially consistent, and time does not exist."""
     return lambda: None
+
+
+@executes("membar{.gl|.sys}", "fence{.acq_rel|.sc|.release|}{.gpu|.sys}", kind="control", destination="none")
+def fence(machine: Machine, instruction: Instruction) -> Step:
+    """What came before it is told by what comes after: to memory it does nothing, to races between blocks it does."""
+    telling = machine.races.telling if machine.races else None
+    if telling is None:
+        return lambda: None
+
+    def step() -> None:
+        lanes = machine.lane_list()
+        telling.fence(np.arange(machine.lanes) if lanes is None else lanes)
+
+    return step

@@ -11,6 +11,7 @@ import numpy as np
 from ...errors import InvalidOperand
 from ...jit.tensor_map import SHARED_ALIGNMENT, TensorMap
 from ..bulk_copies import UNIT, Merge, Put
+from ..global_races import Rows
 from ..machine import WINDOWS, Machine
 from ..memory import ARENA_BASE, WINDOW_BYTES
 from ..ptx import Immediate, Instruction, Operand, Register, Vector
@@ -100,6 +101,8 @@ def gathered(
         return None
     if not _mapped(machine, instruction, lane, box.addresses[box.inside], size, False):
         return None
+    if machine.races and box.inside.any():
+        machine.races.note_rows(instruction, Rows.of(lane, box.addresses[box.inside], size))
     words = machine.memory.views[size].view(f"u{size}")
     fill = NAN[size] if what.oob_fill == "nan" else 0
     out = np.full(len(box.addresses), fill, f"u{size}")
@@ -195,7 +198,15 @@ def tensor_store(machine: Machine, instruction: Instruction) -> Step:
                 continue
             merge = merging({"op": op, "type": what.dtype}) if op else None
             put = _scatter(machine, (addresses - ARENA_BASE) // size, inside[used], size, merge)
-            machine.bulk.store(instruction, lane, units_of(what, found[1])[used], put)
+            rows = Rows.of(lane, addresses, size)
+
+            def judged(data: np.ndarray, put: Put = put, rows: Rows = rows) -> None:
+                if machine.races:
+                    machine.races.store_rows(instruction, rows, lambda: put(data))
+                else:
+                    put(data)
+
+            machine.bulk.store(instruction, lane, units_of(what, found[1])[used], judged)
 
     return step
 

@@ -1,0 +1,136 @@
+"""What an instruction does to global memory, for races between blocks; and where a stored value is from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .ptx import Immediate, Instruction, Memory, Operand, Register, Vector
+
+if TYPE_CHECKING:
+    from .program import Program
+
+READ, WRITE, STRONG, POLL = range(4)
+"""Plain read and write; strong write or atomic; strong read."""
+AGAINST = {READ: (WRITE, STRONG), WRITE: (WRITE, READ, STRONG, POLL), STRONG: (READ, WRITE), POLL: (WRITE,)}
+"""Kind -> the kinds of earlier access that it races with."""
+_SIZE = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16, "16x2": 4}
+_ELSEWHERE = {"shared", "shared::cta", "shared::cluster", "local", "param", "param::entry", "param::func", "const"}
+_WEAK_BUT_COHERENT = {"cg", "cv", "wt"}
+"""They pass the first-level cache by: old code tells other blocks something with them, and it works."""
+BACK = 200
+"""Instructions looked through for where a value is from."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """One instruction's access. `narrow`: it is strong, for its own block only."""
+
+    kinds: tuple[int, ...]
+    nbytes: int
+    head: str
+    narrow: bool = False
+    listens: bool = False
+    """It may learn of what another block did."""
+    releases: bool = False
+    """It is a fence for what came before."""
+
+    @property
+    def tells(self) -> bool:
+        """Whether others may learn by it."""
+        return STRONG in self.kinds
+
+    def verb(self, kind: int) -> str:
+        """The access in words."""
+        atomic = self.head in ("atom", "red") or self.head.startswith("cp.reduce")
+        if atomic:
+            return "an atomic"
+        return {READ: "a read", WRITE: "a write", STRONG: "a strong write", POLL: "a strong read"}[kind]
+
+
+def role_of(instruction: Instruction, program: Program) -> Role | None:
+    """What an instruction does to global memory; None for nothing."""
+    parts = instruction.opcode.split(".")
+    head = parts[0]
+    if head == "cp":
+        return _copy_role(instruction.opcode)
+    if head == "wmma" and parts[1] in ("load", "store"):
+        size = 1 if parts[-1] in ("u8", "s8") else 2 if parts[-1] in ("f16", "bf16") else 4
+        return None if "shared" in parts else Role((READ if parts[1] == "load" else WRITE,), size, head)
+    if head not in ("ld", "ldu", "st", "atom", "red") or _ELSEWHERE & set(parts) or parts[1] == "async":
+        return None
+    nbytes = _SIZE.get(parts[-1].lstrip("busf"), 4)
+    nbytes *= next((int(part[1:]) for part in parts if part in ("v2", "v4", "v8")), 1)
+    scope = next((part for part in reversed(parts) if part in ("cta", "cluster", "gpu", "sys")), "")
+    narrow = scope in ("cta", "cluster")
+    strong = bool({"volatile", "mmio", "relaxed", "acquire", "release", "acq_rel"} & set(parts))
+    releases = bool({"release", "acq_rel"} & set(parts)) and not narrow
+    if head in ("atom", "red"):
+        if narrow:
+            return Role((READ, WRITE), nbytes, head, narrow=True)
+        used = head == "atom" and isinstance(instruction.operands[0], Register | Vector) and any(
+            register in program.ever_read for register in _registers(instruction.operands[0])
+        )  # fmt: skip
+        return Role((STRONG,), nbytes, head, listens=used, releases=releases)
+    loads = head != "st"
+    if not strong and "nc" not in parts and _WEAK_BUT_COHERENT & set(parts):
+        strong, narrow = True, False
+    if strong and not narrow:
+        return Role((POLL if loads else STRONG,), nbytes, head, listens=loads, releases=releases)
+    return Role((READ if loads else WRITE,), nbytes, head, narrow=strong)
+
+
+def _copy_role(opcode: str) -> Role | None:
+    if opcode.startswith("cp.reduce.async.bulk"):
+        return Role((STRONG,), 2, "cp.reduce") if ".global" in opcode else None
+    if opcode.startswith("cp.async.bulk"):
+        if ".prefetch" in opcode or ".global" not in opcode:
+            return None
+        stores = ".global.shared" in opcode
+        return Role((WRITE if stores else READ,), 2, "cp.async.bulk")
+    return Role((READ,), 4, "cp.async") if ".global" in opcode else None
+
+
+def _registers(operand: Operand) -> list[Register]:
+    items = operand.items if isinstance(operand, Vector) else (operand,)
+    return [item for item in items if isinstance(item, Register)]
+
+
+def own_load(program: Program, store: Instruction) -> Instruction | None:
+    """The load of the very place whose value, changed, a store writes back; None if there is none."""
+    from .program import effects
+
+    if store.opcode.split(".")[0] != "st" or len(store.operands) < 2 or not isinstance(store.operands[0], Memory):
+        return None
+    wanted = set(_registers(store.operands[1]))
+    for index in range(store.index - 1, max(store.index - BACK, -1), -1):
+        instruction = program.instructions[index]
+        reads, writes, _ = effects(instruction, program.handlers[index])
+        if not wanted & set(writes):
+            continue
+        if instruction.opcode.startswith("ld."):
+            if instruction.operands[1] == store.operands[0]:
+                return instruction
+            wanted -= set(writes)
+            continue
+        wanted -= set(writes)
+        wanted |= set(reads)
+    return None
+
+
+def constant_stored(program: Program, store: Instruction) -> bool:
+    """Whether a store writes a constant other than 0, as one that sets a flag does."""
+    from .program import effects
+
+    if store.opcode.split(".")[0] != "st" or len(store.operands) < 2:
+        return False
+    value = store.operands[1]
+    for index in range(store.index - 1, max(store.index - BACK, -1), -1):
+        if not isinstance(value, Register):
+            break
+        instruction = program.instructions[index]
+        if value in effects(instruction, program.handlers[index])[1]:
+            if not instruction.opcode.startswith("mov.") or len(instruction.operands) != 2:
+                return False
+            value = instruction.operands[1]
+    return isinstance(value, Immediate) and value.bits != 0
