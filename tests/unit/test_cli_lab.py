@@ -73,6 +73,8 @@ def test_help_has_examples(run, command):
         (("roofline", "--tile", "64x64"), "give shape too"),
         (("roofline", "--intensity", "x"), "0.25,7.94"),
         (("roofline", "--intensity", "-1"), "positive"),
+        (("claims", "009"), "000, 001"),
+        (("claims", "--verdict", "maybe"), "not-here"),
         (("show", "f77"), "f12_multistage"),
         (("show", "f09", "--line", "99"), "are 1 to 26"),
         (("show", "f09", "--plain", "--sass"), "omit"),
@@ -109,3 +111,14 @@ def test_show_marks_new_lines_and_shows_what_a_line_became(run):
     told = json.loads(out)
     assert told["below"] == "f08_warptile_sub"
     assert any("FFMA" in text for line in told["lines"] for text in line["sass"])
+
+
+def test_claims_prints_statements_and_their_verdicts(run):
+    status, out, _ = run("claims", "001")
+    assert status == 0
+    assert '001.01  "pushes register usage' in out
+    assert "differs because" in out
+    assert "002.01" not in out
+    status, out, _ = run("claims", "--verdict", "not-here", "--json", "-")
+    assert status == 0
+    assert {verdict["verdict"] for verdict in json.loads(out)} == {"not measurable here"}

@@ -235,3 +235,25 @@ def test_results_are_data_and_html():
     for found in (tw.lab.inspect("f02"), tw.lab.inspect_diff("f01", "f02"), tw.lab.inspect_space("f02")):
         assert json.loads(json.dumps(found.to_dict()))
         assert "<table>" in found._repr_html_()
+
+
+def test_a_suite_of_compiled_configs_needs_no_gpu(tmp_path):
+    from tilewright.lab.record import went_wrong
+    from tilewright.lab.suite import run_suite
+
+    suite = {
+        "name": "built",
+        "kind": "compiled",
+        "gpu": "A100",
+        "cases": [{"rung": "f12", "configs": ["", "stages=3"]}],
+    }
+    path, records = run_suite(suite, tmp_path)
+    assert path == tmp_path / "built-A100.json"
+    assert ["4 stages" in records[0]["case"]["config_text"], "3 stages" in records[1]["case"]["config_text"]] == [
+        True
+    ] * 2
+    for record in records:
+        assert record["result"]["registers"] > 0
+        assert record["result"]["loop"]["groups"]["shared loads"] > 0
+        assert record["provenance"]["kernels"]
+        assert not went_wrong(record)

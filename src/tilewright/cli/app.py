@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import attention, banks, emulate, explain, house, inspect, ladder, occupancy, roofline, rungs, tune
+from . import attention, banks, claims, emulate, explain, house, inspect, ladder, occupancy, roofline, rungs, tune
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -35,6 +35,7 @@ app.command(epilog=explain.EXAMPLE)(explain.explain)
 app.command(epilog=occupancy.EXAMPLE)(occupancy.occupancy)
 app.command(epilog=roofline.EXAMPLE)(roofline.roofline)
 app.command(epilog=banks.EXAMPLE)(banks.banks)
+app.command(epilog=claims.EXAMPLE)(claims.claims)
 app.command(epilog=tune.EXAMPLES)(tune.tune)
 app.command(epilog="Example:  tilewright doctor --json report.json")(house.doctor)
 app.add_typer(house.cache_app, name="cache")

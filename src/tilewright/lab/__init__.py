@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from .residency import occupancy
     from .rooflines import roofline
     from .rung_source import show
+    from .statements import claims
 
 _LAZY = {
     "banks": ".bank_map",
+    "claims": ".statements",
     "inspect": ".inspection",
     "inspect_diff": ".inspection",
     "inspect_space": ".inspection",
@@ -27,7 +29,17 @@ _LAZY = {
     "swizzle_strides": ".bank_map",
 }
 
-__all__ = ["banks", "inspect", "inspect_diff", "inspect_space", "occupancy", "roofline", "show", "swizzle_strides"]
+__all__ = [
+    "banks",
+    "claims",
+    "inspect",
+    "inspect_diff",
+    "inspect_space",
+    "occupancy",
+    "roofline",
+    "show",
+    "swizzle_strides",
+]
 
 if not TYPE_CHECKING:
 

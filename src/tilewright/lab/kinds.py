@@ -38,6 +38,8 @@ class Kind:
     """Keys that its suites have besides name, kind and cases."""
     parts: Callable[[Suite], int] | None = None
     """How many runs of `record_s` a suite makes, where that is not the number of its records."""
+    needs_gpu: bool = True
+    """False where a suite only compiles, for the GPU that it names."""
 
 
 def steps_of(suite: Suite, gpu: Gpu) -> list[Step]:
@@ -134,6 +136,10 @@ def _sweep(suite: Suite, run: Run) -> Records:
     )
 
 
+def _compiled(suite: Suite, run: Run) -> Records:
+    return _function("compiled.compiled_records")(suite["name"], suite["cases"], run.gpu.name, say=run.say)
+
+
 KINDS: dict[str, Kind] = {
     "times": Kind(_times, 4),
     "peers": Kind(_times, 10),
@@ -153,5 +159,6 @@ KINDS: dict[str, Kind] = {
     "blocks": Kind(_timed_cases("blocks.block_records"), 30),
     "heldout": Kind(_timed_cases("heldout.heldout_records"), 30),
     "tuning-time": Kind(_cases("tuning_time.tuning_time_records"), 60),
+    "compiled": Kind(_compiled, 1, ("gpu",), lambda suite: sum(len(c["configs"]) for c in suite["cases"]), False),
     "sanitizer": Kind(_cases("sanitizer.sanitizer_records"), 10),
 }

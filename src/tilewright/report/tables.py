@@ -11,7 +11,7 @@ from ..errors import TilewrightError
 from ..lab.fingerprint import NO_SUITE, why_stale
 from ..lab.record import find_records, went_wrong
 from ..lab.suite import read_suite
-from . import blocks, precision, sanitizer, terminal, wgmma
+from . import blocks, claims, compiled, precision, sanitizer, terminal, wgmma
 from .cells import DASH, Column, Record, number, percent
 from .cells import config as _config
 from .cells import milliseconds as _milliseconds
@@ -356,6 +356,7 @@ PAGES: dict[str, Page] = {
     "model-fit": MODEL_PAGE,
     "tune-cold": TUNING_TIME_PAGE,
     "bf16-program-sweep": PROGRAMS_PAGE,
+    "compiled": compiled.BUILT,
     "precision": precision.TIMES,
     "precision-accuracy": precision.ACCURACY,
     "precision-ranges": precision.RANGES,
@@ -408,6 +409,8 @@ def _told(stale: Sequence[str]) -> list[str]:
     return ["", f"*{text}{again}*"]
 
 
+CLAIMS = "claims"
+"""The region of the documents' statements, which are held against records of many suites."""
 _REGION = re.compile(r"(<!-- records: ([\w.-]+) -->\n)((?:(?!<!-- records:).)*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -426,6 +429,8 @@ def fill(text: str, folder: Path) -> str:
 
     def region(match: re.Match[str]) -> str:
         suite = match[2]
+        if suite == CLAIMS:
+            return f"{match[1]}{claims.markdown(folder)}\n{match[4]}"
         if suite not in PAGES:
             raise TilewrightError(f"no page is defined for suite {suite!r}. There are: {', '.join(PAGES)}.")
         records, made_by = find_records(folder, suite), folder.parent / f"{suite}.json"
