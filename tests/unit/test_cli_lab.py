@@ -73,6 +73,12 @@ def test_help_has_examples(run, command):
         (("roofline", "--tile", "64x64"), "give shape too"),
         (("roofline", "--intensity", "x"), "0.25,7.94"),
         (("roofline", "--intensity", "-1"), "positive"),
+        (("new", "mine.txt"), "name it mine.cu"),
+        (("check", "nowhere.cu"), "tilewright new nowhere.cu"),
+        (("check", "nowhere.cu", "--set", "n"), "n=256"),
+        (("bench", "nowhere.cu", "fp32-ladder"), "by itself"),
+        (("bench", "fp32-ladder", "--against", "f09"), "are for a .cu file"),
+        (("bench", "nowhere.cu"), "tilewright new nowhere.cu"),
         (("claims", "009"), "000, 001"),
         (("claims", "--verdict", "maybe"), "not-here"),
         (("show", "f77"), "f12_multistage"),
@@ -122,3 +128,34 @@ def test_claims_prints_statements_and_their_verdicts(run):
     status, out, _ = run("claims", "--verdict", "not-here", "--json", "-")
     assert status == 0
     assert {verdict["verdict"] for verdict in json.loads(out)} == {"not measurable here"}
+
+
+def test_a_new_kernel_is_checked_and_scored(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("new", "mine.cu")[0] == 0
+    status, out, _ = run("check", "mine.cu", "--junit", "j.xml")
+    assert status == 0
+    assert "transpose: passed" in out
+    assert 'failures="0"' in (tmp_path / "j.xml").read_text()
+    text = (tmp_path / "mine.cu").read_text()
+    (tmp_path / "mine.cu").write_text(text.replace("y[column", "y[1 + column"))
+    status, out, err = run("check", "mine.cu", "--json", "-", "--junit", "j.xml")
+    assert status == 1
+    assert json.loads(out)["score"] == 0
+    assert "FAULT" in err
+    assert 'failures="1"' in (tmp_path / "j.xml").read_text()
+
+
+def test_times_need_a_gpu_and_say_so(run, tmp_path, monkeypatch):
+    from tilewright.errors import DeviceError
+    from tilewright.jit import device
+
+    def none(ordinal):
+        raise DeviceError("no CUDA driver could be loaded")
+
+    monkeypatch.setattr(device, "device", none)
+    monkeypatch.chdir(tmp_path)
+    assert run("new", "mine.cu", "--kind", "matmul")[0] == 0
+    status, out, err = run("bench", "mine.cu", "--against", "f02")
+    assert (status, out) == (2, "")
+    assert "no CUDA driver" in err

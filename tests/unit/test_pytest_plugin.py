@@ -55,9 +55,50 @@ def test_source(emulate):
 """
 
 
+SCORED = """
+def test_passes(check_kernel):
+    assert check_kernel("scale.cu").score == 100
+
+
+def test_wrong(check_kernel):
+    check_kernel("wrong.cu")
+
+
+def test_score(check_kernel):
+    check_kernel("slow.cu", least_score=99)
+"""
+
+
+def test_a_kernel_below_its_score_fails_with_its_report(tmp_path):
+    from tilewright.lab.starters import new_kernel
+
+    head = "// check: grid 1\n// check: block 32\n// check: arg x = f32[32]=ones\n// check: reference x = 2 * x\n"
+    scale = "__global__ void scale(float* x) { x[threadIdx.x] *= 2; }\n"
+    (tmp_path / "scale.cu").write_text(head + scale)
+    (tmp_path / "wrong.cu").write_text(head + scale.replace("2", "3"))
+    new_kernel(tmp_path / "slow.cu")
+    (tmp_path / "test_scores.py").write_text(SCORED)
+    out = run_pytest(tmp_path)
+    assert "2 failed, 1 passed" in out
+    assert "x = 2 * x: 32 of 32 elements differ" in out
+    assert "The test asks for 99 of 100." in out
+    assert "st.global.f32: 32 sectors per request, 4 would do" in out
+
+
 def test_faults_and_wrong_results_fail_with_their_report(tmp_path):
     (tmp_path / "axpy.cu").write_text(KERNEL)
     (tmp_path / "test_axpy.py").write_text(TESTS)
+    out = run_pytest(tmp_path)
+    assert "3 failed, 2 passed" in out
+    assert "out_of_bounds: load" in out or "out_of_bounds" in out
+    assert "axpy.cu:3: if (i < n) y[i] += a * x[i];" in out
+    assert "axpy is wrong:\ny: 256 of 256 elements differ by more than 1e-05" in out
+    assert "expect names 'z'; the buffers are x, y" in out
+    assert "pytest_plugin.py" not in out
+
+
+def run_pytest(folder: Path) -> str:
+    """What pytest prints of the tests in a folder."""
     command = [
         sys.executable,
         "-m",
@@ -65,18 +106,13 @@ def test_faults_and_wrong_results_fail_with_their_report(tmp_path):
         *ASKED,
         "-p",
         "no:cacheprovider",
-        str(tmp_path),
+        str(folder),
     ]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src"), "COLUMNS": "200"}
-    done = subprocess.run([*command, "-q", "--no-header", "-n", "0"], capture_output=True, text=True, cwd=tmp_path,
+    done = subprocess.run([*command, "-q", "--no-header", "-n", "0"], capture_output=True, text=True, cwd=folder,
                           env=environment, timeout=300)  # fmt: skip
-    out = done.stdout
-    assert "3 failed, 2 passed" in out, out + done.stderr
-    assert "out_of_bounds: load" in out or "out_of_bounds" in out
-    assert "axpy.cu:3: if (i < n) y[i] += a * x[i];" in out
-    assert "axpy is wrong:\ny: 256 of 256 elements differ by more than 1e-05" in out
-    assert "expect names 'z'; the buffers are x, y" in out
-    assert "pytest_plugin.py" not in out
+    assert not done.stderr
+    return done.stdout
 
 
 @pytest.mark.skipif(tomllib is None, reason="needs tomllib")

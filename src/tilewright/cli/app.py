@@ -7,7 +7,21 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import attention, banks, claims, emulate, explain, house, inspect, ladder, occupancy, roofline, rungs, tune
+from . import (
+    attention,
+    banks,
+    claims,
+    emulate,
+    exercise,
+    explain,
+    house,
+    inspect,
+    ladder,
+    occupancy,
+    roofline,
+    rungs,
+    tune,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -31,6 +45,8 @@ app.command(epilog="Example:  tilewright rungs")(rungs.rungs)
 app.command(epilog=rungs.SHOW_EXAMPLE)(rungs.show)
 app.command(epilog=inspect.EXAMPLE)(inspect.inspect)
 app.command(epilog=emulate.EXAMPLE)(emulate.emulate)
+app.command(epilog=exercise.NEW_EXAMPLE)(exercise.new)
+app.command(epilog=exercise.CHECK_EXAMPLE)(exercise.check)
 app.command(epilog=explain.EXAMPLE)(explain.explain)
 app.command(epilog=occupancy.EXAMPLE)(occupancy.occupancy)
 app.command(epilog=roofline.EXAMPLE)(roofline.roofline)
@@ -39,5 +55,8 @@ app.command(epilog=claims.EXAMPLE)(claims.claims)
 app.command(epilog=tune.EXAMPLES)(tune.tune)
 app.command(epilog="Example:  tilewright doctor --json report.json")(house.doctor)
 app.add_typer(house.cache_app, name="cache")
-app.command(epilog="Examples:\n\n  tilewright bench fp32-ladder\n\n  tilewright bench --stale")(house.bench)
+app.command(
+    epilog="Examples:\n\n  tilewright bench fp32-ladder\n\n  tilewright bench --stale\n\n"
+    "  tilewright bench mine.cu --against f09 --set n=4096"
+)(house.bench)
 app.command(epilog="Examples:\n\n  tilewright report --write\n\n  tilewright report fp32-ladder")(house.report)

@@ -10,6 +10,8 @@ import typer
 
 from ..errors import InvalidOperand
 from .console import Progress, console, note, say, show
+from .exercise import sizes_of
+from .grids import show_result
 from .ladder import in_minutes
 from .options import Json
 
@@ -86,13 +88,27 @@ def bench(
         bool, typer.Option("--stale", help="List the suites whose records no longer match kernels and suite.")
     ] = False,
     run: Annotated[bool, typer.Option("--run", help="With --stale: measure these again.")] = False,
+    against: Annotated[
+        str | None, typer.Option(help="With a .cu file: a rung (f09) or cublas, timed in pairs with it.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="With a .cu file: a size instead of its `let` line, n=4096.")
+    ] = None,
     json_file: Json = None,
 ) -> None:
-    """Run benchmark suites on a GPU and write their records."""
+    """Run benchmark suites on a GPU and write their records; or judge and time your own .cu file."""
     from ..lab.record import json_result
     from ..lab.suite import benchmarks, find_suite, read_suite, suites
 
     names = suite or []
+    own = [name for name in names if name.endswith(".cu")]
+    if own and (len(names) > 1 or stale or run):
+        raise InvalidOperand(f"{own[0]} is timed by itself: omit suites, other files, --stale and --run.")
+    if not own and (against is not None or set_):
+        raise InvalidOperand("--against and --set are for a .cu file of your own, which `tilewright new` writes.")
+    if own:
+        _time_own(own[0], set_, against, seconds, json_file)
+        return
     if run and not stale:
         raise InvalidOperand("--run measures what --stale lists: give both, or name suites.")
     if not names and not stale:
@@ -109,6 +125,17 @@ def bench(
     if any(entry["wrong"] for entry in written):
         note(f"{sum(entry['wrong'] for entry in written)} results are wrong; see the records' reasons")
         raise typer.Exit(1)
+
+
+def _time_own(file: str, sizes: list[str] | None, against: str | None, seconds: float, json_file: str | None) -> None:
+    """Judge and time one kernel file, and print its times."""
+    from ..lab.own_timing import time_own
+    from ..lab.record import json_result
+
+    with json_result(json_file) as write:
+        found = time_own(file, sizes=sizes_of(sizes), against=against, seconds=seconds)
+        show_result(found)
+        write(found.to_dict())
 
 
 def _measure(suites: list[dict[str, Any]], out: Path, seconds: float) -> list[dict[str, Any]]:

@@ -11,34 +11,43 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .bank_map import banks, swizzle_strides
+    from .exercise import check_kernel
     from .inspection import inspect, inspect_diff, inspect_space
+    from .own_timing import time_own
     from .residency import occupancy
     from .rooflines import roofline
     from .rung_source import show
+    from .starters import new_kernel
     from .statements import claims
 
 _LAZY = {
     "banks": ".bank_map",
     "claims": ".statements",
+    "check_kernel": ".exercise",
     "inspect": ".inspection",
     "inspect_diff": ".inspection",
     "inspect_space": ".inspection",
+    "new_kernel": ".starters",
     "occupancy": ".residency",
     "roofline": ".rooflines",
     "show": ".rung_source",
     "swizzle_strides": ".bank_map",
+    "time_own": ".own_timing",
 }
 
 __all__ = [
     "banks",
+    "check_kernel",
     "claims",
     "inspect",
     "inspect_diff",
     "inspect_space",
+    "new_kernel",
     "occupancy",
     "roofline",
     "show",
     "swizzle_strides",
+    "time_own",
 ]
 
 if not TYPE_CHECKING:

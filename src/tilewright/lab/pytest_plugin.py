@@ -1,4 +1,8 @@
-"""A pytest fixture for kernels: `emulate` fails the test with the fault's report, or with where a result is wrong.
+"""Pytest fixtures for kernels. `emulate` fails the test with the fault's report, or with where a result is wrong;
+`check_kernel` runs a file as its `// check:` lines say, and fails below a score:
+
+    def test_mine(check_kernel):
+        check_kernel("mine.cu", least_score=90)
 
     def test_axpy(emulate):
         x, y = np.arange(256, dtype=np.float32), np.ones(256, np.float32)
@@ -18,6 +22,7 @@ import pytest
 
 if TYPE_CHECKING:
     from ..emu import EmulateResult
+    from .exercise import CheckReport
 
 
 @pytest.fixture
@@ -65,5 +70,26 @@ def emulate(request: pytest.FixtureRequest) -> Callable[..., EmulateResult]:
         if any(wrong):
             pytest.fail("\n".join(filter(None, [f"{entry} is wrong:", *wrong])), pytrace=False)
         return result
+
+    return run
+
+
+@pytest.fixture
+def check_kernel(request: pytest.FixtureRequest) -> Callable[..., CheckReport]:
+    """`tilewright.lab.check_kernel`, with the path of the file taken from the folder of the test.
+
+    least_score: fails the test below it; by default what the file asks for. Returns the CheckReport.
+    """
+    folder = request.path.parent
+
+    def run(file: str | Path, *, least_score: int = 0, **options: Any) -> CheckReport:
+        __tracebackhide__ = True
+        from .exercise import check_kernel as score
+
+        report = score(folder / file, **options)
+        if not report.passed or report.score < least_score:
+            asked = f"\nThe test asks for {least_score} of 100." if report.passed else ""
+            pytest.fail("\n".join([*report.hazards, *report.wrong, str(report)]) + asked, pytrace=False)
+        return report
 
     return run

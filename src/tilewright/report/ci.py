@@ -55,7 +55,13 @@ def _result(rule: str, text: str, file: str, line: int | None, level: str) -> di
 
 def junit(file: Path, entry: str, hazards: Sequence[Hazard], wrong: Sequence[str], seconds: float) -> str:
     """A JUnit report with one test case: the kernel."""
-    count = len(hazards) + len(wrong)
+    said = [(h.kind, h.message, str(h)) for h in hazards] + [(WRONG, text, text) for text in wrong]
+    return junit_of(file, entry, said, seconds)
+
+
+def junit_of(file: Path, entry: str, said: Sequence[tuple[str, str, str]], seconds: float) -> str:
+    """A JUnit report with one test case, the kernel, and its failures: kind, message and text of each."""
+    count = len(said)
     suite = ElementTree.Element(
         "testsuite",
         name="tilewright emulate",
@@ -65,7 +71,6 @@ def junit(file: Path, entry: str, hazards: Sequence[Hazard], wrong: Sequence[str
         time=f"{seconds:.3f}",
     )
     case = ElementTree.SubElement(suite, "testcase", classname=str(file), name=entry, time=f"{seconds:.3f}")
-    said = [(h.kind, h.message, str(h)) for h in hazards] + [(WRONG, text, text) for text in wrong]
     for kind, message, text in said:
         failure = ElementTree.SubElement(case, "failure", type=kind, message=_printable(message))
         failure.text = _printable(text)

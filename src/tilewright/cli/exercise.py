@@ -1,0 +1,85 @@
+"""`tilewright new` writes a kernel to start from; `tilewright check` runs one as its comments say, and scores it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import InvalidOperand
+from ..gpus import DEFAULT_GPU
+from .console import note, say
+from .grids import show_result
+from .options import Json
+
+NEW_EXAMPLE = "Examples:\n\n  tilewright new mine.cu\n\n  tilewright new product.cu --kind matmul"
+CHECK_EXAMPLE = (
+    "Examples:\n\n  tilewright check mine.cu\n\n  tilewright check mine.cu --set n=256 --json -\n\n"
+    "Exit status: 0 for a kernel that is right and scores what its file asks for, 1 for one that is not, 2 for a file\n"
+    "that does not say what to run."
+)
+
+
+def new(
+    file: Annotated[Path, typer.Argument(help="The file to write: mine.cu.")],
+    kind: Annotated[str, typer.Option(help="transpose, matmul or sum.")] = "transpose",
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    json_file: Json = None,
+) -> None:
+    """Write a kernel to start from, with what it must compute in its comments."""
+    from ..lab.record import json_result
+    from ..lab.starters import new_kernel
+
+    with json_result(json_file) as write:
+        made = new_kernel(file, kind, force=force)
+        say(f"{made}: a {kind} to improve. Next: tilewright check {made}")
+        write({"file": str(made), "kind": kind})
+
+
+def sizes_of(texts: list[str] | None) -> dict[str, int]:
+    """The sizes that --set names: n=256. Raises InvalidOperand."""
+    found = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip().isidentifier() or not value.strip().isascii() or not value.strip().isdigit():
+            raise InvalidOperand(f"--set {text!r} is not NAME=NUMBER, such as n=256.")
+        found[name.strip()] = int(value)
+    return found
+
+
+def check(
+    file: Annotated[Path, typer.Argument(help="A .cu file with // check: lines (tilewright new writes one).")],
+    set_: Annotated[list[str] | None, typer.Option("--set", help="A size instead of its `let` line: n=256.")] = None,
+    gpu: Annotated[str, typer.Option(help="The GPU whose limits apply.")] = DEFAULT_GPU,
+    seed: Annotated[int, typer.Option(help="Seed of 'random'.", min=0)] = 0,
+    junit_file: Annotated[
+        Path | None, typer.Option("--junit", help="Write the verdict as JUnit XML.", metavar="FILE")
+    ] = None,
+    json_file: Json = None,
+) -> None:
+    """Run a kernel on the emulator as its comments say, and score it: right, hazards, sectors, conflicts."""
+    from ..lab.exercise import check_kernel
+    from ..lab.record import check_writable, json_result, write_text
+    from ..report.ci import junit_of
+
+    started = time.perf_counter()
+    if junit_file is not None:
+        check_writable(junit_file)
+    with json_result(json_file) as write:
+        found = check_kernel(file, sizes=sizes_of(set_), gpu=gpu, seed=seed)
+        for text in (*found.hazards, *(f"WRONG: {said}" for said in found.wrong)):
+            note(text)
+        if found.printed:
+            print(found.printed, end="" if found.printed.endswith("\n") else "\n")
+        show_result(found)
+        if junit_file is not None:
+            said = [*found.hazards, *found.wrong]
+            if not found.passed and not said:
+                said = [f"score {found.score} of 100; the file asks for {found.least_score}"]
+            failures = [("failed", text.splitlines()[0], text) for text in (said if not found.passed else ())]
+            write_text(junit_file, junit_of(file, found.entry, failures, time.perf_counter() - started))
+        write(found.to_dict())
+    if not found.passed:
+        raise typer.Exit(1)
