@@ -100,6 +100,27 @@ def test_windows_and_layouts(window, layout):
     judge(out.swapaxes(1, 2) if layout == "bshd" else out, lse, q, k, v, window=window)
 
 
+@pytest.mark.parametrize("rung", ["a18", "a19", "a22"])
+def test_packed_lengths_and_what_lies_next_to_an_entry(rung):
+    """Each entry alone is right, whatever its neighbours hold: the tile over its end reads their rows."""
+    starts_q, starts_k = [0, 70, 70, 75, 130], [0, 45, 120, 120, 203]
+    (q,), (k,), (v,) = operands(1, 4, 2, 130, 203, 32)
+    for entry in range(4):
+        rows_q, rows_k = (slice(*starts[entry : entry + 2]) for starts in (starts_q, starts_k))
+        there = [np.full_like(x, np.nan) for x in (q, k, v)]
+        for array, whole, rows in zip(there, (q, k, v), (rows_q, rows_k, rows_k), strict=True):
+            array[:, rows] = whole[:, rows]
+        for is_causal in (False, True):
+            with tw.emulator():
+                out, lse = tw.attention_varlen(
+                    *(x.swapaxes(0, 1) for x in there), np.array(starts_q, np.int32), np.array(starts_k, np.int32),
+                    is_causal=is_causal, return_lse=True, rung=rung, config=HopperConfig(32, 128, 32),
+                )  # fmt: skip
+            own = q[None, :, rows_q], k[None, :, rows_k], v[None, :, rows_k]
+            if own[0].size:
+                judge(out.swapaxes(0, 1)[None, :, rows_q], lse[None, :, rows_q], *own, is_causal=is_causal)
+
+
 def test_softcap_bias_and_a_score_function_change_scores_and_hidden_rows_are_zero():
     q, k, v = operands(1, 2, 2, 70, 90, 32)
     bias = np.random.default_rng(5).standard_normal((2, 70, 90)).astype(np.float32)
@@ -134,12 +155,9 @@ def test_a_rung_says_why_it_cannot():
     assert a20.why_not(problem, SMALL, hopper) is None
     assert "only sm_90a has" in a20.why_not(problem, SMALL, GPUS["A100"].arch)
     assert "turns come with a21" in a20.why_not(problem, HopperConfig(64, 128, 64, turns="products"), hopper)
-    assert "seq_k is 0" in a20.why_not(AttentionProblem.dense(1, 1, 64, 0, 64), SMALL, hopper)
+    assert "here are no keys" in a20.why_not(AttentionProblem.dense(1, 1, 64, 0, 64), SMALL, hopper)
     assert "is not one" in a20.why_not(problem, find_attention_rung("a17").defaults[0], hopper)
     assert "another kind" in find_attention_rung("a17").why_not(problem, SMALL, hopper)
-    packed = AttentionProblem.dense(2, 1, 64, 64, 64)
-    object.__setattr__(packed, "totals", (128, 128))
-    assert "packed lengths" in a20.why_not(packed, SMALL, hopper)
     back = AttentionProblem.dense(1, 1, 64, 64, 64)
     object.__setattr__(back, "k", HeadRows(64 * 64, 64 * 64, -64))
     assert "a stride of k is -128 bytes" in a20.why_not(back, SMALL, hopper)

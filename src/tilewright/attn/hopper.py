@@ -24,7 +24,7 @@ ONLY_ON = "sm_90a"
 TURNS = ("", "products", "exponentials")
 """What warpgroups do in turns."""
 _GRAMMAR = re.compile(r"\((\d+), ?(\d+), ?(\d+)\): (\d+)_stages(?:\+(products|exponentials)_in_turns)?")
-_ARGS = "<2i"
+_ARGS = "<3i4x"
 """What HopperArgs in cuda/attention/hopper.cuh adds to AttentionArgs; a test holds them equal."""
 _OTHERS = 24
 """Registers per thread besides out, scores and weights."""
@@ -151,10 +151,8 @@ class HopperRung(AttentionRung):
             return f"{self.id} needs instructions that only {ONLY_ON} has; the target is {arch}"
         if reason := super().why_not(problem, config, arch):
             return reason
-        if problem.totals is not None:
-            return f"{self.id} copies whole tiles, and with packed lengths a tile holds rows of two entries"
-        if problem.seq_k == 0:
-            return f"{self.id} copies by TMA, which has no operand without rows; seq_k is 0"
+        if 0 in (problem.totals or (problem.seq_q, problem.seq_k)):
+            return f"{self.id} copies by TMA, which has no operand without rows; here are no keys"
         for name in ("q", "k", "v"):
             rows: HeadRows = getattr(problem, name)
             for stride in (rows.batch_stride, rows.head_stride, rows.row_stride):
@@ -172,8 +170,8 @@ class HopperRung(AttentionRung):
             "stages": config.stages,
             "turns": TURNS.index(config.turns),
             "threads": self.threads(config),
-            "edge_q": problem.seq_q % config.b_r != 0,
-            "edge_k": problem.seq_k % config.b_c != 0,
+            "edge_q": problem.totals is not None or problem.seq_q % config.b_r != 0,
+            "edge_k": problem.totals is not None or problem.seq_k % config.b_c != 0,
             "packed": 1,
         } | score_constants(problem, self.scale_first(problem))
 
@@ -187,7 +185,8 @@ class HopperRung(AttentionRung):
             (map_of(problem, "q", 64), at.q), (map_of(problem, "k", config.b_c), at.k),
             (map_of(problem, "v", config.b_c), at.v),
         ]  # fmt: skip
-        return pack_maps(boxes) + pack_args(problem, self, at) + pack(_ARGS, problem.heads_q, _tiles(problem, config))
+        added = (problem.heads_q, ceil_div(problem.seq_q, config.b_r), _tiles(problem, config))
+        return pack_maps(boxes) + pack_args(problem, self, at) + pack(_ARGS, *added)
 
 
 def _tiles(problem: AttentionProblem, config: HopperConfig) -> int:
@@ -196,14 +195,19 @@ def _tiles(problem: AttentionProblem, config: HopperConfig) -> int:
 
 
 def map_of(problem: AttentionProblem, name: str, box_rows: int) -> TensorMap:
-    """Operand "q", "k" or "v" as [batch, heads, panels, rows, columns of a panel]; a box is a tile in panels."""
+    """Operand "q", "k" or "v" as [batch, heads, panels, rows, columns of a panel]; a box is a tile in panels.
+
+    With packed lengths it is one entry of all rows.
+    """
     rows: HeadRows = getattr(problem, name)
-    heads, length = (problem.heads_q, problem.seq_q) if name == "q" else (problem.heads_kv, problem.seq_k)
+    lengths = problem.totals or (problem.seq_q, problem.seq_k)
+    heads, length = (problem.heads_q, lengths[0]) if name == "q" else (problem.heads_kv, lengths[1])
+    batch = 1 if problem.totals else problem.batch
     panel = 32 if problem.d_head % 64 else 64
     panels = problem.d_head // panel
     strides = (2 * rows.row_stride, 2 * panel, 2 * rows.head_stride, 2 * rows.batch_stride)
     return TensorMap(
-        None, problem.dtype, (panel, length, panels, heads, problem.batch), strides, (panel, box_rows, panels, 1, 1),
+        None, problem.dtype, (panel, length, panels, heads, batch), strides, (panel, box_rows, panels, 1, 1),
         swizzle=2 * panel,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@
 //                       q_empty[w]              1 arrival of the warpgroup, after its last Q K^T
 //                       k_full[s], v_full[s]    1 arrival and the bytes of a tile
 //                       k_empty[s], v_empty[s]  1 arrival of each warpgroup that multiplies
-// Named barriers        1 + w, of turns between warpgroups (a21)
+// Named barriers        1 + w, of turns between warpgroups (a21); 4, of those that clear rows of V
 
 #include "attention/hopper_args.cuh"
 #include "ptx/mbarrier.cuh"
@@ -130,16 +130,38 @@ struct Walk {
 template <class Cfg>
 struct OutTile {
   int batch, head, kv_head, row0, seq_q, seq_k;
+  int start_q = 0, start_k = 0;  // Cfg::varlen: the entry's first rows
 
   __device__ OutTile(const HopperArgs& args, int number, bool pairs) : seq_q(args.seq_q), seq_k(args.seq_k) {
-    const int tiles = (seq_q + Cfg::b_r - 1) / Cfg::b_r, along = number % tiles;
+    const int tiles = args.row_tiles, along = number % tiles;
     int tile = along;
     if constexpr (Cfg::is_causal)  // the longest first
       tile = !pairs ? tiles - 1 - along : along % 2 ? along / 2 : tiles - 1 - along / 2;
     row0 = tile * Cfg::b_r;
     head = number / tiles % args.heads, batch = number / tiles / args.heads;
     kv_head = head / args.group;
+    if constexpr (Cfg::varlen) {
+      // Held within the operands, whatever the caller's numbers are.
+      start_q = clamp(args.starts_q[batch], args.seq_q), seq_q = clamp(args.starts_q[batch + 1], args.seq_q) - start_q;
+      start_k = clamp(args.starts_k[batch], args.seq_k), seq_k = clamp(args.starts_k[batch + 1], args.seq_k) - start_k;
+    }
   }
+
+  /// The entry of a tensor map.
+  __device__ int entry() const { return Cfg::varlen ? 0 : batch; }
+  /// The first row of out of this tile's entry and head.
+  __device__ unsigned short* out(const HopperArgs& args) const {
+    return static_cast<unsigned short*>(args.out) + (Cfg::varlen ? start_q * args.out_row : batch * args.out_batch) +
+           head * args.out_head;
+  }
+  /// The place of its row 0 in lse.
+  __device__ float* lse(const HopperArgs& args) const {
+    if constexpr (Cfg::varlen) return args.lse + (long long)head * args.seq_q + start_q;
+    return args.lse + ((long long)batch * args.heads + head) * seq_q;
+  }
+
+ private:
+  static __device__ int clamp(int start, int rows) { return min(max(start, 0), rows); }
 };
 
 struct Maps {
@@ -158,19 +180,22 @@ struct Copies {
     for (int group = 0; group < At::groups; ++group) {
       mbarrier_wait(at.q_empty(group), parity ^ 1);
       mbarrier_arrive_expect(at.q_full(group), At::q_bytes);
-      tma_load(at.q(group), maps.q, 0, tile.row0 + 64 * group, 0, tile.head, tile.batch, at.q_full(group));
+      tma_load(at.q(group), maps.q, 0, tile.start_q + tile.row0 + 64 * group, 0, tile.head, tile.entry(),
+               at.q_full(group));
     }
   }
   __device__ void start_k(const OutTile<Cfg>& tile, int number) {
     mbarrier_wait(at.k_empty(k.stage), k.parity ^ 1);
     mbarrier_arrive_expect(at.k_full(k.stage), At::kv_bytes);
-    tma_load(at.k(k.stage), maps.k, 0, number * Cfg::b_c, 0, tile.kv_head, tile.batch, at.k_full(k.stage));
+    tma_load(at.k(k.stage), maps.k, 0, tile.start_k + number * Cfg::b_c, 0, tile.kv_head, tile.entry(),
+             at.k_full(k.stage));
     k.advance();
   }
   __device__ void start_v(const OutTile<Cfg>& tile, int number) {
     mbarrier_wait(at.v_empty(v.stage), v.parity ^ 1);
     mbarrier_arrive_expect(at.v_full(v.stage), At::kv_bytes);
-    tma_load(at.v(v.stage), maps.v, 0, number * Cfg::b_c, 0, tile.kv_head, tile.batch, at.v_full(v.stage));
+    tma_load(at.v(v.stage), maps.v, 0, tile.start_k + number * Cfg::b_c, 0, tile.kv_head, tile.entry(),
+             at.v_full(v.stage));
     v.advance();
   }
 };
@@ -185,6 +210,7 @@ struct Multiplier {
   using T = typename Cfg::in_type;
   using At = Layout<Cfg>;
   using Scores = Score<Cfg>;
+  static constexpr int all_values = 4;  // a named barrier
   static constexpr int keys = Cfg::b_c / 8, columns = Cfg::d_head / 8, depth = Cfg::d_head / 16;
 
   const HopperArgs& args;
@@ -228,6 +254,22 @@ struct Multiplier {
           out, p[step], wgmma_operand<At::row_bytes>(tile + step * 16 * At::row_bytes, At::kv_panel));
     wgmma_commit();
   }
+  /// With packed lengths, rows of the last tile of values after the entry's last are another entry's. A weight of 0
+  /// does not stop what is infinite or NaN there, so they become 0.
+  __device__ void end_values(const Scores& score) const {
+    if constexpr (Cfg::varlen) {
+      const int rows = score.seq_k - (score.end - 1) * Cfg::b_c;
+      if (rows >= Cfg::b_c) return;
+      mbarrier_wait(at.v_full(v.stage), v.parity);
+      constexpr int chunks = At::row_bytes / 16;  // of a row of a panel
+      for (unsigned panel = at.v(v.stage); panel < at.v(v.stage) + At::kv_bytes; panel += At::kv_panel)
+        for (int i = rows * chunks + group * 128 + threadIdx.x % 128; i < Cfg::b_c * chunks; i += 128 * At::groups)
+          store_shared_zero_128(panel + 16 * i);
+      fence_proxy_async();
+      named_barrier_sync(all_values, 128 * At::groups);
+    }
+  }
+
   /// Waits for S; `pending` groups may still run.
   template <int pending>
   __device__ void end_qk() {
@@ -305,6 +347,7 @@ struct Multiplier {
         start_qk();
         end_qk<0>();
         follow(weigh<false>(score, row, score.end - 1 - n));
+        if (n == 0) end_values(score);
         start_pv();
         end_pv();
         after(n);
@@ -316,6 +359,7 @@ struct Multiplier {
       weigh<true>(score, row, score.end - 1);
       if (tiles > 1) await_k();
       follow(false);
+      end_values(score);
       for (int n = 1; n < tiles; ++n) {
         if constexpr (Rung::turns == 1) take_turn();
         start_qk();
@@ -337,8 +381,7 @@ struct Multiplier {
   __device__ void store(const OutTile<Cfg>& tile, int row) {
     weights.finish();
     const int lane = threadIdx.x % 32;
-    unsigned short* to =
-        static_cast<unsigned short*>(args.out) + tile.batch * args.out_batch + tile.head * args.out_head;
+    unsigned short* to = tile.out(args);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = weights.sum[half], inverse = sum == 0 ? 0.f : 1.f / sum;
@@ -356,9 +399,9 @@ struct Multiplier {
       if constexpr (Cfg::with_lse) {
         constexpr float ln_2 = 0.6931471805599453f;
         if (lane % 4 == 0 && there)
-          args.lse[((long long)tile.batch * args.heads + tile.head) * tile.seq_q + at] =
-              sum == 0 ? minus_infinity()
-                       : fmaf(weights.max[half], Cfg::scale_first ? 1.f : args.scale, __log2f(sum) * ln_2);
+          tile.lse(args)[at] = sum == 0
+                                   ? minus_infinity()
+                                   : fmaf(weights.max[half], Cfg::scale_first ? 1.f : args.scale, __log2f(sum) * ln_2);
       }
     }
   }

@@ -4,5 +4,5 @@
 #include "attention/args.cuh"
 
 struct HopperArgs : AttentionArgs {
-  int heads, tiles;  // query heads; tiles of out in all
+  int heads, row_tiles, tiles;  // query heads; tiles of out of a head, and in all
 };
