@@ -10,7 +10,7 @@ import numpy as np
 
 from ..attn.hopper import HOPPER_RUNGS
 from ..attn.problem import AttentionProblem
-from ..attn.rung import AttentionAddresses, AttentionConfig, AttentionRung
+from ..attn.rung import AttentionAddresses, AttentionRung
 from ..attn.rungs import ATTENTION_RUNGS, find_attention_rung
 from ..gpus import Arch, Gpu
 from ..jit import CompiledKernel
@@ -27,7 +27,7 @@ class AttentionStep:
     """A rung, its config, and the problem to climb it with."""
 
     rung: AttentionRung
-    config: AttentionConfig
+    config: Any
     problem: AttentionProblem
 
     @property

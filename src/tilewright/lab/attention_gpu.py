@@ -17,8 +17,8 @@ import numpy as np
 
 from ..arrays.device_array import DeviceArray
 from ..attn.problem import AttentionProblem
-from ..attn.rung import AttentionAddresses, AttentionConfig
-from ..attn.rungs import find_attention_rung
+from ..attn.rung import AttentionAddresses
+from ..attn.rungs import find_attention_rung, parse_config
 from ..errors import MissingDependency, TilewrightError, install
 from ..gpus import Gpu
 from ..jit import CompiledKernel
@@ -51,7 +51,7 @@ class AttentionBuffers:
     out: DeviceArray
 
 
-def small_problem(problem: AttentionProblem, config: AttentionConfig) -> AttentionProblem:
+def small_problem(problem: AttentionProblem, config: Any) -> AttentionProblem:
     """The same kernel's problem, small enough for float64: same masks and paths, few heads, short rows."""
 
     def cut(rows: int, tile: int) -> int:
@@ -254,7 +254,7 @@ def _launch_each(launches: Sequence[str]) -> None:
     """What runs under ncu: one launch of each rung named, with its config and dense problem."""
     for launch in launches:
         name, config_text, *numbers = launch.split(";")
-        rung, config = find_attention_rung(name), AttentionConfig.parse(config_text)
+        rung, config = find_attention_rung(name), parse_config(config_text)
         batch, heads, seq, d_head = map(int, numbers)
         problem = AttentionProblem.dense(batch, heads, seq, seq, d_head)
         executor = executor_for(0)

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from ..attn.problem import AttentionProblem
-from ..attn.rung import AttentionConfig
+from ..attn.rungs import parse_config
 from ..gemm.problem import GemmProblem
 from ..gpus import Gpu
 from .attention import AttentionStep, select_attention_rungs
@@ -71,7 +71,7 @@ def attention_steps(suite: Suite, gpu: Gpu) -> list[AttentionStep]:
             dtype=case.get("dtype", "bf16"), is_causal=case.get("causal", False),
         )  # fmt: skip
         for rung in select_attention_rungs(case.get("rungs")):
-            config = AttentionConfig.parse(case["config"]) if "config" in case else rung.default(problem, gpu.arch)
+            config = parse_config(case["config"]) if "config" in case else rung.default(problem, gpu.arch)
             steps.append(AttentionStep(rung, config, problem))
     return steps
 

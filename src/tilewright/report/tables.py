@@ -344,6 +344,7 @@ PAGES: dict[str, Page] = {
     "bf16-host": HOST_PAGE,
     "attention-ladder": ATTENTION_LADDER_PAGE,
     "attention-causal": ATTENTION_LADDER_PAGE,
+    "attention-hopper": ATTENTION_SIZES_PAGE,
     "attention-sizes": ATTENTION_SIZES_PAGE,
     "attention-host": ATTENTION_HOST_PAGE,
     "attention-stalls": ATTENTION_STALLS_PAGE,
