@@ -7,10 +7,12 @@ from typing import Any
 
 from ..errors import InvalidOperand
 from ..run.runner import run
+from ..run.warm import MISS
 from ..words import Array, HeadLayout
 from .backward_call import read_backward
 from .backward_rung import BackwardConfig
 from .backward_score import differentiable
+from .backward_warm import remember, warm_backward
 from .masks import as_bias, is_mask
 
 
@@ -61,12 +63,19 @@ def attention_backward(
         raise InvalidOperand("bias and layout are for batches of one length: omit them where cu_seqlens_q is given.")
     if is_mask(bias):
         bias = as_bias(bias, q)
+    modify, config = differentiable(score), None if config is None else str(config)
+    given = (grad, q, k, v, out, lse, grad_lse, bias, cu_seqlens_q, cu_seqlens_k)
+    options = (is_causal, scale, window, softcap, layout, deterministic, rung, config, modify.code, modify.slope)
+    result = warm_backward(given, options, modify.numbers)
+    if result is not MISS:
+        return result
     call = read_backward(
         grad, q, k, v, out, lse, is_causal=is_causal, scale=scale, window=window, softcap=softcap, bias=bias,
-        modify=differentiable(score), layout=layout, grad_lse=grad_lse,
-        cu_seqlens=(cu_seqlens_q, cu_seqlens_k) if varlen else None, deterministic=deterministic,
-        plan_with=(rung, config),
+        modify=modify, layout=layout, grad_lse=grad_lse, cu_seqlens=(cu_seqlens_q, cu_seqlens_k) if varlen else None,
+        deterministic=deterministic, plan_with=(rung, config),
     )  # fmt: skip
-    results, _ = run(call)
+    results, ran = run(call)
+    if ran is not None:
+        remember(call, results, ran, given, options)
     dq, dk, dv = results
     return dq, dk, dv
