@@ -42,6 +42,8 @@ def judge(found, q, k, v, grad, dtype, **options):
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("d", "dtype"), [(64, "bf16"), (128, "f16"), (256, "bf16"), (80, "f16")])
 def test_gradients_are_those_of_the_formula(torch, rung, case, d, dtype):
+    if rung.wgmma and d == 80:
+        pytest.skip(f"{rung} has no config for it")
     shape, options = CASES[case]
     q, k, v, grad = operands(torch, *shape, d, dtype)
     out, lse = tw.attention(q, k, v, return_lse=True, **options)

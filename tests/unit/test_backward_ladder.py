@@ -57,6 +57,10 @@ def test_every_head_size_has_a_deterministic_plan_on_every_gpu(arch, d):
 @pytest.mark.parametrize("rung", BACKWARD_RUNGS, ids=str)
 @pytest.mark.parametrize("d", D_HEADS)
 def test_every_rung_has_a_config_for_every_head_size(rung, d):
+    if rung.wgmma and d not in (64, 128, 256):
+        with pytest.raises(ConfigRejected, match=f"cannot run d_head={d}"):
+            rung.default(problem(d), H200)
+        return
     assert rung.default(problem(d), H200).d_head == d
     assert all(config.why_not() is None for config in rung.defaults)
 
@@ -121,6 +125,8 @@ def test_shared_memory_is_what_the_kernel_counts(rung, d):
     """Walk::shared_bytes in cuda/attention/backward.cuh."""
     from tilewright.attn.backward_rung import compile_part, constants_of
 
+    if d not in {config.d_head for config in rung.defaults}:
+        pytest.skip(f"{rung} has no config for it")
     one, config = problem(d), rung.default(problem(d), H200)
     for walk in walks_of(config):
         constants = constants_of(one, config, walk)

@@ -273,6 +273,23 @@ def grid_of(problem: BackwardProblem, of_q: bool, rows: int) -> tuple[int, int, 
     return heads, p.batch + ceil_div(p.totals[0] if of_q else p.totals[1], rows), 1
 
 
+def _not_by_groups(config: BackwardConfig) -> str | None:
+    """Why warpgroups of 64 rows cannot take the config; None if they can."""
+    if config.d_head not in (64, 128, 256):
+        return f"panels of wgmma are 64 columns wide; {config.d_head} is not 64, 128 or 256"
+    for tile in (config.keys, *([config.queries] if config.queries is not None else [])):
+        groups = tile.warps // tile.along
+        if tile.rows != 16 * groups or groups % 4:
+            return f"{tile.rows} rows are not 64 for each warpgroup of {tile.warps} warps by {tile.along}"
+        if tile.cols % 64 or (config.d_head // tile.along) % 64:
+            return f"{tile.cols} columns, or {config.d_head} by {tile.along}, are not whole panels of 64"
+    if config.sums and config.sums != config.keys.cols // 16:
+        return (
+            f"sums {config.sums}: warpgroups have 64 of {config.keys.cols} queries each, {config.keys.cols // 16} warps"
+        )
+    return None
+
+
 @dataclass(frozen=True)
 class BackwardRung:
     """One rung of the backward ladder."""
@@ -285,6 +302,8 @@ class BackwardRung:
     defaults: tuple[BackwardConfig, ...]
     """For each d_head, the best first; the first that fits the GPU is taken."""
     least_capability: tuple[int, int] = (8, 0)
+    wgmma: bool = False
+    """Whether its walks multiply by Hopper's wgmma (attention/backward_hopper.cuh)."""
 
     def __str__(self) -> str:
         return self.id
@@ -309,7 +328,9 @@ class BackwardRung:
         if arch.compute_capability < self.least_capability:
             need, have = ("{}.{}".format(*cc) for cc in (self.least_capability, arch.compute_capability))
             return f"{self.id} needs compute capability {need}; {arch} has {have}"
-        if reason := config.why_not():
+        if self.wgmma and arch.name != "sm_90a":
+            return f"{self.id} multiplies by wgmma, which only sm_90a has; this is {arch}"
+        if reason := config.why_not() or (_not_by_groups(config) if self.wgmma else None):
             return f"{self.id} cannot take {config}: {reason}"
         if self.deterministic and config.sums:
             return f"{self.id} cannot take {config}: sums of dQ are added in no fixed order"
@@ -391,7 +412,8 @@ class WalkKernel:
         if reason := self.rung.why_not(problem, self.config, arch):
             raise ConfigRejected(f"{reason}.")
         constants = constants_of(problem, self.config, self.walk)
-        return compile_part(problem, "backward.cuh", "backward", constants, arch)
+        file = "backward_hopper.cuh" if self.rung.wgmma else "backward.cuh"
+        return compile_part(problem, file, "backward", constants, arch)
 
     def shape(self, problem: BackwardProblem) -> Launch:
         tile = self.walk.tile

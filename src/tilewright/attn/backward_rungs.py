@@ -26,6 +26,11 @@ _SUMS = (
     BackwardConfig(192, Tile(64, 64, 4), sums=4, apart=True),
     BackwardConfig(256, Tile(64, 32, 4), sums=2, apart=True),
 )
+_GROUPS = (
+    BackwardConfig(64, Tile(128, 128, 8), sums=8),
+    BackwardConfig(128, Tile(128, 64, 8), sums=4),
+    BackwardConfig(256, Tile(64, 64, 8, along=2), sums=4),
+)
 
 BACKWARD_RUNGS: tuple[BackwardRung, ...] = (
     BackwardRung(
@@ -38,6 +43,11 @@ BACKWARD_RUNGS: tuple[BackwardRung, ...] = (
         "b02_once",
         "the walk by keys makes dQ too, and blocks add their parts to fp32 sums: five products",
         False, _SUMS,
+    ),
+    BackwardRung(
+        "b03_wgmma",
+        "products by wgmma, straight from shared memory and under one another: fragments are no longer loaded",
+        False, _GROUPS, wgmma=True,
     ),
 )  # fmt: skip
 

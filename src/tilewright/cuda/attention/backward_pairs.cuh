@@ -78,16 +78,54 @@ struct Pairs {
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             const float2 two = stats.of(of_column, i, half, e);
-            one<masked>(s[i][j][2 * half + e], dp[i][j][2 * half + e], row + 16 * i + 8 * half, col + 8 * j + e, head,
-                        two.x, two.y);
+            float &x = s[i][j][2 * half + e], &y = dp[i][j][2 * half + e], slope = 1;
+            x = weight<masked>(x, row + 16 * i + 8 * half, col + 8 * j + e, head, two.x, slope);
+            y = graded(x, y, two.y, slope);
           }
+    }
+  }
+
+  /// The first half of it, where dx/ds is 1: s becomes the weights.
+  template <bool masked, int m, int n, class Stats>
+  __device__ void weigh(float (&s)[m][n][4], int row, int col, int head, const Stats& stats) const {
+    static_assert(!slopes, "the slope is found with the weight");
+#pragma unroll
+    for (int j = 0; j < n; ++j) {
+      const auto of_column = stats.column(j);
+#pragma unroll
+      for (int i = 0; i < m; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            float &x = s[i][j][2 * half + e], slope = 1;
+            x = weight<masked>(x, row + 16 * i + 8 * half, col + 8 * j + e, head, stats.of(of_column, i, half, e).x,
+                               slope);
+          }
+    }
+  }
+
+  /// The second half: dp becomes the gradients of the weights' scores.
+  template <int m, int n, class Stats>
+  __device__ void grade(const float (&p)[m][n][4], float (&dp)[m][n][4], const Stats& stats) const {
+#pragma unroll
+    for (int j = 0; j < n; ++j) {
+      const auto of_column = stats.column(j);
+#pragma unroll
+      for (int i = 0; i < m; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            dp[i][j][2 * half + e] =
+                graded(p[i][j][2 * half + e], dp[i][j][2 * half + e], stats.of(of_column, i, half, e).y, 1.f);
     }
   }
 
  private:
   template <bool masked>
-  __device__ void one(float& s, float& dp, int r, int c, int head, float lse, float delta) const {
-    float p, slope = 1;
+  __device__ float weight(float s, int r, int c, int head, float lse, float& slope) const {
+    float p;
     if constexpr (Cfg::plain) {
       p = exp2_approx(fmaf(s, args.factor, -lse));
     } else {
@@ -122,8 +160,11 @@ struct Pairs {
       if constexpr (Cfg::edge_k) seen &= (by_keys ? r : c) < seq_k;
       p = seen ? p : 0.f;
     }
-    s = p;
-    dp = p * (dp - delta);
-    if constexpr (slopes) dp = p == 0 ? 0.f : dp * slope;
+    return p;
+  }
+  static __device__ float graded(float p, float dp, float delta, float slope) {
+    const float ds = p * (dp - delta);
+    if constexpr (slopes) return p == 0 ? 0.f : ds * slope;
+    return ds;
   }
 };
