@@ -23,6 +23,9 @@ KINDS = {
     "(__threadfence_block, cuda::thread_scope_block) does not reach other blocks.",
     "flag_race": "Works on GPUs of today, but the compiler may keep the value in a register: use volatile, atomics or "
     "cuda::atomic_ref on both sides.",
+    "lane_race": "Put __syncwarp() between the two: lanes of a warp need not run in step.",
+    "warp_synchronous": "Works where lanes run in step, which GPUs since Volta do not promise: put __syncwarp() after "
+    "each step, or use shuffles.",
     "async_copy_not_waited": "Put cp.async.wait_group (or wait_all), then __syncthreads(), before the bytes are used; "
     "for a bulk copy, the wait for the phase of its mbarrier, by its parity.",
     "wgmma_not_waited": "Put wgmma.commit_group and wgmma.wait_group, then a barrier where other warps are concerned, "
@@ -58,7 +61,7 @@ KINDS = {
 }
 """Every kind of hazard, with what to try."""
 
-WARNINGS = frozenset({"mbarrier_fence_missing", "bulk_exit", "flag_race"})
+WARNINGS = frozenset({"mbarrier_fence_missing", "bulk_exit", "flag_race", "warp_synchronous"})
 """Kinds that break the rules and work on the GPUs of today: noted, never raised."""
 
 

@@ -69,7 +69,7 @@ class ProductJudge:
         touched, clean = [], True
         try:
             for event in pending:
-                pattern, granules, warps = self.shadow._rows(event, ctas)
+                pattern, granules, warps = self.shadow.rows(event, ctas)
                 touched.append(granules)
                 if pattern.kind == "tensor":
                     self._start(event)
@@ -77,7 +77,7 @@ class ProductJudge:
                     self.writes.append(pattern)
                     self.wrote[granules] = warps[:, None]
             for event in events:
-                pattern, granules, warps = self.shadow._rows(event, ctas)
+                pattern, granules, warps = self.shadow.rows(event, ctas)
                 if isinstance(event, Landing):
                     if pattern.kind == "tensor":
                         self._end(event)
@@ -118,7 +118,7 @@ class ProductJudge:
 
     def _by_group(self, event: Any) -> Iterator[tuple[np.ndarray, np.uint8]]:
         """(granules, bit) of each warpgroup of a block: no granule is in them twice, as its rows are of many blocks."""
-        _, granules, warps = self.shadow._rows(event, self.ctas)
+        _, granules, warps = self.shadow.rows(event, self.ctas)
         bits = _bit(warps)
         several = np.unique(bits)
         for bit in several:
@@ -130,7 +130,7 @@ class ProductJudge:
             return True
         row, k = (int(v) for v in np.argwhere(before)[0])
         granule, warp = int(granules[row, k]), int(before[row, k])
-        lanes, _ = self.shadow._lanes(pattern, np.arange(len(granules)) == row, self.ctas)
+        lanes, _ = self.shadow._chosen(pattern, np.arange(len(granules)) == row, self.ctas)
         other = self._last(self.writes, granule)
         report_unordered(self.shadow, pattern, int(lanes[0]), granule, other.instruction, other.kind, warp - 1)
         return False
@@ -138,13 +138,13 @@ class ProductJudge:
     def _written(self, pattern: SharedPattern, granules: np.ndarray, warps: np.ndarray) -> bool:
         bad = self.reading[granules] != 0
         if bad.any():
-            lanes, addresses = self.shadow._lanes(pattern, bad.any(axis=1), self.ctas)
+            lanes, addresses = self.shadow._chosen(pattern, bad.any(axis=1), self.ctas)
             product = self._last([flight for flight, _ in self.flights], int(granules[bad][0]))
             report_in_flight(self.shadow.machine, pattern, lanes, addresses, product.instruction)
             return False
         bad = (self.has_read[granules] & ~_bit(warps)[:, None]) != 0
         if bad.any():
-            lanes, addresses = self.shadow._lanes(pattern, bad.any(axis=1), self.ctas)
+            lanes, addresses = self.shadow._chosen(pattern, bad.any(axis=1), self.ctas)
             row, k = (int(v) for v in np.argwhere(bad)[0])
             others = int(self.has_read[granules[row, k]] & ~_bit(warps)[row])
             product = self._last(self.products, int(granules[row, k]))

@@ -50,6 +50,10 @@ class ProxyFences(Shadow):
         self.fenced.clear()
         self.inner.reset()
 
+    def meet(self) -> None:
+        """The active lanes of each warp came together."""
+        self.inner.meet()
+
     def fence(self) -> None:
         """The active lanes run fence.proxy.async."""
         lanes = self.machine.lane_list()

@@ -8,7 +8,7 @@ judged again, and loops are made of equal epochs.
 An asynchronous copy counts as a write of the warp that issued it in every epoch from its issue to its landing; within
 that time any other access to its bytes, by any thread, is reported as `async_copy_not_waited`.
 
-Not looked for: lanes of one warp that touch the same byte, and races on global memory.
+Lanes of one warp that touch the same byte are lane_races.py's, races on global memory global_races.py's.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .access import SharedPattern
+from .lane_races import LaneRaces, Meeting
 from .ptx import Instruction
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ class Shadow:
 
     def waited(self, pattern: SharedPattern, due: np.ndarray) -> None:
         """Warps (`due` [warpgroups of the pattern, 4]) waited for a wgmma; `landed` follows for the first of four."""
+
+    def meet(self) -> None:
+        """The active lanes of each warp came together."""
 
     def fence(self) -> None:
         """The active lanes ran fence.proxy.async."""
@@ -206,6 +210,7 @@ class EpochShadow(Shadow):
         self.flying = np.zeros(granules, bool)
         self.products: ProductJudge | None = None
         """Judges what wgmma reads, in programs that have it."""
+        self.lane_races = LaneRaces(self)
         self.reset()
 
     def reset(self) -> None:
@@ -220,6 +225,12 @@ class EpochShadow(Shadow):
         self.log.append(pattern)
         if len(self.log) >= LONGEST_EPOCH:
             self._shorten()
+
+    def meet(self) -> None:
+        """Note that the active lanes of each warp came together."""
+        meeting = self.lane_races.meeting()
+        if self.log and self.log[-1] is not meeting:
+            self.log.append(meeting)
 
     def landed(self, pattern: SharedPattern, rows: np.ndarray | None, barrier: Mbarrier | None = None) -> None:
         """Note that a copy landed, for its lanes `rows` or for all (None)."""
@@ -271,15 +282,17 @@ class EpochShadow(Shadow):
 
     def _shorten(self) -> None:
         """A very long epoch: drop repeated accesses, or, where that does not help, judge it piece by piece."""
-        plain = all(isinstance(event, SharedPattern) and event.kind not in ("copy", "tensor") for event in self.log)
+        events = [event for event in self.log if not isinstance(event, Meeting)]
+        plain = all(isinstance(event, SharedPattern) and event.kind not in ("copy", "tensor") for event in events)
         if plain and not self.start[~self.done].any() and not any(self.pending):
-            unique = list(dict.fromkeys(self.log))
+            unique = list(dict.fromkeys(events))
             if len(unique) < LONGEST_EPOCH // 2:
+                self.lane_races.judge(None, self.log)
                 self.log[:] = unique
                 return
         self.barrier(None)
 
-    def _rows(self, event: Any, ctas: np.ndarray | None) -> tuple[SharedPattern, np.ndarray, np.ndarray]:
+    def rows(self, event: Any, ctas: np.ndarray | None) -> tuple[SharedPattern, np.ndarray, np.ndarray]:
         """(pattern, granules [rows, k], warps [rows]) of an event, for the lanes of the blocks asked for."""
         pattern = event.pattern if isinstance(event, Landing) else event
         granules, warps = pattern.granules, pattern.warps
@@ -295,6 +308,8 @@ class EpochShadow(Shadow):
 
     def _judge(self, ctas: np.ndarray | None, events: list[Any], pending: tuple[Any, ...]) -> bool:
         """Look for hazards among the events; whether there were none."""
+        everything = events
+        events = [event for event in events if not isinstance(event, Meeting)]
         writes = [e for e in events if isinstance(e, SharedPattern) and e.kind in ("write", "copy")]
         atomics = [e for e in events if isinstance(e, SharedPattern) and e.kind == "atomic"]
         copies = bool(pending) or any(isinstance(e, Landing) or e.kind == "copy" for e in events)
@@ -303,13 +318,13 @@ class EpochShadow(Shadow):
         clean = self._judge_copies(ctas, events, pending) if copies else True
         if self.products:
             clean &= self.products.judge(ctas, events, pending)
-            pending = tuple(event for event in pending if self._rows(event, None)[0].kind == "copy")
+            pending = tuple(event for event in pending if self.rows(event, None)[0].kind == "copy")
         writes = [*pending, *dict.fromkeys(writes)]
         touched = []
         owner, atomic = self.owner, self.atomic
         try:
             for event in writes:
-                _, granules, warps = self._rows(event, ctas)
+                _, granules, warps = self.rows(event, ctas)
                 mine = warps[:, None]
                 touched.append(granules)
                 found = owner[granules]
@@ -319,7 +334,7 @@ class EpochShadow(Shadow):
                     clean = False
                     self._race(event, bad.any(axis=1), ctas, writes, "write")
             for event in dict.fromkeys(atomics):
-                _, granules, warps = self._rows(event, ctas)
+                _, granules, warps = self.rows(event, ctas)
                 mine = warps[:, None]
                 touched.append(granules)
                 found = owner[granules]
@@ -332,7 +347,7 @@ class EpochShadow(Shadow):
                 several = ((before != 0) & (before != mine)) | (atomic[granules] != mine)
                 atomic[granules[several]] = 255
             for event in dict.fromkeys(e for e in events if isinstance(e, SharedPattern) and e.kind == "read"):
-                _, granules, warps = self._rows(event, ctas)
+                _, granules, warps = self.rows(event, ctas)
                 found = owner[granules]
                 if atomics:
                     mixed = atomic[granules]
@@ -346,7 +361,7 @@ class EpochShadow(Shadow):
             for granules in touched:
                 owner[granules] = 0
                 atomic[granules] = 0
-        return clean
+        return clean and self.lane_races.judge(ctas, everything)
 
     def _judge_copies(self, ctas: np.ndarray | None, events: list[Any], pending: tuple[Any, ...]) -> bool:
         """Walk through the epoch in order, with what is in flight."""
@@ -355,14 +370,14 @@ class EpochShadow(Shadow):
         issued: list[Any] = []
         try:
             for event in pending:
-                pattern, granules, _ = self._rows(event, ctas)
+                pattern, granules, _ = self.rows(event, ctas)
                 if pattern.kind == "tensor":
                     continue
                 flying[granules] = True
                 touched.append(granules)
                 issued.append(event)
             for event in events:
-                pattern, granules, _ = self._rows(event, ctas)
+                pattern, granules, _ = self.rows(event, ctas)
                 if isinstance(event, Landing):
                     if pattern.kind == "copy":
                         flying[granules] = False
@@ -380,7 +395,12 @@ class EpochShadow(Shadow):
                 flying[granules] = False
         return clean
 
-    def _lanes(self, event: Any, rows: np.ndarray, ctas: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    def lanes_of(self, pattern: SharedPattern, ctas: np.ndarray | None) -> np.ndarray:
+        """Lanes of the batch, one for each of the rows of a pattern."""
+        lanes = np.arange(self.machine.lanes) if pattern.lanes is None else pattern.lanes
+        return lanes if ctas is None else lanes[ctas[self.machine.cta_of_lane[lanes]]]
+
+    def _chosen(self, event: Any, rows: np.ndarray, ctas: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """(lanes of the batch, shared addresses) of the chosen rows of an event."""
         pattern = event.pattern if isinstance(event, Landing) else event
         lanes = np.arange(self.machine.lanes) if pattern.lanes is None else pattern.lanes
@@ -394,12 +414,12 @@ class EpochShadow(Shadow):
 
     def _race(self, event: Any, rows: np.ndarray, ctas: np.ndarray | None, others: list[Any], verb: str) -> None:
         """Name both sides of a race."""
-        pattern, granules, warps = self._rows(event, ctas)
+        pattern, granules, warps = self.rows(event, ctas)
         row = int(np.flatnonzero(rows)[0])
         mine = int(warps[row])
-        lanes, addresses = self._lanes(event, rows, ctas)
+        lanes, addresses = self._chosen(event, rows, ctas)
         for other in others:
-            other_pattern, other_granules, other_warps = self._rows(other, ctas)
+            other_pattern, other_granules, other_warps = self.rows(other, ctas)
             hit = np.isin(other_granules, granules[row]).any(axis=1) & (other_warps != mine)
             if hit.any():
                 k = int(np.flatnonzero(hit)[0])
@@ -413,6 +433,6 @@ class EpochShadow(Shadow):
     def _not_waited(
         self, pattern: SharedPattern, rows: np.ndarray, ctas: np.ndarray | None, issued: list[Any], granules: np.ndarray
     ) -> None:
-        lanes, addresses = self._lanes(pattern, rows, ctas)
-        source = next(e for e in reversed(issued) if np.isin(self._rows(e, ctas)[1], granules).any())
+        lanes, addresses = self._chosen(pattern, rows, ctas)
+        source = next(e for e in reversed(issued) if np.isin(self.rows(e, ctas)[1], granules).any())
         self.report_not_waited(pattern, lanes, addresses, source.pattern if isinstance(source, Landing) else source)

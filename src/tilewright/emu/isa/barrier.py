@@ -111,4 +111,10 @@ def barrier_reduce(machine: Machine, instruction: Instruction) -> Step:
 @executes("bar.warp.sync", kind="barrier", member_mask=0, destination="none")
 def warp_barrier(machine: Machine, instruction: Instruction) -> Step:
     """Lanes of a warp wait for one another; the scheduler sees to that."""
-    return check_members(machine, instruction, machine.source(instruction, instruction.operands[0], "b32"))
+    check = check_members(machine, instruction, machine.source(instruction, instruction.operands[0], "b32"))
+
+    def step() -> None:
+        check()
+        machine.shadow.meet()
+
+    return step

@@ -61,11 +61,12 @@ def check_members(machine: Machine, instruction: Instruction, members: np.ndarra
 
 
 def _together(machine: Machine, instruction: Instruction, members: np.ndarray, step: Step) -> Step:
-    """`step` after the check of the member mask."""
+    """`step` after the check of the member mask, for lanes that come together."""
     check = check_members(machine, instruction, members)
 
     def checked() -> None:
         check()
+        machine.shadow.meet()
         step()
 
     return checked
