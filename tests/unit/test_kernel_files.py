@@ -11,7 +11,7 @@ from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, HOPPER_RUNGS, SPLIT_R
 # functions is one instruction, and a kernel reads without them.
 FILES = {
     "f01": 3, "f02": 4, "f03": 5, "f04": 5, "f05": 6, "f06": 6, "f07": 7, "f08": 7, "f09": 6, "f10": 6, "f11": 6,
-    "f12": 7,
+    "f12": 8,
     "h01": 7, "h02": 7, "h03": 7, "h04": 7, "h05": 7, "h06": 8, "h07": 7, "h08": 8, "h09": 8, "h10": 7, "h11": 9,
     "h12": 11, "h13": 11, "h14": 10, "h15": 11, "h16": 11, "t01": 11, "t02": 12, "t03": 12, "a": 10, "d": 10,
 }  # fmt: skip
