@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .gemm.matmul import matmul
     from .gemm.prepare import prepare
     from .gemm.rung import GemmConfig
+    from .grouped.explain import GroupedExplanation, explain_grouped_matmul
+    from .grouped.matmul import grouped_matmul
     from .tuning import tune, tune_attention
     from .tuning.run import Tuned
 
@@ -38,6 +40,9 @@ _LAZY = {
     "attention": ".attn.attention",
     "attention_backward": ".attn.backward",
     "attention_varlen": ".attn.attention",
+    "grouped_matmul": ".grouped.matmul",
+    "explain_grouped_matmul": ".grouped.explain",
+    "GroupedExplanation": ".grouped.explain",
     "explain": ".gemm.explain",
     "explain_attention": ".attn.explain",
     "emulate": ".emu",
@@ -52,6 +57,7 @@ __all__ = [
     "EmulateResult",
     "Explanation",
     "GemmConfig",
+    "GroupedExplanation",
     "Tuned",
     "__version__",
     "attention",
@@ -63,6 +69,8 @@ __all__ = [
     "errors",
     "explain",
     "explain_attention",
+    "explain_grouped_matmul",
+    "grouped_matmul",
     "matmul",
     "prepare",
     "tune",

@@ -79,6 +79,7 @@ BELOW: dict[str, set[str]] = {
 """What a room of the core may import besides itself."""
 BELOW["gemm"] = {*BELOW, "words", "swizzle"}
 BELOW["attn"] = BELOW["gemm"] - {"gemm"}
+BELOW["grouped"] = BELOW["gemm"] | {"gemm"}
 BELOW["tuning"] = {*BELOW}
 SHARED = {("attn.explain", "gemm.explain")}
 """What one family takes of the other: how an explanation is told."""

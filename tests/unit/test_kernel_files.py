@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tilewright.grouped.rungs import GROUPED_RUNGS
 from tilewright.jit.source import CUDA_ROOT, gather
 from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, HOPPER_RUNGS, SPLIT_RUNGS
 
@@ -14,6 +15,7 @@ FILES = {
     "f12": 8,
     "h01": 7, "h02": 7, "h03": 7, "h04": 7, "h05": 7, "h06": 8, "h07": 7, "h08": 8, "h09": 8, "h10": 7, "h11": 9,
     "h12": 11, "h13": 11, "h14": 10, "h15": 11, "h16": 11, "t01": 11, "t02": 12, "t03": 12, "a": 10, "d": 10,
+    "g01": 10, "g02": 12, "g03": 11, "g04": 9,
 }  # fmt: skip
 MOST_OF_PTX = 10
 GENERATED = ('#include "tile/fused.cuh"', '#include "tile/fused_math.cuh"', '#include "tile/range.cuh"')
@@ -27,7 +29,7 @@ def files_of(include: str) -> tuple[int, int]:
     return len(names) - ptx, ptx
 
 
-@pytest.mark.parametrize("rung", GEMM_RUNGS, ids=str)
+@pytest.mark.parametrize("rung", [*GEMM_RUNGS, *GROUPED_RUNGS], ids=str)
 def test_a_reader_of_a_gemm_rung_opens_few_files(rung):
     files, ptx = files_of(rung.include)
     assert files <= FILES[rung.id.split("_")[0]]

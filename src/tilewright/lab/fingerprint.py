@@ -22,6 +22,7 @@ from ..gemm.fused import fused_headers
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
 from ..gemm.rungs import GEMM_RUNGS, rungs_for
+from ..grouped.rungs import GROUPED_RUNGS
 from ..jit.source import CUDA_ROOT, gather
 from ..tuning.fused import with_epilogue
 
@@ -74,7 +75,7 @@ def suite_hash(suite: dict[str, Any]) -> str:
 def rungs_of(case: dict[str, Any]) -> tuple[AnyRung, ...]:
     """The rungs that a record's case may have run: its own, none for a peer, else all of its type and precision."""
     name = str(case.get("rung", ""))
-    every: tuple[AnyRung, ...] = (*GEMM_RUNGS, *EVERY_RUNG)
+    every: tuple[AnyRung, ...] = (*GEMM_RUNGS, *GROUPED_RUNGS, *EVERY_RUNG)
     if own := tuple(rung for rung in every if name in (rung.id, rung.id.split("_")[0])):
         return own
     if "peer" in case:

@@ -157,6 +157,7 @@ KINDS: dict[str, Kind] = {
     "attention-stalls": Kind(_attention_stalls, 15),
     "attention-host": Kind(_cases("attention_host.attention_host_records"), 1),
     "blocks": Kind(_timed_cases("blocks.block_records"), 30),
+    "grouped": Kind(_timed_cases("grouped.grouped_records"), 15),
     "heldout": Kind(_timed_cases("heldout.heldout_records"), 30),
     "tuning-time": Kind(_cases("tuning_time.tuning_time_records"), 60),
     "compiled": Kind(_compiled, 1, ("gpu",), lambda suite: sum(len(c["configs"]) for c in suite["cases"]), False),

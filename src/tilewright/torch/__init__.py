@@ -22,10 +22,12 @@ except ImportError as error:
 
 from ..run.gradients import register
 from .attention import attention, attention_varlen, of_layout, scaled_dot_product_attention
+from .grouped import grouped_matmul
 from .linear import Linear, linear, replace_linears
 from .matmul import matmul
 
 register("matmul", matmul)
+register("grouped_matmul", grouped_matmul)
 register("attention", of_layout)
 register("attention_varlen", attention_varlen)
 
@@ -33,6 +35,7 @@ __all__ = [
     "Linear",
     "attention",
     "attention_varlen",
+    "grouped_matmul",
     "linear",
     "matmul",
     "replace_linears",

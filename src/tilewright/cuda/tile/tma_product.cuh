@@ -7,6 +7,7 @@
 // So the products of two stages are in flight, as in h12 and h13, but no thread that multiplies copies, computes an
 // address of global memory, or waits at a barrier of the whole block.
 
+#include "ptx/warpgroup.cuh"
 #include "tile/tma_ring.cuh"
 #include "tile/wgmma_sums.cuh"
 
@@ -35,26 +36,42 @@ struct TmaProduct {
   __device__ TmaProduct(const GemmArgs& args, unsigned tiles, unsigned barriers)
       : args(args), tiles(tiles), buffers(barriers), range(args.k) {}
 
-  /// The producer: everything along k for the tile of the result at `origin`.
+  /// The producer: everything along k for the tile of the result at `origin`, from entry `entry` of what is a batch
+  /// and from k = first_k on.
   template <class Maps>
-  __device__ void load(const Maps& maps, TileOrigin origin) {
+  __device__ void load(const Maps& maps, TileOrigin origin, int entry = blockIdx.y, int first_k = 0) {
     for (int tile = 0; tile < range.tiles; ++tile, buffers.turn()) {
       const unsigned to = tiles + buffers.stage * stage_bytes;
-      const int k = (range.first + tile) * Cfg::tile_k;
+      const int k = first_k + (range.first + tile) * Cfg::tile_k;
       buffers.begin(stage_bytes);
-      a.template load<Cfg::a_batched>(to, maps.a, origin.row, k, blockIdx.y, buffers.full());
-      b.template load<Cfg::b_batched>(to + A::bytes, maps.b, origin.col, k, blockIdx.y, buffers.full());
+      a.template load<Cfg::a_batched>(to, maps.a, origin.row, k, entry, buffers.full());
+      b.template load<Cfg::b_batched>(to + A::bytes, maps.b, origin.col, k, entry, buffers.full());
     }
   }
 
-  /// A consumer: the products of the same. What the epilogue reads first is on its way afterwards.
-  __device__ void multiply(Sums& sums, typename Sums::Rows& rows, TileOrigin origin, const WarpgroupTiling<Cfg>& at) {
+  /// A consumer whose part of the tile is outside the result: it gives stage after stage back. Its warps stay together:
+  /// one that is a turn of the ring late or early would take a stage's parity for another turn's.
+  __device__ void pass() {
+    for (int tile = 0; tile < range.tiles; ++tile) {
+      buffers.wait();
+      named_barrier_sync(1 + threadIdx.x / 128, 128);
+      buffers.turn();
+      release_previous();
+    }
+  }
+
+  /// A consumer: the products of the same. What the epilogue reads first is on its way afterwards. Before its products
+  /// each stage is given to `landed`, with the number of its tile along k.
+  template <class Landed>
+  __device__ void multiply(Sums& sums, typename Sums::Rows& rows, TileOrigin origin, const WarpgroupTiling<Cfg>& at,
+                           const Landed& landed) {
     const int turn = threadIdx.x / 32 * unsigned(range.tiles) / (Cfg::threads / 32);
     __syncwarp();  // lanes may have parted while they stored
     sums.clear();
     for (int tile = 0; tile < range.tiles; ++tile, buffers.turn()) {
       const unsigned from = tiles + buffers.stage * stage_bytes;
       buffers.wait();
+      landed(tile, from);
       sums.multiply(from, from + A::bytes, at);
       wgmma_wait<1>();
       if (tile > 0) release_previous();
@@ -63,6 +80,9 @@ struct TmaProduct {
     sums.read_ahead(rows, args, origin.row + at.row0, origin.col + at.col0);
     sums.finish();
     if (range.tiles > 0) release_previous();
+  }
+  __device__ void multiply(Sums& sums, typename Sums::Rows& rows, TileOrigin origin, const WarpgroupTiling<Cfg>& at) {
+    multiply(sums, rows, origin, at, [](int, unsigned) {});
   }
 
  private:

@@ -1,0 +1,121 @@
+"""What a grouped product would run and why, in words and figures, with nothing launched."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InvalidOperand
+from ..gemm.explain import Explanation, Roofline, refused_rows
+from ..gemm.explain import _gpu_of as gpu_of
+from ..gemm.rung import GemmConfig
+from ..gpus import Gpu, Resources
+from ..plan.plan import Plan
+from .call import read_grouped
+from .problem import GroupedProblem
+
+_WIDTH = 100
+_CUT = {"m": "rows of A", "n": "columns of B", "k": "k"}
+
+
+@dataclass(frozen=True)
+class GroupedExplanation:
+    """What would run. `str()` tells it; the fields hold the same for programs."""
+
+    problem: GroupedProblem
+    gpu: Gpu
+    gpu_source: str
+    plan: Plan | None
+    """None when the result is empty and nothing would be launched."""
+    path: str
+    """How operands are read, with the reason."""
+    grid: tuple[int, int, int]
+    """Blocks that are started on the GPU."""
+    block: tuple[int, int, int]
+    shared_bytes: int
+    roofline: Roofline
+    resources: Resources | None = None
+    """The compiler's figures, when asked for."""
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, width: int = _WIDTH) -> str:
+        """Return what would run and why, in lines of at most `width` characters."""
+        rows = [("product", describe(self.problem)), ("GPU", f"{self.gpu.name} ({self.gpu.arch}): {self.gpu_source}")]
+        if self.plan is None:
+            rows.append(("runs", "nothing: the result is empty"))
+        else:
+            rows += [
+                ("runs", f"{self.plan.rung.id}, config {self.plan.config}"),
+                ("why", self.plan.why),
+                ("source", self.plan.source),
+                *(("next", f"{rung}, config {config}: {words}") for rung, config, words in self.plan.runners_up),
+                ("path", self.path),
+                ("launch", f"at most {self.grid[0]} blocks of {self.block[0]} threads, tile after tile, "
+                           f"{self.shared_bytes} B of shared memory a block"),
+            ]  # fmt: skip
+            if self.resources is not None:
+                rows.append(("compiled", Explanation._compiled(self.resources)))
+            bound = self.roofline
+            rows.append(
+                ("bound", f"{bound.bound_tflops:.3g} TFLOP/s at most, by {bound.limiter} ({bound.intensity:.3g} FLOP "
+                          "a byte of least traffic, if every group has its part): a roof, not a measurement")
+            )  # fmt: skip
+            rows += refused_rows(self.plan.refused)
+        return "\n".join(
+            textwrap.fill(text, width, initial_indent=f"{label:<9}", subsequent_indent=" " * 9) for label, text in rows
+        )
+
+
+def describe(problem: GroupedProblem) -> str:
+    """One line: sizes, dtype, what is cut into how many groups."""
+    whole, groups = problem.whole, f"{problem.groups} x "
+    a, b = (groups if problem.axis == "n" else ""), (groups if problem.axis == "m" else "")
+    made = f" to {whole.out_dtype}" if whole.out_dtype != whole.dtype else ""
+    return (
+        f"{a}[{whole.m} x {whole.k}] @ {b}[{whole.k} x {whole.n}] in {whole.dtype}{made}; {_CUT[problem.axis]} in "
+        f"{problem.groups} groups; {problem.flops:.4g} FLOP if none is left over"
+    )
+
+
+def path_of(problem: GroupedProblem, plan: Plan) -> str:
+    """How operands are read, and why so."""
+    if plan.rung.loaders:
+        return "copied by TMA, over a group's end too; results end with their group"
+    facts = plan.rung.own_constants(plan.config, problem.product)
+    narrow = " and ".join(name.upper() for name in "ab" if not facts.get(f"{name}_wide"))
+    if problem.product.dtype == "f32":
+        return f"tests the ends of groups along {problem.axis}, element by element"
+    alone = f"; {narrow} element by element: groups start anywhere in 16 bytes" if narrow else ""
+    return f"tests the ends of groups along {problem.axis}; 16-byte accesses{alone}"
+
+
+def explain_grouped_matmul(
+    a: Any, b: Any, offs: Any, *, out: Any = None, out_dtype: Any = None, rung: str | None = None,
+    config: GemmConfig | None = None, gpu: str | None = None, compile: bool = False,
+) -> GroupedExplanation:  # fmt: skip
+    """Return what `grouped_matmul` would run for the same arguments, and why; nothing is launched. Print the result.
+
+    `gpu` names the GPU to explain for (see tilewright.arch.GPUS), as for `explain`. `compile=True` adds the compiler's
+    figures. Raises as `grouped_matmul` does, and InvalidOperand without offs: a batch is explained by `explain`.
+    """
+    if offs is None:
+        raise InvalidOperand("explain_grouped_matmul needs offs; tilewright.explain tells of a batch.")
+    call = read_grouped(a, b, offs, out, out_dtype, (rung, config))
+    named, source = gpu_of(call, gpu)
+    problem, program = call.problem, call.program(named)
+    memory, peak = named.dram_gb_s * problem.flops / max(problem.bytes, 1) * 1e-3, named.peak_tflops(problem.kind)
+    bound = Roofline(
+        problem.flops / max(problem.bytes, 1), min(memory, peak or memory),
+        "memory" if memory <= (peak or memory) else "arithmetic",
+    )  # fmt: skip
+    if program is None:
+        return GroupedExplanation(problem, named, source, None, "", (0, 1, 1), (0, 1, 1), 0, bound)
+    plan, stage = call.plan(named), program.product
+    resources = stage.compile(named.arch).resources if compile else None
+    return GroupedExplanation(
+        problem, named, source, plan, path_of(problem, plan),
+        stage.shape.grid_on(named), stage.shape.block, stage.shape.shared_bytes, bound, resources,
+    )  # fmt: skip

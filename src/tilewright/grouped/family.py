@@ -1,0 +1,93 @@
+"""Grouped products, as planning sees them (plan/family.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ..errors import ConfigRejected
+from ..gemm.classes import ProblemClass
+from ..gemm.family import Products
+from ..gemm.rung import GemmConfig, Rung
+from ..gemm.work import tiles_of, work_of
+from ..gpus import Arch, Gpu
+from ..plan.choose import plan
+from ..plan.demands import NONE, Demands
+from ..plan.estimate import Work
+from ..plan.family import Option
+from ..plan.plan import Plan, Refusal
+from .options import options_of
+from .problem import GroupedProblem
+from .rungs import find_grouped_rung, rungs_for
+from .stages import why_not
+
+
+class GroupedProducts(Products):
+    """The family of grouped products: each is planned as a batch of products of the average size."""
+
+    name = "grouped products"
+
+    def rungs(self, problem: Any, demands: Demands) -> Mapping[str, Rung]:
+        return {rung.id: rung for rung in rungs_for(problem.product.dtype)}
+
+    def why_not(
+        self, problem: Any, rung: Rung, config: GemmConfig, packs: tuple[str, ...], gpu: Gpu, demands: Demands
+    ) -> str | None:
+        return why_not(problem, rung, config, gpu.arch)
+
+    def named(self, problem: Any, gpu: Gpu, rung: str | None, config: GemmConfig | None) -> Plan:
+        here = [one for one in reversed(rungs_for(problem.product.dtype)) if one.only_on in ("", gpu.arch.name)]
+        if rung is not None:
+            chosen = find_grouped_rung(rung)
+        else:
+            able = (one for one in here if config and why_not(problem, one, config, gpu.arch) is None)
+            chosen = next(able, here[0])
+        if reason := why_not(problem, chosen, config or chosen.default, gpu.arch):
+            raise ConfigRejected(f"{reason}. Omit rung and config to let the plan choose.")
+        if config is not None:
+            return Plan(chosen, config, "the caller", "the config was named in the call")
+        return Plan(chosen, chosen.default, "the rung's default", f"{chosen} was named in the call")
+
+    def options(self, problem: Any) -> Iterable[Option]:
+        return options_of(problem)
+
+    def last_resort(self, problem: Any, gpu: Gpu, refused: Sequence[Refusal]) -> Plan:
+        reasons = "; ".join(dict.fromkeys(one.reason for one in refused))
+        raise ConfigRejected(f"no rung can run this grouped product on {gpu.arch}: {reasons}.")
+
+    def relatives(
+        self, problem: Any, rung: Rung, config: GemmConfig, gpu: Gpu, several: bool
+    ) -> Iterator[tuple[GemmConfig, tuple[str, ...]]]:
+        yield config, ()
+
+    def work(self, problem: Any, rung: Rung, config: GemmConfig, packs: tuple[str, ...]) -> Work:
+        return work_of(problem.product, rung, config)
+
+    def remark(self, problem: Any, plan: Plan, gpu: Gpu) -> str:
+        tiles = tiles_of(problem.product, plan.config)
+        return f"about {tiles} tiles on {gpu.sm_count} SMs, if groups are of one size"
+
+    def classes(self, problem: Any) -> Sequence[Sequence[ProblemClass]]:
+        """None: no table holds grouped products yet."""
+        return ()
+
+    def owns(self, values: Mapping[str, Any]) -> bool:
+        return False
+
+
+GROUPED = GroupedProducts()
+
+
+def plan_grouped(
+    problem: GroupedProblem, on: Gpu | Arch, rung: str | None = None, config: GemmConfig | None = None, *,
+    demands: Demands = NONE,
+) -> Plan:  # fmt: skip
+    """The plan for a problem on a GPU (or on the first listed GPU of an architecture). Deterministic.
+
+    Raises ConfigRejected, with the numbers, when what is named cannot run the problem, or nothing can.
+    """
+    if config is not None and not isinstance(config, GemmConfig):
+        raise ConfigRejected(f"config is {config!r}; pass a tilewright.ladder.GemmConfig, or none.")
+    if rung is not None and not isinstance(rung, str):
+        raise ConfigRejected(f"rung is {rung!r}; pass the name of one, such as 'g02', or none.")
+    return plan(GROUPED, problem, on, rung, config, demands)

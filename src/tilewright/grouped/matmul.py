@@ -1,0 +1,74 @@
+"""grouped_matmul: any arrays -> views -> one problem -> a plan -> a launch -> a result of the caller's kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import InvalidOperand
+from ..gemm.matmul import matmul
+from ..gemm.rung import GemmConfig
+from ..run import gradients
+from ..run.runner import run
+from ..run.warm import MISS
+from ..words import Array
+from .call import read_grouped
+from .warm import remember, warm_grouped
+
+
+def grouped_matmul(
+    a: Array,
+    b: Any,
+    offs: Any = None,
+    *,
+    out: Any = None,
+    out_dtype: Any = None,
+    rung: str | None = None,
+    config: GemmConfig | None = None,
+) -> Array:
+    """One product for each group of rows, of columns or of k; `offs` says where each group ends.
+
+        a            b            offs ends       result       group g of it
+        [M, k]       [g, k, n]    rows of a       [M, n]       rows:     a[rows] @ b[g]
+        [g, m, k]    [k, N]       columns of b    [m, N]       columns:  a[g] @ b[:, columns]
+        [m, K]       [K, n]       k of both       [g, m, n]    matrix:   a[:, ks] @ b[ks]
+        [g, m, k]    [g, k, n]    None            [g, m, n]    a batch, as `matmul` makes it
+
+    Group g is what lies from offs[g - 1] (0 for the first) to offs[g]. Groups have any size, 0 and 1 included, and
+    start anywhere: nothing has to be aligned. A group without k gives a matrix of zeros.
+
+    a, b: arrays of one dtype, float32, float16 or bfloat16, any strides; libraries as for `matmul`.
+    offs: int32 [groups]. For arrays on a GPU it lies there, and the host never waits for it: a CUDA graph replays with
+        whatever it holds then. Its numbers are not checked there, but cannot make a kernel leave the arrays: one that
+        falls below an earlier one counts as that, and one beyond the end as the end. For host arrays any integers,
+        which are checked.
+    out: an array of exactly the result's shape to write to; it must not overlap the others.
+    out_dtype: the result's dtype, as for `matmul`. Sums are made in float32 and rounded once.
+    rung, config: which kernel: "g01" to "g04", and a tilewright.ladder.GemmConfig. By default the plan chooses.
+
+    Rows or columns of the result after the last group's end are 0 in a new array, and stay as they are in `out`.
+    A group's part of the result has the same bits however many groups there are, and wherever it starts.
+
+    Torch tensors that require a gradient get one, as tilewright.torch.grouped_matmul gives it; out, rung and config are
+    refused there.
+
+    Raises InvalidOperand (shapes, dtypes, devices, offsets on the host), ConfigRejected (rung or config), DeviceError
+    (no GPU for host arrays, or the driver's word), CompileError.
+    """
+    options = (out_dtype, rung, config)
+    result: Any = warm_grouped(a, b, offs, out, options)
+    if result is not MISS:
+        return result
+    if offs is None and getattr(a, "ndim", 0) == 3 == getattr(b, "ndim", 0):
+        if rung is not None or config is not None:
+            raise InvalidOperand("rung and config choose a grouped kernel; a batch is a product of `matmul`.")
+        return matmul(a, b, out=out, out_dtype=out_dtype)
+    if gradients.wanted((a, b, out)):
+        differentiable = gradients.differentiable(
+            "grouped_matmul", {"out": out is not None, "rung": rung is not None, "config": config is not None}
+        )
+        return differentiable(a, b, offs, out_dtype=out_dtype)
+    call = read_grouped(a, b, offs, out, out_dtype, (rung, config))
+    (result,), ran = run(call)
+    if ran is not None:
+        remember(call, result, ran, options)
+    return result

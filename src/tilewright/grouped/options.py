@@ -1,0 +1,37 @@
+"""The configs that plans of grouped products choose from, by the model of time.
+
+Those of wgmma were measured on an H200 over groups of 0 to 4096 rows; how fast each was over what the model says is
+with it. Of mma.sync and fp32 those of products serve, the 16 rows for groups of a few among them.
+"""
+
+from __future__ import annotations
+
+from ..gemm.options import options_of as products_options
+from ..gemm.rung import GemmConfig
+from ..plan.family import Option
+from .problem import GroupedProblem
+from .rungs import OVER, find_grouped_rung
+
+_OF_PRODUCTS = 0.88
+"""How fast configs of mma.sync are over groups, over what they are for products."""
+
+
+def _wgmma(tile: tuple[int, int], stages: int, blocks: int) -> GemmConfig:
+    return GemmConfig(*tile, 64, warp_m=16, warp_n=tile[1], stages=stages, group_m=8, min_blocks=blocks)
+
+
+_G01, _G02 = (find_grouped_rung(name) for name in ("g01", "g02"))
+_MEASURED = (
+    Option(_G02, _wgmma((128, 256), 4, 1), 1.08),
+    Option(_G02, _wgmma((64, 128), 8, 1), 1.12),
+    Option(_G02, _wgmma((64, 64), 6, 2), 1.11),
+    Option(_G01, GemmConfig(16, 64, 128, warp_m=16, warp_n=16, stages=5, group_m=8, min_blocks=2), 1.14),
+)
+
+
+def options_of(problem: GroupedProblem) -> tuple[Option, ...]:
+    """The options for a grouped product, those that were measured first."""
+    if problem.product.dtype == "f32":
+        return tuple(Option(OVER[rung.id], *rest) for rung, *rest in products_options(problem.product))
+    others = ((OVER.get(rung.id), config, speed) for rung, config, speed in products_options(problem.product))
+    return (*_MEASURED, *(Option(rung, config, _OF_PRODUCTS * speed) for rung, config, speed in others if rung is _G01))

@@ -1,0 +1,83 @@
+"""The launch of a grouped product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from ..arrays.dtypes import CPP_TYPES, ceil_div
+from ..errors import ConfigRejected
+from ..gemm.rung import Addresses, GemmConfig, Rung
+from ..gpus import Arch
+from ..jit import CompiledKernel, Launch, compile_rung
+from ..jit.params import Address, Place, Template, pack
+from ..run.program import Program, Stage
+from .problem import AXES, GroupedProblem
+
+if TYPE_CHECKING:
+    from ..plan.plan import Plan
+
+ENDS = "<Qi4x"
+"""What GroupedArgs in cuda/grouped/groups.cuh has after the product's GemmArgs; a test holds them equal."""
+
+
+def most_tiles(problem: GroupedProblem, config: GemmConfig) -> int:
+    """The most tiles that groups of any sizes may make."""
+    whole = problem.whole
+    if problem.axis == "k":
+        return problem.groups * ceil_div(whole.m, config.tile_m) * ceil_div(whole.n, config.tile_n)
+    along, across = (
+        (config.tile_m, ceil_div(whole.n, config.tile_n)) if problem.axis == "m"
+        else (config.tile_n, ceil_div(whole.m, config.tile_m))
+    )  # fmt: skip
+    return (problem.total // along + min(problem.groups + 1, problem.total)) * across
+
+
+def why_not(problem: GroupedProblem, rung: Rung, config: GemmConfig, arch: Arch) -> str | None:
+    """None where the config can run the problem; else the reason, with the numbers."""
+    if reason := rung.why_not(problem.product, config, arch):
+        return reason
+    tiles = most_tiles(problem, config)
+    return f"{config} makes up to {tiles} tiles; 2147483647 can be counted" if tiles >= 2**31 else None
+
+
+def params(problem: GroupedProblem, plan: Plan, at: Addresses, ends: Address) -> Template:
+    """The rung's tensor maps, if it takes any, then GroupedArgs."""
+    return plan.rung.params(problem.whole, plan.config, at, 1.0, 0.0) + pack(ENDS, ends, problem.groups)
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """A rung with its config."""
+
+    rung: Rung
+    config: GemmConfig
+
+    def compile(self, problem: GroupedProblem, arch: Arch) -> CompiledKernel:
+        """Raises ConfigRejected with the reason, CompileError with the log."""
+        if reason := why_not(problem, self.rung, self.config, arch):
+            raise ConfigRejected(f"{reason}.")
+        constants = self.rung.constants(problem.product, self.config)
+        constants |= {
+            "in_type": CPP_TYPES[problem.product.dtype],
+            "axis": AXES.index(problem.axis),
+            "fills": problem.fills,
+        }
+        return compile_rung(self.rung.include, constants, self.rung.entry, arch.name)
+
+    def shape(self, problem: GroupedProblem) -> Launch:
+        """The grid, block and shared memory; as many blocks as tiles may be, of which those start that SMs hold."""
+        config = self.config
+        return Launch(
+            (max(most_tiles(problem, config), 1), 1, 1), (self.rung.threads(config), 1, 1), b"",
+            self.rung.shared_bytes(config, problem.product), self.rung.overlaps, config.min_blocks,
+        )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def program_of(problem: GroupedProblem, plan: Plan) -> Program:
+    """The launch that `plan` means for `problem`. Pure."""
+    tiled = Tiled(plan.rung, plan.config)
+    at = params(problem, plan, Addresses(Place("a"), Place("b"), Place("out")), Place("ends"))
+    return Program((Stage("grouped product", tiled, problem, tiled.shape(problem), at),))
