@@ -24,17 +24,20 @@ def plan_backward(
     arch = on if isinstance(on, Arch) else on.arch
     if isinstance(config, str):
         config = BackwardConfig.parse(config)
-    if rung is None and config is not None:
-        rung = next(one.id for one in BACKWARD_RUNGS if not one.deterministic or config.queries is not None)
-    if rung is not None:
+    if config is not None and deterministic and not config.deterministic:
+        raise ConfigRejected(f"{config} is not deterministic. Name one that makes dQ by queries, or none.")
+    if rung is None and config is None:
+        chosen = BACKWARD_RUNGS[0]
+        why = "gradients of the same bits were asked for" if deterministic else "the first rung's default"
+        return BackwardPlan(chosen, chosen.default(problem, arch, deterministic), why)
+    if rung is None:
+        assert config is not None
+        chosen = next(one for one in BACKWARD_RUNGS if one.sums is bool(config.sums))
+    else:
         chosen = find_backward_rung(rung)
-        if deterministic and not chosen.deterministic:
-            raise ConfigRejected(f"{chosen} is not deterministic. Omit rung, or deterministic=True.")
-        if config is None:
-            return BackwardPlan(chosen, chosen.default(problem, arch), f"{chosen} was named in the call")
-        if reason := chosen.why_not(problem, config, arch):
-            raise ConfigRejected(f"{reason}. Omit rung and config to let the plan choose.")
-        return BackwardPlan(chosen, config, "the config was named in the call")
-    chosen = BACKWARD_RUNGS[0]
-    why = "sums in a fixed order were asked for" if deterministic else "the first rung's default"
-    return BackwardPlan(chosen, chosen.default(problem, arch), why)
+    if config is None:
+        default = chosen.default(problem, arch, deterministic)
+        return BackwardPlan(chosen, default, f"{chosen} was named in the call")
+    if reason := chosen.why_not(problem, config, arch):
+        raise ConfigRejected(f"{reason}. Omit rung and config to let the plan choose.")
+    return BackwardPlan(chosen, config, "the config was named in the call")

@@ -111,6 +111,11 @@ class BackwardConfig:
         queries = Tile.read(*rest[6:12]) if rest[6] else None
         return BackwardConfig(int(d), Tile.read(*rest[:6]), queries, int(rest[12] or 0), bool(apart))
 
+    @property
+    def deterministic(self) -> bool:
+        """Whether gradients are the same bits at every run: blocks that share a sum add to it in no fixed order."""
+        return not self.sums
+
     def to_dict(self) -> dict[str, Any]:
         return {"attention_backward": str(self)}
 
@@ -297,8 +302,8 @@ class BackwardRung:
     id: str
     teaches: str
     """One line: what is new against the rung below, and what should move because of it."""
-    deterministic: bool
-    """Whether gradients are the same bits at every run."""
+    sums: bool | None
+    """Whether its walks by keys make dQ too; None: as a config says."""
     defaults: tuple[BackwardConfig, ...]
     """For each d_head, the best first; the first that fits the GPU is taken."""
     least_capability: tuple[int, int] = (8, 0)
@@ -308,19 +313,20 @@ class BackwardRung:
     def __str__(self) -> str:
         return self.id
 
-    def default(self, problem: BackwardProblem, arch: Arch) -> BackwardConfig:
+    def default(self, problem: BackwardProblem, arch: Arch, deterministic: bool = False) -> BackwardConfig:
         """The best config that can run the problem on the architecture.
 
         Raises ConfigRejected with every candidate's reason when there is none.
         """
         reasons = []
         for config in self.defaults:
-            if config.d_head == problem.forward.d_head:
+            if config.d_head == problem.forward.d_head and (config.deterministic or not deterministic):
                 if (reason := self.why_not(problem, config, arch)) is None:
                     return config
                 reasons.append(reason)
-        told = "; ".join(dict.fromkeys(reasons)) or f"it is not one of {', '.join(map(str, D_HEADS))}"
-        raise ConfigRejected(f"{self.id} cannot run d_head={problem.forward.d_head} on {arch}: {told}.")
+        told = "; ".join(dict.fromkeys(reasons)) or "it has no config for that"
+        how = f"d_head={problem.forward.d_head}{', deterministic,' if deterministic else ''}"
+        raise ConfigRejected(f"{self.id} cannot run {how} on {arch}: {told}.")
 
     def why_not(self, problem: BackwardProblem, config: BackwardConfig, arch: Arch) -> str | None:
         """None when the config can run the problem on the architecture; else the reason, with the numbers."""
@@ -332,8 +338,8 @@ class BackwardRung:
             return f"{self.id} multiplies by wgmma, which only sm_90a has; this is {arch}"
         if reason := config.why_not() or (_not_by_groups(config) if self.wgmma else None):
             return f"{self.id} cannot take {config}: {reason}"
-        if self.deterministic and config.sums:
-            return f"{self.id} cannot take {config}: sums of dQ are added in no fixed order"
+        if self.sums is not None and self.sums != bool(config.sums):
+            return f"{self.id} cannot take {config}: it makes dQ {'in the walk by keys' if self.sums else 'by queries'}"
         if config.d_head != p.d_head:
             return f"{config} is for d_head={config.d_head}; the operands have {p.d_head}"
         for walk in walks_of(config):

@@ -30,6 +30,9 @@ _GROUPS = (
     BackwardConfig(64, Tile(128, 128, 8), sums=8),
     BackwardConfig(128, Tile(128, 64, 8), sums=4),
     BackwardConfig(256, Tile(64, 64, 8, along=2), sums=4),
+    BackwardConfig(64, Tile(128, 64, 8), Tile(128, 64, 8)),
+    BackwardConfig(128, Tile(128, 64, 8), Tile(128, 64, 8)),
+    BackwardConfig(256, Tile(64, 64, 8, along=2), Tile(64, 64, 8, along=2)),
 )
 
 BACKWARD_RUNGS: tuple[BackwardRung, ...] = (
@@ -37,17 +40,17 @@ BACKWARD_RUNGS: tuple[BackwardRung, ...] = (
         "b01_two_walks",
         "blocks of keys walk over queries and make dK and dV, blocks of queries walk over keys and make dQ: seven "
         "products where five would do, no sum shared between blocks",
-        True, _TWO_WALKS,
+        False, _TWO_WALKS,
     ),
     BackwardRung(
         "b02_once",
         "the walk by keys makes dQ too, and blocks add their parts to fp32 sums: five products",
-        False, _SUMS,
+        True, _SUMS,
     ),
     BackwardRung(
         "b03_wgmma",
         "products by wgmma, straight from shared memory and under one another: fragments are no longer loaded",
-        False, _GROUPS, wgmma=True,
+        None, _GROUPS, wgmma=True,
     ),
 )  # fmt: skip
 
