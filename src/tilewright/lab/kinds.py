@@ -154,6 +154,11 @@ KINDS: dict[str, Kind] = {
     "host-calls": Kind(_cases("host_calls.host_call_records"), 2),
     "cold": Kind(_cases("cold.cold_records"), 30),
     "attention": Kind(_attention, 5),
+    "attention-backward": Kind(
+        _timed_cases("backward_gpu.backward_records"),
+        4,
+        parts=lambda suite: sum(len(case.get("rungs", ["", "deterministic"])) for case in suite["cases"]),
+    ),
     "attention-stalls": Kind(_attention_stalls, 15),
     "attention-host": Kind(_cases("attention_host.attention_host_records"), 1),
     "blocks": Kind(_timed_cases("blocks.block_records"), 30),

@@ -346,6 +346,10 @@ PAGES: dict[str, Page] = {
     "attention-causal": ATTENTION_LADDER_PAGE,
     "attention-hopper": ATTENTION_SIZES_PAGE,
     "attention-sizes": ATTENTION_SIZES_PAGE,
+    "attention-backward": (
+        *ATTENTION_SIZES_PAGE,
+        ("same bits", lambda record: "yes" if record["case"]["deterministic"] else "no"),
+    ),
     "attention-host": ATTENTION_HOST_PAGE,
     "attention-stalls": ATTENTION_STALLS_PAGE,
     "bf16-peers": PEERS_PAGE,
