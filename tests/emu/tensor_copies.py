@@ -126,8 +126,9 @@ def arrays_of(given: dict) -> tuple[np.ndarray, TensorMap, tuple[int, ...]]:
 
 
 def stored_at(what: TensorMap, at: tuple[int, ...]) -> tuple[int, ...]:
-    """Where the box goes out again: 16 bytes before along dimension 0, one element along the others."""
-    return (at[0] - 16 // what.itemsize, *(c - 1 for c in at[1:]))
+    """Where the box goes out again: 16 bytes before along dimension 0, one element along the others, but not before
+    the tensor's start, which no store may."""
+    return (max(at[0] - 16 // what.itemsize, 0), *(max(c - 1, 0) for c in at[1:]))
 
 
 def stored(array: np.ndarray, what: TensorMap, box: np.ndarray, at: tuple[int, ...]) -> np.ndarray:

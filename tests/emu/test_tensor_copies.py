@@ -142,6 +142,19 @@ def test_maps_and_arrays_over_one_array_share_its_buffer():
     assert np.array_equal(result.arrays[1], 2 * TENSOR.reshape(-1)[:256])
 
 
+@pytest.mark.parametrize("store_at", [(-4, 0), (0, -1)])
+def test_a_store_that_begins_before_a_tensors_start_is_a_fault(store_at):
+    array, what, at = arrays_of(CASES["2d"])
+    hazard = fault(
+        source(2),
+        [what, TensorMap.of(np.zeros_like(array), (8, 16), dtype="f32"), np.zeros(512, np.uint32),
+         np.array(at, np.int32), np.array(store_at, np.int32), what.box_bytes, 2048, 0, 1],
+        shared_bytes=2048,
+    )  # fmt: skip
+    assert hazard.kind == "tensor_map"
+    assert f"a box that is stored starts at {store_at}" in str(hazard)
+
+
 @pytest.mark.parametrize("op", ["add", "min"])
 def test_a_reduction_meets_what_lies_in_the_tensor(op):
     array, what, at = arrays_of(CASES["2d over both ends, nan"])

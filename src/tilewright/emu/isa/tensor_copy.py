@@ -28,13 +28,13 @@ _MODE = "{mode:.tile|}"
 class Boxes:
     """`[map, {coordinates}]` of each lane."""
 
-    def __init__(self, machine: Machine, instruction: Instruction, operand: Operand) -> None:
+    def __init__(self, machine: Machine, instruction: Instruction, operand: Operand, stores: bool = False) -> None:
         self.machine, self.instruction = machine, instruction
         whole = isinstance(operand, Vector) and len(operand.items) == 2 and isinstance(operand.items[1], Vector)
         machine.expect(instruction, whole, "needs [map, {coordinates}]")
         assert isinstance(operand, Vector)
         assert isinstance(operand.items[1], Vector)
-        self.rank = int(instruction.fields["dim"][0])
+        self.rank, self.stores = int(instruction.fields["dim"][0]), stores
         at = operand.items[1].items
         machine.expect(instruction, len(at) == self.rank, f"needs {self.rank} coordinates")
         self.map = machine.source(instruction, operand.items[0], "u64")
@@ -65,6 +65,13 @@ class Boxes:
             machine.report(
                 "misaligned",
                 f"a box starts at {at[0]} {found.dtype} of a row, {inside} bytes, which is not a multiple of {UNIT}",
+                self.instruction, np.array([lane]), address,
+            )  # fmt: skip
+            return None
+        if self.stores and min(at) < 0:  # as CUDA's manual says; an H100 and an H200 stop with an illegal instruction
+            machine.report(
+                "tensor_map",
+                f"a box that is stored starts at {at}: it may reach over a tensor's end, but not begin before it",
                 self.instruction, np.array([lane]), address,
             )  # fmt: skip
             return None
@@ -174,7 +181,7 @@ def tensor_store(machine: Machine, instruction: Instruction) -> Step:
     """`[map, {coordinates}], [from]{, cache policy}`: what lies within the tensor is written, or merged."""
     to, source, *rest = instruction.operands
     machine.expect(instruction, len(rest) == bool(instruction.fields["hint"]), "has another number of operands")
-    where, boxes = Bytes(machine, instruction, source, peers=False), Boxes(machine, instruction, to)
+    where, boxes = Bytes(machine, instruction, source, peers=False), Boxes(machine, instruction, to, stores=True)
     op = instruction.fields.get("op")
     site = machine.trace.site(instruction.index, "bulk_store")
 
