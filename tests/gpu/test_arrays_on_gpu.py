@@ -151,7 +151,7 @@ def test_a_tensor_that_requires_a_gradient_gets_one(torch):
 def test_a_backward_pass_that_saved_what_out_overwrites_raises_warm_too(torch):
     a, b = torch.from_numpy(A).cuda(), torch.from_numpy(B).cuda()
     for _ in range(3):
-        x = torch.zeros(len(A), B.shape[1], device="cuda")
+        x = torch.zeros(*A.shape[:-1], B.shape[1], device="cuda")
         w = torch.ones_like(x).requires_grad_()
         y = (w * x).sum()
         tw.matmul(a, b, out=x)

@@ -92,7 +92,7 @@ def api(monkeypatch) -> FakeDriver:
     monkeypatch.setattr(device_module, "device", lambda ordinal: where)
     monkeypatch.setattr(device_module, "bound_to", lambda ordinal: nullcontext())
     monkeypatch.setattr(device_module, "_modules", limits.Recent(limits.kernels))
-    monkeypatch.setattr(device_module, "_retired", [])
+    monkeypatch.setattr(device_module.Module, "retired", [])
     monkeypatch.setattr(device_module, "pool_of", lru_cache(device_module.pool_of.__wrapped__))
     monkeypatch.setattr(device_module, "executor_for", lru_cache(device_module.executor_for.__wrapped__))
     return api

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -199,6 +199,8 @@ class Module:
     """
 
     in_a_graph = True  # until it is loaded there is nothing to unload
+    retired: ClassVar[list[tuple[int, Any]]] = []
+    """(GPU, module) of those that nothing launches any more. No global: the interpreter's end clears those first."""
 
     def __init__(self, kernel: CompiledKernel, ordinal: int) -> None:
         api, self.ordinal = driver(), ordinal
@@ -217,7 +219,7 @@ class Module:
 
     def __del__(self) -> None:
         if not self.in_a_graph:
-            _retired.append((self.ordinal, self.handle))
+            self.retired.append((self.ordinal, self.handle))
 
 
 def _first_parameter(function: Any) -> int:
@@ -233,8 +235,6 @@ def _first_parameter(function: Any) -> int:
 
 
 _modules: Recent[tuple[str, int], Module] = Recent(limits.kernels)
-_retired: list[tuple[int, Any]] = []
-"""(GPU, module) of modules that nothing launches any more."""
 _load_lock = threading.Lock()
 private_captures: set[int] = set()
 """Streams whose captured graphs end before the kernels in them do: jit.timing's."""
@@ -246,7 +246,7 @@ def load(kernel: CompiledKernel, ordinal: int, shared_bytes: int) -> Module:
     with _load_lock:
         module = _modules.get(key)
         if module is None:
-            if len(_retired) > limits.kernels() // 16:  # many at once, since each waits for the GPU
+            if len(Module.retired) > limits.kernels() // 16:  # many at once, since each waits for the GPU
                 _unload_retired()
             module = Module(kernel, ordinal)
             _modules.put(key, module)
@@ -261,8 +261,8 @@ def load(kernel: CompiledKernel, ordinal: int, shared_bytes: int) -> Module:
 
 
 def _unload_retired() -> None:
-    while _retired:
-        ordinal, handle = _retired.pop()
+    while Module.retired:
+        ordinal, handle = Module.retired.pop()
         with bound_to(ordinal), outside_captures():
             check(driver().cuModuleUnload(handle), "unloading a module")
 
