@@ -137,3 +137,52 @@ def test_a_thin_product_is_split_by_the_plan_and_the_wide_operand_read_16_bytes_
     assert "k in " in told.plan.why
     right(out, a, b)
     assert emulator.results[-2].counters.global_load_requests < 2048 * 64 / 32, "a request is 32 lanes' accesses"
+
+
+def in_stretches(a: np.ndarray, b: np.ndarray, stretch: int) -> np.ndarray:
+    """The product with k in chains of `stretch`, whose sums are one chain: in fp32, each step rounded once."""
+    whole = np.zeros((len(a), b.shape[1]), np.float32)
+    for first in range(0, len(b), stretch):
+        chain = np.zeros_like(whole)
+        for k in range(first, min(first + stretch, len(b))):
+            exact = a[:, k, None].astype(np.float64) * b[k]
+            chain = (chain + exact).astype(np.float32)
+        whole = whole + chain
+    return whole
+
+
+@pytest.mark.parametrize("rung", ["f11", "f12"])
+@pytest.mark.parametrize("k", [64, 200, 1000])
+def test_two_sets_of_sums_add_up_stretches_of_64(rung, k):
+    a, b = values(20, k), values(k, 36)
+    config = replace(SMALL, sums=2, stages=2 if rung == "f11" else 3)
+    with tw.emulator():
+        out = tw.matmul(a, b, rung=rung, config=config)
+        one = tw.matmul(a, b, rung=rung, config=replace(config, sums=1))
+    same = np.isclose(out, in_stretches(a, b, 64), rtol=0, atol=0)
+    assert same.mean() > 0.999, "fp64 rounds some of the sums twice, the GPU's fma none"
+    exact = a.astype(np.float64) @ b
+    if k > 64:
+        assert np.abs(out - exact).mean() < 0.7 * np.abs(one - exact).mean()
+    else:
+        np.testing.assert_array_equal(out, one)
+
+
+@pytest.mark.parametrize("parts", [2, 8, 9, 20])
+def test_parts_are_summed_as_trees_of_eight(planned, parts):
+    """Of ones, parts and halves that a chain would lose."""
+    k = 8 * parts
+    a, b = np.ones((3, k), np.float32), np.zeros((k, 5), np.float32)
+    b[::8] = np.float32(2.0**-24)
+    b[0] = 1
+    planned(parts=parts)
+    with tw.emulator():
+        out = tw.matmul(a, b)
+    sums = np.zeros(8 * -(-parts // 8), np.float32)
+    sums[:parts] = b[::8, 0]
+    total = np.float32(0)
+    for eight in sums.reshape(-1, 8):
+        while len(eight) > 1:
+            eight = eight[: len(eight) // 2] + eight[len(eight) // 2 :]
+        total = np.float32(total + eight[0])
+    np.testing.assert_array_equal(out, np.full((3, 5), total))

@@ -14,6 +14,7 @@ from tilewright.gemm.rungs import find_rung
 from tilewright.gemm.space import explore, narrow_operands
 from tilewright.gemm.stages import program_for
 from tilewright.gpus import GPUS
+from tilewright.plan import choose
 from tilewright.plan.demands import Demands
 from tilewright.plan.estimate import predict, speed_of
 
@@ -65,7 +66,7 @@ def test_whole_or_small_products_are_one_launch(size):
 def test_the_way_to_run_an_option_that_the_model_finds_quickest_is_chosen():
     for size in range(300, 1100, 167):
         problem = dense(size, size, size)
-        plan = plan_for(problem, UNTUNED)
+        plan = choose.plan(PRODUCTS, problem, UNTUNED)
         least = min(
             predict(PRODUCTS.work(problem, rung, way, packs), UNTUNED).ms / speed
             for rung, config, speed in OPTIONS["f32"]
@@ -115,3 +116,30 @@ def test_tuning_considers_packing_and_parts():
     assert max(c.config.split_k for c in explore(dense(64, 64, 8192), H200, [F12], 24).kept) > 4
     lower = explore(dense(1000, 1000, 1000), H200, [find_rung("f09")], 24).kept
     assert {candidate.packs for candidate in lower} == {()}, "its copies know one edge for both operands"
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 98012), (2, 17, 202), (990, 2060, 6764)], ids=str)
+def test_small_tiles_add_up_a_long_k_in_two_sets_of_sums_and_say_so(shape):
+    problem = dense(*shape)
+    plan = plan_for(problem, H200)
+    assert plan.config.sums == 2
+    assert plan.rung.why_not(problem, plan.config, H200.arch) is None
+    assert "sums of 64 products are added up apart, since k is long" in plan.why
+    assert "2 sets of sums" in str(explain_problem(problem, H200, "a test")).replace("\n         ", " ")
+    assert plan_for(problem, H200, demands=Demands(batch_invariant=True)).config.sums == 1
+    named = plan_for(problem, H200, "f12", dataclasses.replace(plan.config, sums=1, split_k=1))
+    assert named.config.sums == 1
+
+
+def test_large_tiles_of_a_long_split_k_get_more_parts():
+    problem = dense(886, 447, 75227)
+    before, plan = choose.plan(PRODUCTS, problem, H200), plan_for(problem, H200)
+    assert plan.config.sums == 1
+    assert problem.k / plan.config.split_k < 4096 <= problem.k / before.config.split_k
+    assert f"in {plan.config.split_k} parts, not {before.config.split_k}, so that sums are shorter" in plan.why
+    assert program_for(problem, plan).stages[-1].name == "sum of parts"
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (512, 512, 128), (64, 2048, 2048), (1, 64, 100)], ids=str)
+def test_other_sums_are_one_chain(shape):
+    assert plan_for(dense(*shape), H200) == choose.plan(PRODUCTS, dense(*shape), H200)

@@ -21,8 +21,9 @@ from .options import options_of
 from .problem import GemmProblem
 from .rung import GemmConfig, Rung
 from .rungs import find_rung, rungs_for
+from .rungs.simt import SUMMED_APART
 from .rungs.tensor import ragged
-from .space import narrow_operands, packable_operands, splits, ways_to_pack
+from .space import SPLITS, narrow_operands, packable_operands, splits, ways_to_pack
 from .work import tiles_of, work_of
 
 GemmEntry = Entry[ProblemClass, GemmConfig]
@@ -32,6 +33,15 @@ SAME_BITS = frozenset({"h11_mma_multistage", "h12_wgmma", "h13_persistent", "f12
 """The rungs of each kind of product whose results have the same bits, k walked in one chain: wgmma adds as mma.sync
 does (tests/gpu)."""
 _DEFAULTS = {f.name: f.default for f in fields(GemmConfig)}
+LONG_SUM = 4096
+"""Products in a chain of fp32 sums from which on its error is worth shortening it."""
+LONG_SUM_OF_FEW = 128
+"""The same where the result has at most FEW rows or columns: memory bounds such products, so that it costs little."""
+FEW = 16
+MOST_SUMS = 32
+"""A thread's sums up to which it has registers for another set."""
+FEWEST_WARPS = 16
+"""Warps on an SM that a config with two sets of sums leaves registers for: 128 a thread."""
 _REASONS = 3
 """How many an error tells."""
 
@@ -197,7 +207,32 @@ def plan_for(
         raise ConfigRejected(f"config is {config!r}; pass a tilewright.ladder.GemmConfig, or none.")
     if rung is not None and not isinstance(rung, str):
         raise ConfigRejected(f"rung is {rung!r}; pass the name of one, such as 'f12', or none.")
-    return plan(PRODUCTS, problem, on, rung, config, demands)
+    found = plan(PRODUCTS, problem, on, rung, config, demands)
+    return found if rung or config or demands.batch_invariant else _summed_apart(problem, found)
+
+
+@lru_cache(maxsize=4096)
+def _summed_apart(problem: GemmProblem, found: Plan) -> Plan:
+    """The plan with shorter chains of fp32 sums where k is long: their error grows with their length. A second set of
+    sums where registers allow it, else more parts where k is split. One chain (batch_invariant) has the same bits in
+    every config."""
+    rung, config = found.rung, found.config
+    if "sums" not in rung.levels:
+        return found
+    chain = problem.k // config.split_k
+    if chain < (LONG_SUM_OF_FEW if min(problem.m, problem.n) <= FEW else LONG_SUM):
+        return found
+    if config.tile_m * config.tile_n <= MOST_SUMS * config.threads:
+        fewer = min(config.min_blocks, max(1, FEWEST_WARPS * 32 // config.threads))  # else the second set would spill
+        shorter = replace(config, sums=2, min_blocks=fewer)
+        why = f"sums of {SUMMED_APART} products are added up apart, since k is long"
+    elif config.split_k > 1:
+        able = [parts for parts in SPLITS if parts <= 4 * config.split_k]  # each has a result of its own in memory
+        shorter = replace(config, split_k=next((n for n in able if n * LONG_SUM // 2 > problem.k), able[-1]))
+        why = f"in {shorter.split_k} parts, not {config.split_k}, so that sums are shorter"
+    else:
+        return found
+    return replace(found, config=shorter, why=f"{found.why}; {why}")
 
 
 @lru_cache(maxsize=1 << 14)

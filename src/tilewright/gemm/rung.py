@@ -54,6 +54,8 @@ class GemmConfig(HashedOnce):
     """Blocks of a cluster under one another,"""
     cluster_n: int = 1
     """and beside one another. They share copies of operands."""
+    sums: int = 1
+    """Sets of sums: 2 add up a stretch of k in one, and the stretches in the other, so that a long k loses less."""
 
     __hash__ = HashedOnce.__hash__
 
@@ -129,12 +131,14 @@ class GemmConfig(HashedOnce):
             text += f" cluster {self.cluster_m}x{self.cluster_n}"
         if self.staged:
             text += f" {self.staged} staged"
+        if self.sums > 1:
+            text += f" {self.sums} sets of sums"
         return text
 
 
 _FIELDS = {f.name: f.default for f in fields(GemmConfig)}
 _LEAST = {name: 0 if name in ("tile_k", "warp_m", "warp_n", "staged") else 1 for name in _FIELDS if name != "cache"}
-_OWN_CONSTANTS = ("cache", "fragment_sets", "slices_k", "staged", "cluster_m", "cluster_n")
+_OWN_CONSTANTS = ("cache", "fragment_sets", "slices_k", "staged", "cluster_m", "cluster_n", "sums")
 """Fields of a config that only the rungs which use them compile in (Rung.own_constants)."""
 
 

@@ -125,6 +125,7 @@ def config_legend(config: Any) -> str:
         (config.fragment_sets > 1, "fragment sets: sets of registers that take turns"),
         (config.split_k > 1, "split k: blocks that share a tile's sum"),
         (config.slices_k > 1, "slices: groups of warps that share a tile's sum"),
+        (config.sums > 1, "sets of sums: one for a stretch of k, one for the stretches' sums"),
     ):
         if present:
             told.append(words)

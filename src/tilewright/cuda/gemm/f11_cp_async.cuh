@@ -19,6 +19,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
   };
 
   float acc[Tiling::rows][Tiling::cols] = {};
+  SumsOfSums<Cfg, Tiling::rows, Tiling::cols> sums;
   if (args.k > 0) start_next(0);
   cp_async_wait<0>();
   __syncthreads();
@@ -26,8 +27,10 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
   for (int k0 = 0; k0 < args.k; k0 += Cfg::tile_k, buffer ^= 1) {
     if (k0 + Cfg::tile_k < args.k) start_next(buffer ^ 1);
     multiply_tiles<Cfg>(acc, at, a_tile[buffer], b_tile[buffer]);
+    sums.after_tile(acc);
     cp_async_wait<0>();
     __syncthreads();  // the other buffer has landed for all, and this one has been read
   }
+  sums.finish(acc);
   store_warp_tile<Cfg>(args, origin.row, origin.col, at, acc);
 }

@@ -1,5 +1,5 @@
-// sum_parts: the end of a product whose k was split: out = alpha * (part 0 + part 1 + ...) + beta * C, always in this
-// order.
+// sum_parts: the end of a product whose k was split: out = alpha * (part 0 + part 1 + ...) + beta * C, always in one
+// order: eight parts as a tree, the sums of eights one after another.
 #include "ptx/grid_dependency.cuh"
 #include "tile/store_rows.cuh"
 
@@ -27,7 +27,13 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads) sum_parts(const __gri
     for (int i = 0; i < 8; ++i)
       held[i] = z + i < args.count ? *reinterpret_cast<const float4*>(part + (z + i) * step) : float4{};
 #pragma unroll
-    for (int i = 0; i < 8; ++i) sum[0] += held[i].x, sum[1] += held[i].y, sum[2] += held[i].z, sum[3] += held[i].w;
+    for (int half = 4; half > 0; half /= 2)
+#pragma unroll
+      for (int i = 0; i < half; ++i) {
+        held[i].x += held[i + half].x, held[i].y += held[i + half].y;
+        held[i].z += held[i + half].z, held[i].w += held[i + half].w;
+      }
+    sum[0] += held[0].x, sum[1] += held[0].y, sum[2] += held[0].z, sum[3] += held[0].w;
   }
   store_run<Cfg, 4>(args.result, row, col, sum);
 }

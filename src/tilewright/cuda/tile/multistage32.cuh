@@ -26,6 +26,7 @@ __device__ inline void multistage32(const GemmArgs& args, float* shared, TileOri
   };
 
   float acc[Tiling::rows][Tiling::cols] = {};
+  SumsOfSums<Cfg, Tiling::rows, Tiling::cols> sums;
   float a_column[2][Tiling::rows], b_row[2][Tiling::cols];
   before_copies();
   Ring<Cfg::stages> ring;
@@ -60,6 +61,7 @@ __device__ inline void multistage32(const GemmArgs& args, float* shared, TileOri
       }
       outer_product(acc, a_column[k % 2], b_row[k % 2]);
     }
+    sums.after_tile(acc);
   };
   int tile = 0;
   if constexpr (Cfg::a_edge && Cfg::b_edge &&
@@ -70,5 +72,6 @@ __device__ inline void multistage32(const GemmArgs& args, float* shared, TileOri
     for (; tile < range.tiles; ++tile) multiply_tile(false, tile + 1 == range.tiles);
   }
   cp_async_wait<0>();
+  sums.finish(acc);
   store_warp_tile<Cfg>(args, origin.row, origin.col, at, acc);
 }

@@ -46,6 +46,37 @@ __device__ inline void outer_product(float (&acc)[rows][cols], const float (&a)[
   for (int i = 0; i < rows; ++i) multiply_row(acc[i], a[i][k], b, i % 2);
 }
 
+/// Where a long k loses fewer bits: products of `sum_every` tiles are added up by themselves, their sums to `all`. The
+/// error of a chain grows with its length, and so with k / sum_every + sum_every in place of k. 0: one chain.
+template <class Cfg, int rows, int cols, int every = Cfg::sum_every>
+struct SumsOfSums {
+  float all[rows][cols] = {};
+  int left = every;
+
+  /// After each tile's products.
+  __device__ void after_tile(float (&acc)[rows][cols]) {
+    if (--left > 0) return;
+    left = every;
+    finish(acc);
+#pragma unroll
+    for (int i = 0; i < rows; ++i)
+#pragma unroll
+      for (int j = 0; j < cols; ++j) all[i][j] = acc[i][j], acc[i][j] = 0;
+  }
+  /// Leaves the sum of everything in `acc`.
+  __device__ void finish(float (&acc)[rows][cols]) const {
+#pragma unroll
+    for (int i = 0; i < rows; ++i)
+#pragma unroll
+      for (int j = 0; j < cols; ++j) acc[i][j] += all[i][j];
+  }
+};
+template <class Cfg, int rows, int cols>
+struct SumsOfSums<Cfg, rows, cols, 0> {
+  __device__ void after_tile(float (&)[rows][cols]) {}
+  __device__ void finish(float (&)[rows][cols]) const {}
+};
+
 /// A thread's elements within the block tile, where warps own warp_m x warp_n tiles, in subtiles_m x
 /// subtiles_n pieces, each piece spread over the 32 lanes as thread_m x thread_n elements a lane:
 ///

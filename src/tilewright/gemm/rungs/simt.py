@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 
+from ...arrays.dtypes import ceil_div
 from ...jit.source import Constant
 from ..problem import GemmProblem, Matrix
 from ..rung import GemmConfig, Rung
 from .tensor import ragged, wide
 
 Check = Callable[[GemmConfig, GemmProblem], "str | None"]
+SUMMED_APART = 64
+"""Products that a config with two sets of sums adds up by themselves: the nearest number of tiles that holds them."""
 
 
 # --- shared memory of a block, in bytes: the arrays of the .cuh files ------------------------------------------------
@@ -51,6 +54,7 @@ def _async_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Cons
     return {
         "a_edge": tested(problem.a, (problem.m, problem.k), (config.tile_m, config.tile_k), "row"),
         "b_edge": tested(problem.b, (problem.k, problem.n), (config.tile_k, config.tile_n), "col"),
+        "sum_every": ceil_div(SUMMED_APART, config.tile_k) if config.sums > 1 else 0,
     }
 
 
@@ -259,11 +263,12 @@ FP32_RUNGS: tuple[Rung, ...] = (
         "f11_cp_async", "cp.async fills the other buffer with no register in between (LDGSTS)",
         "gemm/f11_cp_async.cuh", ("f32",), _CP_ASYNC, _subtile_space(stages=2, caches=("cg", "ca")),
         _transposed_tiles, _check_stages, vector_bytes=16, own_constants=_async_constants,
+        levels=("sums",),
     ),
     Rung(
         "f12_multistage", "a ring of stages, fragments loaded ahead across tiles: several copies always under way",
         "gemm/f12_multistage.cuh", ("f32",), _MULTISTAGE, _multistage_space, _transposed_tiles, _check_stages,
         vector_bytes=16, dynamic_shared=True, overlaps=True, own_constants=_async_constants,
-        levels=("split_k",),
+        levels=("split_k", "sums"),
     ),
 )  # fmt: skip
