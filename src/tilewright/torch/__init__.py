@@ -4,7 +4,7 @@
     y = tt.matmul(a, b)
     out = tt.scaled_dot_product_attention(q, k, v, is_causal=True)
     y = tt.linear(x, weight, bias, activation="silu")
-    count = tt.replace_linears(model)
+    changes = tt.accelerate(model)
 
 Imported on request only; `import tilewright` never imports torch.
 """
@@ -22,22 +22,28 @@ except ImportError as error:
 
 from ..run.gradients import register
 from .attention import attention, attention_varlen, of_layout, scaled_dot_product_attention
+from .distributed import register as share_out
 from .grouped import grouped_matmul
 from .linear import Linear, linear, replace_linears
 from .matmul import matmul
+from .models import Changes, accelerate, register_with_transformers
 
+share_out()
 register("matmul", matmul)
 register("grouped_matmul", grouped_matmul)
 register("attention", of_layout)
 register("attention_varlen", attention_varlen)
 
 __all__ = [
+    "Changes",
     "Linear",
+    "accelerate",
     "attention",
     "attention_varlen",
     "grouped_matmul",
     "linear",
     "matmul",
+    "register_with_transformers",
     "replace_linears",
     "scaled_dot_product_attention",
 ]

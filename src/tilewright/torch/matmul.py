@@ -17,6 +17,7 @@ from ..gemm.matmul import matmul as run
 from ..gemm.problem import check_precision
 from ..words import Activation, Precision
 from . import fused, product
+from .distributed import sums_over_gpus
 from .eager import is_eager, runs_here, wants_gradients
 from .traced import traced_text
 from .transforms import refuse_transforms
@@ -88,6 +89,12 @@ def matmul(
             residual=residual, row_scale=row_scale, col_scale=col_scale, epilogue=epilogue, precision=precision,
             deterministic=deterministic, batch_invariant=batch_invariant, **operands,
         )  # fmt: skip
+    if asked is not None and epilogue is activation is row_scale is col_scale is None and sums_over_gpus(a, b):
+        # parts of a sum have no bias each: the product stays Partial, and torch adds
+        result = matmul(
+            a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, precision=precision, deterministic=deterministic
+        )
+        return sum((x for x in (bias, residual) if x is not None), start=result)
     how = product.How(precision, deterministic, batch_invariant)
     if asked is None:
         if compiling:

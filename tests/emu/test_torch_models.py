@@ -1,0 +1,121 @@
+"""Models of transformers, and of torch, by tilewright and back, on the emulator."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import tilewright as tw
+from tilewright.errors import InvalidOperand, MissingDependency
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+import tilewright.torch as tt  # noqa: E402
+
+
+@pytest.fixture
+def llama():
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=128,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config).to(torch.bfloat16).eval()
+
+
+def tokens(rows: int = 2, length: int = 9):
+    return torch.randint(0, 64, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def test_a_model_of_transformers_gives_the_same_by_tilewright_and_is_given_back(llama):
+    ids, padding = tokens(), torch.ones(2, 9, dtype=torch.long)
+    padding[0, :3] = 0
+    with torch.no_grad():
+        expected = [llama(ids, attention_mask=mask).logits for mask in (None, padding)]
+    state = {name: value.data_ptr() for name, value in llama.state_dict().items()}
+    changes = tt.accelerate(llama)
+    assert len(changes.layers) == 15
+    assert changes.attention == "sdpa"
+    assert not changes.left
+    assert str(changes) == "15 linear layers by tilewright\nattention by tilewright, 'sdpa' before"
+    with torch.no_grad(), tw.emulator() as emulator:
+        found = [llama(ids, attention_mask=mask).logits for mask in (None, padding)]
+        assert len(emulator.results) >= 2 * (15 + 2)
+    for out, right in zip(found, expected, strict=True):
+        torch.testing.assert_close(out, right, rtol=0.02, atol=0.01)
+    changes.undo()
+    changes.undo()
+    assert llama.config._attn_implementation == "sdpa"
+    assert not any(isinstance(module, tt.Linear) for module in llama.modules())
+    assert "precision" not in vars(llama.lm_head)
+    assert state == {name: value.data_ptr() for name, value in llama.state_dict().items()}
+
+
+def test_generation_with_a_cache_gives_the_same_tokens(llama):
+    ids = tokens(1, 6)
+    options = {"max_new_tokens": 3, "do_sample": False, "pad_token_id": 0}
+    expected = llama.generate(ids, attention_mask=torch.ones_like(ids), **options)
+    changes = tt.accelerate(llama)
+    with tw.emulator():
+        found = llama.generate(ids, attention_mask=torch.ones_like(ids), **options)
+    assert torch.equal(found, expected)
+    changes.undo()
+
+
+def test_a_window_and_a_soft_cap_of_transformers_are_kept():
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    config = transformers.Gemma2Config(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=32, sliding_window=4, attn_logit_softcapping=3.0,
+        attn_implementation="eager",
+    )  # fmt: skip
+    model = transformers.Gemma2ForCausalLM(config).to(torch.bfloat16).eval()
+    ids = tokens(1, 11)
+    with torch.no_grad():
+        expected = model(ids).logits
+        tt.accelerate(model, where=lambda name, module: False)
+        with tw.emulator() as emulator:
+            found = model(ids).logits
+            assert emulator.results
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+
+
+def test_what_has_no_kernel_goes_to_transformers_own(llama):
+    ids = tokens()
+    with torch.no_grad():
+        expected = llama.float()(ids).logits
+        changes = tt.accelerate(llama)
+        found = llama(ids).logits  # float32, and no GPU
+    torch.testing.assert_close(found, expected)
+    changes.undo()
+
+
+def test_what_is_left_alone_is_told_with_its_reason():
+    model = torch.nn.ModuleDict({
+        "one": torch.nn.Linear(8, 8), "two": torch.nn.Linear(8, 8).double(), "three": torch.nn.Linear(8, 8),
+        "many": torch.nn.MultiheadAttention(8, 2),
+    })  # fmt: skip
+    changes = tt.accelerate(model, where=lambda name, module: name != "three")
+    assert changes.layers == ["one"]
+    assert dict(changes.left) == {
+        "two": "there is no kernel for torch.float64",
+        "three": "`where` says no",
+        "many": "nn.MultiheadAttention computes with its weights without calling a layer",
+        "many.out_proj": "NonDynamicallyQuantizableLinear may compute something else than nn.Linear",
+    }
+    assert "left alone: two: there is no kernel for torch.float64" in str(changes)
+    assert tt.accelerate(model, where=lambda name, module: name == "one").layers == []
+    changes.undo()
+    assert type(model["one"]) is torch.nn.Linear
+
+
+def test_errors_say_what_was_given_and_what_is_missing(monkeypatch):
+    with pytest.raises(InvalidOperand, match="model is a int; accelerate takes"):
+        tt.accelerate(3)
+    with pytest.raises(InvalidOperand, match="precision"):
+        tt.accelerate(torch.nn.Linear(2, 2), precision="fp99")
+    monkeypatch.setitem(sys.modules, "transformers.masking_utils", None)
+    with pytest.raises(MissingDependency, match="needs transformers 4"):
+        tt.register_with_transformers()
