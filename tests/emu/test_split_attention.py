@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,14 +12,17 @@ from test_attention_op import judge, operands
 
 import tilewright as tw
 from tilewright import emu
+from tilewright.attn import split_plan
+from tilewright.attn.family import plan_attention
 from tilewright.attn.problem import AttentionProblem
 from tilewright.attn.rung import _ARGS, D_HEADS, AttentionAddresses
 from tilewright.attn.rungs import find_attention_rung
 from tilewright.attn.split import _ARGS as _SPLIT_ARGS
 from tilewright.attn.split import SPLIT_RUNGS, SplitConfig
-from tilewright.errors import ConfigRejected
+from tilewright.errors import ConfigRejected, InvalidOperand
 from tilewright.gpus import GPUS, find_arch
 from tilewright.jit import compile_source
+from tilewright.plan.demands import Demands
 
 (D01,) = SPLIT_RUNGS
 SMALL = SplitConfig(32, 16, 16, 1, 2, 3)
@@ -126,7 +131,19 @@ def test_a_rows_bits_do_not_depend_on_other_rows():
 
 
 def test_the_packed_parameters_are_the_device_codes():
-    names = ["seq_q", "part_rows", "results", "sums", "used", "parts", "tiles", "part_tiles"]
+    names = [
+        "seq_q",
+        "part_rows",
+        "results",
+        "sums",
+        "used",
+        "pages",
+        "parts",
+        "tiles",
+        "part_keys",
+        "page_row",
+        "page_count",
+    ]
     stores = "\n".join(f"  to[{i}] = (long long)args.{name};" for i, name in enumerate(names))
     source = f"""
     #include "attention/split_args.cuh"
@@ -136,14 +153,14 @@ def test_the_packed_parameters_are_the_device_codes():
     }}"""
     problem = AttentionProblem.dense(1, 8, 9, 1000, 32, heads_kv=2)
     config = SplitConfig(32, 16, 16, 1, 2, 3, part_keys=64)
-    launch = D01.launch(problem, config, AttentionAddresses(1, 2, 3, 4, used=5, parts=(6, 7)))
+    launch = D01.launch(problem, config, AttentionAddresses(1, 2, 3, 4, used=5, pages=8, parts=(6, 7)))
     out = np.full(len(names), -1, np.int64)
     memory = emu.GlobalMemory()
     params = launch.params + struct.pack("<Q", memory.add(out.view(np.uint8), "out"))
     kernel = compile_source(source, entry="k")
     emu.run(kernel.ptx, "k", grid=(1, 1, 1), block=(1, 1, 1), params=params, memory=memory)
     values = memory.read(struct.unpack("<Q", params[-8:])[0], out.nbytes).view(np.int64)
-    assert list(values) == [9, 16, 6, 7, 5, 16, 3, 4]
+    assert list(values) == [9, 16, 6, 7, 5, 8, 16, 3, 64, 0, 0]
     assert launch.grid == (16 * 3, 2, 1)
 
 
@@ -170,3 +187,205 @@ def test_there_is_a_config_for_every_head_size_on_every_architecture(arch, d):
     problem, target = AttentionProblem.dense(1, 4, 1, 1000, d), find_arch(arch)
     assert D01.why_not(problem, D01.default(problem, target), target) is None
     assert all(config.why_not() is None and config.d_head == d for config in D01.space(d))
+
+
+# --- packed entries ---------------------------------------------------------------------------------------------------
+
+
+def packed(lengths, heads, heads_kv, d, rows_after=0):
+    """q, k, v of entries of (queries, keys), and where they begin."""
+    starts = [[0, *np.cumsum([pair[n] for pair in lengths]).tolist()] for n in (0, 1)]
+    q = operands(1, heads, heads_kv, starts[0][-1] + rows_after, 1, d)[0][0].swapaxes(0, 1).copy()
+    k, v = (x[0].swapaxes(0, 1).copy() for x in operands(1, heads, heads_kv, 1, starts[1][-1] + rows_after, d)[1:])
+    return q, k, v, starts
+
+
+def judge_packed(out, lse, q, k, v, starts, **options):
+    for first, end, key, last in zip(starts[0], starts[0][1:], starts[1], starts[1][1:], strict=False):
+        if first < end:
+            part = [x.swapaxes(0, 1)[None] for x in (out[first:end], q[first:end], k[key:last], v[key:last])]
+            judge(part[0], lse[:, first:end][None], *part[1:], **options)
+
+
+RAGGED = [(1, 1), (1, 200), (0, 90), (3, 64), (1, 0), (40, 130), (1, 65), (2, 128)]
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"window": (20, 2)}], ids=str)
+@pytest.mark.parametrize("part_keys", [0, 32, 64, 1024])
+def test_packed_entries_of_any_lengths(part_keys, options):
+    q, k, v, starts = packed(RAGGED, 4, 2, 32, rows_after=5)
+    k[starts[1][-1] :] = v[starts[1][-1] :] = np.nan
+    config = SplitConfig(32, 16, 16, 1, 2, 3, part_keys=part_keys)
+    with tw.emulator():
+        out, lse = tw.attention_varlen(q, k, v, *starts, config=str(config), return_lse=True, **options)
+    judge_packed(out, lse, q, k, v, starts, **options)
+
+
+def test_many_packed_entries_find_their_blocks():
+    lengths = [(1, 3 + n % 50) for n in range(70)] + [(0, 0)] * 3 + [(5, 40)]
+    q, k, v, starts = packed(lengths, 1, 1, 32)
+    for config in (SplitConfig(32, 16, 16, 1, 1, 2, part_keys=16), "(32, 32, 32, 2): load_0_2_2_fragments"):
+        with tw.emulator():
+            out, lse = tw.attention_varlen(q, k, v, *starts, config=str(config), return_lse=True)
+        judge_packed(out, lse, q, k, v, starts)
+
+
+def test_a_packed_entrys_bits_do_not_depend_on_the_others():
+    config = str(SplitConfig(32, 16, 16, 1, 2, 3, part_keys=32))
+    q, k, v, starts = packed(RAGGED, 4, 2, 32)
+    with tw.emulator():
+        out = tw.attention_varlen(q, k, v, *starts, config=config)
+        for n, (queries, keys) in enumerate(RAGGED):
+            mine, own = (slice(starts[x][n], starts[x][n + 1]) for x in (0, 1))
+            if queries:
+                alone = tw.attention_varlen(q[mine], k[own], v[own], [0, queries], [0, keys], config=config)
+                assert (alone == out[mine]).all()
+
+
+@pytest.mark.parametrize("starts", [[-70, 50, 4000, 2**30], [50, 90, 10, 40], [100, 0, 0, 100]])
+@pytest.mark.parametrize("config", [str(SplitConfig(32, 16, 16, 1, 1, 2, part_keys=16)), None], ids=str)
+def test_starts_that_lie_cannot_reach_beyond_the_operands(starts, config, monkeypatch):
+    monkeypatch.setattr("tilewright.attn.cu_seqlens.check_starts", lambda *_: None)
+    q, k, v, _ = packed([(100, 100)], 2, 1, 32)
+    with tw.emulator():  # which reports accesses outside of them
+        tw.attention_varlen(q, k, v, starts, starts, config=config)
+
+
+# --- caches that are not full -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [SplitConfig(32, 16, 16, 1, 2, 3, 3), SplitConfig(32, 16, 16, 1, 2, 2, part_keys=64),
+                                    SplitConfig(32, 16, 16, 1, 2, 2)], ids=str)  # fmt: skip
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"window": (30, -1), "is_causal": True}], ids=str)
+def test_keys_past_those_used_are_never_read(config, options):
+    used = [1, 0, 64, 100, 150, 37]
+    q, k, v = operands(6, 4, 2, 2, 150, 32)
+    for b, n in enumerate(used):
+        k[b, :, n:] = v[b, :, n:] = np.nan
+    out, lse = split(q, k, v, config, seqused=used, **options)
+    for b, n in enumerate(used):
+        judge(out[b : b + 1], lse[b : b + 1], q[b : b + 1], k[b : b + 1, :, :n], v[b : b + 1, :, :n], **options)
+
+
+def test_a_longer_cache_does_not_change_the_bits():
+    config = SplitConfig(32, 16, 16, 1, 2, 3, part_keys=64)
+    q, k, v = operands(2, 4, 2, 1, 400, 32)
+    out, _ = split(q, k, v, config, seqused=[130, 70])
+    shorter, _ = split(q, k[:, :, :150], v[:, :, :150], config, seqused=[130, 70])
+    exact, _ = split(q[:1], k[:1, :, :130], v[:1, :, :130], config)
+    assert (out == shorter).all()
+    assert (out[:1] == exact).all()
+
+
+# --- caches in pages --------------------------------------------------------------------------------------------------
+
+
+def in_pages(x, page, seed=0):
+    """The keys of [b, h, s, d] in pages that lie in no order, NaN where there is no key, and the table; its numbers of
+    pages that are not there are far away."""
+    b, h, s, d = x.shape
+    count = -(-s // page)
+    order = np.random.default_rng(seed).permutation(b * count + 3)
+    pages = np.full((b * count + 3, h, page, d), np.nan, x.dtype)
+    table = np.full((b, count + 2), 2**31 - 1, np.int32)
+    for n in range(b * count):
+        rows = x[n // count, :, n % count * page : n % count * page + page]
+        pages[order[n], :, : rows.shape[1]] = rows
+        table[n // count, n % count] = order[n]
+    return pages, table
+
+
+@pytest.mark.parametrize("page", [16, 64, 256])
+@pytest.mark.parametrize(("config", "layout"), [
+    (SplitConfig(32, 16, 16, 1, 2, 3, 3), "bhsd"), (SplitConfig(32, 16, 16, 1, 4, 2, part_keys=64), "bshd"),
+    (SplitConfig(32, 32, 16, 2, 1, 4), "bhsd"),
+], ids=str)  # fmt: skip
+def test_keys_in_pages_give_the_bits_of_keys_in_rows(page, config, layout):
+    used = [150, 0, 97, 16]
+    q, k, v = operands(4, 4, 2, 2, 150, 32)
+    whole, lse = split(q, k, v, config, seqused=used, is_causal=True)
+    (k_pages, table), (v_pages, _) = (in_pages(x, page) for x in (k, v))
+    if layout == "bshd":
+        q, k_pages, v_pages = (x.swapaxes(1, 2).copy() for x in (q, k_pages, v_pages))
+    options = {"seqused": used, "block_table": table, "layout": layout}
+    out, own = split(q, k_pages, v_pages, config, is_causal=True, **options)
+    if layout == "bshd":
+        out = out.swapaxes(1, 2)
+    assert (out == whole).all()
+    assert (own == lse).all()
+
+
+def test_pages_are_refused_where_tiles_of_keys_do_not_fit():
+    q, k, v = operands(2, 2, 2, 1, 64, 32)
+    pages, table = in_pages(k, 16)
+    with tw.emulator():
+        with pytest.raises(ConfigRejected, match="do not hold whole ones"):
+            tw.attention(q, pages, pages, block_table=table, config=str(SplitConfig(32, 16, 32, 1, 2, 2)))
+        with pytest.raises(ConfigRejected, match="not caches with seqused or pages"):
+            tw.attention(q, pages, pages, block_table=table, rung="a17")
+        with pytest.raises(InvalidOperand, match="pages of 24 keys"):
+            tw.attention(q, k[:, :, :24], v[:, :, :24], block_table=table)
+        with pytest.raises(InvalidOperand, match="a row for each"):
+            tw.attention(q, pages, pages, block_table=table[:1])
+        with pytest.raises(InvalidOperand, match=r"integers \[batch, pages\]"):
+            tw.attention(q, pages, pages, block_table=table[0])
+
+
+# --- as it is planned -------------------------------------------------------------------------------------------------
+
+
+def test_the_plan_splits_few_queries_on_many_keys_and_says_why():
+    one = AttentionProblem.dense(1, 32, 1, 65536, 128, heads_kv=8)
+    found = plan_attention(one, GPUS["H200"])
+    assert found.rung is D01
+    assert found.config.parts > 1
+    assert re.search(rf"keys in {found.config.parts} parts: \d+ blocks on 132 SMs", found.why)
+    long = plan_attention(AttentionProblem.dense(4, 16, 4096, 4096, 128), GPUS["H200"])
+    assert long.rung is not D01
+
+
+@pytest.mark.parametrize("gpu", ["H200", "A100", "RTX 4090"])
+@pytest.mark.parametrize("d", D_HEADS)
+@pytest.mark.parametrize(("queries", "group"), [(1, 1), (1, 16), (7, 8), (300, 4)])
+def test_caches_have_a_plan_on_every_gpu(gpu, d, queries, group):
+    problem = replace(AttentionProblem.dense(3, 2 * group, queries, 5000, d, heads_kv=2), seqused=True)
+    for at in (problem, replace(problem, pages=(16, 400, 900))):
+        found = plan_attention(at, GPUS[gpu])
+        assert found.rung.why_not(at, found.config, GPUS[gpu].arch) is None
+        fixed = plan_attention(at, GPUS[gpu], demands=Demands(batch_invariant=True))
+        assert (
+            fixed.config
+            == plan_attention(replace(at, batch=50), GPUS[gpu], demands=Demands(batch_invariant=True)).config
+        )
+
+
+@pytest.mark.parametrize("queries", [1, 5, 200])
+def test_batch_invariant_calls_give_an_entry_the_same_bits_anywhere(queries, monkeypatch):
+    monkeypatch.setattr(split_plan, "PART_KEYS", 128)  # so that keys are in parts at these lengths
+    q, k, v = operands(3, 4, 2, queries, 400, 32)
+    used = [400, 130, 57]
+    with tw.emulator():
+        out, lse = tw.attention(q, k, v, seqused=used, is_causal=True, batch_invariant=True, return_lse=True)
+        alone = [
+            tw.attention(q[b : b + 1], k[b : b + 1, :, : n + 3], v[b : b + 1, :, : n + 3], seqused=[n], is_causal=True,
+                         batch_invariant=True, return_lse=True) for b, n in enumerate(used)
+        ]  # fmt: skip
+        plain = tw.attention(q, k, v, batch_invariant=True)
+        assert (tw.attention(q[1:2], k[1:2], v[1:2], batch_invariant=True) == plain[1:2]).all()
+    for b, n in enumerate(used):
+        assert (alone[b][0] == out[b : b + 1]).all()
+        assert (alone[b][1] == lse[b : b + 1]).all()
+        judge(out[b : b + 1], lse[b : b + 1], q[b : b + 1], k[b : b + 1, :, :n], v[b : b + 1, :, :n], is_causal=True)
+
+
+def test_batch_invariant_packed_entries_have_the_same_bits_anywhere(monkeypatch):
+    monkeypatch.setattr(split_plan, "PART_KEYS", 64)
+    q, k, v, starts = packed(RAGGED, 4, 2, 32)
+    with tw.emulator():
+        out, lse = tw.attention_varlen(q, k, v, *starts, batch_invariant=True, return_lse=True)
+        judge_packed(out, lse, q, k, v, starts)
+        for n, (queries, keys) in enumerate(RAGGED):
+            mine, own = (slice(starts[x][n], starts[x][n + 1]) for x in (0, 1))
+            if queries:
+                alone = tw.attention_varlen(q[mine], k[own], v[own], [0, queries], [0, keys], batch_invariant=True)
+                assert (alone == out[mine]).all()

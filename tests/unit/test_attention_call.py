@@ -11,6 +11,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.attn.call import padded_head, read_attention, read_attention_varlen
+from tilewright.attn.cu_seqlens import Starts, length_of
 from tilewright.attn.family import plan_attention
 from tilewright.attn.problem import AttentionProblem, BiasRows
 from tilewright.attn.rung import AttentionAddresses, AttentionConfig
@@ -132,6 +133,35 @@ def test_starts_that_cannot_be_are_refused(starts_q, starts_k, options, words):
     assert words in str(caught.value)
 
 
+USED = [
+    ([3], "seqused holds 1 numbers and q 2 entries"),
+    ([3, 31], "seqused goes from 0 to 31; an entry of k has 30 rows"),
+    ([-1, 3], "seqused goes from -1 to 3"),
+    ([1.0, 2.0], "seqused must hold integers [batch]"),
+]
+
+
+@pytest.mark.parametrize(("used", "words"), USED, ids=[words for _, words in USED])
+def test_counts_of_keys_that_cannot_be_are_refused(used, words):
+    with pytest.raises(InvalidOperand) as caught:
+        read_attention(Q, K, K, seqused=used)
+    assert words in str(caught.value)
+
+
+def test_counts_of_keys_are_part_of_the_problem_and_of_the_inputs():
+    call = read_attention(Q, K, K, seqused=[0, 30])
+    assert call.problem.seqused
+    assert dict(call.inputs)["used"].tolist() == [0, 30]
+    assert not read_attention(Q, K, K).problem.seqused
+
+
+def test_a_packed_batch_on_a_gpu_is_read_as_its_average_entry():
+    starts = Starts((5,), None, None)
+    assert length_of(starts, None, "max_seqlen_q", 10) == 3
+    assert length_of(starts, 7, "max_seqlen_q", 10) == 7
+    assert length_of(starts, 0, "max_seqlen_q", 10) == 1
+
+
 def test_a_packed_batch_is_read_as_its_longest_entry():
     call = read_attention_varlen(PQ, PK, PK, np.array([0, 7, 10]), [0, 2, 12], max_seqlen_k=11)
     assert (call.problem.batch, call.problem.seq_q, call.problem.seq_k) == (2, 7, 11)
@@ -172,10 +202,13 @@ def test_numpy_arrays_without_a_gpu_are_refused_with_a_way_out(monkeypatch):
 
 def test_the_plan_takes_fewer_rows_a_block_where_blocks_would_be_too_few():
     large = plan_attention(AttentionProblem.dense(16, 16, 4096, 4096, 128), GPUS["H200"])
-    small = plan_attention(AttentionProblem.dense(1, 8, 256, 4096, 128), GPUS["H200"])
+    small = plan_attention(AttentionProblem.dense(1, 8, 256, 900, 128), GPUS["H200"])
     assert large.config.b_r > small.config.b_r
     assert "blocks of 64 queries on 132 SMs" in small.why
-    assert plan_attention(AttentionProblem.dense(1, 8, 256, 4096, 128), GPUS["H200"]) is small
+    assert plan_attention(AttentionProblem.dense(1, 8, 256, 900, 128), GPUS["H200"]) is small
+    few = plan_attention(AttentionProblem.dense(1, 8, 256, 4096, 128), GPUS["H200"])
+    assert "parts" in few.why
+    assert plan_attention(AttentionProblem.dense(1, 8, 256, 4096, 128), GPUS["H200"]) is few
 
 
 @pytest.mark.parametrize("gpu", GPUS)

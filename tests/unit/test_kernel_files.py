@@ -14,7 +14,7 @@ FILES = {
     "f01": 3, "f02": 4, "f03": 5, "f04": 5, "f05": 6, "f06": 6, "f07": 7, "f08": 7, "f09": 6, "f10": 6, "f11": 6,
     "f12": 8,
     "h01": 7, "h02": 7, "h03": 7, "h04": 7, "h05": 7, "h06": 8, "h07": 7, "h08": 8, "h09": 8, "h10": 7, "h11": 9,
-    "h12": 11, "h13": 11, "h14": 10, "h15": 11, "h16": 11, "t01": 11, "t02": 12, "t03": 12, "a": 10, "d": 10,
+    "h12": 11, "h13": 11, "h14": 10, "h15": 11, "h16": 11, "t01": 11, "t02": 12, "t03": 12, "a": 11, "d": 11,
     "g01": 10, "g02": 12, "g03": 11, "g04": 9,
 }  # fmt: skip
 MOST_OF_PTX = 10
@@ -41,7 +41,7 @@ def test_a_reader_of_an_attention_rung_opens_one_file_for_all_of_them(rungs):
     (include,) = {rung.include for rung in rungs}
     files, ptx = files_of(include)
     assert files <= FILES["a"]
-    assert files + ptx <= 15
+    assert files + ptx <= 16
     text = (CUDA_ROOT / include).read_text()
     headings = [line.split()[2] for line in text.splitlines() if line.startswith("// ---- a")]
     assert headings == [rung.id for rung in rungs], "one heading a rung, in climbing order"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         window: tuple[int, int] | None
         softcap: float
         score: Callable[..., Any] | None
+        batch_invariant: bool
         out: Any
         rung: str | None
         config: AttentionConfig | str | None
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     class _DenseOptions(_Options, total=False):
         bias: Any
         layout: HeadLayout
+        seqused: Any
+        block_table: Any
 
 
 @overload
@@ -55,6 +58,9 @@ def attention(
     bias: Any = None,
     score: Callable[..., Any] | None = None,
     layout: HeadLayout = "bhsd",
+    seqused: Any = None,
+    block_table: Any = None,
+    batch_invariant: bool = False,
     return_lse: bool = False,
     out: Any = None,
     rung: str | None = None,
@@ -79,6 +85,14 @@ def attention(
         head, the query and the key: `lambda s, b, h, i, j: s - 0.1 * abs(i - j)`. It is traced once into the kernel, as
         `matmul`'s epilogues are, and may use the functions of `tilewright.epilogue`; `where(j % 2 == 0, s, -math.inf)`
         hides a pair. Indices are 32-bit integers; with entries of different lengths they count from an entry's start.
+    seqused: int32 [batch], on q's GPU: how many rows of k and v each entry has. Rows after them are never used,
+        whatever they hold; is_causal and window count from the last of the used ones. For host arrays any integers.
+    block_table: int32 [batch, pages of an entry], on q's GPU: keys and values lie in pages of `page` keys, a power of
+        two from 16 on. k and v are then [pages, heads, page, d_head] ("bhsd") or [pages, page, heads, d_head] ("bshd"),
+        and key j of entry b is key j % page of page block_table[b, j // page]. Numbers that no used key needs may be
+        anything.
+    batch_invariant: an entry's bits depend on its own queries and keys alone: not on the other entries, not on how
+        many there are, not on the rows of k after seqused.
     return_lse: also give log(sum(exp(scores))), float32 [batch, heads, rows of q].
     out: an array of exactly q's shape to write to; it must not overlap the others.
     rung, config: which kernel: a rung's id or number ("a17"), a tilewright.ladder.AttentionConfig or its text,
@@ -90,32 +104,38 @@ def attention(
     The result is `out`, or a new array of q's kind, dense in q's layout; with `return_lse` it and the LSE. Where it
     runs, and when it is complete, is as for `matmul`. Sums are made in float32; weights are rounded to q's dtype.
 
-    Torch tensors that require a gradient get one, as tilewright.torch.attention gives it; out, rung and config are
-    refused there.
+    Torch tensors that require a gradient get one, as tilewright.torch.attention gives it; out, seqused, block_table,
+    batch_invariant, rung and config are refused there.
 
     Raises InvalidOperand (shapes, dtypes, strides, devices, overlaps), ConfigRejected (rung or config), DeviceError
     (no GPU for host arrays, or the driver's word), CompileError.
     """
     modify = modification_of(score)
-    options = (is_causal, scale, window, softcap, layout, return_lse, rung, config, None, None, modify.code)
+    options = (
+        is_causal, scale, window, softcap, layout, return_lse, rung, config, None, None, modify.code, batch_invariant,
+    )  # fmt: skip
     if is_mask(bias):
         bias = as_bias(bias, q)
-    given = (q, k, v, bias, out, None, None)
+    given = (q, k, v, bias, out, None, None, seqused, block_table)
     result = warm_attention(given, options, modify.numbers)
     if result is not MISS:
         return result
     if gradients.wanted((q, k, v, bias, out)):
         differentiable = gradients.differentiable(
             "attention",
-            {"out": out is not None, "rung": rung is not None, "config": config is not None},
-        )
+            {
+                "out": out is not None, "seqused": seqused is not None, "block_table": block_table is not None,
+                "batch_invariant": batch_invariant, "rung": rung is not None, "config": config is not None,
+            },
+        )  # fmt: skip
         return differentiable(
             q, k, v, is_causal=is_causal, scale=scale, window=window, softcap=softcap, bias=bias, score=score,
             layout=layout, return_lse=return_lse,
         )  # fmt: skip
     call = read_attention(
         q, k, v, is_causal=is_causal, scale=scale, window=window, softcap=softcap, bias=bias, layout=layout,
-        return_lse=return_lse, out=out, modify=modify, plan_with=(rung, config),
+        seqused=seqused, block_table=block_table, return_lse=return_lse, out=out, modify=modify,
+        plan_with=(rung, config), batch_invariant=batch_invariant,
     )  # fmt: skip
     return _run(call, given, options)
 
@@ -149,6 +169,7 @@ def attention_varlen(
     window: tuple[int, int] | None = None,
     softcap: float = 0.0,
     score: Callable[..., Any] | None = None,
+    batch_invariant: bool = False,
     return_lse: bool = False,
     out: Any = None,
     rung: str | None = None,
@@ -160,23 +181,28 @@ def attention_varlen(
     cu_seqlens_q, cu_seqlens_k: int32 [entries + 1], where each entry begins and the last one ends; they begin with 0.
         On a GPU they must lie there; their numbers are not checked, but cannot make a kernel leave the operands. For
         host arrays they may be any integers, and are checked.
-    max_seqlen_q: at least the rows of the longest entry of q; rows of an entry beyond it are not computed. None asks
-        the GPU and waits for it. max_seqlen_k is not needed.
+    max_seqlen_q, max_seqlen_k: the rows of the longest entries, by which the kernel is chosen; not needed. Numbers on a
+        GPU are never waited for: blocks find their entries there, and a call can be captured in a CUDA graph.
 
     The LSE is [heads, rows of all entries]. Rows after the end of the last entry are not written. All else as for
     `attention`, for each entry by itself.
     """
     modify, most = modification_of(score), (max_seqlen_q, max_seqlen_k)
-    options = (is_causal, scale, window, softcap, "varlen", return_lse, rung, config, *most, modify.code)
-    given = (q, k, v, None, out, cu_seqlens_q, cu_seqlens_k)
-    if max_seqlen_q is not None:
-        result = warm_attention(given, options, modify.numbers)
-        if result is not MISS:
-            return result
+    options = (
+        is_causal, scale, window, softcap, "varlen", return_lse, rung, config, *most, modify.code, batch_invariant,
+    )  # fmt: skip
+    given = (q, k, v, None, out, cu_seqlens_q, cu_seqlens_k, None, None)
+    result = warm_attention(given, options, modify.numbers)
+    if result is not MISS:
+        return result
     if gradients.wanted((q, k, v, out)):
         differentiable = gradients.differentiable(
-            "attention_varlen", {"out": out is not None, "rung": rung is not None, "config": config is not None}
-        )
+            "attention_varlen",
+            {
+                "out": out is not None, "batch_invariant": batch_invariant, "rung": rung is not None,
+                "config": config is not None,
+            },
+        )  # fmt: skip
         return differentiable(
             q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, is_causal=is_causal, scale=scale,
             window=window, softcap=softcap, score=score, return_lse=return_lse,
@@ -184,7 +210,7 @@ def attention_varlen(
     call = read_attention_varlen(
         q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, is_causal=is_causal, scale=scale,
         window=window, softcap=softcap, return_lse=return_lse, out=out, modify=modify,
-        plan_with=(rung, config),
+        plan_with=(rung, config), batch_invariant=batch_invariant,
     )  # fmt: skip
     return _run(call, given, options)
 

@@ -19,9 +19,10 @@ from ..arrays.view import Operand, as_operand, broadcast, check_forwards
 from ..errors import InvalidOperand
 from ..gpus import Gpu
 from ..jit.params import named_numbers
+from ..plan.demands import NONE, Demands
 from ..run.program import Program
 from ..run.runner import Output, Site
-from .cu_seqlens import Starts, longest, read_starts
+from .cu_seqlens import Starts, length_of, read_starts, read_table, read_used
 from .family import plan_attention
 from .problem import DTYPES, LAYOUTS, AttentionProblem, BiasRows, HeadRows, head_rows
 from .rung import D_HEADS
@@ -44,6 +45,10 @@ class AttentionCall:
     bias: Operand | None
     """Of the scores' shape, by strides of 0 where it repeats."""
     starts: tuple[Starts, Starts] | None
+    used: Starts | None
+    """How many keys of each entry are there, where the call says,"""
+    table: Starts | None
+    """and the pages of each, where keys lie in pages."""
     problem: AttentionProblem | None
     """None when the result is empty."""
     copied: tuple[tuple[str, str], ...]
@@ -56,6 +61,7 @@ class AttentionCall:
     """The rung and config that the caller named."""
     given_out: Any = None
     """The caller's array for the result."""
+    demands: Demands = NONE
 
     @property
     def what(self) -> str:
@@ -76,11 +82,18 @@ class AttentionCall:
 
     @property
     def inputs(self) -> tuple[tuple[str, Operand | np.ndarray | None], ...]:
-        starts = [s.operand if s.operand is not None else s.host for s in self.starts] if self.starts else [None, None]
+        lists = (*(self.starts or (None, None)), self.used, self.table)
+        numbers = [s and (s.operand if s.operand is not None else s.host) for s in lists]
         return (
-            ("q", self.q), ("k", self.k), ("v", self.v), ("bias", self.bias), ("starts_q", starts[0]),
-            ("starts_k", starts[1]),
+            ("q", self.q), ("k", self.k), ("v", self.v), ("bias", self.bias), ("starts_q", numbers[0]),
+            ("starts_k", numbers[1]), ("used", numbers[2]), ("pages", numbers[3]),
         )  # fmt: skip
+
+    @property
+    def lists(self) -> tuple[Operand, ...]:
+        """The lengths and tables that lie on the GPU."""
+        lists = (*(self.starts or ()), self.used, self.table)
+        return tuple(s.operand for s in lists if s is not None and s.operand is not None)
 
     @property
     def keeps(self) -> bool:
@@ -108,19 +121,20 @@ class AttentionCall:
             for name, view in (("q", self.q), ("k", self.k), ("v", self.v), ("out", self.out))
             if any(name == copied for copied, _ in self.copied)
         )
-        return program_of(self.problem, plan_attention(self.problem, gpu, *self.plan_with), lies)
+        return program_of(self.problem, plan_attention(self.problem, gpu, *self.plan_with, demands=self.demands), lies)
 
     @property
     def others(self) -> tuple[Operand, ...]:
         """The operands beside q, as the caller gave them: their streams and owners."""
         rest = [self.k, self.v, *([self.bias] if self.bias else []), *([self.out] if self.out_is_given else [])]
-        return (*rest, *(s.operand for s in self.starts or () if s.operand is not None))
+        return (*rest, *self.lists)
 
 
 def read_attention(
     q: Any, k: Any, v: Any, *, is_causal: bool = False, scale: float | None = None, window: Any = None,
     softcap: float = 0.0, bias: Any = None, modify: Modification = NO_CHANGE, layout: str = "bhsd",
-    return_lse: bool = False, out: Any = None, plan_with: tuple[str | None, Any] = (None, None),
+    seqused: Any = None, block_table: Any = None, return_lse: bool = False, out: Any = None,
+    plan_with: tuple[str | None, Any] = (None, None), batch_invariant: bool = False,
 ) -> AttentionCall:  # fmt: skip
     """Read the arguments of `attention`. Raises InvalidOperand in the caller's terms."""
     if layout not in LAYOUTS:
@@ -131,9 +145,15 @@ def read_attention(
     if layout == "bshd":
         views = [_swapped(view) for view in views]
     q_view, k_view, v_view = views[:3]
-    if k_view.shape[0] != q_view.shape[0]:
+    if block_table is None and k_view.shape[0] != q_view.shape[0]:
         raise InvalidOperand(f"q {shape} and k {k_view.shape} (as [batch, heads, rows, d_head]) differ in batch.")
     out_view = views[3] if out is not None else _dense(q_view, shape, layout)
+    keys, table = k_view.shape[2], None
+    if block_table is not None:
+        if keys < 16 or keys & (keys - 1):
+            raise InvalidOperand(f"k {k_view.shape} has pages of {keys} keys; kernels take powers of two from 16 on.")
+        table = read_table(block_table, q_view, k_view.shape[0])
+        keys *= table.shape[1]
     bias_view = None
     if bias is not None:
         q_name = DTYPE_NAMES[q_view.dtype]
@@ -144,17 +164,24 @@ def read_attention(
             )
         given = _read(bias, "bias", q_view.stream or 0, ("f32", q_view.dtype), f"float32, or {q_name} as q is")
         _one_device(q_view, given)
-        bias_view = _broadcast_bias(given, (*q_view.shape[:3], k_view.shape[2]))
-    _check_out_view(out, out_view, [q_view, k_view, v_view, *([bias_view] if bias_view else [])])
-    options = _options(q_view, k_view, is_causal, scale, window, softcap, modify, return_lse)
-    return _finish(q_view, k_view, v_view, out_view, out, bias_view, None, options, shape, plan_with)
+        bias_view = _broadcast_bias(given, (*q_view.shape[:3], keys))
+    used = read_used(seqused, q_view, keys) if seqused is not None else None
+    lists = [one.operand for one in (used, table) if one is not None]
+    inputs = [q_view, k_view, v_view, bias_view, *lists]
+    _check_out_view(out, out_view, [view for view in inputs if view is not None])
+    options = _options(q_view, keys, is_causal, scale, window, softcap, modify, return_lse)
+    options["seqused"] = used is not None
+    if table is not None:
+        options |= {"pages": (k_view.shape[2], table.shape[1], k_view.shape[0]), "keys": keys}
+    read = _finish(q_view, k_view, v_view, out_view, out, bias_view, None, options, shape, plan_with)
+    return replace(read, used=used, table=table, demands=Demands(batch_invariant=bool(batch_invariant)))
 
 
 def read_attention_varlen(
     q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: Any = None, max_seqlen_k: Any = None,
     *, is_causal: bool = False, scale: float | None = None, window: Any = None, softcap: float = 0.0,
     modify: Modification = NO_CHANGE, return_lse: bool = False, out: Any = None,
-    plan_with: tuple[str | None, Any] = (None, None),
+    plan_with: tuple[str | None, Any] = (None, None), batch_invariant: bool = False,
 ) -> AttentionCall:  # fmt: skip
     """Read the arguments of `attention_varlen`. Raises InvalidOperand in the caller's terms."""
     views = _views(q, k, v, out, ("rows", "heads", "d_head"))
@@ -170,15 +197,17 @@ def read_attention_varlen(
             f"cu_seqlens_q is for {starts[0].entries} entries and cu_seqlens_k for {starts[1].entries}: each holds one "
             "more number than there are entries in the batch."
         )
-    longest_q = longest(starts[0], max_seqlen_q, "max_seqlen_q", q_view)
-    known = max_seqlen_k is not None or starts[1].host is not None  # kernels do without: a GPU is not waited for
-    longest_k = longest(starts[1], max_seqlen_k, "max_seqlen_k", k_view) if known else k_view.shape[2]
+    lengths = (
+        length_of(starts[0], max_seqlen_q, "max_seqlen_q", q_view.shape[2]),
+        length_of(starts[1], max_seqlen_k, "max_seqlen_k", k_view.shape[2]),
+    )
     out_view = views[3] if out is not None else _dense(q_view, (1, *shape), "bshd")
     lists = [start.operand for start in starts if start.operand is not None]
     _check_out_view(out, out_view, [q_view, k_view, v_view, *lists])
-    options = _options(q_view, k_view, is_causal, scale, window, softcap, modify, return_lse)
-    options |= {"totals": (shape[0], k_view.shape[2]), "lengths": (starts[0].entries, longest_q, longest_k)}
-    return _finish(q_view, k_view, v_view, out_view, out, None, starts, options, shape, plan_with)
+    options = _options(q_view, k_view.shape[2], is_causal, scale, window, softcap, modify, return_lse)
+    options |= {"totals": (shape[0], k_view.shape[2]), "lengths": (starts[0].entries, *lengths)}
+    read = _finish(q_view, k_view, v_view, out_view, out, None, starts, options, shape, plan_with)
+    return replace(read, demands=Demands(batch_invariant=bool(batch_invariant)))
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------
@@ -290,15 +319,15 @@ def read_window(window: Any) -> tuple[int, int]:
     return left, right
 
 
-def _narrowed(window: tuple[int, int], q: Operand, k: Operand) -> tuple[int, int]:
+def _narrowed(window: tuple[int, int], q: Operand, keys: int) -> tuple[int, int]:
     """A side that reaches past every key limits nothing, and kernels without limits are faster."""
     left, right = window
-    return -1 if left >= k.shape[2] - 1 else left, -1 if right >= q.shape[2] - 1 else right
+    return -1 if left >= keys - 1 else left, -1 if right >= q.shape[2] - 1 else right
 
 
 def _options(
     q: Operand,
-    k: Operand,
+    keys: int,
     is_causal: bool,
     scale: float | None,
     window: Any,
@@ -309,7 +338,7 @@ def _options(
     return {
         "is_causal": bool(is_causal),
         "scale": scalar(1 / math.sqrt(q.shape[3]) if scale is None else scale, "scale"),
-        "window": _narrowed(read_window(window), q, k),
+        "window": _narrowed(read_window(window), q, keys),
         "softcap": scalar(softcap, "softcap"),
         "modify": modify.code,
         "numbers": modify.numbers,
@@ -348,7 +377,7 @@ def _finish(
     plan_with: tuple[str | None, Any],
 ) -> AttentionCall:  # fmt: skip
     batch, heads, seq_q, d = q.shape
-    heads_kv, seq_k = k.shape[1:3]
+    heads_kv, seq_k = k.shape[1], options.pop("keys", k.shape[2])
     lse_shape: tuple[int, ...] = (batch, heads, seq_q)
     if starts is not None:
         batch, seq_q, seq_k = options.pop("lengths")
@@ -372,6 +401,6 @@ def _finish(
             q.dtype, bias=bias_rows, **options,
         )  # fmt: skip
     return AttentionCall(
-        q, k, v, out, given_out is not None, bias, starts, problem, tuple(copied), out_shape, lse_shape,
+        q, k, v, out, given_out is not None, bias, starts, None, None, problem, tuple(copied), out_shape, lse_shape,
         options["with_lse"], plan_with, given_out,
     )  # fmt: skip

@@ -87,7 +87,7 @@ def describe(problem: AttentionProblem) -> str:
         f"{problem.dtype}"
     ]
     if problem.totals is not None:
-        parts[0] = parts[0].replace("queries", "queries at most").replace("keys, d", "keys at most, d")
+        parts[0] = parts[0].replace("queries", "queries per entry").replace("keys, d", "keys per entry, d")
     parts.append(f"scale {problem.scale:.6g}")
     if problem.is_causal:
         parts.append("causal")

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from ..errors import ConfigRejected
-from ..gpus import Arch, Gpu
+from ..gpus import GPUS, Arch, Gpu
 from ..plan.choose import plan
 from ..plan.demands import NONE, Demands
 from ..plan.entries import Entry
-from ..plan.estimate import Work
+from ..plan.estimate import Work, predict
 from ..plan.family import Option
 from ..plan.plan import Plan, Refusal
+from ..plan.tables import generation_now
 from .classes import AttentionClass, attention_class_of, attention_distance
 from .hopper import HOPPER_RUNGS, HopperConfig
 from .problem import AttentionProblem
 from .rung import AttentionConfig, AttentionRung
 from .rungs import ATTENTION_RUNGS, find_attention_rung, parse_config
-from .split import SPLIT_RUNGS, SplitConfig
+from .split import SPLIT_RUNGS, SplitConfig, SplitRung
+from .split_plan import FEW_QUERIES_SLOWER, best_split, few_on_many, invariant_split, split_plan
 from .work import work_of
 
 AttentionEntry = Entry[AttentionClass, AttentionConfig]
+SPLIT_GAIN = 1.15
+"""How much faster than one launch the model must find split attention, for it to be chosen."""
 PREFERRED = 1.1
 """How much faster than its default the model must find another config of the last rung, for it to be chosen."""
 _RUNGS = {rung.id: rung for rung in ATTENTION_RUNGS}
@@ -54,6 +59,10 @@ class Attention:
             if reason := chosen.why_not(problem, config, gpu.arch):
                 raise ConfigRejected(f"{reason}. Omit rung and config to let the plan choose.")
             return Plan(chosen, config, "the caller", "the config was named in the call")
+        if isinstance(chosen, SplitRung):
+            return split_plan(
+                problem, gpu, "the rung's default", f"{chosen} was named in the call", best_split(problem, gpu).config
+            )
         default = chosen.default(problem, gpu.arch)
         return Plan(chosen, default, "the rung's default", f"{chosen} was named in the call")
 
@@ -142,4 +151,33 @@ def plan_attention(
         raise ConfigRejected(f"config is {config!r}; pass a tilewright.ladder.AttentionConfig, its text, or none.")
     if rung is not None and not isinstance(rung, str):
         raise ConfigRejected(f"rung is {rung!r}; pass the name of one, such as 'a16', or none.")
-    return plan(ATTENTION, problem, on, rung, config, demands)
+    gpu = on if isinstance(on, Gpu) else next(gpu for gpu in GPUS.values() if gpu.arch == on)
+    if rung is not None or config is not None:
+        return plan(ATTENTION, problem, gpu, rung, config)
+    return _unnamed(problem, gpu, demands, generation_now())
+
+
+@lru_cache(maxsize=4096)
+def _unnamed(problem: AttentionProblem, gpu: Gpu, demands: Demands, generation: int) -> Plan:
+    """`generation`: of the tables; plans of an older one are never asked for again."""
+    if demands.batch_invariant:
+        fixed = invariant_split(problem, gpu)
+        return (
+            plan(ATTENTION, replace(problem, batch=1), gpu)
+            if fixed is None
+            else split_plan(problem, gpu, "batch_invariant", "the same for any batch", fixed)
+        )
+    if problem.seqused or problem.pages:
+        return split_plan(
+            problem, gpu, "cost model", "only split attention reads caches", best_split(problem, gpu).config
+        )
+    whole = plan(ATTENTION, problem, gpu)
+    if not few_on_many(problem):
+        return whole
+    ms, split = predict(ATTENTION.work(problem, whole.rung, whole.config, ()), gpu).ms, best_split(problem, gpu)
+    if problem.seq_q < whole.config.b_r:
+        ms *= FEW_QUERIES_SLOWER
+    if split.ms * SPLIT_GAIN >= ms:
+        return whole
+    why = f"modelled at {split.ms / ms:.2f} of the time of {whole.rung}, config {whole.config}"
+    return split_plan(problem, gpu, "cost model", why, split.config)

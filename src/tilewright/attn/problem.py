@@ -75,8 +75,9 @@ class AttentionProblem:
     `window` (left, right): query i sees the keys from i + seq_k - seq_q - left to i + seq_k - seq_q + right; -1 does
     not limit. `modify`: C++ statements that change float value and read int b, h, i, j and args.number[k], `numbers`.
 
-    `totals` (rows of all queries, of all keys): entries of different lengths lie one behind the other, seq_q and seq_k
-    are the longest, batch strides are not used, and the LSE is [heads_q, rows of all queries].
+    `totals` (rows of all queries, of all keys): entries of different lengths lie one after the other, seq_q and seq_k
+    are of the longest, or of the average where only the GPU knows; batch strides are not used, and the LSE is
+    [heads_q, rows of all queries].
 
     Raises InvalidOperand for values out of range.
     """
@@ -104,6 +105,9 @@ class AttentionProblem:
     totals: tuple[int, int] | None = None
     seqused: bool = False
     """Whether each entry says on the device how many of its keys are there: its seq_k, at most the problem's."""
+    pages: tuple[int, int, int] | None = None
+    """(keys of a page, row stride of the table of pages, pages): keys and values lie in pages, found by a table on the
+    device. Their batch stride is then a page's."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "heads_q", "heads_kv", "seq_q", "seq_k", "d_head"):
@@ -123,10 +127,11 @@ class AttentionProblem:
             raise InvalidOperand(f"scale={self.scale} must be a finite number. The usual one is 1/sqrt(d_head).")
         if not (math.isfinite(self.softcap) and self.softcap >= 0):
             raise InvalidOperand(f"softcap={self.softcap} must be a finite number above 0, or 0 for none.")
-        if self.modify and max(self.seq_q, self.seq_k) > MOST_TRACED_ROWS:
+        queries, keys = self.totals or (self.seq_q, self.seq_k)
+        if self.modify and max(queries, keys) > MOST_TRACED_ROWS:
             raise InvalidOperand(
-                f"a score function takes at most {MOST_TRACED_ROWS} rows a head; here are {self.seq_q} queries and "
-                f"{self.seq_k} keys."
+                f"a score function takes at most {MOST_TRACED_ROWS} rows a head; here are {queries} queries and {keys} "
+                "keys."
             )
         if min(self.window) < -1 or max(self.window) > LARGEST_EXTENT:
             raise InvalidOperand(

@@ -126,11 +126,13 @@ class AttentionAddresses:
     """Those of the function of a score."""
     used: Address = 0
     """Where the problem is `seqused`: int32 [batch], the keys of each entry that are there."""
+    pages: Address = 0
+    """Where the problem has `pages`: the table."""
     parts: tuple[Address, Address] = (0, 0)
     """Where results of parts of the keys lie until they are added, and their maxima and sums (attn/split.py)."""
 
 
-_ARGS = "<5Q12q3i2f4x4q2i2f3Q"
+_ARGS = "<5Q12q3i2fi4q2i2f3Q"
 """AttentionArgs in cuda/attention/args.cuh; a test holds them equal."""
 _MODIFICATION = """#pragma once
 constexpr bool fused_brief = false;  // scores are fp32, and become exponents
@@ -160,7 +162,7 @@ def _modification(problem: AttentionProblem) -> str:
 
 def _many(problem: AttentionProblem) -> bool:
     """Whether there are more entries than a grid's last axis holds; they then lie along its first."""
-    return problem.batch > _GRID_LIMIT
+    return problem.batch > _GRID_LIMIT and problem.totals is None
 
 
 def compile_attention(
@@ -211,8 +213,8 @@ class AttentionRung:
     least_capability: tuple[int, int] = (8, 0)
     dtypes: tuple[str, ...] = ("bf16", "f16")
     entry: str = "attention"
-    takes_seqused: bool = False
-    """Reads on the device how many keys of an entry are there."""
+    takes_caches: bool = False
+    """Reads on the device how many keys of an entry are there, and in which pages."""
 
     def __str__(self) -> str:
         return self.id
@@ -253,8 +255,8 @@ class AttentionRung:
             return f"{self.id} takes configs like {self.defaults[0]}; {config} is of another kind of rung"
         if reason := config.why_not() or self.check(config):
             return f"{self.id} cannot take {config}: {reason}"
-        if problem.seqused and not self.takes_seqused:
-            return f"{self.id} takes all keys of an entry, and these end where seqused says"
+        if (problem.seqused or problem.pages) and not self.takes_caches:
+            return f"{self.id} takes whole entries that lie row by row, not caches with seqused or pages"
         if config.d_head != problem.d_head:
             return f"{config} is for d_head={config.d_head}; the operands have {problem.d_head}"
         if config.shared_bytes > arch.shared_per_block:
@@ -317,6 +319,8 @@ class AttentionRung:
         """The grid, block and shared memory of the launch."""
         tiles = ceil_div(problem.seq_q, config.b_r)
         across = (problem.batch, tiles) if _many(problem) else (tiles, problem.batch)
+        if problem.totals is not None:  # each entry ends with a tile that others have no part in
+            across = (problem.totals[0] // config.b_r + problem.batch, 1)
         return Launch((across[0], problem.heads_q, across[1]), (config.threads, 1, 1), b"", config.shared_bytes)
 
     def launch(self, problem: AttentionProblem, config: Any, addresses: AttentionAddresses) -> Launch:
@@ -343,7 +347,7 @@ def pack_args(problem: AttentionProblem, rung: AttentionRung, at: AttentionAddre
     bias = problem.bias or BiasRows(0, 0, 0, 0, problem.dtype)
     return first + pack(
         _ARGS, at.q, at.k, at.v, at.out, at.lse, *strides, problem.group,
-        *(problem.totals or (problem.seq_q, problem.seq_k)), problem.scale, factor,
+        *(problem.totals or (problem.seq_q, problem.seq_k)), problem.scale, factor, problem.batch,
         bias.batch_stride, bias.head_stride, bias.row_stride, bias.col_stride, *problem.window,
         problem.softcap, problem.scale / problem.softcap if problem.softcap else 0.0,
         at.bias, at.starts_q, at.starts_k,

@@ -25,7 +25,7 @@ _GRAMMAR = re.compile(
     r"\((\d+), ?(\d+), ?(\d+)\): (\d+)x(\d+) warps, (\d+) stages"
     r"(?:, (\d+) parts|, parts of (\d+) keys)?(, sliced q)?(?:\+(\d+)_blocks)?"
 )
-_ARGS = "<3Q4i"
+_ARGS = "<4Q6i"
 """What SplitArgs in cuda/attention/split_args.cuh adds to AttentionArgs; a test holds them equal."""
 _GRID_LIMIT = 65535
 _MERGE_LANES = 8
@@ -133,7 +133,7 @@ class SplitRung(AttentionRung):
     """Attention in parts."""
 
     fused: bool = True
-    takes_seqused: bool = True
+    takes_caches: bool = True
 
     @property
     def include(self) -> str:
@@ -144,15 +144,18 @@ class SplitRung(AttentionRung):
             return f"{self.id} takes configs of split attention, (d_head, b_r, b_c): RxK warps ...; {config} is not one"
         if reason := super().why_not(problem, config, arch):
             return reason
-        if problem.totals is not None:
-            return f"{self.id} does not take packed lengths"
-        if (blocks := _blocks(problem, config)) >= 2**31:
+        if problem.totals is not None and max(problem.totals[0] * problem.group, sum(problem.totals)) >= 2**31:
+            return f"{problem.totals} rows and keys of all entries; a grid holds {2**31 - 1} blocks"
+        if problem.totals is not None and config.parts > 1:
+            return f"{config} shares keys by their number; of packed entries the host does not know it: give part_keys"
+        if problem.pages and problem.pages[0] % config.b_c:
+            return f"{config} takes tiles of {config.b_c} keys; pages of {problem.pages[0]} do not hold whole ones"
+        if (blocks := blocks_of(problem, config)) >= 2**31:
             return f"{blocks} blocks; a grid holds {2**31 - 1}"
         return None
 
     def constants(self, problem: AttentionProblem, config: Any) -> dict[str, Constant]:
         values: dict[str, Constant] = {
-            "b_r": config.b_r,
             "b_c": config.b_c,
             "row_warps": config.row_warps,
             "key_warps": config.key_warps,
@@ -160,48 +163,70 @@ class SplitRung(AttentionRung):
             "load_q": 2 if config.sliced_q else 0,
             "threads": config.threads,
             "min_blocks": config.min_blocks,
-            "split": parts_of(problem, config) > 1,
-            "packed": problem.group,
-            "edge_q": problem.seq_q * problem.group % config.b_r != 0,
-            "edge_k": problem.seqused or problem.seq_k % config.b_c != 0,
-            "seqused": problem.seqused,
+            "edge_q": problem.totals is not None or problem.seq_q * problem.group % config.b_r != 0,
+            "edge_k": problem.seqused or problem.totals is not None or problem.seq_k % config.b_c != 0,
         }
-        for name in ("k", "v"):
-            stride = getattr(problem, name).row_stride
-            values[f"{name}_stride"] = stride if 0 < stride < 2**31 else 0
-        return values | score_constants(problem, self.scale_first(problem))
+        return values | split_constants(problem, config, self)
 
     def shape(self, problem: AttentionProblem, config: Any) -> Launch:
-        grid = (_blocks(problem, config), problem.heads_kv, 1)
+        grid = (blocks_of(problem, config), problem.heads_kv, 1)
         return Launch(grid, (config.threads, 1, 1), b"", config.shared_bytes)
 
     def params(self, problem: AttentionProblem, config: Any, at: AttentionAddresses) -> Template:
         """SplitArgs, of attention and of its merge."""
         return super().params(problem, config, at) + pack(
-            _ARGS, *at.parts, at.used, parts_of(problem, config), row_tiles(problem, config),
-            _part_rows(problem, config), config.part_keys // config.b_c,
+            _ARGS, *at.parts, at.used, at.pages, parts_of(problem, config), _entry_tiles(problem, config),
+            part_rows(problem, config), config.part_keys, *(problem.pages or (0, 0, 0))[1:],
         )  # fmt: skip
 
 
+def split_constants(problem: AttentionProblem, config: SplitConfig, rung: SplitRung) -> dict[str, Constant]:
+    """What both kernels are compiled for."""
+    values: dict[str, Constant] = {
+        "b_r": config.b_r,
+        "split": is_merged(problem, config),
+        "packed": problem.group,
+        "seqused": problem.seqused,
+        "page": problem.pages[0] if problem.pages else 0,
+    }
+    for name in ("k", "v"):
+        stride = getattr(problem, name).row_stride
+        values[f"{name}_stride"] = stride if 0 < stride < 2**31 else 0
+    return values | score_constants(problem, rung.scale_first(problem))
+
+
+def is_merged(problem: AttentionProblem, config: SplitConfig) -> bool:
+    """Whether parts of the keys are added by a launch of their own."""
+    return config.part_keys > 0 if problem.totals is not None else parts_of(problem, config) > 1
+
+
 def parts_of(problem: AttentionProblem, config: SplitConfig) -> int:
-    """Blocks that share the keys of a tile of rows."""
+    """Blocks that share the keys of a tile of rows, where the host knows: not of packed entries."""
     if config.part_keys:
         return max(ceil_div(problem.seq_k, config.part_keys), 1)
     return config.parts
 
 
-def row_tiles(problem: AttentionProblem, config: SplitConfig) -> int:
-    """Tiles of rows of a batch entry and head of keys."""
+def tiles_of(problem: AttentionProblem, config: SplitConfig) -> int:
+    """Tiles of rows of all entries, of one head of keys. Each packed entry may end in a tile of its own."""
+    if problem.totals is not None:
+        return problem.totals[0] * problem.group // config.b_r + problem.batch
+    return problem.batch * _entry_tiles(problem, config)
+
+
+def _entry_tiles(problem: AttentionProblem, config: SplitConfig) -> int:
     return ceil_div(problem.seq_q * problem.group, config.b_r)
 
 
-def _blocks(problem: AttentionProblem, config: SplitConfig) -> int:
-    """Of one head of keys."""
-    return problem.batch * parts_of(problem, config) * row_tiles(problem, config)
+def blocks_of(problem: AttentionProblem, config: SplitConfig) -> int:
+    """Of one head of keys; of packed entries at most (SplitTile in cuda/attention/split_args.cuh)."""
+    if problem.totals is not None:
+        return tiles_of(problem, config) + (problem.totals[1] // config.part_keys if config.part_keys else 0)
+    return tiles_of(problem, config) * parts_of(problem, config)
 
 
-def _part_rows(problem: AttentionProblem, config: SplitConfig) -> int:
-    return min(config.b_r, problem.seq_q * problem.group)
+def part_rows(problem: AttentionProblem, config: SplitConfig) -> int:
+    return config.b_r if problem.totals is not None else min(config.b_r, problem.seq_q * problem.group)
 
 
 @dataclass(frozen=True)
@@ -213,10 +238,7 @@ class Merge:
 
     def compile(self, problem: AttentionProblem, arch: Arch) -> CompiledKernel:
         """Raises CompileError with the log."""
-        constants: dict[str, Constant] = {
-            "b_r": self.config.b_r, "threads": self._threads, "packed": problem.group,
-        }  # fmt: skip
-        constants |= score_constants(problem, self.rung.scale_first(problem))
+        constants = split_constants(problem, self.config, self.rung) | {"threads": self._threads}
         return compile_attention("attention/merge.cuh", constants, "merge", problem, arch)
 
     @property
@@ -224,15 +246,15 @@ class Merge:
         return self.config.d_head // 4 * _MERGE_LANES
 
     def shape(self, problem: AttentionProblem) -> Launch:
-        grid = (problem.batch * row_tiles(problem, self.config), problem.heads_kv, _part_rows(problem, self.config))
+        grid = (tiles_of(problem, self.config), problem.heads_kv, part_rows(problem, self.config))
         return Launch(grid, (self._threads, 1, 1), b"", overlaps=True)
 
 
 def parts_room(problem: AttentionProblem, config: SplitConfig, workspace: Workspace) -> tuple[Address, Address]:
     """Where results of parts lie, and their maxima and sums; nowhere where there is one part."""
-    if parts_of(problem, config) == 1:
+    if not is_merged(problem, config):
         return 0, 0
-    rows = _blocks(problem, config) * problem.heads_kv * _part_rows(problem, config)
+    rows = blocks_of(problem, config) * problem.heads_kv * part_rows(problem, config)
     return workspace.room(4 * rows * problem.d_head), workspace.room(8 * rows)
 
 

@@ -132,6 +132,7 @@ def program_of(problem: AttentionProblem, plan: Plan, copied: tuple[Lies, ...] =
     at = AttentionAddresses(
         places["q"], places["k"], places["v"], places["out"], Place("lse") if problem.with_lse else 0,
         Place("bias") if problem.bias is not None else 0, *starts, numbers, Place("used") if problem.seqused else 0,
+        Place("pages") if problem.pages is not None else 0,
     )  # fmt: skip
     if isinstance(plan.rung, SplitRung):
         at = replace(at, parts=parts_room(problem, plan.config, workspace))

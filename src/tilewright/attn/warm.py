@@ -19,7 +19,7 @@ from .rung import AttentionConfig
 if TYPE_CHECKING:
     from .call import AttentionCall
 
-_BASES = ("q", "k", "v", "out", "lse", WORK, "bias", "starts_q", "starts_k")
+_BASES = ("q", "k", "v", "out", "lse", WORK, "bias", "starts_q", "starts_k", "used", "pages")
 
 
 @dataclass(frozen=True)
@@ -34,26 +34,27 @@ class WarmAttention:
     lse: tuple[tuple[int, ...], tuple[int, ...], Any] | None
     """Shape, strides and dtype of the LSE."""
     extents: tuple[int, ...]
-    """Bytes from the address of q, k, v, bias and both starts, if given, and out to their ends."""
+    """Bytes from the address of q, k, v, bias, both starts, seqused, block_table, if given, and out to their ends."""
 
 
 calls: Calls[WarmAttention] = Calls()
 
 
 def _key(library: libraries.Library, given: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
-    q, k, v, bias, out, starts_q, starts_k = given
+    q, k, v, bias, out, starts_q, starts_k, used, table = given
     signature = library.signature
     return (
         library.pair(q, k), signature(v), options, bias is not None and signature(bias),
         out is not None and signature(out),
-        starts_q is not None and (signature(starts_q), signature(starts_k)),
+        starts_q is not None and (signature(starts_q), signature(starts_k)), used is not None and signature(used),
+        table is not None and signature(table),
     )  # fmt: skip
 
 
 def warm_attention(given: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...]) -> Any:
-    """The result, with the LSE where it is asked for, or MISS. `given`: q, k, v, bias, out and both starts; `numbers`:
-    those of the function of a score, whose code is among the options."""
-    q, k, v, bias, out, starts_q, starts_k = given
+    """The result, with the LSE where it is asked for, or MISS. `given`: q, k, v, bias, out, both starts, seqused and
+    block_table; `numbers`: those of the function of a score, whose code is among the options."""
+    q, k, v, bias, out, starts_q, starts_k, used, table = given
     library = libraries.known.get(type(q))
     if library is None or type(k) not in library.types or type(v) not in library.types:
         return MISS
@@ -67,9 +68,7 @@ def warm_attention(given: tuple[Any, ...], options: tuple[Any, ...], numbers: tu
     if not library.is_plain(launches.ordinal):
         return MISS  # another GPU's context is current, say: the full path changes it for the launch
     inputs = [address(q), address(k), address(v)]
-    others = (0 if bias is None else address(bias), 0, 0)
-    if starts_q is not None:
-        others = (others[0], address(starts_q), address(starts_k))
+    others = [0 if one is None else address(one) for one in (bias, starts_q, starts_k, used, table)]
     if out is None:
         result = library.new(call.shape, call.strides, call.dtype)
     else:
@@ -111,8 +110,7 @@ def remember(
     except (AttributeError, RuntimeError, TypeError):  # a window that is a list
         return
     numbers = call.problem.numbers if call.problem is not None else ()
-    starts = (start.operand for start in call.starts or ())
-    extents = [byte_extent(x) for x in (call.q, call.k, call.v, call.bias, *starts, call.out) if x is not None]
+    extents = [byte_extent(x) for x in (call.q, call.k, call.v, call.bias, *call.lists, call.out) if x is not None]
     lse = (call.lse_shape, dense_strides(call.lse_shape), results[1].dtype) if call.with_lse else None
     calls.put(
         key,

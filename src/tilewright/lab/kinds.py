@@ -160,6 +160,7 @@ KINDS: dict[str, Kind] = {
         parts=lambda suite: sum(len(case.get("rungs", ["", "deterministic"])) for case in suite["cases"]),
     ),
     "attention-stalls": Kind(_attention_stalls, 15),
+    "attention-decode": Kind(_timed_cases("attention_decode.attention_decode_records"), 10),
     "attention-host": Kind(_cases("attention_host.attention_host_records"), 1),
     "blocks": Kind(_timed_cases("blocks.block_records"), 30),
     "grouped": Kind(_timed_cases("grouped.grouped_records"), 15),

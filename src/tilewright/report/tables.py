@@ -269,6 +269,16 @@ ATTENTION_SIZES_PAGE: tuple[Column, ...] = (
     ("rung", _rung),
     *_ATTENTION_FIGURES,
 )
+ATTENTION_DECODE_PAGE: tuple[Column, ...] = (
+    ("batch x queries x keys", lambda record: "{batch} x {seq_q} x {seq_k}".format(**record["case"])),
+    ("heads, of keys", lambda record: "{heads_q}, {heads_kv}".format(**record["case"])),
+    ("d_head", lambda record: str(record["case"]["d_head"])),
+    ("config", _config),
+    ("us", lambda record: f"{record['result']['ms'] * 1e3:.1f}"),
+    ("GB/s", _result("gb_s", ".0f")),
+    ("of FlashAttention-2", _share("ratio")),
+    ("of cuDNN", _share("ratio_cudnn")),
+)
 ATTENTION_STALLS_PAGE: tuple[Column, ...] = (
     ("rung", _rung),
     ("tensor pipe", _share("tensor_pipe", 0)),
@@ -350,6 +360,7 @@ PAGES: dict[str, Page] = {
         *ATTENTION_SIZES_PAGE,
         ("same bits", lambda record: "yes" if record["case"]["deterministic"] else "no"),
     ),
+    "attention-decode": ATTENTION_DECODE_PAGE,
     "attention-host": ATTENTION_HOST_PAGE,
     "attention-stalls": ATTENTION_STALLS_PAGE,
     "bf16-peers": PEERS_PAGE,

@@ -60,7 +60,7 @@ def attention_varlen(
 ) -> Any:  # fmt: skip
     """`tilewright.attention_varlen` of torch tensors, with gradients, as `attention` has them.
 
-    Gradients of rows that no entry has are 0. Without max_seqlen_q the GPU is waited for.
+    Gradients of rows that no entry has are 0.
     """
     refuse_transforms("tilewright.torch.attention_varlen", q, k, v)
     options = _options(q, is_causal, scale, window, softcap)

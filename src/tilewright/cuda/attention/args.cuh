@@ -13,6 +13,7 @@ struct AttentionArgs : ScoreNumbers {
   int seq_q, seq_k;  // where Cfg::varlen: the rows of all entries together
   float scale;
   float factor;  // what scores that come out of tile/score.cuh are multiplied with to be exponents of 2
+  int entries;   // Cfg::varlen: of the batch
   // What a score may go through (tile/score.cuh); read where Cfg asks for it.
   long long bias_batch, bias_head, bias_row, bias_col;
   int left, right;  // keys seen to the left and to the right of a query's own

@@ -9,7 +9,7 @@
 //                       K               b_c x d_head        after Q
 //                       V               b_c x d_head        after K
 
-#include "attention/args.cuh"
+#include "attention/entries.cuh"
 #include "ptx/shared.cuh"
 #include "tile/head_copy.cuh"
 #include "tile/head_store.cuh"
@@ -23,16 +23,21 @@ struct Place {
   int batch, head, kv_head, row0, seq_q, seq_k;
   int start_q = 0, start_k = 0;  // Cfg::varlen: the entry's first rows
 
-  __device__ Place(const AttentionArgs& args)
-      : batch(Cfg::many ? blockIdx.x : blockIdx.z), head(blockIdx.y), seq_q(args.seq_q), seq_k(args.seq_k) {
+  __device__ Place(const AttentionArgs& args) : head(blockIdx.y), seq_q(args.seq_q), seq_k(args.seq_k) {
+    int tile = Cfg::many ? blockIdx.z : blockIdx.x, tiles = Cfg::many ? gridDim.z : gridDim.x;
     if constexpr (Cfg::varlen) {
-      // Held within the operands, whatever the caller's numbers are.
-      start_q = clamp(args.starts_q[batch], args.seq_q), seq_q = clamp(args.starts_q[batch + 1], args.seq_q) - start_q;
-      start_k = clamp(args.starts_k[batch], args.seq_k), seq_k = clamp(args.starts_k[batch + 1], args.seq_k) - start_k;
+      const auto first_of = [&](int entry) { return first_tile_of(args, entry, Cfg::b_r, 1); };
+      batch = entry_of(tile, args.entries, first_of);
+      const Entry entry(args, batch);
+      tile -= first_of(batch);
+      start_q = entry.start_q, seq_q = entry.seq_q, start_k = entry.start_k, seq_k = entry.seq_k;
+      tiles = (seq_q + Cfg::b_r - 1) / Cfg::b_r;  // the block past them has no rows
+      if (tile < 0) tile = max(tiles, 0);         // starts that do not begin with 0
+    } else {
+      batch = Cfg::many ? blockIdx.x : blockIdx.z;
     }
     // Under a causal mask the last rows see most keys: walked first, they do not end the grid alone.
-    const int along = Cfg::many ? blockIdx.z : blockIdx.x, tiles = Cfg::many ? gridDim.z : gridDim.x;
-    const int tile = Rung::heavy_first && Cfg::is_causal ? tiles - 1 - along : along;
+    if (Rung::heavy_first && Cfg::is_causal && tile < tiles) tile = tiles - 1 - tile;
     row0 = tile * Cfg::b_r;
     kv_head = Rung::static_strides ? head / Cfg::group : head / args.group;
   }
@@ -62,7 +67,6 @@ struct Place {
   }
 
  private:
-  static __device__ int clamp(int start, int rows) { return min(max(start, 0), rows); }
   __device__ const unsigned short* of(const void* base, long long batch_stride, long long head_stride, int h,
                                       long long start) const {
     return static_cast<const unsigned short*>(base) + (Cfg::varlen ? start : batch * batch_stride) + h * head_stride;

@@ -12,19 +12,18 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads) merge(const __grid_co
   __shared__ float4 results[lanes][columns];
   __shared__ float2 sums[lanes];
   const int lane = threadIdx.x / columns, col = threadIdx.x % columns * 4;
-  const int tile = blockIdx.x % args.tiles, batch = blockIdx.x / args.tiles, kv_head = blockIdx.y;
-  const int row0 = tile * Cfg::b_r, rows = min(args.seq_q * Cfg::packed - row0, Cfg::b_r);
+  const SplitTile<Cfg> place(args, blockIdx.x, true);
+  if (Cfg::varlen && place.parts == 0) return;
+  const int rows = min(place.rows() - place.row0, Cfg::b_r);
   wait_for_earlier_grids();
   for (int row = blockIdx.z; row < rows; row += gridDim.z) {
-    const auto slot = [&](int part) {
-      return slot_of<Cfg>(args, (batch * args.parts + part) * args.tiles + tile, kv_head) + row;
-    };
     float largest = minus_infinity(), sum = 0;
-    for (int part = lane; part < args.parts; part += lanes) largest = fmaxf(largest, args.sums[slot(part)].x);
+    for (int part = lane; part < place.parts; part += lanes)
+      largest = fmaxf(largest, args.sums[place.slot(args, part) + row].x);
     float4 total = {};
 #pragma unroll 4
-    for (int part = lane; part < args.parts; part += lanes) {
-      const long long at = slot(part);
+    for (int part = lane; part < place.parts; part += lanes) {
+      const long long at = place.slot(args, part) + row;
       const float2 own = args.sums[at];
       if (own.y == 0) continue;
       const float share = exp2_approx((own.x - largest) * args.factor);
@@ -51,11 +50,6 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads) merge(const __grid_co
 #pragma unroll
       for (int e = 0; e < 8; ++e) value[e] += share * own[e];
     }
-    const SplitResult<Cfg> result(args, batch, kv_head * Cfg::packed, row0 + row, 0, args.seq_q);
-    const float inverse = sum == 0 ? 0.f : 1.f / sum;
-#pragma unroll
-    for (int e = 0; e < 8; ++e) value[e] *= inverse;
-    result.put(8 * threadIdx.x, value);
-    if (Cfg::with_lse && threadIdx.x == 0) result.put_lse(largest, sum);
+    place.put(args, place.row0 + row, 8 * threadIdx.x, largest, sum, value);
   }
 }

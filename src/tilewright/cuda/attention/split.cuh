@@ -23,39 +23,6 @@
 #include "tile/score.cuh"
 #include "tile/softmax.cuh"
 
-/// A block's batch entry, head of keys, first row, and part of the keys.
-template <class Cfg>
-struct SplitPlace {
-  int batch, kv_head, head, row0, part, parts, seq_q, seq_k, start_q = 0, start_k = 0;
-
-  __device__ SplitPlace(const SplitArgs& args) : kv_head(blockIdx.y), head(kv_head * Cfg::packed) {
-    const int tile = blockIdx.x % args.tiles, rest = blockIdx.x / args.tiles;
-    part = rest % args.parts, batch = rest / args.parts, parts = args.parts;
-    row0 = tile * Cfg::b_r, seq_q = args.seq_q, seq_k = args.seq_k;
-    if constexpr (Cfg::seqused) seq_k = min(max(args.used[batch], 0), seq_k);
-  }
-
-  __device__ int rows() const { return seq_q * Cfg::packed; }
-  __device__ HeadSource k(const AttentionArgs& args) const {
-    const long long row = Cfg::k_stride > 0 ? Cfg::k_stride : args.k_row;
-    return {at(args.k, args.k_batch, args.k_head * kv_head + start_k * row), row, seq_k};
-  }
-  __device__ HeadSource v(const AttentionArgs& args) const {
-    const long long row = Cfg::v_stride > 0 ? Cfg::v_stride : args.v_row;
-    return {at(args.v, args.v_batch, args.v_head * kv_head + start_k * row), row, seq_k};
-  }
-  /// A row of Q.
-  __device__ const unsigned short* q(const AttentionArgs& args, int row) const {
-    return at(args.q, args.q_batch,
-              (start_q + row / Cfg::packed) * args.q_row + (head + row % Cfg::packed) * args.q_head);
-  }
-
- private:
-  __device__ const unsigned short* at(const void* base, long long batch_stride, long long offset) const {
-    return static_cast<const unsigned short*>(base) + batch * batch_stride + offset;
-  }
-};
-
 template <class Cfg>
 struct SplitBlock {
   using T = typename Cfg::in_type;
@@ -75,7 +42,7 @@ struct SplitBlock {
   static constexpr int row_floats = d_head + 8;  // eight floats more: neighbouring rows fall on other banks
 
   const SplitArgs& args;
-  const SplitPlace<Cfg> place;
+  const SplitTile<Cfg> place;
   const Scores score;
   const unsigned shared;
   const int warp, group, warp_row;  // the warp's group of keys, and its first row in the tile
@@ -84,8 +51,8 @@ struct SplitBlock {
   float out[pieces][2 * depth][4];
 
   __device__ SplitBlock(const SplitArgs& args, unsigned shared)
-      : args(args), place(args), score(args, place, Cfg::b_r), shared(shared), warp(threadIdx.x / 32),
-        group(warp / Cfg::row_warps), warp_row(warp % Cfg::row_warps * warp_rows) {}
+      : args(args), place(args, blockIdx.x, false), score(args, place, Cfg::b_r), shared(shared),
+        warp(threadIdx.x / 32), group(warp / Cfg::row_warps), warp_row(warp % Cfg::row_warps * warp_rows) {}
 
   /// The tiles of keys of this part: first, and past the last.
   __device__ int first() const { return bound(place.part); }
@@ -109,8 +76,15 @@ struct SplitBlock {
     Copy copy_k(ring, place.k(args), key0), copy_v(ring + Tile::bytes, place.v(args), key0);
     constexpr int step = Cfg::key_warps * Cfg::b_c;  // keys from one of the group's tiles to the next
     int next = 0, coming = 0;                        // of the ring: the tile to multiply, and the place to fill
+    int page = Cfg::page && count > 0 ? place.page(args, key0) : 0;  // of the next tile: asked for one tile ahead
     auto bring = [&](int n) {
       if (n < count) {
+        if constexpr (Cfg::page > 0) {
+          const int in_page = (key0 + n * step) % Cfg::page;
+          copy_k.move_to(page * args.k_batch + in_page * copy_k.source.row_stride);
+          copy_v.move_to(page * args.v_batch + in_page * copy_v.source.row_stride);
+          if (n + 1 < count) page = place.page(args, key0 + (n + 1) * step);
+        }
         copy_k.start(coming * pair_bytes, key0 + n * step);
         copy_v.start(coming * pair_bytes, key0 + n * step);
         copy_k.advance(step), copy_v.advance(step);
@@ -207,8 +181,8 @@ struct SplitBlock {
  private:
   __device__ int bound(int part) const {
     const int tiles = max(score.end - score.first, 0);
-    if (args.part_tiles == 0) return score.first + int((long long)tiles * part / place.parts);
-    return score.first + min((int)min((long long)part * args.part_tiles, (long long)tiles), tiles);
+    if (Cfg::varlen || args.part_keys == 0) return score.first + int((long long)tiles * part / place.parts);
+    return score.first + int(min((long long)part * (args.part_keys / Cfg::b_c), (long long)tiles));
   }
   __device__ float* shared_floats() const {
     extern __shared__ __align__(1024) unsigned char bytes[];
@@ -226,19 +200,14 @@ struct SplitBlock {
   /// Eight columns of a row. Those of column 0 put its maximum and sum too.
   __device__ void put(int row, int col, float largest, float sum, float (&value)[8]) const {
     if constexpr (Cfg::split) {
-      const long long at = slot_of<Cfg>(args, blockIdx.x, place.kv_head) + row;
+      const long long at = place.slot(args, place.part) + row;
       if (col == 0) args.sums[at] = make_float2(largest, sum);
       if (sum == 0) return;
       float4* to = reinterpret_cast<float4*>(args.results + at * d_head + col);
       to[0] = make_float4(value[0], value[1], value[2], value[3]);
       to[1] = make_float4(value[4], value[5], value[6], value[7]);
     } else {
-      const SplitResult<Cfg> result(args, place.batch, place.head, place.row0 + row, place.start_q, place.seq_q);
-      const float inverse = sum == 0 ? 0.f : 1.f / sum;
-#pragma unroll
-      for (int e = 0; e < 8; ++e) value[e] *= inverse;
-      result.put(col, value);
-      if (Cfg::with_lse && col == 0) result.put_lse(largest, sum);
+      place.put(args, place.row0 + row, col, largest, sum, value);
     }
   }
 };
@@ -248,6 +217,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, Cfg::min_blocks)
   extern __shared__ __align__(1024) unsigned char shared[];
   if constexpr (Cfg::split) let_later_grids_start();
   SplitBlock<Cfg> block(args, shared_address(shared));
+  if (Cfg::varlen && block.place.parts == 0) return;
   const int first = block.first(), end = block.end();
   if (first >= end) return block.store_nothing();
   block.walk(first, end);

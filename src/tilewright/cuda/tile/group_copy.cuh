@@ -52,5 +52,9 @@ struct GroupCopy {
           cp_async_16<false>(to, chunk);
       }
   }
+  /// The next tile lies `rows` rows further; or at `elements` elements from the source's base.
   __device__ void advance(int rows) { from += rows * source.row_stride; }
+  __device__ void move_to(long long elements) {
+    from = source.base + elements + row * source.row_stride + threadIdx.x % lanes * 8;
+  }
 };

@@ -1,0 +1,157 @@
+"""When attention is split, and how: a model of its time, and the plan that follows from it.
+
+The model knows what bounds the kernel: bytes of keys and values from memory and, where several tiles of rows read them,
+from the L2; products of whole tiles on the busiest SM; and the second launch, which adds the parts. Its constants are
+read off the record of the suite attention-decode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from ..arrays.dtypes import ITEM_BYTES, ceil_div
+from ..errors import ConfigRejected
+from ..gpus import Gpu, Resources, occupancy
+from ..plan.estimate import MMA_SHARE
+from ..plan.plan import Plan
+from .problem import AttentionProblem
+from .split import SPLIT_RUNGS, SplitConfig, blocks_of, is_merged, part_rows, parts_of, tiles_of
+
+(RUNG,) = SPLIT_RUNGS
+PART_KEYS = 2048
+"""Keys of a part where bits must not depend on the batch. A constant: the order of sums follows from it."""
+_MOST_QUERIES = 512
+_FEW_ROWS = 256
+"""Rows of an entry up to which such parts are made: they would be gigabytes for long prompts."""
+_BANDWIDTH = 0.94
+"""The share of the bandwidth of device memory that the rings reach."""
+_L2 = 1.3
+"""The L2's bandwidth for rows of keys, as a multiple of device memory's."""
+_PRODUCTS = {16: 0.56, 32: 0.66}
+"""The share of mma.sync's peak that a full SM reaches, by a warp's rows."""
+_LAUNCH_US, _MERGE_US = 4.0, 2.9
+FEW_QUERIES_SLOWER = 1.4
+"""How much longer than modelled one launch takes on fewer queries than its tile has rows: 1.4 to 2.1 in the record."""
+
+
+class SplitTime(NamedTuple):
+    """The model's word on a config."""
+
+    ms: float
+    config: SplitConfig
+    resident: int
+    """Blocks per SM."""
+
+
+def few_on_many(problem: AttentionProblem) -> bool:
+    """Whether queries are few beside keys: what split attention is for, and where it was measured."""
+    return problem.seq_q <= _MOST_QUERIES and problem.seq_k >= 4 * problem.seq_q
+
+
+def resident_blocks(config: SplitConfig, gpu: Gpu) -> int:
+    """Blocks per SM, by an estimate of registers."""
+    rows = config.b_r // config.row_warps
+    registers = 70 + rows * config.d_head // 32 + rows * config.b_c // 32
+    registers += 0 if config.sliced_q else rows * config.d_head // 64
+    limit = gpu.arch.registers_per_sm // max(config.threads * config.min_blocks, 1)
+    registers = min(registers, limit, gpu.arch.registers_per_thread)
+    return occupancy(Resources(registers, 0, 0, 0, 0, 1), config.threads, config.shared_bytes, gpu.arch).blocks
+
+
+def split_time(problem: AttentionProblem, config: SplitConfig, gpu: Gpu) -> SplitTime:
+    """Model a config that can run the problem."""
+    resident = max(resident_blocks(config, gpu), 1)
+    blocks = blocks_of(problem, config) * problem.heads_kv
+    seen = max(problem.visible_pairs / problem.seq_q, 1.0)  # keys of a row
+    tiles = tiles_of(problem, config) * problem.heads_kv
+    brought = 4.0 * ITEM_BYTES[problem.dtype] / 2 * seen * problem.d_head  # K and V of a tile of rows, bytes
+    memory = min(problem.bytes, tiles * brought) / (gpu.dram_gb_s * _BANDWIDTH) * 1e-3
+    l2 = tiles * brought / (gpu.dram_gb_s * _L2) * 1e-3
+    products = 4.0 * config.b_r * seen * problem.d_head / (blocks / tiles)  # of a block
+    rate = gpu.assumed_tflops(problem.dtype) * MMA_SHARE.get(gpu.arch.compute_capability, 0.95) * 1e6 / gpu.sm_count
+    busiest = ceil_div(blocks, gpu.sm_count)
+    beside = min(busiest, resident) * config.n_warps / (4 * 2)
+    best = _PRODUCTS[min(config.b_r // config.row_warps, 32)]
+    arithmetic = busiest * products / (rate * best * min(1.0, beside))
+    share = min(1.0, blocks / (gpu.sm_count * 0.5))  # few SMs cannot ask for all that memory gives
+    us = max(memory / share, l2 / share, arithmetic) + _LAUNCH_US
+    if is_merged(problem, config):
+        parts = blocks * part_rows(problem, config) * (problem.d_head + 2) * 4.0
+        us += _MERGE_US + 2 * parts / (gpu.dram_gb_s * _L2) * 1e-3
+    return SplitTime(us * 1e-3, config, resident)
+
+
+def _tilings(d: int, rows: int) -> Iterator[SplitConfig]:
+    """The tiles worth trying for a head size and the rows of an entry: the best on an H200 first, then some for less
+    shared memory."""
+    keys = 32 if d <= 128 else 16
+    if rows <= 16:
+        yield SplitConfig(d, 16, keys, 1, 4, 3)
+        yield SplitConfig(d, 16, 16, 1, 4, 3)
+        yield SplitConfig(d, 16, 16, 1, 4, 2)
+    elif rows <= 32:
+        yield SplitConfig(d, 32, keys, 1, 4, 3, sliced_q=True)
+    else:
+        if rows > 64 and d <= 128:
+            yield SplitConfig(d, 128, 64, 4, 2, 2, sliced_q=True)
+            yield SplitConfig(d, 128, 32, 4, 1, 3, sliced_q=True)
+        yield SplitConfig(d, 64, 32, 4, 2, 3 if d <= 128 else 2, sliced_q=d > 128)
+        yield SplitConfig(d, 64, 32, 4, 1, 3 if d <= 128 else 2, sliced_q=d > 128)
+    yield SplitConfig(d, 16, 16, 1, 2, 2)
+
+
+def _ways(problem: AttentionProblem, config: SplitConfig, gpu: Gpu) -> Iterator[SplitConfig]:
+    """The config with its keys in numbers of parts that fill the GPU's SMs in whole waves."""
+    yield config
+    if problem.totals is not None:
+        yield replace(config, part_keys=max(PART_KEYS // 2, config.b_c))
+        return
+    resident, tiles = max(resident_blocks(config, gpu), 1), tiles_of(problem, config) * problem.heads_kv
+    most = ceil_div(max(problem.seq_k, 1), config.b_c * config.key_warps)
+    for waves in (0.5, 1, 2, 3, 4):
+        parts = int(gpu.sm_count * resident * waves / tiles)
+        if 1 < parts <= most:
+            yield replace(config, parts=parts)
+
+
+@lru_cache(maxsize=4096)
+def best_split(problem: AttentionProblem, gpu: Gpu) -> SplitTime:
+    """The config of least modelled time. Raises ConfigRejected where none can run the problem."""
+    refused: list[str] = []
+    found: list[SplitTime] = []
+    for tiling in _tilings(problem.d_head, problem.seq_q * problem.group):
+        if reason := RUNG.why_not(problem, tiling, gpu.arch):
+            refused.append(reason)
+            continue
+        found += [split_time(problem, config, gpu) for config in _ways(problem, tiling, gpu)]
+    if not found:
+        raise ConfigRejected(f"{RUNG.id} cannot run this problem on {gpu.arch}: {'; '.join(dict.fromkeys(refused))}.")
+    return min(found, key=lambda one: one.ms)
+
+
+def invariant_split(problem: AttentionProblem, gpu: Gpu) -> SplitConfig | None:
+    """The config by which an entry's bits depend on that entry alone: a function of its own rows, the head size and
+    what the architecture can hold. None for an entry of many rows, which one launch takes whole."""
+    few = problem.totals is not None or problem.seq_q * problem.group <= _FEW_ROWS
+    if not few and not (problem.seqused or problem.pages):
+        return None
+    for tiling in _tilings(problem.d_head, problem.seq_q * problem.group if problem.totals is None else 64):
+        config = replace(tiling, part_keys=PART_KEYS if few else 0)
+        if RUNG.why_not(problem, config, gpu.arch) is None:
+            return config
+    raise ConfigRejected(f"{RUNG.id} has no config for this problem on {gpu.arch}.")
+
+
+def split_words(problem: AttentionProblem, config: SplitConfig, gpu: Gpu) -> str:
+    """How keys are shared, in words."""
+    blocks = blocks_of(problem, config) * problem.heads_kv
+    if config.part_keys:
+        return f"keys in parts of {config.part_keys}"
+    return f"keys in {parts_of(problem, config)} parts: {blocks} blocks on {gpu.sm_count} SMs"
+
+
+def split_plan(problem: AttentionProblem, gpu: Gpu, source: str, why: str, config: SplitConfig) -> Plan:
+    return Plan(RUNG, config, source, f"{why}; {split_words(problem, config, gpu)}")
