@@ -286,6 +286,17 @@ def test_bulk_copies_race_with_stores_of_other_blocks():
     assert kinds(store.replace("PART", "(blockIdx.x / 2)"), 4, 32, args[:1]) == ["global_race"]
 
 
+def test_lanes_that_reach_several_buffers_are_judged_in_each():
+    source = f"""{K}(float *a, float *b) {{
+        float *p = threadIdx.x & 1 ? a : b; int i = (PART * 32 + threadIdx.x); p[i] += blockIdx.x;
+    }}"""
+    args = ["f32[128]=zeros", "f32[128]=zeros"]
+    assert kinds(source.replace("PART", "blockIdx.x"), 4, 32, args) == []
+    assert kinds(source.replace("PART", "(blockIdx.x / 2)"), 4, 32, args) == ["lost_update"]
+    own = f"{K}(int *a) {{ int *p = new int; *p = 3; a[blockIdx.x * 32 + threadIdx.x] = *p; delete p; }}"
+    assert kinds(own, 4, 32, ["i32[128]=zeros"]) == []
+
+
 def test_launches_one_after_another_do_not_race():
     with tw.emulator() as machine:
         a = np.random.default_rng(0).normal(size=(64, 64)).astype(F32)

@@ -37,7 +37,8 @@ def emulate(
         list[str] | None,
         typer.Option(
             help="A parameter, in order or by name: 'f32[4,8]=random', 1024, 'x=f32[4,8]=random', n=1024, x=FILE.npy, "
-            "x=FILE.npz:NAME. Fills: zeros, ones, arange, random, nan, FILE.npy."
+            "x=FILE.npz:NAME. Fills: zeros, ones, arange, random, nan, FILE.npy; empty: to read it before it is "
+            "written is a fault."
         ),
     ] = None,
     constant: Annotated[
@@ -72,6 +73,10 @@ def emulate(
     order: Annotated[
         int | None, typer.Option(help="Run this one of the orders that --explore has, with the same --seed.", min=1)
     ] = None,
+    red_zones: Annotated[
+        bool,
+        typer.Option("--red-zones", help="Find accesses of a shared array that end in its neighbour."),
+    ] = False,
     limit: Annotated[int, typer.Option(help="Instructions after which a launch counts as endless.", min=1)] = 10**8,
     save_args: Annotated[
         Path | None,
@@ -114,7 +119,7 @@ def emulate(
                     file, entry, *shapes, given.values, gpu=gpu, shared_bytes=shared_bytes, include=folders, seed=seed,
                     cluster=None if cluster is None else triple("cluster", cluster), limit=limit, progress=show,
                     constants=dict(_named(text, "--constant") for text in constant or ()),
-                    hazards="collect" if every else "raise", order=order,
+                    hazards="collect" if every else "raise", order=order, red_zones=red_zones,
                     explore=int(explore) if explore and explore.isdigit() else explore or 0,
                 )  # fmt: skip
                 hazards = result.hazards
@@ -198,7 +203,7 @@ class Given:
             argument = parse_argument(rest, random)
             keys.append(key)
             arguments.append(argument)
-            values.append(rest if argument.array is None else argument.array)
+            values.append(rest if argument.array is None or argument.empty else argument.array)
         if any(keys) and not all(keys):
             raise InvalidOperand(
                 f"--arg {texts[keys.index('')]!r} has no name, and others have. Name all or none of them."

@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import banks, coalesce
-from .memory import ARENA_BASE, Buffer, aligned_bytes, element_views
+from .memory import ARENA_BASE, ELEMENT, POISON, Buffer, aligned_bytes, element_views
 from .ptx import Instruction
 from .trace import Site
 
 if TYPE_CHECKING:
+    from .global_races import GlobalRaces
     from .machine import Machine
 
+MOST_BUFFERS = 64
+"""Races between blocks are judged of an access that reaches so many buffers at once."""
 REMEMBERED = 32
 """Patterns kept at one instruction."""
 PEER = 1 << 24
@@ -97,6 +100,10 @@ class SharedMemory:
         self.data = aligned_bytes(machine.ctas * self.stride)
         self.views = element_views(self.data)
         self.initialised = np.zeros(machine.ctas * self.stride // granule, bool)
+        self.zones: np.ndarray | None = None
+        """Of each byte of a block whether it lies between two arrays, where that is looked for."""
+        if machine.program.red_zones:
+            self.zones = machine.program.between_arrays(nbytes)
         self.batch = 0
         self._counts: dict[tuple[str, int, bytes, bytes | None], tuple[int, int, int]] = {}
 
@@ -207,13 +214,18 @@ class SharedMemory:
                 )  # fmt: skip
                 return None
         outside = (addresses < 0) | (addresses + nbytes > self.bytes)
+        if self.zones is not None:
+            inside = np.where(outside, 0, addresses)
+            between = ~outside & (self.zones[inside] | self.zones[np.where(outside, 0, addresses + nbytes - 1)])
+            outside |= between
         skewed = addresses % nbytes != 0
         remembered = not (outside.any() or skewed.any())
         if outside.any():
             at = int(addresses[outside][0])
             machine.report(
                 "out_of_bounds",
-                f"{kind} of {nbytes} bytes at shared address {at:#x}; the block has {self.bytes} bytes of it",
+                f"{kind} of {nbytes} bytes at shared address {at:#x}; "
+                + (f"the block has {self.bytes} bytes of it" if self.zones is None else self._around(at)),
                 instruction, machine.some(lanes, outside), at,
             )  # fmt: skip
         elif skewed.any():
@@ -245,6 +257,18 @@ class SharedMemory:
             if len(site.patterns) > REMEMBERED:
                 site.patterns.pop(0)
         return pattern
+
+    def _around(self, at: int) -> str:
+        """Where an address lies among the arrays, in words."""
+        program = self.machine.program
+        before = [name for name, start in program.shared.items() if start <= at]
+        if not before or at < 0:
+            return f"the block has {self.bytes} bytes of it"
+        name = max(before, key=lambda name: program.shared[name])
+        size = program.shared_sizes.get(name)
+        if size is None:
+            return f"the dynamic shared memory ends at {self.bytes:#x}"
+        return f"{at - program.shared[name] - size} bytes past the end of {name!r} ({size} bytes)"
 
     def _count(self, lanes: np.ndarray | None, addresses: np.ndarray, nbytes: int, access: str) -> tuple[int, int, int]:
         """(requests, wavefronts, ideal) of all warps. A shift by whole rows of the banks changes none of them."""
@@ -378,13 +402,55 @@ class GlobalPort:
             absolute = pattern.relative.view(np.int64) + start
             grid, active = _in_warps(machine, lanes, absolute)
             pattern.sectors[phase] = int(coalesce.sectors(grid, nbytes, active).sum())
+        if self.memory.written is not None:
+            self._follow(instruction, pattern, start, self.memory.written, write)
         if self.races is not None:
-            assert buffer is not None
-            self.races.note(instruction.index, pattern, start, buffer)
+            self._judge(self.races, instruction.index, pattern, start, buffer)
         site.requests += pattern.requests
         site.sectors += pattern.sectors[phase]
         site.bytes += nbytes * count
         return lanes, np.add(pattern.index, (start - ARENA_BASE) // nbytes, out=self._index[:count])
+
+    def _follow(
+        self, instruction: Instruction, pattern: GlobalPattern, start: int, written: np.ndarray, write: bool
+    ) -> None:
+        """Where some buffer held nothing at first: mark what is written, report a read of what has not been."""
+        nbytes = pattern.nbytes
+        index = pattern.index + (start - ARENA_BASE) // nbytes
+        if not write or instruction.opcode.startswith(("atom", "red")):
+            marks: np.ndarray = written.view(ELEMENT[nbytes])
+            missing = marks[index] == 0
+            if missing.any():
+                at = start + int(pattern.relative.view(np.int64)[missing][0])
+                self.machine.report(
+                    "uninitialised_read",
+                    f"read of {nbytes} bytes at {at:#x}, {self.memory.describe(at)}, which nobody has written",
+                    instruction, self.machine.some(pattern.lanes, missing), at,
+                )  # fmt: skip
+        if write:
+            written.reshape(-1, nbytes)[index] = 1
+
+    def _judge(self, races: GlobalRaces, index: int, pattern: GlobalPattern, start: int, buffer: Buffer | None) -> None:
+        """Note an access for races between blocks; of one that reaches several buffers each part."""
+        if buffer is not None:
+            races.note(index, pattern, start, buffer)
+            return
+        addresses = pattern.relative.view(np.int64) + start
+        which = self.memory.numbers(addresses)
+        numbers = np.unique(which)
+        for number in numbers.tolist() if len(numbers) <= MOST_BUFFERS else ():
+            chosen = which == number
+            some = addresses[chosen]
+            relative = (some - some[0]).view(np.uint64)
+            part = GlobalPattern(self.machine, self.machine.some(pattern.lanes, chosen), relative, pattern.nbytes)
+            found = self.memory.find(int(some[0]))
+            assert found is not None
+            before = len(races.waiting)
+            races.note(index, part, int(some[0]), found)
+            for clash in races.waiting[before:]:
+                rows = np.zeros(len(chosen), bool)
+                rows[chosen] = clash.rows
+                clash.rows = rows
 
     def _check(
         self, instruction: Instruction, pattern: GlobalPattern, start: int, nbytes: int, write: bool
@@ -446,10 +512,23 @@ class LocalMemory:
         self.stride = -(-max(nbytes, 16) // 16) * 16
         self.data = aligned_bytes(machine.lanes * self.stride)
         self.views = element_views(self.data)
+        self.written = aligned_bytes(machine.lanes * self.stride, 0)
+        """Of each byte whether it holds a value."""
+        self._marks = element_views(self.written)
         self._start = np.arange(machine.lanes, dtype=np.int64) * self.stride
 
+    def reset(self) -> None:
+        """Forget everything: a new batch of blocks starts."""
+        self.data[:] = POISON
+        self.written[:] = 0
+
+    def forget(self, lanes: np.ndarray, low: np.ndarray, nbytes: int) -> None:
+        """A function begins: the `nbytes` of its local variables, from `low` of each lane on, hold nothing yet."""
+        start = self._start[lanes] + low.astype(np.int64)
+        self.written[(start[:, None] + np.arange(nbytes)).reshape(-1)] = 0
+
     def locate(
-        self, site: Site, instruction: Instruction, base: np.ndarray, offset: int, nbytes: int
+        self, site: Site, instruction: Instruction, base: np.ndarray, offset: int, nbytes: int, write: bool
     ) -> tuple[np.ndarray | None, np.ndarray] | None:
         """As GlobalPort.locate, for addresses in the local window of each lane."""
         machine = self.machine
@@ -478,7 +557,29 @@ class LocalMemory:
                     return None
                 break
         site.bytes += nbytes * len(start)
-        return lanes, (start + seen) // nbytes
+        index = (start + seen) // nbytes
+        self._follow(instruction, lanes, np.broadcast_to(seen, start.shape), index, nbytes, write)
+        return lanes, index
+
+    def _follow(
+        self, instruction: Instruction, lanes: np.ndarray | None, seen: np.ndarray, index: np.ndarray, nbytes: int,
+        write: bool,
+    ) -> None:  # fmt: skip
+        """Report what lies in no function that is running, and reads of what has not been written."""
+        machine = self.machine
+        top = machine.calls.top
+        dead = seen + nbytes > (top if lanes is None else top[lanes])
+        missing = dead if write else dead | (self._marks[nbytes][index] == 0)
+        if missing.any():
+            at, gone = int(seen[missing][0]), bool(dead[missing][0])
+            machine.report(
+                "dead_local" if gone else "uninitialised_read",
+                f"{'write' if write else 'read'} of {nbytes} bytes at local address {at:#x}, "
+                + ("in a variable of a function that has returned" if gone else "which the thread has not written"),
+                instruction, machine.some(lanes, missing), at,
+            )  # fmt: skip
+        if write:
+            self.written.reshape(-1, nbytes)[index] = 1
 
     def load(self, index: np.ndarray, nbytes: int, out: np.ndarray) -> None:
         """Gather elements."""

@@ -52,9 +52,9 @@ def _parsed(ptx: str) -> Module:
 
 
 @lru_cache(maxsize=64)
-def decoded(ptx: str, entry: str, fine: bool = False) -> Program:
+def decoded(ptx: str, entry: str, fine: bool = False, red_zones: bool = False) -> Program:
     try:
-        return decode(_parsed(ptx), entry, fine)
+        return decode(_parsed(ptx), entry, fine, red_zones)
     except (ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         if isinstance(error, TilewrightError):
             raise
@@ -88,7 +88,7 @@ def _check_launch(
                     f"a block of {threads} threads, but {program.entry.name} was compiled for "
                     f"{'exactly' if least else 'at most'} {limit} (its __launch_bounds__)"
                 )
-    if program.static_shared > STATIC_SHARED:
+    if program.static_shared > STATIC_SHARED and not program.red_zones:
         raise ConfigRejected(
             f"{program.static_shared} bytes of static shared memory: a kernel may declare {STATIC_SHARED}. Declare it "
             "`extern __shared__` and pass its size with the launch (shared_bytes, or --shared-bytes)"
@@ -96,7 +96,7 @@ def _check_launch(
     if program.local_bytes > LOCAL_BYTES:
         raise ConfigRejected(f"{program.local_bytes} bytes of local memory a thread: a GPU gives {LOCAL_BYTES}")
     need = program.static_shared + shared_bytes
-    if need > arch.shared_per_block:
+    if need > arch.shared_per_block and not program.red_zones:
         raise ConfigRejected(f"{need} bytes of shared memory a block: {arch} allows {arch.shared_per_block}")
     if len(params) != program.entry.parameter_bytes:
         raise InvalidOperand(
@@ -177,6 +177,7 @@ def run(
     progress: Callable[[int, int], None] | None = None,
     sources: Mapping[str, str] | None = None,
     order: Order | None = None,
+    red_zones: bool = False,
 ) -> EmuResult:
     """Run one launch.
 
@@ -188,13 +189,13 @@ def run(
     images: handle -> texture or surface.
     progress(done, all) is called with numbers of blocks. sources: file name -> text, for the source lines in reports;
     files that can be read are found by themselves. order: another legal order of warps, blocks and completions than the
-    usual one.
+    usual one. red_zones: shared variables lie 256 bytes apart, so that an access past the end of one is out of bounds.
 
     Raises PtxError, UnknownInstruction, InvalidOperand, ConfigRejected, EmulatorFault. Module variables are set up
     afresh for each launch.
     """
     started = time.perf_counter()
-    program = decoded(ptx, entry, order is not None)
+    program = decoded(ptx, entry, order is not None, red_zones)
     _check_launch(program, grid, block, params, shared_bytes, gpu)
     cluster = check_cluster(program.entry, grid, cluster)
     together = cluster[0] * cluster[1] * cluster[2] if cluster else 1
@@ -237,6 +238,7 @@ def run(
                     machine.ran_before += int(machine.clock[0])
                 if progress is not None:
                     progress(min(first + ctas, count), count)
+            machine.finish()
     finally:
         for address in (*symbols.values(), *([workspace] if workspace else [])):
             memory.release(address)

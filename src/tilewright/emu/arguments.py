@@ -1,6 +1,7 @@
 """The grammar of kernel arguments: `f32[1024]=random`, `i32=1024`, or NumPy arrays and numbers.
 
-TYPE[N,M,...]=WHAT   a device buffer;  WHAT: random, nan, zeros, ones, arange, FILE.npy, FILE.npz:NAME
+TYPE[N,M,...]=WHAT   a device buffer;  WHAT: random, nan, zeros, ones, arange, empty, FILE.npy, FILE.npz:NAME
+                     (empty: to read an element before the kernel has written it is a fault)
 FILE.npy             a device buffer of the type and shape in the file; so FILE.npz:NAME
 TYPE=VALUE           a scalar of that type, passed by value
 VALUE                a number of the parameter's type
@@ -28,7 +29,7 @@ TYPES: dict[str, type] = {
 }  # fmt: skip
 MOST_AXES = 32
 MOST_ELEMENTS = 2**40
-FILLS = ("random", "nan", "zeros", "ones", "arange")
+FILLS = ("random", "nan", "zeros", "ones", "arange", "empty")
 _BUFFER = re.compile(r"\s*(\w+)\s*\[([^\]]*)\]\s*=\s*(.+?)\s*$")
 _FILE = re.compile(r"(.+\.npy|.+\.npz(?::(.+))?)$")
 _SCALAR = re.compile(r"\s*(\w+)\s*=\s*(.+?)\s*$")
@@ -43,6 +44,8 @@ class Argument:
     """One of TYPES where the caller named it, a dtype's name for an array; "" for a plain number."""
     array: np.ndarray | None = None
     scalar: np.generic | int | float | None = None
+    empty: bool = False
+    """Nothing of the array may be read before it is written."""
 
 
 def _type(name: str, text: str) -> type:
@@ -76,6 +79,8 @@ def _fill(what: str, kind: str, shape: tuple[int, ...], random: np.random.Genera
             return random.integers(limits.min, limits.max, shape, dtype=dtype, endpoint=True)
     elif what in ("zeros", "ones"):
         values = np.full(shape, float(what == "ones"))
+    elif what == "empty":
+        return np.full(int(np.prod(shape)) * dtype.itemsize, 0xFF, np.uint8).view(dtype).reshape(shape)
     elif what == "arange":
         values = np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape)
     else:
@@ -128,7 +133,7 @@ def _parse(text: str, random: np.random.Generator) -> Argument:
     if match := _BUFFER.match(text):
         kind, sizes, what = match.groups()
         _type(kind, text)
-        return Argument(text, kind, array=_fill(what, kind, _shape(sizes, text), random, text))
+        return Argument(text, kind, array=_fill(what, kind, _shape(sizes, text), random, text), empty=what == "empty")
     if match := _SCALAR.match(text):
         kind, value = match.groups()
         dtype: np.dtype = np.dtype(_type(kind, text))

@@ -48,6 +48,9 @@ class CallStack:
         self.places: list[np.ndarray] = []
         """Depth -> number of the site that each lane called from."""
         self.area = np.zeros((machine.lanes, max(machine.program.area_bytes, 16)), np.uint8)
+        self.bottom = machine.program.routines[-1].local_bytes
+        self.top = np.full(machine.lanes, self.bottom, np.int64)
+        """Where those of the running function end."""
         self.base = np.zeros(machine.lanes, np.uint64)
         """Where in its local memory the local variables of a lane's function begin."""
         self.addresses: dict[tuple[str, int], np.ndarray] = {}
@@ -58,6 +61,7 @@ class CallStack:
         """A new batch."""
         self.depth[:] = 0
         self.base[:] = 0
+        self.top[:] = self.bottom
 
     def address(self, name: str, offset: int) -> np.ndarray:
         """The row of addresses of a function's local variable."""
@@ -103,6 +107,9 @@ class CallStack:
         for values, (start, size) in zip(given, routine.parameters, strict=True):
             self.area[lanes, start : start + size] = values[:, :size]
         self.base[lanes] += np.uint64(site.caller.local_bytes)
+        self.top[lanes] = self.base[lanes] + np.uint64(routine.local_bytes)
+        if routine.local_bytes:
+            machine.local.forget(lanes, self.base[lanes], routine.local_bytes)
         self.depth[lanes] += 1
         self._settle(routine, lanes)
         return lanes
@@ -127,6 +134,7 @@ class CallStack:
                     self.area[group, start : start + size] = values[:, :size]
                 for width, rows in site.kept.items():
                     machine.banks[width][np.ix_(rows, group)] = frame[width][:, group]
+                self.top[group] = self.base[group]
                 self.base[group] -= np.uint64(site.caller.local_bytes)
                 self._settle(site.caller, group)
                 targets[chosen] = site.resume

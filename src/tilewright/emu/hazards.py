@@ -15,6 +15,9 @@ KINDS = {
     "out_of_bounds": "Check the index against the size that was passed, and the predicate of the edge path.",
     "misaligned": "An access of N bytes needs an address that is a multiple of N: check the base and the stride.",
     "uninitialised_shared_read": "Write the bytes first, or check that the loop fills the whole tile.",
+    "uninitialised_read": "Write the bytes first; memory of malloc and local arrays hold anything at first.",
+    "dead_local": "A local variable ends with its function: return a value, or let the caller pass the array.",
+    "leak": "Free it, or store its address where a later kernel finds it.",
     "shared_race": "Put __syncthreads() (or a named barrier of both warps) between the two.",
     "global_race": "Blocks run in any order: give each its own place, use atomics, let one launch end before the other "
     "begins, or tell of the write by __threadfence() and an atomic flag.",
@@ -61,7 +64,7 @@ KINDS = {
 }
 """Every kind of hazard, with what to try."""
 
-WARNINGS = frozenset({"mbarrier_fence_missing", "bulk_exit", "flag_race", "warp_synchronous"})
+WARNINGS = frozenset({"mbarrier_fence_missing", "bulk_exit", "flag_race", "warp_synchronous", "leak"})
 """Kinds that break the rules and work on the GPUs of today: noted, never raised."""
 
 

@@ -61,10 +61,12 @@ def symbols(operands: tuple[Operand, ...]) -> Iterator[Symbol]:
             yield from symbols(operand.items)
 
 
-def place(variables: list[Variable]) -> tuple[dict[str, int], int]:
-    """Variables one after another: (offset of each, bytes in all)."""
-    places, offset = {}, 0
+def place(variables: list[Variable], gap: int = 0) -> tuple[dict[str, int], int]:
+    """Variables one after another, so far apart: (offset of each, bytes in all)."""
+    places: dict[str, int] = {}
+    offset = 0
     for variable in variables:
+        offset += gap if places else 0
         offset = -(-offset // variable.align) * variable.align
         places[variable.name] = offset
         offset += variable.size

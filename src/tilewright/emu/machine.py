@@ -133,8 +133,8 @@ class Machine:
         self.products = AsyncProducts(self, program.products) if program.products else None
         """What wgmma has in flight; None for a program without."""
         self.calls = CallStack(self)
-        self.heap: set[int] = set()
-        """What malloc has given and free has not taken back."""
+        self.heap: dict[int, tuple[Instruction, Triple, int, int]] = {}
+        """What malloc has given and free has not taken back: the call, and its block, warp and lane."""
         self.heap_bytes = HEAP_BYTES
         self.bulk = BulkCopies(self)
         self.mbarriers = Mbarriers(self)
@@ -248,7 +248,7 @@ class Machine:
         for bank in self.banks.values():
             bank[:] = 0
         self.shared.reset()
-        self.local.data[:] = 0xFF
+        self.local.reset()
         self.copies.reset()
         if self.products:
             self.products.reset()
@@ -263,6 +263,16 @@ class Machine:
         self.calls.reset()
         self.scheduler.start(born)
         self.scheduler.run()
+
+    def finish(self) -> None:
+        """The launch has ended: report what malloc gave and nobody can find any more."""
+        for address, (instruction, cta, warp, lane) in self.heap.items():
+            buffer = self.memory.find(address)
+            if buffer is not None and not self.memory.holds(address):
+                self.reporter.report(
+                    "leak", f"{buffer.bytes} bytes of malloc are never freed, and no buffer holds their address",
+                    instruction, cta=cta, warp=warp, lanes=(lane,), address=address,
+                )  # fmt: skip
 
     # What handlers use.
 

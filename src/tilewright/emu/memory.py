@@ -59,11 +59,16 @@ class GlobalMemory:
     def __init__(self) -> None:
         self._data = aligned_bytes(1 << 16)
         self.views = element_views(self._data)
+        self.written: np.ndarray | None = None
+        """Of each byte of the arena whether it holds a value (1); None: all do."""
         self._buffers: list[Buffer] = []  # by start
         self._starts: list[int] = []
 
-    def add(self, data: bytes | np.ndarray, name: str = "", read_only: bool = False) -> int:
-        """Copy raw bytes in; their address. `data`: bytes, or an array whose memory is taken in C order."""
+    def add(self, data: bytes | np.ndarray, name: str = "", read_only: bool = False, *, empty: bool = False) -> int:
+        """Copy raw bytes in; their address. `data`: bytes, or an array whose memory is taken in C order.
+
+        empty: they hold nothing yet, and to read one before it is written is a fault.
+        """
         if isinstance(data, np.ndarray):
             raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         else:
@@ -77,10 +82,21 @@ class GlobalMemory:
             self._data = grown
             self.views = element_views(grown)
         self._data[offset : offset + len(raw)] = raw
+        if empty or self.written is not None:
+            self._mark(offset, len(raw), empty)
         place = bisect_right(self._starts, start)
         self._buffers.insert(place, Buffer(name or f"buffer{len(self._buffers)}", start, len(raw), read_only))
         self._starts.insert(place, start)
         return start
+
+    def _mark(self, offset: int, nbytes: int, empty: bool) -> None:
+        """Bytes of a new buffer hold a value, or none."""
+        if self.written is None or len(self.written) < len(self._data):
+            marks = aligned_bytes(len(self._data), 1)
+            if self.written is not None:
+                marks[: len(self.written)] = self.written
+            self.written = marks
+        self.written[offset : offset + nbytes] = not empty
 
     def _gap(self, nbytes: int) -> int:
         """The lowest address with room for `nbytes` and a guard on both sides."""
@@ -119,6 +135,10 @@ class GlobalMemory:
         known = np.maximum(place, 1) - 1
         return (place > 0) & (addresses <= ends[known]) & (ends[known] - addresses >= np.uint64(nbytes))
 
+    def numbers(self, addresses: np.ndarray) -> np.ndarray:
+        """A number for each address, that of its buffer: equal ones for those in one buffer."""
+        return np.searchsorted(np.array(self._starts, np.int64), addresses, side="right")
+
     def read_only(self, addresses: np.ndarray) -> np.ndarray:
         """Which addresses lie in a read-only buffer: bool. Each must lie in some buffer or after one."""
         place = np.searchsorted(np.array(self._starts, np.uint64), addresses, side="right")
@@ -138,6 +158,14 @@ class GlobalMemory:
         if address >= near.end:
             return f"{address - near.end} bytes past the end of {near.name!r} ({near.bytes} bytes)"
         return f"{near.start - address} bytes before {near.name!r} ({near.bytes} bytes)"
+
+    def holds(self, address: int) -> bool:
+        """Whether an address is stored anywhere in a buffer, 8 bytes at a multiple of 8."""
+        for buffer in self._buffers:
+            start, stop = buffer.start - ARENA_BASE, buffer.end - ARENA_BASE
+            if (self._data[start : stop - (stop - start) % 8].view(np.uint64) == address).any():
+                return True
+        return False
 
     def read(self, address: int, nbytes: int) -> np.ndarray:
         """The bytes at `address`, copied: uint8 [nbytes]. Raises IndexError outside every buffer."""

@@ -117,6 +117,7 @@ def emulate(
     progress: Callable[[int, int], None] | None = None,
     explore: int | str = 0,
     order: int | None = None,
+    red_zones: bool = False,
 ) -> EmulateResult:
     """Run one kernel on NumPy arrays.
 
@@ -136,7 +137,8 @@ def emulate(
     explore: run the launch so many times more (or "20s": for so many seconds), each time in another legal order of
     warps, blocks and asynchronous completions, numbered from 1; the first that shows a hazard is raised, or all are
     listed. The result is that of the usual order; `differing` has those that differ. order: run that order alone. An
-    order is a function of `seed` and its number.
+    order is a function of `seed` and its number. red_zones: put shared arrays 256 bytes apart, so that an access past
+    the end of one is out of bounds.
 
     Raises CompileError, PtxError, UnknownInstruction, InvalidOperand, ConfigRejected, and EmulatorFault unless
     hazards="collect".
@@ -177,6 +179,7 @@ def emulate(
             "constants": {name: _constant(name, value, seed) for name, value in (constants or {}).items()},
             "progress": progress,
             "sources": kernel.sources,
+            "red_zones": bool(red_zones),
         },
     )
     if order is not None:

@@ -77,7 +77,7 @@ def pack(
             argument = parse_argument(value, random)
             if argument.array is not None:
                 _check_array(argument, parameter, declared_type, number)
-                address = memory.add(argument.array, f"argument {number}")
+                address = memory.add(argument.array, f"argument {number}", empty=argument.empty)
                 shared_by[id(value)] = address
                 packed.buffers.append(BufferArgument(number, address, argument.array))
                 data = address.to_bytes(8, "little")

@@ -50,6 +50,10 @@ class Program:
     shared: dict[str, int] = field(default_factory=dict)
     """Shared variable -> offset in the block's shared memory."""
     local: dict[str, int] = field(default_factory=dict)
+    shared_sizes: dict[str, int] = field(default_factory=dict)
+    """Shared variable of a known size -> its bytes."""
+    red_zones: bool = False
+    """Whether shared variables lie apart, so that what runs over the end of one is seen."""
     static_shared: int = 0
     local_bytes: int = 0
     routines: list[Routine] = field(default_factory=list)
@@ -68,6 +72,13 @@ class Program:
     def instructions(self) -> list[Instruction]:
         """The instructions of the entry."""
         return self.entry.instructions
+
+    def between_arrays(self, nbytes: int) -> np.ndarray:
+        """Of each byte of a block's shared memory whether no variable has it."""
+        zones = np.ones(max(nbytes, 1), bool)
+        for name, start in self.shared.items():
+            zones[start : start + self.shared_sizes.get(name, nbytes)] = False
+        return zones
 
     @property
     def first_block(self) -> int:
@@ -249,8 +260,12 @@ def _pack(
     return rows, counts, after_calls
 
 
-def decode(module: Module, entry_name: str, fine: bool = False) -> Program:
-    """Decode one entry. `fine`: in smaller blocks, for other orders (orders.py).
+RED_ZONE = 256
+"""Bytes between two shared variables, where that is asked for."""
+
+
+def decode(module: Module, entry_name: str, fine: bool = False, red_zones: bool = False) -> Program:
+    """Decode one entry. `fine`: in smaller blocks, for other orders (orders.py). `red_zones`: as Program's.
 
     Raises PtxError when it is not there, UnknownInstruction for the first unknown form.
     """
@@ -290,10 +305,11 @@ def decode(module: Module, entry_name: str, fine: bool = False) -> Program:
     named = {op.name for i in entry.instructions for op in symbols(i.operands)}
     shared = [v for v in module.variables if v.space == "shared" and v.name in named]
     shared += [v for v in entry.variables if v.space == "shared"]
-    static, size = place([v for v in shared if not v.extern])
+    gap = RED_ZONE if red_zones else 0
+    static, size = place([v for v in shared if not v.extern], gap)
     for variable in shared:
         if variable.extern:
-            static[variable.name] = -(-size // variable.align) * variable.align
+            static[variable.name] = -(-(size + gap) // variable.align) * variable.align
     return Program(
         module=module,
         entry=entry,
@@ -304,6 +320,8 @@ def decode(module: Module, entry_name: str, fine: bool = False) -> Program:
         row_counts=counts,
         shared=static,
         local={name: at for routine in linked.routines for name, at in routine.local.items()},
+        shared_sizes={v.name: v.size for v in shared if not v.extern},
+        red_zones=red_zones,
         static_shared=size,
         local_bytes=linked.local_bytes,
         routines=linked.routines,

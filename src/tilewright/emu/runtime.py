@@ -142,10 +142,13 @@ def _malloc(machine: Machine, site: Site, lanes: np.ndarray) -> None:
     places = []
     for size in sizes:  # no room, or nothing asked for: null, as on a GPU
         fits = 0 < size <= room
-        places.append(machine.memory.add(np.full(size, 0xFF, np.uint8), "malloc") if fits else 0)
+        places.append(machine.memory.add(np.full(size, 0xFF, np.uint8), "malloc", empty=True) if fits else 0)
         room -= size if fits else 0
     machine.heap_bytes = room
-    machine.heap.update(filter(None, places))
+    for lane, address in zip(lanes.tolist(), places, strict=True):
+        if address:
+            cta = machine.coordinates(int(machine.cta_of_lane[lane]))
+            machine.heap[address] = site.instruction, cta, int(machine.warp_of_lane[lane]), lane % 32
     _give(machine, site, lanes, places)
 
 
@@ -155,7 +158,7 @@ def _free(machine: Machine, site: Site, lanes: np.ndarray) -> None:
         if address in machine.heap:
             buffer = machine.memory.find(address)
             machine.heap_bytes += buffer.bytes if buffer else 0
-            machine.heap.discard(address)
+            del machine.heap[address]
             machine.memory.release(address)
         elif address:
             machine.report("illegal", f"free({address:#x}), which malloc did not give, or which was freed before",

@@ -98,7 +98,10 @@ def check_global(
             kind, f"bulk {verb} of {nbytes} bytes at {address:#x}: {why}", instruction, np.array([lane]), address
         )
         return None
-    return address - ARENA_BASE
+    start = address - ARENA_BASE
+    if write and machine.memory.written is not None:
+        machine.memory.written[start : start + nbytes] = 1
+    return start
 
 
 class Masked:

@@ -109,7 +109,7 @@ def load(machine: Machine, instruction: Instruction) -> Step:
 
     def elsewhere(base: np.ndarray, offset: int, local: bool) -> None:
         if local:
-            found = machine.local.locate(sites["local"], instruction, base, offset, nbytes)
+            found = machine.local.locate(sites["local"], instruction, base, offset, nbytes, False)
         else:
             found = machine.port.locate(sites["global"], instruction, base, offset, nbytes, False)
         if found is not None:
@@ -144,7 +144,7 @@ def store(machine: Machine, instruction: Instruction) -> Step:
 
     def elsewhere(base: np.ndarray, offset: int, local: bool) -> None:
         if local:
-            found = machine.local.locate(sites["local"], instruction, base, offset, nbytes)
+            found = machine.local.locate(sites["local"], instruction, base, offset, nbytes, True)
         else:
             found = machine.port.locate(sites["global"], instruction, base, offset, nbytes, True)
         if found is not None:
