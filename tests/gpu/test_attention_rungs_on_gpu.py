@@ -43,7 +43,7 @@ def test_a_rung_is_right_and_stays_inside(rung, shape, is_causal):
 
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("d_head", D_HEADS)
-@pytest.mark.parametrize("rung", ["a03", "a07", "a09", "a17", "a20", "a22"])
+@pytest.mark.parametrize("rung", ["a03", "a07", "a09", "a17", "a20", "a23"])
 def test_every_head_size_is_right(rung, d_head, is_causal):
     found = verdict(rung, (2, 4, 2, 130, 257), d_head=d_head, dtype="bf16", is_causal=is_causal)
     assert found.ok, found.reason
@@ -59,7 +59,7 @@ def test_every_scale_is_right(rung, scale):
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("turns", ["", "products", "exponentials"])
 @pytest.mark.parametrize("tile", [(64, 128), (128, 80), (128, 176), (192, 64)], ids=str)
-@pytest.mark.parametrize("rung", ["a21", "a22"])
+@pytest.mark.parametrize("rung", ["a21", "a22", "a23"])
 def test_every_turn_and_number_of_warpgroups_is_right(rung, tile, turns, is_causal):
     if tile[0] == 64 and turns:
         pytest.skip("one warpgroup takes no turns")

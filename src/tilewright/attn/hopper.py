@@ -252,4 +252,5 @@ HOPPER_RUNGS: tuple[HopperRung, ...] = (
     _rung("a20_overlap", "Q K^T of the next tile runs under the softmax of this one, and P V with it", False),
     _rung("a21_turns", "warpgroups take turns, so that one's softmax runs under another's products"),
     _rung("a22_stays", "as many blocks as SMs: the next tile's copies run under the end of this one", stays=True),
+    _rung("a23_own_keys", "a warpgroup skips the tiles that the mask hides from its own 64 rows", stays=True),
 )  # fmt: skip

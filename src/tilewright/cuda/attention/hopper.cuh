@@ -32,6 +32,7 @@ struct A18 {
   static constexpr bool has_producer = false;  // a warpgroup that only copies, whose registers go to the others
   static constexpr bool overlaps = false;      // Q K^T of the next tile runs under this one's softmax
   static constexpr int turns = 0;              // what warpgroups do in turns: 1 start products, 2 exponentials
+  static constexpr bool own_keys = false;      // a warpgroup skips tiles that its rows do not see
   static constexpr bool stays = false;         // a block makes many tiles; Q of the next comes early
 };
 
@@ -62,6 +63,14 @@ struct A21 : A20 {
 
 struct A22 : A21 {
   static constexpr bool stays = true;
+};
+
+// ---- a23_own_keys --------------------------------------------------------------------------------------------------
+// A warpgroup walks the keys that its own 64 rows see, not all of the block's: it only passes on what the mask hides
+// from it, and rows after the last query take no products.
+
+struct A23 : A22 {
+  static constexpr bool own_keys = true;
 };
 
 // ---- what they share -----------------------------------------------------------------------------------------------
@@ -163,6 +172,15 @@ struct OutTile {
  private:
   static __device__ int clamp(int start, int rows) { return min(max(start, 0), rows); }
 };
+
+/// The keys that a warpgroup's rows see, of the tiles that the block's do: from row0 on, none after the last query.
+template <class Cfg>
+__device__ inline Score<Cfg> keys_of_group(const HopperArgs& args, OutTile<Cfg> tile, int row0) {
+  tile.row0 = row0;
+  Score<Cfg> score(args, tile, 64);
+  if (row0 >= tile.seq_q) score.end = score.first;
+  return score;
+}
 
 struct Maps {
   const TensorMap &q, &k, &v;
@@ -334,47 +352,77 @@ struct Multiplier {
       for (int e = 0; e < 4; ++e) out[j][e] = 0;
   }
 
-  /// All tiles of keys for this warpgroup's rows, from the last to the first. `after(n)`: called when tile n of them
-  /// has been multiplied and its buffers are free.
+  /// After the last Q K^T: Q of the next tile may come.
+  __device__ void release_q() const {
+    if (speaks()) mbarrier_arrive(at.q_empty(group));
+  }
+
+  /// Lets tile n of the block's pass by.
+  __device__ void pass_by(const Scores& block, int n) {
+    await_k();
+    if constexpr (Rung::turns == 1) {
+      if (n > 0) take_turn(), pass_turn();
+    } else if constexpr (Rung::turns == 2) {
+      await_exponentials(), pass_exponentials();
+    }
+    if (speaks()) mbarrier_arrive(at.k_empty(k.stage));
+    k.advance();
+    if (n == 0) end_values(block);
+    mbarrier_wait(at.v_full(v.stage), v.parity);
+    if (speaks()) mbarrier_arrive(at.v_empty(v.stage));
+    v.advance();
+  }
+
+  /// The tiles of keys that this warpgroup's rows see (`own`) of those that the block walks, from the last to the
+  /// first. `after(n)`: called when tile n of the block's has been multiplied and its buffers are free.
   template <class After>
-  __device__ void walk(const Scores& score, int row, After after) {
-    const int tiles = score.end - score.first;
+  __device__ void walk(const Scores& block, const Scores& own, int row, After after) {
+    const int all = block.end - block.first, first = block.end - own.end, end = first + own.end - own.first;
     clear();
-    if (tiles <= 0) return;
+    if constexpr (Rung::own_keys)
+      for (int n = 0; n < min(first, all); ++n) pass_by(block, n);
     if constexpr (!Rung::overlaps) {
-      for (int n = 0; n < tiles; ++n) {
+      for (int n = first; n < end; ++n) {
         await_k();
         start_qk();
         end_qk<0>();
-        follow(weigh<false>(score, row, score.end - 1 - n));
-        if (n == 0) end_values(score);
+        follow(weigh<false>(own, row, block.end - 1 - n));
+        if (n == 0) end_values(block);
         start_pv();
         end_pv();
         after(n);
       }
-    } else {
+      release_q();
+    } else if (first < end) {
       await_k();
+      if (Rung::turns == 1 && first > 0) take_turn();
       start_qk();
+      if (Rung::turns == 1 && first > 0) pass_turn();
       end_qk<0>();
-      weigh<true>(score, row, score.end - 1);
-      if (tiles > 1) await_k();
+      weigh<true>(own, row, own.end - 1);
+      if (first + 1 < end) await_k();
       follow(false);
-      end_values(score);
-      for (int n = 1; n < tiles; ++n) {
+      if (first == 0) end_values(block);
+      for (int n = first + 1; n < end; ++n) {
         if constexpr (Rung::turns == 1) take_turn();
         start_qk();
         start_pv();
         if constexpr (Rung::turns == 1) pass_turn();
         end_qk<1>();
-        const bool grown = weigh<false>(score, row, score.end - 1 - n);
+        const bool grown = weigh<false>(own, row, block.end - 1 - n);
         // Here, because a branch keeps the compiler from moving the exponentials after the wait for P V.
-        if (n + 1 < tiles) await_k();
+        if (n + 1 < end) await_k();
         end_pv();
         follow(grown);
       }
+      release_q();
       start_pv();
       end_pv();
+    } else {
+      release_q();
     }
+    if constexpr (Rung::own_keys)
+      for (int n = max(end, first); n < all; ++n) pass_by(block, n);
   }
 
   /// out / sum to global memory, and log(sum) + max. `row`: this thread's first.
@@ -448,11 +496,14 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
       int number;
       for (int step = 0; (number = walk.number(step)) < args.tiles; ++step) {
         const OutTile<Cfg> tile(args, number, walk.pairs);
-        const Score<Cfg> score(args, tile, Cfg::b_r);
-        const int row = tile.row0 + 64 * multiplier.group + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+        const Score<Cfg> block(args, tile, Cfg::b_r);
+        const int row0 = tile.row0 + 64 * multiplier.group;
+        const int row = row0 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
         mbarrier_wait(at.q_full(multiplier.group), step % 2);
-        multiplier.walk(score, row, [](int) {});
-        if (multiplier.speaks()) mbarrier_arrive(at.q_empty(multiplier.group));
+        if constexpr (Rung::own_keys)
+          multiplier.walk(block, keys_of_group<Cfg>(args, tile, row0), row, [](int) {});
+        else
+          multiplier.walk(block, block, row, [](int) {});
         multiplier.store(tile, row);
         if (!Rung::stays) break;
       }
@@ -469,7 +520,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
     Multiplier<Cfg> multiplier(args, at, warpgroup);
     const int row = tile.row0 + 64 * warpgroup + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
     mbarrier_wait(at.q_full(warpgroup), 0);
-    multiplier.walk(score, row, [&](int n) {
+    multiplier.walk(score, score, row, [&](int n) {
       const int next = score.end - 1 - n - Cfg::stages;
       if (threadIdx.x == 0 && next >= score.first) copies.start_k(tile, next), copies.start_v(tile, next);
       __syncwarp();
