@@ -181,6 +181,18 @@ def test_weights_that_outgrow_their_rows_statistics_reach_no_gradient():
     judged(q, k, v, grad, bias=np.full((20, 20), -200.0, np.float32), rung="b02")
 
 
+@pytest.mark.parametrize("rung", BACKWARD_RUNGS, ids=str)
+@pytest.mark.parametrize("large", [-1e5, -3e7, float(np.finfo(np.float32).min)])
+def test_rows_whose_every_key_a_large_bias_hides_share_their_weight(rung, large):
+    """The LSE of such a row has lost what its keys differ by, or how many there are."""
+    q, k, v, grad = operands(sq=40, sk=72, d=least(rung))
+    bias = np.zeros((40, 72), np.float32)
+    bias[:, 50:] = bias[7] = bias[33, :] = large
+    s = (q.astype(np.float32) @ k.astype(np.float32).swapaxes(2, 3)) / np.float32(math.sqrt(q.shape[3]))
+    added = np.where(bias != 0, (s + bias).astype(np.float64) - s, 0)  # as fp32 has it
+    judged(q, k, v, grad, bias=bias, rung=rung.id, reference={"bias": added})
+
+
 def test_deterministic_takes_a_rung_that_is():
     q, k, v, grad = operands(sq=20, sk=20)
     with tw.emulator():

@@ -132,5 +132,5 @@ def test_shared_memory_is_what_the_kernel_counts(rung, d):
         constants = constants_of(one, config, walk)
         with use_executor(Ptx()):
             kernel = compile_part(one, "backward.cuh", "backward", constants, H200)
-            held = f"static_assert(Walk<Cfg>::shared_bytes == {walk.shared_bytes(d)});"
+            held = f"static_assert(Walk<Cfg>::shared_bytes == {walk.shared_bytes(one)});"
             compile_unit(replace(kernel.source, text="\n".join([kernel.source.text, held])), "sm_90a")

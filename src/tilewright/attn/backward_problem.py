@@ -41,6 +41,11 @@ class BackwardProblem:
         return not self.forward.modifies
 
     @property
+    def stat_floats(self) -> int:
+        """Numbers per query that the walks read: more where a bias or a function may make scores large."""
+        return 4 if self.forward.bias is not None or self.forward.modify else 2
+
+    @property
     def flops(self) -> int:
         """10 d_head for each visible pair: five products."""
         return self.forward.flops * 5 // 2

@@ -159,10 +159,10 @@ class Walk:
         made = [*(["dK"] if self.makes_1 else []), *(["dV"] if self.makes_2 else [])] if self.by_keys else ["dQ"]
         return " ".join([*made, *(["dQ sums"] if self.sums else [])])
 
-    def shared_bytes(self, d_head: int) -> int:
-        """Dynamic shared memory of a block (Walk::shared_bytes in cuda/attention/backward.cuh)."""
-        tile = self.tile
-        stats = 16 * tile.cols if self.by_keys else 0
+    def shared_bytes(self, problem: BackwardProblem) -> int:
+        """Dynamic shared memory of a block (Walk::shared_bytes in cuda/attention/backward_walk.cuh)."""
+        tile, d_head = self.tile, problem.forward.d_head
+        stats = 8 * problem.stat_floats * tile.cols if self.by_keys else 0
         scores = 4 * tile.rows * tile.cols if self.sums or tile.along > 1 else 0
         return 4 * d_head * (tile.rows + 2 * tile.cols) + stats + scores
 
@@ -248,7 +248,22 @@ def common_constants(problem: BackwardProblem) -> dict[str, Constant]:
         "d_head": p.d_head,
         "varlen": p.totals is not None,
         "plain": problem.plain,
+        "wide": problem.stat_floats == 4,
         "has_grad_lse": problem.grad_lse is not None,
+    }
+
+
+def score_constants(problem: BackwardProblem) -> dict[str, Constant]:
+    """What a score and which pairs are seen depend on."""
+    p = problem.forward
+    return {
+        "is_causal": p.is_causal,
+        "has_left": p.window[0] >= 0,
+        "has_right": p.window[1] >= 0 and not p.is_causal,
+        "has_softcap": p.softcap > 0,
+        "has_bias": p.bias is not None,
+        "bias_type": CPP_TYPES[p.bias.dtype if p.bias else p.dtype],
+        "modifies": bool(p.modify),
     }
 
 
@@ -343,7 +358,7 @@ class BackwardRung:
         if config.d_head != p.d_head:
             return f"{config} is for d_head={config.d_head}; the operands have {p.d_head}"
         for walk in walks_of(config):
-            need_bytes = walk.shared_bytes(p.d_head)
+            need_bytes = walk.shared_bytes(problem)
             if need_bytes > arch.shared_per_block:
                 return (
                     f"{config} needs {need_bytes} B of shared memory a block for {walk.name}; {arch} allows "
@@ -387,13 +402,7 @@ def constants_of(problem: BackwardProblem, config: BackwardConfig, walk: Walk) -
         "sums_along": walk.sums or 1,
         "edge_q": varlen or p.seq_q % rows_q != 0,
         "edge_k": varlen or p.seq_k % rows_k != 0,
-        "is_causal": p.is_causal,
-        "has_left": p.window[0] >= 0,
-        "has_right": p.window[1] >= 0 and not p.is_causal,
-        "has_softcap": p.softcap > 0,
-        "has_bias": p.bias is not None,
-        "bias_type": CPP_TYPES[p.bias.dtype if p.bias else p.dtype],
-        "modifies": bool(p.modify),
+        **score_constants(problem),
     }
 
 
@@ -424,7 +433,7 @@ class WalkKernel:
     def shape(self, problem: BackwardProblem) -> Launch:
         tile = self.walk.tile
         grid = grid_of(problem, not self.walk.by_keys, tile.rows)
-        return Launch(grid, (32 * tile.warps, 1, 1), b"", self.walk.shared_bytes(problem.forward.d_head))
+        return Launch(grid, (32 * tile.warps, 1, 1), b"", self.walk.shared_bytes(problem))
 
 
 @dataclass(frozen=True)
@@ -435,7 +444,10 @@ class RowsKernel:
 
     def compile(self, problem: BackwardProblem, arch: Arch) -> CompiledKernel:
         """Raises CompileError with the log."""
-        return compile_part(problem, "backward_rows.cuh", "backward_rows", {"clears": self.clears}, arch)
+        constants: dict[str, Constant] = {"clears": self.clears}
+        if problem.stat_floats == 4:
+            constants |= {"edge_q": False, "edge_k": False, **score_constants(problem)}
+        return compile_part(problem, "backward_rows.cuh", "backward_rows", constants, arch)
 
     def shape(self, problem: BackwardProblem) -> Launch:
         return Launch(grid_of(problem, True, ROW_RUN), (256, 1, 1), b"")

@@ -52,7 +52,7 @@ def backward_program(problem: BackwardProblem, plan: BackwardPlan, copied: tuple
         params = copy.params(made, own) if back else copy.params(own, made)
         (after if back else before).append(Stage(f"copy {lies.name}", COPY_ROWS, copy, COPY_ROWS.shape(copy), params))
     rows = workspace_rows(problem)
-    stats = workspace.room(8 * rows)
+    stats = workspace.room(4 * problem.stat_floats * rows)
     sums: Address = workspace.room(4 * rows * p.d_head) if config.sums else 0
     starts: tuple[Address, Address] = (0, 0)
     if p.totals is not None:

@@ -18,20 +18,68 @@
 #include "ptx/ex2.cuh"
 #include "ptx/number16.cuh"
 
+/// The statistics of a query (attention/backward_rows.cuh).
+struct QueryStats {
+  float lse, delta, share;
+};
+
+/// A score, and its slope, of a pair; which pairs are seen.
 template <class Cfg>
-struct Pairs {
-  static constexpr bool by_keys = Cfg::by_keys, right_bound = Cfg::is_causal || Cfg::has_right;
-  static constexpr bool has_low = by_keys ? right_bound : Cfg::has_left;
-  static constexpr bool has_high = by_keys ? Cfg::has_left : right_bound;
-  static constexpr bool slopes = Cfg::has_softcap || Cfg::modifies;
+struct Scoring {
+  static constexpr bool right_bound = Cfg::is_causal || Cfg::has_right;
+  static constexpr float log2_e = 1.4426950408889634f;
   using Bias = typename Cfg::bias_type;
 
   const BackwardArgs& args;
-  int batch, seq_q, seq_k, low = 0, high = 0;
+  int batch, seq_q, seq_k;
 
   template <class Place>
-  __device__ Pairs(const BackwardArgs& args, const Place& place)
-      : args(args), batch(place.batch), seq_q(place.seq_q), seq_k(place.seq_k) {
+  __device__ Scoring(const BackwardArgs& args, const Place& place)
+      : args(args), batch(place.batch), seq_q(place.seq_q), seq_k(place.seq_k) {}
+
+  /// x of s = q k; `slope` is multiplied by dx/d(scale s).
+  __device__ float score(float s, int query, int key, int head, float& slope) const {
+    float x = s * args.scale;
+    if constexpr (Cfg::has_softcap) {  // tanh(y) = 1 - 2 share, with share = 1 / (1 + e^(2 y))
+      const float share = __fdividef(1.f, 1.f + exp2_approx(s * (args.scale_by_cap * 2 * log2_e)));
+      x = fmaf(-2.f * args.softcap, share, args.softcap);
+      slope *= 4 * share * (1 - share);
+    }
+    if constexpr (Cfg::has_bias) {
+      if ((!Cfg::edge_q || query < seq_q) && (!Cfg::edge_k || key < seq_k)) {
+        const float bias = to_float(static_cast<const Bias*>(
+            args.bias)[batch * args.bias_batch + head * args.bias_head + query * args.bias_row + key * args.bias_col]);
+        x = bias == minus_infinity() ? bias : x + bias;  // it also hides a score that is NaN
+      }
+    }
+    if constexpr (Cfg::modifies) {
+      slope *= Modification::slope(x, batch, head, query, key, args);
+      x = Modification::run(x, batch, head, query, key, args);
+    }
+    return x;
+  }
+
+  __device__ int lowest_key(int query) const { return Cfg::has_left ? query + seq_k - seq_q - args.left : 0; }
+  __device__ int highest_key(int query) const {
+    return right_bound ? query + seq_k - seq_q + (Cfg::has_right ? args.right : 0) : seq_k - 1;
+  }
+};
+
+template <class Cfg>
+struct Pairs : Scoring<Cfg> {
+  using Scoring<Cfg>::right_bound;
+  using Scoring<Cfg>::args;
+  using Scoring<Cfg>::seq_q;
+  using Scoring<Cfg>::seq_k;
+  static constexpr bool by_keys = Cfg::by_keys;
+  static constexpr bool has_low = by_keys ? right_bound : Cfg::has_left;
+  static constexpr bool has_high = by_keys ? Cfg::has_left : right_bound;
+  static constexpr bool slopes = Cfg::has_softcap || Cfg::modifies;
+
+  int low = 0, high = 0;
+
+  template <class Place>
+  __device__ Pairs(const BackwardArgs& args, const Place& place) : Scoring<Cfg>(args, place) {
     const int shift = seq_k - seq_q;
     const int left = Cfg::has_left ? shift - args.left : 0;
     const int right = shift + (Cfg::has_right ? args.right : 0);
@@ -77,10 +125,10 @@ struct Pairs {
         for (int half = 0; half < 2; ++half)
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
-            const float2 two = stats.of(of_column, i, half, e);
+            const QueryStats of = stats.of(of_column, i, half, e);
             float &x = s[i][j][2 * half + e], &y = dp[i][j][2 * half + e], slope = 1;
-            x = weight<masked>(x, row + 16 * i + 8 * half, col + 8 * j + e, head, two.x, slope);
-            y = graded(x, y, two.y, slope);
+            x = weight<masked>(x, row + 16 * i + 8 * half, col + 8 * j + e, head, of, slope);
+            y = graded(x, y, of.delta, slope);
           }
     }
   }
@@ -99,7 +147,7 @@ struct Pairs {
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             float &x = s[i][j][2 * half + e], slope = 1;
-            x = weight<masked>(x, row + 16 * i + 8 * half, col + 8 * j + e, head, stats.of(of_column, i, half, e).x,
+            x = weight<masked>(x, row + 16 * i + 8 * half, col + 8 * j + e, head, stats.of(of_column, i, half, e),
                                slope);
           }
     }
@@ -118,40 +166,22 @@ struct Pairs {
 #pragma unroll
           for (int e = 0; e < 2; ++e)
             dp[i][j][2 * half + e] =
-                graded(p[i][j][2 * half + e], dp[i][j][2 * half + e], stats.of(of_column, i, half, e).y, 1.f);
+                graded(p[i][j][2 * half + e], dp[i][j][2 * half + e], stats.of(of_column, i, half, e).delta, 1.f);
     }
   }
 
  private:
   template <bool masked>
-  __device__ float weight(float s, int r, int c, int head, float lse, float& slope) const {
+  __device__ float weight(float s, int r, int c, int head, const QueryStats& of, float& slope) const {
     float p;
     if constexpr (Cfg::plain) {
-      p = exp2_approx(fmaf(s, args.factor, -lse));
+      p = exp2_approx(fmaf(s, args.factor, -of.lse));
     } else {
-      constexpr float log2_e = 1.4426950408889634f;
-      const int query = by_keys ? c : r, key = by_keys ? r : c;
-      float x = s * args.scale;
-      if constexpr (Cfg::has_softcap) {  // tanh(y) = 1 - 2 share, with share = 1 / (1 + e^(2 y))
-        constexpr float two_log2_e = 2 * log2_e;
-        const float share = __fdividef(1.f, 1.f + exp2_approx(s * (args.scale_by_cap * two_log2_e)));
-        x = fmaf(-2.f * args.softcap, share, args.softcap);
-        slope = 4 * share * (1 - share);
-      }
-      if constexpr (Cfg::has_bias) {
-        if ((!Cfg::edge_q || query < seq_q) && (!Cfg::edge_k || key < seq_k)) {
-          const float bias =
-              to_float(static_cast<const Bias*>(args.bias)[batch * args.bias_batch + head * args.bias_head +
-                                                           query * args.bias_row + key * args.bias_col]);
-          x = bias == minus_infinity() ? bias : x + bias;  // it also hides a score that is NaN
-        }
-      }
-      if constexpr (Cfg::modifies) {
-        slope *= Modification::slope(x, batch, head, query, key, args);
-        x = Modification::run(x, batch, head, query, key, args);
-      }
-      p = exp2_approx((x - lse) * log2_e);
-      if constexpr (Cfg::modifies) p = lse == -minus_infinity() ? 0.f : p;  // whatever it makes of a row without keys
+      const float x = this->score(s, by_keys ? c : r, by_keys ? r : c, head, slope);
+      p = exp2_approx((x - of.lse) * Scoring<Cfg>::log2_e);
+      if constexpr (Cfg::wide) p *= of.share;
+      if constexpr (Cfg::modifies)
+        p = of.lse == -minus_infinity() ? 0.f : p;  // whatever it makes of a row without keys
     }
     if constexpr (masked) {
       bool seen = true;

@@ -35,19 +35,28 @@ __device__ inline StridedReader<Tile, order> reader_at(unsigned tile, int row, i
 }
 
 /// The statistics of columns, from shared memory: two neighbouring queries at a time.
+template <bool wide>
 struct ColumnStats {
+  struct Two {
+    float4 first, second;
+  };
   const float4* at;
-  __device__ float4 column(int j) const { return at[4 * j]; }
-  __device__ float2 of(const float4& two, int, int, int e) const {
-    return e ? float2{two.z, two.w} : float2{two.x, two.y};
+  __device__ Two column(int j) const {
+    if constexpr (wide) return {at[8 * j], at[8 * j + 1]};
+    const float4 both = at[4 * j];
+    return {float4{both.x, both.y, 1, 0}, float4{both.z, both.w, 1, 0}};
+  }
+  __device__ QueryStats of(const Two& two, int, int, int e) const {
+    const float4& one = e ? two.second : two.first;
+    return {one.x, one.y, one.z};
   }
 };
 /// The statistics of this thread's rows.
 template <int m>
 struct RowStats {
-  float2 row[m][2];
+  QueryStats row[m][2];
   __device__ int column(int) const { return 0; }
-  __device__ float2 of(int, int i, int half, int) const { return row[i][half]; }
+  __device__ QueryStats of(int, int i, int half, int) const { return row[i][half]; }
 };
 
 template <class Cfg>
@@ -67,7 +76,7 @@ struct Walk {
   using Right = StridedReader<Passing, across>;
   using Down = StridedReader<Passing, down>;
   using Product = Steps<Cfg::buffer>;
-  static constexpr int stats_bytes = by_keys ? 8 * Cfg::cols : 0;
+  static constexpr int stat_floats = Cfg::wide ? 4 : 2, stats_bytes = by_keys ? 4 * stat_floats * Cfg::cols : 0;
   static constexpr bool edge_rows = by_keys ? Cfg::edge_k : Cfg::edge_q,
                         edge_cols = by_keys ? Cfg::edge_q : Cfg::edge_k;
 
@@ -132,9 +141,9 @@ struct Walk {
     if constexpr (by_keys) {
       copy<Passing, edge_cols>(to_1, q(head), args.q_at[2], row0, place.seq_q);
       copy<Passing, edge_cols>(to_2, grad(head), args.grad_at[2], row0, place.seq_q);
-      const float* from = args.stats + 2 * (place.padded(args, head) + row0);
-      if (threadIdx.x < Cfg::cols / 2)
-        cp_async_16<false>(stats + buffer * stats_bytes + threadIdx.x * 16, from + threadIdx.x * 4);
+      const float* from = args.stats + stat_floats * (place.padded(args, head) + row0);
+      for (int i = threadIdx.x; i < stats_bytes / 16; i += threads)
+        cp_async_16<false>(stats + buffer * stats_bytes + i * 16, from + i * 4);
     } else {
       copy<Passing, edge_cols>(to_1, k(place.head / args.group), args.k_at[2], row0, place.seq_k);
       copy<Passing, edge_cols>(to_2, v(place.head / args.group), args.v_at[2], row0, place.seq_k);
@@ -243,18 +252,22 @@ struct Walk {
   // ---- all
 
   /// Of the queries that pass, in a buffer.
-  __device__ ColumnStats column_stats(int buffer) const {
-    return {reinterpret_cast<const float4*>(stats_pointer + buffer * stats_bytes) + warp_col / 2 + lane % 4};
+  __device__ ColumnStats<Cfg::wide> column_stats(int buffer) const {
+    return {reinterpret_cast<const float4*>(stats_pointer + buffer * stats_bytes) +
+            (warp_col / 2 + lane % 4) * (stat_floats / 2)};
   }
   /// Of the queries that are kept.
   __device__ RowStats<pieces> row_stats() const {
     RowStats<pieces> of;
     if constexpr (!by_keys) {
-      const float2* from = reinterpret_cast<const float2*>(args.stats) + place.padded(args, place.head) + place.row0;
+      const float* from = args.stats + stat_floats * (place.padded(args, place.head) + place.row0);
 #pragma unroll
       for (int i = 0; i < pieces; ++i)
 #pragma unroll
-        for (int half = 0; half < 2; ++half) of.row[i][half] = from[warp_row + 16 * i + 8 * half + lane / 4];
+        for (int half = 0; half < 2; ++half) {
+          const float* one = from + stat_floats * (warp_row + 16 * i + 8 * half + lane / 4);
+          of.row[i][half] = {one[0], one[1], Cfg::wide ? one[2] : 1.f};
+        }
     }
     return of;
   }
