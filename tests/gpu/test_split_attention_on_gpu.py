@@ -144,3 +144,41 @@ def test_starts_that_lie_cannot_reach_beyond_the_operands(torch, config):
     starts = torch.tensor([-70, 90, 10, 4000, 2**31 - 1], device="cuda", dtype=torch.int32)
     tw.attention_varlen(q, k, v, starts, starts, config=config)
     torch.cuda.synchronize()
+
+
+def in_pages(torch, k, v, page):
+    """Keys and values in pages that lie in no order, NaN where there is no key, and the table."""
+    batch, heads, rows, d = k.shape
+    count = -(-rows // page)
+    table = torch.randperm(batch * count, device="cuda").int().view(batch, count).contiguous()
+    made = []
+    for x in (k, v):
+        pages = torch.full((batch * count, heads, page, d), math.nan, device="cuda", dtype=x.dtype)
+        for b in range(batch):
+            for n in range(count):
+                part = x[b, :, n * page : (n + 1) * page]
+                pages[table[b, n], :, : part.shape[1]] = part
+        made.append(pages)
+    return *made, table
+
+
+@pytest.mark.parametrize("page", [16, 64, 256])
+def test_keys_in_pages_give_the_bits_of_keys_in_rows(torch, page):
+    q, k, v = made(torch, 3, 8, 2, 128), *(made(torch, 3, 2, 3000, 128) for _ in range(2))
+    used = torch.tensor([2999, 17, 1200], device="cuda", dtype=torch.int32)
+    rows = tw.attention(q, k, v, seqused=used, is_causal=True, batch_invariant=True)
+    k_pages, v_pages, table = in_pages(torch, k, v, page)
+    for _ in range(2):
+        out = tw.attention(q, k_pages, v_pages, block_table=table, seqused=used, is_causal=True, batch_invariant=True)
+        assert torch.equal(out, rows)
+
+
+@pytest.mark.parametrize(("queries", "group"), [(1, 4), (3, 1), (40, 2), (200, 4)])
+@pytest.mark.parametrize("d", [64, 128, 256])
+def test_batch_invariant_calls_give_an_entry_the_same_bits_in_any_batch(torch, d, queries, group):
+    q = made(torch, 3, 2 * group, queries, d)
+    k, v = (made(torch, 3, 2, 3000, d) for _ in range(2))
+    out = tw.attention(q, k, v, is_causal=True, batch_invariant=True)
+    judge(torch, out, None, q, k, v, is_causal=True)
+    alone = tw.attention(q[1:2], k[1:2], v[1:2], is_causal=True, batch_invariant=True)
+    assert torch.equal(alone, out[1:2])

@@ -144,6 +144,8 @@ class SplitRung(AttentionRung):
             return f"{self.id} takes configs of split attention, (d_head, b_r, b_c): RxK warps ...; {config} is not one"
         if reason := super().why_not(problem, config, arch):
             return reason
+        if problem.seq_q * problem.group >= 2**31:
+            return f"{problem.seq_q} queries of {problem.group} heads for each head of keys; {2**31 - 1} rows fit"
         if problem.totals is not None and max(problem.totals[0] * problem.group, sum(problem.totals)) >= 2**31:
             return f"{problem.totals} rows and keys of all entries; a grid holds {2**31 - 1} blocks"
         if problem.totals is not None and config.parts > 1:
