@@ -389,3 +389,14 @@ def test_batch_invariant_packed_entries_have_the_same_bits_anywhere(monkeypatch)
             if queries:
                 alone = tw.attention_varlen(q[mine], k[own], v[own], [0, queries], [0, keys], batch_invariant=True)
                 assert (alone == out[mine]).all()
+
+
+def test_explain_tells_of_the_cache_and_of_the_parts():
+    q, k = np.zeros((1, 8, 1, 128), np.float16), np.zeros((1, 2, 16384, 128), np.float16)
+    told = " ".join(str(tw.explain_attention(q, k, k, seqused=[9000], gpu="H200")).split())
+    assert "as many keys of each entry as seqused says" in told
+    assert "runs d01_split, config (128, 16, 32): 1x4 warps, 3 stages, " in told
+    assert re.search(r"keys in \d+ parts", told)
+    fixed = " ".join(str(tw.explain_attention(q, k, k, batch_invariant=True, gpu="H200")).split())
+    assert "parts of 2048 keys" in fixed
+    assert "source batch_invariant" in fixed

@@ -9,6 +9,7 @@ from typing import Any
 from ..gemm.explain import Explanation, Roofline, refused_rows
 from ..gemm.explain import _gpu_of as gpu_of
 from ..gpus import Gpu, Resources
+from ..plan.demands import NONE, Demands
 from ..plan.plan import Plan
 from .call import AttentionCall, read_attention, read_attention_varlen
 from .family import plan_attention
@@ -100,6 +101,10 @@ def describe(problem: AttentionProblem) -> str:
         parts.append(f"bias in {problem.bias.dtype}, read {read}")
     if problem.modify:
         parts.append("scores changed by the caller's function")
+    if problem.seqused:
+        parts.append("as many keys of each entry as seqused says")
+    if problem.pages is not None:
+        parts.append(f"in pages of {problem.pages[0]}")
     if problem.with_lse:
         parts.append("with LSE")
     return f"{', '.join(parts)}; {problem.flops:.4g} FLOP"
@@ -124,15 +129,18 @@ def explain_attention(
     named, source = gpu_of(call, gpu)
     if call.problem is None:
         return AttentionExplanation(None, named, source, None, (), (0, 1, 1), (0, 1, 1), 0, None)
-    return explain_attention_problem(call.problem, named, source, rung, config, call.copied, compile=compile)
+    return explain_attention_problem(
+        call.problem, named, source, rung, config, call.copied, compile=compile, demands=call.demands
+    )
 
 
 def explain_attention_problem(
     problem: AttentionProblem, gpu: Gpu, gpu_source: str, rung: str | None = None,
     config: AttentionConfig | str | None = None, copied: tuple[tuple[str, str], ...] = (), *, compile: bool = False,
+    demands: Demands = NONE,
 ) -> AttentionExplanation:  # fmt: skip
     """Explain a problem apart from arrays. Raises ConfigRejected (rung or config), CompileError if compiled."""
-    plan = plan_attention(problem, gpu, rung, config)
+    plan = plan_attention(problem, gpu, rung, config, demands=demands)
     launch = plan.rung.launch(problem, plan.config, AttentionAddresses(0, 0, 0, 0))
     memory = gpu.dram_gb_s * problem.intensity * 1e-3
     peak = gpu.peak_tflops(problem.dtype) or memory
