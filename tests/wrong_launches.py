@@ -26,10 +26,10 @@ def launch_wrongly(
     """Every product is launched as one of change(problem), with its parameters and grid changed after that."""
     right, right_shape = stages.stage, stages.Tiled.shape
 
-    def wrong(name: str, kernel: Any, problem: GemmProblem, places: Any, scaled: bool = False) -> Any:
+    def wrong(name: str, kernel: Any, problem: GemmProblem, places: Any, *options: Any) -> Any:
         if not isinstance(kernel, stages.Tiled):
-            return right(name, kernel, problem, places, scaled)
-        other = right(name, kernel, change(problem, kernel.rung), places, scaled)
+            return right(name, kernel, problem, places, *options)
+        other = right(name, kernel, change(problem, kernel.rung), places, *options)
         return replace(other, problem=problem, params=params(other.params, problem, kernel.rung))
 
     monkeypatch.setattr(stages, "stage", wrong)

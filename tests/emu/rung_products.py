@@ -175,7 +175,7 @@ class Bench:
         out = emulator.upload(self.out.bits.view(np.uint8), "out")
         c, scalars = c if self.problem.use_c else 0, (self.case.alpha, self.case.beta or 0.0)
         with use_executor(emulator):  # kernels are compiled to PTX only, which is all that it runs
-            if rung.splits:
+            if rung.splits or rung.passes_sums is not None:
                 program = program_for(self.problem, Plan(rung, config, "", ""))
                 if reason := rung.why_not(self.problem, config, emulator.arch):
                     raise ConfigRejected(reason)

@@ -11,7 +11,7 @@ import pytest
 from tilewright.gemm.freivalds import CHECK_ROWS, SIGN_ROWS
 from tilewright.gemm.params import LAYOUTS
 from tilewright.gemm.problem import GemmProblem
-from tilewright.gemm.stages import PACK, SUM_PARTS, Split
+from tilewright.gemm.stages import CLEAR, PACK, SUM_PARTS, Split
 from tilewright.gemm.verify import COMPARE, EXPECTED
 from tilewright.gpus import ARCHS
 from tilewright.jit import use_executor
@@ -20,8 +20,8 @@ from tilewright.jit.params import _fields
 from tilewright.jit.source import CUDA_ROOT
 
 KERNELS = {
-    "pack": PACK, "split": Split(32, 32), "sum_parts": SUM_PARTS, "sign_rows": SIGN_ROWS, "check_rows": CHECK_ROWS,
-    "expected": EXPECTED, "compare": COMPARE,
+    "clear": CLEAR, "pack": PACK, "split": Split(32, 32), "sum_parts": SUM_PARTS, "sign_rows": SIGN_ROWS,
+    "check_rows": CHECK_ROWS, "expected": EXPECTED, "compare": COMPARE,
 }  # fmt: skip
 ENDS_IN = {"sum_parts": "result", "expected": "fused"}
 """Members that are structs themselves, packed apart."""

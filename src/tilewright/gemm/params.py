@@ -12,6 +12,7 @@ from .rung import Addresses, pack_args
 
 ALPHA, BETA = Scalar("alpha"), Scalar("beta")
 LAYOUTS = {
+    "clear": ("ClearArgs", "<Qq"),
     "pack": ("PackArgs", "<2Q5q3i4x"),
     "split": ("SplitArgs", "<2Q4q2i"),
     "sum_parts": ("SumPartsArgs", "<Q2qi4x"),
@@ -51,6 +52,11 @@ def scales(scaled: bool) -> tuple[float | Scalar, float | Scalar]:
 def product_params(problem: GemmProblem, a: Address, b: Address, c: Address, out: Address, scaled: bool) -> Template:
     """GemmArgs. `scaled`: as scales."""
     return pack_args(problem, addresses_of(problem, a, b, c, out), *scales(scaled))
+
+
+def clear_params(words: Address, count: int) -> Template:
+    """ClearArgs: `count` words of 4 bytes."""
+    return pack(LAYOUTS["clear"][1], words, count)
 
 
 def pack_params(copy: GemmProblem, source: Address, target: Address) -> Template:

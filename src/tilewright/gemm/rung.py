@@ -54,6 +54,10 @@ class GemmConfig(HashedOnce):
     """Blocks of a cluster under one another,"""
     cluster_n: int = 1
     """and beside one another. They share copies of operands."""
+    turns: int = 1
+    """Sets of warpgroups of a block, each with tiles of its own: one multiplies while another stores."""
+    stream_k: int = 0
+    """Blocks that take equal parts of the steps of the last tiles; 0: all tiles are whole ones."""
     sums: int = 1
     """Sets of sums: 2 add up a stretch of k in one, and the stretches in the other, so that a long k loses less."""
 
@@ -86,7 +90,8 @@ class GemmConfig(HashedOnce):
     @cached_property
     def threads(self) -> int:
         if self.warp_m:
-            return 32 * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n) * self.slices_k
+            warps = (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
+            return 32 * warps * self.slices_k * self.turns
         return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n)
 
     @cached_property
@@ -125,10 +130,14 @@ class GemmConfig(HashedOnce):
             text += f" {self.fragment_sets} fragment sets"
         if self.split_k > 1:
             text += f" split k {self.split_k}"
+        if self.stream_k:
+            text += f" stream k {self.stream_k}"
         if self.slices_k > 1:
             text += f" {self.slices_k} slices"
         if self.cluster > 1:
             text += f" cluster {self.cluster_m}x{self.cluster_n}"
+        if self.turns > 1:
+            text += f" {self.turns} turns"
         if self.staged:
             text += f" {self.staged} staged"
         if self.sums > 1:
@@ -137,8 +146,9 @@ class GemmConfig(HashedOnce):
 
 
 _FIELDS = {f.name: f.default for f in fields(GemmConfig)}
-_LEAST = {name: 0 if name in ("tile_k", "warp_m", "warp_n", "staged") else 1 for name in _FIELDS if name != "cache"}
-_OWN_CONSTANTS = ("cache", "fragment_sets", "slices_k", "staged", "cluster_m", "cluster_n", "sums")
+_MAY_BE_0 = ("tile_k", "warp_m", "warp_n", "staged", "stream_k")
+_LEAST = {name: 0 if name in _MAY_BE_0 else 1 for name in _FIELDS if name != "cache"}
+_OWN_CONSTANTS = ("cache", "fragment_sets", "slices_k", "staged", "cluster_m", "cluster_n", "turns", "stream_k", "sums")
 """Fields of a config that only the rungs which use them compile in (Rung.own_constants)."""
 
 
@@ -177,8 +187,14 @@ class Addresses:
     """Of the epilogue's operands, in their order; of an index, where it starts."""
     numbers: tuple[float | Scalar, ...] = ()
     """The epilogue's numbers."""
+    sums: Address = 0
+    """Of sums that blocks pass on to one another,"""
+    flags: Address = 0
+    """and of the words that say they are there."""
 
 
+STREAM_ARGS = "<2Q"
+"""StreamArgs in cuda/tile/stream_pieces.cuh."""
 _ARGS = "<4Q12q3i2f4x"
 """GemmArgs in cuda/gemm/args.cuh; a test holds them equal."""
 
@@ -266,6 +282,8 @@ class Rung:
     """Threads of a block besides its config's: they copy, and multiply nothing."""
     maps: Callable[[GemmConfig, GemmProblem], dict[str, TensorMap | None]] = _no_maps
     """The tensor maps that its kernel takes ahead of GemmArgs, in order: by the names of Addresses. None: not read."""
+    passes_sums: Callable[[GemmConfig, GemmProblem], tuple[int, int]] | None = None
+    """Bytes of Addresses.sums and flags, where its blocks pass sums on to one another."""
     libraries: Callable[[], tuple[Library, ...]] = tuple
     """Headers of other packages that its file includes. Raises MissingDependency where one is not installed."""
 
@@ -362,6 +380,8 @@ class Rung:
         """The parameters of its kernel: tensor maps, if it takes any, then those of every rung's."""
         maps = [(found, getattr(at, name)) for name, found in self.maps(config, problem).items()]
         args = pack_args(problem, at, alpha, beta)
+        if self.passes_sums is not None:
+            args += pack(STREAM_ARGS, at.sums, at.flags)
         return pack_maps(maps) + args if maps else args
 
     def launch(

@@ -17,7 +17,7 @@ from ..jit.params import Place
 from ..jit.source import Constant
 from ..run.program import Program, Run, Stage, Workspace
 from .fused import fused_headers
-from .params import addresses_of, fused_base, pack_params, scales, split_params, sum_parts_params
+from .params import addresses_of, clear_params, fused_base, pack_params, scales, split_params, sum_parts_params
 from .problem import GemmProblem, Matrix
 from .rung import GemmConfig, Rung, result_constants
 from .rungs.tensor32 import RECORD, record_bytes
@@ -65,6 +65,7 @@ PACK = Helper(
     lambda p: {"contiguous": p.a.col_stride == 1, "element": _BITS[ITEM_BYTES[p.dtype]]},
     lambda p: p.n * p.out.row_stride * ITEM_BYTES[p.dtype] // 16,
 )  # fmt: skip
+CLEAR = Helper("clear", 256, 1, lambda p: {}, lambda p: p.n, lambda p: {})
 SUM_PARTS = Helper(
     "sum_parts", 128, 1,
     lambda p: result_constants(p) | {"edge": True, "split_k": 1},
@@ -131,11 +132,19 @@ def config_of(program: Program) -> GemmConfig:
 
 def stage(
     name: str, kernel: Tiled, problem: GemmProblem, places: tuple[Place | int, Place | int, Place | int, Place | int],
-    scaled: bool = False,
+    scaled: bool = False, sums: Place | int = 0, flags: Place | int = 0,
 ) -> Stage:  # fmt: skip
-    """The launch of a product. `places`: of a, b, c and out; `scaled`: alpha and beta apply here."""
-    params = kernel.rung.params(problem, kernel.config, addresses_of(problem, *places), *scales(scaled))
+    """The launch of a product. `places`: of a, b, c and out; `scaled`: alpha and beta apply here; `sums`, `flags`: as
+    Addresses."""
+    at = replace(addresses_of(problem, *places), sums=sums, flags=flags)
+    params = kernel.rung.params(problem, kernel.config, at, *scales(scaled))
     return Stage(name, kernel, problem, kernel.shape(problem), params)
+
+
+def _clear_stage(place: Place, size: int) -> Stage:
+    """The words at `place`, `size` bytes, become 0."""
+    words = GemmProblem(1, size // 4, 1, Matrix(0, 0), Matrix(0, 0), Matrix(0, 1))
+    return Stage("clear flags", CLEAR, words, CLEAR.shape(words), clear_params(place, size // 4))
 
 
 def _pack_stage(
@@ -238,7 +247,13 @@ def parts_of(problem: GemmProblem, plan: Plan) -> tuple[Program, int]:
     tiled, main = Tiled(plan.rung, config, plan.rows), len(stages)
     if parts == 1:
         order = (places["a"], places["b"], places["c"], places["out"])
-        stages.append(stage("product", tiled, product, order, scaled=True))
+        passed: tuple[Place | int, Place | int] = (0, 0)
+        if plan.rung.passes_sums is not None:
+            of_sums, of_flags = plan.rung.passes_sums(config, product)
+            passed = sums, flags = workspace.room(of_sums), workspace.room(of_flags)
+            stages.append(_clear_stage(flags, of_flags))
+            main += 1
+        stages.append(stage("product", tiled, product, order, True, *passed))
         return Program(tuple(stages), workspace.bytes, main), copies
     pitch = ceil_div(problem.n, 4) * 4
     partial = Matrix(pitch, 1, problem.m * pitch)

@@ -25,10 +25,11 @@ __device__ inline void mbarrier_arrive_expect(unsigned barrier, unsigned bytes) 
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-/// One arrival at the barrier that lies at this address in block `rank` of the cluster.
+/// One arrival at the barrier that lies at this address in block `rank` of the cluster. Ordered as in the block: bulk
+/// copies and wgmma need no more, and a release of the cluster's scope waits a microsecond for all of memory.
 __device__ inline void mbarrier_arrive_at(unsigned barrier, unsigned rank) {
   asm volatile("{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; "
-               "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];}" ::"r"(barrier),
+               "mbarrier.arrive.shared::cluster.b64 _, [remote];}" ::"r"(barrier),
                "r"(rank)
                : "memory");
 }
@@ -47,16 +48,4 @@ __device__ inline bool mbarrier_try_wait(unsigned barrier, unsigned parity) {
 __device__ inline void mbarrier_wait(unsigned barrier, unsigned parity) {
   while (!mbarrier_try_wait(barrier, parity)) {
   }
-}
-
-/// The same where arrivals come from other blocks of the cluster, too.
-__device__ inline void mbarrier_wait_cluster(unsigned barrier, unsigned parity) {
-  unsigned done;
-  do {
-    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; "
-                 "selp.u32 %0, 1, 0, p;}"
-                 : "=r"(done)
-                 : "r"(barrier), "r"(parity)
-                 : "memory");
-  } while (!done);
 }

@@ -35,13 +35,14 @@ __device__ inline void wgmma_arrived(float (&d)[columns][4]) {
 
 /// Where an operand lies: rows of `row_bytes` (32, 64 or 128), swizzled within themselves as ConflictFree does
 /// (tile/tile16.cuh). `at`: shared address, a multiple of 16 whose rows of eight start at multiples of 8 * row_bytes.
+/// Of the address 18 bits count: in a cluster the upper ones are the block's number.
 /// `next_panel`: bytes from one panel of row_bytes to the next, where rows run along m or n.
 template <int row_bytes>
 __device__ inline unsigned long long wgmma_operand(unsigned at, unsigned next_panel) {
   static_assert(row_bytes == 32 || row_bytes == 64 || row_bytes == 128, "as wide as one of the three swizzles");
   constexpr unsigned long long swizzle = row_bytes == 128 ? 1 : row_bytes == 64 ? 2 : 3;
   constexpr unsigned eight_rows = 8 * row_bytes;
-  return swizzle << 62 | (unsigned long long)(eight_rows >> 4) << 32 | (next_panel >> 4) << 16 | at >> 4;
+  return swizzle << 62 | (unsigned long long)(eight_rows >> 4) << 32 | (next_panel >> 4) << 16 | (at >> 4 & 0x3fff);
 }
 
 /// One product of the type and width, for the widths below. `a_across`, `b_across`: whether rows run along m or n.

@@ -36,6 +36,12 @@ struct TmaProduct {
   __device__ TmaProduct(const GemmArgs& args, unsigned tiles, unsigned barriers)
       : args(args), tiles(tiles), buffers(barriers), range(args.k) {}
 
+  /// In a cluster whose blocks lie in it as ClusterTiles says: this one copies its part of what others need too.
+  __device__ void share(unsigned down, unsigned across) {
+    a.part = across, b.part = down;
+    a.blocks = b.blocks = 3;  // both
+  }
+
   /// The producer: everything along k for the tile of the result at `origin`, from entry `entry` of what is a batch
   /// and from k = first_k on.
   template <class Maps>

@@ -39,10 +39,7 @@ struct TmaRing {
 
   /// The producer: waits until the stage is free, and expects `bytes` there.
   __device__ void begin(unsigned bytes) const {
-    if constexpr (cluster > 1)
-      mbarrier_wait_cluster(empty(), phase ^ 1);
-    else
-      mbarrier_wait(empty(), phase ^ 1);
+    mbarrier_wait(empty(), phase ^ 1);
     mbarrier_arrive_expect(full(), bytes);
   }
 
@@ -61,6 +58,12 @@ struct TmaRing {
 
   __device__ void turn() {
     if (++stage == stages) stage = 0, phase ^= 1;
+  }
+
+  /// Past `count` stages that are others' to read.
+  __device__ void skip(unsigned count) {
+    const unsigned to = stage + count;
+    stage = to % stages, phase ^= to / stages % 2;
   }
 };
 

@@ -28,12 +28,13 @@ __device__ inline unsigned long long wgmma_operand_of(unsigned tile, int line, i
 template <class Cfg>
 struct WarpgroupTiling {
   static constexpr int products = Cfg::warp_m / 16, columns = Cfg::warp_n / 8;
-  static constexpr int groups_n = Cfg::tile_n / Cfg::warp_n;
+  static constexpr int groups_n = Cfg::tile_n / Cfg::warp_n, groups = Cfg::tile_m / (4 * Cfg::warp_m) * groups_n;
   static_assert(Cfg::tile_m % (4 * Cfg::warp_m) == 0, "a block is whole warpgroups");
   int row0, col0;  // of the warpgroup's tile within the block's
 
   __device__ WarpgroupTiling() {
-    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);  // so that the compiler knows it the same for a warp
+    // so that the compiler knows it the same for a warp
+    const int group = __shfl_sync(~0u, threadIdx.x / 128 % groups, 0);
     row0 = group / groups_n * 4 * Cfg::warp_m;
     col0 = group % groups_n * Cfg::warp_n;
   }

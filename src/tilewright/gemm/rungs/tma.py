@@ -134,10 +134,9 @@ def _maps(config: GemmConfig, problem: GemmProblem) -> dict[str, TensorMap | Non
 def registers_of(config: GemmConfig) -> tuple[int, int]:
     """Registers per thread that (copies, multiplies) once they are shared out; what is compiled in where none is
     handed over is the second."""
-    warpgroups, of_a_block = config.threads // WARPGROUP, 65536 // WARPGROUP // config.min_blocks
-    sums = config.warp_m * config.warp_n // 32
+    warpgroups, sums = config.threads // WARPGROUP, config.warp_m * config.warp_n // 32
     copying = 24 if warpgroups > 2 or sums > 160 else 40
-    return copying, min(240, (of_a_block - copying) // warpgroups // 8 * 8)
+    return copying, min(240, (_at_launch(config) * (warpgroups + 1) - copying) // warpgroups // 8 * 8)
 
 
 def _at_launch(config: GemmConfig) -> int:
@@ -152,6 +151,7 @@ def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
         "edge": bool(problem.m % (config.cluster_m * config.tile_m) or problem.n % (config.cluster_n * config.tile_n)),
         "cluster_m": config.cluster_m,
         "cluster_n": config.cluster_n,
+        "turns": config.turns,
         "in_type": CPP_TYPES[problem.dtype],
         "hands_over": hands_over,
         "producer_registers": copying,
@@ -250,6 +250,63 @@ def _cluster_space() -> tuple[GemmConfig, ...]:
     )
 
 
+_TURNS = GemmConfig(128, 192, 64, warp_m=32, warp_n=192, stages=4, group_m=8, staged=2, turns=2)
+
+
+def _check_turns(config: GemmConfig, problem: GemmProblem) -> str | None:
+    if config.turns != 2 or config.cluster > 2:
+        return f"two sets take turns in clusters of at most two blocks; the config has {config}"
+    return _check(config, problem)
+
+
+def _turns_space() -> tuple[GemmConfig, ...]:
+    """Tiles of one warpgroup x stages x buffers of results, alone and in clusters of two."""
+    return tuple(
+        replace(_TURNS, tile_m=tile_m, tile_n=tile_n, warp_m=tile_m // 4, warp_n=tile_n, stages=stages, staged=staged,
+                cluster_m=cluster_m, cluster_n=cluster_n)
+        for tile_m, tile_n in ((128, 192), (128, 160), (128, 128), (64, 256), (64, 192), (128, 96), (64, 128))
+        for stages, staged in product((3, 4, 5, 6, 8), (1, 2, 4))
+        for cluster_m, cluster_n in ((1, 1), (2, 1), (1, 2))
+        if tiles(replace(_TURNS, tile_m=tile_m, tile_n=tile_n, stages=stages), _ANY) + 8 * 2048 * staged < 225 * 1024
+    )  # fmt: skip
+
+
+_STREAM = replace(_DEFAULT, staged=2, stream_k=132)
+
+
+def _stream_grid(config: GemmConfig, problem: GemmProblem) -> tuple[int, int, int]:
+    return config.stream_k, problem.batch, 1
+
+
+def _passed_bytes(config: GemmConfig, problem: GemmProblem) -> tuple[int, int]:
+    """The sums of one tile for each block, and a word for each of its warpgroups."""
+    blocks = config.stream_k * problem.batch
+    return 4 * config.tile_m * config.tile_n * blocks, 4 * config.threads // WARPGROUP * blocks
+
+
+def _check_stream(config: GemmConfig, problem: GemmProblem) -> str | None:
+    if config.stream_k < 1 or config.stream_k % config.cluster or config.cluster > 2:
+        return f"{config.stream_k} blocks are no clusters of {config.cluster}: one or two blocks each"
+    if 2 * config.stream_k * (problem.k // max(config.tile_k, 1) + 1) >= 1 << 31:
+        return f"k={problem.k} makes 2^31 steps or more of {config.stream_k} blocks' tiles"
+    if reason := _check(config, problem):
+        return reason
+    if config.threads > 2 * WARPGROUP:
+        return f"{config.threads // WARPGROUP} warpgroups leave no registers for keeping account of pieces; 2 do"
+    return None
+
+
+def _stream_space() -> tuple[GemmConfig, ...]:
+    """Large tiles, alone and in clusters of two, on as many blocks as GPUs have SMs."""
+    return tuple(
+        replace(config, stream_k=blocks, cluster_m=cluster_m, cluster_n=cluster_n)
+        for config in _staged_space()
+        if config.tile_m * config.tile_n >= 128 * 128 and config.min_blocks == 1 and config.threads <= 2 * WARPGROUP
+        for cluster_m, cluster_n in ((1, 1), (2, 1), (1, 2))
+        for blocks in (132, 114)
+    )
+
+
 TMA_RUNGS: tuple[Rung, ...] = (
     Rung(
         "h14_tma", "TMA and roles: one thread copies whole tiles, warpgroups only multiply and take its registers",
@@ -268,5 +325,17 @@ TMA_RUNGS: tuple[Rung, ...] = (
         "gemm/h16_cluster.cuh", HALVES, replace(_DEFAULT, staged=2, cluster_m=2), _cluster_space, _shared,
         _check_cluster, vector_bytes=16, dynamic_shared=True, overlaps=True, own_constants=_constants,
         levels=("split_k", "cluster_n"), only_on="sm_90a", warpgroups=True, stays=True, loaders=WARPGROUP, maps=_maps,
+    ),
+    Rung(
+        "h17_ping_pong", "two sets of warpgroups take turns: one has the tensor cores while the other stores its tile",
+        "gemm/h17_ping_pong.cuh", HALVES, _TURNS, _turns_space, _shared, _check_turns, vector_bytes=16,
+        dynamic_shared=True, overlaps=True, own_constants=_constants, levels=("split_k", "cluster_m", "cluster_n"),
+        only_on="sm_90a", warpgroups=True, stays=True, loaders=WARPGROUP, maps=_maps,
+    ),
+    Rung(
+        "h18_stream_k", "blocks take equal parts of all tiles' steps: the last tiles keep every SM busy",
+        "gemm/h18_stream_k.cuh", HALVES, _STREAM, _stream_space, _shared, _check_stream, vector_bytes=16,
+        dynamic_shared=True, overlaps=True, own_constants=_constants, levels=("cluster_m", "cluster_n"),
+        only_on="sm_90a", warpgroups=True, grid=_stream_grid, loaders=WARPGROUP, maps=_maps, passes_sums=_passed_bytes,
     ),
 )  # fmt: skip
