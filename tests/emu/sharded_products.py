@@ -16,6 +16,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )  # fmt: skip
 
+import tilewright as tw
 import tilewright.torch as tt
 from tilewright.epilogue import silu
 
@@ -125,12 +126,39 @@ def parallel_layers(mesh, rank: int) -> None:
             same(parameter.grad, dict(alone.named_parameters())[name].grad)
 
 
+def attention(mesh) -> None:
+    """On the emulator: it has no kernel of torch's to fall back to."""
+    q, k, v = (tensor(2, heads, 20, 32, seed=heads).bfloat16() for heads in (4, 2, 2))
+    mask = tensor(1, 4, 20, 20).bfloat16()
+    lists = [x.clone().requires_grad_() for x in (q, k, v)]
+    expected, weights = tt.attention(*lists, is_causal=True), tensor(2, 4, 20, 32, seed=9).bfloat16()
+    (expected * weights).sum().backward()
+    with_mask = tt.attention(q, k, v, bias=mask)
+    for placement, of_mask in ((Replicate(), Replicate()), (Shard(0), Replicate()), (Shard(1), Shard(1))):
+        shared = [distribute_tensor(x, mesh, [placement]).requires_grad_() for x in (q, k, v)]
+        out = tt.attention(*shared, is_causal=True)
+        assert out.placements == (placement,)
+        same(out.float(), expected.float())
+        (out * distribute_tensor(weights, mesh, [placement])).sum().backward()
+        for one, whole in zip(shared, lists, strict=True):
+            assert one.grad.placements == (placement,)
+            torch.testing.assert_close(one.grad.full_tensor(), whole.grad, rtol=0.02, atol=0.02)
+        found = tt.attention(*(x.detach() for x in shared), bias=distribute_tensor(mask, mesh, [of_mask]))
+        assert found.placements == (placement,)
+        same(found.float(), with_mask.float())
+    one_head = [distribute_tensor(x, mesh, [Shard(1)]) for x in (q, k[:, :1].contiguous(), v[:, :1].contiguous())]
+    found = tt.attention(*one_head)  # one head of K: whole on each GPU, and Q with it
+    same(found.float(), tt.attention(q, k[:, :1], v[:, :1]).float())
+
+
 def main(rank: int, port: str) -> None:
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
     products(mesh)
     fused(mesh)
     parallel_layers(mesh, rank)
+    with tw.emulator():
+        attention(mesh)
     dist.destroy_process_group()
     print("right")
 

@@ -283,6 +283,7 @@ forward.register_autograd(_differentiate, setup_context=_save)
 
 def _save_with_lse(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.save_for_backward(*inputs[:4], *output, *inputs[4:6])
+    ctx.set_materialize_grads(False)
     ctx.options = Options(*inputs[7:])
 
 

@@ -7,6 +7,7 @@ picks the cheapest, moving operands where none fits as they lie.
                   columns of b         columns of the result
                   k of both            a sum over the GPUs (Partial), where nothing follows the sum
                   batch                batch
+    attention     batch, or heads      the same: each GPU has whole heads of K and V with all heads of Q that read them
 """
 
 from __future__ import annotations
@@ -74,6 +75,52 @@ def _of_fused(
     return [(out, [*given[:3], *(None,) * 4, *given[3:], *(None for _ in rest)]) for out, given in found]
 
 
+def attention_strategies(
+    like_q: Sequence[Any], like_k: Sequence[Any], scores: Sequence[Any], rows: Sequence[Any], starts: Any, results: str
+) -> list[Strategy]:
+    """Strategies of attention and its gradient. like_q, like_k: operands of those shapes; scores: that broadcast to the
+    scores' shape; rows: of an LSE's shape. results: a letter a result, "x" where it lies as Q or K, "l" for an LSE.
+    With `starts` entries are packed: q is [rows, heads, d], an LSE [heads, rows].
+    """
+    heads, shared = 1, like_k[0].shape[1]
+    gpus = like_q[0].mesh.size()
+    axes = [heads] if shared % gpus == 0 else []
+    if starts is None:
+        axes.append(0)
+    found: list[Strategy] = []
+    for axis in (None, *axes):
+        whole = Replicate() if axis is None else Shard(axis)
+        of_rows = Replicate() if axis is None else Shard(axis if starts is None else 0)
+        of_scores = [x and (Replicate() if axis is None else _along(x, axis - (4 - len(x.shape)))) for x in scores]
+        given = [x and whole for x in (*like_q, *like_k)]
+        found.append(([whole if kind == "x" else of_rows for kind in results],
+                      [*given, *of_scores, *(x and of_rows for x in rows)]))  # fmt: skip
+    return found
+
+
+def _of_attention(q: Any, k: Any, v: Any, bias: Any, *rest: Any) -> list[Strategy]:
+    return attention_strategies([q], [k, v], [bias], [], None, "x")
+
+
+def _of_attention_with_lse(
+    q: Any, k: Any, v: Any, bias: Any, starts_q: Any, starts_k: Any, *rest: Any
+) -> list[Strategy]:  # fmt: skip
+    found = attention_strategies([q], [k, v], [bias], [], starts_q, "xl")
+    return [(out, [*given, *(x and Replicate() for x in (starts_q, starts_k))]) for out, given in found]
+
+
+def _of_attention_backward(
+    grad: Any, grad_lse: Any, q: Any, k: Any, v: Any, bias: Any, out: Any, lse: Any, starts_q: Any, starts_k: Any,
+    *rest: Any,
+) -> list[Strategy]:  # fmt: skip
+    found = []
+    starts = [x and Replicate() for x in (starts_q, starts_k)]
+    for placed, given in attention_strategies([q, grad, out], [k, v], [bias], [lse, grad_lse], starts_q, "xxx"):
+        of_q, of_grad, of_out, of_k, of_v, of_bias, of_lse, of_grad_lse = given
+        found.append((placed, [of_grad, of_grad_lse, of_q, of_k, of_v, of_bias, of_out, of_lse, *starts]))
+    return found
+
+
 def sums_over_gpus(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Return whether each GPU has its own part of k of both."""
     if not AVAILABLE or not isinstance(a, DTensor) or not isinstance(b, DTensor) or min(a.dim(), b.dim()) < 2:
@@ -88,6 +135,9 @@ def register() -> None:
         return
     _tell(torch.ops.tilewright.matmul.default, _of_product)
     _tell(torch.ops.tilewright.fused_matmul.default, _of_fused)
+    _tell(torch.ops.tilewright.attention.default, _of_attention)
+    _tell(torch.ops.tilewright.attention_with_lse.default, _of_attention_with_lse)
+    _tell(torch.ops.tilewright.attention_backward.default, _of_attention_backward)
 
 
 def _tell(operator: Any, strategies: Callable[..., list[Strategy]]) -> None:
