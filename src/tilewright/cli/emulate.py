@@ -77,6 +77,7 @@ def emulate(
         bool,
         typer.Option("--red-zones", help="Find accesses of a shared array that end in its neighbour."),
     ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings are faults.")] = False,
     limit: Annotated[int, typer.Option(help="Instructions after which a launch counts as endless.", min=1)] = 10**8,
     save_args: Annotated[
         Path | None,
@@ -107,7 +108,7 @@ def emulate(
     folders = tuple(include or ())
     started = time.perf_counter()
     with json_result(json_file) as write:
-        hazards, wrong, result = [], [], None
+        hazards, allowed, wrong, result = [], [], [], None
         names = given.named_by(load(file, entry, gpu, folders).names)
         with Progress(1.0) as progress:
 
@@ -119,10 +120,10 @@ def emulate(
                     file, entry, *shapes, given.values, gpu=gpu, shared_bytes=shared_bytes, include=folders, seed=seed,
                     cluster=None if cluster is None else triple("cluster", cluster), limit=limit, progress=show,
                     constants=dict(_named(text, "--constant") for text in constant or ()),
-                    hazards="collect" if every else "raise", order=order, red_zones=red_zones,
+                    hazards="collect" if every else "raise", order=order, red_zones=red_zones, strict=strict,
                     explore=int(explore) if explore and explore.isdigit() else explore or 0,
                 )  # fmt: skip
-                hazards = result.hazards
+                hazards, allowed = result.hazards, result.allowed
             except EmulatorFault as error:
                 hazards = [error.hazard]
         if result is not None:
@@ -134,8 +135,10 @@ def emulate(
         lines = (f"{'FAULT' if hazard.level == 'error' else 'WARNING'}: {hazard}" for hazard in hazards)
         for text in (*lines, *(f"WRONG: {one}" for one in wrong)):
             note(text)
+        for hazard in allowed:
+            note(f"ALLOWED: {hazard.kind} at {hazard.file}:{hazard.line}: {hazard.allowed}")
         if sarif_file is not None:
-            write_text(sarif_file, sarif(file, hazards, wrong))
+            write_text(sarif_file, sarif(file, [*hazards, *allowed], wrong))
         if junit_file is not None:
             write_text(junit_file, junit(file, entry, faults, wrong, time.perf_counter() - started))
         if result is not None:
@@ -156,6 +159,7 @@ def emulate(
             {
                 "fault": faults[0].to_dict() if faults else None,
                 "hazards": [hazard.to_dict() for hazard in hazards],
+                "allowed": [hazard.to_dict() for hazard in allowed],
                 "wrong": wrong,
                 "explored": 0 if result is None else result.explored,
                 "differing": [] if result is None else list(result.differing),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -44,6 +44,8 @@ class EmuResult:
     seconds: float
     printed: str = ""
     """What printf wrote."""
+    allowed: list[Hazard] = field(default_factory=list)
+    """Hazards that a comment at their line allows: `// tilewright: allow(kind) reason`."""
 
 
 @lru_cache(maxsize=64)
@@ -178,6 +180,7 @@ def run(
     sources: Mapping[str, str] | None = None,
     order: Order | None = None,
     red_zones: bool = False,
+    strict: bool = False,
 ) -> EmuResult:
     """Run one launch.
 
@@ -190,6 +193,7 @@ def run(
     progress(done, all) is called with numbers of blocks. sources: file name -> text, for the source lines in reports;
     files that can be read are found by themselves. order: another legal order of warps, blocks and completions than the
     usual one. red_zones: shared variables lie 256 bytes apart, so that an access past the end of one is out of bounds.
+    strict: warnings are errors.
 
     Raises PtxError, UnknownInstruction, InvalidOperand, ConfigRejected, EmulatorFault. Module variables are set up
     afresh for each launch.
@@ -199,7 +203,7 @@ def run(
     _check_launch(program, grid, block, params, shared_bytes, gpu)
     cluster = check_cluster(program.entry, grid, cluster)
     together = cluster[0] * cluster[1] * cluster[2] if cluster else 1
-    reporter = Reporter(hazards, Sources(sources), {} if order is None else {"order": str(order)})
+    reporter = Reporter(hazards, Sources(sources), {} if order is None else {"order": str(order)}, strict=strict)
     trace = Trace(len(program.instructions), len(program.blocks))
     threads = block[0] * block[1] * block[2]
     warps = -(-threads // 32)
@@ -247,4 +251,5 @@ def run(
         reporter.hazards,
         time.perf_counter() - started,
         "".join(reporter.printed),
+        reporter.allowed,
     )

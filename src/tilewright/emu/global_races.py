@@ -407,7 +407,7 @@ class GlobalRaces:
             f"{what} {clash.address:#x}, {where}; {other_role.verb(clash.other_kind)} by block {block}"
             f"{' (the same instruction)' if clash.other is instruction else ''}, and nothing orders the two"
             + (", which store one value" if same else ""),
-            instruction, clash.lanes, clash.address, details,
+            instruction, clash.lanes, clash.address, details, clash.other,
         )  # fmt: skip
 
     def _kind(

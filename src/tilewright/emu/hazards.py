@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,12 @@ WARNINGS = frozenset({"mbarrier_fence_missing", "bulk_exit", "flag_race", "warp_
 """Kinds that break the rules and work on the GPUs of today: noted, never raised."""
 
 
+RACES = frozenset(
+    {"shared_race", "lane_race", "warp_synchronous", "global_race", "lost_update", "fence_missing", "flag_race"}
+)
+_ALLOW = re.compile(r"//\s*tilewright:\s*allow\(([\w\s,]*)\)\s*(.*)")
+
+
 @dataclass(frozen=True)
 class Hazard:
     """One thing done wrong. `lanes` are lanes of warp `warp` of block `cta`; `details` holds what the kind adds."""
@@ -83,15 +90,24 @@ class Hazard:
     lanes: tuple[int, ...]
     address: int | None
     details: dict[str, Any] = field(default_factory=dict)
+    strict: bool = False
+    """Warnings count as errors."""
+    allowed: str = ""
+    """The reason that a comment at its line gives for leaving it: `// tilewright: allow(kind) reason`."""
 
     @property
     def level(self) -> str:
-        """Return "error" for what a GPU punishes, "warning" for what breaks the rules and works today."""
-        return "warning" if self.kind in WARNINGS else "error"
+        """Return "error" for what a GPU punishes, "warning" for what breaks the rules and works today.
+
+        "allowed" is what a comment allows.
+        """
+        if self.allowed:
+            return "allowed"
+        return "warning" if self.kind in WARNINGS and not self.strict else "error"
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able dict."""
-        return asdict(self) | {"level": self.level}
+        return {key: value for key, value in asdict(self).items() if key != "strict"} | {"level": self.level}
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.file else "(no source line)"
@@ -143,6 +159,30 @@ class Sources:
         lines = lines or _file_lines(file)
         return lines[number - 1].strip() if 0 < number <= len(lines) else None
 
+    def allows(self, kind: str, location: Location) -> str:
+        """The reason for which a comment allows a kind of hazard at a line; "" for none.
+
+        The comment stands on the line, or alone on the one before, or so at a call that the line was inlined into. It
+        names kinds, or `race` for all kinds of race. Raises InvalidOperand for an unknown kind or a missing reason.
+        """
+        for file, number in (self.place(at) for at in (location, *location.calls)):
+            above = self.line(file, number - 1) or ""
+            for line in (self.line(file, number) or "", above if above.startswith("//") else ""):
+                match = _ALLOW.search(line)
+                if match is None:
+                    continue
+                names = {name.strip() for name in match[1].split(",")}
+                if unknown := sorted(names - KINDS.keys() - {"race"}):
+                    raise InvalidOperand(
+                        f"{file}:{number}: {match[0]!r} allows {unknown[0]!r}, which is not a kind of hazard. "
+                        f"Kinds: race, {', '.join(KINDS)}."
+                    )
+                if not match[2].strip():
+                    raise InvalidOperand(f"{file}:{number}: {match[0]!r} gives no reason. Write it after the bracket.")
+                if kind in names or ("race" in names and kind in RACES):
+                    return match[2].strip()
+        return ""
+
     def place(self, location: Location) -> tuple[str, int]:
         """(file, line), the file by the name it was handed over under."""
         if location.file not in self._names:
@@ -177,13 +217,17 @@ def check_mode(mode: object) -> None:
 class Reporter:
     """Collects hazards, or raises the first. A hazard of one kind at one instruction is kept once a launch."""
 
-    def __init__(self, mode: str, sources: Sources, always: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, mode: str, sources: Sources, always: Mapping[str, Any] | None = None, *, strict: bool = False
+    ) -> None:
         check_mode(mode)
-        self.mode = mode
+        self.mode, self.strict = mode, strict
         self.sources = sources
         self.always = dict(always or {})
         """Details of every hazard."""
         self.hazards: list[Hazard] = []
+        self.allowed: list[Hazard] = []
+        """What comments in the source allow."""
         self.printed: list[str] = []
         """What each thread's printf gave, in the order of execution."""
         self._seen: set[tuple[str, int]] = set()
@@ -199,8 +243,9 @@ class Reporter:
         lanes: tuple[int, ...] = (),
         address: int | None = None,
         details: dict[str, Any] | None = None,
+        other: Instruction | None = None,
     ) -> None:
-        """Raise EmulatorFault, or keep the hazard when collecting."""
+        """Raise EmulatorFault, or keep the hazard when collecting. `other`: the other side of a race."""
         if (kind, instruction.index) in self._seen:
             return
         self._seen.add((kind, instruction.index))
@@ -223,7 +268,12 @@ class Reporter:
             lanes=lanes,
             address=address,
             details=details,
+            strict=self.strict,
         )
+        places = [at.location for at in (instruction, other) if at is not None and at.location is not None]
+        if reason := next(filter(None, (self.sources.allows(kind, at) for at in places)), ""):
+            self.allowed.append(replace(hazard, allowed=reason))
+            return
         self.hazards.append(hazard)
         if self.mode == "raise" and hazard.level == "error":
             raise EmulatorFault(str(hazard), hazard)

@@ -151,5 +151,5 @@ class LaneRaces:
             "warp_synchronous" if volatile else "lane_race",
             f"{event.kind} at shared address {at:#x}, {verb} by {whose} of the same warp, and no __syncwarp() between "
             "them",
-            event.instruction, lanes, at, {"other_access": machine.reporter.sources.where(other)},
+            event.instruction, lanes, at, {"other_access": machine.reporter.sources.where(other)}, other,
         )  # fmt: skip

@@ -514,8 +514,10 @@ class Machine:
         lanes: np.ndarray,
         address: int | None,
         details: dict[str, Any] | None = None,
+        other: Instruction | None = None,
     ) -> None:
-        """Report a hazard of lanes of the batch; it is named after the warp of the first of them."""
+        """Report a hazard of lanes of the batch; it is named after the warp of the first of them. `other`: the other
+        side of a race."""
         first = int(lanes[0])
         here = lanes[lanes // 32 == first // 32]
         self.reporter.report(
@@ -527,6 +529,7 @@ class Machine:
             lanes=tuple((here % 32).tolist()),
             address=address,
             details=details,
+            other=other,
         )
 
 

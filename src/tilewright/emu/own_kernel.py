@@ -35,6 +35,8 @@ class EmulateResult:
     printed: str = ""
     named: dict[str, np.ndarray] = field(default_factory=dict)
     """The same arrays by the names of their parameters, where the source tells them."""
+    allowed: list[Hazard] = field(default_factory=list)
+    """Hazards that a comment at their line allows."""
     explored: int = 0
     """How many other orders were run."""
     differing: dict[int, EmulateResult] = field(default_factory=dict)
@@ -118,6 +120,7 @@ def emulate(
     explore: int | str = 0,
     order: int | None = None,
     red_zones: bool = False,
+    strict: bool = False,
 ) -> EmulateResult:
     """Run one kernel on NumPy arrays.
 
@@ -138,7 +141,8 @@ def emulate(
     warps, blocks and asynchronous completions, numbered from 1; the first that shows a hazard is raised, or all are
     listed. The result is that of the usual order; `differing` has those that differ. order: run that order alone. An
     order is a function of `seed` and its number. red_zones: put shared arrays 256 bytes apart, so that an access past
-    the end of one is out of bounds.
+    the end of one is out of bounds. strict: warnings are errors. A comment `// tilewright: allow(kind) reason` at a
+    line moves what is found there to the result's `allowed`.
 
     Raises CompileError, PtxError, UnknownInstruction, InvalidOperand, ConfigRejected, and EmulatorFault unless
     hazards="collect".
@@ -180,6 +184,7 @@ def emulate(
             "progress": progress,
             "sources": kernel.sources,
             "red_zones": bool(red_zones),
+            "strict": bool(strict),
         },
     )
     if order is not None:
@@ -221,7 +226,8 @@ class _Launch:
         named: dict[str, np.ndarray] = {}
         if len(kernel.names) == len(declared):
             named = {kernel.names[b.number]: array for b, array in zip(buffers, arrays, strict=True)}
-        return EmulateResult(arrays, result.counters, result.hazards, result.seconds, result.printed, named)
+        found = result.hazards, result.seconds, result.printed
+        return EmulateResult(arrays, result.counters, *found, named, allowed=result.allowed)
 
 
 def _alike(ours: list[np.ndarray], others: list[np.ndarray]) -> bool:

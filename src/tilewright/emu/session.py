@@ -37,13 +37,14 @@ class Emulator:
         progress: Callable[[int, int], None] | None = None,
         order: int | None = None,
         seed: int = 0,
+        strict: bool = False,
     ) -> None:
         self.gpu: Gpu = find_gpu(gpu)
         self.arch: Arch = self.gpu.arch
         check_mode(hazards)
         self.hazards = hazards
         self.progress = progress
-        self.order, self.seed = order, seed
+        self.order, self.seed, self.strict = order, seed, strict
         self.memory = GlobalMemory()
         self._memory_in_use = threading.Lock()  # an upload may move all of it
         self.results: list[EmuResult] = []
@@ -106,6 +107,7 @@ class Emulator:
                 progress=self.progress,
                 sources=sources,
                 order=None if self.order is None else Order(self.seed, self.order),
+                strict=self.strict,
             )
             self.results.append(result)
 
@@ -117,15 +119,16 @@ def emulator(
     progress: Callable[[int, int], None] | None = None,
     order: int | None = None,
     seed: int = 0,
+    strict: bool = False,
 ) -> Iterator[Emulator]:
     """Run every op inside on the emulator, as on the GPU named.
 
     NumPy arrays in, NumPy arrays out. It is in force for this thread (and what copies its context), not for threads
     started inside, which may enter emulators of their own. progress(done, all) is called with numbers of blocks while a
     launch runs. order: run each launch in this other legal order of warps, blocks and completions, of `seed`, as
-    `emulate` does. Raises InvalidOperand for an unknown GPU or way to treat hazards; a kernel that does what a GPU
-    punishes raises EmulatorFault, unless `hazards` is "collect".
+    `emulate` does. strict: warnings are errors. Raises InvalidOperand for an unknown GPU or way to treat hazards; a
+    kernel that does what a GPU punishes raises EmulatorFault, unless `hazards` is "collect".
     """
-    executor = Emulator(gpu, hazards, progress, order, seed)
+    executor = Emulator(gpu, hazards, progress, order, seed, strict)
     with use_executor(executor):
         yield executor

@@ -188,6 +188,7 @@ class Shadow:
             lanes,
             address,
             {"other_access": machine.reporter.sources.where(other), "other_warp": other_warp},
+            other,
         )
 
 

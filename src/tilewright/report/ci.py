@@ -19,9 +19,8 @@ def sarif(file: Path, hazards: Sequence[Hazard], wrong: Sequence[str]) -> str:
     rules = {hazard.kind: KINDS[hazard.kind] for hazard in hazards} | (
         {WRONG: "The result is not the reference's."} if wrong else {}
     )
-    results = [_result(h.kind, str(h), h.file or str(file), h.line if h.file else None, h.level) for h in hazards] + [
-        _result(WRONG, text, str(file), None, "error") for text in wrong
-    ]
+    results = [_of(hazard, file) for hazard in hazards]
+    results += [_result(WRONG, text, str(file), None, "error") for text in wrong]
     log = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
@@ -39,6 +38,15 @@ def sarif(file: Path, hazards: Sequence[Hazard], wrong: Sequence[str]) -> str:
         ],
     }
     return json.dumps(log, indent=1) + "\n"
+
+
+def _of(hazard: Hazard, file: Path) -> dict[str, Any]:
+    """A hazard as a result; one that a comment allows is suppressed, with the reason."""
+    level = "note" if hazard.allowed else hazard.level
+    found = _result(hazard.kind, str(hazard), hazard.file or str(file), hazard.line if hazard.file else None, level)
+    if hazard.allowed:
+        found["suppressions"] = [{"kind": "inSource", "justification": hazard.allowed}]
+    return found
 
 
 def _result(rule: str, text: str, file: str, line: int | None, level: str) -> dict[str, Any]:
