@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from . import lab as lab
     from . import ladder as ladder
     from . import torch as torch
+    from .arrays.float8 import Float8Array
     from .attn.attention import attention, attention_varlen
     from .attn.backward import attention_backward
     from .attn.explain import AttentionExplanation, explain_attention
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .gemm.explain import Explanation, explain
     from .gemm.matmul import matmul
     from .gemm.prepare import prepare
+    from .gemm.quantize import quantize
     from .gemm.rung import GemmConfig
     from .grouped.explain import GroupedExplanation, explain_grouped_matmul
     from .grouped.matmul import grouped_matmul
@@ -33,10 +35,12 @@ _LAZY = {
     "AttentionExplanation": ".attn.explain",
     "EmulateResult": ".emu",
     "Explanation": ".gemm.explain",
+    "Float8Array": ".arrays.float8",
     "GemmConfig": ".gemm.rung",
     "Tuned": ".tuning.run",
     "matmul": ".gemm.matmul",
     "prepare": ".gemm.prepare",
+    "quantize": ".gemm.quantize",
     "attention": ".attn.attention",
     "attention_backward": ".attn.backward",
     "attention_varlen": ".attn.attention",
@@ -56,6 +60,7 @@ __all__ = [
     "AttentionExplanation",
     "EmulateResult",
     "Explanation",
+    "Float8Array",
     "GemmConfig",
     "GroupedExplanation",
     "Tuned",
@@ -73,6 +78,7 @@ __all__ = [
     "grouped_matmul",
     "matmul",
     "prepare",
+    "quantize",
     "tune",
     "tune_attention",
 ]

@@ -85,10 +85,13 @@ class Gpu(HashedOnce):
     def peak_tflops(self, dtype: str) -> float:
         """Dense peak of what multiplies `dtype` (or a precision): FFMA for "f32", tensor cores for 16 bits.
 
-        "tf32" has half the rate of 16 bits, "fp32x3" a sixth (six products for one). 0 where it is not known.
+        "tf32" has half the rate of 16 bits, "fp32x3" a sixth (six products for one), fp8 ("fp8", "fast") twice that
+        rate from compute capability 8.9 on. 0 where it is not known.
         """
         if dtype == "f32":
             return self.ffma_tflops
+        if dtype in ("fp8", "fast") and self.arch.compute_capability >= (8, 9):
+            return 2 * self.bf16_tflops
         return self.bf16_tflops / {"tf32": 2, "fp32x3": 6}.get(dtype, 1)
 
     def assumed_tflops(self, dtype: str) -> float:

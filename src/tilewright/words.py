@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Protocol, TypeVar
 
-Precision = Literal["ieee", "tf32", "fp32x3"]
+Precision = Literal["ieee", "tf32", "fp32x3", "fast"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"]
 HeadLayout = Literal["bhsd", "bshd"]
 Hazards = Literal["raise", "collect"]

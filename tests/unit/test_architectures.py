@@ -12,19 +12,21 @@ import pytest
 from tilewright.attn.problem import AttentionProblem
 from tilewright.attn.rungs import ATTENTION_RUNGS
 from tilewright.gemm.problem import GemmProblem
-from tilewright.gemm.rungs import find_rung, rungs_of
+from tilewright.gemm.rungs import GEMM_RUNGS, find_rung, rungs_of
 from tilewright.gpus import ARCHS, Arch
 
 PRECISIONS = {"f32": "ieee", "tf32": "tf32", "fp32x3": "fp32x3"}
 PRODUCTS: dict[str, Any] = {
     **{kind: GemmProblem.dense(512, 512, 512, precision=name) for kind, name in PRECISIONS.items()},
     "bf16": GemmProblem.dense(512, 512, 512, dtype="bf16"),
+    "fp8": GemmProblem.dense(512, 512, 512, dtype="e4m3", out_dtype="bf16"),
+    "fast": GemmProblem.dense(512, 512, 512, dtype="e4m3", out_dtype="bf16", precision="fast"),
 }
 ATTENTION = AttentionProblem.dense(1, 2, 256, 256, 64)
 EVERY = [(rung, problem) for kind, problem in PRODUCTS.items() for rung in rungs_of(kind)]
 EVERY += [(rung, ATTENTION) for rung in ATTENTION_RUNGS]
-TOPS = [(find_rung("h11"), PRODUCTS["bf16"])]
-HOPPERS_OWN = {"h12_wgmma", "h13_persistent"}
+TOPS = [(find_rung("h11"), PRODUCTS["bf16"]), (find_rung("q01"), PRODUCTS["fp8"])]
+HOPPERS_OWN = {rung.id for rung in GEMM_RUNGS if rung.only_on == "sm_90a"}
 
 
 def config_of(rung: Any, problem: Any, arch: Arch) -> Any:

@@ -17,8 +17,9 @@ FILES = {
     "h12": 11, "h13": 11, "h14": 10, "h15": 11, "h16": 12, "h17": 12, "h18": 13,
     "t01": 11, "t02": 12, "t03": 12, "a": 11, "d": 11,
     "g01": 10, "g02": 12, "g03": 11, "g04": 9,
+    "q01": 10, "q02": 14, "q03": 16, "q04": 17, "q05": 12, "q06": 13,
 }  # fmt: skip
-MOST_OF_PTX = 10
+MOST_OF_PTX = 13
 GENERATED = ('#include "tile/fused.cuh"', '#include "tile/fused_math.cuh"', '#include "tile/range.cuh"')
 """What the texts made from an epilogue include (gemm/fused.py, gemm/ranges.py)."""
 

@@ -9,6 +9,7 @@ import struct
 import pytest
 
 from tilewright import emulator
+from tilewright.arrays.dtypes import FP8
 from tilewright.errors import ConfigRejected
 from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rung import Addresses, GemmConfig, vector_out
@@ -176,7 +177,9 @@ def test_ids_are_unique():
 def test_a_rung_whose_grids_may_overlap_waits_before_it_touches_global_memory(rung):
     """And no other one waits: its launch must not ask for overlap."""
     dtype = rung.dtypes[0]
-    problem = dataclasses.replace(WITH_C, dtype=dtype, out_dtype=dtype, precision=rung.precision)
+    out_dtype = "bf16" if dtype in FP8 else dtype
+    problem = dataclasses.replace(WITH_C, dtype=dtype, out_dtype=out_dtype, precision=rung.precision)
+    problem = problem.packed(rung.default.tile, rung.must_pack(problem))
     with emulator():  # which takes PTX only
         lines = rung.compile(problem, rung.default, SM_90A).ptx.splitlines()
     waits = [number for number, line in enumerate(lines) if "griddepcontrol.wait" in line]

@@ -8,10 +8,10 @@ import struct
 
 import pytest
 
-from tilewright.gemm.freivalds import CHECK_ROWS, SIGN_ROWS
+from tilewright.gemm.freivalds import DEQUANTISE, SIGN_ROWS, check_rows
 from tilewright.gemm.params import LAYOUTS
 from tilewright.gemm.problem import GemmProblem
-from tilewright.gemm.stages import CLEAR, PACK, SUM_PARTS, Split
+from tilewright.gemm.stages import CLEAR, PACK, SUM_PARTS, TURN, Split
 from tilewright.gemm.verify import COMPARE, EXPECTED
 from tilewright.gpus import ARCHS
 from tilewright.jit import use_executor
@@ -21,7 +21,7 @@ from tilewright.jit.source import CUDA_ROOT
 
 KERNELS = {
     "clear": CLEAR, "pack": PACK, "split": Split(32, 32), "sum_parts": SUM_PARTS, "sign_rows": SIGN_ROWS,
-    "check_rows": CHECK_ROWS, "expected": EXPECTED, "compare": COMPARE,
+    "check_rows": check_rows("f32"), "turn": TURN, "dequantise": DEQUANTISE, "expected": EXPECTED, "compare": COMPARE,
 }  # fmt: skip
 ENDS_IN = {"sum_parts": "result", "expected": "fused"}
 """Members that are structs themselves, packed apart."""

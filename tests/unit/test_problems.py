@@ -80,7 +80,7 @@ def test_problems_out_of_range_are_refused():
         GemmProblem.dense(2**31, 1, 1)
     with pytest.raises(InvalidOperand, match="k=-1"):
         GemmProblem.dense(1, 1, -1)
-    with pytest.raises(InvalidOperand, match=r"'f8' is not supported\. Supported: f32, f16, bf16\."):
+    with pytest.raises(InvalidOperand, match=r"'f8' is not supported\. Supported: f32, f16, bf16, e4m3, e5m2\."):
         GemmProblem.dense(1, 1, 1, dtype="f8")
     with pytest.raises(InvalidOperand, match="'xy' is not one of nn"):
         GemmProblem.dense(1, 1, 1, layout="xy")

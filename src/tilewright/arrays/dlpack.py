@@ -14,8 +14,10 @@ from typing import Any
 from ..errors import InvalidOperand
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
-_FLOAT, _BFLOAT = 2, 4
-_TYPE_CODES = {(_FLOAT, 32): "f32", (_FLOAT, 16): "f16", (_BFLOAT, 16): "bf16"}
+_FLOAT, _BFLOAT, _E4M3FN, _E5M2 = 2, 4, 10, 12
+_TYPE_CODES = {
+    (_FLOAT, 32): "f32", (_FLOAT, 16): "f16", (_BFLOAT, 16): "bf16", (_E4M3FN, 8): "e4m3", (_E5M2, 8): "e5m2",
+}  # fmt: skip
 _READ_ONLY = 1
 _KIND_NAMES = {0: "int", 1: "uint", 2: "float", 3: "opaque", 4: "bfloat", 5: "complex", 6: "bool"}
 
@@ -122,7 +124,7 @@ class Imported:
 
     @property
     def dtype(self) -> str:
-        """ "f32", "f16" or "bf16"; for any other a description, such as "float64"."""
+        """As dtypes.ITEM_BYTES; for any other a description, such as "float64"."""
         kind = self.tensor.dtype
         described = f"{_KIND_NAMES.get(kind.code, 'type ' + str(kind.code))}{kind.bits}"
         if kind.lanes != 1:

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import InvalidOperand
 from .device_array import DeviceArray
-from .dtypes import DTYPE_NAMES, numpy_dtype
+from .dtypes import DTYPE_NAMES, FP8, numpy_dtype
 from .extents import byte_extent
 from .view import Operand, as_operand
 
-_BIT_TYPES = {2: np.uint16, 4: np.uint32}
+_BIT_TYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 
 def host_bits(operand: Operand) -> np.ndarray:
@@ -51,6 +52,11 @@ def empty_like(a: Operand, shape: tuple[int, ...], dtype: str) -> Any:
         return torch.empty(shape, dtype=getattr(torch, DTYPE_NAMES[dtype]), device=a.owner.device)
     if a.kind == "cupy":
         cupy = sys.modules["cupy"]
+        if dtype in FP8:
+            raise InvalidOperand(
+                f"CuPy has no {DTYPE_NAMES[dtype]} for the result. Pass out=tilewright.Float8Array(cupy.empty({shape}, "
+                f"cupy.uint8), {dtype!r}), or ask for another out_dtype."
+            )
         with cupy.cuda.Device(a.device):
             return cupy.empty(shape, dtype=numpy_dtype(dtype, a.owner))
     if a.device is not None:

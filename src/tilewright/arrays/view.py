@@ -6,7 +6,7 @@ No array library is imported here: an array of a library can only exist once its
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import InvalidOperand
 from . import dlpack
 from .dtypes import DTYPE_NAMES, ITEM_BYTES, SHORT_NAMES
+from .float8 import Float8Array
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Operand:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: str
-    """ "f32", "f16" or "bf16"."""
+    """As dtypes.ITEM_BYTES."""
     device: int | None
     """The GPU's ordinal; None on the host."""
     read_only: bool = False
@@ -73,16 +74,18 @@ def as_operand(value: Any, name: str, stream: int = 0) -> Operand:
 
     NumPy arrays, torch tensors, CuPy and JAX arrays, and whatever has `__dlpack__` or `__cuda_array_interface__`.
     DLPack producers order what they have under way before `stream`. Raises InvalidOperand, in the caller's terms, for
-    other types, dtypes other than float32, float16 and bfloat16, and memory that cannot be viewed.
+    other types, dtypes that are not in dtypes.SHORT_NAMES, and memory that cannot be viewed.
     """
     if isinstance(value, np.ndarray):
-        return _from_numpy(value, name)
+        return _from_numpy(value, name, SHORT_NAMES)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _from_torch(value, name, torch)
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(value, cupy.ndarray):
-        return _from_cupy(value, name, cupy)
+        return _from_cupy(value, name, cupy, SHORT_NAMES)
+    if isinstance(value, Float8Array):
+        return _from_bytes(value, name, cupy)
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
         jax = sys.modules.get("jax")
         kind = "jax" if jax is not None and isinstance(value, jax.Array) else "dlpack"
@@ -161,12 +164,23 @@ def _element_strides(name: str, shape: Sequence[int], byte_strides: Sequence[int
 # --- one function a kind ---------------------------------------------------------------------------------------------
 
 
-def _from_numpy(array: np.ndarray, name: str) -> Operand:
+def _from_bytes(array: Float8Array, name: str, cupy: Any) -> Operand:
+    """Owned by the whole array, so that no one takes it for an array of uint8 (gemm/warm.py)."""
+    names = {"uint8": array.dtype}
+    if isinstance(array.bits, np.ndarray):
+        return replace(_from_numpy(array.bits, name, names), owner=array)
+    if cupy is not None and isinstance(array.bits, cupy.ndarray):
+        return replace(_from_cupy(array.bits, name, cupy, names), owner=array)
+    raise InvalidOperand(f"{name} is a Float8Array of {type(array.bits).__name__}; its bits are NumPy's or CuPy's.")
+
+
+def _from_numpy(array: np.ndarray, name: str, names: Mapping[str, str]) -> Operand:
+    """`names`: the dtypes that are taken, by NumPy's names for them."""
     masked = sys.modules.get("numpy.ma")  # loaded wherever an array is masked; np.ma would load it, which takes a while
     if masked is not None and isinstance(array, masked.MaskedArray):
         advice = "Pass another out, or none." if name == "out" else f"Fill it: {name}.filled(0)."
         raise InvalidOperand(f"{name} is a masked array, and the mask would be ignored. {advice}")
-    dtype = SHORT_NAMES.get(array.dtype.name, "") if array.dtype.isnative else ""
+    dtype = names.get(array.dtype.name, "") if array.dtype.isnative else ""
     if not dtype:
         # dtype.name hides the byte order, str() shows it
         described = array.dtype.name if array.dtype.isnative else str(array.dtype)
@@ -222,8 +236,8 @@ def torch_stream(torch: Any, ordinal: Any) -> int:
     return quick(ordinal) if quick is not None else torch.cuda.current_stream(ordinal).cuda_stream
 
 
-def _from_cupy(array: Any, name: str, cupy: Any) -> Operand:
-    dtype = SHORT_NAMES.get(array.dtype.name, "")
+def _from_cupy(array: Any, name: str, cupy: Any, names: Mapping[str, str]) -> Operand:
+    dtype = names.get(array.dtype.name, "")
     if not dtype:
         raise _refuse_dtype(name, array.dtype.name, array.shape, f"{name}.astype(cupy.float32)")
     copy = f"{name}.copy()"

@@ -24,9 +24,12 @@ INDICES = ("row", "col", "batch")
 """Parameters that are indices of the result when no operand has their name."""
 _MATMULS_OWN = frozenset(
     ("a", "b", "c", "alpha", "beta", "out", "out_dtype", "activation", "epilogue", "deterministic", "batch_invariant",
-     "verify", "rung", "config", "precision", "gpu", "compile")
+     "verify", "rung", "config", "precision", "gpu", "compile", "a_scale", "b_scale")
 )  # fmt: skip
 """Keywords of matmul and explain that never reach an epilogue."""
+
+SCALES = ("a_scale", "b_scale")
+"""Operands that the sum is multiplied by before anything else sees it."""
 
 Number = float | int | bool
 
@@ -47,7 +50,8 @@ def trace_graph(function: Callable[..., Any], given: Mapping[str, Number | None]
     if isinstance(function, np.ufunc):  # np.exp for lambda acc: np.exp(acc)
         function = _as_function(function)
     graph = Graph()
-    return graph, call_with_symbols(function, graph, read_parameters(function, tuple(given)), given)
+    parameters = read_parameters(function, tuple(name for name in given if name not in _OF_THE_SUM))
+    return graph, call_with_symbols(function, graph, parameters, given)
 
 
 class Parameter(NamedTuple):
@@ -121,13 +125,27 @@ def call_with_symbols(
             by_position.append(value)
         else:
             by_name[name] = value
-    result = function(graph.add(Node("sum", FLOAT)), *by_position, **by_name)
+    result = function(whole_sum(graph, given), *by_position, **by_name)
     if isinstance(result, (tuple, list, dict)) or result is None:
         raise InvalidEpilogue(
             f"epilogue: {_title(function)} returned {'None' if result is None else 'a ' + type(result).__name__}; it "
             "returns one value, the result's element."
         )
     return as_float(as_traced(graph, result, "the result"), "the result")
+
+
+_OF_THE_SUM = (*SCALES, "c", "beta")
+
+
+def whole_sum(graph: Graph, given: Mapping[str, Number | None]) -> Traced:
+    """The sum times its scales, plus beta c where c is among the operands: what an epilogue starts from."""
+    value: Any = graph.add(Node("sum", FLOAT))
+    for name in SCALES:
+        if name in given:
+            value = value * graph.add(Node("input", FLOAT, (), name))
+    if "c" in given:
+        value = value + graph.add(Node("input", FLOAT, (), "c")) * given["beta"]
+    return as_traced(graph, value, "the sum")
 
 
 def _as_function(ufunc: np.ufunc) -> Callable[..., Any]:
@@ -188,14 +206,15 @@ def _origin(parameter: inspect.Parameter, given: tuple[str, ...], function: Call
 
 @lru_cache(maxsize=256)
 def standard(names: frozenset[str], activation: str | None) -> Expression:
-    """activation(sum * row_scale * col_scale + bias) + residual, of what is named."""
+    """activation(whole sum * row_scale * col_scale + bias) + residual, of what is named."""
     return finish(*standard_graph(names, activation))
 
 
-def standard_graph(names: frozenset[str], activation: str | None) -> tuple[Graph, Traced]:
-    """The operations of `standard`, and the result among them."""
+def standard_graph(names: frozenset[str], activation: str | None, beta: float | None = None) -> tuple[Graph, Traced]:
+    """The operations of `standard`, and the result among them. `beta`: that of c, where c is an operand."""
     graph = Graph()
-    value: Any = graph.add(Node("sum", FLOAT))
+    given: dict[str, Number | None] = dict.fromkeys(names)
+    value: Any = whole_sum(graph, given if beta is None else {**given, "beta": beta})
 
     def read(name: str) -> Traced:
         return graph.add(Node("input", FLOAT, (), name))

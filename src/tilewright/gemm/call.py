@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..arrays.dlpack import dense_strides
-from ..arrays.dtypes import DTYPE_NAMES, parse_dtype
+from ..arrays.dtypes import DTYPE_NAMES, FP8, parse_dtype
 from ..arrays.extents import check_out, same_view
 from ..arrays.scalar import scalar
 from ..arrays.view import Operand, as_operand, broadcast
@@ -68,6 +68,8 @@ class Call:
     given_c: Any = None
     given_out: Any = None
     """The caller's own arrays."""
+    fuses_c: bool = False
+    """True where c is an operand of what is fused."""
 
     @property
     def what(self) -> str:
@@ -144,14 +146,24 @@ def read_call(
     for other in others:
         _check_pair(a_view, other)
     shapes = matmul_shapes(a_view.shape, b_view.shape)
-    fusion = read_fusion(asked, shapes, a_view) if asked is not None else None
+    added = None
+    if c_given is not None and beta != 0 and a_view.dtype in FP8:  # c comes after the scales, and has a type of its own
+        added, asked = (c_given, beta), asked or Request(None, None, {})
+    fusion = read_fusion(asked, shapes, a_view, added) if asked is not None else None
     for other in fusion.given if fusion is not None else ():
         _check_pair(a_view, other)
         others.append(other)
     c_view = broadcast(c_given, shapes.result) if c_given is not None else None
+    if added is not None:
+        beta = 0.0
     if beta == 0:
         c_view = None
     dtype = _result_dtype(a_view, out_given, options.out_dtype)
+    if dtype in FP8 and a_view.dtype not in FP8:
+        raise InvalidOperand(
+            f"the result is {DTYPE_NAMES[dtype]} and the operands are {DTYPE_NAMES[a_view.dtype]}: results in fp8 are "
+            "of fp8 operands. Quantize the result afterwards (tilewright.quantize)."
+        )
     out_view = _dense_out(a_view, shapes.result, dtype) if out_given is None else out_given
     if out_view.shape != shapes.result:
         raise InvalidOperand(f"out has shape {out_view.shape}; the result of a {a_view.shape} @ b {b_view.shape} has "
@@ -161,32 +173,41 @@ def read_call(
         way_out = f"Convert c, or ask for out_dtype={c_view.dtype!r}." if out_given is None else "Convert c."
         raise InvalidOperand(f"c is {names[0]} and the result {names[1]}. {way_out}")
     views = fusion.views if fusion is not None else ()
-    is_out = _check_overlaps(out_given, [a_view, b_view], c_view, views, shapes)
-    product = lay_out(shapes, a_view, b_view, c_view, out_view, views)
+    roles = tuple(fusion.scaled_by(number) for number in range(len(views))) if fusion is not None else ()
+    is_out = _check_overlaps(out_given, [a_view, b_view], c_view, views, roles, shapes)
+    product = lay_out(shapes, a_view, b_view, c_view, out_view, views, roles)
+    if b_view.dtype != a_view.dtype:
+        product = replace(product, problem=replace(product.problem, b_dtype=b_view.dtype))
     if options.precision != "ieee":
         product = replace(product, problem=replace(product.problem, precision=options.precision))
     if fusion is not None:
         operands = tuple(
-            FusedOperand(view.name, view.dtype, lies, same)
-            for view, lies, same in zip(views, product.fused, is_out, strict=True)
+            FusedOperand(view.name, view.dtype, lies, same, role)
+            for view, lies, same, role in zip(views, product.fused, is_out, roles, strict=True)
         )
         traced = fusion.expression
-        epilogue = Epilogue(traced.description, traced.code, operands, traced.nodes, traced.numbers)
+        code = traced.code if len(traced.nodes) > 1 or not fusion.scales else ""  # scales of blocks, and nothing else
+        epilogue = Epilogue(traced.description, code, operands, traced.nodes, traced.numbers)
         product = replace(product, problem=replace(product.problem, epilogue=epilogue))
     return Call(
         a_view, b_view, c_view, out_view, out_given is not None, alpha, beta, shapes, product, tuple(others), options,
-        fusion, verify, c, out,
+        fusion, verify, c, out, added is not None,
     )  # fmt: skip
 
 
 def _check_overlaps(
-    out: Operand | None, inputs: list[Operand], c: Operand | None, fused: tuple[Operand, ...], shapes: Shapes
+    out: Operand | None,
+    inputs: list[Operand],
+    c: Operand | None,
+    fused: tuple[Operand, ...],
+    roles: tuple[str, ...],
+    shapes: Shapes,
 ) -> list[bool]:
     """check_out; and for each of an epilogue's operands whether it is out's very view, which is allowed as for c."""
     if out is None:
         return [False for _ in fused]
     written = with_matrix_axes(out, shapes)
-    is_out = [same_view(written, view) for view in fused]
+    is_out = [not role and same_view(written, view) for view, role in zip(fused, roles, strict=True)]
     apart = [view for view, same in zip(fused, is_out, strict=True) if not same and view.dtype != INDEX]
     check_out(out, [*inputs, *apart], c)
     return is_out
@@ -197,14 +218,17 @@ def _check_pair(a: Operand, other: Operand) -> None:
     if a.device != other.device:
         places = ["the host" if o.device is None else f"GPU {o.device}" for o in (a, other)]
         raise InvalidOperand(f"a is on {places[0]} and {other.name} on {places[1]}. Move them to one device.")
-    if other.name == "b" and a.dtype != other.dtype:
+    if other.name == "b" and a.dtype != other.dtype and not {a.dtype, other.dtype} <= set(FP8):
         names = DTYPE_NAMES[a.dtype], DTYPE_NAMES[other.dtype]
         raise InvalidOperand(f"a is {names[0]} and b is {names[1]}. Convert one to the other's dtype.")
 
 
 def _result_dtype(a: Operand, out: Operand | None, asked: Any) -> str:
-    """The result's dtype: what is asked for, else out's, else a's. Raises InvalidOperand where both say another."""
-    dtype = out.dtype if out is not None else a.dtype
+    """The result's dtype: what is asked for, else out's, else a's (of fp8 operands bf16).
+
+    Raises InvalidOperand where both say another.
+    """
+    dtype = out.dtype if out is not None else "bf16" if a.dtype in FP8 else a.dtype
     if asked is not None:
         dtype = parse_dtype(asked)
         if out is not None and dtype != out.dtype:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from math import log2
 from typing import Any
 
-from ..arrays.dtypes import ITEM_BYTES
+from ..arrays.dtypes import FP8, ITEM_BYTES
 from ..epilogue.ops import OPS
 from ..plan.classes import bucket, checked
 from .problem import PRECISIONS, GemmProblem, Matrix
@@ -53,7 +53,9 @@ class ProblemClass:
     @property
     def kind(self) -> str:
         """As GemmProblem.kind."""
-        return self.dtype if self.precision == "ieee" else self.precision
+        if self.precision != "ieee":
+            return self.precision
+        return "fp8" if self.dtype in FP8 else self.dtype
 
     def to_dict(self) -> dict[str, Any]:
         """Its fields; a precision only where one was asked for."""
@@ -81,7 +83,7 @@ def shows(problem: GemmProblem) -> bool:
     """Whether the problem has an epilogue that changes which kernel is fastest: one with a function, or that reads an
     operand of the result's size. A bias cost 0.1% on an H200 (benchmarks/results/epilogue-parts-H200.json)."""
     epilogue = problem.epilogue
-    if epilogue is None:
+    if epilogue is None or not epilogue.code:
         return False
     small = all(not operand.matrix.row_stride or not operand.matrix.col_stride for operand in epilogue.operands)
     cheap = all(OPS[node.op].cost <= 1 for node in epilogue.nodes if node.op in OPS)
@@ -116,7 +118,7 @@ def own_classes(problem: GemmProblem) -> list[list[ProblemClass]]:
     ways = [problem, without_c, replace(without_c, epilogue=None)]
     if problem.dtype == "f32":
         ways += [replace(way, out_dtype="f32") for way in ways]
-    other = {"bf16": "f16", "f16": "bf16"}
+    other = {"bf16": "f16", "f16": "bf16", "e4m3": "e5m2", "e5m2": "e4m3"}
     found = []
     for kind in dict.fromkeys(class_of(way) for way in ways):
         twin = replace(
@@ -132,7 +134,8 @@ def _lines(matrix: Matrix, rows: int, cols: int, item: int) -> str:
     return "w" if item == 4 or matrix.whole_sectors(rows, cols, item) else "h"
 
 
-_HALVES = {"bf16", "f16"}
+_ALIKE = ({"bf16", "f16"}, set(FP8))
+"""Types that run the same code at the same rate."""
 
 
 def _narrow(klass: ProblemClass) -> str:
@@ -147,7 +150,7 @@ def _apart(extent: int, other: int) -> float:
 
 def distance(one: ProblemClass, other: ProblemClass) -> float:
     """How far two classes are apart: about 1 for a factor of two in one extent; infinite where kernels differ."""
-    if one.dtype != other.dtype and {one.dtype, other.dtype} != _HALVES:
+    if one.dtype != other.dtype and {one.dtype, other.dtype} not in _ALIKE:
         return float("inf")
     if one.precision != other.precision:
         return float("inf")

@@ -16,7 +16,7 @@ from ..run.runner import Call as AnyCall
 from ..words import Activation, Precision
 from .call import Call, Options, read_call
 from .family import plan_for
-from .fusion import request
+from .fusion import fold_numbers, request
 from .problem import INDEX, GemmProblem, Matrix
 from .rows import plan_rows
 from .rung import GemmConfig, Rung, vector_out
@@ -147,6 +147,7 @@ PRECISION_COSTS = {
     "ieee": "",
     "tf32": ", operands rounded to tf32 (11 bits: errors near 2^-12 of each operand)",
     "fp32x3": ", as accurately as fp32, by six products of three bf16 parts an operand",
+    "fast": ", summed by the tensor cores, in 14 bits where they are Hopper's",
 }
 """What a precision means, as `describe` says it."""
 
@@ -158,9 +159,10 @@ def describe(problem: GemmProblem) -> str:
     a, b = problem.a.unit(problem.m, problem.k), problem.b.unit(problem.k, problem.n)
     plus_c = " + beta C" if problem.use_c else ""
     made = f" to {problem.out_dtype}" if problem.out_dtype != problem.dtype else ""
+    by = f" by {problem.b_dtype}" if problem.b_dtype else ""
     made += PRECISION_COSTS[problem.precision]
     return (
-        f"{batch}[{problem.m} x {problem.k}] @ [{problem.k} x {problem.n}]{plus_c} in {problem.dtype}{made}; "
+        f"{batch}[{problem.m} x {problem.k}] @ [{problem.k} x {problem.n}]{plus_c} in {problem.dtype}{by}{made}; "
         f"A {lies[a]}, B {lies[b]}; {problem.flops:.4g} FLOP"
     )
 
@@ -260,7 +262,7 @@ def explain(
     row_scale: Any = None, col_scale: Any = None, epilogue: Callable[..., Any] | None = None,
     deterministic: bool = False, batch_invariant: bool = False, verify: bool = False, precision: Precision = "ieee",
     rung: str | None = None, config: GemmConfig | None = None, gpu: str | None = None, compile: bool = False,
-    **operands: Any,
+    a_scale: Any = None, b_scale: Any = None, **operands: Any,
 ) -> Explanation:  # fmt: skip
     """Return what `matmul` would run for the same arguments, and why; nothing is launched. Print the result.
 
@@ -268,7 +270,8 @@ def explain(
     the first of this machine, or, with none, the default of the package, which the explanation then says.
     `compile=True` adds the compiler's figures: registers, spills, shared memory. Raises as `matmul` does.
     """
-    asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
+    alpha, a_scale, b_scale = fold_numbers(alpha, a_scale, b_scale)
+    asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands, a_scale, b_scale)
     options = Options(out_dtype, deterministic, batch_invariant, rung, config, precision)
     return explain_call(read_call(a, b, c, alpha, beta, out, options, asked, verify), gpu, compile)
 

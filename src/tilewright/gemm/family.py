@@ -29,9 +29,12 @@ from .work import tiles_of, work_of
 GemmEntry = Entry[ProblemClass, GemmConfig]
 MOST = 1 << 16
 """No number of a config is larger."""
-SAME_BITS = frozenset({"h11_mma_multistage", "h12_wgmma", "h13_persistent", "f12_multistage", "t01_tf32"})
+SAME_BITS = frozenset({
+    "h11_mma_multistage", "h12_wgmma", "h13_persistent", "f12_multistage", "t01_tf32", "q01_convert",
+    "q02_promoted", "q03_tma", "q04_cluster",
+})  # fmt: skip
 """The rungs of each kind of product whose results have the same bits, k walked in one chain: wgmma adds as mma.sync
-does (tests/gpu)."""
+does (tests/gpu). q01's are others than those of the other rungs of fp8: no GPU may run both (why_not)."""
 _DEFAULTS = {f.name: f.default for f in fields(GemmConfig)}
 LONG_SUM = 4096
 """Products in a chain of fp32 sums from which on its error is worth shortening it."""
@@ -67,7 +70,9 @@ class Products:
                 "batch_invariant=True cannot be had with precision='fp32x3': which tiny results are done again in fp32 "
                 "depends on the magnitudes of their whole tile. Omit one of the two."
             )
-        return _rungs(problem.dtype, problem.precision, demands.batch_invariant)
+        # "fast" allows other sums, and need not have them
+        precision = "ieee" if demands.batch_invariant and problem.precision == "fast" else problem.precision
+        return _rungs(problem.dtype, precision, demands.batch_invariant)
 
     def why_not(
         self, problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[str, ...], gpu: Gpu, demands: Demands
@@ -76,6 +81,8 @@ class Products:
             return f"{' and '.join(packs)} can be read as they lie: packing is for operands that wide accesses cannot"
         if demands.batch_invariant and (config.split_k > 1 or config.slices_k > 1):
             return f"{config} walks k in parts; batch_invariant asks for one chain"
+        if demands.batch_invariant and rung.id == "q01_convert" and gpu.arch.name == "sm_90a":
+            return "it adds up otherwise than q02_promoted, which batch_invariant takes on sm_90a"
         return rung.why_not(problem.packed(config.tile, packs), config, gpu.arch)
 
     def named(self, problem: GemmProblem, gpu: Gpu, rung: str | None, config: GemmConfig | None) -> Plan:
@@ -133,6 +140,7 @@ class Products:
             told.append(f"k in {config.split_k} parts, since {tiles} tiles alone do not keep {gpu.sm_count} SMs busy")
         else:
             told.append(f"{tiles} tiles on {gpu.sm_count} SMs")
+        told += [f"{name} is packed first: {_pack_reason(problem, name)}" for name in plan.rung.must_pack(problem)]
         for name in narrow_operands(problem, plan.rung, config):
             how = (
                 "is packed first" if name in plan.packs else "is read element by element, which costs less than packing"
@@ -253,6 +261,17 @@ def _packed_first(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu
     ways = (("a",), ("b",), ("a", "b"))
     helps = (packs for packs in ways if rung.why_not(problem.packed(config.tile, packs), config, gpu.arch) is None)
     return next(helps, ())
+
+
+def _pack_reason(problem: GemmProblem, name: str) -> str:
+    """Why a rung of fp8 cannot read an operand as it lies."""
+    matrix = problem.side(name).matrix
+    k_stride = matrix.col_stride if name == "a" else matrix.row_stride
+    if k_stride != 1:
+        return f"its elements along k are {k_stride} B apart, and tensor cores read fp8 along k"
+    if problem.k % 2:
+        return f"k={problem.k} is odd"
+    return "its lines do not start at multiples of 16 B"
 
 
 def _narrow_reason(problem: GemmProblem, name: str, config: GemmConfig) -> str:

@@ -9,18 +9,19 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
-from ..arrays.dtypes import CPP_TYPES, ceil_div
+from ..arrays.dtypes import CPP_TYPES, ITEM_BYTES, ceil_div
 from ..errors import WrongResult
 from ..jit import CompiledKernel
 from ..jit.params import WORK, Place
 from ..jit.source import Constant
-from ..run.program import Program, Stage
+from ..run.program import Program, Stage, Workspace
 from ..run.runner import Site
-from .params import check_rows_params, sign_rows_params
-from .problem import GemmProblem, Matrix
+from .params import check_rows_params, dequantise_params, fused_base, sign_rows_params
+from .problem import SCALE_BLOCK, GemmProblem, Matrix
 from .rung import UNITS, result_constants
 from .stages import Helper, shapes_for
 
@@ -28,10 +29,15 @@ ROWS = 32
 """Rows of a block of 256 threads."""
 _ROUNDING = {"f32": (2.0**-24, 1e-37, 3.4e38), "f16": (2.0**-11, 2.0**-25, 65504.0), "bf16": (2.0**-8, 1e-37, 3.38e38)}
 """Of a result's dtype: half the distance of neighbours, relative; the same near 0, absolute; the largest number."""
-_STEP = {"f32": 2.0**-24, "f16": 2.0**-23, "bf16": 2.0**-23, "tf32": 2.0**-23, "fp32x3": 2.0**-24}
-"""What one step of a sum loses at most, by what is multiplied how: tensor cores cut where FFMA rounds."""
-_OPERANDS = {"tf32": 2.0**-10 + 2.0**-22}
-"""What rounding both operands before they are multiplied adds to a product, as a part of it."""
+_STEP = {
+    "f32": 2.0**-24, "f16": 2.0**-23, "bf16": 2.0**-23, "tf32": 2.0**-23, "fp32x3": 2.0**-24, "fp8": 2.0**-23,
+    "fast": 2.0**-18,
+}  # fmt: skip
+"""What one step of a sum loses at most, by what is multiplied how: tensor cores cut where FFMA rounds. Of fp8 Hopper's
+keep 13 bits after the first, and lose the rest in 32 steps at once."""
+_OPERANDS = {"tf32": 2.0**-10 + 2.0**-22, "fp8": 2.0**-9, "fast": 2.0**-9}
+"""What is lost of a product besides, as a part of it: by rounding both operands before they are multiplied; of fp8 by
+cutting it 13 bits below the largest of 32 and the sum so far."""
 
 
 def _operand(problem: GemmProblem, columns: int) -> dict[str, Constant]:
@@ -39,11 +45,11 @@ def _operand(problem: GemmProblem, columns: int) -> dict[str, Constant]:
     return {"in_type": CPP_TYPES[problem.dtype], "a_unit": UNITS[problem.a.unit(problem.m, columns)], "rows": ROWS}
 
 
-def _bounds(problem: GemmProblem) -> dict[str, Constant]:
+def _bounds(problem: GemmProblem, kind: str) -> dict[str, Constant]:
     rounding, least, largest = _ROUNDING[problem.out_dtype]
-    operands = _OPERANDS.get(problem.kind, 0.0)
+    operands = _OPERANDS.get(kind, 0.0)
     return {
-        "rounding": rounding, "step": _STEP[problem.kind], "operands": operands, "least": least, "largest": largest,
+        "rounding": rounding, "step": _STEP[kind], "operands": operands, "least": least, "largest": largest,
     }  # fmt: skip
 
 
@@ -52,39 +58,76 @@ def _threads(problem: GemmProblem) -> int:
 
 
 SIGN_ROWS = Helper("sign_rows", 256, 1, lambda p: _operand(p, p.n), _threads)
-CHECK_ROWS = Helper(
-    "check_rows", 256, 1,
-    lambda p: _operand(p, p.k) | _bounds(p) | result_constants(p), _threads,
+DEQUANTISE = Helper(
+    "dequantise", 256, 1,
+    lambda p: {
+        "in_type": CPP_TYPES[p.dtype], "scaled": bool(p.n), "rows": p.n, "columns": SCALE_BLOCK,
+    },
+    lambda p: p.m * p.k,
 )  # fmt: skip
 
 
-def verification(problem: GemmProblem, seed: int) -> tuple[Program, Place]:
+@lru_cache(maxsize=8)
+def check_rows(kind: str) -> Helper:
+    return Helper(
+        "check_rows", 256, 1,
+        lambda p: _operand(p, p.k) | _bounds(p, kind) | result_constants(p), _threads,
+    )  # fmt: skip
+
+
+def _dequantised(name: str, problem: GemmProblem, workspace: Workspace) -> tuple[Stage, Matrix, Place]:
+    """An operand as fp32, with the scales of its blocks: the launch, how it then lies, and where."""
+    source, rows, cols = problem.side(name)
+    number = problem.scaled_blocks.get(name)
+    assert problem.epilogue is not None
+    scales = problem.epilogue.operands[number].matrix if number is not None else Matrix(0, 0)
+    copies = problem.batch if source.batch_stride or scales.batch_stride else 1
+    lies = Matrix(cols, 1, rows * cols if copies > 1 else 0)
+    place = workspace.room(copies * rows * cols * ITEM_BYTES["f32"])
+    lines = 0 if number is None else 1 if name == "a" else SCALE_BLOCK  # of a block
+    work = GemmProblem(rows, lines, cols, source, scales, lies, None, copies, problem.dtype_of(name), "f32")
+    at = Place(fused_base(number)) if number is not None else 0
+    params = dequantise_params(work, Place(name), at, place)
+    return Stage(f"dequantise {name}", DEQUANTISE, work, DEQUANTISE.shape(work), params), lies, place
+
+
+def verification(problem: GemmProblem, seed: int, kind: str = "") -> tuple[Program, Place]:
     """The launches that check `problem`'s result, and where they leave each row's multiple (float64, batch x m).
 
-    A row passes with a multiple of at most 1.
+    `kind`: whose rounding is allowed for, by default GemmProblem.kind. A row passes with a multiple of at most 1.
     """
+    kind, workspace, stages = kind or problem.kind, Workspace(), []
+    places = {name: Place(name) for name in "ab"}
+    if problem.scaled_blocks and problem.k:
+        lies = {}
+        for name in "ab":
+            stage, lies[name], places[name] = _dequantised(name, problem, workspace)
+            stages.append(stage)
+        problem = replace(problem, a=lies["a"], b=lies["b"], dtype="f32", b_dtype="", precision="ieee", epilogue=None)
     copies = problem.batch if problem.b.batch_stride else 1
     pairs = 2 * problem.k
     step = pairs if copies > 1 else 0
     ratios = copies * pairs
     signs = GemmProblem(
-        problem.k, problem.n, 0, problem.b, Matrix(0, 0), Matrix(2, 1, step), None, copies, problem.dtype, "f32",
+        problem.k, problem.n, 0, problem.b, Matrix(0, 0), Matrix(2, 1, step), None, copies, problem.dtype_of("b"),
+        "f32",
     )  # fmt: skip
-    sums, multiples = Place(WORK), Place(WORK, 8 * ratios)
+    sums, multiples = workspace.room(8 * ratios), workspace.room(8 * problem.batch * problem.m)
     c = Place("c") if problem.c is not None else 0
-    params = sign_rows_params(problem, seed, step, Place("b"), sums)
-    first = Stage("signed rows of b", SIGN_ROWS, signs, SIGN_ROWS.shape(signs), params)
-    params = check_rows_params(problem, seed, step, Place("a"), c, Place("out"), sums, multiples)
-    second = Stage("check of rows", CHECK_ROWS, problem, CHECK_ROWS.shape(problem), params)
-    stages = (first, second) if problem.k else (second,)
-    return Program(stages, 8 * (ratios + problem.batch * problem.m), len(stages) - 1), multiples
+    if problem.k:
+        params = sign_rows_params(problem, seed, step, places["b"], sums)
+        stages.append(Stage("signed rows of b", SIGN_ROWS, signs, SIGN_ROWS.shape(signs), params))
+    params = check_rows_params(problem, seed, step, places["a"], c, Place("out"), sums, multiples)
+    check = check_rows(kind)
+    stages.append(Stage("check of rows", check, problem, check.shape(problem), params))
+    return Program(tuple(stages), workspace.bytes, len(stages) - 1), multiples
 
 
 class RowCheck:
     """Freivalds' check of products of one problem, compiled, with its memory."""
 
-    def __init__(self, problem: GemmProblem, site: Site) -> None:
-        self._program, self._place = verification(problem, secrets.randbits(31))
+    def __init__(self, problem: GemmProblem, site: Site, kind: str = "") -> None:
+        self._program, self._place = verification(problem, secrets.randbits(31), kind)
         self._kernels = [stage.compile(site.gpu.arch) for stage in self._program.stages]
         self._work, self._site, self._rows = site.hold(self._program.workspace_bytes), site, problem.m
 
@@ -114,4 +157,4 @@ def launch_stages(
 ) -> None:  # fmt: skip
     """Launch a program's stages for `count` products. `copies`: as shapes_for."""
     for one, shape, kernel in zip(program.stages, shapes_for(program, count, copies), kernels, strict=True):
-        site.run(kernel, replace(shape, params=one.params.fill(at, scalars)))
+        site.run(kernel, replace(shape, params=one.params.fill(at, scalars), maps=one.params.maps_at(at)))

@@ -19,7 +19,9 @@ def fused_headers(problem: GemmProblem) -> dict[str, str]:
     epilogue = problem.epilogue
     if epilogue is None:
         return {}
-    operands = tuple(enumerate(epilogue.operands))
+    operands = tuple((number, operand) for number, operand in enumerate(epilogue.operands) if not operand.scales)
+    if not epilogue.code:
+        operands = ()
     arrays = [number for number, operand in operands if operand.dtype != INDEX]
     fetches = [
         f"fetch_tile<Cfg, {_CPP_TYPES[operand.dtype]}, branches>(args.operand[{number}], row, col, m, n, now);"

@@ -11,17 +11,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays.dlpack import dense_strides
+from ..arrays.dtypes import DTYPE_NAMES, FP8, ceil_div
 from ..arrays.view import Operand, as_operand, broadcast
-from ..epilogue.codegen import Expression
-from ..epilogue.expression import INDICES, expression_of, standard
+from ..epilogue.codegen import Expression, finish
+from ..epilogue.expression import INDICES, SCALES, expression_of, standard, standard_graph, trace
 from ..epilogue.functions import ACTIVATIONS
 from ..errors import InvalidEpilogue, InvalidOperand
-from .problem import INDEX
+from .problem import INDEX, SCALE_BLOCK
 from .shapes import Shapes, with_matrix_axes
 
 KEYWORDS = (
     "c", "alpha", "beta", "out", "out_dtype", "bias", "activation", "residual", "row_scale", "col_scale", "epilogue",
-    "deterministic", "batch_invariant", "verify", "precision", "rung", "config",
+    "deterministic", "batch_invariant", "verify", "precision", "rung", "config", "a_scale", "b_scale",
 )  # fmt: skip
 """matmul's own keywords: any other is an operand of an epilogue, or a misspelt one of these."""
 
@@ -36,10 +37,14 @@ class Request(NamedTuple):
 
 def request(
     function: Any, activation: str | None, bias: Any, residual: Any, row_scale: Any, col_scale: Any,
-    operands: Mapping[str, Any],
+    operands: Mapping[str, Any], a_scale: Any = None, b_scale: Any = None,
 ) -> Request | None:  # fmt: skip
     """The request of a call; None when nothing is to be fused. On the warm path: every microsecond counts."""
     given = {}
+    if a_scale is not None:
+        given["a_scale"] = a_scale
+    if b_scale is not None:
+        given["b_scale"] = b_scale
     if bias is not None:
         given["bias"] = bias
     if residual is not None:
@@ -68,6 +73,16 @@ def request(
     return Request(function, activation, given)
 
 
+def fold_numbers(alpha: Any, a_scale: Any, b_scale: Any) -> tuple[Any, Any, Any]:
+    """alpha times the scales that are numbers, and those that are arrays."""
+    arrays = []
+    for scale in (a_scale, b_scale):
+        if isinstance(scale, (numbers.Real, np.generic)):
+            alpha, scale = alpha * float(scale), None
+        arrays.append(scale)
+    return alpha, *arrays
+
+
 @dataclass(frozen=True)
 class Fusion:
     """A request read and checked."""
@@ -75,13 +90,27 @@ class Fusion:
     expression: Expression
     views: tuple[Operand, ...]
     """For each of the expression's inputs, with the batch axes and both matrix axes of the result: arrays broadcast by
-    strides of 0, and indices (dtype "index", at address 0, whose strides count)."""
+    strides of 0, and indices (dtype "index", at address 0, whose strides count). Last the scales of blocks, [..., rows,
+    columns] of blocks."""
     given: tuple[Operand, ...]
     """All arrays as the caller gave them, also those that the result does not depend on."""
+    scales: tuple[str, ...] = ()
+    """The operands, "a" or "b", whose blocks the last of the views scale."""
+
+    def scaled_by(self, number: int) -> str:
+        """The operand whose blocks view `number` scales; "" of most."""
+        return (
+            self.scales[number - len(self.views) + len(self.scales)]
+            if number >= len(self.views) - len(self.scales)
+            else ""
+        )
 
 
-def read_fusion(asked: Request, shapes: Shapes, a: Operand) -> Fusion:
-    """Raises InvalidOperand and InvalidEpilogue in the caller's terms."""
+def read_fusion(asked: Request, shapes: Shapes, a: Operand, added: tuple[Operand, float] | None = None) -> Fusion:
+    """`added`: c and beta, where c is an operand of the expression.
+
+    Raises InvalidOperand and InvalidEpilogue in the caller's terms.
+    """
     activation = asked.activation
     if activation is not None and (type(activation) is not str or activation not in ACTIVATIONS):
         raise InvalidEpilogue(
@@ -90,7 +119,18 @@ def read_fusion(asked: Request, shapes: Shapes, a: Operand) -> Fusion:
         )
     arrays: dict[str, Operand] = {}
     known: dict[str, float | int | bool | None] = {}
+    laid: dict[str, Operand] = {}
+    blocks: dict[str, Operand] = {}
     for name, value in asked.operands.items():
+        if name in SCALES:
+            arrays[name] = as_operand(value, name, a.stream or 0)
+            view, of_blocks = _scale(arrays[name], shapes, a)
+            if of_blocks:
+                blocks[name[0]] = view
+            else:
+                laid[name] = view
+                known[name] = None
+            continue
         if asked.function is not None and isinstance(value, (numbers.Real, np.generic)):
             known[name] = _number(name, value)
         elif isinstance(value, (numbers.Number, np.generic)):
@@ -101,13 +141,66 @@ def read_fusion(asked: Request, shapes: Shapes, a: Operand) -> Fusion:
         else:
             arrays[name] = as_operand(value, name, a.stream or 0)
             known[name] = None
-    if asked.function is None:
-        expression = standard(frozenset(known), activation)
-    else:
-        expression = expression_of(asked.function, known)
-    laid = {name: with_matrix_axes(_over_result(name, array, shapes), shapes) for name, array in arrays.items()}
+    given = tuple(arrays.values())
+    if added is not None:
+        arrays["c"], known["c"] = added[0], None
+    for name, array in arrays.items():
+        if name not in SCALES:
+            if array.dtype in FP8:
+                raise InvalidOperand(f"{array}: fp8 is for a, b and the result. Convert it to float32 or bfloat16.")
+            laid[name] = with_matrix_axes(_over_result(name, array, shapes), shapes)
+    expression = _expression(asked, known, added[1] if added is not None else None)
     views = tuple(laid[name] if name in laid else _index(name, shapes, a) for name in expression.inputs)
-    return Fusion(expression, views, tuple(arrays.values()))
+    return Fusion(expression, (*views, *blocks.values()), given, tuple(blocks))
+
+
+def _expression(asked: Request, known: Mapping[str, float | int | bool | None], beta: float | None) -> Expression:
+    """The expression of operands by name. `beta`: that of c, where c is one of them."""
+    if asked.function is None:
+        names = frozenset(known)
+        return (
+            standard(names, asked.activation)
+            if beta is None
+            else finish(*standard_graph(names, asked.activation, beta))
+        )
+    if beta is None:
+        return expression_of(asked.function, known)
+    return trace(asked.function, {**known, "beta": beta})
+
+
+def _scale(scale: Operand, shapes: Shapes, a: Operand) -> tuple[Operand, bool]:
+    """A scale with the batch axes and two axes more; whether these count blocks. Else they are the result's."""
+    of, shape = scale.name[0], scale.shape
+    if a.dtype not in FP8:
+        raise InvalidOperand(
+            f"{scale.name} scales fp8 operands; these are {DTYPE_NAMES[a.dtype]}. Use alpha, row_scale or col_scale."
+        )
+    if scale.dtype != "f32":
+        raise InvalidOperand(f"{scale} scales {of}; scales are float32.")
+    if (shapes.a_is_vector if of == "a" else shapes.b_is_vector) and len(shape) == 1:
+        scale = (
+            scale.view((1, *shape), (0, *scale.strides)) if of == "a" else scale.view((*shape, 1), (*scale.strides, 0))
+        )
+    elif shape == (1,):
+        scale = scale.view((), ())
+    k_blocks = ceil_div(shapes.k, SCALE_BLOCK)
+    lines, blocks = (
+        ((shapes.m, 1), (shapes.m, k_blocks)) if of == "a"
+        else ((1, shapes.n), (k_blocks, ceil_div(shapes.n, SCALE_BLOCK)))
+    )  # fmt: skip
+    last = scale.shape[-2:]
+    try:
+        if last in ((), (1, 1), lines):
+            return broadcast(scale, shapes.full), False
+        if last == blocks:
+            return broadcast(scale, (*shapes.batch, *blocks)), True
+    except InvalidOperand:
+        pass
+    raise InvalidOperand(
+        f"{scale.name} has shape {shape}; scales of {of} are () for all of it, {lines} for its "
+        f"{'rows' if of == 'a' else 'columns'}, or {blocks} for its blocks of "
+        f"{'1 x' if of == 'a' else f'{SCALE_BLOCK} x'} {SCALE_BLOCK}; batch axes {shapes.batch} may lead."
+    )
 
 
 def _number(name: str, value: Any) -> float | int | bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import InvalidOperand
 from ..run import gradients
 from ..run.runner import run
 from ..run.warm import MISS
 from ..words import Activation, Array, Precision
 from .call import Options, read_call
-from .fusion import request
+from .fusion import fold_numbers, request
 from .rung import GemmConfig
 from .warm import remember, warm_matmul, warm_views
 
@@ -36,19 +37,26 @@ def matmul(
     precision: Precision = "ieee",
     rung: str | None = None,
     config: GemmConfig | None = None,
+    a_scale: Any = None,
+    b_scale: Any = None,
     **operands: Any,
 ) -> Array:
     """f(alpha * (a @ b) + beta * c), by a kernel of the ladder; f, of fused operations, is by default nothing.
 
-    a, b: arrays of one dtype, float32, float16 or bfloat16, with numpy.matmul's shapes: [..., m, k] and [..., k, n],
-        batch axes broadcast; a [k] or b [k] is a row or a column, whose axis the result drops. Any strides, those of
-        repeated and of reversed axes too, here and of every other array. NumPy arrays (bfloat16 as ml_dtypes has it),
-        torch tensors, CuPy and JAX arrays, anything with DLPack or `__cuda_array_interface__`.
+    a, b: arrays of one dtype, float32, float16 or bfloat16, or of fp8 (float8_e4m3fn and float8_e5m2 in any mixture),
+        with numpy.matmul's shapes: [..., m, k] and [..., k, n], batch axes broadcast; a [k] or b [k] is a row or a
+        column, whose axis the result drops. Any strides, those of repeated and of reversed axes too, here and of every
+        other array. NumPy arrays (bfloat16 and fp8 as ml_dtypes has them), torch tensors, CuPy and JAX arrays, anything
+        with DLPack or `__cuda_array_interface__`; a Float8Array of bytes.
     c: an array of the result's dtype that broadcasts to the result's shape. It is never read when beta is 0.
     beta: 1 when c is given, else 0.
     out: an array of exactly the result's shape to write to. It must not overlap a or b; it may be c itself.
-    out_dtype: the result's dtype: by default out's, else a's. Products are summed in float32 and rounded once to "f32",
-        "f16" or "bf16" (or a library's own dtype object), whatever the operands are.
+    out_dtype: the result's dtype: by default out's, else a's (of fp8 operands bfloat16). Products are summed in float32
+        and rounded once to "f32", "f16", "bf16", "e4m3" or "e5m2" (or a library's own dtype object), whatever the
+        operands are. In fp8 what is too large becomes the largest number.
+    a_scale, b_scale: of fp8 operands: the product is (a * a_scale) @ (b * b_scale). Numbers, or float32 arrays:
+        for all of an operand []; for each row of a [m, 1], for each column of b [1, n]; for blocks of 128 along k
+        [m, ceil(k / 128)] and [ceil(k / 128), ceil(n / 128)]. Batch axes may lead. See tilewright.quantize.
     bias, activation, residual, row_scale, col_scale: with acc = alpha * (a @ b) + beta * c, the result is
             activation(acc * row_scale * col_scale + bias) + residual
         bias: [n] or, a row each, [m, 1]; row_scale: [m] or [m, 1]; col_scale: [n]; residual: as the result. All of
@@ -77,7 +85,8 @@ def matmul(
         bytes an element, and two passes over them.
     precision: how float32 operands are multiplied. "ieee": fp32's own multiply-adds. "tf32": operands rounded to 11
         bits, on tensor cores. "fp32x3": on tensor cores with fp32's accuracy, by parts; infinities, NaN, and what is
-        too small for parts come out as fp32 has them (docs/precision.md).
+        too small for parts come out as fp32 has them. Of fp8 operands "fast": Hopper's tensor cores keep the sums along
+        k, with 14 bits; by default they keep those of 128 products, which are added up in fp32 (docs/precision.md).
     rung, config: which kernel; by default the plan chooses (see `tilewright.explain`).
 
     The result is `out`, or a new array of a's kind on a's device. Inside `with tilewright.emulator()` host arrays run
@@ -95,8 +104,12 @@ def matmul(
     """
     options = (out_dtype, deterministic, batch_invariant, rung, config, precision)
     asked = None
-    if operands or not (epilogue is activation is bias is residual is row_scale is col_scale is None):
-        asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands)
+    if not (a_scale is b_scale is None):
+        alpha, a_scale, b_scale = fold_numbers(alpha, a_scale, b_scale)
+    if operands or not (
+        epilogue is activation is bias is residual is row_scale is col_scale is a_scale is b_scale is None
+    ):
+        asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands, a_scale, b_scale)
     if not verify:
         result: Any = warm_matmul(a, b, c, alpha, beta, out, options, asked)
         if result is not MISS:
@@ -105,6 +118,8 @@ def matmul(
         if result is not MISS:
             return result
     if gradients.wanted((a, b, c, out, *(asked.operands.values() if asked is not None else ()))):
+        if not (a_scale is b_scale is None):
+            raise InvalidOperand("a product of fp8 operands gives no gradients. Call it under torch.no_grad().")
         differentiable = gradients.differentiable(
             "matmul",
             {"out": out is not None, "verify": verify, "rung": rung is not None, "config": config is not None},

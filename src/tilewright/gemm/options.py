@@ -31,6 +31,14 @@ def _tensor32(tile: tuple[int, int], warp: tuple[int, int], blocks: int, stages:
     return GemmConfig(*tile, 32, warp_m=warp[0], warp_n=warp[1], stages=stages, group_m=8, min_blocks=blocks)
 
 
+def _q01(tile: tuple[int, int], warp: tuple[int, int], tile_k: int, stages: int, blocks: int) -> GemmConfig:
+    return GemmConfig(*tile, tile_k, warp_m=warp[0], warp_n=warp[1], stages=stages, group_m=8, min_blocks=blocks)
+
+
+def _promoted(tile: tuple[int, int], warp_n: int, part_n: int, stages: int, blocks: int) -> GemmConfig:
+    return GemmConfig(*tile, 128, warp_m=16, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks, part_n=part_n)
+
+
 _F32 = (
     ("f12", _f12((128, 256), (64, 64), (4, 2), 16, 4, 1)),
     ("f12", _f12((128, 128), (64, 32), (2, 2), 32, 3, 2)),
@@ -82,7 +90,21 @@ _FP32X3 = (
     ("t02", _tensor32((64, 64), (32, 32), 3)),
     ("t02", _tensor32((32, 32), (16, 16), 4)),
 )
-CONFIGS = {"f32": _F32, "f16": _HALVES, "bf16": _HALVES, "tf32": _TF32, "fp32x3": _FP32X3}
+_FP8 = (
+    ("q02", _promoted((128, 128), 128, 128, 6, 1)),
+    ("q02", _promoted((64, 128), 128, 128, 8, 1)),
+    ("q02", _promoted((64, 128), 128, 128, 4, 2)),
+    ("q02", _promoted((128, 64), 64, 64, 8, 1)),
+    ("q02", _promoted((64, 64), 64, 64, 6, 2)),
+    ("q01", _q01((128, 128), (64, 32), 64, 4, 1)),
+    ("q01", _q01((64, 64), (32, 32), 64, 4, 3)),
+    ("q01", _q01((32, 64), (16, 32), 128, 4, 4)),
+    ("q01", _q01((32, 32), (16, 16), 64, 4, 4)),
+    ("q01", _q01((16, 64), (16, 16), 128, 4, 4)),
+)
+CONFIGS = {
+    "f32": _F32, "f16": _HALVES, "bf16": _HALVES, "tf32": _TF32, "fp32x3": _FP32X3, "fp8": _FP8, "fast": _FP8,
+}  # fmt: skip
 """(rung, config) by kind of product (GemmProblem.kind)."""
 
 OPTIONS = {

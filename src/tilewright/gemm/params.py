@@ -14,6 +14,8 @@ ALPHA, BETA = Scalar("alpha"), Scalar("beta")
 LAYOUTS = {
     "clear": ("ClearArgs", "<Qq"),
     "pack": ("PackArgs", "<2Q5q3i4x"),
+    "turn": ("PackArgs", "<2Q5q3i4x"),
+    "dequantise": ("DequantiseArgs", "<3Q7q2i"),
     "split": ("SplitArgs", "<2Q4q2i"),
     "sum_parts": ("SumPartsArgs", "<Q2qi4x"),
     "sign_rows": ("SignRowsArgs", "<2Q4q2iI4x"),
@@ -64,6 +66,15 @@ def pack_params(copy: GemmProblem, source: Address, target: Address) -> Template
     return pack(
         LAYOUTS["pack"][1], source, target, copy.a.batch_stride, copy.out.batch_stride,
         copy.a.row_stride, copy.a.col_stride, copy.out.row_stride, copy.m, copy.n, copy.k,
+    )  # fmt: skip
+
+
+def dequantise_params(copy: GemmProblem, source: Address, scales: Address, target: Address) -> Template:
+    """DequantiseArgs: the m x k of `copy.a`, with scales that lie as `copy.b`, to rows of k at `copy.out`."""
+    return pack(
+        LAYOUTS["dequantise"][1], source, scales, target,
+        copy.a.batch_stride, copy.b.batch_stride, copy.out.batch_stride, copy.a.row_stride, copy.a.col_stride,
+        copy.b.row_stride, copy.b.col_stride, copy.m, copy.k,
     )  # fmt: skip
 
 

@@ -7,19 +7,25 @@ from functools import lru_cache
 from math import gcd
 from typing import Any, NamedTuple
 
-from ..arrays.dtypes import ITEM_BYTES, LARGEST_EXTENT
+from ..arrays.dtypes import FP8, ITEM_BYTES, LARGEST_EXTENT
 from ..errors import InvalidOperand
 from ..gpus import HashedOnce
 
-PRECISIONS = ("ieee", "tf32", "fp32x3")
-"""How float32 operands are multiplied: fp32 arithmetic; rounded to tf32; as parts, as accurately as fp32."""
+PRECISIONS = ("ieee", "tf32", "fp32x3", "fast")
+"""How operands are multiplied. float32: fp32 arithmetic; rounded to tf32; as parts, as accurately as fp32. fp8: "fast"
+leaves whole sums to the tensor cores, which keep 14 bits of them; else they keep the sums of 128 products at most."""
+SCALE_BLOCK = 128
+"""The elements along k, and of B also along n, that share a block's scale."""
 
 
 def check_precision(precision: str, dtype: str) -> None:
     """Raise InvalidOperand for a precision that is not known, or that operands of `dtype` cannot have."""
     if precision not in PRECISIONS:
         raise InvalidOperand(f"precision {precision!r} is not known. Known: {', '.join(PRECISIONS)}.")
-    if precision != "ieee" and dtype != "f32":
+    if precision == "fast":
+        if dtype not in FP8:
+            raise InvalidOperand(f"precision 'fast' is a way to multiply fp8 operands; these are {dtype}. Omit it.")
+    elif precision != "ieee" and dtype != "f32":
         raise InvalidOperand(
             f"precision {precision!r} is a way to multiply float32 operands; these are {dtype}. Leave precision away."
         )
@@ -92,6 +98,9 @@ class FusedOperand:
     matrix: Matrix
     is_out: bool = False
     """True where the result is written to this very view, so that loads must stay before the stores."""
+    scales: str = ""
+    """ "a" or "b": these are the scales of that operand's blocks of SCALE_BLOCK along k (of B along n too). The
+    products read them, by the matrix's rows and columns of blocks; the epilogue does not."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +144,8 @@ class GemmProblem(HashedOnce):
     epilogue: Epilogue | None = None
     precision: str = "ieee"
     """One of PRECISIONS; of 16-bit operands always "ieee"."""
+    b_dtype: str = ""
+    """B's dtype where it is not A's: both are of fp8."""
 
     __hash__ = HashedOnce.__hash__
 
@@ -142,7 +153,7 @@ class GemmProblem(HashedOnce):
         for name, value in (("m", self.m), ("n", self.n), ("k", self.k), ("batch", self.batch)):
             if not 0 <= value <= LARGEST_EXTENT:
                 raise InvalidOperand(f"{name}={value} is outside 0..{LARGEST_EXTENT}, the range of a kernel's sizes.")
-        for name in (self.dtype, self.out_dtype):
+        for name in (self.dtype, self.out_dtype, self.dtype_of("b")):
             if name not in ITEM_BYTES:
                 raise InvalidOperand(f"dtype {name!r} is not supported. Supported: {', '.join(ITEM_BYTES)}.")
         check_precision(self.precision, self.dtype)
@@ -152,21 +163,43 @@ class GemmProblem(HashedOnce):
         m: int, n: int, k: int, *, layout: str = "nn", use_c: bool = False, batch: int = 1, dtype: str = "f32",
         out_dtype: str | None = None, precision: str = "ieee",
     ) -> GemmProblem:  # fmt: skip
-        """Dense, aligned operands. `layout`: one letter for A, one for B; "n" row-major, "t" transposed in memory."""
+        """Dense, aligned operands. `layout`: one letter for A, one for B; "n" row-major, "t" transposed in memory.
+        `out_dtype`: by default dtype, of fp8 bf16.
+        """
         if len(layout) != 2 or set(layout.lower()) - {"n", "t"}:
             raise InvalidOperand(f"layout {layout!r} is not one of nn, nt, tn, tt.")
         of = {"n": row_major, "t": col_major}
         out = row_major(m, n, batch)
         return GemmProblem(
             m, n, k, of[layout[0].lower()](m, k, batch), of[layout[1].lower()](k, n, batch), out,
-            out if use_c else None, batch, dtype, out_dtype or dtype,
+            out if use_c else None, batch, dtype, out_dtype or ("bf16" if dtype in FP8 else dtype),
             precision=precision,
         )  # fmt: skip
 
     @property
     def kind(self) -> str:
-        """What is multiplied how: the operands' dtype, or the precision where another than theirs is asked for."""
-        return self.dtype if self.precision == "ieee" else self.precision
+        """What is multiplied how: the operands' dtype ("fp8" for both of its), or the precision where one is named."""
+        if self.precision != "ieee":
+            return self.precision
+        return "fp8" if self.dtype in FP8 else self.dtype
+
+    def dtype_of(self, name: str) -> str:
+        """The dtype of operand "a" or "b"."""
+        return (self.b_dtype if name == "b" else "") or self.dtype
+
+    @property
+    def bare(self) -> GemmProblem:
+        """The same without an epilogue; scales of blocks, which products read, stay."""
+        if self.epilogue is None or (self.scaled_blocks and not self.epilogue.code):
+            return self
+        scales = tuple(operand for operand in self.epilogue.operands if operand.scales)
+        return replace(self, epilogue=Epilogue("acc", "", self.epilogue.operands) if scales else None)
+
+    @property
+    def scaled_blocks(self) -> dict[str, int]:
+        """The operands whose blocks have scales: the number of these among the epilogue's operands."""
+        operands = self.epilogue.operands if self.epilogue else ()
+        return {operand.scales: number for number, operand in enumerate(operands) if operand.scales}
 
     @property
     def use_c(self) -> bool:
@@ -185,13 +218,15 @@ class GemmProblem(HashedOnce):
     def packing(self, name: str, tile: tuple[int, int, int]) -> Packing:
         """Return how operand `name` is copied to whole tiles of a `tile` of m x n x k elements.
 
-        The contiguous index stays, or becomes, the one with the smaller stride; a matrix that all products share is
-        copied once.
+        The contiguous index stays, or becomes, the one with the smaller stride (of fp8 it is k); a matrix that all
+        products share is copied once.
         """
         source, rows, cols = self.side(name)
         tile_m, tile_n, tile_k = tile
         unit = source.unit(rows, cols)
         along_rows = unit == "row" or (unit == "none" and abs(source.row_stride) < abs(source.col_stride))
+        if self.dtype in FP8:  # tensor cores read fp8 along k alone
+            along_rows = name == "b"
         whole_rows, whole_cols = (
             max(-(-size // step), 1) * step
             for size, step in zip((rows, cols), (tile_m, tile_k) if name == "a" else (tile_k, tile_n), strict=True)

@@ -30,6 +30,7 @@ def range_headers(problem: GemmProblem) -> dict[str, str]:
     reads = [
         f"{held_as(operand, problem, vectors=False)} in{number}; {read_operand(number, operand)}"
         for number, operand in enumerate(epilogue.operands)
+        if not operand.scales
     ]
     lines = [*reads, *_statements(epilogue)]
     text = "\n".join(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-from ..arrays.dtypes import CPP_TYPES, ITEM_BYTES, ceil_div
+from ..arrays.dtypes import CPP_TYPES, FP8, ITEM_BYTES, ceil_div
 from ..errors import ConfigRejected
 from ..gpus import Arch, HashedOnce
 from ..jit import CompiledKernel, Launch, compile_rung
@@ -60,6 +60,8 @@ class GemmConfig(HashedOnce):
     """Blocks that take equal parts of the steps of the last tiles; 0: all tiles are whole ones."""
     sums: int = 1
     """Sets of sums: 2 add up a stretch of k in one, and the stretches in the other, so that a long k loses less."""
+    part_n: int = 0
+    """Columns of a warp's tile whose partial sums are made at once, before they are added to the whole sums."""
 
     __hash__ = HashedOnce.__hash__
 
@@ -142,13 +144,17 @@ class GemmConfig(HashedOnce):
             text += f" {self.staged} staged"
         if self.sums > 1:
             text += f" {self.sums} sets of sums"
+        if self.part_n:
+            text += f" parts of {self.part_n}"
         return text
 
 
 _FIELDS = {f.name: f.default for f in fields(GemmConfig)}
-_MAY_BE_0 = ("tile_k", "warp_m", "warp_n", "staged", "stream_k")
+_MAY_BE_0 = ("tile_k", "warp_m", "warp_n", "staged", "stream_k", "part_n")
 _LEAST = {name: 0 if name in _MAY_BE_0 else 1 for name in _FIELDS if name != "cache"}
-_OWN_CONSTANTS = ("cache", "fragment_sets", "slices_k", "staged", "cluster_m", "cluster_n", "turns", "stream_k", "sums")
+_OWN_CONSTANTS = (
+    "cache", "fragment_sets", "slices_k", "staged", "cluster_m", "cluster_n", "turns", "stream_k", "sums", "part_n",
+)  # fmt: skip
 """Fields of a config that only the rungs which use them compile in (Rung.own_constants)."""
 
 
@@ -162,6 +168,10 @@ def _none(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
 
 def _no_maps(config: GemmConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
     return {}
+
+
+def _no_operands(problem: GemmProblem) -> tuple[str, ...]:
+    return ()
 
 
 def walked(config: GemmConfig, problem: GemmProblem) -> tuple[int, int, int]:
@@ -201,6 +211,8 @@ _ARGS = "<4Q12q3i2f4x"
 
 def pack_args(problem: GemmProblem, at: Addresses, alpha: float | Scalar, beta: float | Scalar) -> Template:
     """The parameters of a kernel: GemmArgs, then those of an epilogue's operands."""
+    fused = pack_fused(problem, at.fused, at.numbers)
+    problem = in_pairs(problem) if problem.dtype in FP8 else problem
     c = problem.c or problem.out
     args = pack(
         _ARGS, at.a, at.b, at.c, at.out,
@@ -209,7 +221,16 @@ def pack_args(problem: GemmProblem, at: Addresses, alpha: float | Scalar, beta: 
         c.row_stride, c.col_stride, problem.out.row_stride, problem.out.col_stride,
         problem.m, problem.n, problem.k, alpha, beta,
     )  # fmt: skip
-    return args + pack_fused(problem, at.fused, at.numbers)
+    return args + fused
+
+
+def in_pairs(problem: GemmProblem) -> GemmProblem:
+    """The problem as kernels of fp8 see it: two neighbours along k, which is contiguous, are one element of 16 bits."""
+    return replace(
+        problem, k=ceil_div(problem.k, 2),
+        a=replace(problem.a, row_stride=problem.a.row_stride // 2, batch_stride=problem.a.batch_stride // 2),
+        b=replace(problem.b, col_stride=problem.b.col_stride // 2, batch_stride=problem.b.batch_stride // 2),
+    )  # fmt: skip
 
 
 UNITS = {"none": 0, "col": 1, "row": 2}
@@ -274,6 +295,8 @@ class Rung:
     """True where it reads operands that launches of their own have split into parts (gemm/stages.py)."""
     parts_as_batch: bool = False
     """True where parts of k are products of a batch to its kernel, which knows no parts itself (gemm/stages.py)."""
+    must_pack: Callable[[GemmProblem], tuple[str, ...]] = _no_operands
+    """The operands that its kernel cannot read as they lie: they are packed first, whatever a plan says."""
     own_constants: Callable[[GemmConfig, GemmProblem], dict[str, Constant]] = _none
     """What this rung's kernel is compiled for besides what all are."""
     grid: Callable[[GemmConfig, GemmProblem], tuple[int, int, int]] = walked
@@ -294,7 +317,7 @@ class Rung:
         """None when the config can run the problem on the architecture; else the reason, with the numbers."""
         if problem.dtype not in self.dtypes:
             return f"{self.id} multiplies {', '.join(self.dtypes)}; the operands are {problem.dtype}"
-        if problem.precision != self.precision:
+        if problem.precision != self.precision and (self.precision, problem.precision) != ("ieee", "fast"):
             return f"{self.id} multiplies with precision {self.precision!r}; asked for is {problem.precision!r}"
         if arch.compute_capability < self.least_capability:
             need, have = ("{}.{}".format(*cc) for cc in (self.least_capability, arch.compute_capability))
@@ -319,6 +342,11 @@ class Rung:
     def threads(self, config: GemmConfig) -> int:
         """Return the threads of a block."""
         return config.threads + self.loaders
+
+    def packs(self, problem: GemmProblem, asked: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Return the operands that are packed first where a plan asks for `asked`."""
+        needed = self.must_pack(problem)
+        return tuple(name for name in "ab" if name in asked or name in needed) if needed else asked
 
     @cached_property
     def _levels(self) -> frozenset[str]:

@@ -111,9 +111,16 @@ def _collapse(extents: tuple[int, ...], strides: list[tuple[int, ...]]) -> list[
 
 
 def lay_out(
-    shapes: Shapes, a: Operand, b: Operand, c: Operand | None, out: Operand, fused: tuple[Operand, ...] = ()
+    shapes: Shapes,
+    a: Operand,
+    b: Operand,
+    c: Operand | None,
+    out: Operand,
+    fused: tuple[Operand, ...] = (),
+    roles: tuple[str, ...] = (),
 ) -> Product:
     """Views as given (c and out of the result's shape, `fused` with both matrix axes) to one problem and its launches.
+    `roles`: of each of `fused` the operand whose blocks it scales, or "".
 
     The largest collapsed batch axis becomes the grid's, so that the loop of launches is the shortest. Where b is one
     matrix for the whole batch and the rows of all others run on from one product to the next, the batch is folded into
@@ -134,10 +141,11 @@ def lay_out(
     elif axes:
         chosen = max(range(len(axes)), key=lambda i: (axes[i][0], i))
         batch, steps = axes.pop(chosen)
+    of_b = {1, *(which for which, role in enumerate(roles, 4) if role == "b")}  # their rows are not the result's
     rows = [view.strides[-2] for view in views]
     # A single row has no stride of its own: the batch's serves.
-    runs_on = m == 1 or all(steps[which] == m * rows[which] for which in range(len(views)) if which != 1)
-    if batch > 1 and steps[1] == 0 and m > 0 and runs_on and m * batch <= LARGEST_EXTENT:
+    runs_on = m == 1 or all(steps[which] == m * rows[which] for which in range(len(views)) if which not in of_b)
+    if batch > 1 and all(steps[which] == 0 for which in of_b) and m > 0 and runs_on and m * batch <= LARGEST_EXTENT:
         if m == 1:
             rows = list(steps)
         m, batch, steps = m * batch, 1, none
@@ -146,7 +154,7 @@ def lay_out(
         view, item = views[which], items[which]
         # one kernel serves every launch: it may rely on what all their addresses are multiples of
         places = [view.address, *(step[which] * item for _, step in axes)]
-        row = rows[which] if which != 1 else view.strides[-2]
+        row = rows[which] if which not in of_b else view.strides[-2]
         return Matrix(row, view.strides[-1], steps[which], gcd(16, *places))
 
     problem = GemmProblem(

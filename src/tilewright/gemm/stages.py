@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ..arrays.dtypes import ITEM_BYTES, ceil_div
+from ..arrays.dtypes import FP8, ITEM_BYTES, ceil_div
 from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Place
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..plan.plan import Plan
 
 SUM = "sum of parts"
-_BITS = {2: "unsigned short", 4: "unsigned"}
+_BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned"}
 """Elements of a size, to be copied."""
 
 
@@ -60,12 +60,19 @@ class Helper:
         return Launch((blocks, problem.batch, 1), (self.threads, 1, 1), b"", overlaps=True)
 
 
+TURNED = 128
+"""A block of `turn` transposes so many lines of so many bytes."""
 PACK = Helper(
     "pack", 256, 4,
     lambda p: {"contiguous": p.a.col_stride == 1, "element": _BITS[ITEM_BYTES[p.dtype]]},
     lambda p: p.n * p.out.row_stride * ITEM_BYTES[p.dtype] // 16,
 )  # fmt: skip
 CLEAR = Helper("clear", 256, 1, lambda p: {}, lambda p: p.n, lambda p: {})
+TURN = Helper(
+    "turn", 256, 1,
+    lambda p: {"aligned": p.a.alignment >= 4 and p.a.col_stride % 4 == 0 and p.a.batch_stride % 4 == 0},
+    lambda p: 256 * ceil_div(p.n, TURNED) * ceil_div(p.out.row_stride, TURNED),
+)  # fmt: skip
 SUM_PARTS = Helper(
     "sum_parts", 128, 1,
     lambda p: result_constants(p) | {"edge": True, "split_k": 1},
@@ -152,15 +159,17 @@ def _pack_stage(
 ) -> tuple[Stage, Matrix, Place]:
     """The copy of operand `name` to whole tiles, how it then lies, and where."""
     copied, source = problem.packing(name, config.tile), problem.side(name).matrix
-    lies = copied.lies
+    lies, dtype = copied.lies, problem.dtype_of(name)
     place = workspace.room(copied.bytes)
     copy = GemmProblem(
         copied.lines, copied.padded, copied.length,
         Matrix(*copied.steps, source.batch_stride, source.alignment), Matrix(0, 0),
-        Matrix(copied.pitch, 1, lies.batch_stride), None, copied.copies, problem.dtype, problem.dtype,
+        Matrix(copied.pitch, 1, lies.batch_stride), None, copied.copies, dtype, dtype,
     )  # fmt: skip
     params = pack_params(copy, Place(name), place)
-    return Stage(f"pack {name}", PACK, copy, PACK.shape(copy), params), lies, place
+    # an fp8 operand whose lines lie across k: 16 bytes of a packed line would come from 16 places
+    helper = TURN if dtype in FP8 and copy.a.row_stride == 1 != copy.a.col_stride else PACK
+    return Stage(f"pack {name}", helper, copy, helper.shape(copy), params), lies, place
 
 
 def _split_stage(
@@ -239,7 +248,7 @@ def parts_of(problem: GemmProblem, plan: Plan) -> tuple[Program, int]:
     if parts > 1 and plan.rung.parts_as_batch:
         config, product, copies = replace(config, split_k=1), _batch_of_parts(problem, parts), parts
     whole = product
-    for name in "ab" if plan.rung.splits else plan.packs:
+    for name in "ab" if plan.rung.splits else plan.rung.packs(problem, plan.packs):
         prepare = _split_stage if plan.rung.splits else _pack_stage
         prepared, lies, places[name] = prepare(name, whole, config, workspace)
         stages.append(prepared)
@@ -258,7 +267,7 @@ def parts_of(problem: GemmProblem, plan: Plan) -> tuple[Program, int]:
     pitch = ceil_div(problem.n, 4) * 4
     partial = Matrix(pitch, 1, problem.m * pitch)
     sums = workspace.room(parts * problem.batch * problem.m * pitch * ITEM_BYTES["f32"])
-    product = replace(product, out=partial, c=None, out_dtype="f32", epilogue=None)
+    product = replace(product.bare, out=partial, c=None, out_dtype="f32")
     stages.append(stage("product", tiled, product, (places["a"], places["b"], 0, sums)))
     total = replace(problem, a=partial, b=Matrix(0, 0))
     params = sum_parts_params(total, sums, parts, places["c"], places["out"])

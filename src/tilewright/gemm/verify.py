@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..arrays.dtypes import CPP_TYPES, ITEM_BYTES, ceil_div
+from ..arrays.dtypes import CPP_TYPES, FP8, ITEM_BYTES, ceil_div
 from ..arrays.extents import same_view
 from ..errors import WrongResult
 from ..jit.params import WORK, Place
@@ -67,7 +67,7 @@ def verified(call: Call, program: Program, bases: Mapping[str, int], site: Site)
         elements.check()
         return
     yield
-    rows = RowCheck(_largest(call, program), site)
+    rows = RowCheck(_largest(call, program), site, _kind(call.product.problem, plan))
     done = 0
     for run in program.each_run():
         rows(run.count, moved(bases, run.offsets), call.scalars, done, made_by)
@@ -76,7 +76,13 @@ def verified(call: Call, program: Program, bases: Mapping[str, int], site: Site)
 
 def by_elements(call: Call) -> bool:
     """Return whether a call's result is checked element by element, and not by Freivalds' product alone."""
-    return call.fusion is not None or (call.c is not None and same_view(call.c, call.out))
+    narrow = call.out.dtype in FP8  # what is too large becomes the largest number, whatever was right
+    return narrow or call.fusion is not None or (call.c is not None and same_view(call.c, call.out))
+
+
+def _kind(problem: GemmProblem, plan: Plan) -> str:
+    """Whose rounding the sums have: of fp8 on mma.sync that of fp16."""
+    return "f16" if problem.dtype in FP8 and not plan.rung.warpgroups else problem.kind
 
 
 def _largest(call: Call, program: Program) -> GemmProblem:
@@ -95,7 +101,7 @@ class _Elements:
         self._runs, self._bases, self._site, self._made_by = program.each_run(), bases, site, made_by
         pitch = ceil_div(n, 4) * 4
         sums = Matrix(pitch, 1, m * pitch)
-        bare = replace(problem, out=sums, out_dtype="f32", c=None, epilogue=None)
+        bare = replace(problem.bare, out=sums, out_dtype="f32", c=None)
         product, copies = parts_of(bare, plan)
         pairs = Matrix(n, 1, m * n)
         c = Place("c") if problem.c is not None else 0
@@ -104,7 +110,7 @@ class _Elements:
         expected = Program((Stage("expected", EXPECTED, wanted, EXPECTED.shape(wanted), params),))
         kernels = [stage.compile(site.gpu.arch) for stage in product.stages]
         last = [stage.compile(site.gpu.arch) for stage in expected.stages]
-        rows = RowCheck(bare, site)
+        rows = RowCheck(bare, site, _kind(problem, plan))
         work = site.hold(product.workspace_bytes) if product.workspace_bytes else 0
         place = site.hold(problem.batch * m * pitch * ITEM_BYTES["f32"])
         self._pairs = site.hold(sum(run.count for run in self._runs) * m * n * _PAIR)

@@ -168,6 +168,8 @@ def _fused_is_apart(call: WarmProduct, library: libraries.Library, out: Any, at:
 
 def remember(call: Call, result: Any, ran: Ran, asked: Request | None) -> None:
     """Let later products of this kind take the warm path."""
+    if call.fuses_c:
+        return  # its beta is a number of the expression, which the key does not see
     if call.product.problem.k == 0:
         return  # launches take alpha for 0 then, whatever the next call's is
     if call.out_is_given and any(step < 0 for view in (call.a, *call.others) for step in view.strides):

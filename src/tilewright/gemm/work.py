@@ -42,7 +42,7 @@ def estimate_registers(config: GemmConfig, rung: Rung | None = None) -> int:
         right = 3 * config.warp_n // 4 * (2 if rung.splits else 1)
         return config.warp_m * config.warp_n // 32 + config.warp_n // 2 + 24 + right + _BOOKKEEPING
     if rung is not None and rung.warpgroups:
-        return config.warp_m * config.warp_n // 32 + _BOOKKEEPING + 12
+        return config.warp_m * config.warp_n // 32 + config.part_n + _BOOKKEEPING + 12  # two parts of 64 x part_n
     if on_tensor_cores(config):
         tile = config.warp_m * config.warp_n // 32
         fragments = (config.warp_m + config.warp_n) // 4
@@ -62,6 +62,7 @@ def way_of(kind: str, rung: Rung, config: GemmConfig) -> str:
 
 def work_of(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[str, ...] = ()) -> Work:
     """Return what a candidate that why_not has let pass does. `packs`: operands copied to aligned lines first."""
+    packs = rung.packs(problem, packs)
     whole = _whole(problem, rung, config.whole_k, packs)
     if config.split_k == 1:
         return whole
@@ -85,14 +86,16 @@ def _whole(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[st
     extents = (("a", config.tile_m), ("b", config.tile_n))
     half = sum(extent for name, extent in extents if not facts.get(f"{name}_sectors", True))
     reading = 2 if rung.warpgroups and config.min_blocks == 1 else 1  # buffers that products read, not copies fill
+    peak = "f16" if rung.id == "q01_convert" else problem.kind  # what it multiplies
+    promoting = config.tile_m * config.tile_n if config.part_n else 0
     splitting = (config.tile_m + config.tile_n) * tile_k * _SPLITTING
     return Work(
-        way_of(problem.kind, rung, config), problem.kind, tiles_of(problem, config), ceil_div(problem.k, tile_k),
+        way_of(problem.kind, rung, config), peak, tiles_of(problem, config), ceil_div(problem.k, tile_k),
         config.tile_m * config.tile_n * tile_k, config.threads, estimate_registers(config, rung),
         rung.shared_bytes(config, problem), config.min_blocks, config.stages,
         max(config.stages - reading, 1) * brought, brought, brought + _HALF_SECTORS * half * tile_k * item, reads,
         problem.bytes, 4.0 * problem.m * problem.n * problem.batch,
-        others=splitting if problem.kind == "fp32x3" and not rung.splits else 0,
+        others=splitting if problem.kind == "fp32x3" and not rung.splits else promoting,
         singles=_singles(problem, rung, config, edge, facts) * tile_k,
         stores=0 if vector_out(problem) else config.tile_m * config.tile_n,
         edge=edge, above=_rungs_above(rung.id, rung.warpgroups, problem.kind),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.dlpack import dense_strides
-from ..arrays.dtypes import DTYPE_NAMES, parse_dtype
+from ..arrays.dtypes import DTYPE_NAMES, FP8, parse_dtype
 from ..arrays.extents import check_out
 from ..arrays.view import Operand, as_operand
 from ..errors import InvalidOperand
@@ -125,6 +125,9 @@ def read_grouped(
             raise InvalidOperand(f"{name} has shape {shape}, for {shape[0]} groups, and offs ends {ends.groups}.")
     shape = (ends.groups, m, n) if axis == "k" else (m, n)
     dtype = (out_view or a_view).dtype if out_dtype is None else parse_dtype(out_dtype)
+    if a_view.dtype in FP8 or dtype in FP8:
+        raise InvalidOperand(f"a is {DTYPE_NAMES[a_view.dtype]}, the result {DTYPE_NAMES[dtype]}: grouped products "
+                             "take and give no fp8. Multiply the groups one by one (tilewright.matmul).")  # fmt: skip
     if out_view is None:
         steps = tuple(0 if e <= 1 else s for e, s in zip(shape, dense_strides(shape), strict=True))
         out_view = Operand("out", a_view.kind, 0, shape, steps, dtype, a_view.device, stream=a_view.stream)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
+from ..arrays.dtypes import FP8
 from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionRung
 from ..attn.rungs import ATTENTION_RUNGS, EVERY_RUNG
@@ -48,11 +49,16 @@ def _parts(rung: AnyRung) -> Iterator[str]:
             problem = AttentionProblem.dense(1, 1, 4096, 4096, config.d_head)
             yield f"{config}\0{sorted(rung.constants(problem, config).items())}"
         return
-    yield from _files((rung.include, *_AROUND_PRODUCTS, *(("gemm/split.cuh",) if rung.splits else ())))
+    yield from _files((rung.include, *_AROUND_PRODUCTS, *_prepares(rung)))
     product = GemmProblem.dense(4096, 4096, 4096, dtype=rung.dtypes[0], precision=rung.precision)
     yield f"{rung.default}\0{sorted(rung.constants(product, rung.default).items())}"
     fused = with_epilogue(product, frozenset({"bias", "residual"}), "silu")
     yield from (f"{name}\0{text}" for name, text in sorted(fused_headers(fused).items()))
+
+
+def _prepares(rung: Rung) -> tuple[str, ...]:
+    """Kernels that prepare the operands of some rungs."""
+    return ("gemm/split.cuh",) if rung.splits else ("gemm/turn.cuh",) if rung.dtypes == FP8 else ()
 
 
 @lru_cache(maxsize=256)

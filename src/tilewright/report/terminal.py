@@ -126,6 +126,9 @@ def config_legend(config: Any) -> str:
         (config.split_k > 1, "split k: blocks that share a tile's sum"),
         (config.slices_k > 1, "slices: groups of warps that share a tile's sum"),
         (config.sums > 1, "sets of sums: one for a stretch of k, one for the stretches' sums"),
+        (config.cluster > 1, "cluster: blocks that share copies"),
+        (config.staged > 0, "staged: buffers of a warp through which results leave"),
+        (config.part_n > 0, "parts of: columns of partial sums"),
     ):
         if present:
             told.append(words)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.dtypes import ITEM_BYTES
+from ..arrays.dtypes import FP8, ITEM_BYTES
 from ..epilogue.evaluate import evaluate
 from ..epilogue.expression import standard
 from ..epilogue.functions import ACTIVATIONS
@@ -52,11 +52,13 @@ def read_words(text: str) -> tuple[frozenset[str], str | None]:
 def with_epilogue(problem: GemmProblem, operands: frozenset[str], activation: str | None) -> GemmProblem:
     """The problem with activation(sum * row_scale * col_scale + bias) + residual, of what is named.
 
-    Operands are dense and of A's dtype; bias and col_scale hold a number a column, row_scale one a row.
+    Operands are dense and of A's dtype (of fp8 the result's); bias and col_scale hold a number a column, row_scale one
+    a row.
     """
     traced = standard(operands, activation)
     lies = {"row_scale": Matrix(1, 0), "residual": row_major(problem.m, problem.n, problem.batch)}
-    reads = tuple(FusedOperand(name, problem.dtype, lies.get(name, Matrix(0, 1))) for name in traced.inputs)
+    dtype = problem.out_dtype if problem.dtype in FP8 else problem.dtype
+    reads = tuple(FusedOperand(name, dtype, lies.get(name, Matrix(0, 1))) for name in traced.inputs)
     return replace(problem, epilogue=Epilogue(traced.description, traced.code, reads, traced.nodes, traced.numbers))
 
 

@@ -2,7 +2,7 @@
 // elements are outside, and the first of them.
 #include "gemm/args.cuh"
 #include "ptx/grid_dependency.cuh"
-#include "ptx/number16.cuh"
+#include "ptx/number8.cuh"
 
 struct Report {
   unsigned wrong, first;  // how many; the first one's place among the block's elements

@@ -4,7 +4,7 @@
 // anything, NaN too, the first is the larger; where it must be NaN, both are.
 #include "gemm/fused.cuh"
 #include "ptx/grid_dependency.cuh"
-#include "ptx/number16.cuh"
+#include "ptx/number8.cuh"
 
 /// gemm/params.py packs it. Strides in elements; rows of sums and pairs are contiguous.
 struct ExpectedArgs {

@@ -12,7 +12,7 @@
 extern "C" __global__ void __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks)
     gemm(const __grid_constant__ TmaMapsAndOut maps, const __grid_constant__ GemmArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  using Product = TmaProduct<Cfg>;
+  using Product = typename ProductOf<Cfg>::Product;
   const unsigned tiles = shared_address(shared), results = tiles + Product::tile_bytes;
   Product product(args, tiles, results + StagedRows<Cfg>::all_bytes);
   if (threadIdx.x == 0) product.buffers.init(Cfg::threads / 128);

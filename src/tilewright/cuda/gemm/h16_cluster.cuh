@@ -15,7 +15,7 @@ extern "C" __global__ void __cluster_dims__(ClusterTiles<Cfg>::blocks, 1, 1)
     __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks)
         gemm(const __grid_constant__ TmaMapsAndOut maps, const __grid_constant__ GemmArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  using Product = TmaProduct<Cfg>;
+  using Product = typename ProductOf<Cfg>::Product;
   const unsigned stages = shared_address(shared), results = stages + Product::tile_bytes;
   Product product(args, stages, results + StagedRows<Cfg>::all_bytes);
   const ClusterTiles<Cfg> tiles(args);

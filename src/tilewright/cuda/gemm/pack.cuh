@@ -38,6 +38,30 @@ __device__ inline uint4 chunk_of(const unsigned short* from, long long step, int
   }
   return make_uint4(word[0], word[1], word[2], word[3]);
 }
+/// Elements i .. i + 15 of one of bytes.
+__device__ inline uint4 chunk_of(const unsigned char* from, long long step, int i, int length) {
+  unsigned word[5];
+  if (Cfg::contiguous && i > 0 && i + 20 <= length) {
+    const unsigned long long at = reinterpret_cast<unsigned long long>(from + i);
+    const unsigned* aligned = reinterpret_cast<const unsigned*>(at & ~3ull);
+#pragma unroll
+    for (int j = 0; j < 5; ++j) word[j] = aligned[j];
+    const unsigned shift = (at & 3) * 8;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) word[j] = __funnelshift_r(word[j], word[j + 1], shift);
+  } else {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      word[j] = 0;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int place = i + 4 * j + e;
+        word[j] |= unsigned(place < length ? from[place * step] : 0) << 8 * e;
+      }
+    }
+  }
+  return make_uint4(word[0], word[1], word[2], word[3]);
+}
 /// Elements i .. i + 3 of one of 32-bit elements.
 __device__ inline uint4 chunk_of(const unsigned* from, long long step, int i, int length) {
   unsigned word[4];

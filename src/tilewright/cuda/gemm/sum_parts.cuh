@@ -1,6 +1,7 @@
 // sum_parts: the end of a product whose k was split: out = alpha * (part 0 + part 1 + ...) + beta * C, always in one
 // order: eight parts as a tree, the sums of eights one after another.
 #include "ptx/grid_dependency.cuh"
+#include "ptx/number8.cuh"
 #include "tile/store_rows.cuh"
 
 /// gemm/params.py packs it.

@@ -18,7 +18,7 @@ __device__ inline void store_global_8(void* to, unsigned first, unsigned second)
   asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(first), "r"(second) : "memory");
 }
 
-/// Two or four words in one access that the compiler may move and merge.
+/// One, two or four words in one access that the compiler may move and merge.
 template <int words>
 __device__ inline void load_words(unsigned (&word)[words], const void* from) {
   static_assert(words == 2 || words == 4, "8 or 16 bytes");
@@ -32,8 +32,10 @@ __device__ inline void load_words(unsigned (&word)[words], const void* from) {
 }
 template <int words>
 __device__ inline void store_words(void* to, const unsigned (&word)[words]) {
-  static_assert(words == 2 || words == 4, "8 or 16 bytes");
-  if constexpr (words == 4)
+  static_assert(words == 1 || words == 2 || words == 4, "4, 8 or 16 bytes");
+  if constexpr (words == 1)
+    *static_cast<unsigned*>(to) = word[0];
+  else if constexpr (words == 4)
     *static_cast<uint4*>(to) = make_uint4(word[0], word[1], word[2], word[3]);
   else
     *static_cast<uint2*>(to) = make_uint2(word[0], word[1]);

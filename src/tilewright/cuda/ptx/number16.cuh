@@ -54,6 +54,10 @@ __device__ inline unsigned pack<f16>(float low, float high) {
   return word;
 }
 
+/// A word of four values of fp8, where ptx/number8.cuh is included.
+template <class T>
+__device__ inline unsigned pack_four(const float* value);
+
 /// Half number `which` of a word.
 template <class T>
 __device__ inline float half_of(unsigned word, int which) {

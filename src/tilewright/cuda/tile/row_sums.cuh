@@ -3,7 +3,7 @@
 
 #include "gemm/args.cuh"
 #include "ptx/grid_dependency.cuh"
-#include "ptx/number16.cuh"
+#include "ptx/number8.cuh"
 
 /// +1 or -1 for column j, as good as drawn at random (the finaliser of MurmurHash3).
 __device__ inline double sign_of(int j, unsigned seed) {

@@ -3,8 +3,8 @@
 //
 //     out = f(alpha * acc + beta * C)
 //
-// f is the problem's own epilogue (gemm/fused.cuh); out and C are fp32, bf16 or fp16. C is never read where use_c is
-// false (beta = 0).
+// f is the problem's own epilogue (gemm/fused.cuh); out and C are fp32, bf16 or fp16; out may be fp8, without C. C is
+// never read where use_c is false (beta = 0).
 //
 //     store_element        one element                                      f02 to f05
 //     store_run            a run of a row, in one access where rows allow   f06 to f12, h01 to h07, sum_parts
@@ -89,6 +89,8 @@ __device__ inline void pack_run(unsigned (&word)[words], const float (&value)[co
     for (int i = 0; i < words; ++i) {
       if constexpr (sizeof(Out) == 4)
         word[i] = __float_as_uint(value[i]);
+      else if constexpr (sizeof(Out) == 1)
+        word[i] = pack_four<Out>(&value[4 * i]);
       else
         word[i] = pack<Out>(value[2 * i], value[2 * i + 1]);
     }
@@ -102,13 +104,13 @@ __device__ inline float unpack_one(const unsigned* word, int i) {
     return half_of<Out>(word[i / 2], i % 2);
 }
 
-/// `count` consecutive elements of a row, 8 or 16 bytes of them, in one access where rows allow it (vector_out: a run
-/// is inside or outside as a whole then).
+/// `count` consecutive elements of a row, 4, 8 or 16 bytes of them, in one access where rows allow it (vector_out: a
+/// run is inside or outside as a whole then).
 template <class Cfg, int count>
 __device__ inline void store_run(const GemmArgs& args, int row, int col, const float (&acc)[count]) {
   using Out = typename Cfg::out_type;
   constexpr int words = count * int(sizeof(Out)) / 4;
-  static_assert(words == 2 || words == 4, "8 or 16 bytes");
+  static_assert(words == 1 || words == 2 || words == 4, "4, 8 or 16 bytes");
   if constexpr (!Cfg::vector_out) {
     if constexpr (sizeof(Out) == 2 && count == 4 && Cfg::out_unit == unit_col) {
       if (row < args.m && col + 4 <= args.n) {

@@ -91,6 +91,11 @@ struct TmaProduct {
     multiply(sums, rows, origin, at, [](int, unsigned) {});
   }
 
- private:
   __device__ void release_previous() const { buffers.release_previous(threadIdx.x % 128); }
+};
+
+/// The two sides for operands of Cfg::in_type: others where a sum is more than its products (tile/promoted_tma.cuh).
+template <class Cfg, class Type = typename Cfg::in_type>
+struct ProductOf {
+  using Product = TmaProduct<Cfg>;
 };

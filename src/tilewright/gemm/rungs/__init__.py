@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from ...arrays.dtypes import FP8
 from ...errors import ConfigRejected
 from ..problem import PRECISIONS
 from ..rung import Rung
+from .fp8 import FP8_RUNGS
 from .hopper import HOPPER_RUNGS
 from .simt import FP32_RUNGS
 from .tensor import TENSOR_RUNGS
 from .tensor32 import TENSOR32_RUNGS
 from .tma import TMA_RUNGS
 
-GEMM_RUNGS: tuple[Rung, ...] = (*FP32_RUNGS, *TENSOR_RUNGS, *HOPPER_RUNGS, *TMA_RUNGS, *TENSOR32_RUNGS)
+GEMM_RUNGS: tuple[Rung, ...] = (
+    *FP32_RUNGS, *TENSOR_RUNGS, *HOPPER_RUNGS, *TMA_RUNGS, *TENSOR32_RUNGS, *FP8_RUNGS,
+)  # fmt: skip
 
 
 def rungs_for(dtype: str, precision: str = "ieee") -> tuple[Rung, ...]:
     """The rungs that multiply `dtype` with a precision, in climbing order."""
-    return tuple(rung for rung in GEMM_RUNGS if dtype in rung.dtypes and rung.precision == precision)
+    also = "ieee" if precision == "fast" else precision  # which allows less, and asks for nothing
+    return tuple(rung for rung in GEMM_RUNGS if dtype in rung.dtypes and rung.precision in (precision, also))
 
 
 def find_rung(name: str) -> Rung:
@@ -28,5 +33,7 @@ def find_rung(name: str) -> Rung:
 
 
 def rungs_of(kind: str) -> tuple[Rung, ...]:
-    """The rungs that make the products of a GemmProblem.kind: a dtype, or a precision of float32 operands."""
+    """The rungs that make the products of a GemmProblem.kind."""
+    if kind in ("fp8", "fast"):
+        return rungs_for(FP8[0], "ieee" if kind == "fp8" else kind)
     return rungs_for("f32", kind) if kind in PRECISIONS else rungs_for(kind)

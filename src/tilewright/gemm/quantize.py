@@ -1,0 +1,126 @@
+"""Arrays to fp8 with scales, as products of fp8 take them."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..arrays.dtypes import DTYPE_NAMES, FP8, ceil_div, numpy_dtype, parse_dtype
+from ..arrays.float8 import LARGEST, Float8Array, to_bits
+from ..errors import InvalidOperand, MissingDependency, install
+
+LEAST_SCALE = 2.0**-126
+"""The least normal number of fp32, so that dividing by a scale is exact enough."""
+
+
+def quantize(x: Any, dtype: Any = "e4m3", *, block: tuple[int, int] | None = None) -> tuple[Any, Any]:
+    """Return x in fp8 and the scales by which its elements are multiplied again: x is about x8 * scale.
+
+    x: [..., rows, columns], float32, float16 or bfloat16: a torch tensor, a NumPy array (the result is of ml_dtypes'
+        types) or a CuPy array (the result is a Float8Array).
+    dtype: "e4m3" (the largest number is 448) or "e5m2" (57344), or a library's own dtype object.
+    block: rows x columns that share a scale; -1 is all of an axis, None all of x. For `matmul`:
+            None         one scale, shape ()           of a or b
+            (1, -1)      one a row, [..., m, 1]        of a
+            (-1, 1)      one a column, [..., 1, n]     of b
+            (1, 128)     [..., m, ceil(k / 128)]       of a
+            (128, 128)   [..., ceil(k / 128), ceil(n / 128)]   of b
+
+    A scale is the largest finite magnitude of its block over the largest number of the dtype, in float32; of a block of
+    zeros it is 1. x8 is x / scale in float32, as torch's cast rounds it: to nearest even; NaN stays, and an infinity
+    stays in e5m2 and becomes NaN in e4m3. x8 lies as x does where its rows are contiguous; b.T of a weight [n, k] is
+    best quantized as the weight, and passed as its transpose.
+
+    Raises InvalidOperand for other arrays, dtypes and blocks; MissingDependency where NumPy's fp8 is not installed.
+    """
+    short = parse_dtype(dtype, "dtype")
+    if short not in FP8:
+        raise InvalidOperand(f"dtype={dtype!r} is not fp8. Pass 'e4m3' or 'e5m2'.")
+    shape = tuple(getattr(x, "shape", ()))
+    _check_block(block, shape)
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and isinstance(x, torch.Tensor):
+        _check_dtype(str(x.dtype).removeprefix("torch."))
+        with torch.no_grad():
+            return _of_torch(x, short, block, torch)
+    if cupy is not None and isinstance(x, cupy.ndarray):
+        _check_dtype(x.dtype.name)
+        with x.device:
+            bits, scale = _of_numpy(x, short, block, cupy)
+        return Float8Array(bits, short), scale
+    if isinstance(x, np.ndarray):
+        _check_dtype(x.dtype.name)
+        try:
+            import_module("ml_dtypes")
+        except ImportError as error:
+            raise MissingDependency(f"NumPy has fp8 by way of ml_dtypes only: {install('fp8')}.") from error
+        bits, scale = _of_numpy(x, short, block, np)
+        return bits.view(numpy_dtype(short)), scale
+    raise InvalidOperand(f"x is of type {type(x).__name__}. Pass a torch tensor, or a NumPy or CuPy array.")
+
+
+def _check_dtype(name: str) -> None:
+    if name not in ("float32", "float16", "bfloat16"):
+        raise InvalidOperand(f"x is {name}. Pass float32, float16 or bfloat16.")
+
+
+def _check_block(block: Any, shape: tuple[int, ...]) -> None:
+    if block is None:
+        return
+    pair = isinstance(block, tuple) and len(block) == 2
+    if not pair or not all(type(side) is int and (side > 0 or side == -1) for side in block):
+        raise InvalidOperand(
+            f"block={block!r}: pass (rows, columns) that share a scale, -1 for all of an axis, or None."
+        )
+    if len(shape) < 2:
+        raise InvalidOperand(f"block={block} is of a matrix, and x has shape {shape}. Omit it, or add an axis.")
+
+
+def _blocks(shape: tuple[int, ...], block: tuple[int, int] | None) -> tuple[tuple[int, ...], tuple[int, int]]:
+    """x's shape as [batch, rows, columns], and the rows and columns of a block."""
+    if block is None:
+        size = prod(shape)
+        return (1, 1, size), (1, max(size, 1))  # of an empty array one block of nothing
+    *batch, rows, cols = shape
+    sides = (max(extent, 1) if side == -1 else side for side, extent in zip(block, (rows, cols), strict=True))
+    return (prod(batch), rows, cols), tuple(sides)  # type: ignore[return-value]
+
+
+def _of_numpy(x: Any, dtype: str, block: tuple[int, int] | None, library: Any) -> tuple[Any, Any]:
+    (batch, rows, cols), (high, wide) = _blocks(x.shape, block)
+    flat = x.astype(library.float32).reshape(batch, rows, cols)
+    down, across = (1, 1) if block is None else (ceil_div(rows, high), ceil_div(cols, wide))
+    magnitude = library.zeros((batch, down * high, across * wide), library.float32)
+    magnitude[:, :rows, :cols] = library.where(library.isfinite(flat), library.abs(flat), 0)
+    largest = magnitude.reshape(batch, down, high, across, wide)
+    largest = largest.max(axis=(2, 4), initial=0) if largest.size else library.zeros((batch, down, across), np.float32)
+    scale = library.maximum(largest / library.float32(LARGEST[dtype]), library.float32(LEAST_SCALE))
+    scale = library.where(largest == 0, library.float32(1), scale).astype(library.float32)
+    each = library.repeat(library.repeat(scale, high, 1)[:, :rows], wide, 2)[:, :, :cols]
+    with np.errstate(invalid="ignore", over="ignore"):
+        bits = to_bits(flat / each, dtype, library)
+    scale_shape = () if block is None else (*x.shape[:-2], down, across)
+    return bits.reshape(x.shape), scale.reshape(scale_shape)
+
+
+def _of_torch(x: Any, dtype: str, block: tuple[int, int] | None, torch: Any) -> tuple[Any, Any]:
+    (batch, rows, cols), (high, wide) = _blocks(tuple(x.shape), block)
+    flat = x.detach().float().reshape(batch, rows, cols)
+    down, across = (1, 1) if block is None else (ceil_div(rows, high), ceil_div(cols, wide))
+    magnitude = torch.where(torch.isfinite(flat), flat.abs(), 0.0)
+    if (down * high, across * wide) != (rows, cols):
+        magnitude = torch.nn.functional.pad(magnitude, (0, across * wide - cols, 0, down * high - rows))
+    if magnitude.numel():
+        largest = magnitude.reshape(batch, down, high, across, wide).amax(dim=(2, 4))
+    else:
+        largest = magnitude.new_zeros(batch, down, across)
+    scale = torch.clamp(largest / LARGEST[dtype], min=LEAST_SCALE)
+    scale = torch.where(largest == 0, 1.0, scale)
+    each = scale.repeat_interleave(high, 1)[:, :rows].repeat_interleave(wide, 2)[:, :, :cols]
+    x8 = (flat / each).to(getattr(torch, DTYPE_NAMES[dtype]))
+    scale_shape = () if block is None else (*x.shape[:-2], down, across)
+    return x8.reshape(x.shape), scale.reshape(scale_shape)
