@@ -13,9 +13,9 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads) merge(const __grid_co
   __shared__ float2 sums[lanes];
   const int lane = threadIdx.x / columns, col = threadIdx.x % columns * 4;
   const SplitTile<Cfg> place(args, blockIdx.x, true);
-  if (Cfg::varlen && place.parts == 0) return;
   const int rows = min(place.rows() - place.row0, Cfg::b_r);
-  wait_for_earlier_grids();
+  wait_for_earlier_grids();  // by every block: the grid after this one waits for this one only
+  if (Cfg::varlen && place.parts == 0) return;
   for (int row = blockIdx.z; row < rows; row += gridDim.z) {
     float largest = minus_infinity(), sum = 0;
     for (int part = lane; part < place.parts; part += lanes)
