@@ -33,6 +33,8 @@ _L2 = 1.3
 _PRODUCTS = {16: 0.56, 32: 0.66}
 """The share of mma.sync's peak that a full SM reaches, by a warp's rows."""
 _LAUNCH_US, _MERGE_US = 4.0, 2.9
+_NEXT_US = 0.7
+"""What a block's first copies cost where no block next to it on the SM hides them, after the first blocks."""
 FEW_QUERIES_SLOWER = 1.4
 """How much longer than modelled one launch takes on fewer queries than its tile has rows: 1.4 to 2.1 in the record."""
 
@@ -77,7 +79,7 @@ def split_time(problem: AttentionProblem, config: SplitConfig, gpu: Gpu) -> Spli
     best = _PRODUCTS[min(config.b_r // config.row_warps, 32)]
     arithmetic = busiest * products / (rate * best * min(1.0, beside))
     share = min(1.0, blocks / (gpu.sm_count * 0.5))  # few SMs cannot ask for all that memory gives
-    us = max(memory / share, l2 / share, arithmetic) + _LAUNCH_US
+    us = max(memory / share, l2 / share, arithmetic) + _LAUNCH_US + _NEXT_US * (ceil_div(busiest, resident) - 1)
     if is_merged(problem, config):
         parts = blocks * part_rows(problem, config) * (problem.d_head + 2) * 4.0
         us += _MERGE_US + 2 * parts / (gpu.dram_gb_s * _L2) * 1e-3
@@ -139,6 +141,8 @@ def invariant_split(problem: AttentionProblem, gpu: Gpu) -> SplitConfig | None:
     if not few and not (problem.seqused or problem.pages):
         return None
     for tiling in _tilings(problem.d_head, problem.seq_q * problem.group if problem.totals is None else 64):
+        if tiling.b_r == 16 and tiling.b_c > 16:  # as fast in such parts without it, and no page is too small
+            continue
         config = replace(tiling, part_keys=PART_KEYS if few else 0)
         if RUNG.why_not(problem, config, gpu.arch) is None:
             return config
