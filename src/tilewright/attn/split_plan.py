@@ -86,23 +86,24 @@ def split_time(problem: AttentionProblem, config: SplitConfig, gpu: Gpu) -> Spli
     return SplitTime(us * 1e-3, config, resident)
 
 
-def _tilings(d: int, rows: int) -> Iterator[SplitConfig]:
-    """The tiles worth trying for a head size and the rows of an entry: the best on an H200 first, then some for less
-    shared memory."""
+def _tilings(d: int, rows: int) -> tuple[SplitConfig, ...]:
+    """The tiles worth trying for a head size and the rows of an entry, the best on an H200."""
     keys = 32 if d <= 128 else 16
     if rows <= 16:
-        yield SplitConfig(d, 16, keys, 1, 4, 3)
-        yield SplitConfig(d, 16, 16, 1, 4, 3)
-        yield SplitConfig(d, 16, 16, 1, 4, 2)
-    elif rows <= 32:
-        yield SplitConfig(d, 32, keys, 1, 4, 3, sliced_q=True)
-    else:
-        if rows > 64 and d <= 128:
-            yield SplitConfig(d, 128, 64, 4, 2, 2, sliced_q=True)
-            yield SplitConfig(d, 128, 32, 4, 1, 3, sliced_q=True)
-        yield SplitConfig(d, 64, 32, 4, 2, 3 if d <= 128 else 2, sliced_q=d > 128)
-        yield SplitConfig(d, 64, 32, 4, 1, 3 if d <= 128 else 2, sliced_q=d > 128)
-    yield SplitConfig(d, 16, 16, 1, 2, 2)
+        return tuple(SplitConfig(d, 16, b_c, 1, 4, 3) for b_c in sorted({keys, 16}, reverse=True))
+    if rows <= 32:
+        return (SplitConfig(d, 32, keys, 1, 4, 3, sliced_q=True),)
+    own = SplitConfig(d, 64, 32, 4, 2, 3 if d <= 128 else 2, sliced_q=d > 128)
+    return (SplitConfig(d, 128, 64, 4, 2, 2, sliced_q=True), own) if rows > 64 and d <= 128 else (own,)
+
+
+def _smaller(d: int, rows: int) -> tuple[SplitConfig, ...]:
+    """Tiles for GPUs with less shared memory, and for small pages, the best first."""
+    few = (SplitConfig(d, 16, 16, 1, 4, 2), SplitConfig(d, 16, 16, 1, 2, 2))
+    if rows <= 32:
+        return few
+    more = (SplitConfig(d, 64, 32, 4, 1, 3 if d <= 128 else 2, sliced_q=d > 128), *few)
+    return (SplitConfig(d, 128, 32, 4, 1, 3, sliced_q=True), *more) if rows > 64 and d <= 128 else more
 
 
 def _ways(problem: AttentionProblem, config: SplitConfig, gpu: Gpu) -> Iterator[SplitConfig]:
@@ -122,16 +123,16 @@ def _ways(problem: AttentionProblem, config: SplitConfig, gpu: Gpu) -> Iterator[
 @lru_cache(maxsize=4096)
 def best_split(problem: AttentionProblem, gpu: Gpu) -> SplitTime:
     """The config of least modelled time. Raises ConfigRejected where none can run the problem."""
-    refused: list[str] = []
-    found: list[SplitTime] = []
-    for tiling in _tilings(problem.d_head, problem.seq_q * problem.group):
-        if reason := RUNG.why_not(problem, tiling, gpu.arch):
-            refused.append(reason)
-            continue
-        found += [split_time(problem, config, gpu) for config in _ways(problem, tiling, gpu)]
-    if not found:
-        raise ConfigRejected(f"{RUNG.id} cannot run this problem on {gpu.arch}: {'; '.join(dict.fromkeys(refused))}.")
-    return min(found, key=lambda one: one.ms)
+    d, rows = problem.d_head, problem.seq_q * problem.group
+    refused = [RUNG.why_not(problem, config, gpu.arch) for config in _tilings(d, rows)]
+    able = [config for config, reason in zip(_tilings(d, rows), refused, strict=True) if reason is None]
+    if not able:
+        able = [config for config in _smaller(d, rows) if RUNG.why_not(problem, config, gpu.arch) is None][:1]
+    if not able:
+        told = "; ".join(dict.fromkeys(reason for reason in refused if reason))
+        raise ConfigRejected(f"{RUNG.id} cannot run this problem on {gpu.arch}: {told}.")
+    ways = (way for config in able for way in _ways(problem, config, gpu))
+    return min((split_time(problem, way, gpu) for way in ways), key=lambda one: one.ms)
 
 
 def invariant_split(problem: AttentionProblem, gpu: Gpu) -> SplitConfig | None:
@@ -140,7 +141,8 @@ def invariant_split(problem: AttentionProblem, gpu: Gpu) -> SplitConfig | None:
     few = problem.totals is not None or problem.seq_q * problem.group <= _FEW_ROWS
     if not few and not (problem.seqused or problem.pages):
         return None
-    for tiling in _tilings(problem.d_head, problem.seq_q * problem.group if problem.totals is None else 64):
+    rows = problem.seq_q * problem.group if problem.totals is None else 64
+    for tiling in (*_tilings(problem.d_head, rows), *_smaller(problem.d_head, rows)):
         if tiling.b_r == 16 and tiling.b_c > 16:  # as fast in such parts without it, and no page is too small
             continue
         config = replace(tiling, part_keys=PART_KEYS if few else 0)
