@@ -185,13 +185,20 @@ class HopperRung(AttentionRung):
             (map_of(problem, "q", 64), at.q), (map_of(problem, "k", config.b_c), at.k),
             (map_of(problem, "v", config.b_c), at.v),
         ]  # fmt: skip
-        added = (problem.heads_q, ceil_div(problem.seq_q, config.b_r), _tiles(problem, config))
+        added = (problem.heads_q, _row_tiles(problem, config), _tiles(problem, config))
         return pack_maps(boxes) + pack_args(problem, self, at) + pack(_ARGS, *added)
 
 
 def _tiles(problem: AttentionProblem, config: HopperConfig) -> int:
     """Tiles of out in all."""
-    return ceil_div(problem.seq_q, config.b_r) * problem.heads_q * problem.batch
+    return _row_tiles(problem, config) * problem.heads_q * (1 if problem.totals else problem.batch)
+
+
+def _row_tiles(problem: AttentionProblem, config: HopperConfig) -> int:
+    """Tiles of a head; with packed lengths of all entries, each of which ends with a tile of its own."""
+    if problem.totals is not None:
+        return problem.totals[0] // config.b_r + problem.batch
+    return ceil_div(problem.seq_q, config.b_r)
 
 
 def map_of(problem: AttentionProblem, name: str, box_rows: int) -> TensorMap:

@@ -14,6 +14,7 @@
 //                       k_empty[s], v_empty[s]  1 arrival of each warpgroup that multiplies
 // Named barriers        1 + w, of turns between warpgroups (a21); 4, of those that clear rows of V
 
+#include "attention/entries.cuh"
 #include "attention/hopper_args.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared.cuh"
@@ -141,19 +142,25 @@ struct OutTile {
   int batch, head, kv_head, row0, seq_q, seq_k;
   int start_q = 0, start_k = 0;  // Cfg::varlen: the entry's first rows
 
-  __device__ OutTile(const HopperArgs& args, int number, bool pairs) : seq_q(args.seq_q), seq_k(args.seq_k) {
-    const int tiles = args.row_tiles, along = number % tiles;
-    int tile = along;
-    if constexpr (Cfg::is_causal)  // the longest first
-      tile = !pairs ? tiles - 1 - along : along % 2 ? along / 2 : tiles - 1 - along / 2;
-    row0 = tile * Cfg::b_r;
-    head = number / tiles % args.heads, batch = number / tiles / args.heads;
-    kv_head = head / args.group;
+  /// By whole warps.
+  __device__ OutTile(const HopperArgs& args, int number, bool pairs)
+      : head(number / args.row_tiles % args.heads), seq_q(args.seq_q), seq_k(args.seq_k) {
+    int tiles = args.row_tiles, tile = number % tiles;
     if constexpr (Cfg::varlen) {
-      // Held within the operands, whatever the caller's numbers are.
-      start_q = clamp(args.starts_q[batch], args.seq_q), seq_q = clamp(args.starts_q[batch + 1], args.seq_q) - start_q;
-      start_k = clamp(args.starts_k[batch], args.seq_k), seq_k = clamp(args.starts_k[batch + 1], args.seq_k) - start_k;
+      const auto first_of = [&](int entry) { return first_tile_of(args, entry, Cfg::b_r, 1); };
+      batch = entry_of(tile, args.entries, first_of);
+      const Entry entry(args, batch);
+      tile -= first_of(batch);
+      start_q = entry.start_q, seq_q = entry.seq_q, start_k = entry.start_k, seq_k = entry.seq_k;
+      tiles = (seq_q + Cfg::b_r - 1) / Cfg::b_r;  // the tile past them has no rows
+      if (tile < 0) tile = max(tiles, 0);         // starts that do not begin with 0
+    } else {
+      batch = number / tiles / args.heads;
     }
+    if (Cfg::is_causal && tile < tiles)  // the longest first
+      tile = !pairs ? tiles - 1 - tile : tile % 2 ? tile / 2 : tiles - 1 - tile / 2;
+    row0 = tile * Cfg::b_r;
+    kv_head = head / args.group;
   }
 
   /// The entry of a tensor map.
@@ -168,9 +175,6 @@ struct OutTile {
     if constexpr (Cfg::varlen) return args.lse + (long long)head * args.seq_q + start_q;
     return args.lse + ((long long)batch * args.heads + head) * seq_q;
   }
-
- private:
-  static __device__ int clamp(int start, int rows) { return min(max(start, 0), rows); }
 };
 
 /// The keys that a warpgroup's rows see, of the tiles that the block's do: from row0 on, none after the last query.
@@ -474,17 +478,20 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
   if constexpr (Rung::has_producer) {
     if (warpgroup == 0) {
       if constexpr (At::groups > 1) release_registers<At::groups == 3 ? 32 : 24>();
-      if (threadIdx.x == 0) {
+      if (threadIdx.x < 32) {
         int number;
         for (int step = 0; (number = walk.number(step)) < args.tiles; ++step) {
           const OutTile<Cfg> tile(args, number, walk.pairs);
-          const Score<Cfg> score(args, tile, Cfg::b_r);
-          copies.start_q(tile, step % 2);
-          for (int n = score.end - 1; n >= score.first; --n) {
-            copies.start_k(tile, n);
-            if (n + 1 < score.end) copies.start_v(tile, n + 1);
+          if (threadIdx.x == 0) {
+            const Score<Cfg> score(args, tile, Cfg::b_r);
+            copies.start_q(tile, step % 2);
+            for (int n = score.end - 1; n >= score.first; --n) {
+              copies.start_k(tile, n);
+              if (n + 1 < score.end) copies.start_v(tile, n + 1);
+            }
+            if (score.first < score.end) copies.start_v(tile, score.first);
           }
-          if (score.first < score.end) copies.start_v(tile, score.first);
+          __syncwarp();
           if (!Rung::stays) break;
         }
       }

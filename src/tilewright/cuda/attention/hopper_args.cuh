@@ -4,5 +4,5 @@
 #include "attention/args.cuh"
 
 struct HopperArgs : AttentionArgs {
-  int heads, row_tiles, tiles;  // query heads; tiles of out of a head, and in all
+  int heads, row_tiles, tiles;  // query heads; tiles of out of a head (Cfg::varlen: of all entries), and in all
 };
