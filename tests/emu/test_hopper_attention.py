@@ -40,7 +40,7 @@ def test_a_rung_is_right_at_lengths_that_tiles_divide(rung):
 
 @pytest.mark.parametrize("b_r", [128, 192])
 @pytest.mark.parametrize("turns", TURNS)
-@pytest.mark.parametrize("rung", ["a21", "a23"])
+@pytest.mark.parametrize("rung", ["a21", "a23", "a24"])
 def test_turns_of_two_and_three_warpgroups_are_right(rung, turns, b_r):
     problem = AttentionProblem.dense(1, 1, b_r + 30, 200, 32, is_causal=True, with_lse=True)
     right(rung, problem, HopperConfig(32, b_r, 48, 2, turns))
@@ -105,13 +105,24 @@ def test_a_scale_that_is_not_positive_is_right(scale):
     right("a20", AttentionProblem.dense(1, 1, 20, 40, 32, scale=scale, with_lse=True), FEW)
 
 
+@pytest.mark.parametrize("rung", ["a20", "a24"])
+def test_scores_that_outgrow_those_of_the_tiles_before_are_right(rung):
+    """By far more than 2^12, in some rows at every tile; the last keys are walked first."""
+    q, k, v = operands(1, 2, 1, 100, 200, 32)
+    k *= np.linspace(40, 0.1, 200, dtype=np.float16)[:, None]
+    for is_causal in (False, True):
+        with tw.emulator():
+            out, lse = tw.attention(q, k, v, is_causal=is_causal, return_lse=True, rung=rung, config=str(WIDE))
+        judge(out, lse, q, k, v, is_causal=is_causal)
+
+
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 @pytest.mark.parametrize("window", [(5, 2), (-1, 4), (60, -1)])
 def test_windows_and_layouts(window, layout):
     q, k, v = operands(2, 2, 1, 100, 130, 32)
     there = [np.ascontiguousarray(x.swapaxes(1, 2)) if layout == "bshd" else x for x in (q, k, v)]
     with tw.emulator():
-        out, lse = tw.attention(*there, window=window, layout=layout, return_lse=True, rung="a23", config=str(WIDE))
+        out, lse = tw.attention(*there, window=window, layout=layout, return_lse=True, rung="a24", config=str(WIDE))
     judge(out.swapaxes(1, 2) if layout == "bshd" else out, lse, q, k, v, window=window)
 
 
@@ -152,6 +163,7 @@ def test_softcap_bias_and_a_score_function_change_scores_and_hidden_rows_are_zer
 
 def test_a_config_is_read_back_and_says_why_it_cannot():
     for rung in HOPPER_RUNGS:
+        assert all(rung.check(config) is None for config in rung.defaults)
         for config in (*rung.defaults, HopperConfig(128, 192, 80, 3, "exponentials")):
             assert HopperConfig.parse(str(config)) == config
     assert "one of 64, 128, 192" in HopperConfig(64, 96, 64).why_not()

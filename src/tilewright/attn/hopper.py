@@ -121,10 +121,14 @@ class HopperConfig:
             return f"turns={self.turns!r} is not one of {', '.join(map(repr, TURNS))}"
         if self.turns and self.groups == 1:
             return f"{self.turns} in turns need two warpgroups; b_r={self.b_r} is one"
+        return self.too_many(self.registers)
+
+    def too_many(self, registers: int) -> str | None:
+        """None where a thread may have so many registers, or why not."""
         limit = 160 if self.groups == 3 else 240
-        if self.registers > limit:
-            return f"it needs about {self.registers} registers per thread; {self.groups} warpgroups have {limit} each"
-        return None
+        if registers <= limit:
+            return None
+        return f"it needs about {registers} registers per thread; {self.groups} warpgroups have {limit} each"
 
 
 @dataclass(frozen=True)
@@ -222,10 +226,10 @@ def map_of(problem: AttentionProblem, name: str, box_rows: int) -> TensorMap:
 # --- configs ---------------------------------------------------------------------------------------------------------
 
 
-def _configs(turns: str = "") -> tuple[HopperConfig, ...]:
-    """For each d_head, as much of out as registers hold."""
-    tiles = {32: (192, 128), 64: (192, 128), 96: (128, 128), 128: (128, 128), 192: (128, 96), 256: (128, 80)}
-    return tuple(HopperConfig(d_head, *tiles[d_head], turns=turns) for d_head in D_HEADS)
+_TILES = {32: (192, 128), 64: (192, 128), 96: (128, 128), 128: (128, 128), 192: (128, 96), 256: (128, 80)}
+"""For each d_head, as much of out and of scores as registers hold;"""
+_SMALLER = _TILES | {32: (192, 96), 64: (192, 96), 256: (128, 64)}
+"""and beside two sets of weights."""
 
 
 def _space(turns: tuple[str, ...]) -> Callable[[int], tuple[HopperConfig, ...]]:
@@ -245,19 +249,27 @@ def _any(config: HopperConfig) -> str | None:
     return None
 
 
-def _rung(id: str, teaches: str, turns: bool = True, has_producer: bool = True, stays: bool = False) -> HopperRung:
-    return HopperRung(
-        id, teaches, _configs(TURNS[1] if turns else ""), _space(TURNS if turns else ("",)),
-        _any if turns else _no_turns, fused=True, has_producer=has_producer, stays=stays,
-    )  # fmt: skip
+def _two_sets(config: HopperConfig) -> str | None:
+    return config.too_many(config.registers + config.b_c // 4)
+
+
+def _rung(
+    id: str, teaches: str, check: Callable[[HopperConfig], str | None] = _any, turns: str = "",
+    tiles: dict[int, tuple[int, int]] = _TILES, has_producer: bool = True, stays: bool = False,
+) -> HopperRung:  # fmt: skip
+    defaults = tuple(HopperConfig(d_head, *tiles[d_head], turns=turns) for d_head in D_HEADS)
+    space = _space(("",) if check is _no_turns else TURNS)
+    return HopperRung(id, teaches, defaults, space, check, fused=True, has_producer=has_producer, stays=stays)
 
 
 HOPPER_RUNGS: tuple[HopperRung, ...] = (
-    _rung("a18_wgmma", "TMA copies tiles, wgmma multiplies them from shared memory, P stays in registers", False,
+    _rung("a18_wgmma", "TMA copies tiles, wgmma multiplies them from shared memory, P stays in registers", _no_turns,
           has_producer=False),
-    _rung("a19_producer", "a warpgroup only copies and gives its registers away: no other starts a copy", False),
-    _rung("a20_overlap", "Q K^T of the next tile runs under the softmax of this one, and P V with it", False),
-    _rung("a21_turns", "warpgroups take turns, so that one's softmax runs under another's products"),
+    _rung("a19_producer", "a warpgroup only copies and gives its registers away: no other starts a copy", _no_turns),
+    _rung("a20_overlap", "Q K^T of the next tile runs under the softmax of this one, and P V with it", _no_turns),
+    _rung("a21_turns", "warpgroups take turns, so that one's softmax runs under another's products", turns="products"),
     _rung("a22_stays", "as many blocks as SMs: the next tile's copies run under the end of this one", stays=True),
     _rung("a23_own_keys", "a warpgroup skips the tiles that the mask hides from its own 64 rows", stays=True),
+    _rung("a24_old_maximum", "weights by the maxima of the tiles before: nothing is compared first", _two_sets,
+          tiles=_SMALLER, stays=True),
 )  # fmt: skip

@@ -30,11 +30,12 @@
 // products; a ring of Cfg::stages tiles is on its way.
 
 struct A18 {
-  static constexpr bool has_producer = false;  // a warpgroup that only copies, whose registers go to the others
-  static constexpr bool overlaps = false;      // Q K^T of the next tile runs under this one's softmax
-  static constexpr int turns = 0;              // what warpgroups do in turns: 1 start products, 2 exponentials
-  static constexpr bool own_keys = false;      // a warpgroup skips tiles that its rows do not see
-  static constexpr bool stays = false;         // a block makes many tiles; Q of the next comes early
+  static constexpr bool has_producer = false;    // a warpgroup that only copies, whose registers go to the others
+  static constexpr bool overlaps = false;        // Q K^T of the next tile runs under this one's softmax
+  static constexpr int turns = 0;                // what warpgroups do in turns: 1 start products, 2 exponentials
+  static constexpr bool own_keys = false;        // a warpgroup skips tiles that its rows do not see
+  static constexpr bool by_old_maximum = false;  // weights by the maxima of the tiles before
+  static constexpr bool stays = false;           // a block makes many tiles; Q of the next comes early
 };
 
 // ---- a19_producer --------------------------------------------------------------------------------------------------
@@ -72,6 +73,15 @@ struct A22 : A21 {
 
 struct A23 : A22 {
   static constexpr bool own_keys = true;
+};
+
+// ---- a24_old_maximum -----------------------------------------------------------------------------------------------
+// Weights are made by the maxima of the tiles before, without a look at this tile's: no comparison, no exchange between
+// lanes, before the first exponential. Their sum tells whether that was good enough, and it nearly always is. The
+// scores stay until then, so that weights go to registers of their own: two sets of them take turns.
+
+struct A24 : A23 {
+  static constexpr bool by_old_maximum = true;
 };
 
 // ---- what they share -----------------------------------------------------------------------------------------------
@@ -242,7 +252,8 @@ struct Multiplier {
   unsigned turn_parity = 0;
   RowWeights<!Scores::rewrites, Scores::may_hide_rows> weights;
   float s[1][keys][4], out[columns][4];
-  unsigned p[keys / 2][4];
+  using Weights = unsigned[keys / 2][4];
+  Weights p, other_p;  // other_p: where weights are made while P V reads p
 
   __device__ Multiplier(const HopperArgs& args, At at, int group) : args(args), at(at), group(group) {}
 
@@ -266,7 +277,7 @@ struct Multiplier {
     wgmma_commit();
   }
   /// out += P V of the next tile of values, as one group.
-  __device__ void start_pv() {
+  __device__ void start_pv(const Weights& p) {
     mbarrier_wait(at.v_full(v.stage), v.parity);
     const unsigned tile = the_same(at.v(v.stage));
     wgmma_fence();
@@ -300,7 +311,7 @@ struct Multiplier {
     if (speaks()) mbarrier_arrive(at.k_empty(k.stage));
     k.advance();
   }
-  __device__ void end_pv() {
+  __device__ void end_pv(Weights& p) {
     wgmma_wait<0>();
     wgmma_arrived(out);
 #pragma unroll
@@ -325,27 +336,63 @@ struct Multiplier {
   /// S becomes weights in place; returns whether out must be multiplied with weights.keep.
   template <bool first>
   __device__ bool weigh(const Scores& score, int row, int number) {
-    const int lane = threadIdx.x % 32;
-    score.apply(s, row, number * Cfg::b_c + lane % 4 * 2, number);
+    score.apply(s, row, number * Cfg::b_c + threadIdx.x % 4 * 2, number);
     const bool grown = weights.template raise<first>(s[0], args.factor);
+    begin_exponentials();
+    weights.weigh(s[0], args.factor);
+    wgmma_arrived(s[0]);  // the compiler would weigh after the wait for P V
+    end_exponentials();
+    return grown;
+  }
+  /// The same, to `to`, by the maxima of the tiles before (a24).
+  __device__ bool weigh_by_old(const Scores& score, int row, int number, Weights& to) {
+    score.apply(s, row, number * Cfg::b_c + threadIdx.x % 4 * 2, number);
+    begin_exponentials();
+    const bool grown = weights.template weigh_by_old<T>(s[0], to, args.factor);
+#pragma unroll
+    for (int step = 0; step < keys / 2; ++step)
+      wgmma_read(to[step]);  // so that weights are made before the wait for P V
+    end_exponentials();
+    return grown;
+  }
+  __device__ void begin_exponentials() {
     if constexpr (Rung::turns == 2) {
       await_exponentials();
       wgmma_arrived(s[0]);
     }
-    weights.weigh(s[0], args.factor);
-    wgmma_arrived(s[0]);  // the compiler would weigh after the wait for P V
-    // The sums are of all exponentials, and never negative: the compiler cannot pass the turn ahead of them.
-    if constexpr (Rung::turns == 2) pass_exponentials(weights.sum[0] + weights.sum[1] < 0 ? 8 : 0);
-    return grown;
   }
-  /// Makes P of the weights, and out follow the new maxima.
-  __device__ void follow(bool grown) {
-    if (grown) weights.follow(out);
+  /// The sums are of all exponentials, and never negative: the compiler cannot pass the turn ahead of them.
+  __device__ void end_exponentials() const {
+    if constexpr (Rung::turns == 2) pass_exponentials(weights.sum[0] + weights.sum[1] < 0 ? 8 : 0);
+  }
+
+  /// Makes P of the weights in S.
+  __device__ void pack_weights() {
 #pragma unroll
     for (int j = 0; j < keys; ++j)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         p[j / 2][j % 2 * 2 + half] = pack<T>(s[0][j][2 * half], s[0][j][2 * half + 1]);
+  }
+
+  /// Q K^T of tile `number` together with P V of the tile before, whose weights are `before`; the weights of this one
+  /// then stand in `next`. `more`: another tile follows.
+  __device__ void step(const Scores& score, int row, int number, bool more, Weights& before, Weights& next) {
+    if constexpr (Rung::turns == 1) take_turn();
+    start_qk();
+    start_pv(before);
+    if constexpr (Rung::turns == 1) pass_turn();
+    end_qk<1>();
+    bool grown;
+    if constexpr (Rung::by_old_maximum)
+      grown = weigh_by_old(score, row, number, next);
+    else
+      grown = weigh<false>(score, row, number);
+    // Here, because a branch keeps the compiler from moving the exponentials after the wait for P V.
+    if (more) await_k();
+    end_pv(before);
+    if (grown) weights.follow(out);
+    if constexpr (!Rung::by_old_maximum) pack_weights();
   }
 
   __device__ void clear() {
@@ -390,10 +437,11 @@ struct Multiplier {
         await_k();
         start_qk();
         end_qk<0>();
-        follow(weigh<false>(own, row, block.end - 1 - n));
+        if (weigh<false>(own, row, block.end - 1 - n)) weights.follow(out);
+        pack_weights();
         if (n == 0) end_values(block);
-        start_pv();
-        end_pv();
+        start_pv(p);
+        end_pv(p);
         after(n);
       }
       release_q();
@@ -405,23 +453,27 @@ struct Multiplier {
       end_qk<0>();
       weigh<true>(own, row, own.end - 1);
       if (first + 1 < end) await_k();
-      follow(false);
+      pack_weights();
       if (first == 0) end_values(block);
+      bool in_other = false;  // the weights of the newest tile
       for (int n = first + 1; n < end; ++n) {
-        if constexpr (Rung::turns == 1) take_turn();
-        start_qk();
-        start_pv();
-        if constexpr (Rung::turns == 1) pass_turn();
-        end_qk<1>();
-        const bool grown = weigh<false>(own, row, block.end - 1 - n);
-        // Here, because a branch keeps the compiler from moving the exponentials after the wait for P V.
-        if (n + 1 < end) await_k();
-        end_pv();
-        follow(grown);
+        if constexpr (Rung::by_old_maximum) {
+          step(own, row, block.end - 1 - n, n + 1 < end, p, other_p);
+          in_other = ++n == end;
+          if (in_other) break;
+          step(own, row, block.end - 1 - n, n + 1 < end, other_p, p);
+        } else {
+          step(own, row, block.end - 1 - n, n + 1 < end, p, p);
+        }
       }
       release_q();
-      start_pv();
-      end_pv();
+      if (in_other) {
+        start_pv(other_p);
+        end_pv(other_p);
+      } else {
+        start_pv(p);
+        end_pv(p);
+      }
     } else {
       release_q();
     }

@@ -1,6 +1,6 @@
 #pragma once
 // Online softmax of the two rows of a thread (tile/softmax.cuh does it for mma.sync), in steps between which products
-// run: raise the maxima, weigh the scores in place, and let out follow when no product writes it.
+// run: raise the maxima, weigh the scores, and let out follow when no product writes it.
 //
 //     max     the largest score of the row so far, in the score's own units
 //     sum     this lane's part of sum 2^((score - max) factor); the quad's parts are added at the end
@@ -48,7 +48,7 @@ struct RowWeights {
     return grown;
   }
 
-  /// Scores become weights.
+  /// Scores become weights, in place.
   template <int n>
   __device__ void weigh(float (&s)[n][4], float factor) {
 #pragma unroll
@@ -58,11 +58,30 @@ struct RowWeights {
       for (int j = 0; j < n; ++j)
 #pragma unroll
         for (int e = 2 * half; e < 2 * half + 2; ++e) {
-          const float x = fused ? fmaf(s[j][e], factor, scaled) : __fmul_rn(__fsub_rn(s[j][e], from), factor);
-          s[j][e] = exp2_approx(x);
+          s[j][e] = weight_of(s[j][e], factor, from, scaled);
           sum[half] += s[j][e];
         }
     }
+  }
+
+  /// Weights by the maxima of the tiles before, in pairs of T as the left operand of the next product takes them: no
+  /// score is compared. Weights up to 2^12 are as good as others. Where one is larger, or a row had no key before, the
+  /// maxima are raised and the weights made anew; then the result is true, and out must follow.
+  template <class T, int n>
+  __device__ bool weigh_by_old(const float (&s)[n][4], unsigned (&p)[n / 2][4], float factor) {
+    constexpr float largest = 4096.f;
+    float added[2];
+    pack_weights<T>(s, p, added, factor);
+    bool raised = !(added[0] <= largest) || !(added[1] <= largest);  // NaN counts as large
+    if constexpr (may_hide) raised |= fminf(max[0], max[1]) == minus_infinity();
+    raised = __any_sync(~0u, raised);
+    if (raised) {
+      raise_by(s, factor);
+      pack_weights<T>(s, p, added, factor);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) sum[half] += added[half];
+    return raised;
   }
 
   template <int d>
@@ -80,5 +99,42 @@ struct RowWeights {
   }
 
  private:
+  /// Maxima and sums follow the scores.
+  template <int n>
+  __device__ void raise_by(const float (&s)[n][4], float factor) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float x = max[half];
+#pragma unroll
+      for (int j = 0; j < n; ++j) x = fmaxf(x, fmaxf(s[j][2 * half], s[j][2 * half + 1]));
+      x = quad_max(x);
+      keep[half] = exp2_approx((max[half] - base(x)) * factor);
+      max[half] = x;
+      sum[half] *= keep[half];
+    }
+  }
+
+  template <class T, int n>
+  __device__ void pack_weights(const float (&s)[n][4], unsigned (&p)[n / 2][4], float (&added)[2], float factor) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float from = base(max[half]), scaled = -from * factor;
+      added[half] = 0;
+#pragma unroll
+      for (int j = 0; j < n; ++j) {
+        float weight[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          weight[e] = weight_of(s[j][2 * half + e], factor, from, scaled);
+          added[half] += weight[e];
+        }
+        p[j / 2][j % 2 * 2 + half] = pack<T>(weight[0], weight[1]);
+      }
+    }
+  }
+
+  static __device__ float weight_of(float score, float factor, float from, float scaled) {
+    return exp2_approx(fused ? fmaf(score, factor, scaled) : __fmul_rn(__fsub_rn(score, from), factor));
+  }
   static __device__ float base(float max) { return may_hide && max == minus_infinity() ? 0.f : max; }
 };
