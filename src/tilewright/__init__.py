@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .attn.backward import attention_backward
     from .attn.explain import AttentionExplanation, explain_attention
     from .attn.rung import AttentionConfig
-    from .emu import EmulateResult, emulate, emulator
+    from .emu import EmulateResult, emulate, emulate_triton, emulator
     from .gemm.explain import Explanation, explain
     from .gemm.matmul import matmul
     from .gemm.prepare import prepare
@@ -50,6 +50,7 @@ _LAZY = {
     "explain": ".gemm.explain",
     "explain_attention": ".attn.explain",
     "emulate": ".emu",
+    "emulate_triton": ".emu",
     "emulator": ".emu",
     "tune": ".tuning",
     "tune_attention": ".tuning",
@@ -69,6 +70,7 @@ __all__ = [
     "attention_backward",
     "attention_varlen",
     "emulate",
+    "emulate_triton",
     "emulator",
     "epilogue",
     "errors",

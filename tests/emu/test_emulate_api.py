@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -351,3 +352,9 @@ def test_more_static_shared_memory_than_a_kernel_may_declare_is_refused_as_the_a
     assert fits.arrays[0].tolist() == list(range(63, -1, -1))
     with pytest.raises(ConfigRejected, match=r"49156 bytes of static shared memory.*extern __shared__"):
         emu.emulate(source.replace("SIZE", "12289"), "flip", 1, 64, ["f32[64]=arange"])
+
+
+def test_without_triton_emulate_triton_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(InvalidOperand, match="pip install triton"):
+        tw.emulate_triton(None, 1, {})

@@ -8,6 +8,7 @@ from .own_kernel import EmulateResult, emulate
 from .session import Emulator, emulator
 from .textures import Surface, Texture
 from .trace import Counters, InstructionRow
+from .triton_kernel import emulate_triton
 
 __all__ = [
     "Counters",
@@ -21,6 +22,7 @@ __all__ = [
     "TensorMap",
     "Texture",
     "emulate",
+    "emulate_triton",
     "emulator",
     "run",
 ]

@@ -17,6 +17,8 @@ from .memory import by_space, reachable, reaches_peers
 from .registry import Step, dtype_of, executes
 
 _SEMANTICS = "{.relaxed|.acquire|.release|.acq_rel|}{.cta|.cluster|.gpu|.sys|}"
+_SCOPE_FIRST = "{.cta|.cluster|.gpu|.sys}{.relaxed|.acquire|.release|.acq_rel}"
+"""As Triton writes it."""
 _SPACE = "{space:.global|.shared|.shared::cta|.shared::cluster|}"
 _OPS = {
     "{op:add}": "{.noftz|}.{type:u32|s32|u64|s64|f32|f64|f16|f16x2|bf16|bf16x2}",
@@ -37,7 +39,7 @@ def _forms(head: str, *without: str) -> list[str]:
         if op not in without:
             forms += [
                 f"{head}{_SEMANTICS}{_SPACE}.{op}{_HINT}{kinds}", f"{head}{_SPACE}{_SEMANTICS}.{op}{_HINT}{kinds}",
-                f"{head}.{op}{_SEMANTICS}{_SPACE}{_HINT}{kinds}",
+                f"{head}.{op}{_SEMANTICS}{_SPACE}{_HINT}{kinds}", f"{head}{_SPACE}{_SCOPE_FIRST}.{op}{_HINT}{kinds}",
             ]  # fmt: skip
     return forms
 
