@@ -67,14 +67,19 @@ PLANTED = {
         4, 1, ["i32[1]=zeros"], [104],
     ),
     "lanes that exchange without __syncwarp": (
-        *(f"""__global__ void k(int *out) {{
-            __shared__ volatile int s[32]; int t = threadIdx.x;
-            s[t] = 0; __syncwarp();
+        *(
+            f"""__global__ void k(volatile int *s, int *out) {{
+            int t = threadIdx.x;
             if (t < 16) s[t] = t + 1;
             {sync}
             if (t >= 16) out[t - 16] = s[t - 16];
-        }}""" for sync in ("__syncwarp();", "")),
-        1, 32, ["i32[16]=zeros"], list(range(1, 17)),
+        }}"""
+            for sync in ("__syncwarp();", "")
+        ),
+        1,
+        32,
+        ["i32[16]=zeros", "i32[16]=zeros"],
+        list(range(1, 17)),
     ),
     "a copy that may come second": (
         *(kernel("const int *a, int *out", f"""

@@ -237,3 +237,29 @@ def test_a_warning_is_told_and_is_no_failure(tmp_path, monkeypatch, capsys):
     written = json.loads((tmp_path / "o.json").read_text())
     assert written["fault"] is None
     assert [hazard["level"] for hazard in written["hazards"]] == ["warning"]
+
+
+def test_watch_runs_again_on_each_change_and_shows_what_does_not_compile(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "k.cu"
+    versions = iter(["a[1] = 2; // too far", "a[0] = ; // no C++", "a[0] = 3; // right"])
+
+    def change(seconds: float) -> None:
+        body = next(versions, None)
+        if body is None:
+            raise KeyboardInterrupt
+        file.write_text(f"__global__ void k(int *a) {{\n  {body}\n}}\n")
+
+    file.write_text("__global__ void k(int *a) { a[2] = 1; }")
+    monkeypatch.setattr("time.sleep", change)
+    monkeypatch.setattr(sys, "argv", ["tilewright", "emulate", str(file), "--entry", "k", "--arg", "i32[1]=zeros",
+                                      "--reference", "a = a + 3", "--watch"])  # fmt: skip
+    with pytest.raises(SystemExit) as left:
+        main()
+    captured = capsys.readouterr()
+    assert left.value.code == 0
+    assert captured.err.count("FAULT: out_of_bounds") == 2
+    assert "a[1] = 2; // too far" in captured.err
+    assert captured.err.count("ERROR: ") == 1
+    assert "expected an expression" in captured.err
+    assert captured.out.count("No fault, and the result is right.") == 1
+    assert captured.err.count("Waiting for a change") == 4

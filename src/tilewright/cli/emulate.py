@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import EmulatorFault, InvalidOperand
+from ..errors import EmulatorFault, InvalidOperand, TilewrightError
 from ..gpus import DEFAULT_GPU
 from .console import Progress, console, note
 from .options import Json
@@ -77,6 +77,9 @@ def emulate(
         bool,
         typer.Option("--red-zones", help="Find accesses of a shared array that end in its neighbour."),
     ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Run again whenever the source, a header of --include or a file changes.")
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings are faults.")] = False,
     limit: Annotated[int, typer.Option(help="Instructions after which a launch counts as endless.", min=1)] = 10**8,
     save_args: Annotated[
@@ -104,70 +107,104 @@ def emulate(
     for place in (sarif_file, junit_file):
         if place is not None:
             check_writable(place)
-    given = Given.of(arg or (), seed)
     folders = tuple(include or ())
-    started = time.perf_counter()
-    with json_result(json_file) as write:
-        hazards, allowed, wrong, result = [], [], [], None
-        names = given.named_by(load(file, entry, gpu, folders).names)
-        with Progress(1.0) as progress:
 
-            def show(done: int, total: int) -> None:
-                progress.show(done / total, f"{done} of {total} blocks")
+    def once() -> None:
+        given = Given.of(arg or (), seed)
+        started = time.perf_counter()
+        with json_result(json_file) as write:
+            hazards, allowed, wrong, result = [], [], [], None
+            names = given.named_by(load(file, entry, gpu, folders).names)
+            with Progress(1.0) as progress:
 
+                def show(done: int, total: int) -> None:
+                    progress.show(done / total, f"{done} of {total} blocks")
+
+                try:
+                    result = run(
+                        file, entry, *shapes, given.values, gpu=gpu, shared_bytes=shared_bytes, include=folders,
+                        seed=seed, cluster=None if cluster is None else triple("cluster", cluster), limit=limit,
+                        progress=show, constants=dict(_named(text, "--constant") for text in constant or ()),
+                        hazards="collect" if every else "raise", order=order, red_zones=red_zones, strict=strict,
+                        explore=int(explore) if explore and explore.isdigit() else explore or 0,
+                    )  # fmt: skip
+                    hazards, allowed = result.hazards, result.allowed
+                except EmulatorFault as error:
+                    hazards = [error.hazard]
+            if result is not None:
+                for number, run_of in ((0, result), *result.differing.items()):
+                    after = after_of(run_of, names.buffers, names.kinds)
+                    found = [said for one in references if (said := one.wrong(names.before, after, tolerance))]
+                    wrong += [f"{said} (in order {Order(seed, number)})" if number else said for said in found]
+            faults = [hazard for hazard in hazards if hazard.level == "error"]
+            lines = (f"{'FAULT' if hazard.level == 'error' else 'WARNING'}: {hazard}" for hazard in hazards)
+            for text in (*lines, *(f"WRONG: {one}" for one in wrong)):
+                note(text)
+            for hazard in allowed:
+                note(f"ALLOWED: {hazard.kind} at {hazard.file}:{hazard.line}: {hazard.allowed}")
+            if sarif_file is not None:
+                write_text(sarif_file, sarif(file, [*hazards, *allowed], wrong))
+            if junit_file is not None:
+                write_text(junit_file, junit(file, entry, faults, wrong, time.perf_counter() - started))
+            if result is not None:
+                if result.printed:
+                    print(result.printed, end="" if result.printed.endswith("\n") else "\n")
+                if not faults and not wrong:
+                    print("No fault." if not references else "No fault, and the result is right.")
+                if result.explored:
+                    told_apart = ", ".join(map(str, result.differing))
+                    says = f"order {told_apart} left other results" if told_apart else "all with the same result"
+                    print(f"{result.explored} other orders of warps, blocks and completions: {says}.")
+                print_counters(result.counters)
+                if save_args is not None:
+                    for name, array in zip(names.files, result.arrays, strict=True):
+                        save_array(save_args / f"{name}.npy", array)
+                    note(f"{len(names.files)} arrays in {save_args}")
+            write(
+                {
+                    "fault": faults[0].to_dict() if faults else None,
+                    "hazards": [hazard.to_dict() for hazard in hazards],
+                    "allowed": [hazard.to_dict() for hazard in allowed],
+                    "wrong": wrong,
+                    "explored": 0 if result is None else result.explored,
+                    "differing": [] if result is None else list(result.differing),
+                    "counters": None if result is None else result.counters.to_dict(),
+                }
+            )
+            if faults or wrong:
+                raise typer.Exit(1)
+
+    if not watch:
+        once()
+        return
+    files = [Path(text) for one in arg or () for text in re.findall(r"[^=]+\.np[yz]", one)]
+    run_on_changes(once, [file, *folders, *(Path(one.text) for one in references if not one.buffer), *files])
+
+
+def run_on_changes(once: Callable[[], None], places: Sequence[Path]) -> None:
+    """Run now, and again whenever one of the files changes (or one in a folder), until Ctrl-C. Errors are shown."""
+    from ..emu.hazards import forget_files
+
+    def stamps() -> list[tuple[str, int, int]]:
+        paths = [path for place in places for path in (place.rglob("*") if place.is_dir() else (place,))]
+        found = [(str(path), path.stat()) for path in paths if path.is_file()]
+        return [(path, stat.st_mtime_ns, stat.st_size) for path, stat in found]
+
+    try:
+        while True:
+            seen = stamps()
+            forget_files()
             try:
-                result = run(
-                    file, entry, *shapes, given.values, gpu=gpu, shared_bytes=shared_bytes, include=folders, seed=seed,
-                    cluster=None if cluster is None else triple("cluster", cluster), limit=limit, progress=show,
-                    constants=dict(_named(text, "--constant") for text in constant or ()),
-                    hazards="collect" if every else "raise", order=order, red_zones=red_zones, strict=strict,
-                    explore=int(explore) if explore and explore.isdigit() else explore or 0,
-                )  # fmt: skip
-                hazards, allowed = result.hazards, result.allowed
-            except EmulatorFault as error:
-                hazards = [error.hazard]
-        if result is not None:
-            for number, run_of in ((0, result), *result.differing.items()):
-                after = after_of(run_of, names.buffers, names.kinds)
-                found = [said for one in references if (said := one.wrong(names.before, after, tolerance))]
-                wrong += [f"{said} (in order {Order(seed, number)})" if number else said for said in found]
-        faults = [hazard for hazard in hazards if hazard.level == "error"]
-        lines = (f"{'FAULT' if hazard.level == 'error' else 'WARNING'}: {hazard}" for hazard in hazards)
-        for text in (*lines, *(f"WRONG: {one}" for one in wrong)):
-            note(text)
-        for hazard in allowed:
-            note(f"ALLOWED: {hazard.kind} at {hazard.file}:{hazard.line}: {hazard.allowed}")
-        if sarif_file is not None:
-            write_text(sarif_file, sarif(file, [*hazards, *allowed], wrong))
-        if junit_file is not None:
-            write_text(junit_file, junit(file, entry, faults, wrong, time.perf_counter() - started))
-        if result is not None:
-            if result.printed:
-                print(result.printed, end="" if result.printed.endswith("\n") else "\n")
-            if not faults and not wrong:
-                print("No fault." if not references else "No fault, and the result is right.")
-            if result.explored:
-                told_apart = ", ".join(map(str, result.differing))
-                says = f"order {told_apart} left other results" if told_apart else "all with the same result"
-                print(f"{result.explored} other orders of warps, blocks and completions: {says}.")
-            print_counters(result.counters)
-            if save_args is not None:
-                for name, array in zip(names.files, result.arrays, strict=True):
-                    save_array(save_args / f"{name}.npy", array)
-                note(f"{len(names.files)} arrays in {save_args}")
-        write(
-            {
-                "fault": faults[0].to_dict() if faults else None,
-                "hazards": [hazard.to_dict() for hazard in hazards],
-                "allowed": [hazard.to_dict() for hazard in allowed],
-                "wrong": wrong,
-                "explored": 0 if result is None else result.explored,
-                "differing": [] if result is None else list(result.differing),
-                "counters": None if result is None else result.counters.to_dict(),
-            }
-        )
-        if faults or wrong:
-            raise typer.Exit(1)
+                once()
+            except typer.Exit:
+                pass
+            except TilewrightError as error:
+                note(f"ERROR: {error}")
+            note(f"Waiting for a change of {places[0]}. Ctrl-C ends.")
+            while stamps() == seen:
+                time.sleep(0.2)
+    except KeyboardInterrupt:
+        return
 
 
 @dataclass

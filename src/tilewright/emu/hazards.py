@@ -143,6 +143,11 @@ def _file_lines(path: str) -> tuple[str, ...]:
         return ()
 
 
+def forget_files() -> None:
+    """Read the files of source lines anew: they may have changed."""
+    _file_lines.cache_clear()
+
+
 class Sources:
     """Finds the text of a source line: in the texts handed over (by name), else in the file the PTX names."""
 
