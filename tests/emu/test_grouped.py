@@ -123,8 +123,10 @@ def run(case: Case, rung: str | None, config: GemmConfig | None, ends: list[int]
     given = np.array(true if ends is None else ends, np.int32)
     bases["ends"] = emulator.upload(given.view(np.uint8), "ends") if given.size else 0
     with use_executor(emulator):
-        (stage,) = call.program(emulator.gpu).stages
-        emulator.launch(stage.compile(emulator.arch), stage.launch(bases, {}))
+        program = call.program(emulator.gpu)
+        bases["work"] = emulator.upload(np.full(program.workspace_bytes + 16, 0xFF, np.uint8), "work")
+        for stage in program.stages:
+            emulator.launch(stage.compile(emulator.arch), stage.launch(bases, {}))
     out.bits[:] = emulator.download(at["out"], out.bits.nbytes).view(out.bits.dtype)
     expected, size = np.zeros(of_out), np.zeros(of_out)
     written = np.zeros(of_out, bool)
@@ -164,6 +166,18 @@ def test_tma_copies_beyond_a_groups_end_and_results_end_there(form, layouts):
 def test_what_tma_cannot_address_is_refused(form, layouts, name):
     with pytest.raises(ConfigRejected, match=f"TMA cannot read {name}: its lines do not start at multiples of 16"):
         run(Case(form, SIZES, layouts, rest=10), "g03", TMA)
+
+
+@pytest.mark.parametrize("sms", [1, 3])
+def test_results_along_k_leave_by_tma(sms):
+    config = dataclasses.replace(TMA, staged=2)
+    run(Case("k", SIZES, "tnn", others=(136, 72)), "g03", config, sms=sms)
+    run(Case("k", (70,), "tnp", others=(136, 72)), "g03", config, sms=sms)
+
+
+def test_results_that_end_anywhere_do_not_leave_by_tma():
+    with pytest.raises(ConfigRejected, match="which would run over a group's end; it can have staged=0"):
+        run(Case("m", SIZES), "g03", dataclasses.replace(TMA, staged=2))
 
 
 def test_infinities_of_the_next_group_do_not_reach_a_product_along_k():
@@ -362,8 +376,8 @@ def test_parameters_lie_as_the_kernels_struct_does():
     with use_executor(Emulator()):
         source = stage.compile(Emulator().arch).source
     held = [
-        f'static_assert(__INTADDR__(&((GroupedArgs*)0)->{member}) == {size - 16 + place}, "{member}");'
-        for member, place in zip(("ends", "groups"), _fields(ENDS), strict=True)
+        f'static_assert(__INTADDR__(&((GroupedArgs*)0)->{member}) == {size - 24 + place}, "{member}");'
+        for member, place in zip(("ends", "groups", "drawn"), _fields(ENDS), strict=True)
     ]
     held.append(f'static_assert(sizeof(GroupedArgs) == {size}, "GroupedArgs");')
     with use_executor(Emulator()):

@@ -15,17 +15,30 @@ def _over_groups(of: str, id: str, teaches: str, levels: tuple[str, ...] = ()) -
     )
 
 
+TURNS = 48
+"""Bytes of shared memory by which a block's warps learn their tiles, where they are drawn (cuda/tile/turns.cuh)."""
+
+
+def _drawn(rung: Rung) -> Rung:
+    """The rung with room for that, and results that leave by lanes unless a config says otherwise."""
+    plain = rung.shared_bytes
+    return replace(
+        rung, default=replace(rung.default, staged=0),
+        shared_bytes=lambda config, problem: plain(config, problem) + TURNS,
+    )  # fmt: skip
+
+
 GROUPED_RUNGS: tuple[Rung, ...] = (
     _over_groups("h11", "g01_mma", "h11 over groups: blocks stay and find their tiles on the device", ("slices_k",)),
     _over_groups("h13", "g02_wgmma", "wgmma: the next tile's first copies, of any group, run during stores"),
-    _over_groups("h14", "g03_tma", "TMA and roles: copies run over a group's end, where no test is needed"),
+    _drawn(
+        _over_groups("h15", "g03_tma", "TMA, roles, and tiles that blocks draw: those at a group's end are shorter",
+                     ("staged",))
+    ),
     _over_groups("f12", "g04_ffma", "f12 over groups: float32 operands"),
-)
-_G01, _G02, _G03, _G04 = GROUPED_RUNGS
-OVER = {
-    "h11_mma_multistage": _G01, "h12_wgmma": _G02, "h13_persistent": _G02, "h14_tma": _G03, "f12_multistage": _G04,
-}  # fmt: skip
-"""By the rung of products whose configs it takes."""
+)  # fmt: skip
+OVER = {"h11_mma_multistage": GROUPED_RUNGS[0], "f12_multistage": GROUPED_RUNGS[3]}
+"""The rungs that take the configs which products have for theirs."""
 
 
 def rungs_for(dtype: str) -> tuple[Rung, ...]:

@@ -1,4 +1,4 @@
-"""The launch of a grouped product."""
+"""The launches of a grouped product."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..gemm.rung import Addresses, GemmConfig, Rung
 from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Address, Place, Template, pack
-from ..run.program import Program, Stage
+from ..run.program import Program, Stage, Workspace
 from .problem import AXES, GroupedProblem
 
 if TYPE_CHECKING:
     from ..plan.plan import Plan
 
-ENDS = "<Qi4x"
+ENDS = "<Qi4xQ"
 """What GroupedArgs in cuda/grouped/groups.cuh has after the product's GemmArgs; a test holds them equal."""
 
 
@@ -36,15 +36,17 @@ def most_tiles(problem: GroupedProblem, config: GemmConfig) -> int:
 
 def why_not(problem: GroupedProblem, rung: Rung, config: GemmConfig, arch: Arch) -> str | None:
     """None where the config can run the problem; else the reason, with the numbers."""
+    if config.staged and problem.axis != "k":
+        return f"{config} stores rows of whole tiles by TMA, which would run over a group's end; it can have staged=0"
     if reason := rung.why_not(problem.product, config, arch):
         return reason
     tiles = most_tiles(problem, config)
     return f"{config} makes up to {tiles} tiles; 2147483647 can be counted" if tiles >= 2**31 else None
 
 
-def params(problem: GroupedProblem, plan: Plan, at: Addresses, ends: Address) -> Template:
+def params(problem: GroupedProblem, plan: Plan, at: Addresses, ends: Address, drawn: Address = 0) -> Template:
     """The rung's tensor maps, if it takes any, then GroupedArgs."""
-    return plan.rung.params(problem.whole, plan.config, at, 1.0, 0.0) + pack(ENDS, ends, problem.groups)
+    return plan.rung.params(problem.whole, plan.config, at, 1.0, 0.0) + pack(ENDS, ends, problem.groups, drawn)
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,31 @@ class Tiled:
         )  # fmt: skip
 
 
+class Start:
+    """The kernel that sets to 0 what blocks draw their tiles from."""
+
+    def compile(self, problem: GroupedProblem, arch: Arch) -> CompiledKernel:
+        """Raises CompileError with the log."""
+        return compile_rung("grouped/start.cuh", {}, "start", arch.name)
+
+    def shape(self, problem: GroupedProblem) -> Launch:
+        return Launch((1, 1, 1), (1, 1, 1), b"", overlaps=True)
+
+
+START = Start()
+
+
 @lru_cache(maxsize=4096)
 def program_of(problem: GroupedProblem, plan: Plan) -> Program:
-    """The launch that `plan` means for `problem`. Pure."""
-    tiled = Tiled(plan.rung, plan.config)
-    at = params(problem, plan, Addresses(Place("a"), Place("b"), Place("out")), Place("ends"))
-    return Program((Stage("grouped product", tiled, problem, tiled.shape(problem), at),))
+    """The launches that `plan` means for `problem`. Pure."""
+    tiled, at = Tiled(plan.rung, plan.config), Addresses(Place("a"), Place("b"), Place("out"))
+    workspace = Workspace()
+    before: tuple[Stage, ...] = ()
+    drawn: Address = 0
+    if plan.rung.loaders:  # the rungs whose blocks draw their tiles
+        drawn = workspace.room(4)
+        before = (Stage("start", START, problem, START.shape(problem), pack("<Q", drawn)),)
+    main = Stage(
+        "grouped product", tiled, problem, tiled.shape(problem), params(problem, plan, at, Place("ends"), drawn)
+    )
+    return Program((*before, main), workspace.bytes, len(before))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..arrays.dlpack import dense_strides
 from ..arrays.extents import byte_extent
 from ..jit.launch import current_executor
+from ..jit.params import WORK
 from ..run import libraries
 from ..run.runner import Ran
 from ..run.warm import MISS, Calls, Remembered, remembered
@@ -15,7 +16,7 @@ from ..run.warm import MISS, Calls, Remembered, remembered
 if TYPE_CHECKING:
     from .call import GroupedCall
 
-_BASES = ("a", "b", "out", "ends")
+_BASES = ("a", "b", "out", "ends", WORK)
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,10 @@ def warm_grouped(a: Any, b: Any, offs: Any, out: Any, options: tuple[Any, ...]) 
         if not all(end <= one or one + size <= at for one, size in zip(inputs, call.extents, strict=False)):
             return MISS  # the full path settles whether views overlap
         library.mark_written(out)
-    if not launches.start((*inputs[:2], address(result), inputs[2]), (), library.stream(launches.ordinal)):
+    held, work = library.scratch(launches.workspace_bytes) if launches.workspace_bytes else (None, 0)
+    if not launches.start((*inputs[:2], address(result), inputs[2], work), (), library.stream(launches.ordinal)):
         return MISS
+    del held  # given back now: the library's pool keeps it apart until the stream has passed
     return result
 
 

@@ -29,6 +29,7 @@ struct GroupedArgs {
   GemmArgs product;  // m, n or k is of all groups together; batch strides lead from one group to the next
   const int* ends;   // where each group ends along the axis
   int groups;
+  unsigned* drawn;  // tiles that blocks have come for besides their first ones, where they draw them (tile/turns.cuh)
 };
 
 /// A tile of one group's product.

@@ -60,6 +60,7 @@ struct TmaProduct {
   __device__ void pass() {
     for (int tile = 0; tile < range.tiles; ++tile) {
       buffers.wait();
+      __syncwarp();  // lanes may have parted while they waited
       named_barrier_sync(1 + threadIdx.x / 128, 128);
       buffers.turn();
       release_previous();

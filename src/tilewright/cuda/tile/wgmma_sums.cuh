@@ -145,14 +145,15 @@ struct WarpgroupAccumulators {
 
   /// The same by way of shared memory, where the result allows that.
   template <class Staged>
-  __device__ void leave(Rows& rows, const GemmArgs& args, int row0, int col0, Staged& staged) const {
+  __device__ void leave(Rows& rows, const GemmArgs& args, int row0, int col0, Staged& staged,
+                        unsigned entry = out_entry<Cfg>()) const {
     if constexpr (Cfg::staged == 0) {
       store(rows, args, row0, col0);
     } else {
 #pragma unroll
       for (int i = 0; i < At::products; ++i) {
         if (i > 0) rows.read(args, row_of(row0, i), col0);
-        rows.stage(args, row_of(row0, i), col0, value[i], staged, out_entry<Cfg>());
+        rows.stage(args, row_of(row0, i), col0, value[i], staged, entry);
       }
     }
   }
