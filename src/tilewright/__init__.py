@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .arrays.float8 import Float8Array
     from .attn.attention import attention, attention_varlen
     from .attn.backward import attention_backward
+    from .attn.backward_explain import BackwardExplanation, explain_attention_backward
     from .attn.explain import AttentionExplanation, explain_attention
     from .attn.rung import AttentionConfig
     from .emu import EmulateResult, emulate, emulate_triton, emulator
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "AttentionConfig": ".attn.rung",
     "AttentionExplanation": ".attn.explain",
+    "BackwardExplanation": ".attn.backward_explain",
     "EmulateResult": ".emu",
     "Explanation": ".gemm.explain",
     "Float8Array": ".arrays.float8",
@@ -49,6 +51,7 @@ _LAZY = {
     "GroupedExplanation": ".grouped.explain",
     "explain": ".gemm.explain",
     "explain_attention": ".attn.explain",
+    "explain_attention_backward": ".attn.backward_explain",
     "emulate": ".emu",
     "emulate_triton": ".emu",
     "emulator": ".emu",
@@ -59,6 +62,7 @@ _LAZY = {
 __all__ = [
     "AttentionConfig",
     "AttentionExplanation",
+    "BackwardExplanation",
     "EmulateResult",
     "Explanation",
     "Float8Array",
@@ -76,6 +80,7 @@ __all__ = [
     "errors",
     "explain",
     "explain_attention",
+    "explain_attention_backward",
     "explain_grouped_matmul",
     "grouped_matmul",
     "matmul",

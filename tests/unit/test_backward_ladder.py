@@ -6,8 +6,10 @@ import re
 import struct
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+import tilewright as tw
 from tilewright.attn.backward_plan import plan_backward
 from tilewright.attn.backward_problem import BackwardProblem
 from tilewright.attn.backward_rung import _ARGS, BackwardConfig, Tile, walks_of
@@ -134,3 +136,16 @@ def test_shared_memory_is_what_the_kernel_counts(rung, d):
             kernel = compile_part(one, "backward.cuh", "backward", constants, H200)
             held = f"static_assert(Walk<Cfg>::shared_bytes == {walk.shared_bytes(one)});"
             compile_unit(replace(kernel.source, text="\n".join([kernel.source.text, held])), "sm_90a")
+
+
+def test_an_explanation_names_what_runs_and_what_it_borrows():
+    q, k, v = (np.zeros((1, heads, 300, 128), np.float16) for heads in (4, 2, 2))
+    told = tw.explain_attention_backward(q, k, v, is_causal=True, gpu="H200", deterministic=True)
+    text = str(told)
+    assert told.plan.config.deterministic
+    assert f"runs     {told.plan.rung.id}, config d128: keys" in text
+    assert f"{told.program.workspace_bytes} B borrowed" in text
+    assert "the same at every run" in text
+    assert "b02_once cannot run d_head=128, deterministic," in text
+    assert "nothing that multiplies" in str(tw.explain_attention_backward(q, k[:, :, :0], v[:, :, :0], gpu="H200"))
+    assert all(len(line) <= 100 for line in text.splitlines())

@@ -1,0 +1,112 @@
+"""What a call of attention_backward would run and why, in words and figures, with nothing launched."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ConfigRejected
+from ..gemm.explain import Explanation
+from ..gemm.explain import _gpu_of as gpu_of
+from ..gpus import Gpu
+from ..run.program import Program
+from .backward_plan import BackwardPlan, plan_backward
+from .backward_problem import BackwardProblem
+from .backward_rung import BackwardConfig, BackwardRung
+from .backward_rungs import BACKWARD_RUNGS
+from .backward_score import differentiable
+from .backward_stages import backward_program
+from .call import read_attention, read_attention_varlen
+from .explain import describe
+from .problem import head_rows
+from .score import Modification
+
+_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class BackwardExplanation:
+    """What would run. `str()` tells it; the fields hold the same for programs."""
+
+    problem: BackwardProblem | None
+    """None when nothing is multiplied: gradients are 0 or empty. There is no plan either."""
+    gpu: Gpu
+    gpu_source: str
+    plan: BackwardPlan | None = None
+    program: Program | None = None
+    compiled: tuple[tuple[str, str], ...] = ()
+    """(stage, the compiler's figures), when asked for."""
+    refused: tuple[tuple[str, str], ...] = ()
+    """(rung, why) of the rungs that cannot run the problem."""
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, width: int = _WIDTH) -> str:
+        """What would run and why, in lines of at most `width` characters."""
+        rows = [("GPU", f"{self.gpu.name} ({self.gpu.arch}): {self.gpu_source}")]
+        if self.problem is None or self.plan is None or self.program is None:
+            rows.append(("runs", "nothing that multiplies: gradients are 0 or empty"))
+        else:
+            rows = [("computes", f"the gradients of {describe(self.problem.forward)}"), *rows]
+            rows.append(("runs", f"{self.plan.rung.id}, config {self.plan.config}"))
+            rows.append(("why", self.plan.why))
+            same = "the same at every run" if self.plan.config.deterministic else "may differ from run to run"
+            rows.append(("bits", same))
+            for stage in self.program.stages:
+                grid, shape = " x ".join(map(str, stage.shape.grid[:2])), stage.shape
+                text = f"{stage.name}: {grid} blocks of {shape.block[0]} threads, {shape.shared_bytes} B shared"
+                rows.append(("launch", text))
+            rows += [("compiled", f"{name}: {told}") for name, told in self.compiled]
+            rows.append(("memory", f"{self.program.workspace_bytes} B borrowed, {self.problem.flops:.4g} FLOP"))
+            rows += [("refused", f"{rung}: {why}") for rung, why in self.refused]
+        return "\n".join(
+            textwrap.fill(text, width, initial_indent=f"{label:<9}", subsequent_indent=" " * 9) for label, text in rows
+        )
+
+
+def explain_attention_backward(
+    q: Any, k: Any, v: Any, *, cu_seqlens_q: Any = None, cu_seqlens_k: Any = None, score: Any = None,
+    deterministic: bool = False, rung: str | None = None, config: BackwardConfig | str | None = None,
+    gpu: str | None = None, compile: bool = False, **options: Any,
+) -> BackwardExplanation:  # fmt: skip
+    """What `attention_backward` would run for these operands and options, and why, if grad and out lie densely.
+
+    `gpu` names the GPU to explain for (see tilewright.arch.GPUS), as for `explain`. `compile=True` adds the compiler's
+    figures. Nothing is launched. Raises as `attention_backward` does.
+    """
+    found = differentiable(score)
+    options["modify"] = Modification(found.code, found.numbers)
+    if cu_seqlens_q is not None or cu_seqlens_k is not None:
+        call = read_attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, q.shape[0], k.shape[0], **options)
+    else:
+        call = read_attention(q, k, v, **options)
+    named, source = gpu_of(call, gpu)
+    if call.problem is None or not call.k.shape[2]:
+        return BackwardExplanation(None, named, source)
+    p = call.problem
+    kv = head_rows(p.heads_kv, call.k.shape[2], p.d_head)
+    rows = call.q.shape[2]
+    problem = BackwardProblem(p, p.out, p.out, kv, kv, (p.heads_q * rows, rows, 1), None, found.slope)
+    plan = plan_backward(problem, named, deterministic, rung, config)
+    program = backward_program(problem, plan)
+    told: tuple[tuple[str, str], ...] = ()
+    if compile:
+        told = tuple(
+            (stage.name, Explanation._compiled(stage.compile(named.arch).resources)) for stage in program.stages
+        )
+    reasons = tuple(
+        (other.id, reason)
+        for other in BACKWARD_RUNGS
+        if other is not plan.rung and (reason := _why_no_default(other, problem, named, deterministic))
+    )
+    return BackwardExplanation(problem, named, source, plan, program, told, reasons)
+
+
+def _why_no_default(rung: BackwardRung, problem: BackwardProblem, gpu: Gpu, deterministic: bool) -> str | None:
+    try:
+        rung.default(problem, gpu.arch, deterministic)
+    except ConfigRejected as error:
+        return str(error).rstrip(".")
+    return None
