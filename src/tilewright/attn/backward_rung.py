@@ -21,7 +21,7 @@ ROW_RUN = 128
 """row_run in cuda/attention/backward_args.cuh: statistics of an entry's queries fill whole runs."""
 _TILES_LIMIT = 65535
 _TILE = r"(\d+)x(\d+)/(\d+)(?:x(\d+))?(\+buffer)?(?:\+(\d+)_blocks)?"
-_GRAMMAR = re.compile(rf"d(\d+): (apart )?keys {_TILE}(?:, queries {_TILE}|, sums (\d+))")
+_GRAMMAR = re.compile(rf"d(\d+): (apart )?keys {_TILE}(?:, queries {_TILE}|, sums (\d+)( in order)?)")
 _LOG2_E = 1.4426950408889634
 
 
@@ -84,8 +84,8 @@ class BackwardConfig:
     """The tiles of a backward pass: `dD: [apart ]keys ROWSxCOLS/WARPS, queries ROWSxCOLS/WARPS` or `..., sums N`.
 
     keys: a block keeps ROWS keys, and tiles of COLS queries pass. queries: the walk that makes dQ; `sums N` stands for
-    dQ made in the walk by keys, by warps of which N share its rows. apart: dV and dK are made by a walk each, since
-    their accumulators do not fit registers together.
+    dQ made in the walk by keys, by warps of which N share its rows, `sums N in order` for that with additions in a
+    fixed order. apart: dV and dK are made by a walk each, since their accumulators do not fit registers together.
     """
 
     d_head: int
@@ -93,10 +93,16 @@ class BackwardConfig:
     queries: Tile | None = None
     sums: int = 0
     apart: bool = False
+    ordered: bool = False
+    """Whether blocks of keys add to dQ in their order, each waiting for the one before."""
 
     def __str__(self) -> str:
         text = f"d{self.d_head}: {'apart ' * self.apart}keys {self.keys}"
-        return text + (f", queries {self.queries}" if self.queries is not None else f", sums {self.sums}")
+        return text + (
+            f", queries {self.queries}"
+            if self.queries is not None
+            else f", sums {self.sums}{' in order' * self.ordered}"
+        )
 
     @staticmethod
     def parse(text: str) -> BackwardConfig:
@@ -109,12 +115,12 @@ class BackwardConfig:
             )
         d, apart, *rest = match.groups()
         queries = Tile.read(*rest[6:12]) if rest[6] else None
-        return BackwardConfig(int(d), Tile.read(*rest[:6]), queries, int(rest[12] or 0), bool(apart))
+        return BackwardConfig(int(d), Tile.read(*rest[:6]), queries, int(rest[12] or 0), bool(apart), bool(rest[13]))
 
     @property
     def deterministic(self) -> bool:
-        """Whether gradients are the same bits at every run: blocks that share a sum add to it in no fixed order."""
-        return not self.sums
+        """Whether gradients are the same bits at every run: blocks share no sum, or add to it in a fixed order."""
+        return not self.sums or self.ordered
 
     def to_dict(self) -> dict[str, Any]:
         return {"attention_backward": str(self)}
@@ -131,7 +137,7 @@ class BackwardConfig:
         if self.queries is not None:
             if ROW_RUN % self.queries.rows:
                 return f"{self.queries.rows} queries must divide {ROW_RUN}"
-            return "sums are for dQ made in the walk by keys: omit queries" if self.sums else None
+            return "sums are for dQ made in the walk by keys: omit queries" if self.sums or self.ordered else None
         tile, along = self.keys, self.sums
         if along not in (1, 2, 4, 8) or tile.warps % along or tile.cols % (16 * along):
             return f"sums {along}: {tile.cols} queries are not whole pieces of 16 for {along} of {tile.warps} warps"
@@ -153,6 +159,7 @@ class Walk:
     makes_2: bool = False
     """dV."""
     sums: int = 0
+    ordered: bool = False
 
     @property
     def name(self) -> str:
@@ -171,9 +178,9 @@ def walks_of(config: BackwardConfig) -> tuple[Walk, ...]:
     """The launches of a config that make gradients, in order."""
     keys = config.keys
     if config.apart:
-        walks = [Walk(True, keys, False, True), Walk(True, keys, True, False, config.sums)]
+        walks = [Walk(True, keys, False, True), Walk(True, keys, True, False, config.sums, config.ordered)]
     else:
-        walks = [Walk(True, keys, True, True, config.sums)]
+        walks = [Walk(True, keys, True, True, config.sums, config.ordered)]
     if config.queries is not None:
         walks.append(Walk(False, config.queries))
     return tuple(walks)
@@ -193,6 +200,7 @@ class BackwardAddresses:
     dk: Address
     dv: Address
     stats: Address
+    turns: Address = 0
     sums: Address = 0
     grad_lse: Address = 0
     bias: Address = 0
@@ -201,7 +209,7 @@ class BackwardAddresses:
     numbers: tuple[float | Scalar, ...] = ()
 
 
-_ARGS = "<12Q30q4q3Q6i4f2i"
+_ARGS = "<13Q30q4q3Q6i4f2i"
 """BackwardArgs in cuda/attention/backward_args.cuh, after its numbers; a test holds them equal."""
 _MODIFICATION = """#pragma once
 constexpr bool fused_brief = false;  // scores are fp32, and become exponents
@@ -232,7 +240,7 @@ def pack_args(problem: BackwardProblem, at: BackwardAddresses) -> Template:
     strides = [s for one in rows for s in (one.batch_stride, one.head_stride, one.row_stride)]
     bias = p.bias or BiasRows(0, 0, 0, 0, p.dtype)
     return pack_numbers(at.numbers) + pack(
-        _ARGS, at.q, at.k, at.v, at.out, at.grad, at.lse, at.grad_lse, at.dq, at.dk, at.dv, at.stats, at.sums,
+        _ARGS, at.q, at.k, at.v, at.out, at.grad, at.lse, at.grad_lse, at.dq, at.dk, at.dv, at.stats, at.turns, at.sums,
         *strides, *problem.lse, *(problem.grad_lse or (0, 0, 0)),
         bias.batch_stride, bias.head_stride, bias.row_stride, bias.col_stride, at.bias, at.starts_q, at.starts_k,
         p.batch, p.heads_q, p.heads_kv, p.group, *(p.totals or (p.seq_q, p.seq_k)), p.scale, p.scale * _LOG2_E,
@@ -398,6 +406,7 @@ def constants_of(problem: BackwardProblem, config: BackwardConfig, walk: Walk) -
         "makes_1": walk.makes_1,
         "makes_2": walk.makes_2,
         "sums": bool(walk.sums),
+        "ordered": walk.ordered,
         "sums_rows": tile.cols,
         "sums_along": walk.sums or 1,
         "edge_q": varlen or p.seq_q % rows_q != 0,

@@ -54,12 +54,13 @@ def backward_program(problem: BackwardProblem, plan: BackwardPlan, copied: tuple
     rows = workspace_rows(problem)
     stats = workspace.room(4 * problem.stat_floats * rows)
     sums: Address = workspace.room(4 * rows * p.d_head) if config.sums else 0
+    turns: Address = workspace.room(rows // 8) if config.sums else 0
     starts: tuple[Address, Address] = (0, 0)
     if p.totals is not None:
         starts = Place("starts_q"), Place("starts_k")
     at = BackwardAddresses(
         places["q"], places["k"], places["v"], places["out"], places["grad"], Place("lse"), places["dq"], places["dk"],
-        places["dv"], stats, sums, Place("grad_lse") if problem.grad_lse is not None else 0,
+        places["dv"], stats, turns, sums, Place("grad_lse") if problem.grad_lse is not None else 0,
         Place("bias") if p.bias is not None else 0, *starts,
         tuple(Scalar(name) for name in number_names(len(p.numbers))),
     )  # fmt: skip

@@ -9,6 +9,7 @@ struct BackwardArgs : ScoreNumbers {
   const float *lse, *grad_lse;  // natural logarithm; grad_lse where Cfg::has_grad_lse
   void *dq, *dk, *dv;
   float* stats;  // [head][padded row][2 or 4]: attention/backward_rows.cuh
+  int* turns;    // [head][padded row / 32]: which block of keys adds next to sums, Cfg::ordered
   float* sums;   // dQ in parts, [head][padded row / m][m * d_head]: attention/backward_sums.cuh
   // Strides in elements: batch, head, row.
   long long q_at[3], k_at[3], v_at[3], out_at[3], grad_at[3], dq_at[3], dk_at[3], dv_at[3], lse_at[3], grad_lse_at[3];

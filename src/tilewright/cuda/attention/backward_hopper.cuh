@@ -87,7 +87,8 @@ struct GroupWalk : Walk<Cfg> {
                                                step > 0);
     wgmma_commit();
   }
-  __device__ void add_sums(int head, int tile) const {
+  __device__ void add_sums(int head, int tile, bool any, int before_head, int before_tile) const {
+    this->take_turn(head, tile, any, before_head, before_tile);
     float* to = this->args.sums + (this->place.padded(this->args, head) + tile * Cfg::cols) * Base::d_head;
 #pragma unroll
     for (int j = 0; j < sum_cols; ++j) red_add_4(to + Base::Sums::place(0, j), sum[0][j]);
@@ -99,9 +100,10 @@ struct GroupWalk : Walk<Cfg> {
     for (int step = 0; step < n; ++step) wgmma_read(x[step][0]);
   }
 
-  /// A tile. `before`: that of the turn before, whose dS is in the other buffer; there is one where `n` > 0.
+  /// Tile `now`, number n. `before` and `last`: those of the two turns before; dS of `before` is in the other buffer.
   template <class Stats>
-  __device__ void turn(int n, int head, int tile, int before_head, int before_tile, const Stats& of) {
+  __device__ void turn(int n, const Cursor& now, const Cursor& before, const Cursor& last, const Stats& of) {
+    const int head = now.head, tile = now.tile;
     const int buffer = n % 2;
     const unsigned from_1 = this->passing_1 + buffer * Passing::bytes,
                    from_2 = this->passing_2 + buffer * Passing::bytes;
@@ -172,9 +174,9 @@ struct GroupWalk : Walk<Cfg> {
       if (!delayed || n > 0) {
         wgmma_arrived(sum[0]);
         if constexpr (delayed)
-          add_sums(before_head, before_tile);
+          add_sums(before.head, before.tile, n > 1, last.head, last.tile);
         else
-          add_sums(head, tile);
+          add_sums(head, tile, n > 0, before.head, before.tile);
       }
     }
     wgmma_wait<0>();
@@ -197,22 +199,20 @@ struct GroupWalk : Walk<Cfg> {
       this->start_kept();
       this->start(this->head_0, first, 0);
       cp_async_commit();
-      int head = this->head_0, tile = first, before_head = head, before_tile = tile;
-      auto of = this->row_stats();
+      Cursor now{this->head_0, first}, before = now, last = now;
+      const auto of = this->row_stats();
       for (int n = 0; n < steps; ++n) {
-        const bool last_tile = tile + 1 == end;
-        const int next_head = last_tile ? head + 1 : head, next_tile = last_tile ? first : tile + 1;
+        const Cursor next = now.next(first, end);
         cp_async_wait<0>();
         fence_proxy_async();
         __syncthreads();  // this tile has landed for all, and dS of the one before; all have read the other buffers
-        if (n + 1 < steps) this->start(next_head, next_tile, (n + 1) % 2);
+        if (n + 1 < steps) this->start(next.head, next.tile, (n + 1) % 2);
         cp_async_commit();
         if constexpr (Base::by_keys)
-          turn(n, head, tile, before_head, before_tile, this->column_stats(n % 2));
+          turn(n, now, before, last, this->column_stats(n % 2));
         else
-          turn(n, head, tile, before_head, before_tile, of);
-        before_head = head, before_tile = tile;
-        head = next_head, tile = next_tile;
+          turn(n, now, before, last, of);
+        last = before, before = now, now = next;
       }
       if constexpr (Cfg::sums && along == 1) {
         fence_proxy_async();
@@ -221,8 +221,9 @@ struct GroupWalk : Walk<Cfg> {
         start_sums(this->scores + (steps + 1) % 2 * Base::scores_bytes);
         wgmma_wait<0>();
         wgmma_arrived(sum[0]);
-        add_sums(before_head, before_tile);
+        add_sums(before.head, before.tile, steps > 1, last.head, last.tile);
       }
+      if constexpr (Cfg::sums) this->give_turn(before.head, before.tile);
       __syncthreads();  // all have read what was kept
     }
     this->store_all();

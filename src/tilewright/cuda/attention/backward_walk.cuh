@@ -22,6 +22,7 @@
 #include "attention/backward_sums.cuh"
 #include "ptx/red.cuh"
 #include "ptx/shared.cuh"
+#include "ptx/turns.cuh"
 #include "tile/head_copy.cuh"
 #include "tile/head_store.cuh"
 #include "tile/pieces.cuh"
@@ -57,6 +58,14 @@ struct RowStats {
   QueryStats row[m][2];
   __device__ int column(int) const { return 0; }
   __device__ QueryStats of(int, int i, int half, int) const { return row[i][half]; }
+};
+
+/// Where a walk is: tiles of one head, then of the next.
+struct Cursor {
+  int head, tile;
+  __device__ Cursor next(int first, int end) const {
+    return tile + 1 == end ? Cursor{head + 1, first} : Cursor{head, tile + 1};
+  }
 };
 
 template <class Cfg>
@@ -170,8 +179,9 @@ struct Walk {
       pairs.template apply<false>(s, dp, row, col, head, of);
   }
 
+  /// `before`: the tile of the turn before, if there was `any`.
   template <class Stats>
-  __device__ void pass(int head, int tile, int buffer, const Stats& of) {
+  __device__ void pass(int head, int tile, int buffer, const Stats& of, bool any, int before_head, int before_tile) {
     const unsigned from_1 = passing_1 + buffer * Passing::bytes, from_2 = passing_2 + buffer * Passing::bytes;
     float s[pieces][2 * across_pieces][4], dp[pieces][2 * across_pieces][4];
 #pragma unroll
@@ -200,7 +210,7 @@ struct Walk {
       if constexpr (makes_2)
         Product::template run<T, true, Cfg::cols / 16>(
             acc_2, Weights{StridedReader<Scores, down>(scores + scores_bytes, warp_row)}, summed_2);
-      if constexpr (Cfg::sums) add(head, tile, 0);
+      if constexpr (Cfg::sums) add(head, tile, 0, any, before_head, before_tile);
       if constexpr (makes_1)
         Product::template run<T, true, Cfg::cols / 16>(acc_1, Weights{StridedReader<Scores, down>(scores, warp_row)},
                                                        summed_1);
@@ -231,8 +241,8 @@ struct Walk {
         for (int half = 0; half < 2; ++half) writer.put(2 * i + half, j, x.piece[j / 2][i][j % 2 * 2 + half]);
   }
 
-  /// dQ of a tile += dS K. All of dS is there for all.
-  __device__ void add(int head, int tile, int buffer) const {
+  /// dQ of a tile += dS K. All of dS is there for all. `before`: the tile that was added to before, if `any` was.
+  __device__ void add(int head, int tile, int buffer, bool any, int before_head, int before_tile) const {
     using Turned = StridedReader<Scores, across>;
     using Keys = StridedReader<Kept, down>;
     float sum[Sums::pieces][2 * Sums::depth][4];
@@ -242,11 +252,46 @@ struct Walk {
         reader_at<Scores, across>(scores + buffer * scores_bytes, 0, Sums::row())};
     const ColumnPieces<Keys, Sums::depth> right{reader_at<Kept, down>(kept_1, 0, Sums::col())};
     Product::template run<T, true, Cfg::rows / 16>(sum, left, right);
+    take_turn(head, tile, any, before_head, before_tile);
     float* to = args.sums + (place.padded(args, head) + tile * Cfg::cols) * d_head;
 #pragma unroll
     for (int i = 0; i < Sums::pieces; ++i)
 #pragma unroll
       for (int j = 0; j < 2 * Sums::depth; ++j) red_add_4(to + Sums::place(i, j), sum[i][j]);
+  }
+
+  // ---- the order of additions, Cfg::ordered
+
+  // Blocks of keys add to a tile of dQ in their own order, so that its sum is the same bits at every run. A block waits
+  // only for one that was started before it. It gives its turn on a tile later, when what it added has long arrived.
+
+  __device__ int* turn_of(int head, int tile) const {
+    return args.turns + (place.padded(args, head) + tile * Cfg::cols) / 32;
+  }
+  /// Waits for the turn to add to a tile, and gives the one on the tile before, if there was one.
+  __device__ void take_turn(int head, int tile, bool gives, int before_head, int before_tile) const {
+    if constexpr (Cfg::ordered) {
+      const int mine = place.row0 / Cfg::rows;
+      __threadfence();
+      if (threadIdx.x == 0 && mine > 0) {
+        int their_first, their_end;
+        pairs.range(place.row0 - Cfg::rows, their_first, their_end);
+        if (their_first <= tile && tile < their_end)
+          while (load_acquire(turn_of(head, tile)) != mine) {
+          }
+      }
+      __syncthreads();
+      if (gives && threadIdx.x == 0) store_release(turn_of(before_head, before_tile), mine + 1);
+      __syncwarp();
+    }
+  }
+  /// Gives the turn on the last tile.
+  __device__ void give_turn(int head, int tile) const {
+    if constexpr (Cfg::ordered) {
+      __threadfence();
+      __syncthreads();
+      if (threadIdx.x == 0) store_release(turn_of(head, tile), place.row0 / Cfg::rows + 1);
+    }
   }
 
   // ---- all
@@ -258,7 +303,7 @@ struct Walk {
   }
   /// Of the queries that are kept.
   __device__ RowStats<pieces> row_stats() const {
-    RowStats<pieces> of;
+    RowStats<pieces> of{};
     if constexpr (!by_keys) {
       const float* from = args.stats + stat_floats * (place.padded(args, place.head) + place.row0);
 #pragma unroll
@@ -283,29 +328,29 @@ struct Walk {
       start_kept();
       start(head_0, first, 0);
       cp_async_commit();
-      int head = head_0, tile = first, before_head = head, before_tile = tile;
+      constexpr bool delayed = Cfg::sums && along == 1;  // sums are of the tile before
+      Cursor now{head_0, first}, before = now, last = now;
       const RowStats<pieces> of = row_stats();
       for (int n = 0; n < steps; ++n) {
-        const bool last_tile = tile + 1 == end;
-        const int next_head = last_tile ? head + 1 : head, next_tile = last_tile ? first : tile + 1;
+        const Cursor next = now.next(first, end);
         cp_async_wait<0>();
         __syncthreads();  // this tile has landed for all, and dS of the one before; all have read the other buffers
-        if (n + 1 < steps) start(next_head, next_tile, (n + 1) % 2);
+        if (n + 1 < steps) start(next.head, next.tile, (n + 1) % 2);
         cp_async_commit();
-        if constexpr (Cfg::sums && along == 1) {
-          if (n > 0) add(before_head, before_tile, (n + 1) % 2);
+        if constexpr (delayed) {
+          if (n > 0) add(before.head, before.tile, (n + 1) % 2, n > 1, last.head, last.tile);
         }
         if constexpr (by_keys)
-          pass(head, tile, n % 2, column_stats(n % 2));
+          pass(now.head, now.tile, n % 2, column_stats(n % 2), n > 0, before.head, before.tile);
         else
-          pass(head, tile, n % 2, of);
-        before_head = head, before_tile = tile;
-        head = next_head, tile = next_tile;
+          pass(now.head, now.tile, n % 2, of, n > 0, before.head, before.tile);
+        last = before, before = now, now = next;
       }
-      if constexpr (Cfg::sums && along == 1) {
+      if constexpr (delayed) {
         __syncthreads();
-        add(before_head, before_tile, (steps + 1) % 2);
+        add(before.head, before.tile, (steps + 1) % 2, steps > 1, last.head, last.tile);
       }
+      if constexpr (Cfg::sums) give_turn(before.head, before.tile);
       __syncthreads();  // all have read what was kept
     }
     store_all();
