@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigRejected
-from ..gemm.explain import Explanation
-from ..gemm.explain import _gpu_of as gpu_of
 from ..gpus import Gpu
 from ..run.program import Program
 from .backward_plan import BackwardPlan, plan_backward
@@ -18,7 +16,7 @@ from .backward_rungs import BACKWARD_RUNGS
 from .backward_score import differentiable
 from .backward_stages import backward_program
 from .call import read_attention, read_attention_varlen
-from .explain import describe
+from .explain import Explanation, describe, gpu_of
 from .problem import head_rows
 from .score import Modification
 

@@ -27,9 +27,7 @@ def plan_backward(
     if config is not None and deterministic and not config.deterministic:
         raise ConfigRejected(f"{config} is not deterministic. Name one that makes dQ by queries, or none.")
     if rung is None and config is None:
-        chosen = BACKWARD_RUNGS[0]
-        why = "gradients of the same bits were asked for" if deterministic else "the first rung's default"
-        return BackwardPlan(chosen, chosen.default(problem, arch, deterministic), why)
+        return _last_that_fits(problem, arch, deterministic)
     if rung is None:
         assert config is not None
         chosen = next(one for one in BACKWARD_RUNGS if one.sums is bool(config.sums))
@@ -41,3 +39,17 @@ def plan_backward(
     if reason := chosen.why_not(problem, config, arch):
         raise ConfigRejected(f"{reason}. Omit rung and config to let the plan choose.")
     return BackwardPlan(chosen, config, "the config was named in the call")
+
+
+def _last_that_fits(problem: BackwardProblem, arch: Arch, deterministic: bool) -> BackwardPlan:
+    """The last rung that has a config for the problem, with its best measured one."""
+    reasons = []
+    for rung in reversed(BACKWARD_RUNGS):
+        try:
+            config = rung.default(problem, arch, deterministic)
+        except ConfigRejected as error:
+            reasons.append(str(error))
+            continue
+        same = ", with gradients of the same bits at every run" if deterministic else ""
+        return BackwardPlan(rung, config, f"the best measured config of the last rung that runs it on {arch}{same}")
+    raise ConfigRejected(" ".join(reasons))

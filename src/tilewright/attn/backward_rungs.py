@@ -19,7 +19,7 @@ _TWO_WALKS = (
 )
 _SUMS = (
     BackwardConfig(32, Tile(128, 64, 8), sums=4),
-    BackwardConfig(64, Tile(128, 64, 8), sums=4),
+    BackwardConfig(64, Tile(128, 32, 4), sums=2),
     BackwardConfig(96, Tile(64, 64, 4), sums=4),
     BackwardConfig(128, Tile(128, 64, 8), sums=4),
     BackwardConfig(128, Tile(64, 32, 4), sums=2),
@@ -30,7 +30,7 @@ _GROUPS = (
     BackwardConfig(64, Tile(128, 128, 8), sums=8),
     BackwardConfig(128, Tile(128, 64, 8), sums=4),
     BackwardConfig(256, Tile(64, 64, 8, along=2), sums=4),
-    BackwardConfig(64, Tile(128, 64, 8), Tile(128, 64, 8)),
+    BackwardConfig(64, Tile(128, 128, 8), Tile(64, 64, 4)),
     BackwardConfig(128, Tile(128, 64, 8), Tile(128, 64, 8)),
     BackwardConfig(256, Tile(64, 64, 8, along=2), Tile(64, 64, 8, along=2)),
 )
