@@ -98,7 +98,7 @@ def _whole(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[st
         others=splitting if problem.kind == "fp32x3" and not rung.splits else promoting,
         singles=_singles(problem, rung, config, edge, facts) * tile_k,
         stores=0 if vector_out(problem) else config.tile_m * config.tile_n,
-        edge=edge, above=_rungs_above(rung.id, rung.warpgroups, problem.kind),
+        edge=edge, above=0 if rung.loaders else _rungs_above(rung.id, rung.warpgroups, problem.kind),
         passes=_passes(before, rung, config, packs),
     )  # fmt: skip
 
@@ -116,8 +116,8 @@ def _passes(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[s
 
 @lru_cache(maxsize=256)
 def _rungs_above(name: str, warpgroups: bool, kind: str) -> int:
-    """Of its own way to multiply."""
-    ladder = [rung.id for rung in rungs_of(kind) if rung.warpgroups == warpgroups]
+    """Of its own way to multiply; those that copy by TMA have an order of their own."""
+    ladder = [rung.id for rung in rungs_of(kind) if rung.warpgroups == warpgroups and not rung.loaders]
     return len(ladder) - 1 - ladder.index(name) if name in ladder else 0
 
 
