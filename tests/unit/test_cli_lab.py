@@ -73,6 +73,7 @@ def test_help_has_examples(run, command):
         (("roofline", "--tile", "64x64"), "give shape too"),
         (("roofline", "--intensity", "x"), "0.25,7.94"),
         (("roofline", "--intensity", "-1"), "positive"),
+        (("page", "--out", "nowhere/page.html"), "there is no folder nowhere"),
         (("new", "mine.txt"), "name it mine.cu"),
         (("check", "nowhere.cu"), "tilewright new nowhere.cu"),
         (("check", "nowhere.cu", "--set", "n"), "n=256"),
@@ -159,3 +160,11 @@ def test_times_need_a_gpu_and_say_so(run, tmp_path, monkeypatch):
     status, out, err = run("bench", "mine.cu", "--against", "f02")
     assert (status, out) == (2, "")
     assert "no CUDA driver" in err
+
+
+def test_a_page_is_one_file(run, tmp_path):
+    status, out, _ = run("page", "--out", tmp_path / "p.html", "--json", "-")
+    assert status == 0
+    told = json.loads(out)
+    assert told["bytes"] == (tmp_path / "p.html").stat().st_size
+    assert told["charts"] >= 12

@@ -18,6 +18,7 @@ from . import (
     inspect,
     ladder,
     occupancy,
+    page,
     roofline,
     rungs,
     tune,
@@ -52,6 +53,7 @@ app.command(epilog=occupancy.EXAMPLE)(occupancy.occupancy)
 app.command(epilog=roofline.EXAMPLE)(roofline.roofline)
 app.command(epilog=banks.EXAMPLE)(banks.banks)
 app.command(epilog=claims.EXAMPLE)(claims.claims)
+app.command(epilog=page.EXAMPLE)(page.page)
 app.command(epilog=tune.EXAMPLES)(tune.tune)
 app.command(epilog="Example:  tilewright doctor --json report.json")(house.doctor)
 app.add_typer(house.cache_app, name="cache")

@@ -1,0 +1,35 @@
+"""`tilewright page` writes one HTML file with charts of the records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .console import say
+from .options import Json
+
+EXAMPLE = (
+    "Examples:\n\n  tilewright page --out page.html\n\n  tilewright page --out mine.html --records benchmarks/results"
+)
+
+
+def page(
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("page.html"),
+    records: Annotated[
+        Path | None, typer.Option(help="Folder of the records. Default: benchmarks/results, or the package's own.")
+    ] = None,
+    json_file: Json = None,
+) -> None:
+    """Write charts of the records as one HTML file that opens from disk: ladders, stalls, rooflines, tuning, claims."""
+    from ..lab.record import check_writable, json_result, write_text
+    from ..lab.suite import benchmarks
+    from ..report.page import build
+
+    check_writable(out)
+    with json_result(json_file) as write:
+        text = build(records or benchmarks() / "results")
+        write_text(out, text)
+        say(f"{out}: {len(text.encode()) / 1e6:.1f} MB, {text.count('<svg ')} charts")
+        write({"file": str(out), "bytes": len(text.encode()), "charts": text.count("<svg ")})

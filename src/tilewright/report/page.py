@@ -1,0 +1,332 @@
+"""One HTML file with charts of the records: ladders, stalls, rooflines, sizes, tuning, and the documents' claims.
+
+Everything is in the file: no script, no network. Each chart has its figures in a table below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from .. import __version__
+from ..errors import TilewrightError
+from ..lab.counters import STALLS
+from ..lab.fingerprint import why_stale
+from ..lab.record import find_records, who
+from ..lab.rooflines import RooflineReport, roofline
+from ..lab.shown import Grid
+from ..lab.statements import TITLES, claims
+from ..lab.statements.statement import figure
+from ..lab.suite import read_suite
+from . import charts
+from .charts import Bar, Dot, Line
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart with its heading, what it shows, its data, and where that comes from."""
+
+    heading: str
+    words: str
+    chart: str
+    data: Grid
+    origin: str
+    keys: tuple[str, ...] = ()
+
+
+def build(folder: Path) -> str:
+    """The page from the records of a folder; what has no record is left out. Raises TilewrightError without any."""
+    made: list[tuple[str, list[Figure]]] = []
+    for title, parts in SECTIONS:
+        figures = [figure for part in parts for figure in part(folder)]
+        if figures:
+            made.append((title, figures))
+    if not made:
+        raise TilewrightError(f"{folder} holds no records that the page shows.")
+    return _html(made, _claims(folder))
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def _origin(folder: Path, records: Sequence[Record]) -> str:
+    """Where, when and at which clocks and power records were measured, and whether they may no longer hold."""
+    first = records[0]["provenance"]
+    words = [f"Suite {records[0]['suite']}", str(first.get("gpu") or first.get("arch")), str(first["date"])[:10]]
+    held = [record["result"].get("conditions") or {} for record in records]
+    for key, unit in (("sm_mhz", "MHz"), ("power_w", "W")):
+        values = [conditions[key] for conditions in held if key in conditions]
+        if values:
+            low, high = min(values), max(values)
+            words.append(f"{low:.0f} {unit}" if round(low) == round(high) else f"{low:.0f} to {high:.0f} {unit}")
+    suite = folder.parent / f"{records[0]['suite']}.json"
+    definition = read_suite(suite) if suite.is_file() else None
+    stale = next(filter(None, (why_stale(record, definition) for record in records)), "")
+    return ", ".join(words) + (f". May no longer hold: {stale}." if stale else ".")
+
+
+def _ladder(suite: str, heading: str, words: str, against: str) -> Callable[[Path], list[Figure]]:
+    """The rungs' share of a library's speed."""
+
+    def make(folder: Path) -> list[Figure]:
+        records = [r for r in find_records(folder, suite) if r["result"].get("ratio") and "rung" in r["case"]]
+        if not records:
+            return []
+        rows, data = [], []
+        for record in records:
+            result, name = record["result"], who(record)
+            told = f"{name}: {result['ratio']:.1%} of {against}, {result['ms']:.4g} ms, {result['tflops']:.4g} TFLOP/s"
+            rows.append(Bar(name, ((result["ratio"], 0, told),), f"{result['ratio']:.1%}"))
+            clock = (result.get("conditions") or {}).get("sm_mhz")
+            data.append((name, str(record["case"]["config_text"]), f"{result['ms']:.4g}", f"{result['tflops']:.4g}",
+                         f"{result['ratio']:.1%}", f"{result['ratio_p10']:.3f}..{result['ratio_p90']:.3f}",
+                         "-" if clock is None else f"{clock:.0f}"))  # fmt: skip
+        chart = charts.bars(heading, rows, 1.0, against)
+        names = ("rung", "config", "ms", "TFLOP/s", f"of {against}", "p10..p90", "MHz")
+        return [Figure(heading, words, chart, Grid("", names, tuple(data)), _origin(folder, records))]
+
+    return make
+
+
+def _stalls(suite: str, heading: str) -> Callable[[Path], list[Figure]]:
+    """What warps wait for, by rung: the reasons that matter most, and the rest together."""
+
+    def make(folder: Path) -> list[Figure]:
+        records = find_records(folder, suite)
+        if not records:
+            return []
+        total = {name: sum(r["result"]["stalls"][name] for r in records) for name in STALLS}
+        shown = sorted(STALLS, key=lambda name: -total[name])[: charts.SERIES - 1]
+        rows = []
+        for record in records:
+            stalls = record["result"]["stalls"]
+            rest = sum(stalls.values()) - sum(stalls[name] for name in shown)
+            parts = [(stalls[name], n, f"{who(record)}: {name} {stalls[name]:.2f}") for n, name in enumerate(shown)]
+            parts.append((rest, len(shown), f"{who(record)}: all other reasons {rest:.2f}"))
+            rows.append(Bar(who(record), tuple(parts), f"{sum(stalls.values()):.1f}"))
+        data = tuple((who(r), *(f"{r['result']['stalls'][name]:.2f}" for name in STALLS)) for r in records)
+        words = "Warps that cannot issue, per issued instruction, by the reason they wait for. Less is better."
+        return [Figure(heading, words, charts.bars(heading, rows), Grid("", ("rung", *STALLS), data),
+                       _origin(folder, records), (*shown, "others"))]  # fmt: skip
+
+    return make
+
+
+def _accesses(suite: str, ratio: str, heading: str, words: str) -> Callable[[Path], list[Figure]]:
+    """One ratio of accesses by rung, as the hardware counts it and as the emulator does."""
+
+    def make(folder: Path) -> list[Figure]:
+        records = [r for r in find_records(folder, suite) if r["result"]["ratios"][ratio]["hardware"]]
+        if not records:
+            return []
+        rows, data = [], []
+        for record in records:
+            sides = record["result"]["ratios"][ratio]
+            told = f"{sides['hardware']:.3g}, {sides['emulator']:.3g}"
+            rows.append(Bar(who(record), ((sides["hardware"], 0, f"{who(record)}: {told}"),), told))
+            data.append((who(record), f"{sides['hardware']:.4g}", f"{sides['emulator']:.4g}"))
+        grid = Grid("", ("rung", "hardware", "emulator"), tuple(data))
+        told = f"{words} The bar is the hardware's count; the emulator's is the second figure."
+        return [Figure(heading, told, charts.bars(heading, rows), grid, _origin(folder, records))]
+
+    return make
+
+
+def _roofline(suite: str, dtype: str, heading: str) -> Callable[[Path], list[Figure]]:
+    """The board's roofs, with each rung at the traffic that its tiles ask for."""
+
+    def make(folder: Path) -> list[Figure]:
+        records = [r for r in find_records(folder, suite) if r["result"].get("tflops") and "rung" in r["case"]]
+        if not records:
+            return []
+        found: RooflineReport = roofline(str(records[0]["provenance"]["gpu"]), dtype, records=records)
+        dots = [
+            Dot(p.tile_intensity, p.tflops, f"{p.name}: {p.tflops:.4g} TFLOP/s at {p.tile_intensity:.3g} FLOP/B", 0,
+                p.name.split("_")[0])
+            for p in found.points if p.tile_intensity and p.tflops
+        ]  # fmt: skip
+        xs = [dot.x for dot in dots] + [found.ridge / 4, found.ridge * 4]
+        x = charts.axis("FLOP per byte that blocks ask of L2 and memory together", xs, is_log=True)
+        y = charts.axis("TFLOP/s", [dot.y for dot in dots] + [found.peak_tflops], is_log=True)
+        low = max(x.low, y.low / (found.dram_gb_s * 1e-3))
+        edges = ((low, low * found.dram_gb_s * 1e-3), (found.ridge, found.peak_tflops), (x.high, found.peak_tflops))
+        roof = Line("device memory, then the peak of arithmetic", edges, 1)
+        words = (
+            f"{found.peak_tflops:.1f} TFLOP/s and {found.dram_gb_s:.0f} GB/s meet at {found.ridge:.1f} FLOP/B. A rung "
+            "above the slope is served by L2."
+        )
+        return [
+            Figure(heading, words, charts.plot(heading, x, y, dots, [roof]), found.grids()[0], _origin(folder, records))
+        ]
+
+    return make
+
+
+def _sizes(
+    suite: str, size: str, heading: str, by: Callable[[Record], str], against: str
+) -> Callable[[Path], list[Figure]]:
+    """The share of a library's speed by size, one line per kind of case."""
+
+    def make(folder: Path) -> list[Figure]:
+        records = [r for r in find_records(folder, suite) if r["result"].get("ratio")]
+        if not records:
+            return []
+        groups: dict[str, list[Record]] = {}
+        for record in records:
+            groups.setdefault(by(record), []).append(record)
+        lines, dots, data = [], [], []
+        for series, (name, held) in enumerate(sorted(groups.items())[: charts.SERIES]):
+            ordered = sorted(held, key=lambda record: record["case"][size])
+            points = tuple((float(r["case"][size]), float(r["result"]["ratio"])) for r in ordered)
+            lines.append(Line(name, points, series))
+            dots += [Dot(a, b, f"{name}, {a:g}: {b:.1%} of {against}", series) for a, b in points]
+            data += [
+                (name, str(r["case"][size]), f"{r['result']['ms']:.4g}", f"{r['result']['ratio']:.1%}") for r in ordered
+            ]
+        x = charts.doublings(_EXTENTS[size], [dot.x for dot in dots])
+        y = charts.axis(f"of {against}'s speed", [dot.y for dot in dots])
+        chart = charts.plot(heading, x, y, dots, lines)
+        return [Figure(heading, f"The share of {against}'s speed in pairs; 1 is as fast.", chart,
+                       Grid("", ("case", size, "ms", f"of {against}"), tuple(data)), _origin(folder, records),
+                       tuple(line.name for line in lines))]  # fmt: skip
+
+    return make
+
+
+def _landscape(suite: str, heading: str) -> Callable[[Path], list[Figure]]:
+    """Every config that was measured for a product, as a share of the best one's speed."""
+
+    def make(folder: Path) -> list[Figure]:
+        records = [r for r in find_records(folder, suite) if r["result"].get("configs")]
+        if not records:
+            return []
+        rows, data = [], []
+        for record in records:
+            case, configs = record["case"], record["result"]["configs"]
+            best = min(config["us"] for config in configs)
+            name = "{m}x{n}x{k} {layout}".format(**case)
+            values = [
+                (best / c["us"], f"{name}: {c['config_text']}, {c['us']:g} us, {best / c['us']:.1%}") for c in configs
+            ]
+            rows.append((name, values))
+            near = sum(share >= 0.95 for share, _ in values)
+            data.append((name, str(len(configs)), str(configs[0]["config_text"]), f"{best:g}", str(near),
+                         f"{median(share for share, _ in values):.0%}"))  # fmt: skip
+        words = "Each tick is a config, placed by its share of the best one's speed: how much the choice matters."
+        names = ("product", "configs", "the best", "us", "within 5%", "the median's share")
+        chart = charts.strips(heading, rows, "share of the best config's speed")
+        return [Figure(heading, words, chart, Grid("", names, tuple(data)), _origin(folder, records))]
+
+    return make
+
+
+_EXTENTS = {"m": "m = n = k", "seq_q": "queries and keys"}
+
+
+def _layout(record: Record) -> str:
+    return str(record["case"]["layout"]).upper()
+
+
+def _attention_case(record: Record) -> str:
+    case = record["case"]
+    return f"d_head {case['d_head']}{', causal' if case['is_causal'] else ''}"
+
+
+SECTIONS: tuple[tuple[str, tuple[Callable[[Path], list[Figure]], ...]], ...] = (
+    ("Ladders", (
+        _ladder("fp32-ladder", "fp32, from a naive loop", "C = A B at 4096 cubed: each rung, one idea.", "cuBLAS"),
+        _ladder("bf16-ladder", "bf16 on tensor cores", "The same in bf16; h12 and above multiply by wgmma.", "cuBLAS"),
+        _ladder("attention-ladder", "Attention", "4096 queries and keys, d_head 128, batch 16, 16 heads.",
+                "FlashAttention-2"),
+    )),
+    ("What warps wait for", (
+        _stalls("fp32-stalls", "Stalls of the fp32 rungs"), _stalls("bf16-stalls", "Stalls of the bf16 rungs"),
+        _stalls("attention-stalls", "Stalls of the attention rungs"),
+    )),
+    ("Memory accesses", (
+        _accesses("counters", "sectors_per_load", "Sectors per global load",
+                  "A warp's load of 32 floats needs 4 sectors; of 32 vectors of four, 16."),
+        _accesses("counters", "wavefronts_per_shared_load", "Wavefronts per shared load",
+                  "A warp's load of 32 words needs one; of vectors, up to four."),
+        _accesses("bf16-counters", "wavefronts_per_shared_load", "Wavefronts per shared load, 16 bits",
+                  "ldmatrix.x4 needs four; h08's lines conflict, h09 swizzles them."),
+    )),
+    ("Rooflines", (
+        _roofline("fp32-ladder", "f32", "fp32 rungs under the roofs"),
+        _roofline("bf16-ladder", "bf16", "bf16 rungs under the roofs"),
+    )),
+    ("Sizes", (
+        _sizes("fp32-f12", "m", "fp32 products by size", _layout, "cuBLAS"),
+        _sizes("bf16-cubes", "m", "Small bf16 products by size", _layout, "cuBLAS"),
+        _sizes("attention-sizes", "seq_q", "Attention by length", _attention_case, "FlashAttention-2"),
+    )),
+    ("Tuning landscapes", (_landscape("fp32-f12-sweep", "Configs of f12"),)),
+)  # fmt: skip
+
+
+# --- HTML -------------------------------------------------------------------------------------------------------------
+
+_STYLE = Path(__file__).with_name("page.css")
+
+
+def _anchor(title: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in title.lower())
+
+
+def _table(grid: Grid, caption: str) -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in grid.names)
+    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in grid.rows)
+    body = f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f'<div class="scroll" tabindex="0">{body}</div>'
+
+
+def _figure(figure: Figure) -> str:
+    keys = charts.legend(figure.keys) if figure.keys else ""
+    table = _table(figure.data, figure.heading)
+    data = f"<details><summary>Figures of: {escape(figure.heading)}</summary>{table}</details>"
+    words = f"<p>{escape(figure.words)}</p>"
+    origin = f'<figcaption class="origin">{escape(figure.origin)}</figcaption>'
+    return f"<h3>{escape(figure.heading)}</h3>{words}<figure>{keys}{figure.chart}{origin}</figure>{data}"
+
+
+def _claims(folder: Path) -> str:
+    """The documents' statements, one table each."""
+    table = claims(folder=folder)
+    counts = ", ".join(f"{count} {word}" for word, count in table.counts().items())
+    parts = [f"<p>{len(table.verdicts)} statements of five documents: {escape(counts)}.</p>"]
+    for document, title in TITLES.items():
+        rows = tuple(
+            (v.id, v.quote, figure(v.theirs, v.unit), figure(v.ours, v.unit), v.words)
+            for v in table.verdicts if v.document == document
+        )  # fmt: skip
+        grid = Grid("", ("id", "statement", "theirs", "here", "verdict"), rows)
+        parts.append(f"<details><summary>{escape(f'{document}: {title}')}</summary>{_table(grid, title)}</details>")
+    return "".join(parts)
+
+
+def _html(sections: Sequence[tuple[str, list[Figure]]], statements: str) -> str:
+    titles = [*(title for title, _ in sections), "What the documents say"]
+    links = "".join(f'<li><a href="#{_anchor(title)}">{escape(title)}</a></li>' for title in titles)
+    body = "".join(
+        f'<section id="{_anchor(title)}"><h2>{escape(title)}</h2>{"".join(map(_figure, figures))}</section>'
+        for title, figures in sections
+    )
+    last = f'<section id="{_anchor(titles[-1])}"><h2>{titles[-1]}</h2>{statements}</section>'
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>tilewright: measured</title><style>{_STYLE.read_text(encoding='utf-8')}</style>"
+    )
+    intro = (
+        f"<h1>tilewright: measured</h1><p>Charts of the records of tilewright {escape(__version__)}. Every figure is a "
+        "ratio or a counter of one run. Pointing at a mark shows its figure; the table below a chart has them all.</p>"
+    )
+    nav = f'<nav aria-label="Sections"><ul>{links}</ul></nav>'
+    return (
+        f'<!doctype html><html lang="en"><head>{head}</head><body>{intro}{nav}<main>{body}{last}</main></body></html>\n'
+    )
