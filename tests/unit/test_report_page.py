@@ -108,6 +108,15 @@ def test_the_hardwares_count_and_the_emulators_stand_together(page):
     assert f"{sides['hardware']:.3g}, {sides['emulator']:.3g}" in words
 
 
+def test_a_column_meets_one_bank_and_swizzled_every_bank(page):
+    cells = list(drawings(page)["Banks of a tile of 32 x 32 floats"].iter(f"{SVG}rect"))
+    plain, swizzled = cells[:1024], cells[1024:]
+    assert len(swizzled) == 1024
+    for column in range(32):
+        assert len({cell.get("fill") for cell in plain[column::32]}) == 1
+        assert len({cell.get("fill") for cell in swizzled[column::32]}) == 32
+
+
 def test_every_config_of_a_sweep_is_a_tick(page):
     drawing = drawings(page)["Configs of f12"]
     count = sum(len(record["result"]["configs"]) for record in read_records(RESULTS / "fp32-f12-sweep-H200.json"))

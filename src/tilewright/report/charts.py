@@ -6,6 +6,7 @@ description for screen readers, and every mark says its own figure when it is po
 
 from __future__ import annotations
 
+import colorsys
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -203,6 +204,30 @@ def strips(title: str, rows: Sequence[tuple[str, Sequence[tuple[float, str]]]], 
     body.append(_text(_LABEL + room / 2, bottom, name, "middle", "small"))
     told = "; ".join(f"{label}: {len(values)} values" for label, values in rows)
     return _svg(bottom + 8, title, told, body)
+
+
+def _hue(share: float) -> str:
+    """A colour of the circle, 0 to 1, that stands out on white and on black."""
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(share, 0.55, 0.6))
+
+
+def tiles(title: str, panels: Sequence[tuple[str, Sequence[Sequence[int]]]], most: int, unit: str) -> str:
+    """Squares side by side, one per element of each panel's matrix, coloured by its number below `most`."""
+    gap = 24
+    width = (WIDTH - gap * (len(panels) - 1)) / len(panels)
+    body, height = [], 0.0
+    for number, (name, rows) in enumerate(panels):
+        left, size = number * (width + gap), width / max(len(rows[0]), 1)
+        body.append(_text(left, 16, name))
+        for y, row in enumerate(rows):
+            for x, value in enumerate(row):
+                place = f'x="{_number(left + x * size)}" y="{_number(24 + y * size)}"'
+                edge = f'width="{_number(size - 0.5)}" height="{_number(size - 0.5)}"'
+                words = f"<title>row {y}, column {x}: {unit} {value}</title>"
+                body.append(f'<rect {place} {edge} fill="{_hue(value / most)}">{words}</rect>')
+        height = max(height, 24 + len(rows) * size)
+    told = "; ".join(f"{name}: {len(rows)} x {len(rows[0])} elements" for name, rows in panels)
+    return _svg(height + 6, title, told, body)
 
 
 def legend(names: Sequence[str]) -> str:

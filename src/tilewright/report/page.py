@@ -14,6 +14,7 @@ from typing import Any
 
 from .. import __version__
 from ..errors import TilewrightError
+from ..lab.bank_map import banks
 from ..lab.counters import STALLS
 from ..lab.fingerprint import why_stale
 from ..lab.record import find_records, who
@@ -47,7 +48,7 @@ def build(folder: Path) -> str:
         figures = [figure for part in parts for figure in part(folder)]
         if figures:
             made.append((title, figures))
-    if not made:
+    if all(figure.origin.startswith("Calculated") for _, figures in made for figure in figures):
         raise TilewrightError(f"{folder} holds no records that the page shows.")
     return _html(made, _claims(folder))
 
@@ -136,6 +137,27 @@ def _accesses(suite: str, ratio: str, heading: str, words: str) -> Callable[[Pat
         return [Figure(heading, told, charts.bars(heading, rows), grid, _origin(folder, records))]
 
     return make
+
+
+def _banks(folder: Path) -> list[Figure]:
+    """The bank of each element of a tile of 32 x 32 floats, as it lies and swizzled: a calculation, not a record."""
+    swizzle, lanes = (5, 0, 5), range(32)
+    heading, unit = "Banks of a tile of 32 x 32 floats", "bank"
+    rows = [banks(1, offsets=[32 * row + column for column in lanes], swizzle=swizzle) for row in lanes]
+    after = [found.after for found in rows if found.after is not None]
+    column = banks(1, pitch=32, down=32, swizzle=swizzle)
+    assert column.after is not None
+    panels = [
+        (f"as it lies: a column takes {column.before.wavefronts} wavefronts", [list(r.before.banks) for r in rows]),
+        (f"{column.swizzle}: a column takes {column.after.wavefronts}", [list(side.banks) for side in after]),
+    ]
+    data = tuple((str(n), " ".join(map(str, side.banks))) for n, side in enumerate(after))
+    words = (
+        "Each colour is a bank. A warp that reads a column meets one bank 32 times; the swizzle moves the elements of "
+        "each row so that a column meets every bank once."
+    )
+    origin = "Calculated: tilewright banks --down 32 --pitch 32 --swizzle 5,0,5."
+    return [Figure(heading, words, charts.tiles(heading, panels, 32, unit), Grid("", ("row", "banks"), data), origin)]
 
 
 def _roofline(suite: str, dtype: str, heading: str) -> Callable[[Path], list[Figure]]:
@@ -257,6 +279,7 @@ SECTIONS: tuple[tuple[str, tuple[Callable[[Path], list[Figure]], ...]], ...] = (
         _accesses("bf16-counters", "wavefronts_per_shared_load", "Wavefronts per shared load, 16 bits",
                   "ldmatrix.x4 needs four; h08's lines conflict, h09 swizzles them."),
     )),
+    ("Shared memory", (_banks,)),
     ("Rooflines", (
         _roofline("fp32-ladder", "f32", "fp32 rungs under the roofs"),
         _roofline("bf16-ladder", "bf16", "bf16 rungs under the roofs"),
