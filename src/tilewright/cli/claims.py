@@ -40,7 +40,7 @@ def claims(
             if each.document != last:
                 last = each.document
                 console().print(f"{last}: {TITLES[last]}", style="bold", markup=False)
-            say(f'{each.id}  "{each.quote}"', indent=8)
+            say(f"{each.id}  {each.said}", indent=8)
             theirs, ours = figure(each.theirs, each.unit), figure(each.ours, each.unit)
             origin = "" if each.ours is None else f" ({each.origin}{', stale' if each.stale else ''})"
             say(f"        theirs {theirs}, here {ours}{origin}")

@@ -30,5 +30,5 @@ def markdown(folder: Path) -> str:
 
 def _row(verdict: Verdict) -> str:
     theirs, ours = figure(verdict.theirs, verdict.unit), figure(verdict.ours, verdict.unit)
-    cells = (verdict.id, f"\u201c{verdict.quote.strip(' |')}\u201d", theirs, ours, verdict.words, verdict.origin)
+    cells = (verdict.id, verdict.said, theirs, ours, verdict.words, verdict.origin)
     return "| " + " | ".join(cell.replace("|", "\\|").replace("*", "") for cell in cells) + " |"

@@ -325,7 +325,7 @@ def _claims(folder: Path) -> str:
     parts = [f"<p>{len(table.verdicts)} statements of five documents: {escape(counts)}.</p>"]
     for document, title in TITLES.items():
         rows = tuple(
-            (v.id, v.quote, figure(v.theirs, v.unit), figure(v.ours, v.unit), v.words)
+            (v.id, v.said, figure(v.theirs, v.unit), figure(v.ours, v.unit), v.words)
             for v in table.verdicts if v.document == document
         )  # fmt: skip
         grid = Grid("", ("id", "statement", "theirs", "here", "verdict"), rows)

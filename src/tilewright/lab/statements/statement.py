@@ -32,6 +32,8 @@ class Statement:
     ours: Figure | None = None
     rule: Rule = ABOUT
     because: str = ""
+    note: str = ""
+    """What the figure is of, where the quote is cells of a table."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,14 @@ class Verdict:
     verdict: str
     rule: str
     because: str
+    note: str
     stale: str
     """Why its records may no longer hold; "" where they do."""
+
+    @property
+    def said(self) -> str:
+        """The quote in quotation marks, and what its figure is of."""
+        return f'"{self.quote}"' + (f" ({self.note})" if self.note else "")
 
     @property
     def origin(self) -> str:
@@ -80,7 +88,7 @@ class ClaimTable(Shown):
         made = []
         for document in dict.fromkeys(verdict.document for verdict in self.verdicts):
             rows = tuple(
-                (v.id, v.quote, figure(v.theirs, v.unit), figure(v.ours, v.unit), v.words)
+                (v.id, v.said, figure(v.theirs, v.unit), figure(v.ours, v.unit), v.words)
                 for v in self.verdicts if v.document == document
             )  # fmt: skip
             title = f"{document}: {TITLES[document]}"
@@ -132,5 +140,5 @@ def _verdict(name: str, statement: Statement, results: Results) -> Verdict:
             stale = results.stale(results.used)
     return Verdict(
         name, s.document, s.quote, s.theirs, s.unit, ours, machine, record, verdict,
-        s.rule.words if s.ours is not None else "", because if verdict != HOLDS else "", stale,
+        s.rule.words if s.ours is not None else "", because if verdict != HOLDS else "", s.note, stale,
     )  # fmt: skip
