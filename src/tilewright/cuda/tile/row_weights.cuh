@@ -18,34 +18,31 @@ struct RowWeights {
     for (int half = 0; half < 2; ++half) max[half] = minus_infinity(), sum[half] = 0;
   }
 
-  /// Takes the scores into the maxima. True where out must follow: a row of the warp has outgrown its maximum by 2^8.
+  /// Takes the scores into the maxima. A row follows its own that has outgrown the old by
+  /// 2^8. True where one of the warp did: out must follow.
   template <bool first, int n>
   __device__ bool raise(const float (&s)[n][4], float factor) {
     float largest[2];
-    bool grown = false;
+    bool grown[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float x = first ? s[0][2 * half] : max[half];
 #pragma unroll
       for (int j = 0; j < n; ++j) x = fmaxf(x, fmaxf(s[j][2 * half], s[j][2 * half + 1]));
       largest[half] = quad_max(x);
-      grown |= (largest[half] - max[half]) * factor > 8.f;
+      grown[half] = (largest[half] - max[half]) * factor > 8.f;
     }
     if constexpr (first) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) max[half] = largest[half];
       return false;
     }
-    grown = __any_sync(~0u, grown);
-    if (grown) {
+    const bool any = __any_sync(~0u, grown[0] || grown[1]);
+    if (any) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        keep[half] = exp2_approx((max[half] - base(largest[half])) * factor);
-        max[half] = largest[half];
-        sum[half] *= keep[half];
-      }
+      for (int half = 0; half < 2; ++half) raise_row(half, grown[half], largest[half], factor);
     }
-    return grown;
+    return any;
   }
 
   /// Scores become weights, in place.
@@ -72,16 +69,27 @@ struct RowWeights {
     constexpr float largest = 4096.f;
     float added[2];
     pack_weights<T>(s, p, added, factor);
-    bool raised = !(added[0] <= largest) || !(added[1] <= largest);  // NaN counts as large
-    if constexpr (may_hide) raised |= fminf(max[0], max[1]) == minus_infinity();
-    raised = __any_sync(~0u, raised);
-    if (raised) {
-      raise_by(s, factor);
+    bool wrong[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      wrong[half] = !(added[half] <= largest);  // so is NaN
+      if constexpr (may_hide) wrong[half] |= max[half] == minus_infinity();
+    }
+    const bool any = __any_sync(~0u, wrong[0] || wrong[1]);
+    if (any) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const unsigned quad = __ballot_sync(~0u, wrong[half]) >> (threadIdx.x % 32 & ~3) & 15;
+        float x = max[half];
+#pragma unroll
+        for (int j = 0; j < n; ++j) x = fmaxf(x, fmaxf(s[j][2 * half], s[j][2 * half + 1]));
+        raise_row(half, quad != 0, quad_max(x), factor);
+      }
       pack_weights<T>(s, p, added, factor);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) sum[half] += added[half];
-    return raised;
+    return any;
   }
 
   template <int d>
@@ -99,19 +107,12 @@ struct RowWeights {
   }
 
  private:
-  /// Maxima and sums follow the scores.
-  template <int n>
-  __device__ void raise_by(const float (&s)[n][4], float factor) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float x = max[half];
-#pragma unroll
-      for (int j = 0; j < n; ++j) x = fmaxf(x, fmaxf(s[j][2 * half], s[j][2 * half + 1]));
-      x = quad_max(x);
-      keep[half] = exp2_approx((max[half] - base(x)) * factor);
-      max[half] = x;
-      sum[half] *= keep[half];
-    }
+  /// A row's maximum becomes `largest` if it is to, and its sum follows. Each row by itself: its bits then do not
+  /// depend on what else is in the tile.
+  __device__ void raise_row(int half, bool raised, float largest, float factor) {
+    keep[half] = raised ? exp2_approx((max[half] - base(largest)) * factor) : 1.f;
+    if (raised) max[half] = largest;
+    sum[half] *= keep[half];
   }
 
   template <class T, int n>
