@@ -30,7 +30,7 @@ SPLIT_GAIN = 1.15
 """How much faster than one launch the model must find split attention, for it to be chosen."""
 PREFERRED = 1.1
 """How much faster than its default the model must find another config of the last rung, for it to be chosen."""
-_RUNGS = {rung.id: rung for rung in ATTENTION_RUNGS}
+_RUNGS = {rung.id: rung for rung in (*ATTENTION_RUNGS, *HOPPER_RUNGS)}
 _LAST = {HopperConfig: HOPPER_RUNGS[-1], SplitConfig: SPLIT_RUNGS[-1]}
 """The last rung that takes a kind of config, where that is not the last of ATTENTION_RUNGS."""
 

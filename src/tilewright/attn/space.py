@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ..gpus import Gpu
 from ..plan.estimate import predict
 from ..plan.space import KEPT, Candidate, Space, select, why_pruned
 from .problem import AttentionProblem
-from .rung import AttentionConfig, AttentionRung
+from .rung import AttentionRung
 from .work import work_of
 
 
@@ -18,7 +19,7 @@ def explore_attention(
     gpu: Gpu,
     rungs: Sequence[AttentionRung],
     kept: int = KEPT,
-    also: Iterable[tuple[AttentionRung, AttentionConfig]] = (),
+    also: Iterable[tuple[AttentionRung, Any]] = (),
 ) -> Space[Candidate]:
     """The candidates worth compiling: of every rung its space and its defaults. `also`: some kept in any case."""
     pruned: Counter[str] = Counter()
@@ -46,7 +47,7 @@ def explore_attention(
 
 
 def _shape(candidate: Candidate) -> tuple[object, ...]:
-    return candidate.config.b_r, candidate.config.b_c, candidate.config.n_warps
+    return candidate.config.b_r, candidate.config.b_c, candidate.config.threads
 
 
 def _order(candidate: Candidate) -> tuple[float, int, str]:

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from ..arrays.dtypes import ITEM_BYTES, ceil_div
 from ..plan.estimate import Work
+from .hopper import HopperConfig
 from .problem import AttentionProblem
 from .rung import AttentionConfig, AttentionRung
 
@@ -13,6 +14,10 @@ _SOFTMAX = 6.6
 """Instructions on the FP32 lanes per score: scaling, maximum, exponential, sum, rounding."""
 _SLOWER = (("a01", 5.0), ("a07", 1.15), ("a16", 1.05))
 """Rungs up to the one named, over the last: a01's reads meet eight-way bank conflicts."""
+_EXPONENTIAL = 8.0
+"""Instructions on the FP32 lanes that take as long as an exponential, which a Hopper SM makes 16 of per clock."""
+_SLOWER_HOPPER = {"a18": 1.3, "a19": 1.15, "a20": 1.05}
+"""Those of Hopper over its last: guesses, until a record tells."""
 _Q_READS = 0.14
 """The share of Q's tile that a step reads anew where Q is loaded in slices."""
 
@@ -27,20 +32,41 @@ def registers_of(config: AttentionConfig) -> int:
 
 
 @lru_cache(maxsize=1 << 14)
-def work_of(problem: AttentionProblem, rung: AttentionRung, config: AttentionConfig) -> Work:
+def work_of(problem: AttentionProblem, rung: AttentionRung, config: AttentionConfig | HopperConfig) -> Work:
     """What a candidate that why_not has let pass does. A step is a tile of b_c keys and values."""
+    if isinstance(config, HopperConfig):
+        return _work_on_hopper(problem, rung, config)
     item, scores = ITEM_BYTES[problem.dtype], config.b_r * config.b_c
-    longest = ceil_div(max(problem.seq_k, 1), config.b_c)
-    # a block walks the keys that any of its rows sees, in whole tiles
-    seen = problem.visible_pairs / problem.seq_q + (config.b_r + config.b_c) / 2
+    steps, longest = _steps(problem, config)
     brought = 2 * config.b_c * config.d_head * item
     reads = 1.0 * config.n_warps * brought  # each warp multiplies its rows with all of K and V
     if config.load_q:
         reads += _Q_READS * config.n_warps * brought
     return Work(
         "attention", problem.dtype, ceil_div(problem.seq_q, config.b_r) * problem.heads_q * problem.batch,
-        min(longest, seen / config.b_c), 2 * scores * config.d_head, config.threads, registers_of(config),
+        steps, 2 * scores * config.d_head, config.threads, registers_of(config),
         rung.shared_bytes(config), config.min_blocks, 2, brought, brought, brought, reads, problem.bytes, 0.0,
         longest=longest, others=_SOFTMAX * scores,
         slower=next((factor for last, factor in _SLOWER if rung.id[:3] <= last), 1.0),
+    )  # fmt: skip
+
+
+def _steps(problem: AttentionProblem, config: AttentionConfig | HopperConfig) -> tuple[float, int]:
+    """Tiles of keys that a block walks, on average and at most: those that any of its rows sees, whole."""
+    longest = ceil_div(max(problem.seq_k, 1), config.b_c)
+    seen = problem.visible_pairs / problem.seq_q + (config.b_r + config.b_c) / 2
+    return min(longest, seen / config.b_c), longest
+
+
+def _work_on_hopper(problem: AttentionProblem, rung: AttentionRung, config: HopperConfig) -> Work:
+    item, scores = ITEM_BYTES[problem.dtype], config.b_r * config.b_c
+    steps, longest = _steps(problem, config)
+    brought = 2 * config.b_c * config.d_head * item
+    reads = config.groups * (brought + 64.0 * config.d_head * item)  # each warpgroup multiplies its Q with all of K, V
+    registers = 65536 // config.threads // 8 * 8  # at the start, before roles share them out
+    return Work(
+        "wgmma attention", problem.dtype, ceil_div(problem.seq_q, config.b_r) * problem.heads_q * problem.batch,
+        steps, 2 * scores * config.d_head, config.threads, registers, rung.shared_bytes(config), 1,
+        config.stages, config.stages * brought, brought, brought, reads, problem.bytes, 0.0, longest=longest,
+        others=_EXPONENTIAL * scores, slower=_SLOWER_HOPPER.get(rung.id[:3], 1.0),
     )  # fmt: skip

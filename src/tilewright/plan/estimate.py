@@ -164,7 +164,7 @@ def _rate(way: str, peak: str, gpu: Gpu) -> float:
     if way == "ffma":
         tflops = gpu.ffma_tflops
     else:
-        share = 1.0 if way == "wgmma" else MMA_SHARE.get(gpu.arch.compute_capability, 0.95)
+        share = 1.0 if way.startswith("wgmma") else MMA_SHARE.get(gpu.arch.compute_capability, 0.95)
         tflops = gpu.assumed_tflops(peak) * share
     return tflops * 1e6 / gpu.sm_count / 2
 

@@ -8,6 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from ..attn.family import ATTENTION
+from ..attn.hopper import HOPPER_RUNGS
+from ..attn.hopper import KERNELS as HOPPER_KERNELS
 from ..attn.problem import AttentionProblem
 from ..attn.rung import KERNELS, AttentionRung
 from ..attn.rungs import ATTENTION_RUNGS
@@ -19,11 +21,14 @@ from .attn_measure import AttentionMeasurer, plain
 from .run import Job, Tuned, hash_of, tune_family
 from .verify import Pattern
 
+TUNED = (*ATTENTION_RUNGS, *HOPPER_RUNGS)
+"""The rungs that are tried; those of Hopper say elsewhere that they cannot run."""
+
 
 @lru_cache(maxsize=1)
 def attention_kernels() -> str:
     """Hash of the device code of all attention rungs, the same for all problems."""
-    return hash_of((KERNELS,))
+    return hash_of((KERNELS, HOPPER_KERNELS))
 
 
 def name_of(problem: AttentionProblem) -> str:
@@ -41,7 +46,7 @@ def name_of(problem: AttentionProblem) -> str:
 class TunableAttention:
     """See run.Tunable. `rungs`: those that are tried."""
 
-    rungs: tuple[AttentionRung, ...] = ATTENTION_RUNGS
+    rungs: tuple[AttentionRung, ...] = TUNED
     kept: int = KEPT
     plans = ATTENTION
 
@@ -77,4 +82,4 @@ def tune_attention_problems(
     **options: Any,
 ) -> Iterator[Tuned]:  # fmt: skip
     """run.tune_family of attention. Operands are taken to be dense, with nothing done to the scores and no LSE."""
-    return tune_family(TunableAttention(tuple(rungs or ATTENTION_RUNGS), kept), problems, **options)
+    return tune_family(TunableAttention(tuple(rungs or TUNED), kept), problems, **options)
