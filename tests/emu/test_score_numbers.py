@@ -74,7 +74,7 @@ def remember_and_call(monkeypatch):
     def call(score=None, **asked):
         """None where the call was not known and is now, else the numbers it launched with."""
         modify = modification_of(score)
-        given, options = (q, k, v, None, None, None, None), (modify.code, *asked.values())
+        given, options = (q, k, v, *[None] * 6), (modify.code, *asked.values())
         if warm.warm_attention(given, options, modify.numbers) is not warm.MISS:
             return launched[-1]
         made = read_attention(q, k, v, modify=modify, **asked)

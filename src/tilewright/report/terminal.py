@@ -101,7 +101,7 @@ def config_legend(config: Any) -> str:
         told += ["sliced q: Q is read from shared memory as it is multiplied"] if config.sliced_q else []
         told += ["blocks: at least so many per SM"] if config.min_blocks != 1 else []
         return "; ".join(told)
-    if hasattr(config, "turns"):
+    if hasattr(config, "turns") and hasattr(config, "b_r"):
         told = ["(d_head, queries per block, keys per tile)", "stages: tiles of K, and of V, in shared memory"]
         told += [f"in turns: warpgroups' {config.turns} do not meet"] if config.turns else []
         return "; ".join(told)
@@ -128,6 +128,8 @@ def config_legend(config: Any) -> str:
         (config.sums > 1, "sets of sums: one for a stretch of k, one for the stretches' sums"),
         (config.cluster > 1, "cluster: blocks that share copies"),
         (config.staged > 0, "staged: buffers of a warp through which results leave"),
+        (config.turns > 1, "turns: sets of warps, each with tiles of its own: one multiplies while another stores"),
+        (config.stream_k > 0, "stream k: blocks that share the steps of the last tiles evenly"),
         (config.part_n > 0, "parts of: columns of partial sums"),
     ):
         if present:
