@@ -9,7 +9,7 @@ import pytest
 import tilewright as tw
 from tilewright.arrays.dlpack import Imported, give
 from tilewright.arrays.dtypes import numpy_dtype, parse_dtype
-from tilewright.arrays.float8 import LARGEST, to_bits
+from tilewright.arrays.float8 import LARGEST, to_bits, to_values
 from tilewright.emu.isa.tensor_sum import fp8_values
 from tilewright.errors import InvalidOperand
 
@@ -34,6 +34,12 @@ def test_bits_are_those_of_torchs_cast(dtype):
     x = hard_numbers(dtype)
     kind = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}[dtype]
     np.testing.assert_array_equal(to_bits(x, dtype), torch.from_numpy(x).to(kind).view(torch.uint8).numpy())
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_bytes_are_read_exactly(dtype):
+    every = np.arange(256, dtype=np.uint8)
+    np.testing.assert_array_equal(to_values(every, dtype), every.view(TYPES[dtype]).astype(np.float32))
 
 
 @pytest.mark.parametrize("dtype", TYPES)

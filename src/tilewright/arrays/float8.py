@@ -49,6 +49,15 @@ class Float8Array:
         return f"Float8Array(shape={self.shape}, dtype={self.dtype!r})"
 
 
+def to_values(bits: np.ndarray, dtype: str) -> np.ndarray:
+    """Bytes of fp8 as float32: exact."""
+    if dtype == "e5m2":  # the upper half of an fp16
+        return (bits.astype(np.uint16) << np.uint16(8)).view(np.float16).astype(np.float32)
+    halves = (bits & np.uint8(0x80)).astype(np.uint16) << np.uint16(8) | (bits & np.uint8(0x7F)).astype(np.uint16) << 7
+    values = halves.view(np.float16).astype(np.float32) * np.float32(256)
+    return np.where(bits & np.uint8(0x7F) == 0x7F, np.float32(np.nan), values)
+
+
 def to_bits(values: Any, dtype: str, library: Any = np) -> Any:
     """float32 values as bytes of fp8, rounded to nearest even; `library` is NumPy, or CuPy for its arrays.
 

@@ -49,14 +49,15 @@ class Inputs:
 
     def __init__(self, problem: GemmProblem, pattern: Pattern) -> None:
         m, n, k = problem.m, problem.n, problem.k
-        b_row = f"{problem.dtype} of b"
-        self._patterns = {problem.dtype: pattern, b_row: pattern_of(problem.dtype, 1)}
+        b_dtype = problem.dtype_of("b")
+        b_row = f"{b_dtype} of b"
+        self._patterns = {problem.dtype: pattern, b_row: pattern_of(b_dtype, 1)}
         self._bytes: Counter[str] = Counter()
         self._inputs: dict[str, _Input] = {}
         self._starts: dict[str, int] = {}
         self._count = len(problem.epilogue.operands) if problem.epilogue else 0
         self._add("a", problem.dtype, problem.a, m, k, problem.batch)
-        self._add("b", problem.dtype, problem.b, k, n, problem.batch, b_row)
+        self._add("b", b_dtype, problem.b, k, n, problem.batch, b_row)
         for number, operand in enumerate(problem.epilogue.operands if problem.epilogue else ()):
             self._add(fused_base(number), operand.dtype, operand.matrix, m, n, problem.batch)
 

@@ -9,8 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from ..arrays.dtypes import ITEM_BYTES
-from ..errors import WrongResult
+from ..arrays.dtypes import FP8, ITEM_BYTES
+from ..errors import InvalidOperand, WrongResult
 from ..gemm.params import fused_base
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Addresses
@@ -41,8 +41,8 @@ GUARD = 1024
 """Bytes before and behind every output that must stay as they were filled."""
 FILL = 0xFF
 """Of outputs and guards: a NaN in every type."""
-_REFERENCE = {"f32": "f02", "bf16": "h01", "f16": "h01"}
-"""A plain rung on the FP32 lanes: none of the machinery that candidates share."""
+_REFERENCE = {"f32": "f02", "bf16": "h01", "f16": "h01", "e4m3": "q01", "e5m2": "q01"}
+"""A plain rung on the FP32 lanes, none of the machinery that candidates share; of fp8 one that sums as fp16 does."""
 _ROWS, _COLUMNS = 16, 64
 """Of the reference's product, checked in float64."""
 
@@ -55,6 +55,11 @@ class GpuMeasurer:
     """
 
     def __init__(self, problem: GemmProblem, ordinal: int, pattern: Pattern) -> None:
+        if problem.out_dtype in FP8 or problem.scaled_blocks:
+            raise InvalidOperand(
+                "products with results in fp8 or with scales of blocks are not measured. Tune the same product "
+                "without: its result is the nearest to theirs."
+            )
         self.problem = problem
         self._numbers = problem.epilogue.numbers if problem.epilogue is not None else ()
         self.executor, self.pattern = executor_for(ordinal), pattern
@@ -142,9 +147,11 @@ class GpuMeasurer:
         if problem.epilogue is not None:
             plain = replace(plain, epilogue=moved(problem.epilogue))
             addresses = replace(addresses, fused=(*addresses.fused, shift))
-        kernel = rung.compile(plain, rung.default, self.gpu.arch)
+        program = program_for(plain, Plan(rung, rung.default, "", ""))  # fp8 may have to be packed first
+        work = self._memory.allocate(program.workspace_bytes) if program.workspace_bytes else 0
         self._memory.fill(out, FILL, 4 * problem.batch * problem.m * problem.n)
-        self.executor.launch(kernel, rung.launch(plain, rung.default, addresses))
+        for stage, launch in zip(program.stages, self._launches_of(program, work, addresses), strict=True):
+            self.executor.launch(stage.compile(self.gpu.arch), launch)
         self.executor.synchronize()
 
     def _check_reference(self, out: int, right: dict[int, np.ndarray], off: float | dict[int, np.ndarray]) -> None:

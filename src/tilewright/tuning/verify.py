@@ -13,7 +13,8 @@ from math import sqrt
 
 import numpy as np
 
-from ..arrays.dtypes import CPP_TYPES, ITEM_BYTES
+from ..arrays.dtypes import CPP_TYPES, FP8, ITEM_BYTES
+from ..arrays.float8 import to_bits, to_values
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.source import Constant
 
@@ -59,14 +60,19 @@ def allowed_error(k: int, kind: str, largest: float) -> float:
     """What two fp32 sums of k products may differ by, results being `largest` at most; `kind`: GemmProblem.kind.
 
     Each is off by about sqrt(k) roundings; tensor cores cut where fp32 rounds, once in 16 products, and cuts add up
-    ("fp32x3" adds up in fp32). Operands rounded to tf32 are off by up to 2^-11 each, at random.
+    ("fp32x3" adds up in fp32). Operands rounded to tf32 are off by up to 2^-11 each, at random. Hopper's tensor cores
+    keep 13 bits of sums of fp8: of 128 products, or ("fast") of all of k, cut once in 32.
     """
+    if kind in ("fp8", "fast"):
+        return (2.0**-10 + (2.0**-13 * k / 32 if kind == "fast" else 0)) * largest
     steps = 4 * sqrt(max(k, 1)) + (0 if kind in ("f32", "fp32x3") else k / 8)
     return (steps * _UNIT_ROUNDOFF + (2.0**-9 if kind == "tf32" else 0)) * largest
 
 
 def as_float64(stored: np.ndarray, dtype: str) -> np.ndarray:
-    """The values of numbers as they are stored; bf16's as uint16."""
+    """The values of numbers as they are stored; bf16's as uint16, fp8's as uint8."""
+    if dtype in FP8:
+        return to_values(stored, dtype).astype(np.float64)
     if dtype == "bf16":
         return (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     return stored.astype(np.float64)
@@ -87,6 +93,8 @@ class Pattern:
             self.stored: np.ndarray = values
         elif dtype == "f16":
             self.stored = values.astype(np.float16)
+        elif dtype in FP8:
+            self.stored = to_bits(values, dtype)
         else:
             self.stored = (values.view(np.uint32) >> 16).astype(np.uint16)  # cut, not rounded: random all the same
 
