@@ -13,9 +13,6 @@ struct alignas(64) TensorMap {
   unsigned char opaque[128];
 };
 
-/// Which data L2 keeps. The words are those that the compiler's createpolicy gives for the whole of an access.
-constexpr unsigned long long evict_first = 0x12f0000000000000ull, evict_last = 0x14f0000000000000ull;
-
 __device__ inline void prefetch_tensor_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
