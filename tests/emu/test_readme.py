@@ -56,7 +56,7 @@ def test_the_readme_has_a_block_with_its_output():
 
 
 def test_every_block_says_what_it_is():
-    known = {"python", "python torch", "python transformers", "bash", "text", "cuda", ""}
+    known = {"python", "python torch", "python transformers", "python jax", "bash", "text", "cuda", ""}
     for page in PAGES:
         if page.name not in OTHERS:
             assert {info for info, _ in blocks(page)} <= known, page

@@ -78,6 +78,8 @@ def as_operand(value: Any, name: str, stream: int = 0) -> Operand:
     """
     if isinstance(value, np.ndarray):
         return _from_numpy(value, name, SHORT_NAMES)
+    if isinstance(value, Operand):  # a buffer that XLA passes
+        return replace(value, name=name)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _from_torch(value, name, torch)
@@ -97,7 +99,7 @@ def as_operand(value: Any, name: str, stream: int = 0) -> Operand:
     if type(value).__module__.startswith("jax.") and type(value).__name__.endswith("Tracer"):
         raise InvalidOperand(
             f"{name} is a value that JAX traces ({type(value).__name__}), not an array: tilewright cannot be called "
-            "inside jax.jit, jax.grad or jax.vmap. Call it outside, on the arrays themselves."
+            "inside jax.jit, jax.grad or jax.vmap. Call tilewright.jax there, or this on the arrays themselves."
         )
     raise InvalidOperand(
         f"{name} is of type {type(value).__name__}, not an array. Pass a NumPy, torch, CuPy or JAX array, or anything "

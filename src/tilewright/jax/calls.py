@@ -1,0 +1,311 @@
+"""Products and attention as XLA's foreign calls, and their gradients.
+
+On GPUs XLA calls a handler (call_frame.py) that launches on XLA's stream, and XLA waits for nothing. On the CPU jax's
+own operations run, or, inside `emulated()`, the handler runs the emulator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import math
+from collections.abc import Iterator
+from functools import lru_cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..arrays.dtypes import DTYPE_NAMES, ITEM_BYTES
+from ..attn.attention import attention as run_attention
+from ..errors import InvalidOperand
+from ..gemm.matmul import matmul as run_matmul
+from ..jit.device_calls import ordinal_of
+from ..jit.launch import Executor, use_executor
+from ..words import Activation, Precision
+from . import call_frame
+from .call_frame import View
+
+_ACTIVATIONS: dict[str, Any] = {
+    "relu": jax.nn.relu, "gelu": partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": partial(jax.nn.gelu, approximate=True), "silu": jax.nn.silu, "sigmoid": jax.nn.sigmoid,
+    "tanh": jnp.tanh,
+}  # fmt: skip
+"""What is fused, as jax computes it, for gradients and the CPU."""
+_DTYPES = tuple(DTYPE_NAMES.values())
+_emulators: dict[int, Executor] = {}
+"""The last MOST emulators by number: what was traced inside `emulated` may run after its end; jax does not wait."""
+MOST = 8
+_inside: list[int] = []
+"""The numbers of the emulators in force, the innermost last."""
+
+
+@contextlib.contextmanager
+def emulated(gpu: str | None = None) -> Iterator[Any]:
+    """Run what is traced inside on an emulated GPU: `gpu` is a board's name, as tilewright.emulator takes it.
+
+    For arrays on the CPU. A function that jax.jit has compiled outside keeps to jax's own operations: make a new one.
+    """
+    from .. import emulator as emulators
+
+    with emulators(gpu) if gpu else emulators() as emulator:
+        number = max(_emulators, default=0) + 1
+        _emulators[number] = emulator
+        _emulators.pop(number - MOST, None)
+        _inside.append(number)
+        try:
+            yield emulator
+        finally:
+            _inside.pop()
+
+
+# --- the calls that XLA makes -----------------------------------------------------------------------------------------
+
+
+def _host(view: View) -> np.ndarray:
+    """A buffer of the host as an array over its memory."""
+    size = math.prod(view.shape) * ITEM_BYTES[view.dtype]
+    kind = jnp.dtype(DTYPE_NAMES[view.dtype])
+    if not size:
+        return np.empty(view.shape, kind)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(view.address)).view(kind).reshape(view.shape)
+
+
+def _arrays(views: list[View], stream: int | None) -> list[Any]:
+    for view in views:
+        if view.dtype not in DTYPE_NAMES:
+            raise InvalidOperand(f"an array is of {view.dtype}; kernels take {', '.join(_DTYPES)}")
+    if stream is None:
+        return [_host(view) for view in views]
+    device = next((ordinal_of(view.address) for view in views if view.address), 0)
+    return [view.operand("operand", device, stream) for view in views]
+
+
+def _turned(array: Any) -> Any:
+    """Its last two axes exchanged."""
+    if isinstance(array, np.ndarray):
+        return np.swapaxes(array, -1, -2)
+    *batch, rows, cols = range(len(array.shape))
+    order = (*batch, cols, rows)
+    return array.view(tuple(array.shape[n] for n in order), tuple(array.strides[n] for n in order))
+
+
+@lru_cache(maxsize=1024)
+def _read(options: str) -> dict[str, Any]:
+    return dict(json.loads(options))
+
+
+def _call_matmul(operands: list[View], results: list[View], options: str, stream: int | None) -> None:
+    how = _read(options) | {}
+    del how["emulator"]
+    turn_a, turn_b, names = how.pop("turn_a"), how.pop("turn_b"), how.pop("names")
+    a, b, *rest = _arrays(operands, stream)
+    (out,) = _arrays(results, stream)
+    given = dict(zip(names, rest, strict=True))
+    run_matmul(_turned(a) if turn_a else a, _turned(b) if turn_b else b, out=out, **given, **how)
+
+
+def _call_attention(operands: list[View], results: list[View], options: str, stream: int | None) -> None:
+    how = _read(options) | {}
+    del how["emulator"]
+    window = how.pop("window")
+    q, k, v, *rest = _arrays(operands, stream)
+    (out,) = _arrays(results, stream)
+    run_attention(
+        q, k, v, bias=rest[0] if rest else None, out=out, window=None if window is None else tuple(window), **how
+    )
+
+
+def _on_emulator(function: Any) -> Any:
+    def call(operands: list[View], results: list[View], options: str, stream: int | None) -> None:
+        emulator = _emulators.get(_read(options)["emulator"])
+        if emulator is None:
+            raise InvalidOperand(
+                "this function was traced inside a tilewright.jax.emulated() of long ago: trace it anew"
+            )
+        with use_executor(emulator):  # XLA calls from a thread of its own
+            function(operands, results, options, stream)
+
+    return call
+
+
+_HANDLERS = {
+    (name, platform): call_frame.handler(function if platform == "CUDA" else _on_emulator(function), platform == "CUDA")
+    for name, function in (("tilewright_matmul", _call_matmul), ("tilewright_attention", _call_attention))
+    for platform in ("CUDA", "cpu")
+}
+for (_name, _platform), _handler in _HANDLERS.items():
+    jax.ffi.register_ffi_target(_name, jax.ffi.pycapsule(_handler), platform=_platform)
+
+
+def _foreign(name: str, like: jax.ShapeDtypeStruct, operands: tuple[jax.Array, ...], own: Any, **options: Any) -> Any:
+    """The call on a GPU, `own` on the CPU."""
+    options["emulator"] = _inside[-1] if _inside else None
+    call = partial(jax.ffi.ffi_call(name, like), options=json.dumps(options, sort_keys=True))
+    if _inside:
+        return call(*operands)
+    return jax.lax.platform_dependent(*operands, cuda=call, default=own)
+
+
+# --- products ---------------------------------------------------------------------------------------------------------
+
+
+def matmul(
+    a: jax.Array, b: jax.Array, *, bias: jax.Array | None = None, activation: Activation | None = None,
+    residual: jax.Array | None = None, out_dtype: Any = None, precision: Precision = "ieee",
+    deterministic: bool = False, batch_invariant: bool = False,
+) -> jax.Array:  # fmt: skip
+    """activation(a @ b + bias) + residual in one kernel, inside jax.jit and jax.grad too.
+
+    a [..., m, k] and b [..., k, n]: float32, float16 or bfloat16, of one dtype; batch axes broadcast. bias [n];
+    residual broadcasts to the result. out_dtype: a's by default. The other options, and errors at run time, are of
+    tilewright.matmul. Gradients are products by tilewright; an activation's product is made again for its own.
+    jax.vmap is not supported: pass batches. Raises InvalidOperand for shapes and dtypes that do not fit.
+    """
+    a, b = jnp.asarray(a), jnp.asarray(b)
+    if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
+        raise InvalidOperand(f"a {a.shape} and b {b.shape} are not [..., m, k] and [..., k, n].")
+    if a.dtype != b.dtype or a.dtype.name not in _DTYPES:
+        raise InvalidOperand(f"a is {a.dtype} and b {b.dtype}; kernels multiply two of one of {', '.join(_DTYPES)}.")
+    if activation is not None and activation not in _ACTIVATIONS:
+        raise InvalidOperand(f"activation {activation!r} is not known. There are: {', '.join(_ACTIVATIONS)}.")
+    how = (precision, deterministic, batch_invariant)
+    dtype = jnp.dtype(a.dtype if out_dtype is None else out_dtype)
+    return _matmul(a, b, bias, residual, activation, dtype.name, how)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
+def _matmul(a: Any, b: Any, bias: Any, residual: Any, activation: Any, dtype: str, how: tuple[Any, ...]) -> Any:
+    return _product(a, b, dtype, how, bias=bias, residual=residual, activation=activation)
+
+
+def _product(
+    a: Any, b: Any, dtype: str, how: tuple[Any, ...], turn_a: bool = False, turn_b: bool = False, bias: Any = None,
+    residual: Any = None, activation: Any = None,
+) -> Any:  # fmt: skip
+    """turn_a, turn_b: their last axes are exchanged in place: no copy is made."""
+    m, n = a.shape[-1 if turn_a else -2], b.shape[-2 if turn_b else -1]
+    shape = (*jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2]), m, n)
+    fused = {name: x for name, x in (("bias", bias), ("residual", residual)) if x is not None}
+
+    def own(a: Any, b: Any, *rest: Any) -> Any:
+        left, right = (jnp.swapaxes(x, -1, -2) if turn else x for x, turn in ((a, turn_a), (b, turn_b)))
+        given = dict(zip(fused, rest, strict=True))
+        found = jnp.matmul(left, right, preferred_element_type=jnp.float32, precision="highest")
+        found = found + given.get("bias", 0.0)
+        found = found if activation is None else _ACTIVATIONS[activation](found)
+        return (found + given.get("residual", 0.0)).astype(dtype)
+
+    precision, deterministic, batch_invariant = how
+    return _foreign(
+        "tilewright_matmul", jax.ShapeDtypeStruct(shape, dtype), (a, b, *fused.values()), own, turn_a=turn_a,
+        turn_b=turn_b, names=list(fused), activation=activation, precision=precision, deterministic=deterministic,
+        batch_invariant=batch_invariant,
+    )  # fmt: skip
+
+
+def _keep(a: Any, b: Any, bias: Any, residual: Any, activation: Any, dtype: str, how: Any) -> Any:
+    return _matmul(a, b, bias, residual, activation, dtype, how), (a, b, bias, residual)
+
+
+def _gradients(activation: Any, dtype: str, how: Any, kept: Any, grad: Any) -> tuple[Any, ...]:
+    a, b, bias, residual = kept
+    inner = grad
+    if activation is not None:
+        made = _product(a, b, "float32", how, bias=bias)
+        (inner,) = jax.vjp(_ACTIVATIONS[activation], made)[1](grad.astype(jnp.float32))
+    narrow = inner.astype(a.dtype)
+    of_a = _summed(_product(narrow, b, a.dtype.name, how, turn_b=True), a)
+    of_b = _summed(_product(a, narrow, b.dtype.name, (how[0], how[1], False), turn_a=True), b)
+    return of_a, of_b, _summed(inner, bias), _summed(grad, residual)
+
+
+def _summed(gradient: Any, like: Any) -> Any:
+    """Over the axes along which `like` was broadcast."""
+    if like is None:
+        return None
+    lead = gradient.ndim - like.ndim
+    axes = [*range(lead), *(lead + n for n, extent in enumerate(like.shape) if extent != gradient.shape[lead + n])]
+    wide = gradient.astype(jnp.float32).sum(axes) if axes else gradient
+    return wide.reshape(like.shape).astype(like.dtype)
+
+
+_matmul.defvjp(_keep, _gradients)
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+def attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, *, is_causal: bool = False, scale: float | None = None,
+    window: tuple[int, int] | None = None, softcap: float = 0.0, bias: jax.Array | None = None,
+) -> jax.Array:  # fmt: skip
+    """tilewright.attention inside jax.jit and jax.grad.
+
+    q [batch, heads, rows, d_head], k and v [batch, shared heads, keys, d_head], float16 or bfloat16; bias is added to
+    the scores, to which it broadcasts. Options are those of tilewright.attention. Gradients are made by jax's own
+    operations, which hold rows of q x rows of k. Raises InvalidOperand for shapes and dtypes that do not fit.
+    """
+    q, k, v = (jnp.asarray(x) for x in (q, k, v))
+    if q.ndim != 4 or k.shape != v.shape or k.ndim != 4 or q.shape[3] != k.shape[3] or q.shape[0] != k.shape[0]:
+        raise InvalidOperand(
+            f"q {q.shape}, k {k.shape} and v {v.shape} are not [batch, heads, rows, d_head] and twice [batch, shared "
+            "heads, keys, d_head]."
+        )
+    if q.shape[1] % max(k.shape[1], 1):
+        raise InvalidOperand(f"q has {q.shape[1]} heads and k {k.shape[1]}: q's must be a multiple of k's.")
+    if len({x.dtype for x in (q, k, v)}) > 1 or q.dtype.name not in ("float16", "bfloat16"):
+        raise InvalidOperand(f"q, k and v are {q.dtype}, {k.dtype}, {v.dtype}; all must be float16, or bfloat16.")
+    scale = 1 / math.sqrt(q.shape[3]) if scale is None else float(scale)
+    return _attention(q, k, v, bias, (is_causal, scale, window, float(softcap)))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _attention(q: Any, k: Any, v: Any, bias: Any, how: tuple[Any, ...]) -> Any:
+    is_causal, scale, window, softcap = how
+    given = (q, k, v) if bias is None else (q, k, v, bias)
+    return _foreign(
+        "tilewright_attention", jax.ShapeDtypeStruct(q.shape, q.dtype), given,
+        lambda q, k, v, bias=None: _by_jax(q, k, v, bias, how), is_causal=is_causal, scale=scale, window=window,
+        softcap=softcap,
+    )  # fmt: skip
+
+
+def _by_jax(q: Any, k: Any, v: Any, bias: Any, how: tuple[Any, ...]) -> Any:
+    """The same by jax's operations, in float32."""
+    is_causal, scale, window, softcap = how
+    group = q.shape[1] // k.shape[1]
+    wide = (q, *(jnp.repeat(x, group, axis=1) for x in (k, v)))
+    q32, k32, v32 = (x.astype(jnp.float32) for x in wide)
+    scores = scale * jnp.einsum("bhid,bhjd->bhij", q32, k32, precision="highest")
+    if softcap:
+        scores = softcap * jnp.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias.astype(jnp.float32)
+    rows, keys = scores.shape[-2:]
+    apart = jnp.arange(keys)[None, :] - jnp.arange(rows)[:, None] - (keys - rows)
+    left, right = (-1, -1) if window is None else window
+    right = 0 if is_causal else right
+    seen = (apart >= -left if left >= 0 else True) & (apart <= right if right >= 0 else True)
+    scores = jnp.where(seen, scores, -jnp.inf)
+    most = jnp.max(scores, -1, keepdims=True, initial=-jnp.inf)
+    weights = jnp.exp(scores - jnp.where(jnp.isfinite(most), most, 0.0))
+    total = weights.sum(-1, keepdims=True)
+    weights = weights / jnp.where(total == 0, 1.0, total)
+    return jnp.einsum("bhij,bhjd->bhid", weights, v32, precision="highest").astype(q.dtype)
+
+
+def _keep_attention(q: Any, k: Any, v: Any, bias: Any, how: Any) -> Any:
+    return _attention(q, k, v, bias, how), (q, k, v, bias)
+
+
+def _attention_gradients(how: Any, kept: Any, grad: Any) -> tuple[Any, ...]:
+    *given, bias = kept
+    if bias is None:
+        return (*jax.vjp(lambda q, k, v: _by_jax(q, k, v, None, how), *given)[1](grad), None)
+    return tuple(jax.vjp(lambda q, k, v, bias: _by_jax(q, k, v, bias, how), *kept)[1](grad))
+
+
+_attention.defvjp(_keep_attention, _attention_gradients)

@@ -1,0 +1,103 @@
+"""Products and attention inside jax.jit and jax.grad: through XLA's foreign calls, on the emulator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.errors import InvalidOperand
+
+jax = pytest.importorskip("jax", reason="jax is not installed")
+import jax.numpy as jnp  # noqa: E402
+
+import tilewright.jax as tj  # noqa: E402
+
+
+def array(*shape: int, seed: int = 0, dtype: str = "float32"):
+    return jnp.asarray(np.random.default_rng(sum(shape) + seed).standard_normal(shape, dtype=np.float32), dtype)
+
+
+def close(found, expected, within: float = 1e-4) -> None:
+    found, expected = (np.asarray(x, np.float64) for x in (found, expected))
+    assert np.isfinite(found).all()
+    assert np.abs(found - expected).max() <= within * max(np.abs(expected).max(), 1)
+
+
+def test_a_product_in_a_compiled_function_is_right_and_ours():
+    a, b, bias, residual = array(3, 20, 32), array(32, 24), array(24), array(3, 20, 24)
+    with tj.emulated() as emulator:
+        found = jax.jit(lambda *x: tj.matmul(x[0], x[1], bias=x[2], activation="silu", residual=x[3]))(
+            a, b, bias, residual
+        ).block_until_ready()
+        assert len(emulator.results) == 1
+        half = jax.jit(lambda a, b: tj.matmul(a, b, out_dtype="bfloat16"))(a, b)
+        batches = jax.jit(tj.matmul)(a, array(3, 32, 7))
+        assert half.dtype == jnp.bfloat16
+        close(half, a @ b, 0.01)
+        close(batches, a @ array(3, 32, 7))
+    close(found, jax.nn.silu(a @ b + bias) + residual)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("activation", [None, "gelu"])
+def test_gradients_are_products_too_and_right(activation, dtype):
+    given = array(2, 9, 16, dtype=dtype), array(16, 8, dtype=dtype), array(8, dtype=dtype), array(9, 8, dtype=dtype)
+
+    def ours(a, b, bias, residual):
+        return (tj.matmul(a, b, bias=bias, activation=activation, residual=residual).astype(jnp.float32) ** 2).sum()
+
+    def jaxs(a, b, bias, residual):
+        made = a @ b + bias
+        made = made if activation is None else jax.nn.gelu(made, approximate=False)
+        return ((made + residual) ** 2).sum()
+
+    with tj.emulated() as emulator:
+        found = jax.block_until_ready(jax.jit(jax.grad(ours, argnums=(0, 1, 2, 3)))(*given))
+        assert len(emulator.results) >= 3, "the product, and those of a's and b's gradients"
+    expected = jax.grad(jaxs, argnums=(0, 1, 2, 3))(*(x.astype(jnp.float32) for x in given))
+    for one, other, like in zip(found, expected, given, strict=True):
+        assert one.dtype == like.dtype
+        assert one.shape == like.shape
+        close(one, other, 1e-4 if dtype == "float32" else 0.03)
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"window": (5, 2), "softcap": 3.0}], ids=str)
+def test_attention_in_a_compiled_function_is_right_and_has_gradients(options):
+    q, k, v = array(2, 4, 20, 32, dtype="bfloat16"), array(2, 2, 24, 32, dtype="bfloat16"), array(2, 2, 24, 32, seed=1)
+    v, bias = v.astype(jnp.bfloat16), array(4, 20, 24)
+    with tj.emulated() as emulator:
+        found = jax.block_until_ready(jax.jit(lambda *x: tj.attention(*x, **options))(q, k, v))
+        with_bias = jax.jit(lambda q, k, v, bias: tj.attention(q, k, v, bias=bias, **options))(q, k, v, bias)
+        of_k = jax.jit(jax.grad(lambda k: tj.attention(q, k, v, **options).astype(jnp.float32).sum()))(k)
+        jax.block_until_ready((with_bias, of_k))
+        assert emulator.results
+    on_cpu = jax.jit(lambda *x: tj.attention(*x, **options))
+    close(found, on_cpu(q, k, v), 0.02)
+    close(with_bias, jax.jit(lambda q, k, v, bias: tj.attention(q, k, v, bias=bias, **options))(q, k, v, bias), 0.02)
+    close(of_k, jax.grad(lambda k: on_cpu(q, k, v).astype(jnp.float32).sum())(k), 0.02)
+
+
+def test_rows_that_see_no_key_are_0_and_have_a_gradient_of_0():
+    q, k = array(1, 1, 6, 32, dtype="bfloat16"), array(1, 1, 3, 32, dtype="bfloat16")
+    made = lambda q: tj.attention(q, k, k, is_causal=True).astype(jnp.float32)  # noqa: E731
+    assert not np.asarray(made(q)[0, 0, :3]).any()
+    assert not np.asarray(jax.grad(lambda q: made(q).sum())(q)[0, 0, :3], np.float32).any()
+
+
+def test_on_the_cpu_alone_jaxs_own_operations_run():
+    a, b = array(4, 8), array(8, 5)
+    close(jax.jit(tj.matmul)(a, b), a @ b)
+
+
+def test_errors_come_at_the_trace_or_out_of_xla_with_their_text():
+    a, b = array(4, 8), array(8, 5)
+    with pytest.raises(InvalidOperand, match=r"a \(4, 8\) and b \(5, 8\) are not"):
+        tj.matmul(a, b.T)
+    with pytest.raises(InvalidOperand, match="a is int32 and b float32"):
+        tj.matmul(a.astype(jnp.int32), b)
+    with pytest.raises(InvalidOperand, match="activation 'swish' is not known"):
+        tj.matmul(a, b, activation="swish")
+    with pytest.raises(InvalidOperand, match="all must be float16, or bfloat16"):
+        tj.attention(*[array(1, 1, 4, 32)] * 3)
+    with tj.emulated(), pytest.raises(Exception, match="precision 'tf3' is not known"):
+        jax.jit(lambda a, b: tj.matmul(a, b, precision="tf3"))(a, b).block_until_ready()
