@@ -19,7 +19,7 @@ from tilewright.gemm.rungs import find_rung
 from tilewright.gemm.work import work_of
 from tilewright.gpus import GPUS
 from tilewright.plan import tables
-from tilewright.plan.choose import choose, estimates, neighbours
+from tilewright.plan.choose import choose, estimates, neighbours, plan
 from tilewright.plan.demands import Demands
 from tilewright.plan.entries import Entry, Timed, decode, table_of
 from tilewright.plan.estimate import predict
@@ -528,5 +528,5 @@ def test_every_shipped_result_can_run_on_its_gpu(gpu):
         assert held.finished
         best = held.timed[0]
         assert find_rung(best.rung).why_not(of, best.config, GPUS[gpu].arch) is None
-        plan = plan_for(of, GPUS[gpu])
-        assert (plan.rung.id, plan.config, plan.packs) == (best.rung, best.config, best.packs)
+        found = plan(PRODUCTS, of, GPUS[gpu])
+        assert (found.rung.id, found.config, found.packs) == (best.rung, best.config, best.packs)

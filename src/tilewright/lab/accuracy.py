@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import TilewrightError
 from ..gemm.family import plan_for
-from ..gemm.problem import PRECISIONS, GemmProblem
+from ..gemm.problem import GemmProblem
 from ..jit.device import Device, device, executor_for
 from .check import UNIT_ROUNDOFF, Guarded, reference
 from .climb_gpu import origin_of
@@ -19,6 +19,8 @@ from .ground import Buffers, buffers_of, rung_launcher
 from .ladder import Progress, Step, silent
 from .reference import Launch, Reference, needed_reference
 
+OF_FP32 = ("ieee", "tf32", "fp32x3")
+"""The precisions of float32 operands."""
 LARGEST = float(np.finfo(np.float32).max)
 LEAST = 2.0**-149
 """The distance of the smallest numbers."""
@@ -177,7 +179,7 @@ def _record(
     say(number, f"{name}: {m} x {n} x {k}")
     a, b = make_operands(name, m, n, k)
     exact = Exact.of(a, b)
-    problems = {precision: GemmProblem.dense(m, n, k, precision=precision) for precision in PRECISIONS}
+    problems = {precision: GemmProblem.dense(m, n, k, precision=precision) for precision in OF_FP32}
     buffers = buffers_of(problems["ieee"], executor_for(where.ordinal), a, b)
     steps, found = {}, {}
     for precision, problem in problems.items():

@@ -84,8 +84,8 @@ class _Memory:
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
 
-    def add(self, array: np.ndarray, name: str = "") -> int:
-        """The address of a copy of `array`."""
+    def add(self, array: np.ndarray, name: str = "", empty: bool = False) -> int:
+        """The address of a copy of `array`; what is `empty` is copied too."""
         return self.executor.upload(np.ascontiguousarray(array).view(np.uint8).reshape(-1), name)
 
 
