@@ -101,3 +101,11 @@ def test_directives_may_stand_without_a_blank_before_the_type():
 def test_managed_variables_lie_in_global_memory():
     body = "ld.param.u64 %rd1, [p]; ld.global.u32 %r1, [m]; st.global.u32 [%rd1], %r1;"
     assert run(kernel(body, ".visible .global .attribute(.managed) .align 4 .u32 m = 9;")).arrays[0][0] == 9
+
+
+@pytest.mark.parametrize("opcode", ["atom.global.add.u32", "red.global.add.u32", "ld.global.u32", "st.global.u32"])
+def test_an_access_to_global_memory_without_operands_is_refused_in_several_blocks_too(opcode):
+    for operands in ("", " %r1"):
+        ptx = HEADER + kernel(f"{opcode}{operands};")
+        with pytest.raises(PtxError, match="operands"):
+            emu.emulate(ptx, "k", 4, 32, [np.zeros(32, np.int32)])

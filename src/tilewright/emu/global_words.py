@@ -68,9 +68,8 @@ def role_of(instruction: Instruction, program: Program) -> Role | None:
     if head in ("atom", "red"):
         if narrow:
             return Role((READ, WRITE), nbytes, head, narrow=True)
-        used = head == "atom" and isinstance(instruction.operands[0], Register | Vector) and any(
-            register in program.ever_read for register in _registers(instruction.operands[0])
-        )  # fmt: skip
+        to = instruction.operands[:1] if head == "atom" else ()
+        used = any(register in program.ever_read for operand in to for register in _registers(operand))
         return Role((STRONG,), nbytes, head, listens=used, releases=releases)
     loads = head != "st"
     if not strong and "nc" not in parts and _WEAK_BUT_COHERENT & set(parts):
