@@ -12,6 +12,7 @@ from tilewright.arrays.dtypes import numpy_dtype, parse_dtype
 from tilewright.arrays.float8 import LARGEST, to_bits, to_values
 from tilewright.emu.isa.tensor_sum import fp8_values
 from tilewright.errors import InvalidOperand
+from tilewright.lab.numbers import POISON, from_stored, half_spacing, to_stored
 
 TYPES = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
 
@@ -118,6 +119,17 @@ def test_torch_and_numpy_agree():
 def test_what_cannot_be_quantized_is_refused(x, given, words):
     with pytest.raises(InvalidOperand, match=words):
         tw.quantize(x, **given)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_the_lab_holds_fp8_as_bytes_and_knows_how_far_apart_they_are(dtype):
+    values = np.random.default_rng(0).standard_normal((5, 7), dtype=np.float32)
+    np.testing.assert_array_equal(to_stored(values, dtype), values.astype(TYPES[dtype]).view(np.uint8))
+    np.testing.assert_array_equal(to_stored(values.T, dtype), to_stored(values, dtype).T)
+    np.testing.assert_array_equal(from_stored(to_stored(values, dtype), dtype), values.astype(TYPES[dtype]))
+    numbers = to_values(np.arange(1, 0x78, dtype=np.uint8), dtype).astype(np.float64)
+    np.testing.assert_array_equal(half_spacing(numbers[:-1], dtype), np.diff(numbers) / 2)
+    assert np.isnan(from_stored(np.array([POISON[dtype]]), dtype)).all()
 
 
 @pytest.mark.parametrize("dtype", TYPES)
