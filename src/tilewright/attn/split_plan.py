@@ -108,11 +108,15 @@ def _smaller(d: int, rows: int) -> tuple[SplitConfig, ...]:
 
 def _ways(problem: AttentionProblem, config: SplitConfig, gpu: Gpu) -> Iterator[SplitConfig]:
     """The config with its keys in numbers of parts that fill the GPU's SMs in whole waves."""
-    yield config
-    if problem.totals is not None:
-        yield replace(config, part_keys=max(PART_KEYS // 2, config.b_c))
-        return
     resident, tiles = max(resident_blocks(config, gpu), 1), tiles_of(problem, config) * problem.heads_kv
+    if problem.totals is not None:
+        # One long entry must not end the grid alone, unless there are many to end with.
+        if tiles >= 3 * gpu.sm_count or problem.seq_k <= PART_KEYS:
+            yield config
+        if tiles < 3 * gpu.sm_count:
+            yield replace(config, part_keys=2 * PART_KEYS if problem.seq_k > PART_KEYS else PART_KEYS // 2)
+        return
+    yield config
     most = ceil_div(max(problem.seq_k, 1), config.b_c * config.key_warps)
     for waves in (0.5, 1, 2, 3, 4):
         parts = int(gpu.sm_count * resident * waves / tiles)
