@@ -10,10 +10,11 @@ _TWO_WALKS = (
     BackwardConfig(64, Tile(128, 64, 8), Tile(128, 64, 8)),
     BackwardConfig(96, Tile(128, 64, 8), Tile(128, 64, 8)),
     BackwardConfig(96, Tile(64, 32, 4), Tile(64, 32, 4)),
-    BackwardConfig(128, Tile(128, 64, 8), Tile(128, 64, 8)),
+    BackwardConfig(128, Tile(128, 64, 8), Tile(128, 32, 4)),
     BackwardConfig(128, Tile(64, 32, 4), Tile(64, 32, 4)),
     BackwardConfig(192, Tile(64, 32, 4), Tile(64, 32, 4), apart=True),
     BackwardConfig(192, Tile(32, 16, 2), Tile(32, 16, 2), apart=True),
+    BackwardConfig(256, Tile(64, 64, 8, along=2), Tile(64, 64, 8, along=2)),
     BackwardConfig(256, Tile(64, 32, 4), Tile(64, 32, 4), apart=True),
     BackwardConfig(256, Tile(32, 16, 2), Tile(32, 16, 2), apart=True),
 )
@@ -21,19 +22,22 @@ _SUMS = (
     BackwardConfig(32, Tile(128, 64, 8), sums=4),
     BackwardConfig(64, Tile(128, 32, 4), sums=2),
     BackwardConfig(96, Tile(64, 64, 4), sums=4),
-    BackwardConfig(128, Tile(128, 64, 8), sums=4),
+    BackwardConfig(128, Tile(128, 64, 8, along=2), sums=2),
     BackwardConfig(128, Tile(64, 32, 4), sums=2),
     BackwardConfig(192, Tile(64, 64, 4), sums=4, apart=True),
+    BackwardConfig(256, Tile(64, 64, 8, along=2), sums=2),
     BackwardConfig(256, Tile(64, 32, 4), sums=2, apart=True),
 )
 _GROUPS = (
     BackwardConfig(64, Tile(128, 128, 8), sums=8),
     BackwardConfig(128, Tile(128, 64, 8), sums=4),
     BackwardConfig(256, Tile(64, 64, 8, along=2), sums=4),
-    BackwardConfig(64, Tile(128, 128, 8), Tile(64, 64, 4)),
-    BackwardConfig(128, Tile(128, 64, 8), Tile(128, 64, 8)),
+    BackwardConfig(64, Tile(64, 128, 4), Tile(64, 128, 4, min_blocks=2)),
+    BackwardConfig(128, Tile(64, 64, 4, min_blocks=2), Tile(64, 64, 4, min_blocks=2)),
     BackwardConfig(256, Tile(64, 64, 8, along=2), Tile(64, 64, 8, along=2)),
 )
+SUMS_FROM = {64: (0, 3072), 128: (3072, 3072), 256: (6144, 3072)}
+"""From how many keys on b03's sums were faster than its two walks on an H200, for each d_head: full, causal."""
 
 BACKWARD_RUNGS: tuple[BackwardRung, ...] = (
     BackwardRung(
