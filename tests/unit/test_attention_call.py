@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.arrays.view import as_operand
 from tilewright.attn.call import padded_head, read_attention, read_attention_varlen
 from tilewright.attn.cu_seqlens import Starts, length_of
 from tilewright.attn.family import plan_attention
@@ -42,6 +43,14 @@ def test_a_dense_call_is_read_without_a_copy():
     assert (problem.q.batch_stride, problem.q.head_stride, problem.q.row_stride) == (2560, 640, 64)
     assert problem.bias == BiasRows(0, 0, 0, 1, "f16")
     assert call.lse_shape == (2, 4, 10)
+
+
+def test_views_that_a_caller_has_made_are_taken_as_they_are():
+    """XLA's buffers come so (tilewright.jax)."""
+    q, k = as_operand(Q, "q"), as_operand(K, "q")
+    call, plain = read_attention(q, k, k), read_attention(Q, K, K)
+    assert call.problem == plain.problem
+    assert (call.q.name, call.k.name, call.q.address) == ("q", "k", q.address)
 
 
 def test_the_other_layout_swaps_the_strides():

@@ -251,7 +251,7 @@ def _views(q: Any, k: Any, v: Any, out: Any, axes: tuple[str, ...]) -> list[Oper
 
 def _read(value: Any, name: str, stream: int, dtypes: Sequence[str], able: str) -> Operand:
     """The view of an argument of one of `dtypes`; `able` says which these are."""
-    dtype = getattr(value, "dtype", None)
+    dtype = DTYPE_NAMES[value.dtype] if isinstance(value, Operand) else getattr(value, "dtype", None)
     found = str(dtype).removeprefix("torch.") if dtype is not None else None
     operand = as_operand(value, name, stream) if found is None or SHORT_NAMES.get(found) in dtypes else None
     if operand is not None and operand.dtype in dtypes:
