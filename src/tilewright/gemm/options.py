@@ -42,8 +42,11 @@ def _q01(tile: tuple[int, int], warp: tuple[int, int], tile_k: int, stages: int,
     return GemmConfig(*tile, tile_k, warp_m=warp[0], warp_n=warp[1], stages=stages, group_m=8, min_blocks=blocks)
 
 
-def _promoted(tile: tuple[int, int], warp_n: int, part_n: int, stages: int, blocks: int) -> GemmConfig:
-    return GemmConfig(*tile, 128, warp_m=16, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks, part_n=part_n)
+def _promoted(
+    tile: tuple[int, int], warp_n: int, part_n: int, stages: int, blocks: int = 1, staged: int = 0
+) -> GemmConfig:
+    return GemmConfig(*tile, 128, warp_m=16, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks, staged=staged,
+                      part_n=part_n)  # fmt: skip
 
 
 _F32 = (
@@ -97,11 +100,11 @@ _FP32X3 = (
     ("t02", _tensor32((64, 64), (32, 32), 3)),
     ("t02", _tensor32((32, 32), (16, 16), 4)),
 )
-_FP8 = (
-    ("q02", _promoted((128, 128), 128, 128, 6, 1)),
-    ("q02", _promoted((64, 128), 128, 128, 8, 1)),
-    ("q02", _promoted((64, 128), 128, 128, 4, 2)),
-    ("q02", _promoted((128, 64), 64, 64, 8, 1)),
+_SMALL_FP8 = (
+    ("q03", _promoted((64, 128), 128, 128, 8)),
+    ("q03", _promoted((128, 64), 64, 64, 8)),
+    ("q03", _promoted((64, 64), 64, 64, 8)),
+    ("q03", _promoted((64, 128), 128, 128, 4, 2)),
     ("q02", _promoted((64, 64), 64, 64, 6, 2)),
     ("q01", _q01((128, 128), (64, 32), 64, 4, 1)),
     ("q01", _q01((64, 64), (32, 32), 64, 4, 3)),
@@ -109,6 +112,10 @@ _FP8 = (
     ("q01", _q01((32, 32), (16, 16), 64, 4, 4)),
     ("q01", _q01((16, 64), (16, 16), 128, 4, 4)),
 )
+_FP8 = (("q03", _promoted((128, 128), 128, 128, 5, staged=2)), *_SMALL_FP8)
+_BLOCKS = (("q03", _promoted((128, 256), 256, 128, 4)), *_SMALL_FP8)
+"""Of scaled blocks: with their scales in registers too, parts of a larger tile are faster than two that take turns."""
+_FAST = (("q05", GemmConfig(128, 256, 128, warp_m=16, warp_n=256, stages=4, group_m=8)), *_FP8)
 _TMA = (
     ("h17", _tma((128, 192), 4, 2, 1, 2), 1.18),
     ("h17", _tma((128, 128), 5, 4, 1, 2), 1.18),
@@ -119,9 +126,10 @@ _TMA = (
 """With the speed over the model's that each had on an H200, beside h12 and h13: geometric means of 6 to 60 products
 with m >= 512 (the paired run of which the shipped table's newest entries are)."""
 CONFIGS = {
-    "f32": _F32, "f16": _HALVES, "bf16": _HALVES, "tf32": _TF32, "fp32x3": _FP32X3, "fp8": _FP8, "fast": _FP8,
+    "f32": _F32, "f16": _HALVES, "bf16": _HALVES, "tf32": _TF32, "fp32x3": _FP32X3, "fp8": _FP8, "fast": _FAST,
+    "blocks": _BLOCKS,
 }  # fmt: skip
-"""(rung, config) by kind of product (GemmProblem.kind)."""
+"""(rung, config) by kind of product (GemmProblem.kind); "blocks": of fp8 whose blocks have scales."""
 
 OPTIONS = {
     kind: tuple(Option(rung := find_rung(name), config, speed_of(rung.id, config)) for name, config in configs)
@@ -132,7 +140,7 @@ TMA_OPTIONS = tuple(Option(find_rung(name), config, speed) for name, config, spe
 
 def options_of(problem: GemmProblem) -> tuple[Option, ...]:
     """The options for a product, the larger tiles first."""
-    found = OPTIONS.get(problem.kind, ())
+    found = OPTIONS.get("blocks" if problem.scaled_blocks else problem.kind, ())
     return found + TMA_OPTIONS if problem.kind in ("f16", "bf16") and _is_large(problem) else found
 
 

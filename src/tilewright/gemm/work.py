@@ -11,6 +11,7 @@ from ..plan.estimate import Work
 from .problem import GemmProblem
 from .rung import GemmConfig, Rung, vector_out
 from .rungs import rungs_of
+from .rungs.fp8 import takes_turns
 
 _BOOKKEEPING = 36
 """Registers for addresses, counters and what the compiler keeps next to accumulators and fragments."""
@@ -42,7 +43,8 @@ def estimate_registers(config: GemmConfig, rung: Rung | None = None) -> int:
         right = 3 * config.warp_n // 4 * (2 if rung.splits else 1)
         return config.warp_m * config.warp_n // 32 + config.warp_n // 2 + 24 + right + _BOOKKEEPING
     if rung is not None and rung.warpgroups:
-        return config.warp_m * config.warp_n // 32 + config.part_n + _BOOKKEEPING + 12  # two parts of 64 x part_n
+        parts = config.part_n // 2 * (2 if takes_turns(config) else 1)  # of 64 x part_n
+        return config.warp_m * config.warp_n // 32 + parts + _BOOKKEEPING + 12
     if on_tensor_cores(config):
         tile = config.warp_m * config.warp_n // 32
         fragments = (config.warp_m + config.warp_n) // 4

@@ -257,6 +257,19 @@ def _fast_space() -> tuple[GemmConfig, ...]:
     )  # fmt: skip
 
 
+_ANY = GemmProblem.dense(128, 128, 128, layout="nt", dtype="e4m3")
+
+
+def _staged(space: tuple[GemmConfig, ...]) -> tuple[GemmConfig, ...]:
+    """The configs of a space, and the same with results through one or two buffers of a warp, where these fit."""
+    return tuple(
+        staged
+        for config in space
+        for staged in (config, *(replace(config, staged=buffers) for buffers in (1, 2)))
+        if (_tma_shared(staged, _ANY) + 1024) * config.min_blocks <= SHARED_OF_AN_SM
+    )
+
+
 def _clusters(space: tuple[GemmConfig, ...]) -> tuple[GemmConfig, ...]:
     """The configs of a space by clusters of two blocks."""
     return tuple(
@@ -291,11 +304,12 @@ FP8_RUNGS: tuple[Rung, ...] = (
         levels=("split_k",), only_on="sm_90a", warpgroups=True, stays=True, must_pack=must_pack,
     ),
     _tma_rung("q03_tma", "TMA and roles: no barrier of all, so that one warpgroup adds up while another multiplies",
-              replace(_PROMOTED, staged=1), _promoted_space, _check_tma),
+              replace(_PROMOTED, staged=1), lambda: _staged(_promoted_space()), _check_tma),
     _tma_rung("q04_cluster", "clusters of two blocks: the operand that both need is copied once, by halves, to both",
-              replace(_PROMOTED, staged=1, cluster_m=2), lambda: _clusters(_promoted_space()), _check_tma_cluster),
+              replace(_PROMOTED, staged=1, cluster_m=2), lambda: _clusters(_staged(_promoted_space())),
+              _check_tma_cluster),
     _tma_rung("q05_fast", "the tensor cores' own sums all along k, 14 bits of them: h15 with fp8",
-              _FAST, _fast_space, _check_fast, "fast"),
+              _FAST, lambda: _staged(_fast_space()), _check_fast, "fast"),
     _tma_rung("q06_fast_cluster", "the same by clusters, as h16", replace(_FAST, cluster_m=2),
-              lambda: _clusters(_fast_space()), _check_fast_cluster, "fast"),
+              lambda: _clusters(_staged(_fast_space())), _check_fast_cluster, "fast"),
 )  # fmt: skip
