@@ -16,13 +16,12 @@ _OF_PRODUCTS = 0.88
 """How fast configs of mma.sync are over groups, over what they are for products."""
 
 
-def _wgmma(tile: tuple[int, int], stages: int, blocks: int, staged: int = 0) -> GemmConfig:
-    return GemmConfig(*tile, 64, warp_m=16, warp_n=tile[1], stages=stages, group_m=8, min_blocks=blocks, staged=staged)
+def _wgmma(tile: tuple[int, int], stages: int, blocks: int) -> GemmConfig:
+    return GemmConfig(*tile, 64, warp_m=16, warp_n=tile[1], stages=stages, group_m=8, min_blocks=blocks)
 
 
 _G01, _G02, _G03 = (find_grouped_rung(name) for name in ("g01", "g02", "g03"))
 _MEASURED = (
-    Option(_G03, _wgmma((128, 256), 3, 1, 2), 1.25),
     Option(_G03, _wgmma((128, 256), 4, 1), 1.12),
     Option(_G02, _wgmma((128, 256), 4, 1), 1.08),
     Option(_G02, _wgmma((64, 128), 8, 1), 1.12),
