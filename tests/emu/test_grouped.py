@@ -363,7 +363,7 @@ def test_plans_follow_the_average_size_and_the_architecture():
         ends = [rows // groups * (group + 1) for group in range(groups)]
         return plan_grouped(read_grouped(a, b, ends).problem, GPUS[gpu])
 
-    assert plan(8 * 512, 8, "H200").rung is GROUPED_RUNGS[1]
+    assert plan(8 * 512, 8, "H200").rung is GROUPED_RUNGS[2]
     assert plan(64, 64, "H200").config.tile_m == 16
     assert plan(8 * 512, 8, "A100").rung is GROUPED_RUNGS[0]
 
