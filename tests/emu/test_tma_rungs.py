@@ -11,6 +11,7 @@ import pytest
 from rung_products import Bench, Case
 
 import tilewright as tw
+from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rung import GemmConfig, Rung
 from tilewright.gemm.rungs import find_rung
 from tilewright.gemm.rungs.tma import TMA_RUNGS, registers_of
@@ -49,6 +50,9 @@ def test_boxes_of_every_width_lie_as_the_products_read_them(rung, tile_k, layout
 )  # fmt: skip
 def test_warpgroups_stand_under_and_beside_one_another_and_products_have_many_widths(rung, tile, warp, layout):
     config = suited(rung, GemmConfig(*tile, 32, warp_m=warp[0], warp_n=warp[1], stages=2))
+    if config.stream_k and tile == (192, 32):
+        assert "3 warpgroups leave no registers" in str(rung.check(config, GemmProblem.dense(8, 8, 8, dtype="bf16")))
+        return
     sizes = (tile[0] + 8, tile[1] + 16, 72)
     Bench(Case(*sizes, layout, out_dtype="bf16")).run(rung, config, sms=1).assert_right()
 

@@ -24,6 +24,7 @@ import numpy as np
 from ..arrays.dtypes import CPP_TYPES, FP8, ITEM_BYTES, ceil_div
 from ..arrays.extents import same_view
 from ..errors import WrongResult
+from ..gpus import Arch
 from ..jit.params import WORK, Place
 from ..plan.plan import Plan
 from ..run.program import Program, Stage
@@ -33,7 +34,7 @@ from .freivalds import RowCheck, launch_stages
 from .params import compare_params, expected_params
 from .problem import GemmProblem, Matrix
 from .ranges import range_headers
-from .rung import result_constants
+from .rung import GemmConfig, Rung, result_constants
 from .stages import Helper, parts_of
 
 if TYPE_CHECKING:
@@ -90,6 +91,23 @@ def _largest(call: Call, program: Program) -> GemmProblem:
     return replace(call.product.problem, batch=max(run.count for run in program.each_run()))
 
 
+def config_of_sums(
+    rung: Rung, config: GemmConfig, bare: GemmProblem, packs: tuple[str, ...], arch: Arch
+) -> GemmConfig:  # fmt: skip
+    """Return the config by which a rung makes the bare sums of what it made by `config`.
+
+    That itself; where buffers of fp32 results do not fit beside its tiles, one with fewer. How many there are changes
+    no bit of a sum.
+    """
+    packed = bare.packed(config.tile, packs)
+    fewer = (
+        replace(config, stages=stages, staged=staged)
+        for stages in range(config.stages, 1, -1)
+        for staged in range(config.staged, 0, -1)
+    )
+    return next((one for one in (config, *fewer) if rung.why_not(packed, one, arch) is None), config)
+
+
 class _Elements:
     """What each element of a result may be, from sums that were checked."""
 
@@ -102,6 +120,7 @@ class _Elements:
         pitch = ceil_div(n, 4) * 4
         sums = Matrix(pitch, 1, m * pitch)
         bare = replace(problem.bare, out=sums, out_dtype="f32", c=None)
+        plan = replace(plan, config=config_of_sums(plan.rung, plan.config, bare, plan.packs, site.gpu.arch))
         product, copies = parts_of(bare, plan)
         pairs = Matrix(n, 1, m * n)
         c = Place("c") if problem.c is not None else 0
