@@ -18,6 +18,38 @@ _FOLDER = tempfile.TemporaryDirectory(prefix="tilewright-tuned-")
 os.environ["TILEWRIGHT_TUNED"] = _FOLDER.name
 
 
+MATRICES = {
+    "test_split_attention.py", "test_hopper_attention.py", "test_hopper_attention_compiled.py", "test_attention_backward.py",
+    "test_backward_ladder.py", "test_tma_rungs.py", "test_tma_compiled.py", "test_fp8.py", "test_fp8_compiled.py",
+    "test_grouped.py", "test_quantize.py",
+}  # fmt: skip
+"""Files whose tests cross many shapes with many rungs."""
+EVERY = 3
+
+
+def pytest_addoption(parser):
+    parser.addoption("--whole", action="store_true", help="every case of the largest matrices, not a third of them")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Of a test of MATRICES keep every third case: all of them take a machine of two cores a quarter of an hour. What is
+    named on the command line, and `--whole`, runs whole."""
+    if config.getoption("--whole") or config.option.markexpr != "not gpu":
+        return
+    if any("::" in argument or argument.endswith(".py") for argument in config.args):
+        return
+    seen: dict[str, int] = {}
+    kept, left = [], []
+    for item in items:
+        test = item.nodeid.split("[")[0]
+        number = seen[test] = seen.get(test, -1) + 1
+        wanted = item.path.name not in MATRICES or "[" not in item.nodeid or number % EVERY == len(test) % EVERY
+        (kept if wanted or number == 0 else left).append(item)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
+
+
 @pytest.fixture
 def tuned_folder(tmp_path, monkeypatch):
     """An empty folder that tuning results go to."""
