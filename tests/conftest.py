@@ -19,9 +19,9 @@ os.environ["TILEWRIGHT_TUNED"] = _FOLDER.name
 
 
 MATRICES = {
-    "test_split_attention.py", "test_hopper_attention.py", "test_hopper_attention_compiled.py", "test_attention_backward.py",
-    "test_backward_ladder.py", "test_tma_rungs.py", "test_tma_compiled.py", "test_fp8.py", "test_fp8_compiled.py",
-    "test_grouped.py", "test_quantize.py",
+    "test_split_attention.py", "test_hopper_attention.py", "test_hopper_attention_compiled.py",
+    "test_attention_backward.py", "test_backward_ladder.py", "test_tma_rungs.py", "test_tma_compiled.py", "test_fp8.py",
+    "test_fp8_compiled.py", "test_grouped.py", "test_quantize.py",
 }  # fmt: skip
 """Files whose tests cross many shapes with many rungs."""
 EVERY = 3
@@ -32,8 +32,8 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Of a test of MATRICES keep every third case: all of them take a machine of two cores a quarter of an hour. What is
-    named on the command line, and `--whole`, runs whole."""
+    """Of a test of MATRICES keep every third case: with all of them two cores take a quarter of an hour. What is named
+    on the command line runs whole, and so does everything with `--whole`."""
     if config.getoption("--whole") or config.option.markexpr != "not gpu":
         return
     if any("::" in argument or argument.endswith(".py") for argument in config.args):
