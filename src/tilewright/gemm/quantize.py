@@ -121,6 +121,9 @@ def _of_torch(x: Any, dtype: str, block: tuple[int, int] | None, torch: Any) -> 
     scale = torch.clamp(largest / LARGEST[dtype], min=LEAST_SCALE)
     scale = torch.where(largest == 0, 1.0, scale)
     each = scale.repeat_interleave(high, 1)[:, :rows].repeat_interleave(wide, 2)[:, :, :cols]
-    x8 = (flat / each).to(getattr(torch, DTYPE_NAMES[dtype]))
+    scaled = flat / each
+    if dtype == "e4m3":  # it has no infinity; newer versions of torch make its largest number of one
+        scaled = torch.where(torch.isinf(scaled), torch.nan, scaled)
+    x8 = scaled.to(getattr(torch, DTYPE_NAMES[dtype]))
     scale_shape = () if block is None else (*x.shape[:-2], down, across)
     return x8.reshape(x.shape), scale.reshape(scale_shape)
