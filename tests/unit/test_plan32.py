@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from tilewright.gemm import family
 from tilewright.gemm.explain import explain_problem
 from tilewright.gemm.family import PRODUCTS, plan_for
 from tilewright.gemm.options import OPTIONS
@@ -17,6 +18,7 @@ from tilewright.gpus import GPUS
 from tilewright.plan import choose
 from tilewright.plan.demands import Demands
 from tilewright.plan.estimate import predict, speed_of
+from tilewright.plan.plan import Plan
 
 H200 = GPUS["H200"]
 UNTUNED = GPUS["H100"]
@@ -143,3 +145,11 @@ def test_large_tiles_of_a_long_split_k_get_more_parts():
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (512, 512, 128), (64, 2048, 2048), (1, 64, 100)], ids=str)
 def test_other_sums_are_one_chain(shape):
     assert plan_for(dense(*shape), H200) == choose.plan(PRODUCTS, dense(*shape), H200)
+
+
+def test_parts_of_a_split_k_are_never_made_fewer_for_shorter_sums(monkeypatch):
+    problem = dense(16, 4096, 1024)
+    config = dataclasses.replace(F12.default, split_k=4)
+    planned = Plan(F12, config, "a test", "a test")
+    monkeypatch.setattr(family, "plan", lambda *given: planned)
+    assert plan_for(problem, H200) == planned

@@ -234,7 +234,7 @@ def _summed_apart(problem: GemmProblem, found: Plan) -> Plan:
         fewer = min(config.min_blocks, max(1, FEWEST_WARPS * 32 // config.threads))  # else the second set would spill
         shorter = replace(config, sums=2, min_blocks=fewer)
         why = f"sums of {SUMMED_APART} products are added up apart, since k is long"
-    elif config.split_k > 1:
+    elif config.split_k > 1 and chain >= LONG_SUM:
         able = [parts for parts in SPLITS if parts <= 4 * config.split_k]  # each has a result of its own in memory
         shorter = replace(config, split_k=next((n for n in able if n * LONG_SUM // 2 > problem.k), able[-1]))
         why = f"in {shorter.split_k} parts, not {config.split_k}, so that sums are shorter"
