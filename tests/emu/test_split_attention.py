@@ -164,6 +164,13 @@ def test_the_packed_parameters_are_the_device_codes():
     assert launch.grid == (16 * 3, 2, 1)
 
 
+def test_parts_without_room_are_refused_and_not_written_to_address_0():
+    problem = AttentionProblem.dense(1, 8, 9, 1000, 32, heads_kv=2)
+    with pytest.raises(ValueError, match=r"4 parts.*at\.parts is none"):
+        D01.launch(problem, SplitConfig(32, 16, 16, 1, 2, 3, 4), AttentionAddresses(1, 2, 3, 4))
+    assert D01.launch(problem, SplitConfig(32, 16, 16, 1, 2, 3), AttentionAddresses(1, 2, 3, 4)).grid == (3, 2, 1)
+
+
 def test_configs_have_a_text_and_reasons():
     for config in (*D01.defaults, SplitConfig(128, 64, 32, 4, 2, 3, 7, sliced_q=True, min_blocks=2),
                    SplitConfig(64, 16, 16, 1, 8, 3, part_keys=2048)):  # fmt: skip

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tilewright.attn.family import plan_attention
+from tilewright.attn.problem import AttentionProblem
 from tilewright.errors import ConfigRejected, MissingDependency, TilewrightError
 from tilewright.gemm.rungs import find_rung, rungs_for
 from tilewright.gpus import GPUS
 from tilewright.lab import counters
-from tilewright.lab.kinds import steps_of
+from tilewright.lab.kinds import attention_steps, steps_of
 from tilewright.lab.record import (
     check_writable,
     find_records,
@@ -135,6 +137,15 @@ def test_the_suites_of_the_repository_can_be_read_and_planned(name, monkeypatch)
         assert steps
         for step in steps:
             assert step.rung.why_not(step.problem, step.config, GPUS["H200"].arch) is None
+
+
+def test_a_planned_case_of_attention_is_timed_as_it_is_planned():
+    case = {"batch": 2, "heads": 8, "heads_kv": 2, "seq": 700, "d_head": 64, "causal": True, "planned": True}
+    (step,) = attention_steps({"cases": [case]}, GPUS["H200"])
+    problem = AttentionProblem.dense(2, 8, 700, 700, 64, heads_kv=2, is_causal=True)
+    assert step.problem == problem
+    plan = plan_attention(problem, GPUS["H200"])
+    assert (step.rung, step.config) == (plan.rung, plan.config)
 
 
 def test_rungs_of_another_precision_are_chosen_with_it_and_refused_without():

@@ -14,7 +14,7 @@ from ..plan.plan import Plan
 from .call import AttentionCall, read_attention, read_attention_varlen
 from .family import plan_attention
 from .problem import AttentionProblem
-from .rung import AttentionAddresses, AttentionConfig
+from .rung import AttentionConfig
 from .score import modification_of
 
 _WIDTH = 100
@@ -141,7 +141,7 @@ def explain_attention_problem(
 ) -> AttentionExplanation:  # fmt: skip
     """Explain a problem apart from arrays. Raises ConfigRejected (rung or config), CompileError if compiled."""
     plan = plan_attention(problem, gpu, rung, config, demands=demands)
-    launch = plan.rung.launch(problem, plan.config, AttentionAddresses(0, 0, 0, 0))
+    launch = plan.rung.shape(problem, plan.config)
     memory = gpu.dram_gb_s * problem.intensity * 1e-3
     peak = gpu.peak_tflops(problem.dtype) or memory
     bound = Roofline(problem.intensity, min(memory, peak), "memory" if memory <= peak else "arithmetic")

@@ -175,7 +175,9 @@ class SplitRung(AttentionRung):
         return Launch(grid, (config.threads, 1, 1), b"", config.shared_bytes)
 
     def params(self, problem: AttentionProblem, config: Any, at: AttentionAddresses) -> Template:
-        """SplitArgs, of attention and of its merge."""
+        """SplitArgs, of attention and of its merge. Raises ValueError for parts without room."""
+        if is_merged(problem, config) and at.parts == (0, 0):
+            raise ValueError(f"{config}: its parts need room, and a second launch adds them; at.parts is none")
         return super().params(problem, config, at) + pack(
             _ARGS, *at.parts, at.used, at.pages, parts_of(problem, config), _entry_tiles(problem, config),
             part_rows(problem, config), config.part_keys, *(problem.pages or (0, 0, 0))[1:],

@@ -63,13 +63,20 @@ def steps_of(suite: Suite, gpu: Gpu) -> list[Step]:
 
 
 def attention_steps(suite: Suite, gpu: Gpu) -> list[AttentionStep]:
-    """The suite's attention cases: their rungs with the best config known, or with the case's own."""
+    """The suite's attention cases: their rungs with the best config known, or with the case's own; or, for "planned"
+    cases, what plan_attention chooses on `gpu`."""
+    from ..attn.family import plan_attention
+
     steps = []
     for case in suite["cases"]:
         problem = AttentionProblem.dense(
-            case["batch"], case["heads"], case["seq"], case["seq"], case["d_head"],
+            case["batch"], case["heads"], case["seq"], case["seq"], case["d_head"], heads_kv=case.get("heads_kv"),
             dtype=case.get("dtype", "bf16"), is_causal=case.get("causal", False),
         )  # fmt: skip
+        if case.get("planned"):
+            plan = plan_attention(problem, gpu)
+            steps.append(AttentionStep(plan.rung, plan.config, problem))
+            continue
         for rung in select_attention_rungs(case.get("rungs")):
             config = parse_config(case["config"]) if "config" in case else rung.default(problem, gpu.arch)
             steps.append(AttentionStep(rung, config, problem))
