@@ -1,0 +1,158 @@
+"""The errors of planned fp32 products next to cuBLAS's, over random shapes, and the cost of shorter sums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import exp, log
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from ..errors import MissingDependency, install
+from ..gemm.family import PRODUCTS, plan_for
+from ..gemm.matmul import matmul
+from ..gemm.problem import GemmProblem
+from ..gpus import Gpu
+from ..plan.choose import plan
+from ..plan.plan import Plan
+from .bench import time_pairs
+from .check import UNIT_ROUNDOFF
+from .climb_gpu import driver_version
+from .ladder import Progress, silent
+from .record import provenance
+from .reference import torch_stream
+
+MOST_PRODUCTS, MOST_ELEMENTS = 2e10, 6e7
+"""Of a shape: multiply-adds, and elements of its operands together."""
+LONGEST, WIDEST = 100_000, 4096
+ALLOWED = 2.0
+"""An error may be so many times cuBLAS's,"""
+FLOOR = 4.0
+"""or so many half-ulps of the largest result: where cuBLAS happens to be exact, the ratio says nothing."""
+TOLD = 20
+"""Shapes that a record names, the worst first."""
+Shape = tuple[int, int, int]
+
+
+def shapes_of(case: Mapping[str, Any]) -> list[Shape]:
+    """Return a case's (m, n, k): each extent's logarithm is uniform, the same at every run."""
+    rng = np.random.default_rng(case["seed"])
+    found: list[Shape] = []
+    while len(found) < case["shapes"]:
+        m, n, k = (int(exp(rng.uniform(0, log(most)))) for most in (WIDEST, WIDEST, LONGEST))
+        if m * n * k <= MOST_PRODUCTS and (m + n) * k <= MOST_ELEMENTS:
+            found.append((m, n, k))
+    return found
+
+
+def plans_of(shape: Shape, layout: str, gpu: Gpu) -> tuple[Plan, Plan]:
+    """(the plan, the plan if long sums were left as they are) of a shape."""
+    problem = GemmProblem.dense(*shape, layout=layout)
+    return plan_for(problem, gpu), plan(PRODUCTS, problem, gpu)
+
+
+def operands(torch: Any, shape: Shape, layout: str, device: str) -> tuple[Any, Any]:
+    """Random normal A [m, k] and B [k, n] that lie as the layout says."""
+    m, n, k = shape
+    a, b = ((m, k) if layout[0] == "n" else (k, m)), ((k, n) if layout[1] == "n" else (n, k))
+    sides = [torch.randn(*extents, device=device) for extents in (a, b)]
+    return tuple(side if how == "n" else side.t() for side, how in zip(sides, layout, strict=True))  # type: ignore[return-value]
+
+
+def errors_of(torch: Any, shape: Shape, layout: str, device: str) -> dict[str, float]:
+    """The largest errors of our product and of torch's, in half-ulps of the largest element of the result.
+
+    `ratio`: ours over torch's. `beyond`: ours over what is allowed; above 1 it is too large. NaN is infinitely wrong.
+    """
+    a, b = operands(torch, shape, layout, device)
+    exact = a.double() @ b.double()
+    half_ulp = float(exact.abs().max()) * UNIT_ROUNDOFF
+    ours, theirs = (
+        float((product.double() - exact).abs().max().nan_to_num(nan=float("inf"))) / half_ulp
+        for product in (matmul(a, b), torch.mm(a, b))
+    )
+    return {
+        "ours": ours, "cublas": theirs, "ratio": ours / theirs if theirs else float(ours > 0) * 1e9,
+        "beyond": ours / max(ALLOWED * theirs, FLOOR),
+    }  # fmt: skip
+
+
+def sums_records(
+    suite: str, cases: Sequence[dict[str, Any]], seconds: float = 1.0, say: Progress = silent
+) -> list[dict[str, Any]]:
+    """Two records a case {"shapes", "seed", "layout", "timed"}: the errors of all shapes; and what shorter sums cost,
+    over `timed` of the shapes whose plan has them. Raises MissingDependency without torch."""
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingDependency(f"the suite of fp32 sums needs torch: {install('bench')}") from error
+    from ..jit.device import device
+
+    where = device(0)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    origin = provenance(
+        machine_kind="gpu", gpu=where.name, driver=driver_version(), reference_version=f"torch {torch.__version__}"
+    )
+    records = []
+    for case in cases:
+        torch.manual_seed(case["seed"])
+        shapes, layout = shapes_of(case), case["layout"]
+        found = []
+        for number, shape in enumerate(shapes):
+            if number % 100 == 0:
+                say(number, f"errors of {len(shapes)} shapes")
+            found.append((shape, errors_of(torch, shape, layout, "cuda")))
+        told = {"dtype": "f32", "layout": layout, "shapes": len(shapes), "seed": case["seed"]}
+        records.append(_record(suite, told | {"what": "errors"}, summary(found, layout, where.gpu), origin))
+        changed = [shape for shape in shapes if len({one.config for one in plans_of(shape, layout, where.gpu)}) > 1]
+        some = changed[:: max(1, len(changed) // case["timed"])][: case["timed"]]
+        timed = []
+        for number, shape in enumerate(some):
+            say(number, f"time of {shape}")
+            timed.append(timed_pair(torch, shape, layout, where.gpu, seconds))
+        result = {"right": True, "reason": "", "changed": len(changed), "timed": timed}
+        if timed:
+            result["ratio"] = exp(fmean(log(one["ratio"]) for one in timed))
+        records.append(_record(suite, told | {"what": "time"}, result, origin))
+    return records
+
+
+def _record(suite: str, case: dict[str, Any], result: dict[str, Any], origin: dict[str, Any]) -> dict[str, Any]:
+    return {"suite": suite, "case": case, "result": result, "provenance": origin}
+
+
+def summary(found: Sequence[tuple[Shape, dict[str, float]]], layout: str, gpu: Gpu) -> dict[str, Any]:
+    """A record's result on the errors of all shapes; right where none is beyond what is allowed."""
+    worst = sorted(found, key=lambda one: -one[1]["beyond"])
+    beyond = sum(not errors["beyond"] <= 1 for _, errors in found)
+    configs = {shape: str(plans_of(shape, layout, gpu)[0].config) for shape, _ in worst[:TOLD]}
+    return {
+        "right": beyond == 0,
+        "reason": f"{beyond} of {len(found)} errors are more than {ALLOWED:g} times cuBLAS's" if beyond else "",
+        "beyond": beyond,
+        "over_twice": sum(errors["ratio"] > ALLOWED for _, errors in found),
+        "worst": [{"shape": shape, "config": configs[shape], **errors} for shape, errors in worst[:TOLD]],
+    }  # fmt: skip
+
+
+def timed_pair(torch: Any, shape: Shape, layout: str, gpu: Gpu, seconds: float) -> dict[str, Any]:
+    """A shape's time without shorter sums over its time with them (above 1: they cost nothing), in pairs."""
+    chosen, plain = plans_of(shape, layout, gpu)
+    m, n, k = shape
+    sets = min(max(2, 3 * gpu.l2 // (4 * (m * k + k * n + m * n)) + 1), 64)
+    arrays = [(*operands(torch, shape, layout, "cuda"), torch.empty(m, n, device="cuda")) for _ in range(sets)]
+
+    def launches(of: Plan) -> list[Any]:
+        def launch(stream: int, a: Any, b: Any, out: Any) -> None:
+            with torch.cuda.stream(torch_stream(torch, stream, 0)):
+                matmul(a, b, out=out, rung=of.rung.id, config=of.config)
+
+        return [lambda stream, one=one: launch(stream, *one) for one in arrays]
+
+    timing, _ = time_pairs(0, launches(chosen), launches(plain), seconds=seconds)
+    torch.cuda.empty_cache()
+    return {
+        "shape": shape, "config": str(chosen.config), "plain": str(plain.config), "us": timing.ms * 1e3,
+        "ratio": timing.ratio, "ratio_p10": timing.ratio_p10, "ratio_p90": timing.ratio_p90,
+    }  # fmt: skip
