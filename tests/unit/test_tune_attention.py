@@ -9,7 +9,7 @@ import pytest
 from fake_bench import FakeBench
 
 import tilewright as tw
-from tilewright.attn.classes import AttentionClass, attention_class_of, attention_distance
+from tilewright.attn.classes import AttentionClass, attention_class_of, attention_columns, attention_distances
 from tilewright.attn.family import ATTENTION, plan_attention
 from tilewright.attn.hopper import HOPPER_RUNGS
 from tilewright.attn.problem import AttentionProblem
@@ -108,9 +108,9 @@ def test_what_takes_another_path_is_another_class_and_what_does_not_is_not():
     assert attention_class_of(problem(heads_kv=4)) != own
     assert attention_class_of(dataclasses.replace(problem(), window=(255, 0))).keys == 256
     assert AttentionClass.from_dict(own.to_dict()) == own
-    assert attention_distance(own, own) == 0
-    assert attention_distance(own, attention_class_of(problem(8))) == pytest.approx(2.0)
-    assert attention_distance(own, attention_class_of(problem(d_head=64))) == float("inf")
+    others = [own, attention_class_of(problem(8)), attention_class_of(problem(d_head=64))]
+    found = attention_distances(own, attention_columns([klass.to_dict() for klass in others]))
+    assert list(found) == [0, pytest.approx(2.0), float("inf")]
 
 
 def test_results_stand_beside_products_in_one_table(tmp_path):

@@ -465,6 +465,21 @@ def test_what_another_process_tunes_is_planned_with(looking_always, tuned_folder
     assert plan_for(problem(), H200).source.startswith("cost model")
 
 
+def test_a_plan_asks_no_driver_where_nothing_was_tuned_and_notices_the_first_file(
+    looking_always, tuned_folder, monkeypatch
+):
+    monkeypatch.setattr(tables, "shipped", lambda gpu: table_of([]))
+    asked = []
+    monkeypatch.setattr(tables, "driver_name", lambda: asked.append(1) or "cuda13")
+    results_changed()
+    assert plan_for(problem(), H200).source.startswith("cost model")
+    assert not asked
+    Store("H200", "cuda13").add([entry(problem(), (SMALL, 1.0))])  # as another process has it
+    assert plan_for(problem(), H200).config == SMALL
+    number = generation()
+    assert generation() == number
+
+
 def test_files_are_looked_at_a_few_times_a_second_at_most(tuned_folder, monkeypatch):
     looks = []
     monkeypatch.setattr(tables, "_next_look", 0.0)

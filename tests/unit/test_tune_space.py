@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from tilewright.arrays.dtypes import ITEM_BYTES
-from tilewright.gemm.classes import ProblemClass, class_of, distance
+from tilewright.gemm.classes import ProblemClass, class_of, columns, distances
 from tilewright.gemm.family import plan_for
 from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rung import GemmConfig
@@ -184,6 +184,11 @@ def test_what_takes_another_path_is_another_class():
     assert class_of(dense(64, 64, 64, layout="nt")).layout == "nt"
     assert class_of(dense(64, 64, 64, batch=3)).batch == 3
     assert ProblemClass.from_dict(whole.to_dict()) == whole
+
+
+def distance(one: ProblemClass, other: ProblemClass) -> float:
+    (found,) = distances(one, columns([other.to_dict()]))
+    return float(found)
 
 
 def test_distance_is_one_for_a_factor_of_two_and_infinite_between_fp32_and_16_bits():

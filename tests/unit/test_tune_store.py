@@ -177,11 +177,11 @@ def test_a_stored_table_has_no_entries_of_another_versions_results_alone(laid_ou
         lambda data: data.replace(b'"failed":[]', b'"failed":['),
     ],
 )
-def test_a_damaged_table_is_refused_when_it_is_stored_or_when_its_entry_is_asked_for(damage):
+def test_a_damaged_table_is_refused_when_it_is_stored_or_when_its_entry_is_asked_for_or_all_are(damage):
     data = encode(table_of(table(entry()).values(), "H200", "cuda13"))
     assert damage(data) != data
     with pytest.raises(CacheError, match="not a table of tuning results"):
-        decode(damage(data)).of(PRODUCTS).get(entry().key)
+        decode(damage(data)).of(PRODUCTS).check()
 
 
 def newer(one: Entry, other: Entry) -> Entry:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import log2
 from typing import Any
+
+import numpy as np
 
 from ..plan.classes import ATTENTION, bucket, checked
 from .problem import DTYPES, AttentionProblem
@@ -33,9 +36,7 @@ class AttentionClass:
     """Results are never of something else that is computed with it."""
 
     def __str__(self) -> str:
-        mask = "causal" if self.is_causal else "full"
-        shared = f" in groups of {self.group}" if self.group > 1 else ""
-        return f"{ATTENTION}{self.dtype} {mask} d{self.d_head} {self.heads} heads{shared} {self.queries}x{self.keys}"
+        return attention_key(self.__dict__)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -47,6 +48,13 @@ class AttentionClass:
         if not _CLASS.fullmatch(str(klass)):
             raise ValueError(f"{str(klass)!r} is no class of attention problems")
         return klass
+
+
+def attention_key(of: Mapping[str, Any]) -> str:
+    """The key of a class, from the values of its fields. Raises KeyError where one is missing."""
+    mask = "causal" if of["is_causal"] else "full"
+    shared = f" in groups of {of['group']}" if of["group"] > 1 else ""
+    return f"{ATTENTION}{of['dtype']} {mask} d{of['d_head']} {of['heads']} heads{shared} {of['queries']}x{of['keys']}"
 
 
 _CLASS = re.compile(
@@ -72,16 +80,21 @@ def attention_class_of(problem: AttentionProblem) -> AttentionClass:
     )  # fmt: skip
 
 
-def attention_distance(one: AttentionClass, other: AttentionClass) -> float:
-    """How far two classes are apart: about 2 for a factor of two in one extent; infinite where configs differ."""
-    if one.d_head != other.d_head:
-        return float("inf")
-    total = sum(
-        weight * (log2(max(a, 1)) - log2(max(b, 1))) ** 2
-        for a, b, weight in (
-            (one.heads, other.heads, 1.0), (one.queries, other.queries, 1.0), (one.keys, other.keys, 0.5),
-            (one.group, other.group, 0.1),
-        )
-    )  # fmt: skip
-    total += 0.5 if one.is_causal != other.is_causal else 0.0
-    return 2 * float((total + (0.01 if one.dtype != other.dtype else 0.0)) ** 0.5)
+_WEIGHTS = {"heads": 1.0, "queries": 1.0, "keys": 0.5, "group": 0.1}
+"""What a factor of two in an extent counts."""
+
+
+def attention_columns(known: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """Classes, each given as the values of its fields, field by field: extents as logarithms."""
+    found = {name: np.array([log2(max(values[name], 1)) for values in known], np.float64) for name in _WEIGHTS}
+    found |= {name: np.array([values[name] for values in known]) for name in ("d_head", "is_causal", "dtype")}
+    return found
+
+
+def attention_distances(one: AttentionClass, known: Mapping[str, np.ndarray]) -> np.ndarray:
+    """How far a class is from each of the known ones: about 2 for a factor of two in one extent; infinite where configs
+    differ."""
+    logs = {name: log2(max(getattr(one, name), 1)) for name in _WEIGHTS}
+    total = sum(weight * np.square(logs[name] - known[name]) for name, weight in _WEIGHTS.items())
+    total += 0.5 * (known["is_causal"] != one.is_causal) + 0.01 * (known["dtype"] != one.dtype)
+    return np.where(known["d_head"] == one.d_head, 2 * np.sqrt(total), np.inf)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from ..errors import ConfigRejected
 from ..gpus import GPUS, Arch, Gpu
 from ..plan.choose import plan
@@ -16,7 +18,7 @@ from ..plan.estimate import Work, predict
 from ..plan.family import Option
 from ..plan.plan import Plan, Refusal
 from ..plan.tables import generation_now
-from .classes import AttentionClass, attention_class_of, attention_distance
+from .classes import AttentionClass, attention_class_of, attention_columns, attention_distances, attention_key
 from .hopper import HOPPER_RUNGS, HopperConfig
 from .problem import AttentionProblem
 from .rung import AttentionConfig, AttentionRung
@@ -97,8 +99,14 @@ class Attention:
         own = attention_class_of(problem)
         return [[own, replace(own, dtype={"bf16": "f16", "f16": "bf16"}[own.dtype])]] if problem.seq_k else ()
 
-    def distance(self, wanted: AttentionClass, known: AttentionClass) -> float:
-        return attention_distance(wanted, known)
+    def class_key(self, values: Mapping[str, Any]) -> str:
+        return attention_key(values)
+
+    def columns(self, known: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+        return attention_columns(known)
+
+    def distances(self, wanted: AttentionClass, known: dict[str, np.ndarray]) -> np.ndarray:
+        return attention_distances(wanted, known)
 
     def problem_of(self, entry: AttentionEntry) -> AttentionProblem:
         batch, heads, heads_kv, queries, keys = entry.shape

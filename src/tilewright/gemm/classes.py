@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from math import log2
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..arrays.dtypes import FP8, ITEM_BYTES
 from ..epilogue.ops import OPS
@@ -43,12 +47,7 @@ class ProblemClass:
     """As GemmProblem.precision."""
 
     def __str__(self) -> str:
-        how = "" if self.precision == "ieee" else f" as {self.precision}"
-        batch = f" x{self.batch}" if self.batch != 1 else ""
-        out = "" if self.out_dtype == self.dtype else f"-{self.out_dtype}"
-        edge = "whole" if self.whole else "ragged"
-        c = (" +c" if self.use_c else "") + (" +epilogue" if self.fused else "")
-        return f"{self.dtype}{out}{how} {self.layout} {self.access} {edge}{c} {self.m}x{self.n}x{self.k}{batch}"
+        return class_key(self.__dict__)
 
     @property
     def kind(self) -> str:
@@ -69,6 +68,17 @@ class ProblemClass:
         if not _CLASS.fullmatch(str(klass)):
             raise ValueError(f"{str(klass)!r} is not a class of problems")
         return klass
+
+
+def class_key(of: Mapping[str, Any]) -> str:
+    """The key of a class, from the values of its fields. Raises KeyError where one is missing."""
+    dtype, out_dtype, batch, precision = of["dtype"], of["out_dtype"], of["batch"], of.get("precision", "ieee")
+    out = "" if out_dtype == dtype else f"-{out_dtype}"
+    how = "" if precision == "ieee" else f" as {precision}"
+    edge = "whole" if of["whole"] else "ragged"
+    c = (" +c" if of["use_c"] else "") + (" +epilogue" if of.get("fused") else "")
+    times = f" x{batch}" if batch != 1 else ""
+    return f"{dtype}{out}{how} {of['layout']} {of['access']} {edge}{c} {of['m']}x{of['n']}x{of['k']}{times}"
 
 
 _TYPE = "|".join(ITEM_BYTES)
@@ -138,34 +148,69 @@ _ALIKE = ({"bf16", "f16"}, set(FP8))
 """Types that run the same code at the same rate."""
 
 
-def _narrow(klass: ProblemClass) -> str:
-    """Its access, half sectors as whole ones."""
-    return klass.access.replace("h", "w")
+class Columns(NamedTuple):
+    """Classes, field by field: extents as logarithms, and what a distance compares."""
+
+    m: np.ndarray
+    n: np.ndarray
+    k: np.ndarray
+    batch: np.ndarray
+    dtype: np.ndarray
+    out_bytes: np.ndarray
+    layout: np.ndarray
+    access: np.ndarray
+    narrow: np.ndarray
+    """The access, half sectors as whole ones."""
+    whole: np.ndarray
+    use_c: np.ndarray
+    fused: np.ndarray
+    precision: np.ndarray
 
 
-def _apart(extent: int, other: int) -> float:
-    """1 for a factor of two."""
-    return (log2(max(extent, 1)) - log2(max(other, 1))) ** 2
+def columns(known: Sequence[Mapping[str, Any]]) -> Columns:
+    """The columns of classes, each given as the values of its fields."""
 
+    def of(name: str, default: Any = None) -> list[Any]:
+        return [values.get(name, default) for values in known]
 
-def distance(one: ProblemClass, other: ProblemClass) -> float:
-    """How far two classes are apart: about 1 for a factor of two in one extent; infinite where kernels differ."""
-    if one.dtype != other.dtype and {one.dtype, other.dtype} not in _ALIKE:
-        return float("inf")
-    if one.precision != other.precision:
-        return float("inf")
-    total = (
-        _apart(one.m, other.m) + _apart(one.n, other.n)
-        + 0.5 * _apart(one.k, other.k) + 0.7 * _apart(one.batch, other.batch)
+    def logs(name: str) -> np.ndarray:
+        return np.array([_log2(extent) for extent in of(name)], np.float64)
+
+    access = of("access")
+    return Columns(
+        logs("m"), logs("n"), logs("k"), logs("batch"),
+        np.array(of("dtype"), np.str_), np.array([ITEM_BYTES[name] for name in of("out_dtype")], np.int64),
+        np.array(of("layout"), np.str_), np.array(access, np.str_),
+        np.array([text.replace("h", "w") for text in access], np.str_),
+        np.array(of("whole"), np.bool_), np.array(of("use_c"), np.bool_), np.array(of("fused", False), np.bool_),
+        np.array(of("precision", "ieee"), np.str_),
     )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _log2(extent: int) -> float:
+    return log2(max(extent, 1))
+
+
+def distances(one: ProblemClass, known: Columns) -> np.ndarray:
+    """How far a class is from each of the known ones: about 1 for a factor of two in one extent; infinite where kernels
+    differ."""
+
+    def apart(name: str) -> np.ndarray:
+        return np.square(_log2(getattr(one, name)) - getattr(known, name))
+
+    twins = next((kinds for kinds in _ALIKE if one.dtype in kinds), {one.dtype})
+    total = apart("m") + apart("n") + 0.5 * apart("k") + 0.7 * apart("batch")
+    narrow = one.access.replace("h", "w")
     for differs, cost in (
-        (one.dtype != other.dtype, 0.01),
-        ((ITEM_BYTES[one.out_dtype]) != ITEM_BYTES[other.out_dtype], 0.3),
-        (one.layout != other.layout, 1.0),
-        (one.access != other.access, 1.5 if _narrow(one) != _narrow(other) else 0.7),
-        (one.whole != other.whole, 1.0),
-        (one.use_c != other.use_c, 0.1),
-        (one.fused != other.fused, 0.1),
+        (known.dtype != one.dtype, 0.01),
+        (known.out_bytes != ITEM_BYTES[one.out_dtype], 0.3),
+        (known.layout != one.layout, 1.0),
+        (known.access != one.access, np.where(known.narrow != narrow, 1.5, 0.7)),
+        (known.whole != one.whole, 1.0),
+        (known.use_c != one.use_c, 0.1),
+        (known.fused != one.fused, 0.1),
     ):
-        total += cost if differs else 0.0
-    return total**0.5
+        total += cost * differs
+    other = (known.precision != one.precision) | ~np.isin(known.dtype, list(twins))
+    return np.where(other, np.inf, np.sqrt(total))

@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from ..arrays.dtypes import ITEM_BYTES
 from ..errors import ConfigRejected
 from ..gpus import Arch, Gpu
@@ -16,7 +18,7 @@ from ..plan.entries import Entry
 from ..plan.estimate import Work
 from ..plan.family import Option
 from ..plan.plan import Plan, Refusal
-from .classes import ProblemClass, distance, own_classes
+from .classes import Columns, ProblemClass, class_key, columns, distances, own_classes
 from .options import options_of
 from .problem import GemmProblem
 from .rung import GemmConfig, Rung
@@ -154,10 +156,15 @@ class Products:
         empty = 0 in (problem.m, problem.n, problem.k, problem.batch)
         return () if empty else own_classes(problem)
 
-    def distance(self, wanted: ProblemClass, known: ProblemClass) -> float:
-        if known.fused and not wanted.fused:  # bare products ask bare ones alone
-            return float("inf")
-        return distance(wanted, known)
+    def class_key(self, values: Mapping[str, Any]) -> str:
+        return class_key(values)
+
+    def columns(self, known: Sequence[Mapping[str, Any]]) -> Columns:
+        return columns(known)
+
+    def distances(self, wanted: ProblemClass, known: Columns) -> np.ndarray:
+        found = distances(wanted, known)
+        return found if wanted.fused else np.where(known.fused, np.inf, found)  # bare products ask bare ones alone
 
     def problem_of(self, entry: GemmEntry) -> GemmProblem:
         m, n, k, batch = entry.shape

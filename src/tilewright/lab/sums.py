@@ -57,7 +57,7 @@ def operands(torch: Any, shape: Shape, layout: str, device: str) -> tuple[Any, A
     m, n, k = shape
     a, b = ((m, k) if layout[0] == "n" else (k, m)), ((k, n) if layout[1] == "n" else (n, k))
     sides = [torch.randn(*extents, device=device) for extents in (a, b)]
-    return tuple(side if how == "n" else side.t() for side, how in zip(sides, layout, strict=True))  # type: ignore[return-value]
+    return tuple(side if how == "n" else side.t() for side, how in zip(sides, layout, strict=True))
 
 
 def errors_of(torch: Any, shape: Shape, layout: str, device: str) -> dict[str, float]:

@@ -19,6 +19,8 @@ from itertools import groupby, islice
 from math import exp, isfinite, log, log2
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..gpus import GPUS, Arch, Gpu
 from .demands import NONE, Demands
 from .entries import AnyEntry, View, worded
@@ -156,9 +158,12 @@ def neighbours(family: AnyFamily, wanted: Any, view: Mapping[str, AnyEntry]) -> 
 
     Times with an epilogue and without are not mixed: what an epilogue costs would count as a config's own slowness.
     """
-    known = view.classes if isinstance(view, View) else {key: entry.klass for key, entry in view.items()}
-    found = ((family.distance(wanted, klass), key) for key, klass in known.items())
-    within = sorted((d, key) for d, key in found if d <= FARTHEST)
+    if isinstance(view, View):
+        keys, columns = view.columns
+    else:
+        keys, columns = tuple(view), family.columns([entry.klass.to_dict() for entry in view.values()])
+    apart = family.distances(wanted, columns)
+    within = sorted((float(apart[place]), keys[place]) for place in np.flatnonzero(apart <= FARTHEST).tolist())
     near = ((d, entry) for d, key in within if (entry := view.get(key)) is not None)
     nearest = next(near, None)
     if nearest is None:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -147,14 +147,29 @@ class Table:
     """
 
     def __init__(
-        self, gpu: str = "", driver: str = "", rows: Mapping[str, Any] | None = None,
-        configs: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+        self, gpu: str = "", driver: str = "", rows: Iterable[Any] = (), configs: Mapping[str, Any] | None = None
+    ) -> None:
+        """`rows`: whole entries, of which the last of a class counts."""
         self.gpu, self.driver = gpu, driver
-        self._rows: dict[str, Any] = dict(rows or {})
-        """By the text of the class (_class_text): the whole entry."""
+        self._listed = tuple(rows)
         self._configs: dict[str, Any] = dict(configs or {})
         self._views: dict[str, View] = {}
+
+    @cached_property
+    def _classes(self) -> list[dict[str, Any]]:
+        """The class of each row. Of rows that are text all are parsed at once, which takes a fifth of the time."""
+        start = len(_CLASS_FIRST) - 1
+        texts = [row[start : row.index("}") + 1] for row in self._listed if isinstance(row, str)]
+        parsed = json.loads(f"[{','.join(texts)}]")
+        if len(parsed) != len(texts):
+            raise ValueError("a class is not one JSON object")
+        of_texts = iter(parsed)
+        return [next(of_texts) if isinstance(row, str) else dict(row["class"]) for row in self._listed]
+
+    @cached_property
+    def _rows(self) -> dict[str, Any]:
+        """The rows by the text of their class (_class_text)."""
+        return {_class_text(values): row for values, row in zip(self._classes, self._listed, strict=True)}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -162,7 +177,9 @@ class Table:
     def of(self, family: Family[Any, Any, Any, Any]) -> View:
         """A family's entries, decoded as they are asked for. Raises CacheError where a class is damaged."""
         if family.name not in self._views:
-            self._views[family.name] = View(family, self._rows, self._configs)
+            with saying_what_is_wrong():
+                rows = zip(self._classes, self._listed, strict=True)
+            self._views[family.name] = View(family, rows, self._configs)
         return self._views[family.name]
 
     def row(self, text: str) -> Row:
@@ -177,7 +194,7 @@ class Table:
         for text, row in other._rows.items():
             known = text in rows and not replace
             rows[text] = newer(self.row(text), other.row(text)) if known else row
-        return Table(self.gpu, self.driver, rows, self._configs | other._configs)
+        return Table(self.gpu, self.driver, rows.values(), self._configs | other._configs)
 
     def differing(self, other: Table) -> int:
         """Return how many classes have another result than in the other table, or none there."""
@@ -205,11 +222,12 @@ class View(Mapping[str, AnyEntry]):
     """One family's entries in a table, by the key of their class; decoded when first asked for.
 
     Entries without a result that this version knows are not there. Raises CacheError for a damaged entry when that is
-    asked for.
+    asked for. `rows`: the values of each entry's class, and the entry.
     """
 
     def __init__(
-        self, family: Family[Any, Any, Any, Any], rows: Mapping[str, Any], configs: Mapping[str, Any]
+        self, family: Family[Any, Any, Any, Any], rows: Iterable[tuple[dict[str, Any], Any]],
+        configs: Mapping[str, Any],
     ) -> None:  # fmt: skip
         self._family, self._configs = family, configs
         self._known: dict[str, tuple[str, Any, tuple[str, ...]] | None] = {}
@@ -217,18 +235,27 @@ class View(Mapping[str, AnyEntry]):
         """Those that were asked for."""
         self._sound = False
         with saying_what_is_wrong():
-            classes = ((_class_in(row), row) for row in rows.values())
-            own = [(family.read_class(values), row) for values, row in classes if family.owns(values)]
-        self.classes: dict[str, Any] = {str(klass): klass for klass, _ in own}
-        """By key, those without a known result too."""
-        self._rows = {str(klass): row for klass, row in own}
+            self._rows = {family.class_key(values): (values, row) for values, row in rows if family.owns(values)}
+
+    @property
+    def classes(self) -> dict[str, Any]:
+        """The classes by key, those without a known result too."""
+        with saying_what_is_wrong():
+            return {key: self._family.read_class(values) for key, (values, _) in self._rows.items()}
+
+    @cached_property
+    def columns(self) -> tuple[Sequence[str], Any]:
+        """The keys, and the classes as Family.distances takes them: none of them is made for that."""
+        with saying_what_is_wrong():
+            return tuple(self._rows), self._family.columns([values for values, _ in self._rows.values()])
 
     def __getitem__(self, key: str) -> AnyEntry:
         entry = self.decoded.get(key)
         if entry is None:
-            row = self._rows[key]
+            values, row = self._rows[key]
             with saying_what_is_wrong():
-                entry = _entry(self.classes[key], _parsed(row), self._config, self._family.shape_extents)
+                klass = self._family.read_class(values)
+                entry = _entry(klass, _parsed(row), self._config, self._family.shape_extents)
             entry = self.decoded.setdefault(key, entry)  # another thread may have been first
         if not entry.timed:
             raise KeyError(key)
@@ -278,7 +305,7 @@ def table_of(entries: Iterable[AnyEntry], gpu: str = "", driver: str = "") -> Ta
         configs |= {_id(values): values for values, _ in named}
         values = entry.klass.to_dict()
         rows[_class_text(values)] = {
-            "class": values,  # first: _class_in
+            "class": values,  # first: Table._classes
             "shape": list(entry.shape),
             "ms": {_id(values): float(f"{ms:.5g}") for values, ms in named},
             "failed": [[f.rung, f.config, f.kind, f.reason] for f in entry.failed],
@@ -289,7 +316,7 @@ def table_of(entries: Iterable[AnyEntry], gpu: str = "", driver: str = "") -> Ta
             **({"epilogue": entry.epilogue} if entry.epilogue else {}),
             **({"duel": entry.duel} if entry.duel else {}),
         }
-    return Table(gpu, driver, rows, configs)
+    return Table(gpu, driver, rows.values(), configs)
 
 
 def encode(table: Table) -> bytes:
@@ -312,8 +339,9 @@ def decode(data: bytes) -> Table:
             raise ValueError(f"schema {found['schema']!r} instead of {SCHEMA}")
         if not isinstance(found["gpu"], str) or not isinstance(found["driver"], str):
             raise TypeError("gpu and driver must be text")
-        rows = {_class_text(_class_in(row)): row for row in found["entries"]}
-        return Table(found["gpu"], found["driver"], rows, dict(found["configs"].items()))
+        table = Table(found["gpu"], found["driver"], found["entries"], dict(found["configs"].items()))
+        _ = table._classes  # damaged ones are found now
+        return table
 
 
 def _by_rows(data: bytes) -> dict[str, Any]:
@@ -341,13 +369,6 @@ def _are_rows(start: str, rows: list[str]) -> bool:
 
 def _parsed(row: Any) -> Any:
     return json.loads(row) if isinstance(row, str) else row
-
-
-def _class_in(row: Any) -> dict[str, Any]:
-    """The class of an entry, of one that is still text without parsing the rest: it stands first."""
-    if not isinstance(row, str):
-        return dict(row["class"])
-    return dict(json.loads(row[len(_CLASS_FIRST) - 1 : row.index("}") + 1]))
 
 
 def _entry(

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+
 from ..gpus import Gpu
 from .demands import Demands
 from .entries import AnyEntry
@@ -86,9 +88,17 @@ class Family(Protocol[P, R, C, K]):
         The very first is its own class. None of a problem that nothing is computed for."""
         ...
 
-    def distance(self, wanted: K, known: K) -> float:
-        """How far a class is from the one wanted: about 1 for a factor of two in an extent; infinite where its times
-        say nothing."""
+    def class_key(self, values: Mapping[str, Any]) -> str:
+        """The text of a class, from its JSON. Raises KeyError where a field is missing."""
+        ...
+
+    def columns(self, known: Sequence[Mapping[str, Any]]) -> Any:
+        """Classes, each as JSON has it, as `distances` takes them."""
+        ...
+
+    def distances(self, wanted: K, known: Any) -> np.ndarray:
+        """How far each of the classes is from the one wanted: about 1 for a factor of two in an extent; infinite where
+        its times say nothing."""
         ...
 
     def problem_of(self, entry: AnyEntry) -> Any:

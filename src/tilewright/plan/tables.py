@@ -13,7 +13,7 @@ from ..errors import CacheError, DeviceError
 from ..gpus import Gpu
 from .entries import Table, View, decode
 from .family import Family
-from .store import FOLDER_VARIABLES, Store, default_folder, file_name, stored_files
+from .store import FOLDER_VARIABLES, FORMAT, Store, default_folder, file_name, stored_files
 
 TUNED_HERE, SHIPPED = "tuned here", "shipped with the package"
 
@@ -43,6 +43,33 @@ def store_of(gpu: Gpu, ordinal: int = 0) -> Store:
         return _stores[key]
 
 
+_unopened: set[tuple[str, Path]] = set()
+"""GPUs and folders that hold no file of theirs: plans asked, and found nothing to open."""
+
+
+def _tuned_here(gpu: Gpu) -> Store | None:
+    """The store of a GPU; None while nothing was ever tuned for it here. Opening one takes the driver's version, and
+    to load the driver takes longer than to plan."""
+    folder = default_folder()
+    if any((gpu.name, folder) == (name, place) for name, _, place in _stores) or _has_files(gpu.name, folder):
+        return store_of(gpu)
+    with _opening:
+        _unopened.add((gpu.name, folder))
+    return None
+
+
+def _has_files(gpu: str, folder: Path) -> bool:
+    """Return whether results of a GPU may lie in a folder, of whichever driver."""
+    start = file_name(gpu, "").removesuffix(".json")
+    try:
+        with os.scandir(folder / FORMAT) as found:
+            return any(entry.name.startswith(start) for entry in found)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True  # opening the store says what is wrong
+
+
 def _newest_driver(gpu: str, folder: Path) -> str:
     """Without a driver, the one whose file was written last: to plan for a GPU that is elsewhere."""
     stem = file_name(gpu, "")[: -len(".json")]
@@ -64,8 +91,10 @@ def shipped(gpu: str) -> Table:
 
 
 def sources_for(family: Family[Any, Any, Any, Any], gpu: Gpu) -> list[tuple[str, View]]:
-    """Return what a plan asks, in order: what each table is called, and the family's entries in it."""
-    return [(TUNED_HERE, store_of(gpu).of(family)), (SHIPPED, shipped(gpu.name).of(family))]
+    """Return what a plan asks, in order: what each table is called, and the family's entries in it. What was tuned here
+    is missing where nothing was."""
+    tuned, found = _tuned_here(gpu), [(SHIPPED, shipped(gpu.name).of(family))]
+    return found if tuned is None else [(TUNED_HERE, tuned.of(family)), *found]
 
 
 # --- the generation: what keys of plans and of warm calls carry -------------------------------------------------------
@@ -97,7 +126,8 @@ def generation_now() -> int:
 
 
 def look() -> None:
-    """Notice another folder in the environment, and stores whose files have changed: these are read again."""
+    """Notice another folder in the environment, stores whose files have changed (these are read again), and files
+    where there was none."""
     global _next_look, _folder_asked
     _next_look = monotonic() + LOOK_EVERY
     asked = tuple(map(os.environ.get, FOLDER_VARIABLES))
@@ -105,7 +135,9 @@ def look() -> None:
         changed = [store for store in _stores.values() if store.has_changed()]
         for store in changed:
             store.refresh()
-    if changed or asked != _folder_asked:
+        appeared = {unopened for unopened in _unopened if _has_files(*unopened)}
+        _unopened.difference_update(appeared)
+    if changed or appeared or asked != _folder_asked:
         _folder_asked = asked
         results_changed()
 
