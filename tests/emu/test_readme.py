@@ -1,4 +1,4 @@
-"""The code of README.md and docs/*.md runs as it stands, on the emulator, and prints what the pages say it prints.
+"""The code of README.md and of docs runs as it stands, on the emulator, and prints what the pages say it prints.
 
 A block's info string says what it needs besides: "python torch". The blocks of a page run in order, one after another,
 as in a notebook. A ```text block below a block is its output. Commands are parsed with the options that they have;
@@ -20,7 +20,7 @@ import typer
 from tilewright.cli.app import app
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OTHERS = {"epilogues.md": "test_epilogue_page.py", "emulator.md": "its page"}
 """Pages whose code other tests run."""
 BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

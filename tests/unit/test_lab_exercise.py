@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,10 @@ from tilewright.emu import Emulator
 from tilewright.errors import InvalidOperand, WrongResult
 from tilewright.lab.exercise import read_exercise, whole
 from tilewright.lab.own_timing import find_opponent, judge, place, product_of
-from tilewright.lab.starters import STARTERS
+from tilewright.lab.starters import FREE, STARTERS
+
+LESSONS = Path(__file__).parents[2] / "docs" / "learn"
+
 
 SCALE = """// check: let n = 256
 // check: grid n / 128
@@ -50,12 +54,23 @@ def marks(report) -> dict[str, tuple[int, int]]:
     return {mark.what: (mark.points, mark.of) for mark in report.marks}
 
 
-@pytest.mark.parametrize("kind", STARTERS)
+@pytest.mark.parametrize("kind", FREE)
 def test_a_starter_is_right_and_can_be_improved(tmp_path, kind):
     found = tw.lab.check_kernel(tw.lab.new_kernel(tmp_path / f"{kind}.cu", kind))
     assert found.passed
     assert marks(found)["right"] == (60, 60)
     assert found.score < 100
+
+
+@pytest.mark.parametrize("kind", [kind for kind in STARTERS if kind not in FREE])
+def test_the_exercise_of_a_lesson_passes_with_its_solution_and_not_before(tmp_path, kind):
+    exercise = tw.lab.new_kernel(tmp_path / f"{kind}.cu", kind)
+    solution = LESSONS / "solutions" / f"{kind}.cu"
+    assert not tw.lab.check_kernel(exercise).passed
+    assert tw.lab.check_kernel(solution).passed
+    rules = [line for line in solution.read_text().splitlines() if line.startswith("// check:")]
+    assert rules == [line for line in exercise.read_text().splitlines() if line.startswith("// check:")]
+    assert any(f"--kind {kind}" in lesson.read_text() for lesson in LESSONS.glob("*.md"))
 
 
 def test_a_kernel_that_moves_no_more_than_it_must_scores_everything(file):
@@ -64,7 +79,9 @@ def test_a_kernel_that_moves_no_more_than_it_must_scores_everything(file):
 
 
 def test_a_tile_gives_the_transpose_its_points_and_a_pitch_those_of_its_conflicts(file):
-    head = "".join(line + "\n" for line in STARTERS["transpose"].splitlines() if line.startswith("// check"))
+    head = "".join(
+        line + "\n" for line in STARTERS["transpose"].read_text().splitlines() if line.startswith("// check")
+    )
     plain = tw.lab.check_kernel(file(head + TILED.replace("PITCH", "32")))
     padded = tw.lab.check_kernel(file(head + TILED.replace("PITCH", "33")))
     assert marks(plain)["coalescing"] == marks(padded)["coalescing"] == (10, 10)

@@ -24,7 +24,9 @@ CHECK_EXAMPLE = (
 
 def new(
     file: Annotated[Path, typer.Argument(help="The file to write: mine.cu.")],
-    kind: Annotated[str, typer.Option(help="transpose, matmul or sum.")] = "transpose",
+    kind: Annotated[
+        str, typer.Option(help="transpose, matmul, sum, or the exercise of a lesson in docs/learn.")
+    ] = "transpose",
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     json_file: Json = None,
 ) -> None:
