@@ -21,8 +21,8 @@ STARTERS = {name: _FOLDER / f"{name}.cu" for name in (*FREE, *sorted({f.stem for
 def new_kernel(path: str | Path, kind: str = "transpose", *, force: bool = False) -> Path:
     """Write a kernel to start from, whose comments say how to check it. Return its path.
 
-    kind: transpose, matmul, sum, or the exercise of a lesson (docs/learn): one of STARTERS. force: replace a file that is
-    there. Raises InvalidOperand.
+    kind: transpose, matmul, sum, or the exercise of a lesson (docs/learn): one of STARTERS. force: replace a file that
+    is there. Raises InvalidOperand.
     """
     place = Path(path)
     if kind not in STARTERS:

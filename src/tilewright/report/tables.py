@@ -434,9 +434,9 @@ _REGION = re.compile(r"(<!-- records: ([\w.-]+)((?: \w+)*) -->\n)((?:(?!<!-- rec
 def fill(text: str, folder: Path) -> str:
     """`text` with every `<!-- records: SUITE -->` region made anew from the records in `folder`.
 
-    `<!-- records: SUITE f01 f02 -->` takes the rows of these rungs alone. Suites stand in the folder above. A suite without
-    records leaves its region saying so. Raises TilewrightError for a
-    suite that has no page, and for a region that is not closed.
+    `<!-- records: SUITE f01 f02 -->` takes the rows of these rungs alone. Suites stand in the folder above. A suite
+    without records leaves its region saying so. Raises TilewrightError for a suite that has no page, and for a region
+    that is not closed.
     """
     opened, closed = text.count("<!-- records:"), len(_REGION.findall(text))
     if opened != closed:
