@@ -172,6 +172,7 @@ KINDS: dict[str, Kind] = {
     "sums": Kind(_timed_cases("sums.sums_records"), 90),
     "blocks": Kind(_timed_cases("blocks.block_records"), 30),
     "grouped": Kind(_timed_cases("grouped.grouped_records"), 15),
+    "fp8": Kind(_timed_cases("fp8.fp8_records"), 5),
     "heldout": Kind(_timed_cases("heldout.heldout_records"), 30),
     "tuning-time": Kind(_cases("tuning_time.tuning_time_records"), 60),
     "compiled": Kind(_compiled, 1, ("gpu",), lambda suite: sum(len(c["configs"]) for c in suite["cases"]), False),

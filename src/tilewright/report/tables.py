@@ -11,7 +11,7 @@ from ..errors import TilewrightError
 from ..lab.fingerprint import NO_SUITE, why_stale
 from ..lab.record import find_records, went_wrong
 from ..lab.suite import read_suite
-from . import blocks, claims, compiled, grouped, precision, sanitizer, terminal, wgmma
+from . import blocks, claims, compiled, fp8, grouped, precision, sanitizer, terminal, wgmma
 from .cells import DASH, Column, Record, number, percent
 from .cells import config as _config
 from .cells import milliseconds as _milliseconds
@@ -369,6 +369,7 @@ PAGES: dict[str, Page] = {
     "bf16-duels-swizzled": DUELS_PAGE,
     "torch-blocks": blocks.TIMES,
     "grouped": grouped.TIMES,
+    "fp8": fp8.TIMES,
     "tune-heldout": HELDOUT_PAGE,
     "model-fit": MODEL_PAGE,
     "tune-cold": TUNING_TIME_PAGE,
