@@ -22,6 +22,7 @@ MATRICES = {
     "test_split_attention.py", "test_hopper_attention.py", "test_hopper_attention_compiled.py",
     "test_attention_backward.py", "test_backward_ladder.py", "test_tma_rungs.py", "test_tma_compiled.py", "test_fp8.py",
     "test_fp8_compiled.py", "test_grouped.py", "test_quantize.py",
+    "test_page_traces.py",
 }  # fmt: skip
 """Files whose tests cross many shapes with many rungs."""
 EVERY = 3

@@ -207,6 +207,7 @@ def report(
 def _report(root: Path, write: bool) -> dict[str, Any]:
     """Compare the pages below a folder with the records, and write them where asked."""
     from ..lab.record import write_text
+    from ..report import traces
     from ..report.tables import fill, pages_of
 
     pages = pages_of(root)
@@ -215,6 +216,10 @@ def _report(root: Path, write: bool) -> dict[str, Any]:
     if write:
         for page in changed:
             write_text(page, made[page])
+    if (root / "src").is_dir() and (old := traces.outdated()):
+        changed.append(traces.SHIPPED)
+        if write:
+            traces.write(old, note)
     return {"pages": list(map(str, pages)), "out_of_date": list(map(str, changed)), "written": write}
 
 

@@ -20,6 +20,7 @@ from .memory import GlobalMemory
 from .orders import Order
 from .program import Program, decode
 from .ptx import Module, Special, Variable, parse
+from .recorder import Recorder
 from .textures import BoundSurface, Texture
 from .trace import Counters, Trace
 
@@ -181,6 +182,7 @@ def run(
     order: Order | None = None,
     red_zones: bool = False,
     strict: bool = False,
+    recorder: Recorder | None = None,
 ) -> EmuResult:
     """Run one launch.
 
@@ -193,7 +195,7 @@ def run(
     progress(done, all) is called with numbers of blocks. sources: file name -> text, for the source lines in reports;
     files that can be read are found by themselves. order: another legal order of warps, blocks and completions than the
     usual one. red_zones: shared variables lie 256 bytes apart, so that an access past the end of one is out of bounds.
-    strict: warnings are errors.
+    strict: warnings are errors. recorder: is told what one block does.
 
     Raises PtxError, UnknownInstruction, InvalidOperand, ConfigRejected, EmulatorFault. Module variables are set up
     afresh for each launch.
@@ -234,6 +236,7 @@ def run(
             cluster=cluster,
             grid_workspace=workspace,
             order=order,
+            recorder=recorder,
         )
         with machine.underflow.watch():
             for first in range(0, count, ctas):

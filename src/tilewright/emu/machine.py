@@ -38,6 +38,7 @@ from .underflow import Underflow
 if TYPE_CHECKING:
     from ..gpus import Gpu
     from .orders import Order
+    from .recorder import Recorder
     from .textures import BoundSurface, Texture
 
 FEW_LANES = 4096
@@ -73,8 +74,10 @@ class Machine:
         cluster: Triple | None = None,
         grid_workspace: int = 0,
         order: Order | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.program = program
+        self.recorder = recorder
         self.grid, self.block = grid, block
         self.memory = memory
         self.reporter = reporter
@@ -165,15 +168,19 @@ class Machine:
             instruction, handler = self.program.instructions[i], self.program.handlers[i]
             bound = i + 1
             watch = self.products.watch(instruction) if self.products else None
+            recorded = self.recorder is not None and self.recorder.wants(instruction)
             if watch:
                 steps.append(watch)
             try:
-                group = self._group(i, block.end) if handler.together and self.lanes <= FEW_LANES and not watch else []
+                alone = watch or recorded or self.lanes > FEW_LANES
+                group = self._group(i, block.end) if handler.together and not alone else []
                 if handler.together and len(group) > 1:
                     steps.append(handler.together(self, group))
                     bound = i + len(group)
                     continue
                 step = handler.bind(self, instruction)
+                if recorded and self.recorder is not None:
+                    step = self.recorder.watched(self, instruction, step)
             except (KeyError, ValueError, AttributeError, IndexError, TypeError) as error:
                 if isinstance(error, PtxError):
                     raise

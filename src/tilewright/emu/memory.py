@@ -125,6 +125,10 @@ class GlobalMemory:
         buffer = self._buffers[place]
         return buffer if address < buffer.end or address == buffer.start else None
 
+    def buffers(self) -> dict[str, tuple[int, int]]:
+        """Name -> (address, bytes) of every buffer."""
+        return {buffer.name: (buffer.start, buffer.bytes) for buffer in self._buffers}
+
     def inside(self, addresses: np.ndarray, nbytes: int) -> np.ndarray:
         """Which of the accesses [address, address + nbytes) lie within one buffer: bool, the shape of `addresses`."""
         if not self._buffers:

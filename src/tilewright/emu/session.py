@@ -19,13 +19,14 @@ from .tensor_maps import BYTES, pack
 
 if TYPE_CHECKING:
     from ..jit.compile import CompiledKernel
+    from .recorder import Recorder
 
 
 class Emulator:
     """Runs launches on the emulator. `results` holds one EmuResult a launch, in order.
 
     progress(done, all) is called with numbers of blocks while a launch runs. Threads may share one: its launches then
-    run one after another.
+    run one after another. recorder: is told what one block of each launch does.
     """
 
     runs_ptx = True
@@ -38,6 +39,7 @@ class Emulator:
         order: int | None = None,
         seed: int = 0,
         strict: bool = False,
+        recorder: Recorder | None = None,
     ) -> None:
         self.gpu: Gpu = find_gpu(gpu)
         self.arch: Arch = self.gpu.arch
@@ -45,6 +47,7 @@ class Emulator:
         self.hazards = hazards
         self.progress = progress
         self.order, self.seed, self.strict = order, seed, strict
+        self.recorder = recorder
         self.memory = GlobalMemory()
         self._memory_in_use = threading.Lock()  # an upload may move all of it
         self.results: list[EmuResult] = []
@@ -108,6 +111,7 @@ class Emulator:
                 sources=sources,
                 order=None if self.order is None else Order(self.seed, self.order),
                 strict=self.strict,
+                recorder=self.recorder,
             )
             self.results.append(result)
 

@@ -97,10 +97,10 @@ def run_attention_checked(
     out, lse = Guarded(given.q.shape, problem.dtype), Guarded(given.q.shape[:3])
     held: list[int] = []
     try:
-        for values in (given.q, given.k, given.v):
-            held.append(executor.upload(to_stored(values, problem.dtype).view(np.uint8).reshape(-1)))
-        for guarded in (out, lse):
-            held.append(executor.upload(guarded.whole.view(np.uint8)))
+        for name, values in (("q", given.q), ("k", given.k), ("v", given.v)):
+            held.append(executor.upload(to_stored(values, problem.dtype).view(np.uint8).reshape(-1), name))
+        for name, guarded in (("out", out), ("lse", lse)):
+            held.append(executor.upload(guarded.whole.view(np.uint8), name))
         q, k, v, at_out, at_lse = held
         addresses = AttentionAddresses(
             q, k, v, at_out + out.band * out.whole.itemsize, at_lse + lse.band * lse.whole.itemsize

@@ -1,6 +1,8 @@
-"""One HTML file with charts of the records: ladders, stalls, rooflines, sizes, tuning, and the documents' claims.
+"""One HTML file: a stepper through kernels, and charts of the records with the documents' claims.
 
-Everything is in the file: no script, no network. Each chart has its figures in a table below it.
+Everything is in the file: no network. Charts are SVG made here, so that README's are made by the same code, with no
+browser and no node; what answers clicks is a script built from page/ (TypeScript, Vite) and shipped as it is built.
+Each chart has its figures in a table below it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from ..lab.shown import Grid
 from ..lab.statements import TITLES, claims
 from ..lab.statements.statement import figure
 from ..lab.suite import read_suite
-from . import charts
+from . import charts, interactive
 from .charts import Bar, Dot, Line
 
 Record = dict[str, Any]
@@ -334,22 +336,24 @@ def _claims(folder: Path) -> str:
 
 
 def _html(sections: Sequence[tuple[str, list[Figure]]], statements: str) -> str:
-    titles = [*(title for title, _ in sections), "What the documents say"]
-    links = "".join(f'<li><a href="#{_anchor(title)}">{escape(title)}</a></li>' for title in titles)
+    parts = [(title, interactive.part(title)) for title in interactive.PARTS]
+    parts += [(title, "".join(map(_figure, figures))) for title, figures in sections]
+    parts.append(("What the documents say", statements))
+    links = "".join(f'<li><a href="#{_anchor(title)}">{escape(title)}</a></li>' for title, _ in parts)
     body = "".join(
-        f'<section id="{_anchor(title)}"><h2>{escape(title)}</h2>{"".join(map(_figure, figures))}</section>'
-        for title, figures in sections
+        f'<section id="{_anchor(title)}"><h2>{escape(title)}</h2>{content}</section>' for title, content in parts
     )
-    last = f'<section id="{_anchor(titles[-1])}"><h2>{titles[-1]}</h2>{statements}</section>'
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>tilewright: measured</title><style>{_STYLE.read_text(encoding='utf-8')}</style>"
+        f"<title>tilewright: look inside</title><style>{_STYLE.read_text(encoding='utf-8')}</style>"
     )
     intro = (
-        f"<h1>tilewright: measured</h1><p>Charts of the records of tilewright {escape(__version__)}. Every figure is a "
-        "ratio or a counter of one run. Pointing at a mark shows its figure; the table below a chart has them all.</p>"
+        f"<h1>tilewright: look inside</h1><p>Kernels step by step, and charts of the records of tilewright "
+        f"{escape(__version__)}. Every figure is a ratio or a counter of one run. Pointing at a mark shows its figure; "
+        "the table below a chart has them all.</p>"
     )
     nav = f'<nav aria-label="Sections"><ul>{links}</ul></nav>'
     return (
-        f'<!doctype html><html lang="en"><head>{head}</head><body>{intro}{nav}<main>{body}{last}</main></body></html>\n'
+        f'<!doctype html><html lang="en"><head>{head}</head><body>{intro}{nav}<main>{body}</main>'
+        f"{interactive.scripts()}</body></html>\n"
     )

@@ -1,0 +1,271 @@
+"""The page in headless Chromium, with real clicks: every control answers, the address keeps the state, none fails."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.emu import banks, coalesce
+from tilewright.report.page import build
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (pip install '.[test]')")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+if CHROMIUM is None:
+    pytest.skip("there is no Chromium on the PATH, so the page's controls are not tested", allow_module_level=True)
+
+ROOT = Path(__file__).parents[2]
+SHOTS = Path(__file__).with_name("screenshots")
+DESKTOP, PHONE = {"width": 1100, "height": 900}, {"width": 360, "height": 740}
+STEPPER = "#stepper"
+
+
+@pytest.fixture(scope="session")
+def address(tmp_path_factory) -> str:
+    file = tmp_path_factory.mktemp("page") / "page.html"
+    file.write_text(build(ROOT / "benchmarks" / "results"), encoding="utf-8")
+    return file.as_uri()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser, address):
+    """visit(state, scheme=, viewport=): a page; at the end none may have complained or asked for anything."""
+    contexts, complaints = [], []
+
+    def go(state: str = "", scheme: str = "light", viewport=DESKTOP):
+        context = browser.new_context(viewport=viewport, color_scheme=scheme, reduced_motion="reduce")
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda told: complaints.append(told.text) if told.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda asked: None if asked.url.startswith("file:") else complaints.append(asked.url))
+        page.goto(f"{address}#{state}")
+        return page
+
+    yield go
+    for context in contexts:
+        context.close()
+    assert not complaints
+
+
+def picture(page, where: str = STEPPER) -> str:
+    """All that is drawn, as text."""
+    return page.locator(where).inner_html()
+
+
+def test_next_and_back_step_and_the_address_follows(visit):
+    page = visit("k=f01")
+    first = picture(page)
+    page.click(f"{STEPPER} button[name=next]")
+    assert picture(page) != first
+    assert "step=1" in page.url
+    page.click(f"{STEPPER} button[name=back]")
+    assert "step=0" in page.url
+    assert picture(page) == first
+
+
+def test_every_kernel_and_config_can_be_chosen_and_drawn(visit):
+    page = visit()
+    rungs = page.locator(f"{STEPPER} select[name=rung] option").evaluate_all("all => all.map(o => o.value)")
+    assert len(rungs) >= 15
+    for rung in rungs:
+        page.select_option(f"{STEPPER} select[name=rung]", rung)
+        keys = page.locator(f"{STEPPER} select[name=k] option").evaluate_all("all => all.map(o => o.value)")
+        for key in keys:
+            page.select_option(f"{STEPPER} select[name=k]", key)
+            assert f"k={key}&" in page.url + "&"
+            last = int(page.get_attribute(f"{STEPPER} input[name=step]", "max"))
+            for step in (0, last // 3, last):
+                page.locator(f"{STEPPER} input[name=step]").fill(str(step))
+                assert page.locator(f"{STEPPER} .told").inner_text()
+                assert page.locator(f"{STEPPER} svg").count() >= 1
+
+
+def test_each_control_changes_the_picture(visit):
+    page = visit("k=f09-tile_k8&step=30")
+    for name, value in (("warp", "2"), ("skip", "global")):
+        before = picture(page)
+        page.select_option(f"{STEPPER} select[name={name}]", value)
+        assert picture(page) != before, name
+        assert f"{name}={value}" in page.url
+    before = picture(page)
+    page.locator(f"{STEPPER} input[name=lane]").fill("13")
+    assert picture(page) != before
+    page.click(f"{STEPPER} button[name=next]")
+    assert re.match("global", page.locator(f"{STEPPER} .told").inner_text())
+
+
+def test_a_click_into_the_pipeline_goes_there(visit):
+    page = visit("k=f12-tile_k8-stages3")
+    box = page.locator(f"{STEPPER} .timeline").bounding_box()
+    page.mouse.click(box["x"] + 0.5 * box["width"], box["y"] + 0.5 * box["height"])
+    step = int(re.search(r"step=(\d+)", page.url)[1])
+    assert 100 < step < 220
+
+
+def test_play_goes_on_by_itself_until_it_is_stopped(visit):
+    page = visit("k=f02")
+    page.click(f"{STEPPER} button[name=play]")
+    page.wait_for_function("location.hash.includes('step=2')")
+    page.click(f"{STEPPER} button[name=play]")
+    told = page.locator(f"{STEPPER} button[name=play]").inner_text()
+    assert told == "Play"
+
+
+def test_the_state_comes_back_from_the_address(visit):
+    first = visit("k=h09&step=60")
+    first.locator(f"{STEPPER} input[name=lane]").fill("21")
+    first.select_option(f"{STEPPER} select[name=warp]", "3")
+    again = visit(first.url.split("#")[1])
+    assert picture(again) == picture(first)
+
+
+def test_a_link_to_a_section_leaves_the_state_alone(visit):
+    page = visit("k=f03&step=9")
+    page.click("nav a[href='#ladders']")
+    assert page.locator(f"{STEPPER} select[name=rung]").input_value() == "f03_shared"
+
+
+def test_nonsense_in_the_address_is_harmless(visit):
+    page = visit("k=nothing&step=-3&warp=x&lane=99&skip=%3Cb%3E")
+    assert page.locator(f"{STEPPER} svg").count() >= 1
+
+
+def test_the_keyboard_alone_reaches_and_moves_everything(visit):
+    page = visit("k=f03")
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.getAttribute('name') || document.activeElement.className"))
+    assert {"rung", "k", "warp", "lane", "back", "play", "next", "skip", "step", "panels"} <= reached
+    page.locator(f"{STEPPER} .panels").focus()
+    page.keyboard.press("ArrowRight")
+    assert "step=1" in page.url
+    page.locator(f"{STEPPER} button[name=next]").focus()
+    page.keyboard.press("Enter")
+    assert "step=2" in page.url
+    assert page.evaluate("document.activeElement.name") == "next", "the focus stays"
+
+
+def test_screen_readers_are_told(visit):
+    page = visit("k=h15-stages3&step=40")
+    assert page.locator(f"{STEPPER} [aria-live=polite]").count() == 1
+    for control in page.locator(f"{STEPPER} select, {STEPPER} input, {STEPPER} button").all():
+        assert control.evaluate("e => e.labels?.length || e.textContent.trim() || e.getAttribute('aria-label')")
+    for drawing in page.locator(f"{STEPPER} svg").all():
+        assert drawing.get_attribute("role") == "img"
+        assert drawing.get_attribute("aria-label")
+    assert page.locator("h1").count() == 1
+
+
+@pytest.mark.parametrize("state", ["k=f01", "k=h09&step=60&plain=1", "k=h15-stages3&step=50", "k=a03&step=20"])
+def test_nothing_is_wider_than_a_phone(visit, state):
+    page = visit(state, viewport=PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_the_swizzle_is_shown_before_and_after(visit):
+    page = visit("k=h11-stages3")
+    page.select_option(f"{STEPPER} select[name=skip]", "shared")
+    for _ in range(80):
+        if page.locator(f"{STEPPER} .told").inner_text().startswith("ldmatrix"):
+            break
+        page.click(f"{STEPPER} button[name=next]")
+    page.check(f"{STEPPER} input[name=plain]")
+    words = page.locator(f"{STEPPER} .panel p").all_inner_texts()
+    after, before = (int(re.search(r"(\d+) wavefront", text)[1]) for text in words if "wavefront" in text)
+    assert before > after
+
+
+def test_the_pages_rules_are_the_emulators(visit):
+    page = visit()
+    rng = np.random.default_rng(7)
+    cases = []
+    for nbytes in (4, 8, 16):
+        for access in ("load", "store", "matrix", "copy"):
+            if access == "matrix" and nbytes != 16:
+                continue
+            for _ in range(12):
+                words = rng.integers(0, int(rng.choice([8, 64, 512])), 32) * nbytes
+                active = rng.random(32) < rng.choice([0.6, 1.0])
+                cases.append(([int(w) if a else None for w, a in zip(words, active, strict=True)], nbytes, access))
+        for stride in (1, 2, 3, 32, 33):
+            cases.append(([lane * stride * nbytes for lane in range(32)], nbytes, "load"))
+    found = page.evaluate(
+        "cases => cases.map(([lanes, bytes, kind]) => { const f = tilewright.rules.fronts(lanes, bytes, kind);"
+        " return [f.count, f.ideal, tilewright.rules.sectors(lanes, bytes).length]; })",
+        cases,
+    )
+    for (lanes, nbytes, access), (count, least, sectors) in zip(cases, found, strict=True):
+        at = np.array([[a or 0 for a in lanes]])
+        active = np.array([[a is not None for a in lanes]])
+        told = (lanes, nbytes, access)
+        assert sectors == coalesce.sectors(at, nbytes, active)[0], told
+        assert least == banks.ideal(at, nbytes, active)[0], told
+        assert count == banks.wavefronts(at, nbytes, active, access)[0], told
+
+
+# --- screenshots ------------------------------------------------------------------------------------------------------
+
+VIEWS = {
+    "coalesced-light": ("k=f02&step=4&lane=3", "light", DESKTOP),
+    "banks-dark": ("k=h09&step=60&lane=9&plain=1", "dark", DESKTOP),
+    "ring-light": ("k=h15-stages3&step=50", "light", DESKTOP),
+    "keys-phone": ("k=a03&step=70", "light", PHONE),
+}
+CELL = 16
+"""Pixels whose mean is compared: fonts may differ, boxes and colours may not."""
+
+
+def blocks(image) -> np.ndarray:
+    """Means of squares of pixels, [rows, columns, 3], 0 to 255."""
+    values = np.asarray(image.convert("RGB"), np.float32)
+    high, wide = (size // CELL * CELL for size in values.shape[:2])
+    return values[:high, :wide].reshape(high // CELL, CELL, wide // CELL, CELL, 3).mean((1, 3))
+
+
+def different(a: np.ndarray, b: np.ndarray) -> float:
+    """The share of squares that differ by more than a tenth; 1 for another width, or a height by a tenth."""
+    if a.shape[1] != b.shape[1] or abs(len(a) - len(b)) > 0.1 * len(b):
+        return 1.0
+    high = min(len(a), len(b))
+    return float((np.abs(a[:high] - b[:high]).max(-1) > 25).mean())
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_the_stepper_looks_as_it_did(visit, name, tmp_path):
+    """TILEWRIGHT_SHOTS=write takes the pictures anew: look at them before they are committed."""
+    image = pytest.importorskip("PIL.Image")
+    state, scheme, viewport = VIEWS[name]
+    page = visit(state, scheme, viewport)
+    shot = tmp_path / f"{name}.png"
+    page.locator(STEPPER).screenshot(path=shot, animations="disabled")
+    kept = SHOTS / f"{name}.png"
+    if os.environ.get("TILEWRIGHT_SHOTS") == "write":
+        SHOTS.mkdir(exist_ok=True)
+        image.open(shot).convert("P", palette=image.Palette.ADAPTIVE, colors=128).save(kept, optimize=True)
+    share = different(blocks(image.open(shot)), blocks(image.open(kept)))
+    assert share < 0.03, f"{share:.1%} of {kept.name} looks different; the picture of today is {shot}"
+
+
+def test_another_picture_is_seen_as_another(visit, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    page = visit("k=f02&step=4&lane=3")
+    page.locator(STEPPER).screenshot(path=tmp_path / "one.png")
+    page.locator(f"{STEPPER} input[name=step]").fill("32")
+    page.locator(STEPPER).screenshot(path=tmp_path / "two.png")
+    one, two = (blocks(image.open(tmp_path / f"{name}.png")) for name in ("one", "two"))
+    assert different(one, one) == 0
+    assert different(one, two) > 0.03
