@@ -119,7 +119,10 @@ def matmul(
             return result
     if gradients.wanted((a, b, c, out, *(asked.operands.values() if asked is not None else ()))):
         if not (a_scale is b_scale is None):
-            raise InvalidOperand("a product of fp8 operands gives no gradients. Call it under torch.no_grad().")
+            raise InvalidOperand(
+                "a product of fp8 operands gives no gradients. Call it under torch.no_grad(), or use "
+                "tilewright.torch.fp8_linear, which rounds operands itself."
+            )
         differentiable = gradients.differentiable(
             "matmul",
             {"out": out is not None, "verify": verify, "rung": rung is not None, "config": config is not None},

@@ -46,7 +46,7 @@ def quantize(x: Any, dtype: Any = "e4m3", *, block: tuple[int, int] | None = Non
     if torch is not None and isinstance(x, torch.Tensor):
         _check_dtype(str(x.dtype).removeprefix("torch."))
         with torch.no_grad():
-            return _of_torch(x, short, block, torch)
+            return of_torch(x, short, block, torch)
     if cupy is not None and isinstance(x, cupy.ndarray):
         _check_dtype(x.dtype.name)
         with x.device:
@@ -107,7 +107,8 @@ def _of_numpy(x: Any, dtype: str, block: tuple[int, int] | None, library: Any) -
     return bits.reshape(x.shape), scale.reshape(scale_shape)
 
 
-def _of_torch(x: Any, dtype: str, block: tuple[int, int] | None, torch: Any) -> tuple[Any, Any]:
+def of_torch(x: Any, dtype: str, block: tuple[int, int] | None, torch: Any) -> tuple[Any, Any]:
+    """`quantize` of a tensor, with checked arguments, by operations that torch.compile can fuse."""
     (batch, rows, cols), (high, wide) = _blocks(tuple(x.shape), block)
     flat = x.detach().float().reshape(batch, rows, cols)
     down, across = (1, 1) if block is None else (ceil_div(rows, high), ceil_div(cols, wide))

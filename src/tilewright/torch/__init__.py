@@ -23,6 +23,7 @@ except ImportError as error:
 from ..run.gradients import register
 from .attention import attention, attention_varlen, of_layout, scaled_dot_product_attention
 from .distributed import register as share_out
+from .fp8 import fp8_linear
 from .grouped import grouped_matmul
 from .linear import Linear, linear, replace_linears
 from .matmul import matmul
@@ -40,6 +41,7 @@ __all__ = [
     "accelerate",
     "attention",
     "attention_varlen",
+    "fp8_linear",
     "grouped_matmul",
     "linear",
     "matmul",
