@@ -120,6 +120,13 @@ def test_d_head_is_padded(d):
     judged(*operands(d=d, sk=30), is_causal=True)
 
 
+@pytest.mark.parametrize(("d", "dv"), [(64, 32), (20, 50)])
+def test_values_of_another_head_size_than_keys_have_gradients(d, dv):
+    q, k, _, _ = operands(d=d)
+    _, _, v, grad = operands(d=dv, seed=1)
+    judged(q, k, v, grad, is_causal=True)
+
+
 def test_operands_of_any_strides_give_the_same_bits():
     given = operands(b=2, h=2, hk=2)
     dense = judged(*given, rung="b01")

@@ -186,6 +186,25 @@ def test_head_sizes_between_the_kernels_own_are_padded(d):
     judge(out, lse, q, k, v)
 
 
+@pytest.mark.parametrize(("d", "dv"), [(64, 32), (32, 64), (96, 40), (192, 128)])
+def test_values_of_another_head_size_than_keys_are_padded_to_one(d, dv):
+    q, k, _ = operands(2, 4, 2, 20, 30, d)
+    v = values(2, 2, 30, dv, seed=3)
+    with tw.emulator():
+        out, lse = tw.attention(q, k, v, is_causal=True, return_lse=True)
+        given = np.full_like(out, np.nan)
+        assert tw.attention(q, k, v, is_causal=True, out=given) is given
+        turned = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k, v)]
+        other = tw.attention(*turned, is_causal=True, layout="bshd")
+        rows = [np.ascontiguousarray(x[0].swapaxes(0, 1)) for x in (q, k, v)]
+        packed = tw.attention_varlen(*rows, [0, 20], [0, 30], is_causal=True)
+    assert out.shape == (2, 4, 20, dv)
+    judge(out, lse, q, k, v, is_causal=True)
+    for same in (given, other.swapaxes(1, 2)):
+        np.testing.assert_array_equal(same, out)
+    np.testing.assert_array_equal(packed.swapaxes(0, 1), out[0])
+
+
 def place(array: np.ndarray, how: str) -> np.ndarray:
     """The same values at an odd address, with gaps between rows, with columns apart, backwards in axes, or repeated."""
     b, h, s, d = array.shape

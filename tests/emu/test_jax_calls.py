@@ -61,6 +61,16 @@ def test_gradients_are_products_too_and_right(activation, dtype):
         close(one, other, 1e-4 if dtype == "float32" else 0.03)
 
 
+def test_values_of_another_d_head_than_keys_in_a_compiled_function():
+    q, k, v = (array(1, h, n, d, dtype="float16") for h, n, d in ((2, 12, 48), (1, 20, 48), (1, 20, 32)))
+    call = jax.jit(lambda *x: tj.attention(*x, is_causal=True))
+    right = call(q, k, v)  # by jax's own operations
+    with tj.emulated():
+        found = jax.block_until_ready(jax.jit(lambda *x: tj.attention(*x, is_causal=True))(q, k, v))
+    assert found.shape == (1, 2, 12, 32)
+    close(found, right, 0.02)
+
+
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"window": (5, 2), "softcap": 3.0}], ids=str)
 def test_attention_in_a_compiled_function_is_right_and_has_gradients(options):
     q, k, v = array(2, 4, 20, 32, dtype="bfloat16"), array(2, 2, 24, 32, dtype="bfloat16"), array(2, 2, 24, 32, seed=1)

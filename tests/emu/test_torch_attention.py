@@ -220,6 +220,27 @@ def test_tensors_on_the_cpu_are_torchs_without_an_emulator():
     torch.testing.assert_close(out, F.scaled_dot_product_attention(q, k, v))
 
 
+@pytest.mark.parametrize("outside", [False, True])
+def test_values_of_another_d_head_than_keys_and_their_gradients(outside):
+    q, k, _ = tensors(d=48)
+    *_, v = tensors(d=32)
+    if outside:
+        q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    with tw.emulator():
+        out = tw.torch.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+        assert out.shape == (1, 4, 20, 32)
+        fake = torch.ops.tilewright.attention.default
+        torch.library.opcheck(fake, (q, k, v, None, False, 0.2, -1, -1, 0.0), atol=2e-2, rtol=2e-2)
+        grad = torch.randn_like(out)
+        found = torch.autograd.grad(out, (q, k, v), grad)
+    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    right = F.scaled_dot_product_attention(*wide, enable_gqa=True)
+    close(out, right)
+    for mine, theirs in zip(found, torch.autograd.grad(right, wide, grad.double()), strict=True):
+        torch.testing.assert_close(mine.double(), theirs, atol=3e-2, rtol=3e-2)
+
+
 REFUSED = {
     "heads that are not shared": (lambda q, k, v: (q, k[:, :2], v[:, :2]), {}),
     "heads that do not divide": (lambda q, k, v: (q, k[:, :3], v[:, :3]), {"enable_gqa": True}),

@@ -75,7 +75,13 @@ def test_what_is_copied_is_said_with_its_reason():
     assert call.problem.d_head == 64
     assert call.problem.scale == pytest.approx(40**-0.5)
     assert dict(call.copied)["q"] == "d_head 40 is padded with zeros to 64"
-    assert [padded_head(d) for d in (1, 32, 33, 96, 97, 200, 256)] == [32, 32, 64, 96, 128, 256, 256]
+    assert padded_head(64, 100) == padded_head(100, 64) == 128
+    call = read_attention(Q, K, K[..., :32])
+    assert dict(call.copied) == {
+        "v": "d_head 32 is padded with zeros to 64",
+        "out": "d_head 32 is padded with zeros to 64",
+    }
+    assert [padded_head(d, 1) for d in (1, 32, 33, 96, 97, 200, 256)] == [32, 32, 64, 96, 128, 256, 256]
 
 
 REFUSED = [
@@ -85,7 +91,12 @@ REFUSED = [
     ),
     (lambda: read_attention(Q, K.astype(np.float32), K), "k (shape (2, 2, 30, 64)) is float32"),
     (lambda: read_attention(Q[0], K, K), "q has shape (4, 10, 64); it must have the 4 axes [batch, heads, rows"),
-    (lambda: read_attention(Q, K, K[:, :, :5]), "k (2, 2, 30, 64) and v (2, 2, 5, 64) must have one shape"),
+    (
+        lambda: read_attention(Q, K, K[:, :, :5]),
+        "k (2, 2, 30, 64) and v (2, 2, 5, 64) must agree in all but their last",
+    ),
+    (lambda: read_attention(Q, K, zeros(2, 2, 30, 300)), "v (2, 2, 30, 300) has d_head 300; kernels take 1 to 256"),
+    (lambda: read_attention(Q, K, K[..., :32], out=Q), "the result has q's rows of v's d_head, (2, 4, 10, 32)"),
     (lambda: read_attention(Q, K[..., :32], K[..., :32]), "differ in d_head"),
     (lambda: read_attention(Q[:1], K, K), "differ in batch"),
     (lambda: read_attention(zeros(2, 3, 1, 64), K, K), "has 3 heads and k (2, 2, 30, 64) has 2"),

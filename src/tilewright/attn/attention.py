@@ -71,8 +71,9 @@ def attention(
     q: [batch, heads, rows, d_head] (layout "bhsd") or [batch, rows, heads, d_head] ("bshd"), float16 or bfloat16.
     k, v: the same with their own number of rows, and of heads: q's heads are a multiple, and neighbours share one.
         Any strides but negative ones; NumPy arrays (bfloat16 as ml_dtypes has it), torch tensors, CuPy and JAX arrays,
-        anything with DLPack or `__cuda_array_interface__`. d_head is 1 to 256. Kernels take 32, 64, 96, 128, 192 and
-        256 in rows that begin at multiples of 16 bytes; other operands are copied first (`explain_attention` says so).
+        anything with DLPack or `__cuda_array_interface__`. d_head is 1 to 256, and v may have another than q and k.
+        Kernels take one of 32, 64, 96, 128, 192 and 256 for all three, in rows that begin at multiples of 16 bytes;
+        other operands are copied first (`explain_attention` says so).
     is_causal: query i sees key j when j <= i + rows of k - rows of q: the last query sees the last key.
     scale: 1/sqrt(d_head) by default.
     window: (left, right): query i sees `left` keys before its own place i + rows of k - rows of q and `right` after
@@ -94,7 +95,7 @@ def attention(
     batch_invariant: an entry's bits depend on its own queries and keys alone: not on the other entries, not on how
         many there are, not on the rows of k after seqused.
     return_lse: also give log(sum(exp(scores))), float32 [batch, heads, rows of q].
-    out: an array of exactly q's shape to write to; it must not overlap the others.
+    out: an array of q's shape, with v's d_head, to write to; it must not overlap the others.
     rung, config: which kernel: a rung's id or number ("a17"), a tilewright.ladder.AttentionConfig or its text,
         "(128, 128, 64, 4): load_2_2_2_fragments". By default the plan chooses.
 

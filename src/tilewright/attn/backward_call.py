@@ -187,15 +187,15 @@ def _finish(
     forward: AttentionCall, grad: Operand, out: Operand, sums: list[Operand], results: Any,
     shapes: tuple[tuple[int, ...], ...], modify: Differentiable, deterministic: bool, plan_with: tuple[str | None, Any],
 ) -> BackwardCall:  # fmt: skip
-    d = forward.q.shape[3]
+    d_head = padded_head(forward.q.shape[3], forward.v.shape[3])
     copied = [(name, why) for name, why in forward.copied if name != "out"]
     rows: dict[str, HeadRows] = {}
     dense_at = {"alignment": 16}  # of new arrays, whatever library makes them
     for name, view in (("out", out), ("grad", grad), *zip(RESULTS, results, strict=True)):
-        reason = _why_copied(view)
+        reason = _why_copied(view, d_head)
         if reason is not None and view.size:
             copied.append((name, reason))
-            rows[name] = head_rows(view.shape[1], view.shape[2], padded_head(d))
+            rows[name] = head_rows(view.shape[1], view.shape[2], d_head)
         else:
             rows[name] = replace(_rows(view), **(dense_at if name in RESULTS else {}))
     problem = None

@@ -141,12 +141,14 @@ def read_attention(
         raise InvalidOperand(f"layout={layout!r} is not one of {', '.join(map(repr, LAYOUTS))}.")
     axes = ("batch", "heads", "rows", "d_head") if layout == "bhsd" else ("batch", "rows", "heads", "d_head")
     views = _views(q, k, v, out, axes)
-    shape = views[0].shape
+    shape = _out_shape(views[0], views[2])
     if layout == "bshd":
         views = [_swapped(view) for view in views]
     q_view, k_view, v_view = views[:3]
     if block_table is None and k_view.shape[0] != q_view.shape[0]:
-        raise InvalidOperand(f"q {shape} and k {k_view.shape} (as [batch, heads, rows, d_head]) differ in batch.")
+        raise InvalidOperand(
+            f"q {views[0].shape} and k {k_view.shape} (as [batch, heads, rows, d_head]) differ in batch."
+        )
     out_view = views[3] if out is not None else _dense(q_view, shape, layout)
     keys, table = k_view.shape[2], None
     if block_table is not None:
@@ -185,7 +187,7 @@ def read_attention_varlen(
 ) -> AttentionCall:  # fmt: skip
     """Read the arguments of `attention_varlen`. Raises InvalidOperand in the caller's terms."""
     views = _views(q, k, v, out, ("rows", "heads", "d_head"))
-    shape = views[0].shape
+    shape = _out_shape(views[0], views[2])
     views = [_swapped(view.view((1, *view.shape), (0, *view.strides))) for view in views]
     q_view, k_view, v_view = views[:3]
     starts = (
@@ -232,21 +234,27 @@ def _views(q: Any, k: Any, v: Any, out: Any, axes: tuple[str, ...]) -> list[Oper
         _one_device(first, operand)
     heads, d = axes.index("heads"), len(axes) - 1
     k_view, v_view = given[1:3]
-    if k_view.shape != v_view.shape:
-        raise InvalidOperand(f"k {k_view.shape} and v {v_view.shape} must have one shape.")
+    if k_view.shape[:-1] != v_view.shape[:-1]:
+        raise InvalidOperand(f"k {k_view.shape} and v {v_view.shape} must agree in all but their last axis.")
     if first.shape[d] != k_view.shape[d]:
         raise InvalidOperand(f"q {first.shape} and k {k_view.shape} differ in d_head, their last axis.")
-    if not 1 <= first.shape[d] <= max(D_HEADS):
-        raise InvalidOperand(f"q {first.shape} has d_head {first.shape[d]}; kernels take 1 to {max(D_HEADS)}.")
+    for one in (first, v_view):
+        if not 1 <= one.shape[d] <= max(D_HEADS):
+            raise InvalidOperand(f"{one.name} {one.shape} has d_head {one.shape[d]}; kernels take 1 to {max(D_HEADS)}.")
     shared, own = k_view.shape[heads], first.shape[heads]
     if own % shared if shared else own:
         raise InvalidOperand(
             f"q {first.shape} has {own} heads and k {k_view.shape} has {shared}: q's must be a multiple of k's, which "
             "are shared evenly."
         )
-    if out is not None and given[3].shape != first.shape:
-        raise InvalidOperand(f"out has shape {given[3].shape}; the result has exactly q's, {first.shape}.")
+    if out is not None and given[3].shape != (shape := _out_shape(first, v_view)):
+        whose = "exactly q's" if shape == first.shape else "q's rows of v's d_head"
+        raise InvalidOperand(f"out has shape {given[3].shape}; the result has {whose}, {shape}.")
     return given
+
+
+def _out_shape(q: Operand, v: Operand) -> tuple[int, ...]:
+    return (*q.shape[:-1], v.shape[-1])
 
 
 def _read(value: Any, name: str, stream: int, dtypes: Sequence[str], able: str) -> Operand:
@@ -354,11 +362,10 @@ def _rows(view: Operand) -> HeadRows:
     return HeadRows(batch, head, row, math.gcd(16, view.address))
 
 
-def _why_copied(view: Operand) -> str | None:
-    """Why a kernel cannot read the view (or write it) where it lies; None if it can."""
-    d = view.shape[3]
-    if d not in D_HEADS:
-        return f"d_head {d} is padded with zeros to {padded_head(d)}"
+def _why_copied(view: Operand, d_head: int) -> str | None:
+    """Why a kernel of this d_head cannot read the view (or write it) where it lies; None if it can."""
+    if view.shape[3] != d_head:
+        return f"d_head {view.shape[3]} is padded with zeros to {d_head}"
     if view.strides[3] != 1:
         return f"the elements of a row lie {view.strides[3]} apart"
     if (width := _rows(view).vector_bytes) < 16:
@@ -366,9 +373,9 @@ def _why_copied(view: Operand) -> str | None:
     return None
 
 
-def padded_head(d: int) -> int:
-    """The least d_head that kernels take and that holds `d` columns."""
-    return next(known for known in D_HEADS if known >= d)
+def padded_head(d: int, d_of_v: int) -> int:
+    """The least d_head that kernels take and that holds the columns of q and k, and of v."""
+    return next(known for known in D_HEADS if known >= max(d, d_of_v))
 
 
 def _finish(
@@ -376,7 +383,8 @@ def _finish(
     starts: tuple[Starts, Starts] | None, options: dict[str, Any], out_shape: tuple[int, ...],
     plan_with: tuple[str | None, Any],
 ) -> AttentionCall:  # fmt: skip
-    batch, heads, seq_q, d = q.shape
+    batch, heads, seq_q, _ = q.shape
+    d_head = padded_head(q.shape[3], v.shape[3])
     heads_kv, seq_k = k.shape[1], options.pop("keys", k.shape[2])
     lse_shape: tuple[int, ...] = (batch, heads, seq_q)
     if starts is not None:
@@ -384,10 +392,10 @@ def _finish(
         lse_shape = (heads, q.shape[2])
     copied, rows = [], {}
     for operand in (q, k, v, out):
-        reason = _why_copied(operand)
+        reason = _why_copied(operand, d_head)
         if reason is not None and operand.size:
             copied.append((operand.name, reason))
-            rows[operand.name] = head_rows(operand.shape[1], operand.shape[2], padded_head(d))
+            rows[operand.name] = head_rows(operand.shape[1], operand.shape[2], d_head)
         else:
             rows[operand.name] = _rows(operand)
     problem = None
@@ -397,7 +405,7 @@ def _finish(
             by_batch, by_head, by_row, by_col = bias.strides
             bias_rows = BiasRows(by_batch, by_head, by_row, by_col, bias.dtype, math.gcd(16, bias.address))
         problem = AttentionProblem(
-            batch, heads, heads_kv, seq_q, seq_k, padded_head(d), rows["q"], rows["k"], rows["v"], rows["out"],
+            batch, heads, heads_kv, seq_q, seq_k, d_head, rows["q"], rows["k"], rows["v"], rows["out"],
             q.dtype, bias=bias_rows, **options,
         )  # fmt: skip
     return AttentionCall(

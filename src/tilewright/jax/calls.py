@@ -244,15 +244,16 @@ def attention(
 ) -> jax.Array:  # fmt: skip
     """tilewright.attention inside jax.jit and jax.grad.
 
-    q [batch, heads, rows, d_head], k and v [batch, shared heads, keys, d_head], float16 or bfloat16; bias is added to
-    the scores, to which it broadcasts. Options are those of tilewright.attention. Gradients are made by jax's own
-    operations, which hold rows of q x rows of k. Raises InvalidOperand for shapes and dtypes that do not fit.
+    q [batch, heads, rows, d_head], k and v [batch, shared heads, keys, d_head], v with another d_head if need be;
+    float16 or bfloat16. bias is added to the scores, to which it broadcasts. Options are those of tilewright.attention.
+    Gradients are made by jax's own operations, which hold rows of q x rows of k. Raises InvalidOperand for shapes and
+    dtypes that do not fit.
     """
     q, k, v = (jnp.asarray(x) for x in (q, k, v))
-    if q.ndim != 4 or k.shape != v.shape or k.ndim != 4 or q.shape[3] != k.shape[3] or q.shape[0] != k.shape[0]:
+    if not q.ndim == k.ndim == 4 or k.shape[:3] != v.shape[:3] or q.shape[::3] != k.shape[::3]:
         raise InvalidOperand(
-            f"q {q.shape}, k {k.shape} and v {v.shape} are not [batch, heads, rows, d_head] and twice [batch, shared "
-            "heads, keys, d_head]."
+            f"q {q.shape}, k {k.shape} and v {v.shape} are not [batch, heads, rows, d_head], [batch, shared heads, "
+            "keys, d_head], and the latter with any d_head."
         )
     if q.shape[1] % max(k.shape[1], 1):
         raise InvalidOperand(f"q has {q.shape[1]} heads and k {k.shape[1]}: q's must be a multiple of k's.")
@@ -267,7 +268,7 @@ def _attention(q: Any, k: Any, v: Any, bias: Any, how: tuple[Any, ...]) -> Any:
     is_causal, scale, window, softcap = how
     given = (q, k, v) if bias is None else (q, k, v, bias)
     return _foreign(
-        "tilewright_attention", jax.ShapeDtypeStruct(q.shape, q.dtype), given,
+        "tilewright_attention", jax.ShapeDtypeStruct((*q.shape[:3], v.shape[3]), q.dtype), given,
         lambda q, k, v, bias=None: _by_jax(q, k, v, bias, how), is_causal=is_causal, scale=scale, window=window,
         softcap=softcap,
     )  # fmt: skip

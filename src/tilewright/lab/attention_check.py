@@ -43,12 +43,13 @@ def attention_reference(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, problem: AttentionProblem, *, bias: np.ndarray | None = None,
     score: Callable[..., np.ndarray] | None = None,
 ) -> AttentionReference:  # fmt: skip
-    """Attention in float64, head by head. q [b, h, sq, d], k and v [b, hk, sk, d]; rows with no key give 0 and -inf.
+    """Attention in float64, head by head. q [b, h, sq, d], k [b, hk, sk, d], v [b, hk, sk, any]; rows with no key
+    give 0 and -inf.
 
     `bias` broadcasts to [b, h, sq, sk]; `score` is a function of the scores [sq, sk], b, h, and the indices of query
     and key. Scale, mask and softcap are the problem's, which is of one length (no totals).
     """
-    out = np.zeros(q.shape, np.float64)
+    out = np.zeros((*q.shape[:3], v.shape[3]), np.float64)
     size, lse = np.zeros_like(out), np.zeros(q.shape[:3], np.float64)
     seen = visible(problem)
     added = None if bias is None else np.broadcast_to(bias, (*q.shape[:3], k.shape[2]))

@@ -123,9 +123,7 @@ def _why_torch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, d
         return f"{query.dtype} is not taken here (float16 and bfloat16 are)"
     if not 3 <= query.dim() <= 4 or key.dim() != query.dim() or value.dim() != query.dim():
         return "tensors without exactly the axes [batch, heads, rows, d_head] are not taken here"
-    if value.shape[-1] != query.shape[-1]:
-        return "values of another d_head than keys are not taken here"
-    if query.shape[-1] > max(D_HEADS):
+    if max(query.shape[-1], value.shape[-1]) > max(D_HEADS):
         return f"d_head is above {max(D_HEADS)}"
     if query.shape[:-3] != key.shape[:-3] or key.shape[:-1] != value.shape[:-1]:
         return "batches that broadcast are not taken here"
@@ -156,8 +154,8 @@ def scaled_dot_product_attention(
 
     Same arguments, same meaning: `is_causal` lets query i see key j when j <= i (torch counts from the first row), a
     mask of bool is True where a pair is seen. A query that sees no key gets 0. What is not done here (dropout, other
-    dtypes than float16 and bfloat16, tensors off the GPU, d_head above 256, values of another d_head) torch's own
-    does, and a RuntimeWarning says so once for each reason. Gradients: see this module.
+    dtypes than float16 and bfloat16, tensors off the GPU, d_head above 256) torch's own does, and a RuntimeWarning says
+    so once for each reason. Gradients: see this module.
     """
     reason = _why_torch(query, key, value, attn_mask, dropout_p)
     if reason is not None or _refused(query, key, value, attn_mask, is_causal, enable_gqa):

@@ -47,11 +47,14 @@ def rows_outside_heads(q: Tensor) -> bool:
     return q.shape[1] > 1 and q.shape[2] > 1 and q.stride(1) < q.stride(2)
 
 
-def empty(like: Tensor, outside: bool) -> Tensor:
-    """A result: dense, with its rows outside its heads or not. No view of another tensor, which torch would not let be
-    changed in place where it has a gradient."""
+def empty(like: Tensor, outside: bool, columns: int | None = None) -> Tensor:
+    """A result of like's shape, or with other columns: dense, with its rows outside its heads or not.
+
+    No view of another tensor, which torch would not let be changed in place where it has a gradient.
+    """
     order = (0, 2, 1, 3) if outside else (0, 1, 2, 3)
-    return torch.empty_permuted(like.shape, order, dtype=like.dtype, device=like.device)
+    shape = like.shape if columns is None else (*like.shape[:3], columns)
+    return torch.empty_permuted(shape, order, dtype=like.dtype, device=like.device)
 
 
 def direct(
@@ -62,7 +65,7 @@ def direct(
     words = options.words()
     if not rows_outside_heads(q):
         return run(q, k, v, bias=bias, score=score, return_lse=return_lse, **words)
-    result = empty(q, True)
+    result = empty(q, True, v.shape[3])
     turned, out = (x.transpose(1, 2) for x in (q, k, v)), result.transpose(1, 2)
     found = run(*turned, bias=bias, score=score, return_lse=return_lse, layout="bshd", out=out, **words)
     return (result, found[1]) if return_lse else result
@@ -235,16 +238,14 @@ _backward_operator: Any = _define(
 
 @forward.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *options: Any) -> Tensor:
-    return empty(q, rows_outside_heads(q))
+    return empty(q, rows_outside_heads(q), v.shape[3])
 
 
 @forward_with_lse.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, starts_q: Tensor | None, *_: Any) -> Any:
     if starts_q is not None:
-        return torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(
-            (q.shape[1], q.shape[0]), dtype=torch.float32
-        )
-    return empty(q, rows_outside_heads(q)), q.new_empty(q.shape[:3], dtype=torch.float32)
+        return q.new_empty((*q.shape[:2], v.shape[2])), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
+    return empty(q, rows_outside_heads(q), v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 @_backward_operator.register_fake

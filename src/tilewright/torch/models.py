@@ -95,7 +95,7 @@ def _why_sdpa(query: Tensor, value: Tensor, dropout: float, options: dict[str, A
         return f"{query.dtype}"
     if not runs_here(query):
         return f"tensors on {query.device.type}"
-    if query.shape[-1] > max(D_HEADS) or value.shape[-1] != query.shape[-1]:
+    if max(query.shape[-1], value.shape[-1]) > max(D_HEADS):
         return f"d_head {query.shape[-1]} and {value.shape[-1]}"
     return None
 
