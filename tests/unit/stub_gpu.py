@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import struct
 import sys
 import time
 import types
@@ -19,6 +20,7 @@ import numpy as np
 from fake_driver import Board
 
 from tilewright.jit import device as device_module
+from tilewright.jit import device_calls
 
 
 class HostBoard(Board):
@@ -73,7 +75,8 @@ class HostBoard(Board):
         self.launches += 1
         return (0,)
 
-    cuLaunchKernelEx = cuLaunchKernel
+    def cuLaunchKernelEx(self, config, function, parameters, extra):
+        return self.cuLaunchKernel(function, extra)
 
     def cuMemAlloc(self, nbytes):
         held = ctypes.create_string_buffer(nbytes + 256)
@@ -112,14 +115,39 @@ class HostBoard(Board):
         return (0,)
 
 
+class MultiplyingBoard(HostBoard):
+    """Each launch is the product that GemmArgs describe, in fp32, and nothing else."""
+
+    def cuLaunchKernel(self, *arguments):
+        _, place, *_ = (ctypes.c_void_p * 5).from_address(arguments[-1])
+        a, b, c, out, *rest = struct.unpack("<4Q12q3i2f", ctypes.string_at(place, 4 * 8 + 12 * 8 + 5 * 4))
+        steps, (m, n, k, alpha, beta) = rest[4:12], rest[12:]
+
+        def matrix(address, rows, cols, row_step, col_step):
+            strides = (4 * row_step, 4 * col_step)
+            low, high = (sum(f(0, (e - 1) * s) for e, s in zip((rows, cols), strides, strict=True)) for f in (min, max))
+            memory = (ctypes.c_uint8 * (high - low + 4)).from_address(address + low)
+            return np.ndarray((rows, cols), np.float32, memory, -low, strides)
+
+        product = alpha * (matrix(a, m, k, *steps[:2]) @ matrix(b, k, n, *steps[2:4]))
+        if c:
+            product += beta * matrix(c, m, n, *steps[4:6])
+        matrix(out, m, n, *steps[6:8])[...] = product
+        return super().cuLaunchKernel()
+
+
 @contextlib.contextmanager
-def stub_gpu() -> Iterator[HostBoard]:
+def stub_gpu(board: HostBoard | None = None) -> Iterator[HostBoard]:
     """Let this process find the GPU inside. What was made ready for it is forgotten afterwards."""
-    board = HostBoard()
-    with mock.patch.object(device_module, "driver", lambda: board):
+    found = board or HostBoard()
+
+    def driver() -> HostBoard:
+        return found
+
+    with mock.patch.object(device_module, "driver", driver), mock.patch.object(device_calls, "driver", driver):
         _forget()
         try:
-            yield board
+            yield found
         finally:
             _forget()
 
@@ -145,12 +173,9 @@ class Interface:
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
-
-    @property
-    def __cuda_array_interface__(self):
-        return {
-            "shape": self.array.shape, "typestr": self.array.dtype.str, "data": (self.array.ctypes.data, False),
-            "strides": None, "version": 3,
+        self.__cuda_array_interface__ = {
+            "shape": array.shape, "typestr": array.dtype.str, "data": (array.ctypes.data, False), "strides": None,
+            "version": 3,
         }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import ctypes
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ..errors import InvalidOperand
@@ -116,6 +117,7 @@ def _numbers(address: int, count: int) -> tuple[int, ...]:
     return struct.unpack(f"<{count}q", ctypes.string_at(address, 8 * count)) if count else ()
 
 
+@lru_cache(maxsize=1024)
 def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Row-major strides in elements."""
     strides, step = [], 1

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidOperand
+from ..jit import device_calls
 from . import dlpack
 from .dtypes import DTYPE_NAMES, ITEM_BYTES, SHORT_NAMES
 from .float8 import Float8Array
@@ -276,7 +277,7 @@ def _from_dlpack(value: Any, name: str, kind: str, stream: int) -> Operand:
 
 @lru_cache(maxsize=64)
 def _numpy_type(described: Any) -> tuple[str, str, int]:
-    """(our short name or "", NumPy's, bytes of an item) of a dtype, or of a type string. NumPy takes 3 us for a name."""
+    """(our short name or "", NumPy's, bytes of an item) of a dtype or a type string. NumPy takes 3 us for a name."""
     kind = np.dtype(described)
     name = kind.name if kind.isnative else str(described)  # the name hides the byte order
     return SHORT_NAMES.get(kind.name, "") if kind.isnative else "", name, kind.itemsize
@@ -305,9 +306,9 @@ def _from_interface(value: Any, name: str, interface: Mapping[str, Any]) -> Oper
         raise InvalidOperand(f"{name} names stream 0 in __cuda_array_interface__, which its version 3 forbids.")
     if stream == 1:  # the legacy default stream; a launch names it 0
         stream = 0
-    from ..jit.device_calls import ordinal_of  # the interface does not say which GPU the memory is on
-
+    # the interface does not say which GPU the memory is on
+    ordinal = device_calls.ordinal_of(int(address)) if address else 0
     return _operand(
         name, "cuda_array_interface", int(address or 0), shape, strides, dtype, copy,
-        device=ordinal_of(int(address)) if address else 0, read_only=bool(read_only), stream=stream, owner=value,
+        device=ordinal, read_only=bool(read_only), stream=stream, owner=value,
     )  # fmt: skip

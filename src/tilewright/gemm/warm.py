@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,8 @@ from ..arrays.streams import in_order
 from ..arrays.view import Operand, as_operand
 from ..arrays.written import mark_written
 from ..epilogue.expression import expression_of
-from ..errors import InvalidOperand
+from ..errors import DeviceError, InvalidOperand
+from ..jit import device, device_calls
 from ..jit.launch import current_executor
 from ..jit.params import WORK, number_names
 from ..run import libraries
@@ -314,47 +316,66 @@ def _in_place_warm(
     call: WarmProduct, inputs: Sequence[Operand | None], others: Sequence[Operand], out: Any, out_view: Operand | None,
     scalars: Sequence[float],
 ) -> Any:  # fmt: skip
-    from ..jit.device import bound_to, executor_for
-    from ..jit.device_calls import synchronize
-
     first, launches = inputs[0], call.launches
     assert first is not None
     result = empty_like(first, call.shape, call.dtype) if out_view is None else out
     at = out_view.address if out_view is not None else result_operand(result, first).address
     addresses = [0 if view is None else view.address for view in inputs]
-    executor = executor_for(launches.ordinal)
-    with in_order(first, others) as stream, bound_to(launches.ordinal):
+    executor = device.executor_for(launches.ordinal)
+    with device.bound_to(launches.ordinal), in_order(first, others) as stream:
         work = executor.borrow(launches.workspace_bytes) if launches.workspace_bytes else 0
         try:
             started = launches.start((*addresses[:3], at, work, *addresses[3:]), scalars, stream)
         finally:
             if work:
-                synchronize(stream, launches.ordinal)
+                device_calls.synchronize(stream)
                 executor.give_back(work)
     if not started:
         return MISS
     return result if out_view is not None else as_callers_kind(result, first)
 
 
+_APART = 256
+"""Copies of host arrays start at multiples of this many bytes, and then as far from one as on the host."""
+
+
 def _staged_warm(
     call: WarmProduct, inputs: Sequence[Operand | None], others: Sequence[Operand], out: Any, out_view: Operand | None,
     scalars: Sequence[float],
 ) -> Any:  # fmt: skip
-    from ..jit.device import bound_to, executor_for
-
+    """Copy the operands into one block of the GPU's memory, run there, copy the result back."""
     first, launches = inputs[0], call.launches
     assert first is not None
-    executor = executor_for(launches.ordinal)
+    executor = device.executor_for(launches.ordinal)
     result = empty_like(first, call.shape, call.dtype) if out_view is None else out
     view = out_view if out_view is not None else result_operand(result, first)
-    with bound_to(launches.ordinal), Staging(executor) as staging:
-        addresses = [0 if view is None else staging.stage(view, True) for view in inputs]
-        at = staging.stage(view, False)
-        nbytes = launches.workspace_bytes
-        work = staging.hold(None, nbytes, 0, WORK) if nbytes else 0
-        if not launches.start((*addresses[:3], at, work, *addresses[3:]), scalars, 0):
-            return MISS
-        staging.fetch(at, view)
+    used = -(-launches.workspace_bytes // _APART) * _APART
+    spans = []  # (where element 0 is in the block, where the bytes begin there and on the host, and how many)
+    for operand in (*inputs, view):
+        low, high = (0, 0) if operand is None else byte_extent(operand)
+        at = used + low % 16
+        spans.append((at + (operand.address - low if operand is not None else 0), at, low, high - low))
+        used = -(-(at + high - low) // _APART) * _APART
+    with device.bound_to(launches.ordinal):
+        block = executor.borrow(used)
+        try:
+            for _, at, low, nbytes in spans[:-1]:
+                executor.copy_in(block + at, low, nbytes)
+            addresses = [0 if x is None else block + span[0] for x, span in zip((*inputs, view), spans, strict=True)]
+            a, b, c, *fused, made = addresses
+            if not launches.start((a, b, c, made, block, *fused), scalars, 0):
+                return MISS
+            _, at, low, nbytes = spans[-1]
+            if nbytes == view.size * view.item_bytes:
+                executor.copy_out(low, block + at, nbytes)
+            else:  # what lies between its elements stays
+                Staging(executor).fetch(made, view)
+        except BaseException:
+            with suppress(DeviceError):  # a launch may be at work on the block
+                executor.synchronize()
+            raise
+        finally:
+            executor.give_back(block)
     return result if out_view is not None else as_callers_kind(result, first)
 
 
