@@ -19,6 +19,7 @@ from unittest import mock
 import numpy as np
 from fake_driver import Board
 
+from tilewright.gemm.params import LAYOUTS
 from tilewright.jit import device as device_module
 from tilewright.jit import device_calls
 
@@ -31,6 +32,8 @@ class HostBoard(Board):
         self.launches = 0
         self._memory: dict[int, object] = {}
         self._handles = itertools.count(1)
+        self.names: dict[int, str] = {}
+        """The entries of functions."""
         self.CUpointer_attribute = types.SimpleNamespace(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL=1)
         self.CUevent_flags = types.SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
         self.CUstreamCaptureMode = types.SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
@@ -54,7 +57,8 @@ class HostBoard(Board):
         return (0,)
 
     def cuModuleGetFunction(self, module, name):
-        return 0, next(self._handles)
+        self.names[handle := next(self._handles)] = name.decode()
+        return 0, handle
 
     def cuFuncGetParamInfo(self, function, which):
         return 0, 0, 8
@@ -71,7 +75,7 @@ class HostBoard(Board):
     def cuStreamSynchronize(self, stream):
         return (0,)
 
-    def cuLaunchKernel(self, *arguments):
+    def cuLaunchKernel(self, function, *arguments):
         self.launches += 1
         return (0,)
 
@@ -115,25 +119,51 @@ class HostBoard(Board):
         return (0,)
 
 
+def _matrix(address, rows, cols, row_step, col_step, dtype=np.float32):
+    item = np.dtype(dtype).itemsize
+    strides = (item * row_step, item * col_step)
+    low, high = (sum(f(0, (e - 1) * s) for e, s in zip((rows, cols), strides, strict=True)) for f in (min, max))
+    memory = (ctypes.c_uint8 * (high - low + item)).from_address(address + low)
+    return np.ndarray((rows, cols), dtype, memory, -low, strides)
+
+
+def _signs(seed: int, count: int) -> np.ndarray:
+    return np.random.default_rng(seed).choice([-1.0, 1.0], count)
+
+
 class MultiplyingBoard(HostBoard):
-    """Each launch is the product that GemmArgs describe, in fp32, and nothing else."""
+    """Each launch of a rung is the product that GemmArgs describe, in fp32; the kernels of Freivalds' check run too."""
 
-    def cuLaunchKernel(self, *arguments):
+    wrong = 0.0
+    """What is added to a product's first element."""
+
+    def cuLaunchKernel(self, function, *arguments):
         _, place, *_ = (ctypes.c_void_p * 5).from_address(arguments[-1])
-        a, b, c, out, *rest = struct.unpack("<4Q12q3i2f", ctypes.string_at(place, 4 * 8 + 12 * 8 + 5 * 4))
+        entry = self.names[function]
+        layout = LAYOUTS[entry][1] if entry in LAYOUTS else "<4Q12q3i2f"
+        numbers = struct.unpack(layout, ctypes.string_at(place, struct.calcsize(layout)))
+        {"sign_rows": self._sign_rows, "check_rows": self._check_rows}.get(entry, self._product)(*numbers)
+        return super().cuLaunchKernel(function)
+
+    def _product(self, a, b, c, out, *rest):
         steps, (m, n, k, alpha, beta) = rest[4:12], rest[12:]
-
-        def matrix(address, rows, cols, row_step, col_step):
-            strides = (4 * row_step, 4 * col_step)
-            low, high = (sum(f(0, (e - 1) * s) for e, s in zip((rows, cols), strides, strict=True)) for f in (min, max))
-            memory = (ctypes.c_uint8 * (high - low + 4)).from_address(address + low)
-            return np.ndarray((rows, cols), np.float32, memory, -low, strides)
-
-        product = alpha * (matrix(a, m, k, *steps[:2]) @ matrix(b, k, n, *steps[2:4]))
+        product = alpha * (_matrix(a, m, k, *steps[:2]) @ _matrix(b, k, n, *steps[2:4]))
         if c:
-            product += beta * matrix(c, m, n, *steps[4:6])
-        matrix(out, m, n, *steps[6:8])[...] = product
-        return super().cuLaunchKernel()
+            product += beta * _matrix(c, m, n, *steps[4:6])
+        product[0, 0] += self.wrong
+        _matrix(out, m, n, *steps[6:8])[...] = product
+
+    def _sign_rows(self, b, sums, _, __, row, col, k, n, seed):
+        _matrix(sums, k, 2, 2, 1, np.float64)[:, 0] = _matrix(b, k, n, row, col) @ _signs(seed, n)
+
+    def _check_rows(self, a, c, out, sums, multiples, *rest):
+        (a_row, a_col, c_row, c_col, row, col), (m, n, k, seed, alpha, beta) = rest[4:10], rest[10:]
+        signs, signed = _signs(seed, n), _matrix(sums, k, 2, 2, 1, np.float64)[:, 0]
+        expected = alpha * (_matrix(a, m, k, a_row, a_col) @ signed)
+        if c and beta:
+            expected += beta * (_matrix(c, m, n, c_row, c_col) @ signs)
+        off = np.abs(_matrix(out, m, n, row, col) @ signs - expected)
+        _matrix(multiples, m, 1, 1, 1, np.float64)[:, 0] = off / 1e-2
 
 
 @contextlib.contextmanager

@@ -7,9 +7,14 @@ import pytest
 from stub_gpu import Interface, MultiplyingBoard, aligned, stub_gpu
 
 import tilewright as tw
+from tilewright.errors import WrongResult
 from tilewright.gemm import call as call_module
 from tilewright.gemm import warm
+from tilewright.gemm.call import Options
+from tilewright.gemm.freivalds import seed
+from tilewright.jit import device_calls
 from tilewright.plan import choose, tables
+from tilewright.run import libraries
 
 RNG = np.random.default_rng(0)
 
@@ -144,3 +149,99 @@ def test_remembered_calls_and_what_weights_know_are_bounded(board, monkeypatch):
     for m in range(1, 40):
         tw.matmul(normal(m, 32), b)
         assert len(warm.view_calls) <= 8
+
+
+class OnGpu(np.ndarray):
+    """An array of a library that has a warm path of its own: memory of the GPU, which here is the host's."""
+
+
+class Library:
+    """As libraries.CupyArrays, of OnGpu."""
+
+    types = (OnGpu,)
+
+    def address(self, x):
+        return x.ctypes.data
+
+    def stream(self, ordinal):
+        return 0
+
+    def is_plain(self, ordinal):
+        return True
+
+    def signature(self, x):
+        return x.shape, x.strides, x.ctypes.data & 15, x.dtype.char
+
+    def pair(self, a, b):
+        return self.signature(a) + self.signature(b)
+
+    def new(self, shape, strides, dtype):
+        return aligned(*shape).view(OnGpu)
+
+    def mark_written(self, x):
+        """It keeps no versions."""
+
+    def scratch(self, nbytes):
+        held = aligned(nbytes // 4 + 1)
+        return held, held.ctypes.data
+
+
+@pytest.fixture
+def library(monkeypatch):
+    found = Library()
+    monkeypatch.setattr(libraries, "known", {OnGpu: found})
+    monkeypatch.setattr(libraries, "learn", lambda kind: found)
+
+
+def on_gpu(*shape: int) -> np.ndarray:
+    array = aligned(*shape).view(OnGpu)
+    array[...] = normal(*shape)
+    return array
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_a_warm_call_is_verified_by_launches_that_are_remembered_too(board, library, adds, monkeypatch):
+    a, b, c = on_gpu(48, 32), on_gpu(32, 40), on_gpu(48, 40)
+    given = {"c": c, "beta": 0.5} if adds else {}
+    tw.matmul(a, b, **given, verify=True)
+    no_planning(monkeypatch)
+    drawn = []
+    monkeypatch.setattr(warm, "seed", lambda: drawn.append(seed()) or drawn[-1])
+    before = board.launches
+    for alpha in (1.0, 3.0):
+        result = tw.matmul(a, b, **given, alpha=alpha, verify=True)
+        assert np.allclose(result, alpha * (a @ b) + (0.5 * c if adds else 0), atol=1e-4)
+    assert board.launches == before + 6, "a product, the signed rows of b, the check of rows"
+    assert len(set(drawn)) == 2, "each call has signs of its own"
+    board.wrong = 1.0
+    with pytest.raises(WrongResult, match=r"row 0 of product 0 is off .* It was made by f12"):
+        tw.matmul(a, b, **given, verify=True)
+    tw.matmul(a, b, **given)  # asks for no check
+    assert board.launches == before + 10
+
+
+def test_a_call_that_was_remembered_unverified_is_verified_when_that_is_asked_for(board, library):
+    a, b = on_gpu(48, 32), on_gpu(32, 40)
+    for _ in range(2):
+        tw.matmul(a, b)
+    board.wrong = 1.0
+    for _ in range(2):
+        with pytest.raises(WrongResult):
+            tw.matmul(a, b, verify=True)
+
+
+def test_a_verified_call_inside_a_capture_takes_the_full_path_which_refuses_it(board, library, monkeypatch):
+    a, b = on_gpu(48, 32), on_gpu(32, 40)
+    tw.matmul(a, b, verify=True)
+    before = board.launches
+    monkeypatch.setattr(device_calls, "is_capturing", lambda stream, ordinal: True)
+    result = warm.warm_matmul(a, b, None, 1.0, None, None, tuple(Options()), verify=True)
+    assert result is warm.MISS
+    assert board.launches == before
+
+
+def test_seeds_are_normal_float32_numbers_of_many_bits():
+    drawn = np.array([seed() for _ in range(2000)])
+    assert np.isfinite(drawn).all()
+    assert (drawn.astype(np.float32) == drawn).all()
+    assert len(set(drawn)) > 1990

@@ -22,9 +22,11 @@ from ..jit.params import WORK, number_names
 from ..run import libraries
 from ..run.runner import Ran, Staging
 from ..run.warm import MISS, Calls, Remembered, remembered
+from .freivalds import seed
 from .fusion import Request, request
 from .params import fused_base
 from .problem import INDEX
+from .verify import WarmCheck, warm_check
 
 if TYPE_CHECKING:
     from ..epilogue.codegen import Expression
@@ -53,6 +55,8 @@ class WarmProduct:
     """The caller's name for each of the epilogue's inputs; None: an index, which starts at 0."""
     apart: tuple[tuple[str, int, bool], ...] = ()
     """Of the epilogue's arrays: the caller's name, extent, and whether it may be out's very view."""
+    check: WarmCheck | None = None
+    """How its results are verified; None until one was."""
 
 
 calls: Calls[WarmProduct] = Calls()
@@ -96,9 +100,12 @@ def _form(expression: Expression) -> Any:
 
 def warm_matmul(
     a: Any, b: Any, c: Any, alpha: float, beta: float | None, out: Any, options: tuple[Any, ...],
-    asked: Request | None = None,
+    asked: Request | None = None, verify: bool = False,
 ) -> Any:  # fmt: skip
-    """The result, or MISS. `options`: as call.Options, in its order; `asked`: what is to be fused."""
+    """The result, or MISS. `options`: as call.Options, in its order; `asked`: what is to be fused.
+
+    Raises WrongResult where `verify` finds one.
+    """
     library = libraries.known.get(type(a))
     if library is None:
         return MISS
@@ -116,13 +123,16 @@ def warm_matmul(
             call = calls.get(_key(library, a, b, c, uses_c, out, options, asked, form))
     except (AttributeError, RuntimeError, TypeError, OverflowError, struct.error):
         return MISS
-    if call is None or current_executor() is not None:
+    if call is None or current_executor() is not None or (verify and call.check is None):
         return MISS
     launches = call.launches
     ordinal = launches.ordinal
     if not library.is_plain(ordinal):
         return MISS  # another GPU's context is current, say: the full path changes it for the launch
     address = library.address
+    stream = library.stream(ordinal)
+    if verify and device_calls.is_capturing(stream, ordinal):
+        return MISS
     a_at, b_at = address(a), address(b)
     c_at = address(c) if uses_c else 0
     if out is None:
@@ -140,10 +150,21 @@ def warm_matmul(
     for name in call.fused:
         bases.append(0 if name is None else address(asked.operands[name]))  # type: ignore[union-attr]
     scalars = (alpha, scale, *numbers) if numbers else (alpha, scale)
-    if not launches.start(bases, scalars, library.stream(ordinal)):
+    if not launches.start(bases, scalars, stream):
         return MISS
     del held  # given back now: the library's pool keeps it apart until the stream has passed
+    if verify and call.check is not None:
+        _check(call.check, library, (a_at, b_at, c_at, out_at), (alpha, scale, seed()), stream)
     return result
+
+
+def _check(
+    check: WarmCheck, library: libraries.Library, bases: tuple[int, ...], scalars: tuple[float, ...], stream: int
+) -> None:
+    held, work = library.scratch(check.launches.workspace_bytes)
+    check.launches.start((*bases, work), scalars, stream)
+    check.judge(work, stream)
+    del held
 
 
 def _is_apart(call: WarmProduct, out: int, a: int, b: int, c: int) -> bool:
@@ -189,7 +210,10 @@ def remember(call: Call, result: Any, ran: Ran, asked: Request | None) -> None:
             key = _key(library, call.a.owner, call.others[0].owner, c, call.c is not None, out, options, asked, form)
         except (AttributeError, RuntimeError, TypeError):
             return
-        calls.put(key, _warm(call, result.dtype, ran, numbers))
+        known = _warm(call, result.dtype, ran, numbers)
+        if call.verify:
+            known = replace(known, check=warm_check(call, ran))
+        calls.put(key, known)
     else:
         key = _views_key(operands, c is not None, call.c is not None, out is not None, options, asked, form)
         view_calls.put(key, _warm(call, call.out.dtype, ran, numbers))
