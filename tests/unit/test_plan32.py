@@ -15,6 +15,7 @@ from tilewright.gemm.rungs import find_rung
 from tilewright.gemm.space import explore, narrow_operands
 from tilewright.gemm.stages import program_for
 from tilewright.gpus import GPUS
+from tilewright.lab.sums import AS_CHOSEN
 from tilewright.plan import choose
 from tilewright.plan.demands import Demands
 from tilewright.plan.estimate import predict, speed_of
@@ -135,7 +136,7 @@ def test_small_tiles_add_up_a_long_k_in_two_sets_of_sums_and_say_so(shape):
 
 def test_large_tiles_of_a_long_split_k_get_more_parts():
     problem = dense(886, 447, 75227)
-    before, plan = choose.plan(PRODUCTS, problem, H200), plan_for(problem, H200)
+    before, plan = choose.plan(AS_CHOSEN, problem, H200), plan_for(problem, H200)
     assert plan.config.sums == 1
     assert problem.k / plan.config.split_k < 4096 <= problem.k / before.config.split_k
     assert f"in {plan.config.split_k} parts, not {before.config.split_k}, so that sums are shorter" in plan.why
@@ -144,7 +145,7 @@ def test_large_tiles_of_a_long_split_k_get_more_parts():
 
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (512, 512, 128), (64, 2048, 2048), (1, 64, 100)], ids=str)
 def test_other_sums_are_one_chain(shape):
-    assert plan_for(dense(*shape), H200) == choose.plan(PRODUCTS, dense(*shape), H200)
+    assert plan_for(dense(*shape), H200) == choose.plan(AS_CHOSEN, dense(*shape), H200)
 
 
 def test_parts_of_a_split_k_are_never_made_fewer_for_shorter_sums(monkeypatch):

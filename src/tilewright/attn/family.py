@@ -93,6 +93,9 @@ class Attention:
         blocks = -(-problem.seq_q // plan.config.b_r) * problem.heads_q * problem.batch
         return f"{blocks} blocks of {plan.config.b_r} queries on {gpu.sm_count} SMs"
 
+    def settled(self, problem: AttentionProblem, chosen: Plan, demands: Demands) -> Plan:
+        return chosen
+
     # --- what tables hold ---
 
     def classes(self, problem: AttentionProblem) -> Sequence[Sequence[AttentionClass]]:

@@ -19,13 +19,13 @@ from ..plan.estimate import Work
 from ..plan.family import Option
 from ..plan.plan import Plan, Refusal
 from .classes import Columns, ProblemClass, class_key, columns, distances, own_classes
+from .long_sums import with_shorter_sums
 from .options import options_of
 from .problem import GemmProblem
 from .rung import GemmConfig, Rung
 from .rungs import find_rung, rungs_for
-from .rungs.simt import SUMMED_APART
 from .rungs.tensor import ragged
-from .space import SPLITS, narrow_operands, packable_operands, splits, ways_to_pack
+from .space import narrow_operands, packable_operands, splits, ways_to_pack
 from .work import tiles_of, work_of
 
 GemmEntry = Entry[ProblemClass, GemmConfig]
@@ -38,15 +38,6 @@ SAME_BITS = frozenset({
 """The rungs of each kind of product whose results have the same bits, k walked in one chain: wgmma adds as mma.sync
 does (tests/gpu). q01's are others than those of the other rungs of fp8: no GPU may run both (why_not)."""
 _DEFAULTS = {f.name: f.default for f in fields(GemmConfig)}
-LONG_SUM = 4096
-"""Products in a chain of fp32 sums from which on its error is worth shortening it."""
-LONG_SUM_OF_FEW = 128
-"""The same where the result has at most FEW rows or columns: memory bounds such products, so that it costs little."""
-FEW = 16
-MOST_SUMS = 32
-"""A thread's sums up to which it has registers for another set."""
-FEWEST_WARPS = 16
-"""Warps on an SM that a config with two sets of sums leaves registers for: 128 a thread."""
 _REASONS = 3
 """How many an error tells."""
 
@@ -150,6 +141,9 @@ class Products:
             told.append(f"{name} {how}: {_narrow_reason(problem, name, config)}")
         return "; ".join(told)
 
+    def settled(self, problem: GemmProblem, chosen: Plan, demands: Demands) -> Plan:
+        return chosen if demands.batch_invariant else with_shorter_sums(problem, chosen)
+
     # --- what tables hold ---
 
     def classes(self, problem: GemmProblem) -> Sequence[Sequence[ProblemClass]]:
@@ -222,32 +216,7 @@ def plan_for(
         raise ConfigRejected(f"config is {config!r}; pass a tilewright.ladder.GemmConfig, or none.")
     if rung is not None and not isinstance(rung, str):
         raise ConfigRejected(f"rung is {rung!r}; pass the name of one, such as 'f12', or none.")
-    found = plan(PRODUCTS, problem, on, rung, config, demands)
-    return found if rung or config or demands.batch_invariant else _summed_apart(problem, found)
-
-
-@lru_cache(maxsize=4096)
-def _summed_apart(problem: GemmProblem, found: Plan) -> Plan:
-    """The plan with shorter chains of fp32 sums where k is long: their error grows with their length. A second set of
-    sums where registers allow it, else more parts where k is split. One chain (batch_invariant) has the same bits in
-    every config."""
-    rung, config = found.rung, found.config
-    if "sums" not in rung.levels:
-        return found
-    chain = problem.k // config.split_k
-    if chain < (LONG_SUM_OF_FEW if min(problem.m, problem.n) <= FEW else LONG_SUM):
-        return found
-    if config.tile_m * config.tile_n <= MOST_SUMS * config.threads:
-        fewer = min(config.min_blocks, max(1, FEWEST_WARPS * 32 // config.threads))  # else the second set would spill
-        shorter = replace(config, sums=2, min_blocks=fewer)
-        why = f"sums of {SUMMED_APART} products are added up apart, since k is long"
-    elif config.split_k > 1 and chain >= LONG_SUM:
-        able = [parts for parts in SPLITS if parts <= 4 * config.split_k]  # each has a result of its own in memory
-        shorter = replace(config, split_k=next((n for n in able if n * LONG_SUM // 2 > problem.k), able[-1]))
-        why = f"in {shorter.split_k} parts, not {config.split_k}, so that sums are shorter"
-    else:
-        return found
-    return replace(found, config=shorter, why=f"{found.why}; {why}")
+    return plan(PRODUCTS, problem, on, rung, config, demands)
 
 
 @lru_cache(maxsize=1 << 14)

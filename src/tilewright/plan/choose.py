@@ -71,7 +71,7 @@ def _plan(
         sources = [source for source in sources_for(family, gpu) if not demands.deterministic or source[0] == SHIPPED]
         found = choose(family, problem, gpu, sources, demands, ignored)
     found = found or _by_model(family, problem, gpu, rungs, demands)
-    return replace(found, ignored="; ".join(ignored))
+    return replace(family.settled(problem, found, demands), ignored="; ".join(ignored))
 
 
 def choose(

@@ -81,6 +81,11 @@ class Family(Protocol[P, R, C, K]):
         """More on a plan that the model chose, in words; "" for nothing."""
         ...
 
+    def settled(self, problem: P, chosen: Plan, demands: Demands) -> Plan:
+        """The plan as it runs: the chosen one, with what the problem asks of a config besides speed. Not of configs
+        that a caller names."""
+        ...
+
     # --- what tables hold ---
 
     def classes(self, problem: P) -> Sequence[Sequence[K]]:
