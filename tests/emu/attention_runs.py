@@ -29,10 +29,12 @@ def spread(values: np.ndarray, rows: HeadRows, dtype: str) -> np.ndarray:
 
 
 def run_attention(
-    rung: AttentionRung, problem: AttentionProblem, config: Any = None, seed: int = 0, blocks: int = 0
-) -> tuple[CheckResult, Emulator]:
-    """Run the rung and judge out, the LSE, and the guard bands around both. `blocks`: of a grid of its own size."""
-    emulator = Emulator()
+    rung: AttentionRung, problem: AttentionProblem, config: Any = None, seed: int = 0, blocks: int = 0,
+    order: int | None = None,
+) -> tuple[CheckResult, Emulator]:  # fmt: skip
+    """Run the rung and judge out, the LSE, and the guard bands around both. `blocks`: of a grid of its own size.
+    `order`: another legal order of what runs."""
+    emulator = Emulator(order=order)
     config = config or rung.default(problem, emulator.arch)
     with use_executor(emulator):
         kernel = rung.compile(problem, config, emulator.arch)

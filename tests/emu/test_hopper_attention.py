@@ -88,6 +88,14 @@ def test_a_warpgroup_whose_rows_see_no_more_keys_lets_tiles_pass():
     assert counted["a23"] < 0.75 * counted["a22"]
 
 
+@pytest.mark.parametrize("order", [1, 3])
+def test_a_warp_that_lags_where_its_group_multiplies_nothing_is_waited_for(order):
+    """A wait for a phase never ends once the next has completed. The third group of the last tile has no rows; before,
+    some orders deadlocked, and in others a copy overwrote what a product still read."""
+    problem = AttentionProblem.dense(1, 2, 200, 200, 32, is_causal=True)
+    right("a23", problem, HopperConfig(32, 192, 16), blocks=1, order=order)
+
+
 def test_strided_operands_between_nan_are_right():
     heads, seq_q, seq_k, d = 4, 35, 50, 64
     problem = AttentionProblem(

@@ -268,8 +268,10 @@ HOPPER_RUNGS: tuple[HopperRung, ...] = (
     _rung("a19_producer", "a warpgroup only copies and gives its registers away: no other starts a copy", _no_turns),
     _rung("a20_overlap", "Q K^T of the next tile runs under the softmax of this one, and P V with it", _no_turns),
     _rung("a21_turns", "warpgroups take turns, so that one's softmax runs under another's products", turns="products"),
-    _rung("a22_stays", "as many blocks as SMs: the next tile's copies run under the end of this one", stays=True),
-    _rung("a23_own_keys", "a warpgroup skips the tiles that the mask hides from its own 64 rows", stays=True),
+    _rung("a22_stays", "as many blocks as SMs: the next tile's copies run under the end of this one",
+          turns="products", stays=True),
+    _rung("a23_own_keys", "a warpgroup skips the tiles that the mask hides from its own 64 rows",
+          turns="products", stays=True),
     _rung("a24_old_maximum", "weights by the maxima of the tiles before: nothing is compared first", _two_sets,
-          tiles=_SMALLER, stays=True),
+          turns="products", tiles=_SMALLER, stays=True),
 )  # fmt: skip

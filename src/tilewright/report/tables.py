@@ -363,6 +363,7 @@ PAGES: dict[str, Page] = {
     "attention-decode": ATTENTION_DECODE_PAGE,
     "attention-host": ATTENTION_HOST_PAGE,
     "attention-stalls": ATTENTION_STALLS_PAGE,
+    "attention-hopper-stalls": (ATTENTION_SIZES_PAGE[0], *ATTENTION_STALLS_PAGE),
     "bf16-peers": PEERS_PAGE,
     "fp32-peers": PEERS_PAGE,
     "bf16-duels": DUELS_PAGE,

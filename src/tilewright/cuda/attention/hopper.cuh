@@ -9,9 +9,11 @@
 //                       K, V    Cfg::stages tiles of b_c x d_head each
 //                       in panels of 64 columns (32 where d_head is not a multiple of 64), swizzled by TMA
 // Barriers              q_full[w]               1 arrival and the bytes of Q of warpgroup w
-//                       q_empty[w]              1 arrival of the warpgroup, after its last Q K^T
+//                       q_empty[w]              an arrival of each warp of warpgroup w, after its last Q K^T
 //                       k_full[s], v_full[s]    1 arrival and the bytes of a tile
-//                       k_empty[s], v_empty[s]  1 arrival of each warpgroup that multiplies
+//                       k_empty[s], v_empty[s]  an arrival of each warp that multiplies, or lets the tile pass: one
+//                                               warp for four would leave behind another that still waits for the
+//                                               phase, whose wait would never end once the next has completed
 // Named barriers        1 + w, of turns between warpgroups (a21); 4, of those that clear rows of V
 
 #include "attention/entries.cuh"
@@ -120,10 +122,10 @@ struct Layout {
 
   /// By one thread, before all others pass a barrier.
   __device__ void start_barriers() const {
-    for (int group = 0; group < groups; ++group) mbarrier_init(q_full(group), 1), mbarrier_init(q_empty(group), 1);
+    for (int group = 0; group < groups; ++group) mbarrier_init(q_full(group), 1), mbarrier_init(q_empty(group), 4);
     for (int stage = 0; stage < stages; ++stage) {
-      mbarrier_init(k_full(stage), 1), mbarrier_init(k_empty(stage), groups);
-      mbarrier_init(v_full(stage), 1), mbarrier_init(v_empty(stage), groups);
+      mbarrier_init(k_full(stage), 1), mbarrier_init(k_empty(stage), 4 * groups);
+      mbarrier_init(v_full(stage), 1), mbarrier_init(v_empty(stage), 4 * groups);
     }
     if (Cfg::turns == 2)
       for (int number = 0; number < 4 * groups; ++number) mbarrier_init(turn(number), 1);
@@ -257,7 +259,7 @@ struct Multiplier {
 
   __device__ Multiplier(const HopperArgs& args, At at, int group) : args(args), at(at), group(group) {}
 
-  __device__ bool speaks() const { return threadIdx.x % 128 == 0; }
+  __device__ bool speaks() const { return threadIdx.x % 32 == 0; }
 
   /// Waits for the next tile of keys.
   __device__ void await_k() const { mbarrier_wait(at.k_full(k.stage), k.parity); }
