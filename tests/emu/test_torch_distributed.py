@@ -1,4 +1,4 @@
-"""Tensors that two processes share (torch's DTensor, over gloo): products by rows, columns, k and batch, and layers."""
+"""Two processes, over gloo: tensors that they share (torch's DTensor), layers, and attention over a shared context."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def test_two_processes_that_share_tensors_get_what_one_gets():
-    script = str(Path(__file__).with_name("sharded_products.py"))
+@pytest.mark.parametrize("script", ["sharded_products.py", "ring_attention.py"])
+def test_two_processes_get_what_one_gets(script):
+    script = str(Path(__file__).with_name(script))
     port = str(free_port())
     processes = [
         subprocess.Popen(

@@ -44,7 +44,7 @@ def plan_backward(
 def _last_that_fits(problem: BackwardProblem, arch: Arch, deterministic: bool) -> BackwardPlan:
     """The last rung that has a config for the problem, with its best measured one."""
     reasons, p = [], problem.forward
-    for rung in reversed(BACKWARD_RUNGS):
+    for rung in reversed([one for one in BACKWARD_RUNGS if one.planned]):
         two_walks = rung.wgmma and p.d_head in SUMS_FROM and p.seq_k < SUMS_FROM[p.d_head][p.is_causal]
         try:
             config = rung.default(problem, arch, deterministic or two_walks)

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..arrays.dtypes import CPP_TYPES, ceil_div
 from ..errors import ConfigRejected
 from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
-from ..jit.params import Address, Scalar, Template, pack, pack_numbers
+from ..jit.params import Address, Scalar, Template, pack, pack_maps, pack_numbers
 from ..jit.source import Constant
 from .backward_problem import BackwardProblem
+from .hopper import LEAST_STRIDE, STRIDES_END, map_of
 from .problem import BiasRows
 from .rung import D_HEADS
 
+SECTION_BYTES = 1 << 24
+"""What the heads of a section read and add to, which is to stay in the L2 (head_of_block)."""
 ROW_RUN = 128
 """row_run in cuda/attention/backward_args.cuh: statistics of an entry's queries fill whole runs."""
 _TILES_LIMIT = 65535
-_TILE = r"(\d+)x(\d+)/(\d+)(?:x(\d+))?(\+buffer)?(?:\+(\d+)_blocks)?"
+_TILE = r"(\d+)x(\d+)/(\d+)(?:x(\d+))?(\+buffer)?(?:\+(\d+)_blocks)?(?:\+(\d+)_stages)?"
 _GRAMMAR = re.compile(rf"d(\d+): (apart )?keys {_TILE}(?:, queries {_TILE}|, sums (\d+)( in order)?)")
 _LOG2_E = 1.4426950408889634
 
@@ -38,17 +41,22 @@ class Tile:
     """Whether two sets of fragments take turns: one is loaded while the other is multiplied."""
     min_blocks: int = 1
     """Blocks per SM that the compiler must leave registers for."""
+    stages: int = 2
+    """Tiles of what passes that shared memory holds."""
 
     def __str__(self) -> str:
         shared = f"x{self.along}" if self.along > 1 else ""
         text = f"{self.rows}x{self.cols}/{self.warps // self.along}{shared}" + "+buffer" * self.buffer
-        return text + (f"+{self.min_blocks}_blocks" if self.min_blocks > 1 else "")
+        text += f"+{self.min_blocks}_blocks" if self.min_blocks > 1 else ""
+        return text + (f"+{self.stages}_stages" if self.stages != 2 else "")
 
     @staticmethod
-    def read(rows: str, cols: str, warps: str, along: str | None, buffer: str | None, blocks: str | None) -> Tile:
+    def read(
+        rows: str, cols: str, warps: str, along: str | None, buffer: str | None, blocks: str | None, stages: str | None
+    ) -> Tile:
         """The tile of _TILE's groups."""
         shared = int(along or 1)
-        return Tile(int(rows), int(cols), int(warps) * shared, shared, bool(buffer), int(blocks or 1))
+        return Tile(int(rows), int(cols), int(warps) * shared, shared, bool(buffer), int(blocks or 1), int(stages or 2))
 
     def why_not(self) -> str | None:
         """None when a kernel can be made with it, or the reason."""
@@ -114,8 +122,8 @@ class BackwardConfig:
                 "d128: keys 128x64/8, sums 4"
             )
         d, apart, *rest = match.groups()
-        queries = Tile.read(*rest[6:12]) if rest[6] else None
-        return BackwardConfig(int(d), Tile.read(*rest[:6]), queries, int(rest[12] or 0), bool(apart), bool(rest[13]))
+        queries = Tile.read(*rest[7:14]) if rest[7] else None
+        return BackwardConfig(int(d), Tile.read(*rest[:7]), queries, int(rest[14] or 0), bool(apart), bool(rest[15]))
 
     @property
     def deterministic(self) -> bool:
@@ -169,9 +177,9 @@ class Walk:
     def shared_bytes(self, problem: BackwardProblem) -> int:
         """Dynamic shared memory of a block (Walk::shared_bytes in cuda/attention/backward_walk.cuh)."""
         tile, d_head = self.tile, problem.forward.d_head
-        stats = 8 * problem.stat_floats * tile.cols if self.by_keys else 0
+        stats = 4 * problem.stat_floats * tile.cols if self.by_keys else 0
         scores = 4 * tile.rows * tile.cols if self.sums or tile.along > 1 else 0
-        return 4 * d_head * (tile.rows + 2 * tile.cols) + stats + scores
+        return 4 * d_head * (tile.rows + tile.stages * tile.cols) + tile.stages * stats + scores
 
 
 def walks_of(config: BackwardConfig) -> tuple[Walk, ...]:
@@ -318,6 +326,15 @@ def _not_by_groups(config: BackwardConfig) -> str | None:
     return None
 
 
+def _not_produced(config: BackwardConfig, writes: bool) -> str | None:
+    """Why a warpgroup of its own cannot copy for the config; None if it can."""
+    if config.keys.warps != 8 or config.keys.along != 1 or config.apart:
+        return "the walk with a warpgroup that copies has two others, of 64 keys each"
+    if config.ordered and not writes:
+        return "additions in order are made by the warpgroup that copies"
+    return None
+
+
 @dataclass(frozen=True)
 class BackwardRung:
     """One rung of the backward ladder."""
@@ -331,10 +348,28 @@ class BackwardRung:
     """For each d_head, the best first; the first that fits the GPU is taken."""
     least_capability: tuple[int, int] = (8, 0)
     wgmma: bool = False
-    """Whether its walks multiply by Hopper's wgmma (attention/backward_hopper.cuh)."""
+    """Whether its walks multiply by Hopper's wgmma (attention/backward_groups.cuh)."""
+    produced: bool = False
+    """Whether a warpgroup more only copies, by TMA (attention/backward_producer.cuh)."""
+    writes: bool = False
+    """Whether it also adds dQ to its sums, by bulk copies."""
+    planned: bool = True
+    """Whether plans choose it; else it runs where a call names it."""
 
     def __str__(self) -> str:
         return self.id
+
+    def shared_bytes(self, problem: BackwardProblem, walk: Walk) -> int:
+        """Dynamic shared memory of a block; barriers (Signals in attention/backward_producer.cuh) included."""
+        own = 64 + 32 * walk.tile.stages if self.produced else 0
+        return walk.shared_bytes(problem) + own + (4 * walk.tile.cols * problem.forward.d_head if self.writes else 0)
+
+    @property
+    def file(self) -> str:
+        """Where its walks' kernel stands, in cuda/attention."""
+        if self.produced:
+            return "backward_producer.cuh"
+        return "backward_hopper.cuh" if self.wgmma else "backward.cuh"
 
     def default(self, problem: BackwardProblem, arch: Arch, deterministic: bool = False) -> BackwardConfig:
         """The best config that can run the problem on the architecture.
@@ -359,14 +394,15 @@ class BackwardRung:
             return f"{self.id} needs compute capability {need}; {arch} has {have}"
         if self.wgmma and arch.name != "sm_90a":
             return f"{self.id} multiplies by wgmma, which only sm_90a has; this is {arch}"
-        if reason := config.why_not() or (_not_by_groups(config) if self.wgmma else None):
+        reason = config.why_not() or (_not_by_groups(config) if self.wgmma else None)
+        if reason := reason or (_not_produced(config, self.writes) if self.produced else None):
             return f"{self.id} cannot take {config}: {reason}"
         if self.sums is not None and self.sums != bool(config.sums):
             return f"{self.id} cannot take {config}: it makes dQ {'in the walk by keys' if self.sums else 'by queries'}"
         if config.d_head != p.d_head:
             return f"{config} is for d_head={config.d_head}; the operands have {p.d_head}"
         for walk in walks_of(config):
-            need_bytes = walk.shared_bytes(problem)
+            need_bytes = self.shared_bytes(problem, walk)
             if need_bytes > arch.shared_per_block:
                 return (
                     f"{config} needs {need_bytes} B of shared memory a block for {walk.name}; {arch} allows "
@@ -380,6 +416,11 @@ class BackwardRung:
         operands = {"q": p.q, "k": p.k, "v": p.v, "out": p.out, "grad": problem.grad}
         operands |= {"dq": problem.dq, "dk": problem.dk, "dv": problem.dv}
         for name, rows in operands.items():
+            strides = (rows.batch_stride, rows.head_stride, rows.row_stride)
+            if self.produced and name in ("q", "k", "v", "grad"):
+                for stride in strides:
+                    if not LEAST_STRIDE <= 2 * stride < STRIDES_END:
+                        return f"a stride of {name} is {2 * stride} bytes; TMA takes {LEAST_STRIDE} to 2^40 - 1"
             if rows.vector_bytes < 16:
                 return (
                     f"rows of {name} must start at multiples of 16 bytes; base and strides ({rows.batch_stride}, "
@@ -388,7 +429,21 @@ class BackwardRung:
         return None
 
 
-def constants_of(problem: BackwardProblem, config: BackwardConfig, walk: Walk) -> dict[str, Constant]:
+def threads_of(rung: BackwardRung, tile: Tile) -> int:
+    """Threads of a block of a walk."""
+    return 32 * tile.warps + (128 if rung.produced else 0)
+
+
+def section_of(problem: BackwardProblem, walk: Walk, heads: int) -> int:
+    """How many of `heads` heads run together, a divisor."""
+    p = problem.forward
+    rows_q, rows_k = p.totals or (p.seq_q, p.seq_k)
+    passing = rows_q * p.group * (8 if walk.sums else 4) if walk.by_keys else rows_k * 4
+    most = max(SECTION_BYTES // max(passing * p.d_head, 1), -(-heads // _TILES_LIMIT), 1)
+    return max(one for one in range(1, min(heads, most) + 1) if heads % one == 0)
+
+
+def constants_of(problem: BackwardProblem, rung: BackwardRung, walk: Walk) -> dict[str, Constant]:
     """What a walk's kernel is compiled for: its tile, and what of the problem selects a path."""
     p, tile = problem.forward, walk.tile
     rows_q, rows_k = (tile.cols, tile.rows) if walk.by_keys else (tile.rows, tile.cols)
@@ -400,13 +455,16 @@ def constants_of(problem: BackwardProblem, config: BackwardConfig, walk: Walk) -
         "n_warps": tile.warps,
         "along": tile.along,
         "slice": slice_of(p.d_head, tile.along),
-        "threads": 32 * tile.warps,
+        "threads": threads_of(rung, tile),
         "min_blocks": tile.min_blocks,
+        "stages": tile.stages,
         "buffer": tile.buffer,
         "makes_1": walk.makes_1,
         "makes_2": walk.makes_2,
         "sums": bool(walk.sums),
         "ordered": walk.ordered,
+        "backwards": rung.writes and walk.ordered and (p.is_causal or p.window[1] >= 0),
+        "writes": rung.writes,
         "sums_rows": tile.cols,
         "sums_along": walk.sums or 1,
         "edge_q": varlen or p.seq_q % rows_q != 0,
@@ -435,14 +493,26 @@ class WalkKernel:
         """Raises ConfigRejected with the reason, CompileError with the log."""
         if reason := self.rung.why_not(problem, self.config, arch):
             raise ConfigRejected(f"{reason}.")
-        constants = constants_of(problem, self.config, self.walk)
-        file = "backward_hopper.cuh" if self.rung.wgmma else "backward.cuh"
-        return compile_part(problem, file, "backward", constants, arch)
+        constants = constants_of(problem, self.rung, self.walk)
+        return compile_part(problem, self.rung.file, "backward", constants, arch)
 
     def shape(self, problem: BackwardProblem) -> Launch:
         tile = self.walk.tile
-        grid = grid_of(problem, not self.walk.by_keys, tile.rows)
-        return Launch(grid, (32 * tile.warps, 1, 1), b"", self.walk.shared_bytes(problem))
+        heads, tiles, _ = grid_of(problem, not self.walk.by_keys, tile.rows)
+        section = section_of(problem, self.walk, heads)
+        grid, block = (section, tiles, heads // section), (threads_of(self.rung, tile), 1, 1)
+        return Launch(grid, block, b"", self.rung.shared_bytes(problem, self.walk))
+
+    def params(self, problem: BackwardProblem, at: BackwardAddresses) -> Template:
+        """BackwardArgs; before them, where a warpgroup copies, tensor maps of Q, K, V and grad."""
+        if not self.rung.produced:
+            return pack_args(problem, at)
+        tile, p = self.walk.tile, problem.forward
+        maps = [
+            (map_of(p, "q", tile.cols), at.q), (map_of(p, "k", tile.rows), at.k), (map_of(p, "v", tile.rows), at.v),
+            (map_of(replace(p, q=problem.grad), "q", tile.cols), at.grad),
+        ]  # fmt: skip
+        return pack_maps(maps) + pack_args(problem, at)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..errors import ConfigRejected
 from .backward_rung import BackwardConfig, BackwardRung, Tile
 
@@ -36,6 +38,11 @@ _GROUPS = (
     BackwardConfig(128, Tile(64, 64, 4, min_blocks=2), Tile(64, 64, 4, min_blocks=2)),
     BackwardConfig(256, Tile(64, 64, 8, along=2), Tile(64, 64, 8, along=2)),
 )
+_PRODUCED = (
+    BackwardConfig(64, Tile(128, 128, 8), sums=8),
+    BackwardConfig(128, Tile(128, 64, 8), sums=4),
+)
+_WRITTEN = (*_PRODUCED, *(replace(config, ordered=True) for config in _PRODUCED))
 SUMS_FROM = {64: (0, 3072), 128: (3072, 3072), 256: (6144, 3072)}
 """From how many keys on b03's sums were faster than its two walks on an H200, for each d_head: full, causal."""
 
@@ -55,6 +62,16 @@ BACKWARD_RUNGS: tuple[BackwardRung, ...] = (
         "b03_wgmma",
         "products by wgmma, straight from shared memory and under one another: fragments are no longer loaded",
         None, _GROUPS, wgmma=True,
+    ),
+    BackwardRung(
+        "b04_producer",
+        "a warpgroup copies by TMA, and those that multiply wait for one another only where dQ needs all of dS",
+        True, _PRODUCED, wgmma=True, produced=True, planned=False,
+    ),
+    BackwardRung(
+        "b05_writer",
+        "a warp adds dQ by bulk copies out of shared memory: those that multiply do not wait, in order or not",
+        True, _WRITTEN, wgmma=True, produced=True, writes=True, planned=False,
     ),
 )  # fmt: skip
 

@@ -67,7 +67,8 @@ def backward_program(problem: BackwardProblem, plan: BackwardPlan, copied: tuple
     params = pack_args(problem, at)
 
     def stage(name: str, kernel: RowsKernel | WalkKernel | FinishKernel) -> Stage:
-        return Stage(name, kernel, problem, kernel.shape(problem), params)
+        own = kernel.params(problem, at) if isinstance(kernel, WalkKernel) else params
+        return Stage(name, kernel, problem, kernel.shape(problem), own)
 
     main = [stage("rows", RowsKernel(bool(config.sums)))]
     main += [stage(walk.name, WalkKernel(plan.rung, config, walk)) for walk in walks_of(config)]

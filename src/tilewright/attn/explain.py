@@ -11,7 +11,6 @@ from ..gemm.explain import _gpu_of as gpu_of
 from ..gpus import Gpu, Resources
 from ..plan.demands import NONE, Demands
 from ..plan.plan import Plan
-from ..words import Told
 from .call import AttentionCall, read_attention, read_attention_varlen
 from .family import plan_attention
 from .problem import AttentionProblem
@@ -21,8 +20,8 @@ from .score import modification_of
 _WIDTH = 100
 
 
-@dataclass(frozen=True, repr=False)
-class AttentionExplanation(Told):
+@dataclass(frozen=True)
+class AttentionExplanation:
     """What would run. `str()` tells it; the fields hold the same for programs."""
 
     problem: AttentionProblem | None

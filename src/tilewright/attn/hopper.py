@@ -28,7 +28,7 @@ _ARGS = "<3i4x"
 """What HopperArgs in cuda/attention/hopper.cuh adds to AttentionArgs; a test holds them equal."""
 _OTHERS = 24
 """Registers per thread besides out, scores and weights."""
-_LEAST_STRIDE, _STRIDES_END = 0, 1 << 40
+LEAST_STRIDE, STRIDES_END = 0, 1 << 40
 """In bytes, what a tensor map takes."""
 _MOST_TILES = 2**31 - 1
 
@@ -160,8 +160,8 @@ class HopperRung(AttentionRung):
         for name in ("q", "k", "v"):
             rows: HeadRows = getattr(problem, name)
             for stride in (rows.batch_stride, rows.head_stride, rows.row_stride):
-                if not _LEAST_STRIDE <= 2 * stride < _STRIDES_END:
-                    return f"a stride of {name} is {2 * stride} bytes; TMA takes {_LEAST_STRIDE} to 2^40 - 1"
+                if not LEAST_STRIDE <= 2 * stride < STRIDES_END:
+                    return f"a stride of {name} is {2 * stride} bytes; TMA takes {LEAST_STRIDE} to 2^40 - 1"
         if (tiles := _tiles(problem, config)) > _MOST_TILES:
             return f"{tiles} tiles of {config.b_r} rows; a grid holds {_MOST_TILES}"
         return None

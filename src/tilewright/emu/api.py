@@ -12,7 +12,6 @@ import numpy as np
 
 from ..errors import ConfigRejected, InvalidOperand, PtxError, TilewrightError
 from ..gpus import DEFAULT_GPU, find_gpu
-from ..words import Told
 from .clusters import check_cluster
 from .hazards import Hazard, Reporter, Sources
 from .link import function_address
@@ -37,8 +36,8 @@ GRID_WORKSPACE = 64
 Triple = tuple[int, int, int]
 
 
-@dataclass(repr=False)
-class EmuResult(Told):
+@dataclass
+class EmuResult:
     """One launch. `seconds` is the host's time for emulating it and says nothing about a GPU."""
 
     counters: Counters
@@ -48,9 +47,6 @@ class EmuResult(Told):
     """What printf wrote."""
     allowed: list[Hazard] = field(default_factory=list)
     """Hazards that a comment at their line allows: `// tilewright: allow(kind) reason`."""
-
-    def __str__(self) -> str:
-        return "\n".join([str(self.counters), *map(str, self.hazards)] + ([self.printed] if self.printed else []))
 
 
 @lru_cache(maxsize=64)

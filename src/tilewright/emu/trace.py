@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..words import Told
-
 if TYPE_CHECKING:
     from .hazards import Sources
     from .program import Program
@@ -38,8 +36,8 @@ class InstructionRow:
     bytes: int = 0
 
 
-@dataclass(repr=False)
-class Counters(Told):
+@dataclass
+class Counters:
     """Exact counts of one launch. Local and asynchronous bytes are summed over threads."""
 
     threads: int = 0
@@ -82,7 +80,7 @@ class Counters(Told):
 
     @property
     def sectors_per_request(self) -> dict[str, float | None]:
-        """Global sectors per request: of loads, stores and asynchronous copies; None where there was no request."""
+        """Global sectors a request: of loads, stores and asynchronous copies; None where there was no request."""
         return {
             "load": _ratio(self.global_load_sectors, self.global_load_requests),
             "store": _ratio(self.global_store_sectors, self.global_store_requests),
@@ -91,7 +89,7 @@ class Counters(Told):
 
     @property
     def wavefronts_per_request(self) -> dict[str, float | None]:
-        """Shared wavefronts per request: of loads, stores and asynchronous copies; None where there was no request."""
+        """Shared wavefronts a request: of loads, stores and asynchronous copies; None where there was no request."""
         return {
             "load": _ratio(self.shared_load_wavefronts, self.shared_load_requests),
             "store": _ratio(self.shared_store_wavefronts, self.shared_store_requests),
@@ -118,8 +116,8 @@ class Counters(Told):
         classes = ", ".join(f"{kind} {count:,}" for kind, count in sorted(self.by_class.items(), key=lambda i: -i[1]))
         return (
             f"{self.thread_instructions:,} thread instructions ({classes})\n"
-            f"global sectors per request: {shown(self.sectors_per_request)}\n"
-            f"shared wavefronts per request: {shown(self.wavefronts_per_request)}\n"
+            f"global sectors a request: {shown(self.sectors_per_request)}\n"
+            f"shared wavefronts a request: {shown(self.wavefronts_per_request)}\n"
             f"floating-point operations: {', '.join(f'{k} {v:,}' for k, v in self.flops.items()) or 'none'}"
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,8 +23,9 @@ from .ladder import Progress, silent, verdict_dict
 from .record import provenance
 from .reference import torch_stream
 
-_CHECKED = 320
-"""Gradients are judged against float64 at lengths cut to this much and a remainder, of one batch entry."""
+_CHECKED, _TILE = 384, 128
+"""Gradients are judged against float64 at lengths cut to _CHECKED and what is beyond whole tiles, of one batch entry:
+by the kernels that are timed, which are compiled for whole tiles or for others."""
 
 
 class Tensors:
@@ -69,7 +70,7 @@ def backward_records(
     suite: str, cases: list[dict[str, Any]], *, seconds: float = 1.0, say: Progress = silent, ordinal: int = 0
 ) -> list[dict[str, Any]]:
     """One record per case and rung: the check, then times. `ratio` is FlashAttention-2's time over ours, `ratio_cudnn`
-    cuDNN's, each paired; those of cases whose heads are shared have none. What is wrong is not timed.
+    cuDNN's, each paired. `held_bytes`: what a call allocates at most, results included. What is wrong is not timed.
 
     A case has batch, heads, seq, d_head, causal, heads_kv where it differs, and rungs: ids, or "" for the plan's choice
     and "deterministic" for that with the same bits. Raises MissingDependency without torch.
@@ -103,7 +104,7 @@ def _record(
     )
     problem = BackwardProblem(forward, forward.q, forward.q, forward.k, forward.v, (heads * seq, seq, 1))
     plan = plan_backward(problem, device(ordinal).gpu, **named)
-    small = Tensors(torch, case, 1, 2 * heads // heads_kv, 2, min(seq, _CHECKED + seq % _CHECKED))
+    small = Tensors(torch, case, 1, 2 * heads // heads_kv, 2, min(seq, _CHECKED + seq % _TILE))
     values = [x.float().cpu().numpy() for x in (*small.ours(**named), small.grad, small.q, small.k, small.v)]
     verdict = check_backward(tuple(values[:3]), backward_reference(*values[3:], is_causal=small.is_causal), dtype)
     result: dict[str, Any] = verdict_dict(verdict)
@@ -118,6 +119,17 @@ def _record(
     return {"suite": suite, "case": described, "result": result}
 
 
+def held_bytes(torch: Any, call: Callable[[], Any]) -> int:
+    """What a call holds at most beside what was there before, by torch's allocator."""
+    call()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return int(torch.cuda.max_memory_allocated() - before)
+
+
 def _times(
     torch: Any, case: dict[str, Any], sizes: tuple[int, ...], problem: BackwardProblem, named: dict[str, Any],
     seconds: float, ordinal: int,
@@ -126,7 +138,7 @@ def _times(
     sets = [Tensors(torch, case, *sizes) for _ in range(count)]
     result: dict[str, Any] = {"buffer_sets": count}
 
-    def launches(calls: list[Callable[[], Any]]) -> list[Launch]:
+    def launches(calls: Sequence[Callable[[], Any]]) -> list[Launch]:
         def one(call: Callable[[], Any]) -> Launch:
             def launch(stream: int) -> None:
                 with torch.cuda.stream(torch_stream(torch, stream, ordinal)):
@@ -136,17 +148,23 @@ def _times(
 
         return [one(call) for call in calls]
 
-    ours = launches([partial(x.ours, **named) for x in sets])
+    own = [partial(x.ours, **named) for x in sets]
+    ours = launches(own)
+    result["held_bytes"] = held_bytes(torch, own[0])
     for name, reference in REFERENCES.items():
-        if problem.forward.group > 1:
-            break
-        calls = [reference(torch, x) for x in sets]
-        mine, theirs = sets[0].ours(**named), calls[0]()
+        try:
+            calls = [reference(torch, x) for x in sets]
+            theirs = calls[0]()
+        except RuntimeError as error:  # shared heads or a head size that it does not take
+            result[f"no_{name}"] = str(error).splitlines()[0]
+            continue
+        mine = own[0]()
         worst = max(
             float((a.float() - b.float()).abs().max() / b.abs().max()) for a, b in zip(mine, theirs, strict=False)
         )
         if not np.isfinite(worst) or worst > 1 / 32:
             return {"right": False, "reason": f"it differs from {name}'s gradients by {worst:.3g} of their largest"}
+        result[f"held_bytes_{name}"] = held_bytes(torch, calls[0])
         timing, conditions = time_pairs(ordinal, ours, launches(calls), seconds=seconds, graphs=False)
         if name == "flash":
             result |= timing.to_dict() | {"conditions": conditions}

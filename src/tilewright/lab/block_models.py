@@ -13,6 +13,8 @@ class LlamaBlock(nn.Module):
     """What Llama repeats: grouped causal attention with rotary positions, then a gated feed-forward, each on the
     normalised residual stream. The gate is an nn.Sequential, so that replace_linears(fuse=True) finds its SiLU."""
 
+    attend = staticmethod(functional.scaled_dot_product_attention)
+
     def __init__(self, d_model: int, d_ff: int, heads: int, kv_heads: int, tokens: int) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.d_head = heads, kv_heads, d_model // heads
@@ -39,19 +41,27 @@ class LlamaBlock(nn.Module):
             project(normal).unflatten(-1, (heads, self.d_head)).transpose(1, 2)
             for project, heads in ((self.q, self.heads), (self.k, self.kv_heads), (self.v, self.kv_heads))
         )
-        seen = functional.scaled_dot_product_attention(
-            self._turned(q), self._turned(k), v, is_causal=True, enable_gqa=self.heads != self.kv_heads
-        )
+        seen = self.attend(self._turned(q), self._turned(k), v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
         x = x + self.o(seen.transpose(1, 2).flatten(2))
         normal = self.norm_feed(x)
         return x + self.down(self.gate(normal) * self.up(normal))
 
 
 def make_block(case: dict[str, Any]) -> nn.Module:
-    """The block of a case, with torch's own layers. It stays in training mode, without dropout: in evaluation
-    nn.TransformerEncoderLayer would not call its layers, but a kernel of torch's for all of it."""
+    """The block of a case, or `layers` of them, with torch's own layers. It stays in training mode, without dropout: in
+    evaluation nn.TransformerEncoderLayer would not call its layers, but a kernel of torch's for all of it."""
+    if "layers" in case:
+        one = {name: value for name, value in case.items() if name != "layers"}
+        return nn.Sequential(*(make_block(one) for _ in range(case["layers"])))
     if case["block"] == "llama":
         return LlamaBlock(case["d_model"], case["d_ff"], case["heads"], case["kv_heads"], case["tokens"])
     return nn.TransformerEncoderLayer(
         case["d_model"], case["heads"], case["d_ff"], dropout=0.0, activation="gelu", batch_first=True, norm_first=True
     )
+
+
+def replace_attention(model: nn.Module, attend: Any) -> None:
+    """Let the model's Llama blocks call `attend` in place of torch's attention."""
+    for module in model.modules():
+        if isinstance(module, LlamaBlock):
+            module.attend = attend

@@ -28,13 +28,15 @@ class Pair(NamedTuple):
 
 def make_pair(torch: Any, case: Mapping[str, Any], device: str) -> tuple[Pair, int, int]:
     """A pair with random parameters and normal inputs; how many layers were replaced, how many took an activation."""
-    from ..torch import Linear, replace_linears
-    from .block_models import make_block
+    from ..torch import Linear, replace_linears, scaled_dot_product_attention
+    from .block_models import make_block, replace_attention
 
     dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[case["dtype"]]
     theirs = make_block(dict(case)).to(device, dtype)
     ours = copy.deepcopy(theirs)
     replaced = replace_linears(ours, fuse=True)
+    if case.get("attention"):
+        replace_attention(ours, scaled_dot_product_attention)
     fused = sum(isinstance(module, Linear) and module.activation is not None for module in ours.modules())
     shape = (case["batch"], case["tokens"], case["d_model"])
     x, seed = (torch.randn(shape, device=device, dtype=dtype) for _ in range(2))
@@ -79,7 +81,8 @@ def block_records(
     suite: str, cases: Sequence[dict[str, Any]], seconds: float = 1.0, say: Progress = silent
 ) -> list[dict[str, Any]]:
     """Records of cases {"block": "llama" or "encoder", "pass": one of PASSES, sizes, "dtype"}; verified, then timed in
-    pairs. Times hold what the host cannot hide behind the GPU, as a model's do. Raises MissingDependency."""
+    pairs. "layers": how many blocks follow one another; "attention": true has Llama's made here too. Times hold what
+    the host cannot hide behind the GPU, as a model's do. Raises MissingDependency."""
     try:
         import torch
     except ImportError as error:

@@ -15,6 +15,9 @@ from functools import lru_cache
 from typing import Any
 
 from ..arrays.dtypes import FP8
+from ..attn.backward_problem import BackwardProblem
+from ..attn.backward_rung import BackwardRung, constants_of, walks_of
+from ..attn.backward_rungs import BACKWARD_RUNGS
 from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionRung
 from ..attn.rungs import ATTENTION_RUNGS, EVERY_RUNG
@@ -28,10 +31,12 @@ from ..jit.source import CUDA_ROOT, gather
 from ..tuning.fused import with_epilogue
 
 AnyRung = Rung | AttentionRung
+HashedRung = AnyRung | BackwardRung
 _BLANKS = re.compile(r"\s*([^\w\s])\s*|\s+")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _AROUND_PRODUCTS = ("gemm/pack.cuh", "gemm/sum_parts.cuh")
 _AROUND_ATTENTION = ("copy/rows.cuh",)
+_AROUND_GRADIENTS = ("attention/backward_rows.cuh", "attention/backward_finish.cuh", *_AROUND_ATTENTION)
 _PEERS = ("peers/cutlass.cuh",)
 
 
@@ -41,7 +46,15 @@ def _files(includes: Iterable[str]) -> Iterator[str]:
             yield f"{name}\0{_BLANKS.sub(lambda found: found[1] or ' ', _COMMENT.sub(' ', text)).strip()}"
 
 
-def _parts(rung: AnyRung) -> Iterator[str]:
+def _parts(rung: HashedRung) -> Iterator[str]:
+    if isinstance(rung, BackwardRung):
+        yield from _files((f"attention/{rung.file}", *_AROUND_GRADIENTS))
+        for tiles in rung.defaults:
+            forward = AttentionProblem.dense(1, 1, 4096, 4096, tiles.d_head)
+            of_grad = BackwardProblem(forward, forward.q, forward.q, forward.k, forward.v, (4096, 4096, 1))
+            for walk in walks_of(tiles):
+                yield f"{tiles}\0{sorted(constants_of(of_grad, rung, walk).items())}"
+        return
     if isinstance(rung, AttentionRung):
         merge = ("attention/merge.cuh",) if isinstance(rung, SplitRung) else ()
         yield from _files((rung.include, *merge, *_AROUND_ATTENTION))
@@ -62,11 +75,11 @@ def _prepares(rung: Rung) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=256)
-def _digest(rung: AnyRung) -> str:
+def _digest(rung: HashedRung) -> str:
     return hashlib.sha256("\0".join(_parts(rung)).encode()).hexdigest()
 
 
-def kernel_hash(rungs: Iterable[AnyRung]) -> str:
+def kernel_hash(rungs: Iterable[HashedRung]) -> str:
     """A short hash of the device code of rungs; of the peers' where there are none."""
     known = sorted(rungs, key=lambda rung: rung.id)
     told = [_digest(rung) for rung in known] or list(_files(_PEERS))
@@ -78,10 +91,10 @@ def suite_hash(suite: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(suite, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def rungs_of(case: dict[str, Any]) -> tuple[AnyRung, ...]:
+def rungs_of(case: dict[str, Any]) -> tuple[HashedRung, ...]:
     """The rungs that a record's case may have run: its own, none for a peer, else all of its type and precision."""
     name = str(case.get("rung", ""))
-    every: tuple[AnyRung, ...] = (*GEMM_RUNGS, *GROUPED_RUNGS, *EVERY_RUNG)
+    every: tuple[HashedRung, ...] = (*GEMM_RUNGS, *GROUPED_RUNGS, *EVERY_RUNG, *BACKWARD_RUNGS)
     if own := tuple(rung for rung in every if name in (rung.id, rung.id.split("_")[0])):
         return own
     if "peer" in case:

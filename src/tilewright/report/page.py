@@ -43,11 +43,8 @@ class Figure:
     keys: tuple[str, ...] = ()
 
 
-def build(folder: Path, kernels: Sequence[Path] = ()) -> str:
-    """The page from the records of a folder, and of kernel files to step through first.
-
-    What has no record is left out. Raises TilewrightError without any record, and what a kernel file raises.
-    """
+def build(folder: Path) -> str:
+    """The page from the records of a folder; what has no record is left out. Raises TilewrightError without any."""
     made: list[tuple[str, list[Figure]]] = []
     for title, parts in SECTIONS:
         figures = [figure for part in parts for figure in part(folder)]
@@ -55,7 +52,7 @@ def build(folder: Path, kernels: Sequence[Path] = ()) -> str:
             made.append((title, figures))
     if all(figure.origin.startswith("Calculated") for _, figures in made for figure in figures):
         raise TilewrightError(f"{folder} holds no records that the page shows.")
-    return _html(made, _claims(folder), interactive.scripts(folder, kernels))
+    return _html(made, _claims(folder))
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
@@ -338,7 +335,7 @@ def _claims(folder: Path) -> str:
     return "".join(parts)
 
 
-def _html(sections: Sequence[tuple[str, list[Figure]]], statements: str, scripts: str) -> str:
+def _html(sections: Sequence[tuple[str, list[Figure]]], statements: str) -> str:
     parts = [(title, interactive.part(title)) for title in interactive.PARTS]
     parts += [(title, "".join(map(_figure, figures))) for title, figures in sections]
     parts.append(("What the documents say", statements))
@@ -358,5 +355,5 @@ def _html(sections: Sequence[tuple[str, list[Figure]]], statements: str, scripts
     nav = f'<nav aria-label="Sections"><ul>{links}</ul></nav>'
     return (
         f'<!doctype html><html lang="en"><head>{head}</head><body>{intro}{nav}<main>{body}</main>'
-        f"{scripts}</body></html>\n"
+        f"{interactive.scripts()}</body></html>\n"
     )

@@ -22,6 +22,7 @@ except ImportError as error:
 
 from ..run.gradients import register
 from .attention import attention, attention_varlen, of_layout, scaled_dot_product_attention
+from .context import context_rows, ring_attention
 from .distributed import register as share_out
 from .fp8 import fp8_linear
 from .grouped import grouped_matmul
@@ -41,11 +42,13 @@ __all__ = [
     "accelerate",
     "attention",
     "attention_varlen",
+    "context_rows",
     "fp8_linear",
     "grouped_matmul",
     "linear",
     "matmul",
     "register_with_transformers",
     "replace_linears",
+    "ring_attention",
     "scaled_dot_product_attention",
 ]

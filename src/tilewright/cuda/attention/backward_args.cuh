@@ -34,21 +34,21 @@ template <class Cfg, bool of_q, int rows>
 struct RowPlace {
   int batch, head, row0, seq_q, seq_k, start_q = 0, start_k = 0;
 
-  __device__ RowPlace(const BackwardArgs& args) : seq_q(args.seq_q), seq_k(args.seq_k) {
+  __device__ RowPlace(const BackwardArgs& args, int block_head, int block_tile) : seq_q(args.seq_q), seq_k(args.seq_k) {
     const int heads = of_q ? args.heads_q : args.heads_kv;
     if constexpr (!Cfg::varlen) {
-      batch = blockIdx.x / heads, head = blockIdx.x - batch * heads, row0 = blockIdx.y * rows;
+      batch = block_head / heads, head = block_head - batch * heads, row0 = block_tile * rows;
     } else {
-      head = blockIdx.x;
+      head = block_head;
       int low = 0, high = args.batch;  // the last entry that begins at or before this tile
       while (low < high) {
         const int middle = (low + high + 1) / 2;
-        if (tile_of(args, middle) <= int(blockIdx.y))
+        if (tile_of(args, middle) <= block_tile)
           low = middle;
         else
           high = middle - 1;
       }
-      batch = low, row0 = (int(blockIdx.y) - tile_of(args, low)) * rows;
+      batch = low, row0 = (block_tile - tile_of(args, low)) * rows;
       start_q = start(args.starts_q, low, args.seq_q), start_k = start(args.starts_k, low, args.seq_k);
       if (low < args.batch) {
         seq_q = max(start(args.starts_q, low + 1, args.seq_q) - start_q, 0);

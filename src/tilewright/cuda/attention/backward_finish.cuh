@@ -13,7 +13,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads) backward_finish(const
   using Sums = SumsTile<Cfg>;
   constexpr int d = Cfg::d_head;
   using Tile = HeadTile<Sums::m, d, d % 64 == 0 ? 64 : 32, true>;
-  const RowPlace<Cfg, true, Sums::m> place(args);
+  const RowPlace<Cfg, true, Sums::m> place(args, blockIdx.x, blockIdx.y);
   const int there = place.seq_q - place.row0, lane = threadIdx.x % 32;
   if (there <= 0) return;
   const unsigned tile = shared_address(shared);

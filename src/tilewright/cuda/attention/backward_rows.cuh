@@ -24,7 +24,7 @@ struct Rows {
   const BackwardArgs& args;
   const RowPlace<Cfg, true, row_run> place;
 
-  __device__ explicit Rows(const BackwardArgs& args) : args(args), place(args) {}
+  __device__ explicit Rows(const BackwardArgs& args) : args(args), place(args, blockIdx.x, blockIdx.y) {}
 
   static __device__ float sum(const uint4& a, const uint4& b, float before) {
     const unsigned x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};

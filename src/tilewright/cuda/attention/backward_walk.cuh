@@ -3,9 +3,9 @@
 //
 // A block keeps `rows` rows of two operands, and tiles of `cols` rows of two others pass. Its warps share the rows.
 //
-//                  kept      passing     products a tile                                     stays in registers
-//     by keys      K, V      Q, grad     S^T = K Q^T   dP^T = V grad^T                       dV += P^T grad   dK +=
-//     dS^T Q by queries   Q, grad   K, V        S   = Q K^T   dP   = grad V^T                       dQ += dS K
+//                   kept         passing      products a tile                          stays in registers
+//     by keys       K, V         Q, grad      S^T = K Q^T   dP^T = V grad^T            dV += P^T grad   dK += dS^T Q
+//     by queries    Q, grad      K, V         S   = Q K^T   dP   = grad V^T            dQ += dS K
 //
 // P and dS need no shared memory there: the accumulators of S, packed in pairs, are the left operand's registers
 // (ptx/mma.cuh). Keys walk over the query heads of their group, one after the other, so that sums have a fixed order.
@@ -13,9 +13,9 @@
 // multiplied with all of the block's keys; it is multiplied under the next tile, whose barrier it shares.
 //
 //     shared memory     kept_1, kept_2          rows x d_head each (later what is stored)
-//                       passing_1, passing_2    2 buffers of cols x d_head each
-//                       statistics              2 buffers of cols pairs of floats (by keys)
+//                       passing_1, passing_2    Cfg::stages buffers of cols x d_head each
 //                       dS                      2 buffers of rows x cols (Cfg::sums)
+//                       statistics              Cfg::stages buffers of cols pairs of floats (by keys)
 
 #include "attention/backward_args.cuh"
 #include "attention/backward_pairs.cuh"
@@ -23,6 +23,7 @@
 #include "ptx/red.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/turns.cuh"
+#include "ptx/warpgroup.cuh"
 #include "tile/head_copy.cuh"
 #include "tile/head_store.cuh"
 #include "tile/pieces.cuh"
@@ -68,6 +69,10 @@ struct Cursor {
   }
 };
 
+/// Blocks run in sections of gridDim.x heads, all tiles of each: what their heads share stays in the L2 meanwhile.
+__device__ inline int head_of_block() { return blockIdx.z * gridDim.x + blockIdx.x; }
+__device__ inline int tile_of_block() { return Cfg::backwards ? gridDim.y - 1 - blockIdx.y : blockIdx.y; }
+
 template <class Cfg>
 struct Walk {
   using T = typename Cfg::in_type;
@@ -94,12 +99,13 @@ struct Walk {
   using Scores = HeadTile<Cfg::rows, Cfg::cols, Cfg::cols % 64 == 0 ? 64 : 32, true>;
   static constexpr int scores_bytes = Cfg::sums || along > 1 ? Scores::bytes : 0;
 
-  static constexpr int shared_bytes = 2 * Kept::bytes + 4 * Passing::bytes + 2 * stats_bytes + 2 * scores_bytes;
+  static constexpr int stages = Cfg::stages;
+  static constexpr int shared_bytes = 2 * Kept::bytes + stages * (2 * Passing::bytes + stats_bytes) + 2 * scores_bytes;
 
   const BackwardArgs& args;
   const RowPlace<Cfg, !by_keys, Cfg::rows> place;
   const Pairs<Cfg> pairs;
-  const unsigned kept_1, kept_2, passing_1, passing_2, stats, scores;
+  const unsigned kept_1, kept_2, passing_1, passing_2, scores, stats;
   const unsigned char* stats_pointer;
   const int warp_row, warp_col, part, lane;  // part: which of `along` warps that share rows this one is
   int head_0, heads;                         // the query heads that are walked
@@ -109,10 +115,10 @@ struct Walk {
   float acc_1[makes_1 ? pieces : 1][acc_cols][4], acc_2[makes_2 ? pieces : 1][acc_cols][4];
 
   __device__ Walk(const BackwardArgs& args, unsigned char* shared)
-      : args(args), place(args), pairs(args, place), kept_1(shared_address(shared)), kept_2(kept_1 + Kept::bytes),
-        passing_1(kept_2 + Kept::bytes), passing_2(passing_1 + 2 * Passing::bytes),
-        stats(passing_2 + 2 * Passing::bytes), scores(stats + 2 * stats_bytes),
-        stats_pointer(shared + 2 * Kept::bytes + 4 * Passing::bytes),
+      : args(args), place(args, head_of_block(), tile_of_block()), pairs(args, place), kept_1(shared_address(shared)),
+        kept_2(kept_1 + Kept::bytes), passing_1(kept_2 + Kept::bytes), passing_2(passing_1 + stages * Passing::bytes),
+        scores(passing_2 + stages * Passing::bytes), stats(scores + 2 * scores_bytes),
+        stats_pointer(shared + 2 * Kept::bytes + 2 * stages * Passing::bytes + 2 * scores_bytes),
         warp_row(threadIdx.x / 32 % (warps / along) * warp_rows),
         warp_col(threadIdx.x / 32 / (warps / along) * warp_cols), part(threadIdx.x / 32 / (warps / along)),
         lane(threadIdx.x % 32), head_0(by_keys ? place.head * args.group : place.head),
@@ -356,6 +362,14 @@ struct Walk {
     store_all();
   }
 
+  /// A barrier of the warps that multiply.
+  static __device__ void meet() {
+    if constexpr (Cfg::threads == threads)
+      __syncthreads();
+    else
+      named_barrier_sync(1, threads);
+  }
+
   /// What the block made, to global memory.
   __device__ void store_all() const {
     if constexpr (by_keys) {
@@ -383,7 +397,7 @@ struct Walk {
     if constexpr (along == 1)
       __syncwarp();
     else
-      __syncthreads();
+      meet();
     store_rows<Kept, rows, PlainStore, edge_rows>(tile, threadIdx.x / 32 * rows, to + place.row0 * row_stride,
                                                   row_stride, place.seq() - place.row0);
   }
