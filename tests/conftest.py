@@ -32,6 +32,14 @@ def pytest_addoption(parser):
     parser.addoption("--whole", action="store_true", help="every case of the largest matrices, not a third of them")
 
 
+def pytest_sessionstart(session):
+    """Have the emulator's compiled loops, where there is a compiler, so that every test runs on them."""
+    if not hasattr(session.config, "workerinput"):
+        from tilewright.emu import compiled
+
+        compiled.build()
+
+
 def pytest_collection_modifyitems(config, items):
     """Of a test of MATRICES keep every third case: with all of them two cores take a quarter of an hour. What is named
     on the command line runs whole, and so does everything with `--whole`."""

@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import ConfigRejected, InvalidOperand, PtxError, TilewrightError
 from ..gpus import DEFAULT_GPU, find_gpu
 from .clusters import check_cluster
+from .compiled import emulated
 from .hazards import Hazard, Reporter, Sources
 from .link import function_address
 from .machine import Machine
@@ -249,6 +250,7 @@ def run(
     finally:
         for address in (*symbols.values(), *([workspace] if workspace else [])):
             memory.release(address)
+    emulated(time.perf_counter() - started)
     return EmuResult(
         trace.counters(program, count * threads, reporter.sources),
         reporter.hazards,

@@ -18,6 +18,7 @@ from .bulk_copies import BulkCopies
 from .calls import CallStack
 from .clocks import make_shadow
 from .clusters import Clusters
+from .compiled import library
 from .copies import AsyncCopies
 from .global_races import GlobalRaces
 from .hazards import Reporter
@@ -32,6 +33,7 @@ from .register_pool import RegisterPool
 from .schedule import Scheduler
 from .shadow import Shadow
 from .specials import places, special_registers
+from .straight import Straight
 from .trace import Trace
 from .underflow import Underflow
 
@@ -115,6 +117,7 @@ class Machine:
         self.mask: np.ndarray | None = None
         """Active lanes, bool; None when all are."""
         self._lane_list: np.ndarray | None = None
+        self._mask_address = 0
         self.banks: dict[int, np.ndarray] = {
             width: np.zeros((count, self.lanes), _STORAGE[width]) for width, count in program.row_counts.items()
         }
@@ -145,6 +148,9 @@ class Machine:
         self.registers = RegisterPool(self)
         self.shadow: Shadow = make_shadow(self)
         self.scheduler = Scheduler(self)
+        compiled = library()
+        self.straight = Straight(self, compiled) if compiled else None
+        """Binds runs of plain instructions to the compiled loops, where there are any."""
         self.steps: list[list[Step] | None] = [None] * len(program.blocks)
         """Of each block that was reached, all but what ends it."""
         self.finals: list[Step] = [self._falling(index + 1) for index in range(len(program.blocks))]
@@ -162,6 +168,11 @@ class Machine:
         block = self.program.blocks[index]
         steps: list[Step] = []
         bound = block.start
+
+        def finish() -> None:
+            if self.straight and (run := self.straight.finish()):
+                steps.append(run)
+
         for i in range(block.start, block.end):
             if i < bound:  # part of a group
                 continue
@@ -170,7 +181,11 @@ class Machine:
             watch = self.products.watch(instruction) if self.products else None
             recorded = self.recorder is not None and self.recorder.wants(instruction)
             if watch:
+                finish()
                 steps.append(watch)
+            if self.straight and not handler.ends_block and self.straight.take(instruction):
+                continue
+            finish()
             try:
                 alone = watch or recorded or self.lanes > FEW_LANES
                 group = self._group(i, block.end) if handler.together and not alone else []
@@ -191,6 +206,7 @@ class Machine:
                 self.finals[index] = step
             else:
                 steps.append(step if instruction.guard is None else self._guarded(instruction, step))
+        finish()
         self.steps[index] = steps
         return steps
 
@@ -225,7 +241,6 @@ class Machine:
         assert instruction.guard is not None
         row, negated = self.row(instruction.guard), instruction.guard_negated
         counts, index = self.trace.guarded, instruction.index
-        counts.setdefault(index, 0)
 
         def guarded() -> None:
             outer, outer_lanes = self.mask, self._lane_list
@@ -238,7 +253,7 @@ class Machine:
             counts[index] += count
             self.set_mask(None if count == self.lanes else mask)
             step()
-            self.mask, self._lane_list = outer, outer_lanes
+            self.mask, self._lane_list, self._mask_address = outer, outer_lanes, 0
 
         return guarded
 
@@ -287,6 +302,15 @@ class Machine:
         """Set the active lanes; None means all of the batch."""
         self.mask = mask
         self._lane_list = None
+        self._mask_address = 0
+
+    def mask_address(self) -> int:
+        """Where the mask lies in memory; 0 when all lanes are active."""
+        if self.mask is None:
+            return 0
+        if not self._mask_address:
+            self._mask_address = int(self.mask.__array_interface__["data"][0])
+        return self._mask_address
 
     def lane_list(self) -> np.ndarray | None:
         """The active lanes as indices, or None when all are active."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from .hazards import Sources
     from .program import Program
@@ -142,7 +144,7 @@ class Trace:
     def __init__(self, instructions: int, blocks: int) -> None:
         self.block_threads = [0] * blocks
         self.block_warps = [0] * blocks
-        self.guarded: dict[int, int] = {}
+        self.guarded = np.zeros(instructions, np.int64)
         """Threads whose guard held, of each guarded instruction."""
         self.sites: dict[int, dict[str, Site]] = {}
 
@@ -158,7 +160,7 @@ class Trace:
                 instruction, handler = program.instructions[i], program.handlers[i]
                 count = self.block_threads[block.index]
                 warps = self.block_warps[block.index]
-                count = self.guarded.get(i, 0) if instruction.guard is not None and not handler.ends_block else count
+                count = int(self.guarded[i]) if instruction.guard is not None and not handler.ends_block else count
                 kind = handler.kind_of(instruction.fields)
                 file, line = sources.place(instruction.location) if instruction.location else (None, None)
                 row = InstructionRow(

@@ -1,0 +1,159 @@
+"""The emulator's inner loops in C (emu/native/), made by this machine's own C compiler where there is one.
+
+Nothing depends on them: without a compiler, or where anything fails, the same is done in NumPy, with the same bits. The
+library is compiled once, in the background, when a process has emulated for long enough to be worth it, and lies in the
+cache from then on. It is made for this very processor, so the name of the file has what tells processors apart.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import threading
+from functools import lru_cache
+from pathlib import Path
+
+from ..jit.cache import default_folder
+
+VARIABLE = "TILEWRIGHT_EMULATOR_C"
+"""0: do without."""
+WORTH_SECONDS = 2.0
+"""Seconds of emulation in one process after which the library is made."""
+FOLDER = Path(__file__).parent / "native"
+FLAGS = (
+    "-O3", "-march=native", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-strict-aliasing", "-ffp-contract=off",
+    "-fno-math-errno", "-fno-trapping-math",
+)  # fmt: skip
+_BUILD_SECONDS = 120
+
+
+class Library:
+    """The functions, and the codes of their operations."""
+
+    def __init__(self, path: Path) -> None:
+        self._dll = ctypes.CDLL(str(path))
+        self.lanes = self._function("tw_lanes", 4)
+        """(operations, how many, mask or 0, lanes)."""
+        self.piece = int(self._dll.tw_piece())
+        """Elements that a constant source has."""
+        name = self._dll.tw_operation
+        name.restype = ctypes.c_char_p
+        self.codes: dict[str, int] = {}
+        while (text := name(len(self.codes))) is not None:
+            self.codes[text.decode()] = len(self.codes)
+
+    def _function(self, name: str, arguments: int, result: type | None = None) -> ctypes._FuncPointer:  # type: ignore[name-defined]
+        function = getattr(self._dll, name)
+        function.argtypes = [ctypes.c_int64] * arguments
+        function.restype = result
+        return function
+
+
+@lru_cache(maxsize=1)
+def _processor() -> str:
+    """What tells processors with different instructions apart."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            lines = (line for line in file if line.startswith(("flags", "Features", "model name")))
+            return "".join(sorted({line for line in lines}))
+    except OSError:
+        return platform.processor()
+
+
+@lru_cache(maxsize=1)
+def _compiler() -> str | None:
+    return next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+
+
+def _target() -> Path:
+    """Where the library lies, or will."""
+    parts = [path.read_bytes() for path in sorted(FOLDER.iterdir()) if path.suffix in (".c", ".h")]
+    told = "\0".join((*FLAGS, platform.machine(), platform.system(), _processor())).encode()
+    return default_folder() / "emulator" / f"{hashlib.sha256(b''.join((*parts, told))).hexdigest()[:24]}.so"
+
+
+def _start(target: Path) -> subprocess.Popen[bytes] | None:
+    """Begin to compile: a process that puts the whole file into its place when it is done."""
+    compiler = _compiler()
+    if compiler is None:
+        return None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_suffix(f".{os.getpid()}")
+        command = shlex.join([compiler, *FLAGS, "-o", str(part), str(FOLDER / "native.c"), "-lm"])
+        into = f"mv -f {shlex.quote(str(part))} {shlex.quote(str(target))} || rm -f {shlex.quote(str(part))}"
+        return subprocess.Popen(
+            ["sh", "-c", f"{command} && {into}"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+    except OSError:
+        return None
+
+
+class _State:
+    """What this process knows of the library."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.loaded: dict[Path, Library | None] = {}
+        self.making: subprocess.Popen[bytes] | None = None
+        self.seconds = 0.0
+
+
+_state = _State()
+
+
+def library() -> Library | None:
+    """The library if it is there; never waits for it."""
+    if os.environ.get(VARIABLE) == "0":
+        return None
+    with _state.lock:
+        target = _target_now()
+        if target in _state.loaded:
+            return _state.loaded[target]
+        if not target.exists():
+            return None
+        try:
+            _state.loaded[target] = Library(target)
+        except (OSError, AttributeError):  # of another system, or cut off: done without
+            _state.loaded[target] = None
+        return _state.loaded[target]
+
+
+def _target_now() -> Path:
+    return _target_in(default_folder())
+
+
+@lru_cache(maxsize=8)
+def _target_in(folder: Path) -> Path:
+    return _target()
+
+
+def emulated(seconds: float) -> None:
+    """Note how long a launch took; begin to compile when that is worth it."""
+    _state.seconds += seconds
+    if _state.seconds < WORTH_SECONDS or _state.making is not None or os.environ.get(VARIABLE) == "0":
+        return
+    with _state.lock:
+        target = _target_now()
+        if _state.making is None and not target.exists():
+            _state.making = _start(target)
+
+
+def build() -> bool:
+    """Compile now and wait, if it has not been; whether the library can be used."""
+    target = _target_now()
+    if not target.exists():
+        process = _start(target)
+        if process is None:
+            return False
+        try:
+            process.wait(_BUILD_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    return library() is not None

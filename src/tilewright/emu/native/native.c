@@ -1,0 +1,2 @@
+// The emulator's inner loops, compiled by the machine's own C compiler when there is one (emu/compiled.py).
+#include "lanes.c"

@@ -1,0 +1,245 @@
+"""Instructions that the compiled loops take (compiled.py, native/lanes.c): runs of them are one step.
+
+Everything else, and these where their operands are of an unusual kind, runs by its handler in isa/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import PtxError
+from .isa.registry import NUMPY, Step
+from .ptx import Immediate, Instruction, Operand, Register, Special, Symbol, Vector
+
+if TYPE_CHECKING:
+    from .compiled import Library
+    from .machine import Machine
+
+Form = tuple[str, tuple[str, ...]]
+"""The operation's name, and the types of the destination and of the sources."""
+PREDICATES = ("and", "or", "xor")
+
+
+def _forms() -> dict[str, Form]:
+    forms: dict[str, Form] = {}
+    for bits in (16, 32, 64):
+        whole = (f"u{bits}", f"s{bits}")
+        for kind in whole:
+            for op in ("add", "sub"):
+                forms[f"{op}.{kind}"] = (f"{op}{bits}", (kind,) * 3)
+            forms[f"mul.lo.{kind}"] = (f"mul{bits}", (kind,) * 3)
+            forms[f"mad.lo.{kind}"] = (f"mad{bits}", (kind,) * 4)
+            if bits > 16:
+                for op in ("min", "max"):
+                    forms[f"{op}.{kind}"] = (f"{op}_{kind}", (kind,) * 3)
+            forms[f"shr.{kind}"] = (f"shr_{kind}", (kind, kind, "u32"))
+        kind = f"b{bits}"
+        for op in PREDICATES:
+            forms[f"{op}.{kind}"] = (f"{op}{bits}", (kind,) * 3)
+        forms[f"not.{kind}"] = (f"not{bits}", (kind,) * 2)
+        forms[f"shl.{kind}"] = (f"shl{bits}", (kind, kind, "u32"))
+        forms[f"shr.{kind}"] = (f"shr_u{bits}", (kind, kind, "u32"))
+        kinds = (*whole, kind, *([f"f{bits}"] if bits > 16 else ()))
+        for kind in kinds:
+            forms[f"mov.{kind}"] = (f"mov{bits}", (kind,) * 2)
+            forms[f"selp.{kind}"] = (f"sel{bits}", (kind, kind, kind, "pred"))
+        for kind in (*whole, f"b{bits}"):
+            for op in ("eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs"):
+                same = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}.get(op, op)
+                forms[f"setp.{op}.{kind}"] = (f"{same}_{kind.replace('b', 'u')}", ("pred", kind, kind))
+        if bits > 16:
+            forms[f"neg.s{bits}"] = (f"neg{bits}", (f"s{bits}",) * 2)
+    for kind, wide in (("u16", "u32"), ("s16", "s32"), ("u32", "u64"), ("s32", "s64")):
+        forms[f"mul.wide.{kind}"] = (f"wide_{kind}", (wide, kind, kind))
+        if "32" in kind:
+            forms[f"mad.wide.{kind}"] = (f"mad_wide_{kind}", (wide, kind, kind, wide))
+            for op in ("div", "rem"):
+                forms[f"{op}.{kind}"] = (f"{op}_{kind}", (kind,) * 3)
+            forms[f"mul.hi.{kind}"] = (f"high_{kind}", (kind,) * 3)
+    for op in PREDICATES:
+        forms[f"{op}.pred"] = (f"{op}8", ("pred",) * 3)
+    forms["not.pred"] = ("not8", ("pred",) * 2)
+    forms["mov.pred"] = ("mov8", ("pred",) * 2)
+    forms["abs.s32"] = ("abs32", ("s32",) * 2)
+    forms["popc.b32"], forms["clz.b32"] = ("popc32", ("u32", "b32")), ("clz32", ("u32", "b32"))
+    forms["prmt.b32"] = ("prmt", ("b32",) * 4)
+    for side in "lr":
+        for mode in ("wrap", "clamp"):
+            forms[f"shf.{side}.{mode}.b32"] = (f"shf_{side}_{mode}", ("b32", "b32", "b32", "u32"))
+    for op in ("add", "sub", "mul"):
+        forms[f"{op}.f32"] = forms[f"{op}.rn.f32"] = (f"{op}_f32", ("f32",) * 3)
+    forms["fma.rn.f32"] = ("fma_f32", ("f32",) * 4)
+    forms["div.rn.f32"] = ("div_f32", ("f32",) * 3)
+    forms["sqrt.rn.f32"], forms["rcp.rn.f32"] = ("sqrt_f32", ("f32",) * 2), ("rcp_f32", ("f32",) * 2)
+    forms["neg.f32"], forms["abs.f32"] = ("neg_f32", ("f32",) * 2), ("abs_f32", ("f32",) * 2)
+    forms["min.f32"], forms["max.f32"] = ("min_f32", ("f32",) * 3), ("max_f32", ("f32",) * 3)
+    for op in ("eq", "ne", "lt", "le", "gt", "ge", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"):
+        forms[f"setp.{op}.f32"] = (f"{op}_f32", ("pred", "f32", "f32"))
+    forms |= _conversions()
+    return forms
+
+
+def _conversions() -> dict[str, Form]:
+    forms: dict[str, Form] = {}
+    for to in (16, 32, 64):
+        for source in (16, 32, 64):
+            for signed in "us":
+                if to == source:
+                    name = f"mov{to}"
+                elif to < source:
+                    name = {(32, 64): "low32", (16, 32): "low16", (16, 64): "low16_of_64"}[to, source]
+                else:
+                    name = f"u{to}_of_{signed}{source}"
+                for sign in "us":
+                    forms[f"cvt.{sign}{to}.{signed}{source}"] = (name, (f"{sign}{to}", f"{signed}{source}"))
+    for kind in ("u32", "s32"):
+        forms[f"cvt.rn.f32.{kind}"] = (f"f32_of_{kind}", ("f32", kind))
+        forms[f"cvt.rzi.{kind}.f32"] = (f"{kind}_of_f32", (kind, "f32"))
+    return forms
+
+
+FORMS = _forms()
+_PARTS = {("b64", 2): ("pack64", ("low32", "upper32"), "u32"), ("b32", 2): ("pack32", ("low16", "upper16"), "u16")}
+
+
+class Straight:
+    """Collects instructions of a block that follow one another, for one machine."""
+
+    def __init__(self, machine: Machine, library: Library) -> None:
+        self.machine, self.library = machine, library
+        self._constants: dict[tuple[str, bytes], np.ndarray] = {}
+        self._kept: list[np.ndarray] = []
+        self._rows: list[list[int]] = []
+
+    def take(self, instruction: Instruction) -> bool:
+        """Whether it was added to the run that is being collected."""
+        rows = self._operations(instruction)
+        if rows is None:
+            return False
+        if instruction.guard is not None:
+            machine = self.machine
+            guard, counts = machine.row(instruction.guard), machine.trace.guarded
+            for number, row in enumerate(rows):
+                count = counts[instruction.index :] if not number else self._unread()
+                row[8:11] = [_at(guard), int(instruction.guard_negated), _at(count)]
+        self._rows += rows
+        return True
+
+    def finish(self) -> Step | None:
+        """The step of what was collected; None for nothing."""
+        if not self._rows:
+            return None
+        table, self._rows = np.array(self._rows, np.int64), []
+        run, machine, lanes, count, at = self.library.lanes, self.machine, self.machine.lanes, len(table), _at(table)
+        self._kept.append(table)
+
+        def step() -> None:
+            run(at, count, machine.mask_address(), lanes)
+
+        return step
+
+    def _operations(self, instruction: Instruction) -> list[list[int]] | None:
+        operands, opcode = instruction.operands, instruction.opcode
+        table = 0
+        try:
+            if opcode == "lop3.b32":
+                *operands_, truth = operands
+                if not isinstance(truth, Immediate):
+                    return None
+                operands, table, form = tuple(operands_), truth.bits & 0xFF, ("lop3", ("b32",) * 4)
+            elif opcode in FORMS:
+                form = FORMS[opcode]
+            else:
+                return None
+            if any(isinstance(operand, Vector) for operand in operands):
+                return self._vector(instruction)
+            name, kinds = form
+            if len(operands) != len(kinds):
+                return None
+            return self._row(instruction, name, kinds, operands, table)
+        except (PtxError, KeyError, ValueError, AttributeError, IndexError, TypeError):
+            return None  # the handler says what is wrong with it
+
+    def _vector(self, instruction: Instruction) -> list[list[int]] | None:
+        """`mov d, {a, b}` and `mov {a, b}, d`."""
+        to, what = instruction.operands
+        kind = "b" + instruction.opcode.split(".")[1][1:]
+        if not instruction.opcode.startswith("mov."):
+            return None
+        if isinstance(what, Vector):
+            name, _, part = _PARTS[kind, len(what.items)]
+            return self._row(instruction, name, (kind, part, part), (to, *what.items), 0)
+        if not isinstance(to, Vector) or not isinstance(what, Register):
+            return None
+        _, names, part = _PARTS[kind, len(to.items)]
+        rows = []
+        for name, item in zip(names, to.items, strict=True):
+            if item is None:
+                continue
+            row = self._row(instruction, name, (part, kind), (item, what), 0)
+            if row is None:
+                return None
+            rows += row
+        return rows
+
+    def _row(
+        self, instruction: Instruction, name: str, kinds: Sequence[str], operands: Sequence[Operand], table: int
+    ) -> list[list[int]] | None:
+        machine = self.machine
+        to = operands[0]
+        if not isinstance(to, Register) or (kinds[0] == "pred") != (to.kind == "pred"):
+            return None
+        row = machine.row(to)
+        if row.itemsize != np.dtype(NUMPY[kinds[0]]).itemsize:
+            return None
+        sources, constant = [], []
+        for operand, kind in zip(operands[1:], kinds[1:], strict=True):
+            source = self._source(instruction, operand, kind)
+            if source is None:
+                return None
+            sources.append(source[0])
+            constant.append(source[1])
+        while len(sources) < 3:
+            sources.append(sources[-1])
+            constant.append(constant[-1])
+        zero = self._zeros()
+        # A missing source is read, and not used: of any size.
+        for k in range(len(kinds) - 1, 3):
+            sources[k], constant[k] = zero, 1
+        return [[self.library.codes[name], _at(row), *sources, *constant, 0, 0, 0, table]]
+
+    def _source(self, instruction: Instruction, operand: Operand, kind: str) -> tuple[int, int] | None:
+        """(address, whether it is a constant), or None for what is neither a row of lanes nor a constant."""
+        machine = self.machine
+        if kind == "pred" and not isinstance(operand, Register):
+            return None
+        if not isinstance(operand, Register | Immediate | Special | Symbol):
+            return None
+        values: np.ndarray[Any, Any] = machine.source(instruction, operand, kind)
+        if isinstance(operand, Immediate):
+            key = (kind, values.tobytes())
+            if key not in self._constants:
+                self._constants[key] = np.full(self.library.piece, values[0], values.dtype)
+            return _at(self._constants[key]), 1
+        if len(values) != machine.lanes or values.strides != (values.itemsize,) or isinstance(operand, Symbol):
+            return None
+        return _at(values), 0
+
+    def _zeros(self) -> int:
+        key = ("b64", b"")
+        if key not in self._constants:
+            self._constants[key] = np.zeros(self.library.piece, np.uint64)
+        return _at(self._constants[key])
+
+    def _unread(self) -> np.ndarray:
+        """A counter that nobody reads: of the second half of an instruction."""
+        self._kept.append(np.zeros(1, np.int64))
+        return self._kept[-1]
+
+
+def _at(array: np.ndarray) -> int:
+    """The address of an array's first element."""
+    return int(array.__array_interface__["data"][0])

@@ -1,0 +1,159 @@
+"""The compiled loops give the bits of the NumPy forms: each instruction on random and extreme operands, under masks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from single_instruction import DTYPE, ptx_for
+
+from tilewright import emu
+from tilewright.emu import compiled
+from tilewright.emu.ptx import Instruction
+from tilewright.emu.straight import FORMS, Straight
+from tilewright.lab.emulator_speed import ROWS, run_row
+
+pytestmark = pytest.mark.skipif(not compiled.build(), reason="no C compiler")
+LANES = 1536
+EXTREME = {
+    4: [0, 1, 2, 31, 32, 33, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFF, 0x3F800000, 0xBF800000, 0x7F800000,
+        0xFF800000, 0x7FC00000, 0xFFC12345, 0x7F800001, 0x00800000, 0x00000001, 0x80000001, 0x4F000000, 0xCF000000,
+        0x4F800000, 0x4EFFFFFF, 0x3F000000, 0x7F7FFFFF],
+    2: [0, 1, 15, 16, 17, 0x7FFF, 0x8000, 0xFFFF],
+    8: [0, 1, 63, 64, 65, 2**63 - 1, 2**63, 2**64 - 1, 2**31, 2**32, 2**32 - 1],
+}  # fmt: skip
+
+
+def values(rng: np.random.Generator, kind: str) -> np.ndarray:
+    dtype = np.dtype(DTYPE[kind])
+    found = rng.integers(0, 256, LANES * dtype.itemsize, np.uint8).view(f"u{dtype.itemsize}")
+    extreme = np.array(EXTREME[dtype.itemsize], found.dtype)
+    some = rng.random(LANES) < 0.5
+    found[some] = rng.choice(extreme, int(some.sum()))
+    if kind == "f32":
+        near = rng.random(LANES) < 0.3
+        found[near] = rng.standard_normal(int(near.sum())).astype(np.float32).view(np.uint32)
+    return found.astype(dtype)
+
+
+def run(ptx: str, arrays: list[np.ndarray], out: np.ndarray) -> np.ndarray:
+    memory = emu.GlobalMemory()
+    places = [memory.add(array) for array in (out, *arrays)]
+    params = np.array(places, np.uint64).tobytes()
+    emu.run(ptx, "k", grid=(1, 1, 1), block=(LANES // 3, 1, 1), params=params, memory=memory)
+    return memory.read(places[0], out.nbytes).view(out.dtype)
+
+
+TAKEN: set[str] = set()
+
+
+def both_ways(ptx: str, arrays: list[np.ndarray], out: np.ndarray, monkeypatch) -> tuple[np.ndarray, np.ndarray]:
+    """(the bits of the compiled loops, those of the NumPy forms); TAKEN are the instructions that the first took."""
+    TAKEN.clear()
+    take = Straight.take
+
+    def noted(straight: Straight, instruction: Instruction) -> bool:
+        taken = take(straight, instruction)
+        TAKEN.update({instruction.opcode} if taken else ())
+        return taken
+
+    monkeypatch.setattr(Straight, "take", noted)
+    monkeypatch.delenv(compiled.VARIABLE, raising=False)
+    fast = run(ptx, arrays, out)
+    monkeypatch.setenv(compiled.VARIABLE, "0")
+    return fast, run(ptx, arrays, out)
+
+
+CASES = [(opcode, kinds) for opcode, (_, kinds) in FORMS.items()] + [
+    ("lop3.b32", ("b32",) * 4), ("mov.b64.pack", ("b64", "b32", "b32")), ("mov.b32.pack", ("b32", "b16", "b16")),
+    ("mov.b64.unpack", ("b32", "b64")), ("mov.b32.unpack", ("b16", "b32")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("opcode", "kinds"), CASES, ids=[case[0] for case in CASES])
+@pytest.mark.parametrize("how", ["all", "some", "guarded"])
+def test_each_form_gives_the_same_bits(opcode, kinds, how, monkeypatch):
+    rng = np.random.default_rng(len(opcode))
+    held = {"pred": "u16"}
+    ins = [held.get(kind, kind) for kind in kinds[1:]]
+    out = held.get(kinds[0], kinds[0])
+    names = [f"%{name}" for name, _ in zip("abcefgh", ins, strict=False)]
+    lines = ["setp.lt.u32 %p7, %r15, 1000;", "selp.b16 %d, 1, 0, %p7;" if out in ("u16", "s16", "b16") else ""]
+    for k, kind in enumerate(kinds[1:]):
+        if kind == "pred":
+            lines.append(f"setp.gt.u16 %p{k}, {names[k]}, 999;")
+            names[k] = f"%p{k}"
+    to = "%p6" if kinds[0] == "pred" else "%d"
+    if kinds[0] == "pred":
+        lines.append("setp.gt.u32 %p6, %r15, 77;")
+    elif out not in ("u16", "s16", "b16"):
+        lines.append({8: "cvt.u64.u32 %d, %r15;", 4: "mov.b32 %d, %r15;"}[np.dtype(DTYPE[out]).itemsize])
+    if how == "some":
+        lines += ["setp.gt.u32 %p5, %r15, 61;", "@%p5 bra INSIDE;", "bra END;", "INSIDE:"]
+    elif how == "guarded":
+        lines += ["setp.gt.u32 %p5, %r15, 61;"]
+    guard = "@!%p5 " if how == "guarded" else ""
+    if opcode == "lop3.b32":
+        body = f"lop3.b32 {to}, {', '.join(names)}, 0x6A;"
+    elif opcode.endswith(".unpack"):
+        body = f"{opcode[:-7]} {{{to}, %q}}, {names[0]};"
+        lines.insert(0, f".reg .b{8 * np.dtype(DTYPE[out]).itemsize} %q;")
+    elif opcode.endswith(".pack"):
+        body = f"{opcode[:-5]} {to}, {{{', '.join(names)}}};"
+    else:
+        body = f"{opcode} {to}, {', '.join(names)};"
+    lines += [guard + body, "END:"]
+    if kinds[0] == "pred":
+        lines.append("selp.u16 %d, 1, 0, %p6;")
+    ptx = ptx_for("\n".join(lines), out, ins).replace(
+        "mov.u32 %r15, %tid.x;", f"mov.u32 %r15, %tid.x;\nmov.u32 %r14, %ctaid.x;\nmad.lo.u32 %r15, %r14, {LANES // 3}, %r15;"
+    )
+    arrays = [values(rng, kind) for kind in ins]
+    fast, slow = both_ways(ptx, arrays, np.zeros(LANES, DTYPE[out]), monkeypatch)
+    np.testing.assert_array_equal(fast, slow)
+    assert opcode.removesuffix(".unpack").removesuffix(".pack") in TAKEN
+
+
+def test_constants_and_special_registers_are_read_as_they_are(monkeypatch):
+    line = "mov.u32 %r3, %ntid.x; mad.lo.u32 %r1, %r3, 7, %r15; mov.u32 %r4, %laneid; add.u32 %r1, %r1, %r4; fma.rn.f32 %d, %a, 0f3F99999A, 0fBF800000;"
+    line += " mov.b32 %r2, %d; xor.b32 %r2, %r2, %r1; mov.b32 %d, %r2;"
+    arrays = [values(np.random.default_rng(0), "f32")]
+    fast, slow = both_ways(ptx_for(line, "f32", ["f32"]), arrays, np.zeros(LANES, np.uint32), monkeypatch)
+    np.testing.assert_array_equal(fast, slow)
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if "512" not in name and "2^22" not in name])
+def test_counts_and_results_of_whole_kernels_are_the_same(name, monkeypatch):
+    monkeypatch.delenv(compiled.VARIABLE, raising=False)
+    fast = run_row(name)
+    monkeypatch.setenv(compiled.VARIABLE, "0")
+    slow = run_row(name)
+    assert fast.counters == slow.counters
+    for a, b in zip(fast.arrays, slow.arrays, strict=True):
+        np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
+
+
+def test_without_the_library_nothing_is_missing(monkeypatch):
+    monkeypatch.setenv(compiled.VARIABLE, "0")
+    assert compiled.library() is None
+    assert run_row("one lone thread, 2^14 steps").counters.thread_instructions > 10**5
+
+
+def test_a_broken_library_is_done_without(monkeypatch, tmp_path):
+    monkeypatch.delenv(compiled.VARIABLE, raising=False)
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    target = compiled._target_now()
+    assert str(target).startswith(str(tmp_path))
+    target.parent.mkdir(parents=True)
+    target.write_bytes(b"no library")
+    assert compiled.library() is None
+
+
+def test_a_process_that_emulates_long_enough_compiles_in_the_background(monkeypatch, tmp_path):
+    monkeypatch.delenv(compiled.VARIABLE, raising=False)
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    monkeypatch.setattr(compiled, "_state", compiled._State())
+    compiled.emulated(compiled.WORTH_SECONDS / 2)
+    assert compiled._state.making is None
+    compiled.emulated(compiled.WORTH_SECONDS)
+    assert compiled._state.making.wait() == 0
+    assert compiled.library() is not None
