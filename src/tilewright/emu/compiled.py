@@ -18,6 +18,8 @@ import threading
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+
 from ..jit.cache import default_folder
 
 VARIABLE = "TILEWRIGHT_EMULATOR_C"
@@ -32,6 +34,11 @@ FLAGS = (
 _BUILD_SECONDS = 120
 
 
+def address(array: np.ndarray) -> int:
+    """The address of an array's first element."""
+    return int(array.__array_interface__["data"][0])
+
+
 class Library:
     """The functions, and the codes of their operations."""
 
@@ -39,6 +46,10 @@ class Library:
         self._dll = ctypes.CDLL(str(path))
         self.lanes = self._function("tw_lanes", 4)
         """(operations, how many, mask or 0, lanes)."""
+        self.mma = self._function("tw_mma", 5)
+        """(product, fragments, instructions, warps or 0, how many of them)."""
+        self.tiles = self._function("tw_tiles", 9)
+        """(product, tiles, A, tiles' places in A, step of k, the same of B, D)."""
         self.piece = int(self._dll.tw_piece())
         """Elements that a constant source has."""
         name = self._dll.tw_operation

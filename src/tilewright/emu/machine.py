@@ -148,8 +148,9 @@ class Machine:
         self.registers = RegisterPool(self)
         self.shadow: Shadow = make_shadow(self)
         self.scheduler = Scheduler(self)
-        compiled = library()
-        self.straight = Straight(self, compiled) if compiled else None
+        self.compiled = library()
+        """The compiled loops; None where there are none."""
+        self.straight = Straight(self, self.compiled) if self.compiled else None
         """Binds runs of plain instructions to the compiled loops, where there are any."""
         self.steps: list[list[Step] | None] = [None] * len(program.blocks)
         """Of each block that was reached, all but what ends it."""

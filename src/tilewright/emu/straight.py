@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import PtxError
+from .compiled import address
 from .isa.registry import NUMPY, Step
 from .ptx import Immediate, Instruction, Operand, Register, Special, Symbol, Vector
 
@@ -124,7 +125,7 @@ class Straight:
             guard, counts = machine.row(instruction.guard), machine.trace.guarded
             for number, row in enumerate(rows):
                 count = counts[instruction.index :] if not number else self._unread()
-                row[8:11] = [_at(guard), int(instruction.guard_negated), _at(count)]
+                row[8:11] = [address(guard), int(instruction.guard_negated), address(count)]
         self._rows += rows
         return True
 
@@ -133,7 +134,7 @@ class Straight:
         if not self._rows:
             return None
         table, self._rows = np.array(self._rows, np.int64), []
-        run, machine, lanes, count, at = self.library.lanes, self.machine, self.machine.lanes, len(table), _at(table)
+        run, machine, lanes, count, at = self.library.lanes, self.machine, self.machine.lanes, len(table), address(table)
         self._kept.append(table)
 
         def step() -> None:
@@ -209,7 +210,7 @@ class Straight:
         # A missing source is read, and not used: of any size.
         for k in range(len(kinds) - 1, 3):
             sources[k], constant[k] = zero, 1
-        return [[self.library.codes[name], _at(row), *sources, *constant, 0, 0, 0, table]]
+        return [[self.library.codes[name], address(row), *sources, *constant, 0, 0, 0, table]]
 
     def _source(self, instruction: Instruction, operand: Operand, kind: str) -> tuple[int, int] | None:
         """(address, whether it is a constant), or None for what is neither a row of lanes nor a constant."""
@@ -223,23 +224,19 @@ class Straight:
             key = (kind, values.tobytes())
             if key not in self._constants:
                 self._constants[key] = np.full(self.library.piece, values[0], values.dtype)
-            return _at(self._constants[key]), 1
+            return address(self._constants[key]), 1
         if len(values) != machine.lanes or values.strides != (values.itemsize,) or isinstance(operand, Symbol):
             return None
-        return _at(values), 0
+        return address(values), 0
 
     def _zeros(self) -> int:
         key = ("b64", b"")
         if key not in self._constants:
             self._constants[key] = np.zeros(self.library.piece, np.uint64)
-        return _at(self._constants[key])
+        return address(self._constants[key])
 
     def _unread(self) -> np.ndarray:
         """A counter that nobody reads: of the second half of an instruction."""
         self._kept.append(np.zeros(1, np.int64))
         return self._kept[-1]
 
-
-def _at(array: np.ndarray) -> int:
-    """The address of an array's first element."""
-    return int(array.__array_interface__["data"][0])

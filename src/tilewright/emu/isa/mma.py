@@ -10,6 +10,7 @@ import numpy as np
 
 from ..machine import Machine
 from ..ptx import Instruction, Operand, Register, Vector
+from ..tensor_tiles import Warps, described
 from . import fragments, tensor_sum
 from .registry import Step, executes
 from .tensor_sum import Arithmetic
@@ -155,9 +156,14 @@ def product(
 
     d, a, b, c = held(0, m * n, d_size), held(1, m * k, a_size), held(2, k * n, b_size), held(3, m * n, c_size)
     compute = arithmetic(machine, instruction, unit, kinds, saturate)
+    told = described(machine, unit, shape, kinds)
+    compiled = None if told is None else Warps(machine, told, (d, a, b, c), (c_size, a_size, b_size))
 
     def step() -> None:
         lanes = warps_here(machine, instruction)
+        if compiled and (lanes is None or (machine.mask is not None and machine.mask[lanes].all())):
+            compiled.run(None if lanes is None else lanes[::32] // 32)
+            return
         left = fragments.a_matrix(a.read(lanes), m, a_size)
         right = fragments.b_matrix(b.read(lanes), n, b_size)
         sums = compute(left, right, fragments.d_matrix(c.read(lanes), m, n, c_size))

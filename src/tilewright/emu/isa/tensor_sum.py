@@ -98,7 +98,7 @@ def fp8_values(kind: str) -> np.ndarray:
 
 
 @lru_cache(maxsize=2)
-def _fp8_exponents(kind: str) -> np.ndarray:
+def fp8_exponents(kind: str) -> np.ndarray:
     bits = np.arange(256)
     field, bias = (bits >> 3 & 15, 7) if kind == "e4m3" else (bits >> 2 & 31, 15)
     exponents = np.maximum(field, 1) - bias
@@ -129,7 +129,7 @@ class Factors:
     def of(words: np.ndarray, kind: str) -> Factors:
         """From bits: unsigned integers of the type's width."""
         if kind in FP8:
-            values, exponents = fp8_values(kind).take(words), _fp8_exponents(kind).take(words)
+            values, exponents = fp8_values(kind).take(words), fp8_exponents(kind).take(words)
         elif kind == "f16":
             values = words.view(np.float16).astype(np.float32)
             field = (words >> np.uint16(10) & np.uint16(31)).view(np.int16)

@@ -21,6 +21,7 @@ from ..in_flight import given_to
 from ..machine import Machine
 from ..products import A
 from ..ptx import Immediate, Instruction, Operand, Register, Vector
+from ..tensor_tiles import described, run_tiles
 from .mma import SIZE, arithmetic
 from .registry import Step, executes
 from .tensor_sum import FP8
@@ -283,6 +284,7 @@ def multiply(machine: Machine, instruction: Instruction) -> Step:
     use = np.where(np.arange(len(numbers)) < len(d.rows), 1000 * n + int(fields["k"]), A)
     kinds = (fields["d"], fields["a"], fields["b"], fields["d"])
     compute = arithmetic(machine, instruction, "wgmma", kinds, bool(fields.get("saturate")), negative)
+    told = described(machine, "wgmma", (64, n, int(fields["k"])), kinds, negative)
 
     def step() -> None:
         first_warps = whole_warpgroups(machine, instruction)
@@ -301,6 +303,10 @@ def multiply(machine: Machine, instruction: Instruction) -> Step:
             start[~kept.reshape(team.outer, team.inner)] = 0
         else:
             start = np.zeros((team.outer, team.inner, 64, n), f"u{d.size}")
+        if told is not None:
+            run_tiles(machine, told, a_words, b_words, start)
+            d.keep(team, start)
+            return
         d.keep(team, compute(a_words[..., None], b_words[:, :, :, None], start))
 
     return step

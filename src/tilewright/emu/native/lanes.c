@@ -9,9 +9,6 @@
 
 #define QUIET32(x) ((x) != (x) ? as_f32(0x7fffffffu) : (x))
 
-static inline f32 as_f32(u32 bits) { f32 x; __builtin_memcpy(&x, &bits, 4); return x; }
-static inline u32 bits_of(f32 x) { u32 bits; __builtin_memcpy(&bits, &x, 4); return bits; }
-
 static inline f32 least(f32 x, f32 y) {
     const f32 picked = x != x ? y : y != y ? x : (x < y || (x == y && bits_of(x) >> 31)) ? x : y;
     return QUIET32(picked);

@@ -1,0 +1,111 @@
+"""Products of tensor cores by the compiled sums (native/tensor.c): what they are told, and in which order.
+
+The bits are those of isa/tensor_sum.py. Integers, fp64, and the fp8 forms that an assembler makes of others are left to
+NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .compiled import address
+from .isa import fragments, tensor_sum
+
+if TYPE_CHECKING:
+    from .isa.mma import Held
+    from .machine import Machine
+
+KINDS = ("f16", "bf16", "tf32", "e4m3", "e5m2")
+"""As native/tensor.c numbers them."""
+
+
+def described(
+    machine: Machine, unit: str, shape: tuple[int, int, int], kinds: tuple[str, str, str, str], negative: bool = False
+) -> np.ndarray | None:
+    """The product as the compiled sums are told of it; None for one that they do not have. kinds: of D, A, B and C."""
+    d, a, b, c = kinds
+    rule = tensor_sum.rule_for(unit, a, machine.gpu.arch.compute_capability) if unit in tensor_sum.RULES else None
+    if machine.compiled is None or rule is None or rule.as_halves or d != c or d not in ("f32", "f16"):
+        return None
+    if a not in KINDS or b not in KINDS:
+        return None
+    tables = [address(table) for table in _fp8_tables()]
+    return np.array(
+        [KINDS.index(a), KINDS.index(b), negative, *shape, rule.fraction, rule.step, rule.kept, d == "f16", *tables],
+        np.int64,
+    )
+
+
+@lru_cache(maxsize=1)
+def _fp8_tables() -> list[np.ndarray]:
+    return [tensor_sum.fp8_values(kind) for kind in tensor_sum.FP8] + [
+        tensor_sum.fp8_exponents(kind) for kind in tensor_sum.FP8
+    ]
+
+
+def _places(layout: Callable[[np.ndarray], np.ndarray], registers: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """(register, byte within a warp's part of its row) of each element of a matrix, both int32.
+
+    layout: what makes a warp's matrix of its registers (fragments.py); it is asked where it takes numbers from.
+    """
+    together = 4 // size
+    number = np.arange(registers * 32 * together)
+    found = np.zeros(0, np.int64)
+    for shift in (0, 8):  # elements may be of one byte
+        words = (number >> shift & 255).astype(f"u{size}").view(np.uint32).reshape(registers, 32)
+        part = layout(words)[..., 0].astype(np.int64).reshape(-1)
+        found = part if not shift else found + (part << 8)
+    return (found // (32 * together)).astype(np.int32), (found % (32 * together) * size).astype(np.int32)
+
+
+class Warps:
+    """The products of some independent instructions by warps, whose operands are in registers."""
+
+    def __init__(
+        self, machine: Machine, product: np.ndarray, held: tuple[Held, Held, Held, Held], sizes: tuple[int, int, int]
+    ) -> None:
+        """held: D, A, B and C; sizes: bytes of an element of C, A and B."""
+        self.machine, self.product = machine, product
+        m, n = (int(v) for v in product[3:5])
+        c_size, a_size, b_size = sizes
+        layouts: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
+            lambda words: fragments.d_matrix(words, m, n, c_size),
+            lambda words: fragments.a_matrix(words, m, a_size),
+            lambda words: fragments.b_matrix(words, n, b_size),
+            lambda words: fragments.d_matrix(words, m, n, c_size),
+        )
+        self._kept: list[np.ndarray] = []
+        told = []
+        for operand, layout, size in zip(held, layouts, (c_size, a_size, b_size, c_size), strict=True):
+            which, offset = _places(layout, len(operand.rows), size)
+            rows = np.ascontiguousarray(operand.rows[:, :, 0], np.int64)
+            self._kept += [which, offset, rows]
+            told += [address(operand.bank), operand.bank.strides[0], len(rows), address(rows), address(which), address(offset)]
+        self.fragments = np.array(told, np.int64)
+        self.instructions = held[0].rows.shape[1]
+
+    def run(self, warps: np.ndarray | None) -> None:
+        """Multiply, for these warps of the batch or for all."""
+        library = self.machine.compiled
+        assert library is not None
+        count = self.machine.lanes // 32 if warps is None else len(warps)
+        place = 0 if warps is None else address(warps)
+        library.mma(address(self.product), address(self.fragments), self.instructions, place, count)
+
+
+def run_tiles(machine: Machine, product: np.ndarray, a: np.ndarray, b: np.ndarray, d: np.ndarray) -> None:
+    """Add products to D in place: bits of A [k, outer, inner, m], B [k, outer, inner or 1, n], D [outer, inner, m, n]."""
+    assert machine.compiled is not None
+    a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
+    outer, inner, m, n = d.shape
+    tiles = np.arange(outer * inner)
+    a_tiles = tiles * m
+    b_tiles = (tiles if b.shape[2] > 1 else tiles // inner) * n
+    machine.compiled.tiles(
+        address(product), len(tiles), address(a), address(a_tiles), a[0].size, address(b), address(b_tiles), b[0].size,
+        address(d),
+    )  # fmt: skip
