@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 FEW_LANES = 4096
 """Batches up to this size bind runs of equal instructions together, lest the cost of NumPy calls prevail."""
 GROUP_ELEMENTS = 8192
+ASIDE = 32
+"""Lanes between two rows of registers: rows a power of two apart would lie in the same few sets of a cache."""
 HEAP_BYTES = 8 << 20
 """What kernels may have of malloc at once: a GPU's default."""
 Triple = tuple[int, int, int]
@@ -119,7 +121,8 @@ class Machine:
         self._lane_list: np.ndarray | None = None
         self._mask_address = 0
         self.banks: dict[int, np.ndarray] = {
-            width: np.zeros((count, self.lanes), _STORAGE[width]) for width, count in program.row_counts.items()
+            width: np.zeros((count, self.lanes + ASIDE), _STORAGE[width])[:, : self.lanes]
+            for width, count in program.row_counts.items()
         }
         self._scratch: dict[tuple[str, str, int], np.ndarray] = {}
         self.param_data = np.frombuffer(params.ljust(max(program.entry.parameter_bytes, 1), b"\0"), np.uint8)

@@ -259,7 +259,7 @@ ROWS = {
     "atomics, a histogram of 2^20": Row(_PLAIN, "histogram", (256, 1), 256, lambda: _histogram(1 << 20)),
     "divergence, Collatz of 2^14": Row(_PLAIN, "collatz", (64, 1), 256, lambda: _collatz(1 << 14)),
     "one lone thread, 2^14 steps": Row(_PLAIN, "lone", (1, 1), 1, lambda: _lone(1 << 14)),
-    "mma, 256 cubed": Row(_TENSOR, "mma", (4, 2), 128, _halves(256, False), tolerance=1e-4),
+    "mma, 512 cubed": Row(_TENSOR, "mma", (8, 4), 128, _halves(512, False), tolerance=1e-4),
     "TMA and wgmma, 512 cubed, 4 stages": Row(
         _RING, "ring", (4, 4), 384, _halves(512, True), shared_bytes=8 * 128 * 64 * 2, tolerance=1e-4
     ),

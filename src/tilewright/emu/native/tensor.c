@@ -207,29 +207,32 @@ typedef struct {
     const s32 *which, *offset;
 } Fragment;
 
-static void read_warp(const Fragment *f, s64 i, s64 instructions, s64 warp, int count, int size, u32 *words) {
+static void read_warp(const Fragment *f, s64 i, s64 instructions, s64 warp, int count, int size, u32 *restrict words) {
     const char *at[64];
+    const s32 *restrict which = f->which, *restrict offset = f->offset;
     for (int r = 0; r < f->registers; ++r) at[r] = f->bank + f->rows[r * instructions + i] * f->row_bytes + warp;
     if (size == 1)
-        for (int e = 0; e < count; ++e) words[e] = *(const u8 *)(at[f->which[e]] + f->offset[e]);
+        for (int e = 0; e < count; ++e) words[e] = *(const u8 *)(at[which[e]] + offset[e]);
     else if (size == 2)
-        for (int e = 0; e < count; ++e) words[e] = *(const u16 *)(at[f->which[e]] + f->offset[e]);
+        for (int e = 0; e < count; ++e) words[e] = *(const u16 *)(at[which[e]] + offset[e]);
     else
-        for (int e = 0; e < count; ++e) words[e] = *(const u32 *)(at[f->which[e]] + f->offset[e]);
+        for (int e = 0; e < count; ++e) words[e] = *(const u32 *)(at[which[e]] + offset[e]);
 }
 
-static void write_warp(const Fragment *f, s64 i, s64 instructions, s64 warp, int count, int size, const u32 *words) {
+static void write_warp(
+    const Fragment *f, s64 i, s64 instructions, s64 warp, int count, int size, const u32 *restrict words) {
     char *at[64];
+    const s32 *restrict which = f->which, *restrict offset = f->offset;
     for (int r = 0; r < f->registers; ++r) at[r] = f->bank + f->rows[r * instructions + i] * f->row_bytes + warp;
     if (size == 2)
-        for (int e = 0; e < count; ++e) *(u16 *)(at[f->which[e]] + f->offset[e]) = (u16)words[e];
+        for (int e = 0; e < count; ++e) *(u16 *)(at[which[e]] + offset[e]) = (u16)words[e];
     else
-        for (int e = 0; e < count; ++e) *(u32 *)(at[f->which[e]] + f->offset[e]) = words[e];
+        for (int e = 0; e < count; ++e) *(u32 *)(at[which[e]] + offset[e]) = words[e];
 }
 
 // The factors of each of the `rows` x n sums from row `first` on: elements (k * rows + row) * n + column.
 static inline __attribute__((always_inline)) void expand(
-    const Factors *a, const Factors *b, Factors *pairs_a, Factors *pairs_b, int first, int rows, int m, const int n, int k) {
+    const Factors *restrict a, const Factors *restrict b, Factors *restrict pairs_a, Factors *restrict pairs_b, int first, int rows, int m, const int n, int k) {
     for (int z = 0; z < k; ++z)
         for (int row = 0; row < rows; ++row) {
             const int to = (z * rows + row) * n, from = z * m + first + row;
@@ -244,11 +247,16 @@ static inline __attribute__((always_inline)) void expand(
     pairs_b->low = b->low, pairs_b->high = b->high, pairs_b->finite = b->finite;
 }
 
-static __thread Factors space[4];
+static Factors *workspace(void) {
+    static __thread Factors space[4];
+    Factors *found = space;
+    __asm__("" : "+r"(found));  // else its address is looked up in every loop
+    return found;
+}
 
 // `instructions` independent products by each of some warps (`warps`: their numbers; null: 0, 1, ...).
 EXPORT void tw_mma(const Product *p, const Fragment *fragments, s64 instructions, const s64 *warps, s64 count) {
-    Factors *const a = space, *const b = space + 1, *const pairs_a = space + 2, *const pairs_b = space + 3;
+    Factors *const a = workspace(), *const b = a + 1, *const pairs_a = a + 2, *const pairs_b = a + 3;
     u32 c[32 * 16];
     const int m = (int)p->m, n = (int)p->n, k = (int)p->k, c_size = p->rule.half ? 2 : 4;
     const int rows = WIDEST / n < m ? WIDEST / n : m;  // summed at once
@@ -273,7 +281,7 @@ EXPORT void tw_mma(const Product *p, const Fragment *fragments, s64 instructions
 // and its k a_step apart, B alike; C and D [tile, m, n]: the same array.
 EXPORT void tw_tiles(const Product *p, s64 tiles, const char *a_words, const s64 *a_tile, s64 a_step, const char *b_words,
                      const s64 *b_tile, s64 b_step, char *d) {
-    Factors *const a = space, *const b = space + 1;
+    Factors *const a = workspace(), *const b = a + 1;
     u32 words[WIDEST];
     const int m = (int)p->m, n = (int)p->n, k = (int)p->k, size_a = size_of(p->kind_a), size_b = size_of(p->kind_b);
     s64 last_b = -1;
