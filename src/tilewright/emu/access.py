@@ -7,11 +7,13 @@ the instruction; only that the addresses are the same is checked each time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import banks, coalesce
+from .compiled import address
 from .memory import ARENA_BASE, ELEMENT, POISON, Buffer, aligned_bytes, element_views
 from .ptx import Instruction
 from .trace import Site
@@ -60,7 +62,7 @@ class SharedPattern:
 
     __slots__ = (
         "addresses", "base", "batch", "first", "granules", "ideal", "index", "instruction", "kind", "landing", "lanes",
-        "nbytes", "peers", "requests", "warps", "wavefronts",
+        "nbytes", "offsets", "peers", "requests", "warps", "wavefronts",
     )  # fmt: skip
 
     def __init__(self, kind: str, instruction: Instruction, nbytes: int) -> None:
@@ -75,6 +77,8 @@ class SharedPattern:
         """Byte address in the block's shared memory, for each active lane."""
         self.index: np.ndarray
         """Element index in the batch's shared memory."""
+        self.offsets: np.ndarray
+        """The same in bytes."""
         self.granules: np.ndarray
         """Granule indices in the batch's shared memory, [active lanes, granules a lane]."""
         self.warps: np.ndarray
@@ -132,18 +136,19 @@ class SharedMemory:
         `peers`: whether addresses may be those of other blocks of the cluster.
         """
         lanes = self.machine.lane_list()
-        seen = base if lanes is None or len(base) == 1 else base[lanes]
         if lanes is not None and not len(lanes):
             return None
-        first, count = int(seen[0]), len(site.patterns)
+        alike = self._comparison(base, lanes)
+        first, count = int(base[0 if lanes is None or len(base) == 1 else lanes[0]]), len(site.patterns)
         pattern = None
         for _ in range(count):
             known = site.patterns[0]
-            if known.first == first and _same(known.lanes, lanes) and _same(known.base, seen):
+            if known.first == first and _same(known.lanes, lanes) and alike(known.base):
                 pattern = known
                 break
             site.patterns.append(site.patterns.pop(0))  # a loop comes back to its patterns in order
         if pattern is None:
+            seen = base if lanes is None or len(base) == 1 else base[lanes]
             access = counted_as or _ACCESS[kind]
             pattern = self._learn(site, kind, instruction, lanes, seen, offset, nbytes, access, peers)
             if pattern is None:
@@ -160,6 +165,21 @@ class SharedMemory:
             self._initialised(pattern)
         self.machine.shadow.record(pattern)
         return pattern
+
+    def _comparison(self, base: np.ndarray, lanes: np.ndarray | None) -> Callable[[np.ndarray], bool]:
+        """A function: whether the lanes' addresses are the known ones."""
+        compiled = self.machine.compiled
+        if compiled is None or len(base) != self.machine.lanes or base.strides != (base.itemsize,):
+            seen = base if lanes is None or len(base) == 1 else base[lanes]
+            return lambda known: _same(known, seen)
+        at, places, size = address(base), 0 if lanes is None else address(lanes), base.itemsize
+        count = len(base) if lanes is None else len(lanes)
+
+        def alike(known: np.ndarray) -> bool:
+            same_kind = len(known) == count and known.itemsize == size
+            return same_kind and bool(compiled.equal(at, places, count, address(known), size))
+
+        return alike
 
     def reach(self, lanes: np.ndarray, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(block of the batch, address within it) of shared addresses, one for each of `lanes`.
@@ -248,7 +268,7 @@ class SharedMemory:
         every = slice(None) if lanes is None else lanes
         pattern.peers = ctas
         start = (machine.cta_of_lane[every] if ctas is None else ctas) * self.stride + addresses
-        pattern.index = start // nbytes
+        pattern.offsets, pattern.index = start, start // nbytes
         pattern.granules = (start // self.granule)[:, None] + np.arange(max(nbytes // self.granule, 1))
         pattern.warps = machine.warp_of_lane[every] + np.uint8(1)
         pattern.requests, pattern.wavefronts, pattern.ideal = self._count(lanes, addresses, nbytes, access)
@@ -315,6 +335,11 @@ class SharedMemory:
         """Gather one element for each active lane of the pattern into out."""
         self.views[pattern.nbytes].take(pattern.index, out=out, mode="clip")
 
+    @property
+    def host(self) -> int:
+        """Where its first byte lies in this process."""
+        return address(self.data)
+
     def store(self, pattern: SharedPattern, values: np.ndarray) -> None:
         """Scatter one element for each active lane; of two lanes at one address the higher lane's stays."""
         self.views[pattern.nbytes][pattern.index] = values
@@ -362,20 +387,28 @@ class GlobalPort:
 
         The indices are valid until the next call. `base`: uint64, one a lane of the batch, or of length 1 for all.
         """
+        found = self.find(site, instruction, base, offset, nbytes, write)
+        if found is None:
+            return None
+        lanes, relative, start = found
+        out = self._index[: len(relative)]
+        np.add(relative, start, out=out)
+        return lanes, np.right_shift(out, nbytes.bit_length() - 1, out=out)
+
+    def find(
+        self, site: Site, instruction: Instruction, base: np.ndarray, offset: int, nbytes: int, write: bool
+    ) -> tuple[np.ndarray | None, np.ndarray, int] | None:
+        """As `locate`: (lanes, bytes, start), the lanes' places in the arena being `bytes` from `start` on."""
         machine = self.machine
         lanes = machine.lane_list()
         count = machine.lanes if lanes is None else len(lanes)
         if not count:
             return None
-        seen = base if lanes is None or len(base) == 1 else base[lanes]
-        first = int(seen[0])
-        relative = np.subtract(seen, seen[0], out=self._relative[:count])
-        pattern = None
-        for known in site.patterns:
-            if _same(known.lanes, lanes) and _same(known.relative, relative):
-                pattern = known
-                break
+        first = int(base[0 if lanes is None or len(base) == 1 else lanes[0]])
+        pattern = self._known(site, base, lanes, count)
         if pattern is None:
+            seen = base if lanes is None or len(base) == 1 else base[lanes]
+            relative = np.subtract(seen, seen[0], out=self._relative[:count])
             pattern = GlobalPattern(machine, lanes, relative.copy(), nbytes)
             site.patterns.insert(0, pattern)
             del site.patterns[REMEMBERED // 4 :]
@@ -396,7 +429,7 @@ class GlobalPort:
                 site.requests += len(grid)
                 site.sectors += int(coalesce.sectors(grid, nbytes, active).sum())
                 site.bytes += nbytes * len(lanes)
-                return lanes, (addresses - np.uint64(ARENA_BASE)).view(np.int64) // nbytes
+                return lanes, (addresses - np.uint64(ARENA_BASE)).view(np.int64), 0
         phase = start % coalesce.SECTOR
         if phase not in pattern.sectors:
             absolute = pattern.relative.view(np.int64) + start
@@ -409,7 +442,25 @@ class GlobalPort:
         site.requests += pattern.requests
         site.sectors += pattern.sectors[phase]
         site.bytes += nbytes * count
-        return lanes, np.add(pattern.index, (start - ARENA_BASE) // nbytes, out=self._index[:count])
+        return lanes, pattern.relative.view(np.int64), start - ARENA_BASE
+
+    def _known(self, site: Site, base: np.ndarray, lanes: np.ndarray | None, count: int) -> GlobalPattern | None:
+        """The remembered pattern that the lanes' addresses have."""
+        compiled = self.machine.compiled
+        if compiled is None or len(base) == 1 or base.strides != (8,):
+            seen = base if lanes is None or len(base) == 1 else base[lanes]
+            relative = np.subtract(seen, seen[0], out=self._relative[:count])
+            for known in site.patterns:
+                if _same(known.lanes, lanes) and _same(known.relative, relative):
+                    return known  # type: ignore[no-any-return]
+            return None
+        if not site.patterns:
+            return None
+        at, places = address(base), 0 if lanes is None else address(lanes)
+        for known in site.patterns:
+            if _same(known.lanes, lanes) and compiled.apart(at, places, count, address(known.relative)):
+                return known  # type: ignore[no-any-return]
+        return None
 
     def _follow(
         self, instruction: Instruction, pattern: GlobalPattern, start: int, written: np.ndarray, write: bool

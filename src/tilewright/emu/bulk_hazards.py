@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .access import SharedPattern
+from .compiled import address
 from .ptx import Instruction
 from .shadow import WORDS
 
@@ -73,6 +74,8 @@ class BulkClocks:
     def unknown(self, pattern: SharedPattern, lanes: np.ndarray) -> bool:
         """Report lanes at bytes of a copy whose phase they have not seen complete; whether there were any."""
         shadow, granules = self.shadow, pattern.granules
+        if self._all_seen(pattern, lanes):
+            return False
         needed = self.phase[granules]
         if pattern.kind == "bulk_merge":
             needed = np.where(self.merging[granules], 0, needed)
@@ -108,6 +111,20 @@ class BulkClocks:
             pattern.instruction, lanes[some], at, details,
         )  # fmt: skip
         return True
+
+    def _all_seen(self, pattern: SharedPattern, lanes: np.ndarray) -> bool:
+        """Whether the compiled loops find that the lanes' warps have seen all phases. False where there are none."""
+        compiled, shadow = self.machine.compiled, self.shadow
+        if compiled is None or pattern.kind == "bulk_merge":
+            return False
+        granules = np.ascontiguousarray(pattern.granules, np.int64)
+        cluster, warps = shadow.place(lanes)
+        place = np.ascontiguousarray(cluster * shadow.warps + warps, np.int64)
+        four = 4 if pattern.kind == "tensor" else 1
+        return not compiled.unseen(
+            address(self.phase), address(self.column), address(granules), *granules.shape, address(shadow.known),
+            shadow.known.shape[2], address(place), four,
+        )  # fmt: skip
 
     def _barrier_at(self, cluster: int, column: int) -> Mbarrier | None:
         for barrier in self.machine.mbarriers.alive():
@@ -154,7 +171,7 @@ class BulkClocks:
         self.phase[granules] = FLYING
         self.merging[granules] = pattern.kind == "bulk_merge"
         self.column[granules] = 0
-        shadow.written[granules] = shadow.read[granules] = shadow.updated[granules] = 0
+        shadow.forget(granules)
         if shadow.products:
             shadow.products.waited[granules] = 0
 
@@ -165,7 +182,7 @@ class BulkClocks:
         self.column[granules] = barrier.column
         self.phase[granules] = barrier.completed + 1
         self.by[granules] = instruction.index
-        shadow.written[granules] = shadow.read[granules] = shadow.updated[granules] = 0
+        shadow.forget(granules)
 
     def read_done(self, pattern: SharedPattern) -> None:
         """The thread of a bulk store has waited: from now on it is a read by its warp."""
@@ -173,5 +190,6 @@ class BulkClocks:
         assert pattern.lanes is not None
         self.reading[granules] -= 1
         (cluster,), (warp,) = shadow.place(pattern.lanes)
+        shadow.noted[granules] = True
         shadow.read[granules, warp] = shadow.order[cluster, warp, warp]
         shadow.by["read"][granules] = pattern.instruction.index

@@ -14,6 +14,7 @@ import numpy as np
 
 from .access import SharedPattern
 from .bulk_hazards import BulkClocks
+from .compiled import address
 from .product_hazards import ProductClocks, ProductJudge
 from .proxies import ProxyFences
 from .ptx import Immediate, Instruction
@@ -54,6 +55,10 @@ class ClockShadow(Shadow):
         }
         """The instruction of the last access of each kind."""
         self.copies_of: dict[int, SharedPattern] = {}
+        self.noted = np.zeros(granules, bool)
+        """Whether a granule has any clock in these tables: bytes that only bulk copies write and wgmma reads have none."""
+        self.used = False
+        """Whether anything has been noted in this batch."""
         self.products = ProductClocks(self) if machine.products else None
         self.bulk = BulkClocks(self)
         self.reset()
@@ -74,10 +79,12 @@ class ClockShadow(Shadow):
         self.known[:, range(self.warps), range(self.warps)] = 1
         self.columns[:] = 0
         self.arrived.clear()
-        for table in (self.written, self.read, self.updated, self.flying):
-            table[:] = 0
-        if self.products:
-            self.products.reset()
+        if self.used:  # else they are as they were made, and to write them is to use the memory
+            for table in (self.written, self.read, self.updated, self.flying, self.noted):
+                table[:] = 0
+            if self.products:
+                self.products.reset()
+        self.used = False
         self.bulk.reset()
 
     # Who knows what
@@ -116,6 +123,7 @@ class ClockShadow(Shadow):
 
     def record(self, pattern: SharedPattern) -> None:
         """Check an access against what came before it, then note it."""
+        self.used = True
         lanes, warps, known = self._where(pattern)
         granules, kind = pattern.granules, pattern.kind
         addresses = np.broadcast_to(pattern.addresses, lanes.shape)
@@ -136,8 +144,8 @@ class ClockShadow(Shadow):
             against.append((self.read, "read"))
         if kind != "atomic":
             against.append((self.updated, "atomic"))
-        for table, name in against:
-            self._compare(pattern, table[granules], known, lanes, warps, addresses, name)
+        for table, name in against if self.noted[granules].any() else ():
+            self._compare(pattern, table, known, lanes, warps, addresses, name)
         if kind.startswith("bulk_"):
             self.bulk.issued(pattern)
             return
@@ -145,11 +153,12 @@ class ClockShadow(Shadow):
         columns = np.broadcast_to(warps[:, None], granules.shape)
         table = self.written if writing else self.read if kind == "read" else self.updated
         table[granules, columns] = own[:, None]
+        self.noted[granules] = True
         self.by[kind][granules] = pattern.instruction.index
         if writing:
             self.by["write"][granules] = pattern.instruction.index
             # Two warps that write one granule in this very step.
-            self._compare(pattern, self.written[granules], known, lanes, warps, addresses, "write")
+            self._compare(pattern, self.written, known, lanes, warps, addresses, "write")
         if kind == "copy":
             self.copies_of[pattern.instruction.index] = pattern
             self.flying[granules] = pattern.instruction.index + 1
@@ -157,15 +166,17 @@ class ClockShadow(Shadow):
     def _compare(
         self,
         pattern: SharedPattern,
-        seen: np.ndarray,
+        table: np.ndarray,
         known: np.ndarray,
         lanes: np.ndarray,
         warps: np.ndarray,
         addresses: np.ndarray,
         name: str,
     ) -> None:
-        """`seen` [lanes, granules, warps]: clocks of earlier accesses; a lane must know of all but its own warp's."""
-        newer = seen > known[:, None, :]
+        """`table` [granules, warps]: clocks of earlier accesses; a lane must know of all but its own warp's."""
+        if self.all_known(table, pattern.granules, known, warps):
+            return
+        newer = table[pattern.granules] > known[:, None, :]
         newer[np.arange(len(warps)), :, warps] = False
         if not newer.any():
             return
@@ -176,6 +187,30 @@ class ClockShadow(Shadow):
         other = self.machine.program.instructions[int(self.by[name][granule])]
         other_kind = name if not other.opcode.startswith("cp.") else "copy" if name == "write" else "bulk_read"
         self.report_race(pattern, lanes[bad], int(addresses[bad][0]), pattern.kind, other, other_kind, other_warp)
+
+    def all_known(
+        self, table: np.ndarray, granules: np.ndarray, known: np.ndarray, own: np.ndarray | None
+    ) -> bool:
+        """Whether the compiled loops find that no clock of the granules [rows, k] is beyond what their row knows.
+
+        known: [rows, warps]; own: the warp of each row that does not count. False where there are none to ask.
+        """
+        compiled = self.machine.compiled
+        if compiled is None or self.warps > 1024:
+            return False
+        granules, known = np.ascontiguousarray(granules, np.int64), np.ascontiguousarray(known, np.int32)
+        mine = None if own is None else np.ascontiguousarray(own, np.int64)
+        rows, each = granules.shape
+        return not compiled.newer(
+            address(table), address(granules), rows, each, self.warps, address(known), 0 if mine is None else address(mine)
+        )
+
+    def forget(self, granules: np.ndarray) -> None:
+        """What was noted of granules does not count any more."""
+        some = granules[self.noted[granules]]
+        if len(some):
+            self.written[some] = self.read[some] = self.updated[some] = 0
+            self.noted[some] = False
 
     def landed(self, pattern: SharedPattern, rows: np.ndarray | None, barrier: Mbarrier | None = None) -> None:
         """A cp.async landed: a write of the issuing warp now, or, at an mbarrier, one known with its phase."""
@@ -192,6 +227,7 @@ class ClockShadow(Shadow):
             self.bulk.comes_with(granules, barrier, pattern.instruction)
             return
         own = known[np.arange(len(warps)), warps]
+        self.noted[granules] = True
         self.written[granules, np.broadcast_to(warps[:, None], granules.shape)] = own[:, None]
 
     def waited(self, pattern: SharedPattern, due: np.ndarray) -> None:
@@ -262,8 +298,10 @@ class ClockShadow(Shadow):
         return slice(start, start + 8 // shared.granule)
 
     def _wrote(self, barrier: Mbarrier, lane: int, instruction: Instruction, alive: bool) -> None:
+        self.used = True
         part = self._bytes_of(barrier)
         (cluster,), (warp,) = self.place(np.array([lane]))
+        self.noted[part] = True
         self.written[part] = 0
         self.written[part, warp] = self.order[cluster, warp, warp]
         self.by["write"][part] = instruction.index
@@ -285,6 +323,7 @@ class ClockShadow(Shadow):
         far = self.machine.cta_of_lane[lanes] != barrier.cta
         if far.any() and not later:
             part = self._bytes_of(barrier)  # its block may not end before this
+            self.noted[part] = True
             self.updated[part, warps[far]] = known[far, warps[far]]
             self.by["atomic"][part] = instruction.index
 

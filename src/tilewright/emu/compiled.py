@@ -50,6 +50,20 @@ class Library:
         """(product, fragments, instructions, warps or 0, how many of them)."""
         self.tiles = self._function("tw_tiles", 9)
         """(product, tiles, A, tiles' places in A, step of k, the same of B, D)."""
+        self.apart = self._function("tw_apart", 4, ctypes.c_int64)
+        """(addresses, lanes or 0, how many, relative addresses) -> whether they are those."""
+        self.equal = self._function("tw_equal", 5, ctypes.c_int64)
+        """(values, lanes or 0, how many, known values, bytes of one) -> whether they are those."""
+        self.load = self._function("tw_load", 7)
+        """(data, offsets, lanes or 0, how many, bytes of a part, parts, rows)."""
+        self.store = self._function("tw_store", 8)
+        """(data, offsets, lanes or 0, how many, bytes of a part, parts, rows, steps)."""
+        self.newer = self._function("tw_newer", 7, ctypes.c_int64)
+        """(table, granules, rows of them, granules a row, warps, known, own warps or 0) -> whether some clock is."""
+        self.unseen = self._function("tw_unseen", 9, ctypes.c_int64)
+        """(phases, columns, granules, rows, granules a row, known, its width, warps, how many each) -> likewise."""
+        self.unwaited = self._function("tw_unwaited", 6, ctypes.c_int64)
+        """(waited, granules, rows, granules a row, warpgroups, known) -> likewise."""
         self.piece = int(self._dll.tw_piece())
         """Elements that a constant source has."""
         name = self._dll.tw_operation

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from .compiled import address
+
 ARENA_BASE = 0x10_0000_0000
 """Address of the first byte of the arena: above 32 bits, so that a pointer cut to 32 bits is caught."""
 ALIGNMENT = 256
@@ -59,6 +61,8 @@ class GlobalMemory:
     def __init__(self) -> None:
         self._data = aligned_bytes(1 << 16)
         self.views = element_views(self._data)
+        self.host = address(self._data)
+        """Where the arena's first byte lies in this process."""
         self.written: np.ndarray | None = None
         """Of each byte of the arena whether it holds a value (1); None: all do."""
         self._buffers: list[Buffer] = []  # by start
@@ -81,6 +85,7 @@ class GlobalMemory:
             grown[: len(self._data)] = self._data
             self._data = grown
             self.views = element_views(grown)
+            self.host = address(grown)
         self._data[offset : offset + len(raw)] = raw
         if empty or self.written is not None:
             self._mark(offset, len(raw), empty)

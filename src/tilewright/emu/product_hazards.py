@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .access import SharedPattern
+from .compiled import address
 from .ptx import Instruction
 from .shadow import Landing, Shadow
 
@@ -185,7 +186,6 @@ class ProductClocks:
         self.waited = np.zeros((granules, self.groups, 4), np.int32)
         """Clock of each warp's wait for its warpgroup's last product that read it; 0: it has not waited."""
         self.by = np.zeros(granules, np.int32)
-        self.reset()
 
     def reset(self) -> None:
         """A new batch of blocks starts."""
@@ -200,6 +200,8 @@ class ProductClocks:
         group = (pattern.warps.astype(np.int64) - 1) // 4
         four = shadow.order[cluster[:, None], first[:, None] + np.arange(4)].min(axis=1)
         for table, name in ((shadow.written, "write"), (shadow.updated, "atomic")):
+            if not shadow.noted[granules].any() or shadow.all_known(table, granules, four, None):
+                continue
             newer = table[granules] > four[:, None, :]
             if newer.any():
                 row, k, warp = (int(v) for v in np.argwhere(newer)[0])
@@ -235,7 +237,6 @@ class ProductClocks:
             some = bad.any(axis=1)
             report_in_flight(self.machine, pattern, lanes[some], addresses[some], product)
             return
-        seen = self.waited[granules]
         reads = 4 * self.groups
         if self.machine.cluster_size == 1:
             knows = known[:, :reads].reshape(-1, 1, self.groups, 4)
@@ -243,6 +244,13 @@ class ProductClocks:
             cta = granules[:, 0] * self.machine.shared.granule // self.machine.shared.stride
             own = cta % self.machine.cluster_size * self.machine.warps_per_cta
             knows = np.take_along_axis(known, own[:, None] + np.arange(reads), 1).reshape(-1, 1, self.groups, 4)
+        compiled = self.machine.compiled
+        if compiled is not None:
+            places, mine = np.ascontiguousarray(granules, np.int64), np.ascontiguousarray(knows, np.int32)
+            table = address(self.waited)
+            if not compiled.unwaited(table, address(places), *places.shape, self.groups, address(mine)):
+                return
+        seen = self.waited[granules]
         unknown = (seen > 0).any(axis=3) & ~((seen > 0) & (seen <= knows)).any(axis=3)
         if unknown.any():
             row, k, group = (int(v) for v in np.argwhere(unknown)[0])

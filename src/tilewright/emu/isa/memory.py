@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..compiled import address
 from ..machine import WINDOWS, Machine
-from ..ptx import Instruction, Memory, Operand, Symbol, Vector
+from ..ptx import Immediate, Instruction, Memory, Operand, Register, Symbol, Vector
 from .registry import NUMPY, Step, executes
 
 TYPES = "b8|u8|s8|b16|u16|s16|b32|u32|s32|f32|b64|u64|s64|f64|b128"
@@ -32,6 +33,7 @@ class Spread:
 
     def __init__(self, machine: Machine, instruction: Instruction, vector: int, operand_index: int) -> None:
         self.machine = machine
+        self.kept: list[np.ndarray] = []
         self.kind = instruction.fields["type"]
         part = np.dtype(NUMPY[self.kind])
         operand = instruction.operands[operand_index]
@@ -42,6 +44,49 @@ class Spread:
         whole = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "b128"}[self.bytes]
         self.elements = machine.scratch(whole, "elements")
         self.parts = self.elements.view(part).reshape(machine.lanes, vector)
+        self._places: tuple[np.ndarray, np.ndarray] | None = None
+        """Addresses of the registers' rows and how far apart their elements are; None if the compiled loops cannot."""
+        compiled = machine.compiled
+        if compiled is not None and part.itemsize <= 8:
+            self._places = self._rows(instruction, part.itemsize, operand_index == 0)
+
+    def _rows(self, instruction: Instruction, size: int, written: bool) -> tuple[np.ndarray, np.ndarray] | None:
+        machine, places, steps = self.machine, [], []
+        for item in self.items:
+            if isinstance(item, Register) and item.kind != "pred":
+                row = machine.row(item)
+                if row.itemsize != size:
+                    return None
+                steps.append(1)
+            elif isinstance(item, Immediate) and not written:
+                row = machine.source(instruction, item, self.kind)
+                self.kept.append(row)
+                steps.append(0)
+            else:
+                return None
+            places.append(address(row))
+        return np.array(places, np.int64), np.array(steps, np.int64)
+
+    def load(self, host: int, offsets: np.ndarray, lanes: np.ndarray | None) -> bool:
+        """Fill the lanes' registers from memory at `host` + offsets, one a lane; False if it is left to NumPy."""
+        compiled, places = self.machine.compiled, self._places
+        if compiled is None or places is None:
+            return False
+        size = self.parts.itemsize
+        where = 0 if lanes is None else address(lanes)
+        compiled.load(host, address(offsets), where, len(offsets), size, len(self.items), address(places[0]))
+        return True
+
+    def store(self, host: int, offsets: np.ndarray, lanes: np.ndarray | None) -> bool:
+        """The inverse."""
+        compiled, places = self.machine.compiled, self._places
+        if compiled is None or places is None:
+            return False
+        size, (rows, steps) = self.parts.itemsize, places
+        where = 0 if lanes is None else address(lanes)
+        count = len(self.items)
+        compiled.store(host, address(offsets), where, len(offsets), size, count, address(rows), address(steps))
+        return True
 
     def scatter(self, instruction: Instruction) -> Callable[[int, np.ndarray | None], None]:
         """(count, lanes): the first `count` elements go to the registers of the lanes."""
@@ -102,7 +147,7 @@ def load(machine: Machine, instruction: Instruction) -> Step:
         pattern = machine.shared.locate(
             sites["shared"], "read", instruction, base, offset, nbytes, peers=reaches_peers(instruction)
         )
-        if pattern is not None:
+        if pattern is not None and not spread.load(machine.shared.host, pattern.offsets, pattern.lanes):
             count = len(pattern.index)
             machine.shared.load(pattern, elements[:count])
             put(count, pattern.lanes)
@@ -110,12 +155,17 @@ def load(machine: Machine, instruction: Instruction) -> Step:
     def elsewhere(base: np.ndarray, offset: int, local: bool) -> None:
         if local:
             found = machine.local.locate(sites["local"], instruction, base, offset, nbytes, False)
-        else:
-            found = machine.port.locate(sites["global"], instruction, base, offset, nbytes, False)
-        if found is not None:
-            lanes, index = found
-            (machine.local if local else machine.port).load(index, nbytes, elements[: len(index)])
-            put(len(index), lanes)
+            if found is not None:
+                lanes, index = found
+                machine.local.load(index, nbytes, elements[: len(index)])
+                put(len(index), lanes)
+            return
+        place = machine.port.find(sites["global"], instruction, base, offset, nbytes, False)
+        if place is not None:
+            lanes, offsets, start = place
+            if not spread.load(machine.memory.host + start, offsets, lanes):
+                machine.port.load((offsets + start) // nbytes, nbytes, elements[: len(offsets)])
+                put(len(offsets), lanes)
 
     return by_space(machine, instruction, space, base, offset, shared, elsewhere)
 
@@ -139,17 +189,21 @@ def store(machine: Machine, instruction: Instruction) -> Step:
         pattern = machine.shared.locate(
             sites["shared"], "write", instruction, base, offset, nbytes, peers=reaches_peers(instruction)
         )
-        if pattern is not None:
+        if pattern is not None and not spread.store(machine.shared.host, pattern.offsets, pattern.lanes):
             machine.shared.store(pattern, take(pattern.lanes))
 
     def elsewhere(base: np.ndarray, offset: int, local: bool) -> None:
         if local:
             found = machine.local.locate(sites["local"], instruction, base, offset, nbytes, True)
-        else:
-            found = machine.port.locate(sites["global"], instruction, base, offset, nbytes, True)
-        if found is not None:
-            lanes, index = found
-            (machine.local if local else machine.port).store(index, nbytes, take(lanes))
+            if found is not None:
+                machine.local.store(found[1], nbytes, take(found[0]))
+            return
+        place = machine.port.find(sites["global"], instruction, base, offset, nbytes, True)
+        if place is not None:
+            lanes, offsets, start = place
+            judged = machine.races is not None and machine.races.waiting
+            if judged or not spread.store(machine.memory.host + start, offsets, lanes):
+                machine.port.store((offsets + start) // nbytes, nbytes, take(lanes))
 
     return by_space(machine, instruction, space, base, offset, shared, elsewhere)
 
