@@ -105,7 +105,8 @@ def test_each_form_gives_the_same_bits(opcode, kinds, how, monkeypatch):
     if kinds[0] == "pred":
         lines.append("selp.u16 %d, 1, 0, %p6;")
     ptx = ptx_for("\n".join(lines), out, ins).replace(
-        "mov.u32 %r15, %tid.x;", f"mov.u32 %r15, %tid.x;\nmov.u32 %r14, %ctaid.x;\nmad.lo.u32 %r15, %r14, {LANES // 3}, %r15;"
+        "mov.u32 %r15, %tid.x;",
+        f"mov.u32 %r15, %tid.x;\nmov.u32 %r14, %ctaid.x;\nmad.lo.u32 %r15, %r14, {LANES // 3}, %r15;",
     )
     arrays = [values(rng, kind) for kind in ins]
     fast, slow = both_ways(ptx, arrays, np.zeros(LANES, DTYPE[out]), monkeypatch)
@@ -114,8 +115,8 @@ def test_each_form_gives_the_same_bits(opcode, kinds, how, monkeypatch):
 
 
 def test_constants_and_special_registers_are_read_as_they_are(monkeypatch):
-    line = "mov.u32 %r3, %ntid.x; mad.lo.u32 %r1, %r3, 7, %r15; mov.u32 %r4, %laneid; add.u32 %r1, %r1, %r4; fma.rn.f32 %d, %a, 0f3F99999A, 0fBF800000;"
-    line += " mov.b32 %r2, %d; xor.b32 %r2, %r2, %r1; mov.b32 %d, %r2;"
+    line = """mov.u32 %r3, %ntid.x; mad.lo.u32 %r1, %r3, 7, %r15; mov.u32 %r4, %laneid; add.u32 %r1, %r1, %r4;
+        fma.rn.f32 %d, %a, 0f3F99999A, 0fBF800000; mov.b32 %r2, %d; xor.b32 %r2, %r2, %r1; mov.b32 %d, %r2;"""
     arrays = [values(np.random.default_rng(0), "f32")]
     fast, slow = both_ways(ptx_for(line, "f32", ["f32"]), arrays, np.zeros(LANES, np.uint32), monkeypatch)
     np.testing.assert_array_equal(fast, slow)

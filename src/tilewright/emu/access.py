@@ -452,14 +452,14 @@ class GlobalPort:
             relative = np.subtract(seen, seen[0], out=self._relative[:count])
             for known in site.patterns:
                 if _same(known.lanes, lanes) and _same(known.relative, relative):
-                    return known  # type: ignore[no-any-return]
+                    return known
             return None
         if not site.patterns:
             return None
         at, places = address(base), 0 if lanes is None else address(lanes)
         for known in site.patterns:
             if _same(known.lanes, lanes) and compiled.apart(at, places, count, address(known.relative)):
-                return known  # type: ignore[no-any-return]
+                return known
         return None
 
     def _follow(

@@ -56,7 +56,7 @@ class ClockShadow(Shadow):
         """The instruction of the last access of each kind."""
         self.copies_of: dict[int, SharedPattern] = {}
         self.noted = np.zeros(granules, bool)
-        """Whether a granule has any clock in these tables: bytes that only bulk copies write and wgmma reads have none."""
+        """Whether a granule has any clock in these: bytes that only bulk copies write and wgmma reads have none."""
         self.used = False
         """Whether anything has been noted in this batch."""
         self.products = ProductClocks(self) if machine.products else None
@@ -188,9 +188,7 @@ class ClockShadow(Shadow):
         other_kind = name if not other.opcode.startswith("cp.") else "copy" if name == "write" else "bulk_read"
         self.report_race(pattern, lanes[bad], int(addresses[bad][0]), pattern.kind, other, other_kind, other_warp)
 
-    def all_known(
-        self, table: np.ndarray, granules: np.ndarray, known: np.ndarray, own: np.ndarray | None
-    ) -> bool:
+    def all_known(self, table: np.ndarray, granules: np.ndarray, known: np.ndarray, own: np.ndarray | None) -> bool:
         """Whether the compiled loops find that no clock of the granules [rows, k] is beyond what their row knows.
 
         known: [rows, warps]; own: the warp of each row that does not count. False where there are none to ask.
@@ -202,7 +200,13 @@ class ClockShadow(Shadow):
         mine = None if own is None else np.ascontiguousarray(own, np.int64)
         rows, each = granules.shape
         return not compiled.newer(
-            address(table), address(granules), rows, each, self.warps, address(known), 0 if mine is None else address(mine)
+            address(table),
+            address(granules),
+            rows,
+            each,
+            self.warps,
+            address(known),
+            0 if mine is None else address(mine),
         )
 
     def forget(self, granules: np.ndarray) -> None:

@@ -64,15 +64,29 @@ class Library:
         """(phases, columns, granules, rows, granules a row, known, its width, warps, how many each) -> likewise."""
         self.unwaited = self._function("tw_unwaited", 6, ctypes.c_int64)
         """(waited, granules, rows, granules a row, warpgroups, known) -> likewise."""
+        self.pick = self._function("tw_pick", 4)
+        """(blocks, lanes, mask, out)."""
+        self.held = self._function("tw_held", 4, ctypes.c_int64)
+        """(mask, predicate, negated, lanes) -> how many."""
+        self.steer = self._function("tw_steer", 7)
+        """(blocks, mask, predicate, negated, lanes, target, otherwise)."""
+        self.atomic = self._function("tw_atomic", 2)
+        """(code, what native/atomics.c calls Atomic)."""
         self.piece = int(self._dll.tw_piece())
         """Elements that a constant source has."""
-        name = self._dll.tw_operation
-        name.restype = ctypes.c_char_p
-        self.codes: dict[str, int] = {}
-        while (text := name(len(self.codes))) is not None:
-            self.codes[text.decode()] = len(self.codes)
+        self.codes = self._names("tw_operation")
+        self.atomics = self._names("tw_atomic_name")
 
-    def _function(self, name: str, arguments: int, result: type | None = None) -> ctypes._FuncPointer:  # type: ignore[name-defined]
+    def _names(self, listing: str) -> dict[str, int]:
+        """Name -> code."""
+        name = getattr(self._dll, listing)
+        name.restype = ctypes.c_char_p
+        codes: dict[str, int] = {}
+        while (text := name(len(codes))) is not None:
+            codes[text.decode()] = len(codes)
+        return codes
+
+    def _function(self, name: str, arguments: int, result: type | None = None) -> ctypes._FuncPointer:
         function = getattr(self._dll, name)
         function.argtypes = [ctypes.c_int64] * arguments
         function.restype = result
@@ -85,7 +99,7 @@ def _processor() -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             lines = (line for line in file if line.startswith(("flags", "Features", "model name")))
-            return "".join(sorted({line for line in lines}))
+            return "".join(sorted(set(lines)))
     except OSError:
         return platform.processor()
 

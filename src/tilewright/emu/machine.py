@@ -47,7 +47,7 @@ FEW_LANES = 4096
 """Batches up to this size bind runs of equal instructions together, lest the cost of NumPy calls prevail."""
 GROUP_ELEMENTS = 8192
 ASIDE = 32
-"""Lanes between two rows of registers: rows a power of two apart would lie in the same few sets of a cache."""
+"""Lanes between two rows of registers for the compiled loops: rows a power of two apart lie in few sets of a cache."""
 HEAP_BYTES = 8 << 20
 """What kernels may have of malloc at once: a GPU's default."""
 Triple = tuple[int, int, int]
@@ -120,8 +120,11 @@ class Machine:
         """Active lanes, bool; None when all are."""
         self._lane_list: np.ndarray | None = None
         self._mask_address = 0
+        self.compiled = library()
+        """The compiled loops; None where there are none."""
+        aside = ASIDE if self.compiled else 0
         self.banks: dict[int, np.ndarray] = {
-            width: np.zeros((count, self.lanes + ASIDE), _STORAGE[width])[:, : self.lanes]
+            width: np.zeros((count, self.lanes + aside), _STORAGE[width])[:, : self.lanes]
             for width, count in program.row_counts.items()
         }
         self._scratch: dict[tuple[str, str, int], np.ndarray] = {}
@@ -151,8 +154,6 @@ class Machine:
         self.registers = RegisterPool(self)
         self.shadow: Shadow = make_shadow(self)
         self.scheduler = Scheduler(self)
-        self.compiled = library()
-        """The compiled loops; None where there are none."""
         self.straight = Straight(self, self.compiled) if self.compiled else None
         """Binds runs of plain instructions to the compiled loops, where there are any."""
         self.steps: list[list[Step] | None] = [None] * len(program.blocks)

@@ -61,12 +61,15 @@ class GlobalMemory:
     def __init__(self) -> None:
         self._data = aligned_bytes(1 << 16)
         self.views = element_views(self._data)
-        self.host = address(self._data)
-        """Where the arena's first byte lies in this process."""
         self.written: np.ndarray | None = None
         """Of each byte of the arena whether it holds a value (1); None: all do."""
         self._buffers: list[Buffer] = []  # by start
         self._starts: list[int] = []
+
+    @property
+    def host(self) -> int:
+        """Where the arena's first byte lies in this process."""
+        return address(self._data)
 
     def add(self, data: bytes | np.ndarray, name: str = "", read_only: bool = False, *, empty: bool = False) -> int:
         """Copy raw bytes in; their address. `data`: bytes, or an array whose memory is taken in C order.
@@ -85,7 +88,6 @@ class GlobalMemory:
             grown[: len(self._data)] = self._data
             self._data = grown
             self.views = element_views(grown)
-            self.host = address(grown)
         self._data[offset : offset + len(raw)] = raw
         if empty or self.written is not None:
             self._mark(offset, len(raw), empty)

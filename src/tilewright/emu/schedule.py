@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .compiled import address
 from .endless import FAIR_EVERY, Watch
 from .hazards import lane_ranges
 from .orders import NOWHERE
@@ -41,6 +42,10 @@ class Scheduler:
         self.live_warps = n // 32
         self.active = n
         """Lanes that execute the current block."""
+        self.active_warps = -1
+        """Warps of these; -1 when they have not been counted."""
+        self._out = np.zeros(3, np.int64)
+        """What the compiled pick has found."""
         self.key = np.full(n, NOWHERE, np.int32)
         """Block that a lane runs next; NOWHERE when it has exited or waits."""
         self.barrier = np.full(n, -1, np.int16)
@@ -109,9 +114,12 @@ class Scheduler:
                     continue
                 mask = machine.mask
                 threads[here] += self.active
-                warps[here] += (
-                    self.live_warps if mask is None else int(np.count_nonzero(mask.reshape(-1, 32).any(axis=1)))
-                )
+                if mask is None:
+                    warps[here] += self.live_warps
+                elif self.active_warps >= 0:
+                    warps[here] += self.active_warps
+                else:
+                    warps[here] += int(np.count_nonzero(mask.reshape(-1, 32).any(axis=1)))
             ran += 1
             if ran >= watch.at and watch.look(here, ran):
                 self._endless(here, "the same state as before is reached again, so the loop has no end")
@@ -130,7 +138,14 @@ class Scheduler:
     def _pick(self) -> int:
         """Choose lanes to run and set the mask; the block, or -1 if nothing is to be run this time."""
         machine, key = self.machine, self.key
-        here = int(key.min())
+        compiled, found = machine.compiled, None
+        self.active_warps = -1
+        if compiled is None:
+            here = int(key.min())
+        else:
+            found = np.empty(len(key), bool)
+            compiled.pick(address(key), len(key), address(found), address(self._out))
+            here, self.active, self.active_warps = self._out.tolist()
         if here == NOWHERE:
             if not machine.mbarriers.stir(idle=True):
                 self._deadlock()
@@ -144,12 +159,14 @@ class Scheduler:
             places = np.unique(key)
             places = places[places != NOWHERE]
             self._turn += 1
-            here = int(places[self._turn % len(places)])
-        mask = key == here
+            here, found = int(places[self._turn % len(places)]), None
+        mask = key == here if found is None else found
         block = machine.program.blocks[here]
-        if block.warpgroup or block.member_mask is not None:
+        joins = block.warpgroup or block.member_mask is not None
+        if joins:
             mask = self._join(here, mask)
-        self.active = int(np.count_nonzero(mask))
+        if joins or found is None:
+            self.active, self.active_warps = int(np.count_nonzero(mask)), -1
         if not self.active:
             return -1
         if self.active == self.live_count:
@@ -166,6 +183,7 @@ class Scheduler:
         if order.happens():
             machine.mbarriers.happen(order)
         here, mask = order.pick(machine, self.key)
+        self.active_warps = -1
         block = machine.program.blocks[here]
         if block.warpgroup or block.member_mask is not None:
             mask = self._join(here, mask)
@@ -223,6 +241,20 @@ class Scheduler:
             self._diverge()
             np.putmask(self.key, self._mask(), otherwise)
             np.putmask(self.key, taken, target)
+
+    def steer(self, predicate: int, negated: bool, target: int, otherwise: int) -> None:
+        """As `split`, by the compiled loops: the predicate's row, at this address, says who goes to `target`."""
+        machine, compiled = self.machine, self.machine.compiled
+        assert compiled is not None
+        lanes = machine.lanes
+        mask = machine.mask_address() or address(self.live)
+        if self.uniform:
+            count = compiled.held(mask, predicate, negated, lanes)
+            if count in (0, self.active):
+                self.current = target if count else otherwise
+                return
+            self._diverge()
+        compiled.steer(address(self.key), mask, predicate, negated, lanes, target, otherwise)
 
     def scatter(self, targets: np.ndarray) -> None:
         """Each active lane goes to its own block: `targets` [lanes]."""

@@ -134,7 +134,13 @@ class Straight:
         if not self._rows:
             return None
         table, self._rows = np.array(self._rows, np.int64), []
-        run, machine, lanes, count, at = self.library.lanes, self.machine, self.machine.lanes, len(table), address(table)
+        run, machine, lanes, count, at = (
+            self.library.lanes,
+            self.machine,
+            self.machine.lanes,
+            len(table),
+            address(table),
+        )
         self._kept.append(table)
 
         def step() -> None:
@@ -145,6 +151,7 @@ class Straight:
     def _operations(self, instruction: Instruction) -> list[list[int]] | None:
         operands, opcode = instruction.operands, instruction.opcode
         table = 0
+        form: Form
         try:
             if opcode == "lop3.b32":
                 *operands_, truth = operands
@@ -239,4 +246,3 @@ class Straight:
         """A counter that nobody reads: of the second half of an instruction."""
         self._kept.append(np.zeros(1, np.int64))
         return self._kept[-1]
-

@@ -84,7 +84,14 @@ class Warps:
             which, offset = _places(layout, len(operand.rows), size)
             rows = np.ascontiguousarray(operand.rows[:, :, 0], np.int64)
             self._kept += [which, offset, rows]
-            told += [address(operand.bank), operand.bank.strides[0], len(rows), address(rows), address(which), address(offset)]
+            told += [
+                address(operand.bank),
+                operand.bank.strides[0],
+                len(rows),
+                address(rows),
+                address(which),
+                address(offset),
+            ]
         self.fragments = np.array(told, np.int64)
         self.instructions = held[0].rows.shape[1]
 
@@ -98,7 +105,7 @@ class Warps:
 
 
 def run_tiles(machine: Machine, product: np.ndarray, a: np.ndarray, b: np.ndarray, d: np.ndarray) -> None:
-    """Add products to D in place: bits of A [k, outer, inner, m], B [k, outer, inner or 1, n], D [outer, inner, m, n]."""
+    """Add products to D [outer, inner, m, n] in place; A [k, outer, inner, m], B [k, outer, inner or 1, n]; bits."""
     assert machine.compiled is not None
     a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
     outer, inner, m, n = d.shape

@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..compiled import address
 from ..machine import Machine
-from ..ptx import Instruction, Operand, Vector
+from ..ptx import Instruction, Operand, Register, Vector
 from .convert import bf16_to_f32, f32_to_bf16
 from .float32 import flush
 from .memory import by_space, reachable, reaches_peers
@@ -129,6 +130,38 @@ def _tame(*values: np.ndarray) -> bool:
     return all(bool(((np.abs(x) >= 2.0**-100) | (x == 0)).all()) for x in values)
 
 
+Fast = Callable[[int, np.ndarray, "np.ndarray | None", bool], None]
+"""(where memory lies in this process, bytes from there on of each lane, lanes, whether it is global memory)."""
+
+
+def _compiled(
+    machine: Machine, to: Operand, unused: bool, op: str, kind: str, sources: list[np.ndarray]
+) -> Fast | None:
+    """The compiled form of an atomic; None where there is none."""
+    compiled, nbytes = machine.compiled, dtype_of(kind).itemsize
+    width = {"add": kind.replace("s", "u"), "exch": f"b{8 * nbytes}", "cas": f"b{8 * nbytes}"}.get(op, kind)
+    code = compiled.atomics.get(f"{op}_{width}") if compiled else None
+    if compiled is None or code is None:
+        return None
+    steps = [1 if len(source) == machine.lanes else 0 for source in sources]
+    if any(step and source.strides != (nbytes,) for step, source in zip(steps, sources, strict=True)):
+        return None
+    old = 0
+    if not unused:
+        if not isinstance(to, Register) or machine.row(to).itemsize != nbytes:
+            return None
+        old = address(machine.row(to))
+    first, last = (address(source) for source in (sources[0], sources[-1]))
+    told = np.array([0, 0, 0, 0, first, last, steps[0], steps[-1], old], np.int64)
+    at, flushing = address(told), compiled.atomics["add_flushing_f32"]
+
+    def fast(host: int, offsets: np.ndarray, lanes: np.ndarray | None, everybody: bool) -> None:
+        told[:4] = host, address(offsets), 0 if lanes is None else address(lanes), len(offsets)
+        compiled.atomic(flushing if everybody and width == "f32" and op == "add" else code, at)
+
+    return fast
+
+
 def _bind(machine: Machine, instruction: Instruction, to: Operand, rest: tuple[Operand, ...]) -> Step:
     fields = instruction.fields
     kind, op = fields["type"], fields["op"]
@@ -165,19 +198,27 @@ def _bind(machine: Machine, instruction: Instruction, to: Operand, rest: tuple[O
             view[place] = change(before, *(s[group] for s in operands))
         put(old, lanes)
 
+    fast = _compiled(machine, to, unused, op, kind, sources)
+
     def shared(base: np.ndarray, offset: int) -> None:
         pattern = machine.shared.locate(
             sites["shared"], "atomic", instruction, base, offset, nbytes, peers=reaches_peers(instruction)
         )
-        if pattern is not None:
+        if pattern is not None and fast is not None:
+            fast(machine.shared.host, pattern.offsets, pattern.lanes, False)
+        elif pattern is not None:
             apply(machine.shared.views[nbytes], pattern.index, pattern.lanes)
 
     def elsewhere(base: np.ndarray, offset: int, local: bool) -> None:
         machine.expect(instruction, not local, "is an atomic on local memory")
-        found = machine.port.locate(sites["global"], instruction, base, offset, nbytes, True)
+        found = machine.port.find(sites["global"], instruction, base, offset, nbytes, True)
         if found is not None:
-            lanes, index = found
+            lanes, offsets, start = found
+            if fast is not None:
+                fast(machine.memory.host + start, offsets, lanes, True)
+                return
             flushing = op == "add" and kind == "f32"
+            index = (offsets + start) // nbytes
             apply(machine.memory.views[nbytes], index, lanes, _add_flushing if flushing else update)
 
     return by_space(machine, instruction, space, base, offset, shared, elsewhere)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..compiled import address
 from ..machine import Machine
 from ..ptx import Instruction, Symbol
 from .call import come_back
@@ -18,6 +19,9 @@ def branch(machine: Machine, instruction: Instruction) -> Step:
     if instruction.guard is None:
         return lambda: scheduler.goto(target)
     row, negated = machine.row(instruction.guard), instruction.guard_negated
+    if machine.compiled:
+        at = address(row)
+        return lambda: scheduler.steer(at, negated, target, otherwise)
     if negated:
         return lambda: scheduler.split(~row, target, otherwise)
     return lambda: scheduler.split(row, target, otherwise)

@@ -10,34 +10,37 @@
 #define QUIET32(x) ((x) != (x) ? as_f32(0x7fffffffu) : (x))
 
 static inline f32 least(f32 x, f32 y) {
-    const f32 picked = x != x ? y : y != y ? x : (x < y || (x == y && bits_of(x) >> 31)) ? x : y;
-    return QUIET32(picked);
+  const f32 picked = x != x ? y : y != y ? x : (x < y || (x == y && bits_of(x) >> 31)) ? x : y;
+  return QUIET32(picked);
 }
 static inline f32 greatest(f32 x, f32 y) {
-    const f32 picked = x != x ? y : y != y ? x : (x > y || (x == y && !(bits_of(x) >> 31))) ? x : y;
-    return QUIET32(picked);
+  const f32 picked = x != x ? y : y != y ? x : (x > y || (x == y && !(bits_of(x) >> 31))) ? x : y;
+  return QUIET32(picked);
 }
 static inline u32 choose_bits(u32 s, u32 p, u32 q) { return (s & p) | (~s & q); }
 static inline u32 lookup(u32 x, u32 y, u32 z, u32 table) {
 #define ROW(k) (0u - (table >> (k) & 1u))
-    const u32 high = choose_bits(y, choose_bits(z, ROW(7), ROW(6)), choose_bits(z, ROW(5), ROW(4)));
-    const u32 low = choose_bits(y, choose_bits(z, ROW(3), ROW(2)), choose_bits(z, ROW(1), ROW(0)));
+  const u32 high = choose_bits(y, choose_bits(z, ROW(7), ROW(6)), choose_bits(z, ROW(5), ROW(4)));
+  const u32 low = choose_bits(y, choose_bits(z, ROW(3), ROW(2)), choose_bits(z, ROW(1), ROW(0)));
 #undef ROW
-    return choose_bits(x, high, low);
+  return choose_bits(x, high, low);
 }
 static inline u32 permute(u32 x, u32 y, u32 z) {
-    const u64 both = (u64)y << 32 | x;
-    u32 out = 0;
-    for (int k = 0; k < 4; ++k) {
-        const u32 chosen = z >> 4 * k & 15, byte = (u32)(both >> 8 * (chosen & 7)) & 255;
-        out |= (chosen & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * k;
-    }
-    return out;
+  const u64 both = (u64)y << 32 | x;
+  u32 out = 0;
+  for (int k = 0; k < 4; ++k) {
+    const u32 chosen = z >> 4 * k & 15, byte = (u32)(both >> 8 * (chosen & 7)) & 255;
+    out |= (chosen & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * k;
+  }
+  return out;
 }
 static inline s32 quotient(s32 x, s32 y) { return y == 0 ? -1 : y == -1 ? (s32)(0u - (u32)x) : x / y; }
-static inline s32 cut_s32(f32 x) { return x != x ? 0 : x >= 0x1p31f ? 2147483647 : x <= -0x1p31f ? -2147483647 - 1 : (s32)x; }
+static inline s32 cut_s32(f32 x) {
+  return x != x ? 0 : x >= 0x1p31f ? 2147483647 : x <= -0x1p31f ? -2147483647 - 1 : (s32)x;
+}
 static inline u32 cut_u32(f32 x) { return !(x > 0) ? 0 : x >= 0x1p32f ? 4294967295u : (u32)x; }
 
+// clang-format off
 // name, type of the result, types of the sources x, y, z, value
 #define OPERATIONS(X) \
     X(mov8, u8, u8, u8, u8, x) X(mov16, u16, u16, u16, u16, x) \
@@ -101,92 +104,102 @@ static inline u32 cut_u32(f32 x) { return !(x > 0) ? 0 : x >= 0x1p32f ? 42949672
     X(eq_##T, u8, T, T, T, x == y) X(ne_##T, u8, T, T, T, (x != y) & (x == x) & (y == y)) X(lt_##T, u8, T, T, T, x < y) \
     X(le_##T, u8, T, T, T, x <= y) X(gt_##T, u8, T, T, T, x > y) X(ge_##T, u8, T, T, T, x >= y)
 
-typedef void Loop(void *to, const void *a, const void *b, const void *c, int n, u32 table);
+// clang-format on
 
-#define DEFINE(NAME, R, A, B, C, VALUE)                                                         \
-    static void NAME(void *to, const void *a, const void *b, const void *c, int n, u32 table) { \
-        R *r = to;                                                                              \
-        const A *xs = a;                                                                        \
-        const B *ys = b;                                                                        \
-        const C *zs = c;                                                                        \
-        (void)table;                                                                            \
-        INDEPENDENT for (int i = 0; i < n; ++i) {                                               \
-            const A x = xs[i];                                                                  \
-            const B y = ys[i];                                                                  \
-            const C z = zs[i];                                                                  \
-            (void)x, (void)y, (void)z;                                                          \
-            r[i] = (R)(VALUE);                                                                  \
-        }                                                                                       \
-    }
+typedef void Loop(void* to, const void* a, const void* b, const void* c, int n, u32 table);
+
+#define DEFINE(NAME, R, A, B, C, VALUE)                                                       \
+  static void NAME(void* to, const void* a, const void* b, const void* c, int n, u32 table) { \
+    R* r = to;                                                                                \
+    const A* xs = a;                                                                          \
+    const B* ys = b;                                                                          \
+    const C* zs = c;                                                                          \
+    (void)table;                                                                              \
+    INDEPENDENT for (int i = 0; i < n; ++i) {                                                 \
+      const A x = xs[i];                                                                      \
+      const B y = ys[i];                                                                      \
+      const C z = zs[i];                                                                      \
+      (void)x, (void)y, (void)z;                                                              \
+      r[i] = (R)(VALUE);                                                                      \
+    }                                                                                         \
+  }
 OPERATIONS(DEFINE)
 
 #define ENTRY(NAME, R, A, B, C, VALUE) {#NAME, NAME, {sizeof(R), sizeof(A), sizeof(B), sizeof(C)}},
-static const struct { const char *name; Loop *loop; u8 bytes[4]; } TABLE[] = {OPERATIONS(ENTRY)};
+static const struct {
+  const char* name;
+  Loop* loop;
+  u8 bytes[4];
+} TABLE[] = {OPERATIONS(ENTRY)};
 
 // The name of operation `code`; null after the last.
-EXPORT const char *tw_operation(int code) { return code < (int)(sizeof TABLE / sizeof *TABLE) ? TABLE[code].name : 0; }
+EXPORT const char* tw_operation(int code) { return code < (int)(sizeof TABLE / sizeof *TABLE) ? TABLE[code].name : 0; }
 
 typedef struct {
-    s64 code;
-    void *to;
-    const void *from[3];  // one element a lane; where `constant`, PIECE equal ones
-    s64 constant[3];
-    const u8 *guard;  // null: always
-    s64 negated;
-    s64 *count;  // lanes whose guard held are added here
-    s64 table;
+  s64 code;
+  void* to;
+  const void* from[3];  // one element a lane; where `constant`, PIECE equal ones
+  s64 constant[3];
+  const u8* guard;  // null: always
+  s64 negated;
+  s64* count;  // lanes whose guard held are added here
+  s64 table;
 } Operation;
 
 EXPORT int tw_piece(void) { return PIECE; }
 
-#define BLEND(T)                                                                    \
-    {                                                                               \
-        T *r = to;                                                                  \
-        const T *v = values;                                                        \
-        INDEPENDENT for (int i = 0; i < n; ++i) r[i] = mask[i] ? v[i] : r[i];       \
-        break;                                                                      \
-    }
-static void blend(void *to, const void *values, const u8 *mask, int n, int bytes) {
-    switch (bytes) {
-        case 1: BLEND(u8)
-        case 2: BLEND(u16)
-        case 4: BLEND(u32)
-        default: BLEND(u64)
-    }
+#define BLEND(T)                                                          \
+  {                                                                       \
+    T* r = to;                                                            \
+    const T* v = values;                                                  \
+    INDEPENDENT for (int i = 0; i < n; ++i) r[i] = mask[i] ? v[i] : r[i]; \
+    break;                                                                \
+  }
+static void blend(void* to, const void* values, const u8* mask, int n, int bytes) {
+  switch (bytes) {
+    case 1:
+      BLEND(u8)
+    case 2:
+      BLEND(u16)
+    case 4:
+      BLEND(u32)
+    default:
+      BLEND(u64)
+  }
 }
 
 // Run operations for the lanes of `mask` (null: all) of `lanes`.
-EXPORT void tw_lanes(const Operation *operations, s64 count, const u8 *mask, s64 lanes) {
-    u8 guarded[PIECE];
-    u64 values[PIECE];
-    for (s64 start = 0; start < lanes; start += PIECE) {
-        const int n = (int)(lanes - start < PIECE ? lanes - start : PIECE);
-        const u8 *here = mask ? mask + start : 0;
-        if (here) {
-            const int held = count_of(here, n);
-            if (!held) continue;
-            if (held == n) here = 0;
-        }
-        for (const Operation *o = operations; o < operations + count; ++o) {
-            const u8 *active = here;
-            if (o->guard) {
-                const u8 *guard = o->guard + start, flip = (u8)o->negated;
-                if (here)
-                    for (int i = 0; i < n; ++i) guarded[i] = (guard[i] ^ flip) & here[i];
-                else
-                    for (int i = 0; i < n; ++i) guarded[i] = guard[i] ^ flip;
-                const int held = count_of(guarded, n);
-                if (!held) continue;
-                *o->count += held;
-                active = held == n ? 0 : guarded;
-            }
-            const u8 *bytes = TABLE[o->code].bytes;
-            const void *from[3];
-            for (int k = 0; k < 3; ++k)
-                from[k] = o->constant[k] ? o->from[k] : (const char *)o->from[k] + start * bytes[k + 1];
-            void *to = (char *)o->to + start * bytes[0];
-            TABLE[o->code].loop(active ? values : to, from[0], from[1], from[2], n, (u32)o->table);
-            if (active) blend(to, values, active, n, bytes[0]);
-        }
+EXPORT void tw_lanes(const Operation* operations, s64 count, const u8* mask, s64 lanes) {
+  u8 guarded[PIECE];
+  u64 values[PIECE];
+  for (s64 start = 0; start < lanes; start += PIECE) {
+    const int n = (int)(lanes - start < PIECE ? lanes - start : PIECE);
+    const u8* here = mask ? mask + start : 0;
+    if (here) {
+      const int held = count_of(here, n);
+      if (!held) continue;
+      if (held == n) here = 0;
     }
+    for (const Operation* o = operations; o < operations + count; ++o) {
+      const u8* active = here;
+      if (o->guard) {
+        const u8 *guard = o->guard + start, flip = (u8)o->negated;
+        if (here)
+          for (int i = 0; i < n; ++i) guarded[i] = (guard[i] ^ flip) & here[i];
+        else
+          for (int i = 0; i < n; ++i) guarded[i] = guard[i] ^ flip;
+        const int held = count_of(guarded, n);
+        if (!held) continue;
+        *o->count += held;
+        active = held == n ? 0 : guarded;
+      }
+      const u8* bytes = TABLE[o->code].bytes;
+      const void* from[3];
+      for (int k = 0; k < 3; ++k)
+        from[k] = o->constant[k] ? o->from[k] : (const char*)o->from[k] + start * bytes[k + 1];
+      void* to = (char*)o->to + start * bytes[0];
+      TABLE[o->code].loop(active ? values : to, from[0], from[1], from[2], n, (u32)o->table);
+      if (active) blend(to, values, active, n, bytes[0]);
+    }
+  }
 }

@@ -4,125 +4,129 @@
 #define LANE(k) (lanes ? lanes[k] : (k))
 
 // Whether the addresses of the lanes lie `relative` to that of the first.
-EXPORT s64 tw_apart(const u64 *base, const s64 *lanes, s64 n, const u64 *relative) {
-    const u64 first = base[LANE(0)];
-    for (s64 start = 0; start < n; start += 256) {
-        const s64 stop = start + 256 < n ? start + 256 : n;
-        u64 differ = 0;
-        if (lanes)
-            for (s64 k = start; k < stop; ++k) differ |= (base[lanes[k]] - first) ^ relative[k];
-        else
-            for (s64 k = start; k < stop; ++k) differ |= (base[k] - first) ^ relative[k];
-        if (differ) return 0;
-    }
-    return 1;
+EXPORT s64 tw_apart(const u64* base, const s64* lanes, s64 n, const u64* relative) {
+  const u64 first = base[LANE(0)];
+  for (s64 start = 0; start < n; start += 256) {
+    const s64 stop = start + 256 < n ? start + 256 : n;
+    u64 differ = 0;
+    if (lanes)
+      for (s64 k = start; k < stop; ++k) differ |= (base[lanes[k]] - first) ^ relative[k];
+    else
+      for (s64 k = start; k < stop; ++k) differ |= (base[k] - first) ^ relative[k];
+    if (differ) return 0;
+  }
+  return 1;
 }
 
-#define EQUAL(T)                                                                                     \
-    {                                                                                                \
-        const T *xs = base, *ys = known;                                                             \
-        for (s64 start = 0; start < n; start += 256) {                                               \
-            const s64 stop = start + 256 < n ? start + 256 : n;                                      \
-            T differ = 0;                                                                            \
-            if (lanes)                                                                               \
-                for (s64 k = start; k < stop; ++k) differ |= xs[lanes[k]] ^ ys[k];                   \
-            else                                                                                     \
-                for (s64 k = start; k < stop; ++k) differ |= xs[k] ^ ys[k];                          \
-            if (differ) return 0;                                                                    \
-        }                                                                                            \
-        return 1;                                                                                    \
-    }
+#define EQUAL(T)                                                           \
+  {                                                                        \
+    const T *xs = base, *ys = known;                                       \
+    for (s64 start = 0; start < n; start += 256) {                         \
+      const s64 stop = start + 256 < n ? start + 256 : n;                  \
+      T differ = 0;                                                        \
+      if (lanes)                                                           \
+        for (s64 k = start; k < stop; ++k) differ |= xs[lanes[k]] ^ ys[k]; \
+      else                                                                 \
+        for (s64 k = start; k < stop; ++k) differ |= xs[k] ^ ys[k];        \
+      if (differ) return 0;                                                \
+    }                                                                      \
+    return 1;                                                              \
+  }
 // Whether the lanes' values, of 4 or 8 bytes, are the known ones.
-EXPORT s64 tw_equal(const void *base, const s64 *lanes, s64 n, const void *known, s64 bytes) {
-    if (bytes == 4) EQUAL(u32)
-    EQUAL(u64)
+EXPORT s64 tw_equal(const void* base, const s64* lanes, s64 n, const void* known, s64 bytes) {
+  if (bytes == 4) EQUAL(u32)
+  EQUAL(u64)
 }
 
-#define EACH_SIZE(DO)         \
-    switch (part) {           \
-        case 1: DO(u8) break; \
-        case 2: DO(u16) break; \
-        case 4: DO(u32) break; \
-        default: DO(u64)      \
-    }
+#define EACH_SIZE(DO) \
+  switch (part) {     \
+    case 1:           \
+      DO(u8) break;   \
+    case 2:           \
+      DO(u16) break;  \
+    case 4:           \
+      DO(u32) break;  \
+    default:          \
+      DO(u64)         \
+  }
 
 // Elements of `parts` x `part` bytes at data + offsets[k] go to lane k's place in as many rows.
-EXPORT void tw_load(
-    const char *data, const s64 *offsets, const s64 *lanes, s64 n, s64 part, s64 parts, char *const *rows) {
-    for (s64 p = 0; p < parts; ++p) {
-        const char *from = data + p * part;
-#define LOAD(T)                                                                                             \
-    {                                                                                                       \
-        T *row = (T *)rows[p];                                                                              \
-        if (lanes)                                                                                          \
-            for (s64 k = 0; k < n; ++k) row[lanes[k]] = *(const T *)(from + offsets[k]);                    \
-        else                                                                                                \
-            for (s64 k = 0; k < n; ++k) row[k] = *(const T *)(from + offsets[k]);                           \
-    }
-        EACH_SIZE(LOAD)
-    }
+EXPORT void tw_load(const char* data, const s64* offsets, const s64* lanes, s64 n, s64 part, s64 parts,
+                    char* const* rows) {
+  for (s64 p = 0; p < parts; ++p) {
+    const char* from = data + p * part;
+#define LOAD(T)                                                                   \
+  {                                                                               \
+    T* row = (T*)rows[p];                                                         \
+    if (lanes)                                                                    \
+      for (s64 k = 0; k < n; ++k) row[lanes[k]] = *(const T*)(from + offsets[k]); \
+    else                                                                          \
+      for (s64 k = 0; k < n; ++k) row[k] = *(const T*)(from + offsets[k]);        \
+  }
+    EACH_SIZE(LOAD)
+  }
 }
 
 // The inverse; of two lanes at one place the higher one's element stays. steps[p]: 1, or 0 for a row of one element.
-EXPORT void tw_store(char *data, const s64 *offsets, const s64 *lanes, s64 n, s64 part, s64 parts,
-                     const char *const *rows, const s64 *steps) {
-    for (s64 p = 0; p < parts; ++p) {
-        char *to = data + p * part;
-        const s64 step = steps[p];
-#define STORE(T)                                                                                         \
-    {                                                                                                    \
-        const T *row = (const T *)rows[p];                                                               \
-        for (s64 k = 0; k < n; ++k) *(T *)(to + offsets[k]) = row[LANE(k) * step];                       \
-    }
-        EACH_SIZE(STORE)
-    }
+EXPORT void tw_store(char* data, const s64* offsets, const s64* lanes, s64 n, s64 part, s64 parts,
+                     const char* const* rows, const s64* steps) {
+  for (s64 p = 0; p < parts; ++p) {
+    char* to = data + p * part;
+    const s64 step = steps[p];
+#define STORE(T)                                                              \
+  {                                                                           \
+    const T* row = (const T*)rows[p];                                         \
+    for (s64 k = 0; k < n; ++k) *(T*)(to + offsets[k]) = row[LANE(k) * step]; \
+  }
+    EACH_SIZE(STORE)
+  }
 }
 
 // Whether some clock of table[granules[r, k]], one for each warp, is beyond what row r knows of that warp. own: a warp
 // of each row that does not count; null: all do.
-EXPORT s64 tw_newer(
-    const s32 *table, const s64 *granules, s64 rows, s64 k, s64 warps, const s32 *known, const s64 *own) {
-    for (s64 r = 0; r < rows; ++r) {
-        s32 knows[1024];
-        memcpy(knows, known + r * warps, 4 * (size_t)warps);
-        if (own) knows[own[r]] = 0x7fffffff;
-        for (s64 i = 0; i < k; ++i) {
-            const s32 *clocks = table + granules[r * k + i] * warps;
-            s32 newer = 0;
-            for (s64 w = 0; w < warps; ++w) newer |= clocks[w] > knows[w];
-            if (newer) return 1;
-        }
+EXPORT s64 tw_newer(const s32* table, const s64* granules, s64 rows, s64 k, s64 warps, const s32* known,
+                    const s64* own) {
+  for (s64 r = 0; r < rows; ++r) {
+    s32 knows[1024];
+    memcpy(knows, known + r * warps, 4 * (size_t)warps);
+    if (own) knows[own[r]] = 0x7fffffff;
+    for (s64 i = 0; i < k; ++i) {
+      const s32* clocks = table + granules[r * k + i] * warps;
+      s32 newer = 0;
+      for (s64 w = 0; w < warps; ++w) newer |= clocks[w] > knows[w];
+      if (newer) return 1;
     }
-    return 0;
+  }
+  return 0;
 }
 
 // Whether some byte of some row is still to come: its phase is beyond what one of `four` warps from warp[r] on knows.
-EXPORT s64 tw_unseen(const s32 *phase, const s32 *column, const s64 *granules, s64 rows, s64 k, const s32 *known,
-                     s64 width, const s64 *warp, s64 four) {
-    for (s64 r = 0; r < rows; ++r)
-        for (s64 i = 0; i < k; ++i) {
-            const s64 granule = granules[r * k + i];
-            if (phase[granule] <= 0) continue;
-            for (s64 w = 0; w < four; ++w)
-                if (phase[granule] > known[(warp[r] + w) * width + column[granule]]) return 1;
-        }
-    return 0;
+EXPORT s64 tw_unseen(const s32* phase, const s32* column, const s64* granules, s64 rows, s64 k, const s32* known,
+                     s64 width, const s64* warp, s64 four) {
+  for (s64 r = 0; r < rows; ++r)
+    for (s64 i = 0; i < k; ++i) {
+      const s64 granule = granules[r * k + i];
+      if (phase[granule] <= 0) continue;
+      for (s64 w = 0; w < four; ++w)
+        if (phase[granule] > known[(warp[r] + w) * width + column[granule]]) return 1;
+    }
+  return 0;
 }
 
 // Whether some warpgroup has read a granule and row r knows of none of its four warps' waits. waited [granules, groups,
 // 4], knows [rows, groups, 4].
-EXPORT s64 tw_unwaited(const s32 *waited, const s64 *granules, s64 rows, s64 k, s64 groups, const s32 *knows) {
-    for (s64 r = 0; r < rows; ++r)
-        for (s64 i = 0; i < k; ++i) {
-            const s32 *seen = waited + granules[r * k + i] * groups * 4, *mine = knows + r * groups * 4;
-            for (s64 g = 0; g < groups * 4; g += 4) {
-                int read = 0, fine = 0;
-                for (s64 w = g; w < g + 4; ++w) {
-                    read |= seen[w] > 0;
-                    fine |= seen[w] > 0 && seen[w] <= mine[w];
-                }
-                if (read && !fine) return 1;
-            }
+EXPORT s64 tw_unwaited(const s32* waited, const s64* granules, s64 rows, s64 k, s64 groups, const s32* knows) {
+  for (s64 r = 0; r < rows; ++r)
+    for (s64 i = 0; i < k; ++i) {
+      const s32 *seen = waited + granules[r * k + i] * groups * 4, *mine = knows + r * groups * 4;
+      for (s64 g = 0; g < groups * 4; g += 4) {
+        int read = 0, fine = 0;
+        for (s64 w = g; w < g + 4; ++w) {
+          read |= seen[w] > 0;
+          fine |= seen[w] > 0 && seen[w] <= mine[w];
         }
-    return 0;
+        if (read && !fine) return 1;
+      }
+    }
+  return 0;
 }

@@ -2,3 +2,5 @@
 #include "lanes.c"
 #include "tensor.c"
 #include "memory.c"
+#include "control.c"
+#include "atomics.c"

@@ -22,12 +22,20 @@ typedef double f64;
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-static inline f32 as_f32(u32 bits) { f32 x; memcpy(&x, &bits, 4); return x; }
-static inline u32 bits_of(f32 x) { u32 bits; memcpy(&bits, &x, 4); return bits; }
+static inline f32 as_f32(u32 bits) {
+  f32 x;
+  memcpy(&x, &bits, 4);
+  return x;
+}
+static inline u32 bits_of(f32 x) {
+  u32 bits;
+  memcpy(&bits, &x, 4);
+  return bits;
+}
 
 // How many of a mask's bytes, 0 or 1 each, are 1.
-static inline int count_of(const u8 *mask, int n) {
-    int held = 0;
-    for (int i = 0; i < n; ++i) held += mask[i];
-    return held;
+static inline int count_of(const u8* mask, int n) {
+  int held = 0;
+  for (int i = 0; i < n; ++i) held += mask[i];
+  return held;
 }

@@ -11,301 +11,311 @@ enum { F16, BF16, TF32, E4M3, E5M2 };
 static const int NOT_FINITE[] = {16, 128, 128, 9, 16};
 
 static inline f32 number(u32 bits) { return as_f32(bits); }
-static inline f64 wide_number(u64 bits) { f64 x; memcpy(&x, &bits, 8); return x; }
+static inline f64 wide_number(u64 bits) {
+  f64 x;
+  memcpy(&x, &bits, 8);
+  return x;
+}
 
 // Values and exponents of elements of A or B. `low` and `high` bound the exponents of all numbers but zeros.
 typedef struct {
-    f32 values[DEEPEST * WIDEST];
-    s16 exponents[DEEPEST * WIDEST];
-    int low, high, finite;
+  f32 values[DEEPEST * WIDEST];
+  s16 exponents[DEEPEST * WIDEST];
+  int low, high, finite;
 } Factors;
 
 static inline u32 half_bits(u32 word) {  // of fp32
-    const u32 sign = (word & 0x8000) << 16, rest = word & 0x7fff;
-    const u32 bits = bits_of(number(rest << 13) * 0x1p112f);  // exact, subnormal numbers too
-    return sign | (rest >= 0x7c00 ? 0x7f800000u | rest << 13 : bits);
+  const u32 sign = (word & 0x8000) << 16, rest = word & 0x7fff;
+  const u32 bits = bits_of(number(rest << 13) * 0x1p112f);  // exact, subnormal numbers too
+  return sign | (rest >= 0x7c00 ? 0x7f800000u | rest << 13 : bits);
 }
 
 // Take `count` words apart, which stand in values[] as their bits.
-static void take_apart(Factors *f, int count, int kind, int negative, const f32 *fp8_values, const s16 *fp8_exponents) {
-    const u32 flip = negative ? 0x80000000u : 0, *words = (const u32 *)f->values;
-    u32 *values = (u32 *)f->values;
-    s16 *exponents = f->exponents;
-    if (kind == F16) {
-        INDEPENDENT for (int i = 0; i < count; ++i) {
-            const u32 word = words[i], field = word >> 10 & 31;
-            exponents[i] = (s16)((word & 0x7fff) ? (s32)(field ? field : 1) - 15 : ZERO_FACTOR);
-            values[i] = half_bits(word) ^ flip;
-        }
-    } else if (kind == BF16 || kind == TF32) {
-        const u32 up = kind == BF16 ? 16 : 0, keep = kind == BF16 ? ~0u : 0xffffe000u;
-        INDEPENDENT for (int i = 0; i < count; ++i) {
-            const u32 bits = words[i] << up & keep, field = words[i] << up >> 23 & 255;
-            exponents[i] = (s16)((bits << 1) ? (s32)(field ? field : 1) - 127 : ZERO_FACTOR);
-            values[i] = bits ^ flip;
-        }
-    } else {
-        for (int i = 0; i < count; ++i) {
-            const u32 word = words[i];
-            exponents[i] = fp8_exponents[word];
-            values[i] = bits_of(fp8_values[word]) ^ flip;
-        }
+static void take_apart(Factors* f, int count, int kind, int negative, const f32* fp8_values, const s16* fp8_exponents) {
+  const u32 flip = negative ? 0x80000000u : 0, *words = (const u32*)f->values;
+  u32* values = (u32*)f->values;
+  s16* exponents = f->exponents;
+  if (kind == F16) {
+    INDEPENDENT for (int i = 0; i < count; ++i) {
+      const u32 word = words[i], field = word >> 10 & 31;
+      exponents[i] = (s16)((word & 0x7fff) ? (s32)(field ? field : 1) - 15 : ZERO_FACTOR);
+      values[i] = half_bits(word) ^ flip;
     }
-    s16 low = 1 << 14, high = ZERO_FACTOR;
+  } else if (kind == BF16 || kind == TF32) {
+    const u32 up = kind == BF16 ? 16 : 0, keep = kind == BF16 ? ~0u : 0xffffe000u;
+    INDEPENDENT for (int i = 0; i < count; ++i) {
+      const u32 bits = words[i] << up & keep, field = words[i] << up >> 23 & 255;
+      exponents[i] = (s16)((bits << 1) ? (s32)(field ? field : 1) - 127 : ZERO_FACTOR);
+      values[i] = bits ^ flip;
+    }
+  } else {
     for (int i = 0; i < count; ++i) {
-        const s16 e = exponents[i], least = e == ZERO_FACTOR ? 1 << 14 : e;
-        high = e > high ? e : high;
-        low = least < low ? least : low;
+      const u32 word = words[i];
+      exponents[i] = fp8_exponents[word];
+      values[i] = bits_of(fp8_values[word]) ^ flip;
     }
-    f->high = high;
-    f->low = low == 1 << 14 ? high : low;
-    f->finite = high < NOT_FINITE[kind];
+  }
+  s16 low = 1 << 14, high = ZERO_FACTOR;
+  for (int i = 0; i < count; ++i) {
+    const s16 e = exponents[i], least = e == ZERO_FACTOR ? 1 << 14 : e;
+    high = e > high ? e : high;
+    low = least < low ? least : low;
+  }
+  f->high = high;
+  f->low = low == 1 << 14 ? high : low;
+  f->finite = high < NOT_FINITE[kind];
 }
 
 static inline u32 to_half(f64 x) {  // rounded to nearest even; a NaN is 0x7fff, a zero has no sign
-    u64 bits;
-    memcpy(&bits, &x, 8);
-    const u32 sign = (u32)(bits >> 48 & 0x8000);
-    const f64 size = x < 0 ? -x : x;
-    if (x != x) return 0x7fff;
-    if (size < 0x1p-14) {  // subnormal: whole numbers of 2^-24
-        const u32 units = (u32)__builtin_rint(size * 0x1p24);
-        return units ? sign | units : 0;
-    }
-    if (size >= 65520.0) return sign | 0x7c00;
-    bits &= ~(1ull << 63);
-    bits += (1ull << 41) - 1 + (bits >> 42 & 1);
-    return sign | (u32)((bits >> 42) - (1008ull << 10));
+  u64 bits;
+  memcpy(&bits, &x, 8);
+  const u32 sign = (u32)(bits >> 48 & 0x8000);
+  const f64 size = x < 0 ? -x : x;
+  if (x != x) return 0x7fff;
+  if (size < 0x1p-14) {  // subnormal: whole numbers of 2^-24
+    const u32 units = (u32)__builtin_rint(size * 0x1p24);
+    return units ? sign | units : 0;
+  }
+  if (size >= 65520.0) return sign | 0x7c00;
+  bits &= ~(1ull << 63);
+  bits += (1ull << 41) - 1 + (bits >> 42 & 1);
+  return sign | (u32)((bits >> 42) - (1008ull << 10));
 }
 
 typedef struct {
-    s64 fraction, step, kept, half;  // half: C and D are fp16, else fp32
+  s64 fraction, step, kept, half;  // half: C and D are fp16, else fp32
 } Rule;
 
-// `n` sums of products of A's and B's elements k * n + j, each with its C in words[], where D's go. one_row: A's element
-// is k * a_step + row for all of them.
-static inline __attribute__((always_inline)) void sum_of_products(
-    const Factors *fa, const Factors *fb, const int one_row, int row, int a_step, int depth, const int n,
-    const Rule *rule, u32 *words) {
+// `n` sums of products of A's and B's elements k * n + j, each with its C in words[], where D's go. one_row: A's
+// element is k * a_step + row for all of them.
+static inline __attribute__((always_inline)) void sum_of_products(const Factors* fa, const Factors* fb,
+                                                                  const int one_row, int row, int a_step, int depth,
+                                                                  const int n, const Rule* rule, u32* words) {
 #define A(part, k, j) fa->part[one_row ? (k) * a_step + row : (k) * n + (j)]
-    const int fraction = (int)rule->fraction, step = (int)rule->step, low = fa->low + fb->low, high = fa->high + fb->high;
-    const int narrow = high <= 100 && low >= -100, most = fraction < 29 ? 1 << (29 - fraction) : 1;
-    f64 c[WIDEST], sums[WIDEST], scale[WIDEST];
-    f32 small[WIDEST];
-    s32 total[WIDEST];
-    s16 largest[WIDEST];
-    for (int first = 0; first < depth; first += step) {
-        const int last = first + step < depth ? first + step : depth;
-        for (int j = 0; j < n; ++j) {
-            const u32 word = words[j];
-            const f32 value = rule->half ? number(half_bits(word)) : number(word);
-            const int field = rule->half ? (int)(word >> 10 & 31) : (int)(word >> 23 & 255);
-            int exponent = (field > 1 ? field : 1) - (rule->half ? 15 : 127);
-            if (rule->half && value == 0) exponent = SMALLEST_EXPONENT;
-            if (low < -126 && value == 0) exponent = SMALLEST_EXPONENT;
-            c[j] = value;
-            largest[j] = (s16)exponent;
-        }
-        for (int k = first; k < last; ++k) {
-            const s16 *eb = fb->exponents + k * n;
-            for (int j = 0; j < n; ++j) {
-                const s16 e = (s16)(A(exponents, k, j) + eb[j]);
-                largest[j] = e > largest[j] ? e : largest[j];
-            }
-        }
-        for (int j = 0; j < n; ++j) {
-            scale[j] = wide_number((u64)(1023 + fraction - largest[j]) << 52);
-            sums[j] = __builtin_trunc(c[j] * scale[j]);
-        }
-        if (narrow) {
-            for (int j = 0; j < n; ++j) {
-                small[j] = number((u32)(127 + fraction - (largest[j] > -100 ? largest[j] : -100)) << 23);
-                total[j] = 0;
-            }
-            for (int k = first, held = 0; k < last; ++k) {
-                const f32 *b = fb->values + k * n;
-                for (int j = 0; j < n; ++j) total[j] += (s32)(A(values, k, j) * b[j] * small[j]);
-                if (++held == most || k + 1 == last) {
-                    for (int j = 0; j < n; ++j) {
-                        sums[j] += total[j];
-                        total[j] = 0;
-                    }
-                    held = 0;
-                }
-            }
-        } else {
-            for (int k = first; k < last; ++k) {
-                const f32 *b = fb->values + k * n;
-                for (int j = 0; j < n; ++j) sums[j] += __builtin_trunc((f64)A(values, k, j) * (f64)b[j] * scale[j]);
-            }
-        }
-        for (int j = 0; j < n; ++j) sums[j] *= wide_number((u64)(1023 - fraction + largest[j]) << 52);
-        if (!(fa->finite && fb->finite)) {
-            for (int j = 0; j < n; ++j) {
-                f64 plain = c[j];
-                for (int k = first; k < last; ++k) plain += (f64)A(values, k, j) * (f64)fb->values[k * n + j];
-                if (!(plain - plain == 0)) sums[j] = plain;
-            }
-        }
-        if (rule->half) {
-            for (int j = 0; j < n; ++j) words[j] = to_half(sums[j]);
-            continue;
-        }
-        const u64 keep = ~0ull << (52 - rule->kept);
-        const f64 up = wide_number((u64)(1023 + 126 + rule->kept) << 52), down = wide_number((u64)(1023 - 126 - rule->kept) << 52);
-        for (int j = 0; j < n; ++j) {
-            u64 bits;
-            memcpy(&bits, sums + j, 8);
-            f64 x = wide_number(bits & keep);
-            const f64 size = x < 0 ? -x : x;
-            x = size < 0x1p-126 ? __builtin_trunc(x * up) * down + 0.0 : x;
-            const f32 y = (f32)x;
-            u32 out;
-            memcpy(&out, &y, 4);
-            words[j] = y != y ? 0x7fffffffu : out;
-        }
+  const int fraction = (int)rule->fraction, step = (int)rule->step, low = fa->low + fb->low, high = fa->high + fb->high;
+  const int narrow = high <= 100 && low >= -100, most = fraction < 29 ? 1 << (29 - fraction) : 1;
+  f64 c[WIDEST], sums[WIDEST], scale[WIDEST];
+  f32 small[WIDEST];
+  s32 total[WIDEST];
+  s16 largest[WIDEST];
+  for (int first = 0; first < depth; first += step) {
+    const int last = first + step < depth ? first + step : depth;
+    for (int j = 0; j < n; ++j) {
+      const u32 word = words[j];
+      const f32 value = rule->half ? number(half_bits(word)) : number(word);
+      const int field = rule->half ? (int)(word >> 10 & 31) : (int)(word >> 23 & 255);
+      int exponent = (field > 1 ? field : 1) - (rule->half ? 15 : 127);
+      if (rule->half && value == 0) exponent = SMALLEST_EXPONENT;
+      if (low < -126 && value == 0) exponent = SMALLEST_EXPONENT;
+      c[j] = value;
+      largest[j] = (s16)exponent;
     }
+    for (int k = first; k < last; ++k) {
+      const s16* eb = fb->exponents + k * n;
+      for (int j = 0; j < n; ++j) {
+        const s16 e = (s16)(A(exponents, k, j) + eb[j]);
+        largest[j] = e > largest[j] ? e : largest[j];
+      }
+    }
+    for (int j = 0; j < n; ++j) {
+      scale[j] = wide_number((u64)(1023 + fraction - largest[j]) << 52);
+      sums[j] = __builtin_trunc(c[j] * scale[j]);
+    }
+    if (narrow) {
+      for (int j = 0; j < n; ++j) {
+        small[j] = number((u32)(127 + fraction - (largest[j] > -100 ? largest[j] : -100)) << 23);
+        total[j] = 0;
+      }
+      for (int k = first, held = 0; k < last; ++k) {
+        const f32* b = fb->values + k * n;
+        for (int j = 0; j < n; ++j) total[j] += (s32)(A(values, k, j) * b[j] * small[j]);
+        if (++held == most || k + 1 == last) {
+          for (int j = 0; j < n; ++j) {
+            sums[j] += total[j];
+            total[j] = 0;
+          }
+          held = 0;
+        }
+      }
+    } else {
+      for (int k = first; k < last; ++k) {
+        const f32* b = fb->values + k * n;
+        for (int j = 0; j < n; ++j) sums[j] += __builtin_trunc((f64)A(values, k, j) * (f64)b[j] * scale[j]);
+      }
+    }
+    for (int j = 0; j < n; ++j) sums[j] *= wide_number((u64)(1023 - fraction + largest[j]) << 52);
+    if (!(fa->finite && fb->finite)) {
+      for (int j = 0; j < n; ++j) {
+        f64 plain = c[j];
+        for (int k = first; k < last; ++k) plain += (f64)A(values, k, j) * (f64)fb->values[k * n + j];
+        if (!(plain - plain == 0)) sums[j] = plain;
+      }
+    }
+    if (rule->half) {
+      for (int j = 0; j < n; ++j) words[j] = to_half(sums[j]);
+      continue;
+    }
+    const u64 keep = ~0ull << (52 - rule->kept);
+    const f64 up = wide_number((u64)(1023 + 126 + rule->kept) << 52),
+              down = wide_number((u64)(1023 - 126 - rule->kept) << 52);
+    for (int j = 0; j < n; ++j) {
+      u64 bits;
+      memcpy(&bits, sums + j, 8);
+      f64 x = wide_number(bits & keep);
+      const f64 size = x < 0 ? -x : x;
+      x = size < 0x1p-126 ? __builtin_trunc(x * up) * down + 0.0 : x;
+      const f32 y = (f32)x;
+      u32 out;
+      memcpy(&out, &y, 4);
+      words[j] = y != y ? 0x7fffffffu : out;
+    }
+  }
 }
 
 #undef A
 
-static __attribute__((noinline)) void sum_row(
-    const Factors *fa, const Factors *fb, int row, int a_step, int depth, int n, const Rule *rule, u32 *words) {
-    sum_of_products(fa, fb, 1, row, a_step, depth, n, rule, words);
+static __attribute__((noinline)) void sum_row(const Factors* fa, const Factors* fb, int row, int a_step, int depth,
+                                              int n, const Rule* rule, u32* words) {
+  sum_of_products(fa, fb, 1, row, a_step, depth, n, rule, words);
 }
 
-static __attribute__((noinline)) void sum_pairs(
-    const Factors *fa, const Factors *fb, int depth, int n, const Rule *rule, u32 *words) {
-    sum_of_products(fa, fb, 0, 0, 0, depth, n, rule, words);
+static __attribute__((noinline)) void sum_pairs(const Factors* fa, const Factors* fb, int depth, int n,
+                                                const Rule* rule, u32* words) {
+  sum_of_products(fa, fb, 0, 0, 0, depth, n, rule, words);
 }
 
 typedef struct {
-    s64 kind_a, kind_b, negative, m, n, k;
-    Rule rule;
-    const f32 *fp8_values[2];  // of e4m3 and e5m2
-    const s16 *fp8_exponents[2];
+  s64 kind_a, kind_b, negative, m, n, k;
+  Rule rule;
+  const f32* fp8_values[2];  // of e4m3 and e5m2
+  const s16* fp8_exponents[2];
 } Product;
 
-static void decode(const Product *p, Factors *f, int second, int count) {
-    const int kind = (int)(second ? p->kind_b : p->kind_a), table = kind == E5M2;
-    take_apart(f, count, kind, !second && p->negative, p->fp8_values[table], p->fp8_exponents[table]);
+static void decode(const Product* p, Factors* f, int second, int count) {
+  const int kind = (int)(second ? p->kind_b : p->kind_a), table = kind == E5M2;
+  take_apart(f, count, kind, !second && p->negative, p->fp8_values[table], p->fp8_exponents[table]);
 }
 
-static inline u32 load_word(const char *at, int size) {
-    if (size == 1) return *(const u8 *)at;
-    if (size == 2) return *(const u16 *)at;
-    return *(const u32 *)at;
+static inline u32 load_word(const char* at, int size) {
+  if (size == 1) return *(const u8*)at;
+  if (size == 2) return *(const u16*)at;
+  return *(const u32*)at;
 }
 
 static int size_of(s64 kind) { return kind == TF32 ? 4 : kind >= E4M3 ? 1 : 2; }
 
 // Registers of a warp's operand: element i lies in row rows[which[i] * instructions] at byte offset[i] of the warp.
 typedef struct {
-    char *bank;
-    s64 row_bytes, registers;
-    const s64 *rows;
-    const s32 *which, *offset;
+  char* bank;
+  s64 row_bytes, registers;
+  const s64* rows;
+  const s32 *which, *offset;
 } Fragment;
 
-static void read_warp(const Fragment *f, s64 i, s64 instructions, s64 warp, int count, int size, u32 *restrict words) {
-    const char *at[64];
-    const s32 *restrict which = f->which, *restrict offset = f->offset;
-    for (int r = 0; r < f->registers; ++r) at[r] = f->bank + f->rows[r * instructions + i] * f->row_bytes + warp;
-    if (size == 1)
-        for (int e = 0; e < count; ++e) words[e] = *(const u8 *)(at[which[e]] + offset[e]);
-    else if (size == 2)
-        for (int e = 0; e < count; ++e) words[e] = *(const u16 *)(at[which[e]] + offset[e]);
-    else
-        for (int e = 0; e < count; ++e) words[e] = *(const u32 *)(at[which[e]] + offset[e]);
+static void read_warp(const Fragment* f, s64 i, s64 instructions, s64 warp, int count, int size, u32* restrict words) {
+  const char* at[64];
+  const s32* restrict which = f->which, * restrict offset = f->offset;
+  for (int r = 0; r < f->registers; ++r) at[r] = f->bank + f->rows[r * instructions + i] * f->row_bytes + warp;
+  if (size == 1)
+    for (int e = 0; e < count; ++e) words[e] = *(const u8*)(at[which[e]] + offset[e]);
+  else if (size == 2)
+    for (int e = 0; e < count; ++e) words[e] = *(const u16*)(at[which[e]] + offset[e]);
+  else
+    for (int e = 0; e < count; ++e) words[e] = *(const u32*)(at[which[e]] + offset[e]);
 }
 
-static void write_warp(
-    const Fragment *f, s64 i, s64 instructions, s64 warp, int count, int size, const u32 *restrict words) {
-    char *at[64];
-    const s32 *restrict which = f->which, *restrict offset = f->offset;
-    for (int r = 0; r < f->registers; ++r) at[r] = f->bank + f->rows[r * instructions + i] * f->row_bytes + warp;
-    if (size == 2)
-        for (int e = 0; e < count; ++e) *(u16 *)(at[which[e]] + offset[e]) = (u16)words[e];
-    else
-        for (int e = 0; e < count; ++e) *(u32 *)(at[which[e]] + offset[e]) = words[e];
+static void write_warp(const Fragment* f, s64 i, s64 instructions, s64 warp, int count, int size,
+                       const u32* restrict words) {
+  char* at[64];
+  const s32* restrict which = f->which, * restrict offset = f->offset;
+  for (int r = 0; r < f->registers; ++r) at[r] = f->bank + f->rows[r * instructions + i] * f->row_bytes + warp;
+  if (size == 2)
+    for (int e = 0; e < count; ++e) *(u16*)(at[which[e]] + offset[e]) = (u16)words[e];
+  else
+    for (int e = 0; e < count; ++e) *(u32*)(at[which[e]] + offset[e]) = words[e];
 }
 
 // The factors of each of the `rows` x n sums from row `first` on: elements (k * rows + row) * n + column.
-static inline __attribute__((always_inline)) void expand(
-    const Factors *restrict a, const Factors *restrict b, Factors *restrict pairs_a, Factors *restrict pairs_b, int first, int rows, int m, const int n, int k) {
-    for (int z = 0; z < k; ++z)
-        for (int row = 0; row < rows; ++row) {
-            const int to = (z * rows + row) * n, from = z * m + first + row;
-            const f32 value = a->values[from];
-            const s16 exponent = a->exponents[from];
-            for (int j = 0; j < n; ++j) pairs_a->values[to + j] = value;
-            for (int j = 0; j < n; ++j) pairs_a->exponents[to + j] = exponent;
-            memcpy(pairs_b->values + to, b->values + z * n, 4 * (size_t)n);
-            memcpy(pairs_b->exponents + to, b->exponents + z * n, 2 * (size_t)n);
-        }
-    pairs_a->low = a->low, pairs_a->high = a->high, pairs_a->finite = a->finite;
-    pairs_b->low = b->low, pairs_b->high = b->high, pairs_b->finite = b->finite;
+static inline __attribute__((always_inline)) void expand(const Factors* restrict a, const Factors* restrict b,
+                                                         Factors* restrict pairs_a, Factors* restrict pairs_b,
+                                                         int first, int rows, int m, const int n, int k) {
+  for (int z = 0; z < k; ++z)
+    for (int row = 0; row < rows; ++row) {
+      const int to = (z * rows + row) * n, from = z * m + first + row;
+      const f32 value = a->values[from];
+      const s16 exponent = a->exponents[from];
+      for (int j = 0; j < n; ++j) pairs_a->values[to + j] = value;
+      for (int j = 0; j < n; ++j) pairs_a->exponents[to + j] = exponent;
+      memcpy(pairs_b->values + to, b->values + z * n, 4 * (size_t)n);
+      memcpy(pairs_b->exponents + to, b->exponents + z * n, 2 * (size_t)n);
+    }
+  pairs_a->low = a->low, pairs_a->high = a->high, pairs_a->finite = a->finite;
+  pairs_b->low = b->low, pairs_b->high = b->high, pairs_b->finite = b->finite;
 }
 
-static Factors *workspace(void) {
-    static __thread Factors space[4];
-    Factors *found = space;
-    __asm__("" : "+r"(found));  // else its address is looked up in every loop
-    return found;
+static Factors* workspace(void) {
+  static __thread Factors space[4];
+  Factors* found = space;
+  __asm__("" : "+r"(found));  // else its address is looked up in every loop
+  return found;
 }
 
 // `instructions` independent products by each of some warps (`warps`: their numbers; null: 0, 1, ...).
-EXPORT void tw_mma(const Product *p, const Fragment *fragments, s64 instructions, const s64 *warps, s64 count) {
-    Factors *const a = workspace(), *const b = a + 1, *const pairs_a = a + 2, *const pairs_b = a + 3;
-    u32 c[32 * 16];
-    const int m = (int)p->m, n = (int)p->n, k = (int)p->k, c_size = p->rule.half ? 2 : 4;
-    const int rows = WIDEST / n < m ? WIDEST / n : m;  // summed at once
-    for (s64 i = 0; i < instructions; ++i)
-        for (s64 w = 0; w < count; ++w) {
-            const s64 warp = (warps ? warps[w] : w) * 128;
-            read_warp(fragments + 1, i, instructions, warp, m * k, size_of(p->kind_a), (u32 *)a->values);
-            read_warp(fragments + 2, i, instructions, warp, n * k, size_of(p->kind_b), (u32 *)b->values);
-            read_warp(fragments + 3, i, instructions, warp, m * n, c_size, c);
-            decode(p, a, 0, m * k);
-            decode(p, b, 1, n * k);
-            for (int first = 0; first < m; first += rows) {
-                if (n == 8) expand(a, b, pairs_a, pairs_b, first, rows, m, 8, k);
-                else expand(a, b, pairs_a, pairs_b, first, rows, m, n, k);
-                sum_pairs(pairs_a, pairs_b, k, rows * n, &p->rule, c + first * n);
-            }
-            write_warp(fragments, i, instructions, warp, m * n, c_size, c);
-        }
+EXPORT void tw_mma(const Product* p, const Fragment* fragments, s64 instructions, const s64* warps, s64 count) {
+  Factors *const a = workspace(), *const b = a + 1, *const pairs_a = a + 2, *const pairs_b = a + 3;
+  u32 c[32 * 16];
+  const int m = (int)p->m, n = (int)p->n, k = (int)p->k, c_size = p->rule.half ? 2 : 4;
+  const int rows = WIDEST / n < m ? WIDEST / n : m;  // summed at once
+  for (s64 i = 0; i < instructions; ++i)
+    for (s64 w = 0; w < count; ++w) {
+      const s64 warp = (warps ? warps[w] : w) * 128;
+      read_warp(fragments + 1, i, instructions, warp, m * k, size_of(p->kind_a), (u32*)a->values);
+      read_warp(fragments + 2, i, instructions, warp, n * k, size_of(p->kind_b), (u32*)b->values);
+      read_warp(fragments + 3, i, instructions, warp, m * n, c_size, c);
+      decode(p, a, 0, m * k);
+      decode(p, b, 1, n * k);
+      for (int first = 0; first < m; first += rows) {
+        if (n == 8)
+          expand(a, b, pairs_a, pairs_b, first, rows, m, 8, k);
+        else
+          expand(a, b, pairs_a, pairs_b, first, rows, m, n, k);
+        sum_pairs(pairs_a, pairs_b, k, rows * n, &p->rule, c + first * n);
+      }
+      write_warp(fragments, i, instructions, warp, m * n, c_size, c);
+    }
 }
 
-// Products of matrices in memory: A [k, tile, m] and B [k, tile, n] of their types with A's tile t at a_tile[t] elements
-// and its k a_step apart, B alike; C and D [tile, m, n]: the same array.
-EXPORT void tw_tiles(const Product *p, s64 tiles, const char *a_words, const s64 *a_tile, s64 a_step, const char *b_words,
-                     const s64 *b_tile, s64 b_step, char *d) {
-    Factors *const a = workspace(), *const b = a + 1;
-    u32 words[WIDEST];
-    const int m = (int)p->m, n = (int)p->n, k = (int)p->k, size_a = size_of(p->kind_a), size_b = size_of(p->kind_b);
-    s64 last_b = -1;
-    for (s64 t = 0; t < tiles; ++t) {
-        for (int z = 0; z < k; ++z)
-            for (int i = 0; i < m; ++i)
-                ((u32 *)a->values)[z * m + i] = load_word(a_words + (a_tile[t] + z * a_step + i) * size_a, size_a);
-        decode(p, a, 0, m * k);
-        if (b_tile[t] != last_b) {
-            for (int z = 0; z < k; ++z)
-                for (int j = 0; j < n; ++j)
-                    ((u32 *)b->values)[z * n + j] = load_word(b_words + (b_tile[t] + z * b_step + j) * size_b, size_b);
-            decode(p, b, 1, n * k);
-            last_b = b_tile[t];
-        }
-        for (int row = 0; row < m; ++row) {
-            char *at = d + ((t * m + row) * n) * (p->rule.half ? 2 : 4);
-            if (p->rule.half)
-                for (int j = 0; j < n; ++j) words[j] = ((u16 *)at)[j];
-            else memcpy(words, at, 4 * (size_t)n);
-            sum_row(a, b, row, m, k, n, &p->rule, words);
-            if (p->rule.half)
-                for (int j = 0; j < n; ++j) ((u16 *)at)[j] = (u16)words[j];
-            else memcpy(at, words, 4 * (size_t)n);
-        }
+// Products of matrices in memory: A [k, tile, m] and B [k, tile, n] of their types with A's tile t at a_tile[t]
+// elements and its k a_step apart, B alike; C and D [tile, m, n]: the same array.
+EXPORT void tw_tiles(const Product* p, s64 tiles, const char* a_words, const s64* a_tile, s64 a_step,
+                     const char* b_words, const s64* b_tile, s64 b_step, char* d) {
+  Factors *const a = workspace(), *const b = a + 1;
+  u32 words[WIDEST];
+  const int m = (int)p->m, n = (int)p->n, k = (int)p->k, size_a = size_of(p->kind_a), size_b = size_of(p->kind_b);
+  s64 last_b = -1;
+  for (s64 t = 0; t < tiles; ++t) {
+    for (int z = 0; z < k; ++z)
+      for (int i = 0; i < m; ++i)
+        ((u32*)a->values)[z * m + i] = load_word(a_words + (a_tile[t] + z * a_step + i) * size_a, size_a);
+    decode(p, a, 0, m * k);
+    if (b_tile[t] != last_b) {
+      for (int z = 0; z < k; ++z)
+        for (int j = 0; j < n; ++j)
+          ((u32*)b->values)[z * n + j] = load_word(b_words + (b_tile[t] + z * b_step + j) * size_b, size_b);
+      decode(p, b, 1, n * k);
+      last_b = b_tile[t];
     }
+    for (int row = 0; row < m; ++row) {
+      char* at = d + ((t * m + row) * n) * (p->rule.half ? 2 : 4);
+      if (p->rule.half)
+        for (int j = 0; j < n; ++j) words[j] = ((u16*)at)[j];
+      else
+        memcpy(words, at, 4 * (size_t)n);
+      sum_row(a, b, row, m, k, n, &p->rule, words);
+      if (p->rule.half)
+        for (int j = 0; j < n; ++j) ((u16*)at)[j] = (u16)words[j];
+      else
+        memcpy(at, words, 4 * (size_t)n);
+    }
+  }
 }
