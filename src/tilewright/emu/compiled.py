@@ -7,6 +7,7 @@ cache from then on. It is made for this very processor, so the name of the file 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -15,6 +16,8 @@ import shlex
 import shutil
 import subprocess
 import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 
@@ -72,6 +75,8 @@ class Library:
         """(blocks, mask, predicate, negated, lanes, target, otherwise)."""
         self.atomic = self._function("tw_atomic", 2)
         """(code, what native/atomics.c calls Atomic)."""
+        self.act = self._function("tw_act", 4, ctypes.c_int64)
+        """(what native/control.c calls Act, units, flags, pairs) -> whether somebody learned something."""
         self.piece = int(self._dll.tw_piece())
         """Elements that a constant source has."""
         self.codes = self._names("tw_operation")
@@ -145,11 +150,26 @@ class _State:
 
 
 _state = _State()
+_unwanted: ContextVar[bool] = ContextVar("unwanted", default=False)
+
+
+@contextlib.contextmanager
+def without() -> Iterator[None]:
+    """Let what is emulated inside run in NumPy alone."""
+    token = _unwanted.set(True)
+    try:
+        yield
+    finally:
+        _unwanted.reset(token)
+
+
+def _wanted() -> bool:
+    return os.environ.get(VARIABLE) != "0" and not _unwanted.get()
 
 
 def library() -> Library | None:
     """The library if it is there; never waits for it."""
-    if os.environ.get(VARIABLE) == "0":
+    if not _wanted():
         return None
     with _state.lock:
         target = _target_now()
@@ -176,7 +196,7 @@ def _target_in(folder: Path) -> Path:
 def emulated(seconds: float) -> None:
     """Note how long a launch took; begin to compile when that is worth it."""
     _state.seconds += seconds
-    if _state.seconds < WORTH_SECONDS or _state.making is not None or os.environ.get(VARIABLE) == "0":
+    if _state.seconds < WORTH_SECONDS or _state.making is not None or not _wanted():
         return
     with _state.lock:
         target = _target_now()

@@ -9,11 +9,11 @@ had every strong write been a release: a race that this alone orders lacks a fen
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .compiled import address
 from .global_words import Role
 
 if TYPE_CHECKING:
@@ -22,18 +22,9 @@ if TYPE_CHECKING:
 MOST_UNITS = 8192
 MOST_FLAGS = 1 << 24
 """Flags times units: 64 MB for each of two tables."""
+FLAGS = 16
+"""Room for so many at first."""
 EVERYTHING = np.iinfo(np.int32).max
-
-
-@dataclass(eq=False)
-class Flag:
-    """One place by which blocks tell each other something: what one knows who reads it, and would know."""
-
-    known: np.ndarray
-    heard: np.ndarray
-    version: int = 0
-    read: dict[int, int] = field(default_factory=dict)
-    """Unit of the batch -> the version it has seen."""
 
 
 class Telling:
@@ -41,7 +32,8 @@ class Telling:
 
     def __init__(self, machine: Machine, units: int, width: int) -> None:
         self.machine, self.units, self.width = machine, units, width
-        self.flags: dict[int, Flag] = {}
+        self.flags: dict[int, int] = {}
+        """Place by which blocks tell each other something -> its row of the tables below."""
         self.age = 0
         """Changes whenever somebody learns or tells something."""
         self.first = 0
@@ -54,7 +46,22 @@ class Telling:
         self.fenced = np.zeros_like(self.known)
         """What each knew at its last fence, itself included."""
         self.clock = np.ones(count, np.int32)
+        self.flag_known = np.zeros((FLAGS, units), np.int32)
+        """Of each flag what one knows who reads it ..."""
+        self.flag_heard = np.zeros((FLAGS, units), np.int32)
+        """... and would know."""
+        self.version = np.zeros(FLAGS, np.int64)
+        self.read = np.full((FLAGS, count), -1, np.int64)
+        """The version that each unit of the batch has seen; -1: none."""
         self.overflowed = False
+
+    def _make_room(self) -> None:
+        """Room for twice as many flags."""
+        self.flag_known, self.flag_heard = (
+            np.concatenate([table, np.zeros_like(table)]) for table in (self.flag_known, self.flag_heard)
+        )
+        self.version = np.concatenate([self.version, np.zeros_like(self.version)])
+        self.read = np.concatenate([self.read, np.full_like(self.read, -1)])
 
     @staticmethod
     def needed(roles: Sequence[Role | None]) -> bool:
@@ -67,8 +74,7 @@ class Telling:
         for table in (self.known, self.heard, self.fenced):
             table[:] = 0
         self.clock = np.ones_like(self.clock)
-        for flag in self.flags.values():
-            flag.read.clear()
+        self.read[:] = -1
         self.age += 1
 
     def _tick(self, units: np.ndarray) -> None:
@@ -87,56 +93,71 @@ class Telling:
         """The places among these by which nobody has told anything yet."""
         return [word for word in np.unique(words).tolist() if word not in self.flags]
 
-    def flag(self, word: int) -> Flag:
-        """The flag at a place."""
-        flag = self.flags.get(word)
-        if flag is None:
-            flag = self.flags[word] = Flag(np.zeros(self.units, np.int32), np.zeros(self.units, np.int32))
+    def flag(self, word: int) -> int:
+        """The row of the flag at a place."""
+        row = self.flags.get(word)
+        if row is None:
+            if len(self.flags) == len(self.version):
+                self._make_room()
+            row = self.flags[word] = len(self.flags)
             self.overflowed |= len(self.flags) * self.units > MOST_FLAGS
-        return flag
+        return row
 
     def told(self, word: int, unit: int) -> None:
         """A plain store of a unit has told something by a place: what its last fence covers."""
         flag, here = self.flag(word), unit - self.first
-        flag.version += 1
+        self.version[flag] += 1
         if 0 <= here < len(self.known):
-            flag.known, flag.heard = self.fenced[here].copy(), self.heard[here].copy()
-            flag.heard[unit] = self.clock[here]
+            self.flag_known[flag], self.flag_heard[flag] = self.fenced[here], self.heard[here]
+            self.flag_heard[flag, unit] = self.clock[here]
         else:
-            flag.known[unit] = flag.heard[unit] = EVERYTHING
+            self.flag_known[flag, unit] = self.flag_heard[flag, unit] = EVERYTHING
 
     def act(self, role: Role, lanes: np.ndarray, words: np.ndarray, tells: bool = True) -> None:
         """Lanes listen at places, and tell (unless not `tells`), one after another."""
         units = lanes // self.width
         _, first = np.unique(words.astype(np.int64) * len(self.known) + units, return_index=True)
         first.sort()
-        changed = False
-        for unit, word in zip(units[first].tolist(), words[first].tolist(), strict=True):
-            flag = self.flag(word)
-            if role.listens and flag.read.get(unit) != flag.version:
-                np.maximum(self.known[unit], flag.known, out=self.known[unit])
-                np.maximum(self.heard[unit], flag.heard, out=self.heard[unit])
-                flag.read[unit] = flag.version
-                changed = True
-            if tells:
-                self._tell(flag, unit, role)
+        places, which = np.unique(words[first], return_inverse=True)
+        flags = np.array([self.flag(word) for word in places.tolist()], np.int64)[which]
+        if self._act(role, units[first].astype(np.int64), flags, tells):
+            self.age += not tells
         if tells:
             self._tick(np.unique(units))
-        elif changed:
-            self.age += 1
 
-    def _tell(self, flag: Flag, unit: int, role: Role) -> None:
+    def _act(self, role: Role, units: np.ndarray, flags: np.ndarray, tells: bool) -> bool:
+        """Each unit at its flag, one after another; whether somebody learned something."""
+        atomic, compiled = role.head in ("atom", "red", "cp.reduce"), self.machine.compiled
+        if compiled is not None:
+            tables = (self.known, self.heard, self.fenced, self.clock, self.flag_known, self.flag_heard, self.version)
+            places = [address(table) for table in (*tables, self.read)]
+            told = [*places, self.first, role.listens, tells, atomic, role.releases]
+            act = np.array([self.units, len(self.known), *told], np.int64)
+            return bool(compiled.act(address(act), address(units), address(flags), len(units)))
+        changed = False
+        for unit, flag in zip(units.tolist(), flags.tolist(), strict=True):
+            if role.listens and self.read[flag, unit] != self.version[flag]:
+                np.maximum(self.known[unit], self.flag_known[flag], out=self.known[unit])
+                np.maximum(self.heard[unit], self.flag_heard[flag], out=self.heard[unit])
+                self.read[flag, unit] = self.version[flag]
+                changed = True
+            if tells:
+                self._tell(flag, unit, role, atomic)
+        return changed
+
+    def _tell(self, flag: int, unit: int, role: Role, atomic: bool) -> None:
         """A unit of the batch writes a flag: over what was told there, or, by an atomic, beside it."""
-        if role.head not in ("atom", "red", "cp.reduce"):
-            flag.known[:] = flag.heard[:] = 0
-        np.maximum(flag.known, self.known[unit] if role.releases else self.fenced[unit], out=flag.known)
-        np.maximum(flag.heard, self.heard[unit], out=flag.heard)
-        me = unit + self.first
-        flag.heard[me] = self.clock[unit]
+        known, heard, me = self.flag_known[flag], self.flag_heard[flag], unit + self.first
+        if not atomic:
+            known[:] = heard[:] = 0
+        np.maximum(known, self.known[unit] if role.releases else self.fenced[unit], out=known)
+        np.maximum(heard, self.heard[unit], out=heard)
+        heard[me] = self.clock[unit]
         if role.releases:
-            flag.known[me] = self.clock[unit]
-        flag.version += 1
+            known[me] = self.clock[unit]
+        self.version[flag] += 1
 
     def has_listened(self, word: int, unit: int) -> bool:
         """Whether a unit of the batch has read a place by an atomic or a strong load."""
-        return word in self.flags and unit - self.first in self.flags[word].read
+        here = unit - self.first
+        return word in self.flags and 0 <= here < len(self.known) and bool(self.read[self.flags[word], here] >= 0)

@@ -50,7 +50,7 @@ def _fp8_tables() -> list[np.ndarray]:
 def _places(layout: Callable[[np.ndarray], np.ndarray], registers: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     """(register, byte within a warp's part of its row) of each element of a matrix, both int32.
 
-    layout: what makes a warp's matrix of its registers (fragments.py); it is asked where it takes numbers from.
+    layout: what makes a warp's matrix of its registers (isa/fragments.py); it is asked where it takes numbers from.
     """
     together = 4 // size
     number = np.arange(registers * 32 * together)

@@ -97,7 +97,7 @@ def rungs_of(case: dict[str, Any]) -> tuple[HashedRung, ...]:
     every: tuple[HashedRung, ...] = (*GEMM_RUNGS, *GROUPED_RUNGS, *EVERY_RUNG, *BACKWARD_RUNGS)
     if own := tuple(rung for rung in every if name in (rung.id, rung.id.split("_")[0])):
         return own
-    if "peer" in case:
+    if "peer" in case or "row" in case:  # rows of the emulator run kernels of their own
         return ()
     if "d_head" in case:
         return ATTENTION_RUNGS

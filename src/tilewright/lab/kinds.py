@@ -176,5 +176,6 @@ KINDS: dict[str, Kind] = {
     "heldout": Kind(_timed_cases("heldout.heldout_records"), 30),
     "tuning-time": Kind(_cases("tuning_time.tuning_time_records"), 60),
     "compiled": Kind(_compiled, 1, ("gpu",), lambda suite: sum(len(c["configs"]) for c in suite["cases"]), False),
+    "emulator": Kind(_cases("emulator_speed.emulator_records"), 10, ("gpu",), needs_gpu=False),
     "sanitizer": Kind(_cases("sanitizer.sanitizer_records"), 10),
 }

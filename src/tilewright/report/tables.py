@@ -327,6 +327,14 @@ MODEL_PAGE: tuple[Column, ...] = (
     ("90th percentile", _result("p90", ".3f")),
     ("geometric mean", _result("mean", ".3f")),
 )
+EMULATOR_PAGE: tuple[Column, ...] = (
+    ("kernel", lambda record: str(record["case"]["row"])),
+    ("thread instructions", _result("instructions", ",d")),
+    ("millions per second", _result("rate", ".1f")),
+    ("processor seconds", _result("seconds", ".2f")),
+    ("in NumPy alone", _result("numpy_seconds", ".2f")),
+    ("NumPy's time / this", _result("ratio", ".2f")),
+)
 Page = tuple[Column, ...] | Callable[[Sequence[Record], Sequence[str]], list[str]]
 PAGES: dict[str, Page] = {
     "sanitizer": sanitizer.sentences,
@@ -376,6 +384,7 @@ PAGES: dict[str, Page] = {
     "tune-cold": TUNING_TIME_PAGE,
     "bf16-program-sweep": PROGRAMS_PAGE,
     "compiled": compiled.BUILT,
+    "emulator": EMULATOR_PAGE,
     "precision": precision.TIMES,
     "precision-accuracy": precision.ACCURACY,
     "precision-ranges": precision.RANGES,

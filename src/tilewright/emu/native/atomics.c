@@ -11,17 +11,18 @@ static inline f32 sum_f32(f32 x, f32 y) {
 static inline f32 flushed(f32 x) { return as_f32(bits_of(x) & 0x7f800000u ? bits_of(x) : bits_of(x) & 0x80000000u); }
 
 // name, type, value of the place that holds `old` and meets b (and c)
-#define ATOMICS(X)                                                                                                 \
-  X(add_u32, u32, old + b)                                                                                         \
-  X(add_u64, u64, old + b)                                                                                         \
-  X(add_f32, f32, sum_f32(old, b)) X(add_flushing_f32, f32, flushed(sum_f32(flushed(old), flushed(b))))            \
-      X(min_u32, u32, b < old ? b : old) X(max_u32, u32, b > old ? b : old) X(min_s32, s32, b < old ? b : old)     \
-          X(max_s32, s32, b > old ? b : old) X(min_u64, u64, b < old ? b : old) X(max_u64, u64, b > old ? b : old) \
-              X(min_s64, s64, b < old ? b : old) X(max_s64, s64, b > old ? b : old) X(and_b32, u32, old& b)        \
-                  X(or_b32, u32, old | b) X(xor_b32, u32, old ^ b) X(and_b64, u64, old& b) X(or_b64, u64, old | b) \
-                      X(xor_b64, u64, old ^ b) X(exch_b32, u32, b) X(exch_b64, u64, b)                             \
-                          X(cas_b16, u16, old == b ? c : old) X(cas_b32, u32, old == b ? c : old)                  \
-                              X(cas_b64, u64, old == b ? c : old) X(inc_u32, u32, old >= b ? 0 : old + 1)          \
+#define ATOMICS(X)                                                                                                  \
+  X(add_u32, u32, old + b)                                                                                          \
+  X(add_u64, u64, old + b)                                                                                          \
+  X(add_f32, f32, sum_f32(old, b))                                                                                  \
+  X(add_flushing_f32, f32, flushed(sum_f32(flushed(old), flushed(b)))) X(min_u32, u32, b < old ? b : old)           \
+      X(max_u32, u32, b > old ? b : old) X(min_s32, s32, b < old ? b : old) X(max_s32, s32, b > old ? b : old)      \
+          X(min_u64, u64, b < old ? b : old) X(max_u64, u64, b > old ? b : old) X(min_s64, s64, b < old ? b : old)  \
+              X(max_s64, s64, b > old ? b : old) X(and_b32, u32, old& b) X(or_b32, u32, old | b)                    \
+                  X(xor_b32, u32, old ^ b) X(and_b64, u64, old& b) X(or_b64, u64, old | b) X(xor_b64, u64, old ^ b) \
+                      X(exch_b32, u32, b) X(exch_b64, u64, b) X(cas_b16, u16, old == b ? c : old)                   \
+                          X(cas_b32, u32, old == b ? c : old) X(cas_b64, u64, old == b ? c : old)                   \
+                              X(inc_u32, u32, old >= b ? 0 : old + 1)                                               \
                                   X(dec_u32, u32, old == 0 || old > b ? b : old - 1)
 
 typedef struct {

@@ -39,3 +39,46 @@ EXPORT void tw_steer(s32* key, const u8* mask, const u8* row, s64 negated, s64 l
     key[i] = mask[i] ? next : key[i];
   }
 }
+
+static inline void join(s32* into, const s32* from, s64 n) {
+  INDEPENDENT for (s64 i = 0; i < n; ++i) into[i] = from[i] > into[i] ? from[i] : into[i];
+}
+
+typedef struct {
+  s64 width, batch;  // units of the launch, and of the batch
+  s32 *known, *heard;
+  const s32 *fenced, *clock;
+  s32 *flag_known, *flag_heard;
+  s64 *version, *read;
+  s64 first, listens, tells, atomic, releases;
+} Act;
+
+// What emu/telling.py's `act` does for pairs of a unit and a flag, one after another; whether somebody learned
+// something.
+EXPORT s64 tw_act(const Act* a, const s64* units, const s64* flags, s64 pairs) {
+  const s64 n = a->width;
+  s64 changed = 0;
+  for (s64 p = 0; p < pairs; ++p) {
+    const s64 unit = units[p], flag = flags[p], me = unit + a->first;
+    s32 *known = a->known + unit * n, *heard = a->heard + unit * n;
+    s32 *flag_known = a->flag_known + flag * n, *flag_heard = a->flag_heard + flag * n;
+    s64* read = a->read + flag * a->batch + unit;
+    if (a->listens && *read != a->version[flag]) {
+      join(known, flag_known, n);
+      join(heard, flag_heard, n);
+      *read = a->version[flag];
+      changed = 1;
+    }
+    if (!a->tells) continue;
+    if (!a->atomic) {
+      memset(flag_known, 0, 4 * (size_t)n);
+      memset(flag_heard, 0, 4 * (size_t)n);
+    }
+    join(flag_known, a->releases ? known : a->fenced + unit * n, n);
+    join(flag_heard, heard, n);
+    flag_heard[me] = a->clock[unit];
+    if (a->releases) flag_known[me] = a->clock[unit];
+    ++a->version[flag];
+  }
+  return changed;
+}
