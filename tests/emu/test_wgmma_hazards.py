@@ -342,3 +342,31 @@ def test_a_warp_that_ends_before_its_product_is_caught(body):
     hazard = caught(in_ptx, *body)
     assert hazard.kind == "wgmma_not_waited"
     assert "the warp ends" in hazard.message
+
+
+@pytest.mark.parametrize(
+    "work", ["wgmma.fence.sync.aligned;", "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r9}, [%r8];"]
+)
+@pytest.mark.parametrize("lone", ["eq", "ne"])
+def test_lanes_of_a_warp_that_parted_wait_for_one_another_at_its_work(work, lone):
+    """One lane, or all but one, come 3000 turns late, from a place that lies behind."""
+    ptx = f"""
+.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 out)
+{{
+.reg .b32 %r<12>; .reg .b64 %rd<4>; .reg .pred %p<4>; .shared .align 16 .b8 s[512];
+mov.u32 %r0, %tid.x; mov.u32 %r8, s; mov.u32 %r1, 0; and.b32 %r2, %r0, 31; mad.lo.u32 %r3, %r2, 16, %r8;
+st.shared.v4.b32 [%r3], {{%r0, %r0, %r0, %r0}}; bar.sync 0;
+mad.lo.u32 %r8, %r2, 16, %r8;
+setp.{lone}.u32 %p1, %r2, 0; @%p1 bra LATE;
+WORK: {work}
+ld.param.u64 %rd0, [out]; mul.wide.u32 %rd1, %r0, 4; add.u64 %rd0, %rd0, %rd1; st.global.b32 [%rd0], %r1; ret;
+LATE: add.u32 %r1, %r1, 1; setp.lt.u32 %p2, %r1, 3000; @%p2 bra LATE;
+bra WORK;
+}}
+"""
+    result = emu.emulate(ptx, "k", 1, 32, [np.zeros(32, np.uint32)])
+    late = (np.arange(32) == 0) == (lone == "eq")
+    assert result.arrays[0].tolist() == np.where(late, 3000, 0).tolist()

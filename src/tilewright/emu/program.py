@@ -24,13 +24,14 @@ _SUB_WORD = re.compile(
 @dataclass
 class Block:
     """Instructions [start, end) that run one after another. `member_mask`: the first waits for the lanes it names;
-    `warpgroup`: for all of its warpgroup."""
+    `warpgroup`: for all of its warpgroup; `warp`: for all of its warp."""
 
     index: int
     start: int
     end: int
     member_mask: Operand = None
     warpgroup: bool = False
+    warp: bool = False
 
 
 @dataclass
@@ -117,16 +118,28 @@ _TELLS = re.compile(
 """Instructions by which warps and blocks tell one another something."""
 
 
+_OF_WARPS = re.compile(r"(ld|st|mov)matrix\.|w?mma\.|wgmma\.(fence|commit|wait)")
+"""Instructions at which the lanes of a warp wait for one another."""
+
+
 def _blocks(entry: Entry, handlers: list[registry.Handler], fine: bool) -> list[Block]:
     """`fine`: with an end after each instruction that tells others something, so that they may run on at once."""
     count = len(entry.instructions)
     starts = {0} | {index for index in entry.labels.values() if index < count}
     waits: dict[int, Operand] = {}
+    joins: set[int] = set()
+    together = False  # lanes that have met in a block stay together to its end
     for i, handler in enumerate(handlers):
         if (handler.ends_block or (fine and _TELLS.match(entry.instructions[i].opcode))) and i + 1 < count:
             starts.add(i + 1)
+        together &= i not in starts
         if handler.warpgroup:
             starts.add(i)
+        elif _OF_WARPS.match(entry.instructions[i].opcode):
+            if not together:
+                starts.add(i)
+                joins.add(i)
+            together = True
         if handler.member_mask is not None:
             starts.add(i)
             if not (operands := entry.instructions[i].operands):
@@ -136,9 +149,8 @@ def _blocks(entry: Entry, handlers: list[registry.Handler], fine: bool) -> list[
             waits[i] = operands[handler.member_mask]
     order = sorted(starts)
     ends = [*order[1:], count]
-    return [
-        Block(k, a, b, waits.get(a), handlers[a].warpgroup) for k, (a, b) in enumerate(zip(order, ends, strict=True))
-    ]
+    parts = enumerate(zip(order, ends, strict=True))
+    return [Block(k, a, b, waits.get(a), handlers[a].warpgroup, a in joins) for k, (a, b) in parts]
 
 
 def successors_of(entry: Entry, blocks: list[Block], block_at: dict[int, int]) -> list[list[int]]:

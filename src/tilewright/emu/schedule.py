@@ -65,6 +65,8 @@ class Scheduler:
         self._picks = 0
         self._fair = FAIR_EVERY
         self._turn = 0
+        self._apart = np.zeros(n, bool)
+        """Lanes that need not wait any more for the others of their warps, who cannot come."""
         self.watch = Watch(self)
 
     def start(self, born: np.ndarray) -> None:
@@ -75,6 +77,7 @@ class Scheduler:
         self.barrier[:] = -1
         self.joining[:] = -1
         self.parked[:] = False
+        self._apart[:] = False
         self.tokens.clear()
         self.expected.clear()
         self.watch.reset()
@@ -147,7 +150,7 @@ class Scheduler:
             compiled.pick(address(key), len(key), address(found), address(self._out))
             here, self.active, self.active_warps = self._out.tolist()
         if here == NOWHERE:
-            if not machine.mbarriers.stir(idle=True):
+            if not machine.mbarriers.stir(idle=True) and not self._let_go():
                 self._deadlock()
             return -1
         if machine.order is not None:
@@ -162,7 +165,7 @@ class Scheduler:
             here, found = int(places[self._turn % len(places)]), None
         mask = key == here if found is None else found
         block = machine.program.blocks[here]
-        joins = block.warpgroup or block.member_mask is not None
+        joins = block.warpgroup or block.warp or block.member_mask is not None
         if joins:
             mask = self._join(here, mask)
         if joins or found is None:
@@ -185,15 +188,26 @@ class Scheduler:
         here, mask = order.pick(machine, self.key)
         self.active_warps = -1
         block = machine.program.blocks[here]
-        if block.warpgroup or block.member_mask is not None:
+        if block.warpgroup or block.warp or block.member_mask is not None:
             mask = self._join(here, mask)
         self.active = int(np.count_nonzero(mask))
         machine.set_mask(None if self.active == machine.lanes else mask)
         return here if self.active else -1
 
+    def _let_go(self) -> bool:
+        """Nobody can run: let lanes go that wait for others of their warps at what is a whole warp's work. They run it
+        alone, which is reported. Whether there were any.
+        """
+        blocks = self.machine.program.blocks
+        waiting = [k for k in np.unique(self.joining).tolist() if k >= 0 and blocks[k].warp]
+        lanes = np.isin(self.joining, waiting)
+        self._apart |= lanes
+        self.key[lanes] = self.joining[lanes]
+        return bool(waiting)
+
     def _join(self, here: int, mask: np.ndarray) -> np.ndarray:
-        """Lanes at a warp-wide instruction run once all lanes that their member mask names have come; those at one of
-        a warpgroup once all of that have.
+        """Lanes at a warp-wide instruction run once all lanes that their member mask names have come, or all of the
+        warp; those at one of a warpgroup once all of that have.
         """
         machine = self.machine
         mask = mask | (self.joining == here)
@@ -203,6 +217,10 @@ class Scheduler:
             absent = np.zeros(machine.lanes, bool)
             absent[group[self.live & ~mask]] = True
             held = mask & absent[group]
+        elif block.warp:
+            absent = (self.live & ~mask).reshape(-1, 32).any(axis=1)
+            held = mask & np.repeat(absent, 32) & ~self._apart
+            self._apart[mask & ~held] = False
         else:
             members = machine.source(machine.program.instructions[block.start], block.member_mask, "b32")
             wanted = np.where(mask, np.broadcast_to(members, mask.shape), 0).reshape(-1, 32)
