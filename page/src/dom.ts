@@ -26,12 +26,25 @@ export function s(tag: string, attributes: Attributes = {}, ...children: Child[]
   return element;
 }
 
-/** A drawing with a title and a description for screen readers. */
+/** Many rectangles as one path: a drawing of thousands stays quick. */
+export function boxes(places: [x: number, y: number, width: number, height: number][], attributes: Attributes, title?: string): SVGElement {
+  const round = (value: number) => Math.round(value * 100) / 100;
+  const d = places.map(([x, y, w, h]) => `M${round(x)} ${round(y)}h${round(w)}v${round(h)}h${round(-w)}z`).join("");
+  return s("path", { d, ...attributes }, title ? s("title", {}, title) : null);
+}
+
+/** A drawing with a title and a description for screen readers. Outlines of what is chosen lie above all else. */
 export function drawing(width: number, height: number, title: string, description: string, ...body: Child[]): SVGElement {
-  return s(
+  const made = s(
     "svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title, style: `max-width:${width}px` },
     s("title", {}, title), s("desc", {}, description), ...body,
   );
+  made.querySelectorAll("rect.chosen").forEach((chosen) => {
+    const outline = s("rect", { class: "outline" });
+    for (const name of ["x", "y", "width", "height"]) outline.setAttribute(name, chosen.getAttribute(name) ?? "0");
+    made.append(outline);
+  });
+  return made;
 }
 
 export function text(x: number, y: number, words: string, attributes: Attributes = {}): SVGElement {

@@ -1,6 +1,6 @@
 // Global memory: where a warp's lanes lie in a matrix, and the sectors of 32 bytes that they ask for.
 
-import { drawing, hue, plural, s, text } from "./dom";
+import { boxes, drawing, hue, plural, s, text } from "./dom";
 import { sectors } from "./rules";
 import { lanesOf, type Access, type Trace } from "./trace";
 
@@ -55,7 +55,8 @@ export function matrix(trace: Trace, access: Access, warp: number, lane: number)
       { x: x(m.place.column), y: y(m.place.row), width: wide * cell, height: cell, class: kind, fill },
       s("title", {}, `warp ${m.warp}, lane ${m.lane}: ${name}[${m.place.row}, ${m.place.column}${wide > 1 ? `..${m.place.column + wide - 1}` : ""}]`),
     );
-  for (const m of marks) if (m.warp !== warp) body.push(mark(m, "other"));
+  const others = marks.filter((m) => m.warp !== warp);
+  body.push(boxes(others.map((m) => [x(m.place.column), y(m.place.row), wide * cell, cell]), { class: "other" }, "other warps"));
   for (const m of marks) if (m.warp === warp) body.push(mark(m, "lane", hue(m.lane, 32)));
   for (const m of marks) if (m.warp === warp && m.lane === lane) body.push(mark(m, "chosen"));
   body.push(text(left, 13, `${name}: ${rows} x ${columns}`, { class: "label" }));

@@ -1,6 +1,6 @@
 // Registers: which lane holds which element of the fragments of ldmatrix, mma and wgmma, and of C.
 
-import { drawing, hue, s, text } from "./dom";
+import { boxes, drawing, hue, s, text } from "./dom";
 import { lanesOf, type Trace } from "./trace";
 import { placeOf } from "./global";
 import { matrixHeld, mmaFragments, type Held } from "./rules";
@@ -120,16 +120,15 @@ export function owners(trace: Trace, warp: number, lane: number): { drawing: SVG
   const body: SVGElement[] = [
     s("rect", { x: 2, y: 18, width: columns * cell, height: high * cell, class: "frame" }),
   ];
-  for (const m of marks) {
-    const mine = m.warp === warp;
-    const chosen = mine && m.lane === lane;
-    body.push(s("rect", {
-      x: 2 + m.column * cell, y: 18 + m.row * cell, width: m.wide * cell, height: cell,
-      fill: mine ? hue(m.lane, 32) : undefined, class: chosen ? "lane chosen" : mine ? "lane" : "other",
-    }, s("title", {}, `${name}[${m.row}, ${m.column}]: warp ${m.warp}, lane ${m.lane}`)));
+  const box = (m: (typeof marks)[number]): [number, number, number, number] => [2 + m.column * cell, 18 + m.row * cell, m.wide * cell, cell];
+  body.push(boxes(marks.filter((m) => m.warp !== warp).map(box), { class: "other" }, "other warps"));
+  for (let l = 0; l < 32; l++) {
+    const held = marks.filter((m) => m.warp === warp && m.lane === l).map(box);
+    if (held.length) body.push(boxes(held, { fill: hue(l, 32), class: "lane" }, `warp ${warp}, lane ${l}`));
   }
   const mine = marks.filter((m) => m.warp === warp && m.lane === lane);
   const each = mine.reduce((sum, m) => sum + m.wide, 0);
+  body.push(boxes(mine.map(box), { class: "outline" }));
   body.push(text(2, 12, `${name}: the block's tile of ${rows} x ${columns}`, { class: "label" }));
   return {
     drawing: drawing(Math.max(columns * cell + 6, 240), high * cell + 22, `Who holds which element of ${name}`,

@@ -9,9 +9,17 @@ boards of one architecture; peaks are the vendor's (boost clock x units), each w
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import cache
+from operator import attrgetter
 from typing import Any
 
 from .errors import InvalidOperand
+
+
+@cache
+def _compared(kind: type) -> attrgetter[Any]:
+    """What reads the fields of a dataclass that count for equality."""
+    return attrgetter(*(field.name for field in fields(kind) if field.compare))
 
 
 class HashedOnce:
@@ -20,7 +28,7 @@ class HashedOnce:
     def __hash__(self) -> int:
         found: int | None = self.__dict__.get("_hash")
         if found is None:
-            found = hash(tuple(getattr(self, f.name) for f in fields(self) if f.compare))  # type: ignore[arg-type]
+            found = hash(_compared(type(self))(self))  # type: ignore[arg-type]
             self.__dict__["_hash"] = found
         return found
 

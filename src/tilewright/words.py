@@ -1,7 +1,8 @@
-"""What the public calls take and give, for type checkers: words as Literals, arrays as what libraries offer."""
+"""What public calls take and give: words as Literals, arrays as libraries offer them, results that tell themselves."""
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any, Literal, Protocol, TypeVar
 
 Precision = Literal["ieee", "tf32", "fp32x3", "fast"]
@@ -25,3 +26,13 @@ class _CudaArray(Protocol):
 
 Array = TypeVar("Array", bound=_HostArray | _Dlpack | _CudaArray)
 """The kind of array that a call is given, and gives back."""
+
+
+class Told:
+    """For dataclasses (repr=False) with a `__str__`: a prompt and a notebook show that, not every field."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"

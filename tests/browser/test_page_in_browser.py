@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from tilewright.emu import banks, coalesce
+from tilewright.lab.bank_map import swizzle_strides
+from tilewright.lab.starters import new_kernel
 from tilewright.report.page import build
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (pip install '.[test]')")
@@ -87,7 +89,7 @@ def test_every_kernel_and_config_can_be_chosen_and_drawn(visit):
             page.select_option(f"{STEPPER} select[name=k]", key)
             assert f"k={key}&" in page.url + "&"
             last = int(page.get_attribute(f"{STEPPER} input[name=step]", "max"))
-            for step in (0, last // 3, last):
+            for step in (last // 3, last):
                 page.locator(f"{STEPPER} input[name=step]").fill(str(step))
                 assert page.locator(f"{STEPPER} .told").inner_text()
                 assert page.locator(f"{STEPPER} svg").count() >= 1
@@ -170,19 +172,17 @@ def test_screen_readers_are_told(visit):
     assert page.locator("h1").count() == 1
 
 
-@pytest.mark.parametrize("state", ["k=f01", "k=h09&step=60&plain=1", "k=h15-stages3&step=50", "k=a03&step=20"])
+@pytest.mark.parametrize(
+    "state",
+    ["k=f01&banks.columns=128&threads.side=32", "k=h09&step=60&plain=1", "k=h15-stages3&step=50", "k=a03&step=20"],
+)
 def test_nothing_is_wider_than_a_phone(visit, state):
     page = visit(state, viewport=PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
 def test_the_swizzle_is_shown_before_and_after(visit):
-    page = visit("k=h11-stages3")
-    page.select_option(f"{STEPPER} select[name=skip]", "shared")
-    for _ in range(80):
-        if page.locator(f"{STEPPER} .told").inner_text().startswith("ldmatrix"):
-            break
-        page.click(f"{STEPPER} button[name=next]")
+    page = visit("k=h11-stages3&step=17")
     page.check(f"{STEPPER} input[name=plain]")
     words = page.locator(f"{STEPPER} .panel p").all_inner_texts()
     after, before = (int(re.search(r"(\d+) wavefront", text)[1]) for text in words if "wavefront" in text)
@@ -217,6 +217,66 @@ def test_the_pages_rules_are_the_emulators(visit):
         assert count == banks.wavefronts(at, nbytes, active, access)[0], told
 
 
+def test_a_missing_barrier_is_shown_where_it_happens(visit):
+    page = visit("k=no_barrier&step=8")
+    assert "shared_race" in page.locator(f"{STEPPER} [role=alert]").inner_text()
+    assert page.locator(f"{STEPPER} .hazard").count() >= 1
+    page = visit("k=transpose&step=9")
+    assert page.locator(f"{STEPPER} [role=alert], {STEPPER} .hazard").count() == 0
+
+
+def test_a_persons_own_kernel_comes_first(browser, tmp_path):
+    mine = tmp_path / "mine.cu"
+    new_kernel(mine, "transpose")
+    file = tmp_path / "page.html"
+    file.write_text(build(ROOT / "benchmarks" / "results", [mine]), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(file.as_uri())
+    assert page.locator(f"{STEPPER} select[name=rung]").input_value() == "mine.cu"
+    page.locator(f"{STEPPER} input[name=step]").fill("7")
+    assert "32 sectors" in page.locator(f"{STEPPER} .told").inner_text()
+    page.close()
+
+
+@pytest.mark.parametrize("part", ["threads", "tiles", "banks", "strides", "roof"])
+def test_every_control_of_a_drawing_changes_it_and_the_address(visit, part):
+    page = visit()
+    where = f"#play-{part}"
+    names = page.locator(f"{where} select, {where} input").evaluate_all("all => all.map(e => e.name)")
+    assert names
+    for name in names:
+        before = picture(page, where)
+        control = page.locator(f"{where} [name='{name}']")
+        if control.evaluate("e => e.tagName") == "SELECT":
+            now = control.input_value()
+            others = control.locator("option").evaluate_all("all => all.map(o => o.value)")
+            control.select_option(next(value for value in reversed(others) if value != now))
+        else:
+            control.focus()
+            page.keyboard.press("ArrowRight" if control.input_value() != control.get_attribute("max") else "ArrowLeft")
+        assert picture(page, where) != before, name
+        assert name.split(".")[1] + "=" in page.url
+    again = visit(page.url.split("#")[1])
+    assert picture(again, where) == picture(page, where)
+
+
+def test_the_toy_tile_takes_32_wavefronts_and_swizzled_one(visit):
+    page = visit()
+    words = page.locator("#play-banks p").first.inner_text()
+    assert "As it lies: 32 wavefronts" in words
+    assert "Swizzled: 1 wavefront" in words
+
+
+def test_strides_are_those_of_the_library(visit):
+    page = visit("strides.size=8")
+    rows = page.locator("#play-strides tbody tr").all_inner_texts()
+    wanted = swizzle_strides(8).rows
+    for text, row in zip(rows, wanted, strict=True):
+        assert [int(cell.replace("−", "-").replace(" ", "")) for cell in text.split("\t")] == [
+            row.thread, row.base, *row.strides
+        ]  # fmt: skip
+
+
 # --- screenshots ------------------------------------------------------------------------------------------------------
 
 VIEWS = {
@@ -224,7 +284,10 @@ VIEWS = {
     "banks-dark": ("k=h09&step=60&lane=9&plain=1", "dark", DESKTOP),
     "ring-light": ("k=h15-stages3&step=50", "light", DESKTOP),
     "keys-phone": ("k=a03&step=70", "light", PHONE),
+    "banks-play-dark": ("", "dark", DESKTOP),
+    "tiles-play-phone": ("tiles.kind=warp&tiles.tn=8", "light", PHONE),
 }
+PARTS = {"banks-play-dark": "#play-banks", "tiles-play-phone": "#play-tiles"}
 CELL = 16
 """Pixels whose mean is compared: fonts may differ, boxes and colours may not."""
 
@@ -245,13 +308,13 @@ def different(a: np.ndarray, b: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_the_stepper_looks_as_it_did(visit, name, tmp_path):
+def test_the_page_looks_as_it_did(visit, name, tmp_path):
     """TILEWRIGHT_SHOTS=write takes the pictures anew: look at them before they are committed."""
     image = pytest.importorskip("PIL.Image")
     state, scheme, viewport = VIEWS[name]
     page = visit(state, scheme, viewport)
     shot = tmp_path / f"{name}.png"
-    page.locator(STEPPER).screenshot(path=shot, animations="disabled")
+    page.locator(PARTS.get(name, STEPPER)).screenshot(path=shot, animations="disabled")
     kept = SHOTS / f"{name}.png"
     if os.environ.get("TILEWRIGHT_SHOTS") == "write":
         SHOTS.mkdir(exist_ok=True)

@@ -76,7 +76,7 @@ def test_a_call_with_out_is_remembered_and_one_that_overlaps_is_not_taken(call):
 @pytest.fixture
 def waited(monkeypatch):
     found = []
-    monkeypatch.setattr(device_calls, "synchronize", lambda stream, ordinal: found.append(stream))
+    monkeypatch.setattr(device_calls, "synchronize", found.append)
     return found
 
 

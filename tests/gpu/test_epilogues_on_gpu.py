@@ -8,6 +8,7 @@ from products import Target, place, torch_type
 
 import tilewright as tw
 from tilewright import epilogue as ep
+from tilewright.arrays.dtypes import FP8
 from tilewright.gemm import matmul as matmul_module
 from tilewright.gemm.rung import Rung
 from tilewright.gemm.rungs import GEMM_RUNGS, find_rung
@@ -31,7 +32,7 @@ def right(torch, out, a, b, function, *operands, alpha=1.0) -> None:
     assert not reason, reason
 
 
-@pytest.mark.parametrize("rung", [rung.id for rung in GEMM_RUNGS])
+@pytest.mark.parametrize("rung", [rung.id for rung in GEMM_RUNGS if rung.dtypes[0] not in FP8])
 def test_every_rung_fuses_on_whole_tiles_and_at_edges(torch, rung):
     dtype = "bf16" if rung.startswith("h") else "f32"
     for m, n, k in ((256, 256, 64), (131, 77, 50)):

@@ -80,6 +80,20 @@ def test_every_layout_and_scale_is_right_and_verified(torch, able, layouts, scal
         assert (out.double() - exact).abs().max() < 5e-3 * exact.abs().max(), rung
 
 
+def test_every_rung_fuses_and_verifies_what_it_fused(torch, able):
+    torch.manual_seed(3)
+    for m, n, k in ((256, 256, 512), (131, 77, 300)):
+        a, b = random(torch, m, k), random(torch, k, n, turned=True)
+        bias, residual = torch.randn(n, device="cuda"), torch.randn(m, n, device="cuda").bfloat16()
+        exact = torch.nn.functional.silu(a.double() @ b.double() + bias.double()) + residual.double()
+        for rung in able:
+            fused = {"bias": bias, "activation": "silu", "residual": residual, "out_dtype": "f32"}
+            given = {"rung": rung.id, "precision": rung.precision, **fused}
+            out = tw.matmul(a, b, **given)
+            assert (out.double() - exact).abs().max() < 5e-3 * exact.abs().max(), rung
+            assert torch.equal(tw.matmul(a, b, **given, verify=True), out), rung
+
+
 def test_a_captured_product_runs_again_on_new_numbers(torch):
     x = torch.randn(256, 512, device="cuda")
     w8, w_scale = tw.quantize(torch.randn(384, 512, device="cuda"), block=(128, 128))

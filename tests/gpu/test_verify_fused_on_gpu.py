@@ -11,6 +11,7 @@ from wrong_launches import launch_wrongly, scaled_by
 
 import tilewright as tw
 from tilewright import epilogue as ep
+from tilewright.arrays.dtypes import FP8
 from tilewright.errors import DeviceError, WrongResult
 from tilewright.gemm.rungs import GEMM_RUNGS
 
@@ -23,7 +24,7 @@ def curved(acc, bias, r):
     return ep.silu(acc + bias) * r + ep.tanh(acc * 0.1) / (1.5 + abs(r)) - ep.exp(-abs(acc))
 
 
-@pytest.mark.parametrize("rung", GEMM_RUNGS, ids=str)
+@pytest.mark.parametrize("rung", [rung for rung in GEMM_RUNGS if rung.dtypes[0] not in FP8], ids=str)
 def test_the_bare_sums_of_every_rung_are_those_of_the_fused_product(torch, rung):
     """Else sums that cancel would raise: each element is held to the roundings behind its sum alone."""
     kind = torch_type(torch, rung.dtypes[0])

@@ -67,7 +67,7 @@ def test_the_file_is_whole_small_and_loads_nothing(page):
     assert not parser.open
     assert not parser.loads
     assert len(parser.ids) == len(set(parser.ids))
-    filled = {"traces", *(name for name, _ in interactive.PARTS.values())}
+    filled = {"traces", "roofs", *(name for name, _ in interactive.PARTS.values())}
     assert {link.removeprefix("#") for link in parser.links} == set(parser.ids) - filled
     assert filled <= set(parser.ids)
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")

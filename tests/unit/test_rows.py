@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from fake_executor import fake_gpu
 
 import tilewright as tw
+from tilewright.arch import GPUS
 from tilewright.errors import InvalidOperand
 from tilewright.gemm import rows
 from tilewright.gemm.prepare import representatives
+from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rows import ENOUGH
+from tilewright.gemm.rungs import GEMM_RUNGS
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +91,24 @@ def test_prepare_runs_what_it_says_and_then_nothing_is_planned(monkeypatch):
             tw.prepare(b, range(0))
         with pytest.raises(InvalidOperand, match="takes a matrix"):
             tw.prepare(np.ones((2, 3, 4), np.float32), range(5))
+
+
+SHAPES = [(n, k, layout) for n, k in ((512, 512), (768, 200), (500, 96)) for layout in ("nn", "nt", "tn")]
+
+
+@pytest.mark.parametrize("rung", GEMM_RUNGS, ids=str)
+def test_what_a_kernel_is_compiled_for_depends_on_the_rows_as_rows_says(rung):
+    """Else a kernel could be taken for one that serves a number of rows which it does not serve."""
+    rng = np.random.default_rng(0)
+    configs = [rung.default, *rng.choice(np.array(rung.space(), object), 6)]
+    gpu = GPUS["H200"]
+    for (n, k, layout), dtype in product(SHAPES, rung.dtypes):
+        for config in configs:
+            tall = config.tile_m * config.cluster_m
+            seen = {}
+            for m in (2, 7, 8, config.tile_m, tall, 3 * tall, 64 * tall, tall + 1, 5 * tall + 8, 9999, 4096, 10_240):
+                problem = GemmProblem.dense(m, n, k, layout=layout, dtype=dtype, precision=rung.precision)
+                if layout[0] == "t" and m % 8:
+                    continue  # the lines of A lie otherwise: another weight's rows
+                told = rung.why_not(problem, config, gpu.arch) is None and rung.constants(problem, config)
+                assert seen.setdefault(rows._alike(m, config), told) == told, (str(config), m, n, k, layout)

@@ -81,7 +81,7 @@ def test_another_stream_waits_also_where_a_launch_raises_half_way(monkeypatch, f
 def test_where_a_library_does_not_order_by_streams_the_host_waits(monkeypatch):
     waits = []
     monkeypatch.setattr(device_calls, "make_wait", lambda *given: None)
-    monkeypatch.setattr(device_calls, "synchronize", lambda stream, ordinal: waits.append(stream))
+    monkeypatch.setattr(device_calls, "synchronize", waits.append)
     with streams.in_order(operand("a", 0, "dlpack"), []):
         assert not waits
     assert waits == [0]

@@ -7,8 +7,10 @@ adds a version and flags (bit 0: read-only).
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ..errors import InvalidOperand
@@ -61,7 +63,6 @@ class _Versioned(ctypes.Structure):
 _api = ctypes.pythonapi
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
-_rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _api))
 _raw_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _raw_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
@@ -69,69 +70,54 @@ _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_cha
 )
 
 # A capsule keeps a pointer to its name, not a copy.
-_PLAIN, _PLAIN_USED = b"dltensor", b"used_dltensor"
-_VERSIONED, _VERSIONED_USED = b"dltensor_versioned", b"used_dltensor_versioned"
+_PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
 
 
 class Imported:
-    """A tensor taken out of a capsule. `close` gives it back to its producer, once; dropping the object does too."""
-
-    _managed: Any = None
+    """The tensor in a capsule, which stays unused and is kept: when both are gone, the capsule gives the tensor back to
+    its producer by itself. Taking it over, as a library does that makes an array of it, costs four more calls."""
 
     def __init__(self, capsule: Any, name: str) -> None:
+        self.capsule = capsule
+        self.read_only = False
         if _is_valid(capsule, _VERSIONED):
-            versioned = _Versioned.from_address(_pointer(capsule, _VERSIONED))
-            if versioned.major != 1:
-                offered = f"{versioned.major}.{versioned.minor}"
-                raise InvalidOperand(f"{name} offers DLPack {offered}; only 1.x is read here.")
-            used, self._managed, self.tensor = _VERSIONED_USED, versioned, versioned.tensor
-            self.read_only = bool(versioned.flags & _READ_ONLY)
+            place = _pointer(capsule, _VERSIONED)
+            major, minor, _, _, flags = _HEAD.unpack(ctypes.string_at(place, _HEAD.size))
+            if major != 1:
+                raise InvalidOperand(f"{name} offers DLPack {major}.{minor}; only 1.x is read here.")
+            self.read_only = bool(flags & _READ_ONLY)
+            place += _HEAD.size
         elif _is_valid(capsule, _PLAIN):
-            plain = _Managed.from_address(_pointer(capsule, _PLAIN))
-            used, self._managed, self.tensor = _PLAIN_USED, plain, plain.tensor
-            self.read_only = False
+            place = _pointer(capsule, _PLAIN)
         else:
             raise InvalidOperand(f"{name}.__dlpack__() did not return an unused DLPack capsule, but {capsule!r}.")
-        _rename(capsule, used)  # from here on the tensor is ours to give back
-
-    def close(self) -> None:
-        managed, self._managed = self._managed, None
-        if managed is not None and managed.deleter:
-            _Deleter(managed.deleter)(ctypes.addressof(managed))
-
-    def __del__(self) -> None:
-        self.close()
-
-    @property
-    def address(self) -> int:
-        return (self.tensor.data or 0) + self.tensor.byte_offset
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.tensor.shape[i] for i in range(self.tensor.ndim))
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """In elements. None in the capsule means dense and row-major."""
-        if self.tensor.strides:
-            return tuple(self.tensor.strides[i] for i in range(self.tensor.ndim))
-        return dense_strides(self.shape)
-
-    @property
-    def device(self) -> int | None:
+        data, kind, ordinal, axes, code, bits, lanes, shape, strides, offset = _TENSOR.unpack(
+            ctypes.string_at(place, _TENSOR.size)
+        )
+        self.address: int = data + offset
+        self.shape: tuple[int, ...] = _numbers(shape, axes)
+        self.strides: tuple[int, ...] = _numbers(strides, axes) if strides else dense_strides(self.shape)
+        """In elements."""
+        self.device: int | None = None if kind in (CPU, CUDA_HOST) else ordinal
         """The GPU's ordinal; None on the host."""
-        return None if self.tensor.device_type in (CPU, CUDA_HOST) else self.tensor.device_id
-
-    @property
-    def dtype(self) -> str:
+        self.dtype = _TYPE_CODES.get((code, bits), "") if lanes == 1 else ""
         """As dtypes.ITEM_BYTES; for any other a description, such as "float64"."""
-        kind = self.tensor.dtype
-        described = f"{_KIND_NAMES.get(kind.code, 'type ' + str(kind.code))}{kind.bits}"
-        if kind.lanes != 1:
-            return f"{described}x{kind.lanes}"
-        return _TYPE_CODES.get((kind.code, kind.bits), described)
+        if not self.dtype:
+            described = f"{_KIND_NAMES.get(code, 'type ' + str(code))}{bits}"
+            self.dtype = described if lanes == 1 else f"{described}x{lanes}"
 
 
+_HEAD = struct.Struct("<2I3Q")
+"""What a versioned tensor has ahead of the tensor: _Versioned."""
+_TENSOR = struct.Struct("<Q3i2BH3Q")
+"""_Tensor."""
+
+
+def _numbers(address: int, count: int) -> tuple[int, ...]:
+    return struct.unpack(f"<{count}q", ctypes.string_at(address, 8 * count)) if count else ()
+
+
+@lru_cache(maxsize=1024)
 def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Row-major strides in elements."""
     strides, step = [], 1

@@ -15,10 +15,14 @@ _Exhausted = getattr(np, "exceptions", np).TooHardError  # its home moved in Num
 
 def byte_extent(operand: Operand) -> tuple[int, int]:
     """The half-open interval of addresses that the view's elements lie in; empty at 0 for an empty view."""
-    if operand.size == 0:
-        return 0, 0
-    reach = [(extent - 1) * step for extent, step in zip(operand.shape, operand.strides, strict=True)]
-    first, last = sum(min(step, 0) for step in reach), sum(max(step, 0) for step in reach)
+    first = last = 0
+    for extent, step in zip(operand.shape, operand.strides, strict=True):
+        if extent == 0:
+            return 0, 0
+        if step < 0:
+            first += (extent - 1) * step
+        else:
+            last += (extent - 1) * step
     item = operand.item_bytes
     return operand.address + first * item, operand.address + (last + 1) * item
 

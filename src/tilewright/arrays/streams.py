@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
+from ..jit import device_calls
 from .view import Operand
 
+ORDERED = frozenset({"torch", "cupy", "xla"})
+"""Kinds of operands whose library takes memory back only after what is in its stream by then."""
 
-@contextlib.contextmanager
-def in_order(first: Operand, others: Sequence[Operand]) -> Iterator[int]:
-    """The stream to launch on: the first operand's.
+
+class in_order:
+    """The stream to launch on: the first operand's. Its GPU's context must be current.
 
     What the other operands' streams hold comes before, and what they get next comes after, also where a launch raises.
     Where an operand's library does not order by streams, the launches are waited for at the end: its producer may take
     memory back at once.
     """
-    from ..jit.device_calls import make_wait, synchronize
 
-    assert first.device is not None
-    stream = first.stream or 0
-    beside = {other.stream for other in others if other.stream is not None} - {stream}
-    for other in beside:
-        make_wait(stream, other, first.device)
-    try:
-        yield stream
-    finally:  # also where a later launch raised: an earlier one may still be at work on the operands
-        for other in beside:
-            make_wait(other, stream, first.device)
-        if any(operand.kind not in ("torch", "cupy") for operand in (first, *others)):
-            synchronize(stream, first.device)
+    def __init__(self, first: Operand, others: Sequence[Operand]) -> None:
+        assert first.device is not None
+        self.device = first.device
+        self.stream = first.stream or 0
+        self.beside = {other.stream for other in others if other.stream is not None}
+        self.beside.discard(self.stream)
+        self.waits = first.kind not in ORDERED or any(other.kind not in ORDERED for other in others)
+
+    def __enter__(self) -> int:
+        for other in self.beside:
+            device_calls.make_wait(self.stream, other, self.device)
+        return self.stream
+
+    def __exit__(self, *_: object) -> None:
+        # also where a later launch raised: an earlier one may still be at work on the operands
+        for other in self.beside:
+            device_calls.make_wait(other, self.stream, self.device)
+        if self.waits:
+            device_calls.synchronize(self.stream)

@@ -8,17 +8,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from ..errors import InvalidOperand
+from ..jit import device_calls
 from . import dlpack
 from .dtypes import DTYPE_NAMES, ITEM_BYTES, SHORT_NAMES
 from .float8 import Float8Array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Operand:
     """A strided view of memory. Strides are in elements, 0 for an axis of at most one element; any may be negative."""
 
@@ -40,6 +43,16 @@ class Operand:
     owner: Any = field(default=None, repr=False, compare=False)
     """Kept so that the memory lives as long as the view."""
 
+    def __init__(
+        self, name: str, kind: str, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str,
+        device: int | None, read_only: bool = False, stream: int | None = None, owner: Any = None,
+    ) -> None:  # fmt: skip
+        # a frozen dataclass sets its fields one by one, which takes four times as long; a call makes several
+        self.__dict__.update(
+            name=name, kind=kind, address=address, shape=shape, strides=strides, dtype=dtype, device=device,
+            read_only=read_only, stream=stream, owner=owner,
+        )  # fmt: skip
+
     @property
     def item_bytes(self) -> int:
         return ITEM_BYTES[self.dtype]
@@ -47,7 +60,7 @@ class Operand:
     @property
     def size(self) -> int:
         """The number of elements, repeated ones counted each time."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return prod(self.shape)
 
     def __str__(self) -> str:
         place = "the host" if self.device is None else f"GPU {self.device}"
@@ -92,8 +105,9 @@ def as_operand(value: Any, name: str, stream: int = 0) -> Operand:
         jax = sys.modules.get("jax")
         kind = "jax" if jax is not None and isinstance(value, jax.Array) else "dlpack"
         return _from_dlpack(value, name, kind, stream)
-    if hasattr(value, "__cuda_array_interface__"):
-        return _from_interface(value, name)
+    interface = getattr(value, "__cuda_array_interface__", None)  # asked once: libraries make it anew each time
+    if interface is not None:
+        return _from_interface(value, name, interface)
     if isinstance(value, (np.generic, int, float, complex)):
         raise InvalidOperand(f"{name} is a scalar ({type(value).__name__}), not an array. To scale, use alpha or beta.")
     if type(value).__module__.startswith("jax.") and type(value).__name__.endswith("Tracer"):
@@ -131,9 +145,9 @@ def _operand(
     **rest: Any,
 ) -> Operand:  # fmt: skip
     """Hold a view to the rules that all kinds share. `copy` is how the caller would write a dense copy of it."""
-    shape = tuple(int(extent) for extent in shape)
+    shape = tuple(map(int, shape))
     empty = 0 in shape
-    steps = tuple(0 if empty or extent == 1 else int(step) for extent, step in zip(shape, strides, strict=True))
+    steps = tuple([0 if empty or extent == 1 else int(step) for extent, step in zip(shape, strides, strict=True)])
     if not empty and not address:
         raise InvalidOperand(f"{name} (shape {shape}) has no memory: its address is 0. Fake tensors cannot be read.")
     if not empty and address % ITEM_BYTES[dtype]:
@@ -154,7 +168,7 @@ def check_forwards(operand: Operand) -> None:
 
 
 def _element_strides(name: str, shape: Sequence[int], byte_strides: Sequence[int], item: int, copy: str) -> list[int]:
-    uneven = [s for extent, s in zip(shape, byte_strides, strict=True) if extent > 1 and s % item]
+    uneven = [s for extent, s in zip(shape, byte_strides, strict=True) if s % item and extent > 1]
     if uneven and 0 not in shape:
         raise InvalidOperand(
             f"{name} (shape {tuple(shape)}) has strides of {tuple(byte_strides)} bytes, not multiples of its item's "
@@ -182,10 +196,10 @@ def _from_numpy(array: np.ndarray, name: str, names: Mapping[str, str]) -> Opera
     if masked is not None and isinstance(array, masked.MaskedArray):
         advice = "Pass another out, or none." if name == "out" else f"Fill it: {name}.filled(0)."
         raise InvalidOperand(f"{name} is a masked array, and the mask would be ignored. {advice}")
-    dtype = names.get(array.dtype.name, "") if array.dtype.isnative else ""
+    dtype, described, _ = _numpy_type(array.dtype)
+    if names is not SHORT_NAMES:
+        dtype = names.get(described, "")
     if not dtype:
-        # dtype.name hides the byte order, str() shows it
-        described = array.dtype.name if array.dtype.isnative else str(array.dtype)
         raise _refuse_dtype(name, described, array.shape, f"{name}.astype(np.float32)")
     copy = f"{name}.copy()"
     strides = _element_strides(name, array.shape, array.strides, array.itemsize, copy)
@@ -261,8 +275,15 @@ def _from_dlpack(value: Any, name: str, kind: str, stream: int) -> Operand:
     )  # fmt: skip
 
 
-def _from_interface(value: Any, name: str) -> Operand:
-    interface = value.__cuda_array_interface__
+@lru_cache(maxsize=64)
+def _numpy_type(described: Any) -> tuple[str, str, int]:
+    """(our short name or "", NumPy's, bytes of an item) of a dtype or a type string. NumPy takes 3 us for a name."""
+    kind = np.dtype(described)
+    name = kind.name if kind.isnative else str(described)  # the name hides the byte order
+    return SHORT_NAMES.get(kind.name, "") if kind.isnative else "", name, kind.itemsize
+
+
+def _from_interface(value: Any, name: str, interface: Mapping[str, Any]) -> Operand:
     shape = tuple(interface["shape"])
     if interface.get("version", 0) < 2:
         raise InvalidOperand(
@@ -270,25 +291,24 @@ def _from_interface(value: Any, name: str) -> Operand:
         )
     if interface.get("mask") is not None:
         raise InvalidOperand(f"{name} (shape {shape}) carries a mask, which would be ignored. Fill it first.")
-    kind = np.dtype(interface["typestr"])
-    dtype = SHORT_NAMES.get(kind.name, "") if kind.isnative else ""
+    dtype, described, item = _numpy_type(interface["typestr"])
     if not dtype:
-        described = kind.name if kind.isnative else interface["typestr"]
         raise _refuse_dtype(name, described, shape, f"{name}.astype('float32')")
     copy = f"{name}.copy()"
     byte_strides = interface.get("strides")
-    strides: Sequence[int] = dlpack.dense_strides(shape)
-    if byte_strides is not None:
-        strides = _element_strides(name, shape, byte_strides, kind.itemsize, copy)
+    if byte_strides is None:
+        strides: Sequence[int] = dlpack.dense_strides(shape)
+    else:
+        strides = _element_strides(name, shape, byte_strides, item, copy)
     address, read_only = interface["data"]
     stream = interface.get("stream")
     if stream == 0:
         raise InvalidOperand(f"{name} names stream 0 in __cuda_array_interface__, which its version 3 forbids.")
     if stream == 1:  # the legacy default stream; a launch names it 0
         stream = 0
-    from ..jit.device_calls import ordinal_of  # the interface does not say which GPU the memory is on
-
+    # the interface does not say which GPU the memory is on
+    ordinal = device_calls.ordinal_of(int(address)) if address else 0
     return _operand(
         name, "cuda_array_interface", int(address or 0), shape, strides, dtype, copy,
-        device=ordinal_of(int(address)) if address else 0, read_only=bool(read_only), stream=stream, owner=value,
+        device=ordinal, read_only=bool(read_only), stream=stream, owner=value,
     )  # fmt: skip

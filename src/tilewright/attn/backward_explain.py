@@ -9,6 +9,7 @@ from typing import Any
 from ..errors import ConfigRejected
 from ..gpus import Gpu
 from ..run.program import Program
+from ..words import Told
 from .backward_plan import BackwardPlan, plan_backward
 from .backward_problem import BackwardProblem
 from .backward_rung import BackwardConfig, BackwardRung
@@ -23,8 +24,8 @@ from .score import Modification
 _WIDTH = 100
 
 
-@dataclass(frozen=True)
-class BackwardExplanation:
+@dataclass(frozen=True, repr=False)
+class BackwardExplanation(Told):
     """What would run. `str()` tells it; the fields hold the same for programs."""
 
     problem: BackwardProblem | None

@@ -11,6 +11,7 @@ from ..gemm.explain import _gpu_of as gpu_of
 from ..gpus import Gpu, Resources
 from ..plan.demands import NONE, Demands
 from ..plan.plan import Plan
+from ..words import Told
 from .call import AttentionCall, read_attention, read_attention_varlen
 from .family import plan_attention
 from .problem import AttentionProblem
@@ -20,8 +21,8 @@ from .score import modification_of
 _WIDTH = 100
 
 
-@dataclass(frozen=True)
-class AttentionExplanation:
+@dataclass(frozen=True, repr=False)
+class AttentionExplanation(Told):
     """What would run. `str()` tells it; the fields hold the same for programs."""
 
     problem: AttentionProblem | None

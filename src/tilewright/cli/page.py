@@ -1,4 +1,4 @@
-"""`tilewright page` writes one HTML file with charts of the records."""
+"""`tilewright page` writes one HTML file: a stepper through kernels, drawings, and charts of the records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from .console import say
 from .options import Json
 
 EXAMPLE = (
-    "Examples:\n\n  tilewright page --out page.html\n\n  tilewright page --out mine.html --records benchmarks/results"
+    "Examples:\n\n  tilewright page --out page.html\n\n  tilewright page --kernel mine.cu --out mine.html\n\n"
+    "  tilewright page --out mine.html --records benchmarks/results"
 )
 
 
@@ -20,16 +21,20 @@ def page(
     records: Annotated[
         Path | None, typer.Option(help="Folder of the records. Default: benchmarks/results, or the package's own.")
     ] = None,
+    kernel: Annotated[
+        list[Path] | None,
+        typer.Option(help="Your .cu file with check lines (tilewright new), to step through; repeat."),
+    ] = None,
     json_file: Json = None,
 ) -> None:
-    """Write charts of the records as one HTML file that opens from disk: ladders, stalls, rooflines, tuning, claims."""
+    """Write one HTML file that opens from disk: a stepper through kernels, drawings, charts of the records."""
     from ..lab.record import check_writable, json_result, write_text
     from ..lab.suite import benchmarks
     from ..report.page import build
 
     check_writable(out)
     with json_result(json_file) as write:
-        text = build(records or benchmarks() / "results")
+        text = build(records or benchmarks() / "results", kernel or ())
         write_text(out, text)
         say(f"{out}: {len(text.encode()) / 1e6:.1f} MB, {text.count('<svg ')} charts")
         write({"file": str(out), "bytes": len(text.encode()), "charts": text.count("<svg ")})

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import ConfigRejected, InvalidOperand, PtxError, TilewrightError
 from ..gpus import DEFAULT_GPU, find_gpu
+from ..words import Told
 from .clusters import check_cluster
 from .compiled import emulated
 from .hazards import Hazard, Reporter, Sources
@@ -37,8 +38,8 @@ GRID_WORKSPACE = 64
 Triple = tuple[int, int, int]
 
 
-@dataclass
-class EmuResult:
+@dataclass(repr=False)
+class EmuResult(Told):
     """One launch. `seconds` is the host's time for emulating it and says nothing about a GPU."""
 
     counters: Counters
@@ -48,6 +49,9 @@ class EmuResult:
     """What printf wrote."""
     allowed: list[Hazard] = field(default_factory=list)
     """Hazards that a comment at their line allows: `// tilewright: allow(kind) reason`."""
+
+    def __str__(self) -> str:
+        return "\n".join([str(self.counters), *map(str, self.hazards)] + ([self.printed] if self.printed else []))
 
 
 @lru_cache(maxsize=64)

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import InvalidOperand
 from ..gpus import DEFAULT_GPU, find_gpu
 from ..jit.entry import ParameterType, parameter_names
-from ..words import Hazards
+from ..words import Hazards, Told
 from .api import LIMIT, Triple, decoded, run
 from .arguments import parse_argument
 from .hazards import Hazard
@@ -24,8 +24,8 @@ from .parameters import described, pack
 from .trace import Counters
 
 
-@dataclass
-class EmulateResult:
+@dataclass(repr=False)
+class EmulateResult(Told):
     """What a launch left: `arrays`, one for each buffer argument in order, and what `run` reports of it."""
 
     arrays: list[np.ndarray]
@@ -41,6 +41,11 @@ class EmulateResult:
     """How many other orders were run."""
     differing: dict[int, EmulateResult] = field(default_factory=dict)
     """Number of an order -> what it left, of the first few orders whose arrays differ from these."""
+
+    def __str__(self) -> str:
+        names = self.named if len(self.named) == len(self.arrays) else range(len(self.arrays))
+        lines = [f"{name}: {x.dtype} {x.shape}" for name, x in zip(names, self.arrays, strict=True)]
+        return "\n".join([*lines, str(self.counters), *map(str, self.hazards), *filter(None, [self.printed])])
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,6 @@ class Event:
     """What else there is: the groups that a wait leaves, the coordinates of a box, operands of wgmma, an mbarrier."""
     mbarriers: tuple[tuple[int, int, int, int, int], ...] = ()
     """After it: (address, phases completed, arrivals pending, arrivals expected, bytes expected and not there)."""
-    hazards: tuple[str, ...] = ()
-    """What was reported of it, where hazards are collected."""
 
 
 class Recorder:
@@ -80,7 +78,6 @@ class Recorder:
             lanes = np.arange(cta * each, (cta + 1) * each) if lanes is None else lanes[lanes // each == cta]
             lanes = lanes[machine.scheduler.born[lanes]] if len(lanes) else lanes
             accesses, told = read(lanes) if len(lanes) else ((), {})
-            known = len(machine.reporter.hazards)
             step()
             if not len(lanes):
                 return
@@ -94,8 +91,7 @@ class Recorder:
             states = tuple(
                 (b.address, b.phase, b.pending, b.expected, b.tx) for b in machine.mbarriers.alive() if b.cta == cta
             )
-            new = tuple(f"{hazard.kind}: {hazard.message}" for hazard in machine.reporter.hazards[known:])
-            self.events.append(Event(instruction, lanes - first, near, told, tuple(sorted(states)), new))
+            self.events.append(Event(instruction, lanes - first, near, told, tuple(sorted(states))))
 
         return recorded
 

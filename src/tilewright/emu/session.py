@@ -52,6 +52,9 @@ class Emulator:
         self._memory_in_use = threading.Lock()  # an upload may move all of it
         self.results: list[EmuResult] = []
 
+    def __repr__(self) -> str:
+        return f"Emulator({self.gpu.name}, {len(self.results)} launches)"
+
     @property
     def last(self) -> EmuResult:
         """The newest result. Raises IndexError before the first launch."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..words import Told
+
 if TYPE_CHECKING:
     from .hazards import Sources
     from .program import Program
@@ -38,8 +40,8 @@ class InstructionRow:
     bytes: int = 0
 
 
-@dataclass
-class Counters:
+@dataclass(repr=False)
+class Counters(Told):
     """Exact counts of one launch. Local and asynchronous bytes are summed over threads."""
 
     threads: int = 0
@@ -82,7 +84,7 @@ class Counters:
 
     @property
     def sectors_per_request(self) -> dict[str, float | None]:
-        """Global sectors a request: of loads, stores and asynchronous copies; None where there was no request."""
+        """Global sectors per request: of loads, stores and asynchronous copies; None where there was no request."""
         return {
             "load": _ratio(self.global_load_sectors, self.global_load_requests),
             "store": _ratio(self.global_store_sectors, self.global_store_requests),
@@ -91,7 +93,7 @@ class Counters:
 
     @property
     def wavefronts_per_request(self) -> dict[str, float | None]:
-        """Shared wavefronts a request: of loads, stores and asynchronous copies; None where there was no request."""
+        """Shared wavefronts per request: of loads, stores and asynchronous copies; None where there was no request."""
         return {
             "load": _ratio(self.shared_load_wavefronts, self.shared_load_requests),
             "store": _ratio(self.shared_store_wavefronts, self.shared_store_requests),
@@ -118,8 +120,8 @@ class Counters:
         classes = ", ".join(f"{kind} {count:,}" for kind, count in sorted(self.by_class.items(), key=lambda i: -i[1]))
         return (
             f"{self.thread_instructions:,} thread instructions ({classes})\n"
-            f"global sectors a request: {shown(self.sectors_per_request)}\n"
-            f"shared wavefronts a request: {shown(self.wavefronts_per_request)}\n"
+            f"global sectors per request: {shown(self.sectors_per_request)}\n"
+            f"shared wavefronts per request: {shown(self.wavefronts_per_request)}\n"
             f"floating-point operations: {', '.join(f'{k} {v:,}' for k, v in self.flops.items()) or 'none'}"
         )
 

@@ -13,7 +13,7 @@ from ..jit.launch import current_executor
 from ..plan.demands import NONE, Demands
 from ..plan.plan import Plan, Refusal
 from ..run.runner import Call as AnyCall
-from ..words import Activation, Precision
+from ..words import Activation, Precision, Told
 from .call import Call, Options, read_call
 from .family import plan_for
 from .fusion import fold_numbers, request
@@ -40,8 +40,8 @@ class Roofline:
     """ "arithmetic" or "memory"."""
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Told):
     """What would run. `str()` tells it; the fields hold the same for programs."""
 
     problem: GemmProblem

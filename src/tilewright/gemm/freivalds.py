@@ -7,6 +7,7 @@ vector x of random signs. It reads each of A, B, C and out once, in fp64, and wa
 from __future__ import annotations
 
 import secrets
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -19,6 +20,7 @@ from ..jit import CompiledKernel
 from ..jit.params import WORK, Place
 from ..jit.source import Constant
 from ..run.program import Program, Stage, Workspace
+from ..run.ready import ready
 from ..run.runner import Site
 from .params import check_rows_params, dequantise_params, fused_base, sign_rows_params
 from .problem import SCALE_BLOCK, GemmProblem, Matrix
@@ -91,7 +93,13 @@ def _dequantised(name: str, problem: GemmProblem, workspace: Workspace) -> tuple
     return Stage(f"dequantise {name}", DEQUANTISE, work, DEQUANTISE.shape(work), params), lies, place
 
 
-def verification(problem: GemmProblem, seed: int, kind: str = "") -> tuple[Program, Place]:
+def seed() -> float:
+    """32 bits for the signs of one check, as the float32 that has them; it is a normal number."""
+    return float(struct.unpack("<f", struct.pack("<I", secrets.randbits(32) & 0xBFFFFFFF | 0x20000000))[0])
+
+
+@lru_cache(maxsize=1024)
+def verification(problem: GemmProblem, kind: str = "") -> tuple[Program, Place]:
     """The launches that check `problem`'s result, and where they leave each row's multiple (float64, batch x m).
 
     `kind`: whose rounding is allowed for, by default GemmProblem.kind. A row passes with a multiple of at most 1.
@@ -115,9 +123,9 @@ def verification(problem: GemmProblem, seed: int, kind: str = "") -> tuple[Progr
     sums, multiples = workspace.room(8 * ratios), workspace.room(8 * problem.batch * problem.m)
     c = Place("c") if problem.c is not None else 0
     if problem.k:
-        params = sign_rows_params(problem, seed, step, places["b"], sums)
+        params = sign_rows_params(problem, step, places["b"], sums)
         stages.append(Stage("signed rows of b", SIGN_ROWS, signs, SIGN_ROWS.shape(signs), params))
-    params = check_rows_params(problem, seed, step, places["a"], c, Place("out"), sums, multiples)
+    params = check_rows_params(problem, step, places["a"], c, Place("out"), sums, multiples)
     check = check_rows(kind)
     stages.append(Stage("check of rows", check, problem, check.shape(problem), params))
     return Program(tuple(stages), workspace.bytes, len(stages) - 1), multiples
@@ -127,8 +135,8 @@ class RowCheck:
     """Freivalds' check of products of one problem, compiled, with its memory."""
 
     def __init__(self, problem: GemmProblem, site: Site, kind: str = "") -> None:
-        self._program, self._place = verification(problem, secrets.randbits(31), kind)
-        self._kernels = [stage.compile(site.gpu.arch) for stage in self._program.stages]
+        self._program, self._place = verification(problem, kind)
+        self._kernels = ready(self._program, site.gpu.arch).kernels
         self._work, self._site, self._rows = site.hold(self._program.workspace_bytes), site, problem.m
 
     def __call__(
@@ -138,17 +146,24 @@ class RowCheck:
 
         Raises WrongResult with the row that is farthest off, and `made_by`.
         """
-        launch_stages(self._site, self._program, self._kernels, count, {**at, WORK: self._work}, scalars)
-        size = count * self._rows
-        multiples = self._site.download(self._work + self._place.offset, 8 * size).view(np.float64)
-        if (multiples <= 1).all():
-            return
-        worst = int(np.where(np.isnan(multiples), np.inf, multiples).argmax())
-        raise WrongResult(
-            f"verify: row {worst % self._rows} of product {first + worst // self._rows} is off by "
-            f"{multiples[worst]:.3g} times what rounding can do, and {int((~(multiples <= 1)).sum())} of {size} rows "
-            f"are off. {made_by}"
-        )
+        numbers = {**scalars, "seed": seed()}
+        launch_stages(self._site, self._program, self._kernels, count, {**at, WORK: self._work}, numbers)
+        multiples = self._site.download(self._work + self._place.offset, 8 * count * self._rows).view(np.float64)
+        judge_rows(multiples, self._rows, first, made_by)
+
+
+def judge_rows(multiples: np.ndarray, rows: int, first: int, made_by: str) -> None:
+    """Raise WrongResult with the row that is farthest off, and `made_by`, where one is off by more than rounding.
+
+    `multiples`: of what rounding can do, of products of `rows` rows; the first is number `first`.
+    """
+    if (multiples <= 1).all():
+        return
+    worst = int(np.where(np.isnan(multiples), np.inf, multiples).argmax())
+    raise WrongResult(
+        f"verify: row {worst % rows} of product {first + worst // rows} is off by {multiples[worst]:.3g} times what "
+        f"rounding can do, and {int((~(multiples <= 1)).sum())} of {len(multiples)} rows are off. {made_by}"
+    )
 
 
 def launch_stages(

@@ -110,10 +110,10 @@ def matmul(
         epilogue is activation is bias is residual is row_scale is col_scale is a_scale is b_scale is None
     ):
         asked = request(epilogue, activation, bias, residual, row_scale, col_scale, operands, a_scale, b_scale)
+    result: Any = warm_matmul(a, b, c, alpha, beta, out, options, asked, verify)
+    if result is not MISS:
+        return result
     if not verify:
-        result: Any = warm_matmul(a, b, c, alpha, beta, out, options, asked)
-        if result is not MISS:
-            return result
         result = warm_views(a, b, c, alpha, beta, out, options, asked)
         if result is not MISS:
             return result

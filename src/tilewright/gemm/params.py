@@ -93,17 +93,21 @@ def sum_parts_params(problem: GemmProblem, parts: Address, count: int, c: Addres
     return head + product_params(problem, 0, 0, c, out, scaled=True)
 
 
-def sign_rows_params(problem: GemmProblem, seed: int, step: int, b: Address, sums: Address) -> Template:
+SEED = Scalar("seed")
+"""Of the signs: 32 bits of a call's own, which parameters hold as a float32 (freivalds.seed)."""
+
+
+def sign_rows_params(problem: GemmProblem, step: int, b: Address, sums: Address) -> Template:
     """SignRowsArgs. `step`: float64s from one product's sums to the next's."""
     lies = problem.b
     return pack(
         LAYOUTS["sign_rows"][1], b, sums, lies.batch_stride, step, lies.row_stride, lies.col_stride,
-        problem.k, problem.n, seed,
+        problem.k, problem.n, SEED,
     )  # fmt: skip
 
 
 def check_rows_params(
-    problem: GemmProblem, seed: int, step: int, a: Address, c: Address, out: Address, sums: Address, multiples: Address,
+    problem: GemmProblem, step: int, a: Address, c: Address, out: Address, sums: Address, multiples: Address,
 ) -> Template:  # fmt: skip
     """CheckRowsArgs. `step`: as sign_rows_params."""
     lies, result, added = problem.a, problem.out, problem.c or problem.out
@@ -111,7 +115,7 @@ def check_rows_params(
         LAYOUTS["check_rows"][1], a, c, out, sums, multiples,
         lies.batch_stride, added.batch_stride, result.batch_stride, step, lies.row_stride, lies.col_stride,
         added.row_stride, added.col_stride, result.row_stride, result.col_stride,
-        problem.m, problem.n, problem.k, seed, ALPHA, BETA,
+        problem.m, problem.n, problem.k, SEED, ALPHA, BETA,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -176,12 +176,24 @@ class GemmProblem(HashedOnce):
             precision=precision,
         )  # fmt: skip
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """What is multiplied how: the operands' dtype ("fp8" for both of its), or the precision where one is named."""
         if self.precision != "ieee":
             return self.precision
         return "fp8" if self.dtype in FP8 else self.dtype
+
+    @cached_property
+    def lines(self) -> Lines:
+        """How A's, B's and the result's lines suit wide accesses: asked for every config that a plan looks at."""
+        item, out_item = ITEM_BYTES[self.dtype], ITEM_BYTES[self.out_dtype]
+        stored = (self.out,) if self.c is None else (self.out, self.c)
+        return Lines(
+            self.a.readable(self.m, self.k, item, 16), self.b.readable(self.k, self.n, item, 16),
+            self.a.whole_sectors(self.m, self.k, item), self.b.whole_sectors(self.k, self.n, item),
+            self.n * out_item % 16 == 0
+            and all(view.col_stride == 1 and view.vector_bytes(self.m, self.n, out_item) == 16 for view in stored),
+        )  # fmt: skip
 
     def dtype_of(self, name: str) -> str:
         """The dtype of operand "a" or "b"."""
@@ -250,7 +262,7 @@ class GemmProblem(HashedOnce):
         """2 m n k a batch entry, the field's convention (alpha and beta not counted)."""
         return 2 * self.m * self.n * self.k * self.batch
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """The fewest bytes through device memory: each operand once, C and the epilogue's too, the result once."""
         item, out_item = ITEM_BYTES[self.dtype], ITEM_BYTES[self.out_dtype]
@@ -267,6 +279,18 @@ class GemmProblem(HashedOnce):
     def intensity(self) -> float:
         """FLOP per byte of compulsory traffic."""
         return self.flops / self.bytes if self.bytes else 0.0
+
+
+class Lines(NamedTuple):
+    """What GemmProblem.lines tells. `wide`: 16-byte accesses read an operand's lines, each contiguous."""
+
+    a_wide: bool
+    b_wide: bool
+    a_sectors: bool
+    """True where A's lines start at multiples of 32 bytes, if the first one does."""
+    b_sectors: bool
+    vectors: bool
+    """True where whole 16-byte vectors of C and out can be moved: rows contiguous and aligned, n whole vectors."""
 
 
 class Side(NamedTuple):

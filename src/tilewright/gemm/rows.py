@@ -8,8 +8,9 @@ batch_invariant=True plan each number of rows by itself, always.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from math import log2
+from operator import attrgetter
 from typing import Any
 
 from ..gpus import Gpu
@@ -21,6 +22,7 @@ from ..plan.plan import Plan
 from ..plan.tables import generation
 from .family import plan_for
 from .problem import GemmProblem
+from .rung import GemmConfig
 from .shapes import Product
 from .work import work_of
 
@@ -36,11 +38,14 @@ class _Weight:
     """By rows."""
     kernels: list[tuple[Any, int, dict[str, Constant]]] = field(default_factory=list)
     """The rung and what is packed, the rows, and what the kernel is compiled for."""
+    serving: dict[Any, int] = field(default_factory=dict)
+    """Rows of a kernel that serves (a rung, a config, what is packed, and a number of rows by `_alike`); 0: none."""
     adopted: Recent[int, Plan] = field(default_factory=lambda: Recent(lambda: 256))
     """By rows, of those that took another number's kernel."""
 
 
 _weights: Recent[Any, _Weight] = Recent(lambda: 1024)
+_without_m = attrgetter(*(each.name for each in fields(GemmProblem) if each.name != "m"))
 
 
 def plan_rows(product: Product, gpu: Gpu, demands: Demands, note: bool = True) -> Plan:
@@ -51,7 +56,7 @@ def plan_rows(product: Product, gpu: Gpu, demands: Demands, note: bool = True) -
     problem = product.problem
     if demands.deterministic or demands.batch_invariant or problem.batch != 1 or product.outer:
         return plan_for(problem, gpu, demands=demands)
-    key = replace(problem, m=1), gpu, generation()
+    key = _without_m(problem), gpu, generation()
     weight = _weights.get(key)
     if weight is None:
         weight = _Weight()
@@ -70,6 +75,7 @@ def plan_rows(product: Product, gpu: Gpu, demands: Demands, note: bool = True) -
         kind, constants = _class(problem, plan)
         if not any(own == kind and has == constants for own, _, has in weight.kernels):
             weight.kernels.append((kind, problem.m, constants))
+            weight.serving.clear()
         if len(weight.plans) > 2 * ENOUGH:
             weight.plans.pop(next(iter(weight.plans)), None)
     return plan
@@ -91,31 +97,43 @@ def _serves(constants: dict[str, Constant], wanted: dict[str, Constant]) -> bool
     )  # fmt: skip
 
 
+def _alike(m: int, config: GemmConfig) -> tuple[bool, bool, bool]:
+    """Return what of a number of rows a kernel is compiled for, and what why_not looks at."""
+    return m > 1, m % config.tile_m == 0, m % (config.tile_m * config.cluster_m) == 0
+
+
+def _kernel_for(weight: _Weight, problem: GemmProblem, plan: Plan, gpu: Gpu) -> int:
+    """The rows of a kernel of the weight that runs the problem as the plan says; 0 where none does."""
+    key = plan.rung.id, plan.config, plan.packs, _alike(problem.m, plan.config)
+    found = weight.serving.get(key)
+    if found is None:
+        found = 0
+        if not plan.rung.why_not(problem.packed(plan.config.tile, plan.packs), plan.config, gpu.arch):
+            kind, wanted = _class(problem, plan)
+            found = next((rows for own, rows, has in weight.kernels if own == kind and _serves(has, wanted)), 0)
+        weight.serving[key] = found
+    return found
+
+
 def _of_the_nearest(weight: _Weight, product: Product, gpu: Gpu) -> Plan | None:
     """The plan of another number of rows that suits this one best; None where a kernel would have to be compiled."""
     problem = product.problem
-    found: dict[Any, tuple[float, int, Plan]] = {}
+    found: dict[Any, tuple[float, int, Plan, int]] = {}
     plans = weight.plans.copy()  # another thread may add one and drop one
-    for m, plan in sorted(plans.items(), key=lambda one: abs(log2(one[0]) - log2(problem.m))):
+    own = log2(problem.m)
+    for m, plan in sorted(plans.items(), key=lambda one: abs(log2(one[0]) - own)):
         key = plan.rung.id, plan.config, plan.packs
-        if key in found or plan.rung.why_not(problem.packed(plan.config.tile, plan.packs), plan.config, gpu.arch):
-            continue
-        kind, wanted = _class(problem, plan)
-        same = next((rows for own, rows, has in weight.kernels if own == kind and _serves(has, wanted)), None)
-        if same is not None:
-            found[key] = (
-                predict(work_of(problem, plan.rung, plan.config, plan.packs), gpu).ms,
-                m,
-                replace(plan, rows=same),
-            )
+        if key not in found and (rows := _kernel_for(weight, problem, plan, gpu)):
+            ms = predict(work_of(problem, plan.rung, plan.config, plan.packs), gpu).ms
+            found[key] = ms, m, plan, rows
             if len(found) == NEAREST:
                 break
     if not found:
         return None
-    _, m, plan = min(found.values(), key=lambda one: one[:2])
+    _, m, plan, rows = min(found.values(), key=lambda one: one[:2])
     return Plan(
         plan.rung, plan.config, "the kernels that are there",
         f"this weight has run with {len(plans)} numbers of rows; of the kernels of the nearest that of {m} rows "
         f"is estimated the fastest. deterministic=True plans {problem.m} rows by themselves",
-        packs=plan.packs, rows=plan.rows,
+        packs=plan.packs, rows=rows,
     )  # fmt: skip

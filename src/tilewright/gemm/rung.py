@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from ..arrays.dtypes import CPP_TYPES, FP8, ITEM_BYTES, ceil_div
@@ -239,11 +239,7 @@ UNITS = {"none": 0, "col": 1, "row": 2}
 
 def vector_out(problem: GemmProblem) -> bool:
     """Return whether whole 16-byte vectors of C and out can be moved: rows contiguous and aligned, n whole vectors."""
-    item = ITEM_BYTES[problem.out_dtype]
-    views = [problem.out] + ([problem.c] if problem.c else [])
-    return problem.n * item % 16 == 0 and all(
-        view.col_stride == 1 and view.vector_bytes(problem.m, problem.n, item) == 16 for view in views
-    )
+    return problem.lines.vectors
 
 
 def result_constants(problem: GemmProblem) -> dict[str, Constant]:
@@ -255,6 +251,12 @@ def result_constants(problem: GemmProblem) -> dict[str, Constant]:
         "out_type": CPP_TYPES[problem.out_dtype], "vector_out": vector_out(problem), "use_c": problem.use_c,
         "out_unit": UNITS[out_unit],
     }  # fmt: skip
+
+
+@lru_cache(maxsize=1 << 12)
+def own_facts(rung: Rung, config: GemmConfig, problem: GemmProblem) -> Mapping[str, Constant]:
+    """As Rung.own_constants, which is asked several times for each config that a plan looks at."""
+    return rung.own_constants(config, problem)
 
 
 @dataclass(frozen=True, eq=False)
@@ -371,6 +373,8 @@ class Rung:
         if self.vector_bytes <= ITEM_BYTES[problem.dtype]:
             return False
         item, width = ITEM_BYTES[problem.dtype], self.vector_bytes
+        if width == 16:
+            return not (problem.lines.a_wide and problem.lines.b_wide)
         return not (
             problem.a.readable(problem.m, problem.k, item, width)
             and problem.b.readable(problem.k, problem.n, item, width)

@@ -18,7 +18,7 @@ from ..plan.estimate import predict
 from ..plan.space import KEPT, Candidate, Space, select, why_pruned
 from .classes import shows
 from .problem import GemmProblem
-from .rung import GemmConfig, Rung
+from .rung import GemmConfig, Rung, own_facts
 from .work import work_of
 
 SHARE_BESIDE = 0.5
@@ -45,10 +45,12 @@ def splits(rung: Rung, config: GemmConfig, problem: GemmProblem, gpu: Gpu) -> It
     if config.slices_k > 1 or "split_k" not in rung.levels:
         return
     tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n) * problem.batch
+    steps = ceil_div(problem.k, max(config.tile_k, 1))
     for parts in SPLITS[1:]:
         # not fewer than two tiles of k a part, and no more blocks than fill the SMs a few times
-        if 2 * parts <= ceil_div(problem.k, max(config.tile_k, 1)) and (parts - 1) * tiles < 2 * gpu.sm_count:
-            yield parts
+        if 2 * parts > steps or (parts - 1) * tiles >= 2 * gpu.sm_count:
+            return
+        yield parts
 
 
 def narrow_operands(problem: GemmProblem, rung: Rung, config: GemmConfig) -> tuple[str, ...]:
@@ -56,14 +58,14 @@ def narrow_operands(problem: GemmProblem, rung: Rung, config: GemmConfig) -> tup
 
     Of 16 bits those whose lines no 16-byte access reads; of 32 bits those that no tile divides too.
     """
-    facts = rung.own_constants(config, problem)
+    facts = own_facts(rung, config, problem)
     return tuple(name for name in "ab" if _is_narrow(facts, name))
 
 
 def packable_operands(problem: GemmProblem, rung: Rung, config: GemmConfig) -> tuple[str, ...]:
     """Those, and the operands of 16 bits whose lines do not start at sectors: a product that reads them often is faster
     with a copy whose lines do."""
-    facts = rung.own_constants(config, problem)
+    facts = own_facts(rung, config, problem)
     return tuple(name for name in "ab" if _is_narrow(facts, name) or not facts.get(f"{name}_sectors", True))
 
 
@@ -74,7 +76,7 @@ def _is_narrow(facts: Mapping[str, Constant], name: str) -> bool:
 def ways_to_pack(rung: Rung, config: GemmConfig, problem: GemmProblem) -> list[tuple[str, ...]]:
     """Nothing; and what the rung copies element by element, or sector by half sector, as it lies."""
     names = packable_operands(problem, rung, config)
-    return sorted({(), names, *((name,) for name in names)})
+    return sorted({(), names, *((name,) for name in names)}) if names else [()]
 
 
 def explore(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,13 +25,15 @@ from ..arrays.dtypes import CPP_TYPES, FP8, ITEM_BYTES, ceil_div
 from ..arrays.extents import same_view
 from ..errors import WrongResult
 from ..gpus import Arch
+from ..jit.device import executor_for
 from ..jit.params import WORK, Place
 from ..plan.plan import Plan
 from ..run.program import Program, Stage
-from ..run.ready import moved
-from ..run.runner import Site
-from .freivalds import RowCheck, launch_stages
-from .params import compare_params, expected_params
+from ..run.ready import moved, ready
+from ..run.runner import Ran, Site
+from ..run.warm import Remembered, remembered
+from .freivalds import RowCheck, judge_rows, launch_stages, verification
+from .params import SEED, compare_params, expected_params
 from .problem import GemmProblem, Matrix
 from .ranges import range_headers
 from .rung import GemmConfig, Rung, result_constants
@@ -61,7 +63,7 @@ def verified(call: Call, program: Program, bases: Mapping[str, int], site: Site)
     Raises WrongResult with the row or the element that is off; where the sums are, before the result is made.
     """
     plan = call.plan(site.gpu)
-    made_by = f"It was made by {plan.rung}, config {plan.config}. Do not use it; name another rung, and report this."
+    made_by = _made_by(plan)
     if by_elements(call):
         elements = _Elements(call, plan, program, bases, site, made_by)
         yield
@@ -73,6 +75,42 @@ def verified(call: Call, program: Program, bases: Mapping[str, int], site: Site)
     for run in program.each_run():
         rows(run.count, moved(bases, run.offsets), call.scalars, done, made_by)
         done += run.count
+
+
+def _made_by(plan: Plan) -> str:
+    return f"It was made by {plan.rung}, config {plan.config}. Do not use it; name another rung, and report this."
+
+
+@dataclass(frozen=True)
+class WarmCheck:
+    """Freivalds' check of a remembered product: its launches take the bases a, b, c, out, WORK; alpha, beta, SEED."""
+
+    launches: Remembered
+    multiples: int
+    """Where its answers lie in its memory: `count` float64."""
+    count: int
+    rows: int
+    made_by: str
+
+    def judge(self, work: int, stream: int) -> None:
+        """Wait for the launches, whose memory is at `work`, and raise WrongResult as `verified` does."""
+        executor = executor_for(self.launches.ordinal, stream)
+        found = executor.download(work + self.multiples, 8 * self.count).view(np.float64)
+        judge_rows(found, self.rows, 0, self.made_by)
+
+
+def warm_check(call: Call, ran: Ran) -> WarmCheck | None:
+    """The check of calls like one that was verified just now, on its GPU; None where it is another kind of check."""
+    runs = ran.ready.program.each_run()
+    if by_elements(call) or len(runs) != 1 or call.product.problem.scaled_blocks:
+        return None
+    gpu = executor_for(ran.ordinal).gpu
+    plan, problem = call.plan(gpu), _largest(call, ran.ready.program)
+    program, place = verification(problem, _kind(call.product.problem, plan))
+    launches = remembered(
+        ready(program, gpu.arch), ran.ordinal, ("a", "b", "c", "out", WORK), ("alpha", "beta", SEED.name)
+    )
+    return WarmCheck(launches, place.offset, problem.batch * problem.m, problem.m, _made_by(plan))
 
 
 def by_elements(call: Call) -> bool:

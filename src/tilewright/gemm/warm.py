@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +15,18 @@ from ..arrays.streams import in_order
 from ..arrays.view import Operand, as_operand
 from ..arrays.written import mark_written
 from ..epilogue.expression import expression_of
-from ..errors import InvalidOperand
+from ..errors import DeviceError, InvalidOperand
+from ..jit import device, device_calls
 from ..jit.launch import current_executor
 from ..jit.params import WORK, number_names
 from ..run import libraries
 from ..run.runner import Ran, Staging
 from ..run.warm import MISS, Calls, Remembered, remembered
+from .freivalds import seed
 from .fusion import Request, request
 from .params import fused_base
 from .problem import INDEX
+from .verify import WarmCheck, warm_check
 
 if TYPE_CHECKING:
     from ..epilogue.codegen import Expression
@@ -51,6 +55,8 @@ class WarmProduct:
     """The caller's name for each of the epilogue's inputs; None: an index, which starts at 0."""
     apart: tuple[tuple[str, int, bool], ...] = ()
     """Of the epilogue's arrays: the caller's name, extent, and whether it may be out's very view."""
+    check: WarmCheck | None = None
+    """How its results are verified; None until one was."""
 
 
 calls: Calls[WarmProduct] = Calls()
@@ -94,9 +100,12 @@ def _form(expression: Expression) -> Any:
 
 def warm_matmul(
     a: Any, b: Any, c: Any, alpha: float, beta: float | None, out: Any, options: tuple[Any, ...],
-    asked: Request | None = None,
+    asked: Request | None = None, verify: bool = False,
 ) -> Any:  # fmt: skip
-    """The result, or MISS. `options`: as call.Options, in its order; `asked`: what is to be fused."""
+    """The result, or MISS. `options`: as call.Options, in its order; `asked`: what is to be fused.
+
+    Raises WrongResult where `verify` finds one.
+    """
     library = libraries.known.get(type(a))
     if library is None:
         return MISS
@@ -114,13 +123,16 @@ def warm_matmul(
             call = calls.get(_key(library, a, b, c, uses_c, out, options, asked, form))
     except (AttributeError, RuntimeError, TypeError, OverflowError, struct.error):
         return MISS
-    if call is None or current_executor() is not None:
+    if call is None or current_executor() is not None or (verify and call.check is None):
         return MISS
     launches = call.launches
     ordinal = launches.ordinal
     if not library.is_plain(ordinal):
         return MISS  # another GPU's context is current, say: the full path changes it for the launch
     address = library.address
+    stream = library.stream(ordinal)
+    if verify and device_calls.is_capturing(stream, ordinal):
+        return MISS
     a_at, b_at = address(a), address(b)
     c_at = address(c) if uses_c else 0
     if out is None:
@@ -138,10 +150,21 @@ def warm_matmul(
     for name in call.fused:
         bases.append(0 if name is None else address(asked.operands[name]))  # type: ignore[union-attr]
     scalars = (alpha, scale, *numbers) if numbers else (alpha, scale)
-    if not launches.start(bases, scalars, library.stream(ordinal)):
+    if not launches.start(bases, scalars, stream):
         return MISS
     del held  # given back now: the library's pool keeps it apart until the stream has passed
+    if verify and call.check is not None:
+        _check(call.check, library, (a_at, b_at, c_at, out_at), (alpha, scale, seed()), stream)
     return result
+
+
+def _check(
+    check: WarmCheck, library: libraries.Library, bases: tuple[int, ...], scalars: tuple[float, ...], stream: int
+) -> None:
+    held, work = library.scratch(check.launches.workspace_bytes)
+    check.launches.start((*bases, work), scalars, stream)
+    check.judge(work, stream)
+    del held
 
 
 def _is_apart(call: WarmProduct, out: int, a: int, b: int, c: int) -> bool:
@@ -187,7 +210,10 @@ def remember(call: Call, result: Any, ran: Ran, asked: Request | None) -> None:
             key = _key(library, call.a.owner, call.others[0].owner, c, call.c is not None, out, options, asked, form)
         except (AttributeError, RuntimeError, TypeError):
             return
-        calls.put(key, _warm(call, result.dtype, ran, numbers))
+        known = _warm(call, result.dtype, ran, numbers)
+        if call.verify:
+            known = replace(known, check=warm_check(call, ran))
+        calls.put(key, known)
     else:
         key = _views_key(operands, c is not None, call.c is not None, out is not None, options, asked, form)
         view_calls.put(key, _warm(call, call.out.dtype, ran, numbers))
@@ -314,47 +340,66 @@ def _in_place_warm(
     call: WarmProduct, inputs: Sequence[Operand | None], others: Sequence[Operand], out: Any, out_view: Operand | None,
     scalars: Sequence[float],
 ) -> Any:  # fmt: skip
-    from ..jit.device import bound_to, executor_for
-    from ..jit.device_calls import synchronize
-
     first, launches = inputs[0], call.launches
     assert first is not None
     result = empty_like(first, call.shape, call.dtype) if out_view is None else out
     at = out_view.address if out_view is not None else result_operand(result, first).address
     addresses = [0 if view is None else view.address for view in inputs]
-    executor = executor_for(launches.ordinal)
-    with in_order(first, others) as stream, bound_to(launches.ordinal):
+    executor = device.executor_for(launches.ordinal)
+    with device.bound_to(launches.ordinal), in_order(first, others) as stream:
         work = executor.borrow(launches.workspace_bytes) if launches.workspace_bytes else 0
         try:
             started = launches.start((*addresses[:3], at, work, *addresses[3:]), scalars, stream)
         finally:
             if work:
-                synchronize(stream, launches.ordinal)
+                device_calls.synchronize(stream)
                 executor.give_back(work)
     if not started:
         return MISS
     return result if out_view is not None else as_callers_kind(result, first)
 
 
+_APART = 256
+"""Copies of host arrays start at multiples of this many bytes, and then as far from one as on the host."""
+
+
 def _staged_warm(
     call: WarmProduct, inputs: Sequence[Operand | None], others: Sequence[Operand], out: Any, out_view: Operand | None,
     scalars: Sequence[float],
 ) -> Any:  # fmt: skip
-    from ..jit.device import bound_to, executor_for
-
+    """Copy the operands into one block of the GPU's memory, run there, copy the result back."""
     first, launches = inputs[0], call.launches
     assert first is not None
-    executor = executor_for(launches.ordinal)
+    executor = device.executor_for(launches.ordinal)
     result = empty_like(first, call.shape, call.dtype) if out_view is None else out
     view = out_view if out_view is not None else result_operand(result, first)
-    with bound_to(launches.ordinal), Staging(executor) as staging:
-        addresses = [0 if view is None else staging.stage(view, True) for view in inputs]
-        at = staging.stage(view, False)
-        nbytes = launches.workspace_bytes
-        work = staging.hold(None, nbytes, 0, WORK) if nbytes else 0
-        if not launches.start((*addresses[:3], at, work, *addresses[3:]), scalars, 0):
-            return MISS
-        staging.fetch(at, view)
+    used = -(-launches.workspace_bytes // _APART) * _APART
+    spans = []  # (where element 0 is in the block, where the bytes begin there and on the host, and how many)
+    for operand in (*inputs, view):
+        low, high = (0, 0) if operand is None else byte_extent(operand)
+        at = used + low % 16
+        spans.append((at + (operand.address - low if operand is not None else 0), at, low, high - low))
+        used = -(-(at + high - low) // _APART) * _APART
+    with device.bound_to(launches.ordinal):
+        block = executor.borrow(used)
+        try:
+            for _, at, low, nbytes in spans[:-1]:
+                executor.copy_in(block + at, low, nbytes)
+            addresses = [0 if x is None else block + span[0] for x, span in zip((*inputs, view), spans, strict=True)]
+            a, b, c, *fused, made = addresses
+            if not launches.start((a, b, c, made, block, *fused), scalars, 0):
+                return MISS
+            _, at, low, nbytes = spans[-1]
+            if nbytes == view.size * view.item_bytes:
+                executor.copy_out(low, block + at, nbytes)
+            else:  # what lies between its elements stays
+                Staging(executor).fetch(made, view)
+        except BaseException:
+            with suppress(DeviceError):  # a launch may be at work on the block
+                executor.synchronize()
+            raise
+        finally:
+            executor.give_back(block)
     return result if out_view is not None else as_callers_kind(result, first)
 
 

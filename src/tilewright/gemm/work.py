@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 from ..arrays.dtypes import ITEM_BYTES, ceil_div
 from ..jit.source import Constant
 from ..plan.estimate import Work
 from .problem import GemmProblem
-from .rung import GemmConfig, Rung, vector_out
+from .rung import GemmConfig, Rung, own_facts, vector_out
 from .rungs import rungs_of
 from .rungs.fp8 import takes_turns
 
@@ -71,13 +72,24 @@ def work_of(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[s
     return whole._replace(parts=config.split_k, shared=rung.shared_bytes(config, problem.packed(config.tile, packs)))
 
 
-@lru_cache(maxsize=1 << 14)
-def _whole(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[str, ...]) -> Work:
-    """Of a config with k in one part."""
-    before, problem = problem, problem.packed(config.tile, packs)
-    item, tile_k = ITEM_BYTES[problem.dtype], max(config.tile_k, 1)
-    warps = max(config.threads // 32, 1)
-    facts, edge = rung.own_constants(config, problem), rung.edge(problem, config)
+class _Block(NamedTuple):
+    """What a block is, whatever the extents of its problem. Fields as of Work."""
+
+    way: str
+    peak: str
+    products: int
+    registers: int
+    in_flight: float
+    brought: float
+    reads: float
+    others: float
+    above: int
+
+
+@lru_cache(maxsize=1 << 12)
+def _block(rung: Rung, config: GemmConfig, kind: str, item: int) -> _Block:
+    """The block of a config, of products of a kind whose elements have `item` bytes."""
+    tile_k, warps = max(config.tile_k, 1), max(config.threads // 32, 1)
     # bytes of tile_k x (a warp's rows + columns) from shared memory, for each warp of the block
     warp_m, warp_n = config.warp_m or config.thread_m * 4, config.warp_n or config.thread_n * 8
     if rung.warpgroups:  # a product of 64 x warp_n reads both of its operands
@@ -85,23 +97,35 @@ def _whole(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[st
     else:
         reads = warps / config.slices_k * (warp_m + warp_n) * tile_k * item * _CONFLICTS.get(rung.id[:3], 1.0)
     brought = (config.tile_m + config.tile_n) * tile_k * item
-    extents = (("a", config.tile_m), ("b", config.tile_n))
-    half = sum(extent for name, extent in extents if not facts.get(f"{name}_sectors", True))
     reading = 2 if rung.warpgroups and config.min_blocks == 1 else 1  # buffers that products read, not copies fill
-    peak = "f16" if rung.id == "q01_convert" else problem.kind  # what it multiplies
     promoting = config.tile_m * config.tile_n if config.part_n else 0
     splitting = (config.tile_m + config.tile_n) * tile_k * _SPLITTING
+    return _Block(
+        way_of(kind, rung, config), "f16" if rung.id == "q01_convert" else kind,
+        config.tile_m * config.tile_n * tile_k, estimate_registers(config, rung),
+        max(config.stages - reading, 1) * brought, brought, reads,
+        splitting if kind == "fp32x3" and not rung.splits else promoting,
+        0 if rung.loaders else _rungs_above(rung.id, rung.warpgroups, kind),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1 << 14)
+def _whole(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[str, ...]) -> Work:
+    """Of a config with k in one part."""
+    before, problem = problem, problem.packed(config.tile, packs)
+    item, tile_k = ITEM_BYTES[problem.dtype], max(config.tile_k, 1)
+    block = _block(rung, config, problem.kind, item)
+    facts, edge = own_facts(rung, config, problem), rung.edge(problem, config)
+    half = 0 if facts.get("a_sectors", True) else config.tile_m
+    half += 0 if facts.get("b_sectors", True) else config.tile_n
     return Work(
-        way_of(problem.kind, rung, config), peak, tiles_of(problem, config), ceil_div(problem.k, tile_k),
-        config.tile_m * config.tile_n * tile_k, config.threads, estimate_registers(config, rung),
-        rung.shared_bytes(config, problem), config.min_blocks, config.stages,
-        max(config.stages - reading, 1) * brought, brought, brought + _HALF_SECTORS * half * tile_k * item, reads,
-        problem.bytes, 4.0 * problem.m * problem.n * problem.batch,
-        others=splitting if problem.kind == "fp32x3" and not rung.splits else promoting,
+        block.way, block.peak, tiles_of(problem, config), ceil_div(problem.k, tile_k), block.products, config.threads,
+        block.registers, rung.shared_bytes(config, problem), config.min_blocks, config.stages, block.in_flight,
+        block.brought, block.brought + _HALF_SECTORS * half * tile_k * item, block.reads, problem.bytes,
+        4.0 * problem.m * problem.n * problem.batch, others=block.others,
         singles=_singles(problem, rung, config, edge, facts) * tile_k,
         stores=0 if vector_out(problem) else config.tile_m * config.tile_n,
-        edge=edge, above=0 if rung.loaders else _rungs_above(rung.id, rung.warpgroups, problem.kind),
-        passes=_passes(before, rung, config, packs),
+        edge=edge, above=block.above, passes=_passes(before, rung, config, packs) if packs or rung.splits else (),
     )  # fmt: skip
 
 
@@ -127,11 +151,10 @@ def _singles(problem: GemmProblem, rung: Rung, config: GemmConfig, edge: bool, f
     """Elements of a step of 1 along k that a block copies one by one. `edge`, `facts`: as Rung.edge, own_constants."""
     if rung.splits:
         return 0
-    item = ITEM_BYTES[problem.dtype]
-    total = 0
-    for name, extent in (("a", config.tile_m), ("b", config.tile_n)):
-        # an edge of 16-bit operands costs no more than a comparison; fp32 rungs copy all of it by elements
-        matrix, rows, cols = problem.side(name)
-        if facts.get(f"{name}_edge", edge) if item == 4 else not matrix.readable(rows, cols, item, 16):
-            total += extent
-    return total
+    lines = problem.lines
+    # an edge of 16-bit operands costs no more than a comparison; fp32 rungs copy all of it by elements
+    if ITEM_BYTES[problem.dtype] == 4:
+        a, b = facts.get("a_edge", edge), facts.get("b_edge", edge)
+    else:
+        a, b = not lines.a_wide, not lines.b_wide
+    return (config.tile_m if a else 0) + (config.tile_n if b else 0)

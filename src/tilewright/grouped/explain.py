@@ -12,6 +12,7 @@ from ..gemm.explain import _gpu_of as gpu_of
 from ..gemm.rung import GemmConfig
 from ..gpus import Gpu, Resources
 from ..plan.plan import Plan
+from ..words import Told
 from .call import read_grouped
 from .problem import GroupedProblem
 
@@ -19,8 +20,8 @@ _WIDTH = 100
 _CUT = {"m": "rows of A", "n": "columns of B", "k": "k"}
 
 
-@dataclass(frozen=True)
-class GroupedExplanation:
+@dataclass(frozen=True, repr=False)
+class GroupedExplanation(Told):
     """What would run. `str()` tells it; the fields hold the same for programs."""
 
     problem: GroupedProblem

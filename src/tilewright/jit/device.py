@@ -415,11 +415,19 @@ class GpuExecutor:
 
     def write(self, address: int, data: np.ndarray) -> None:
         """Copy raw bytes (a one-dimensional, contiguous uint8 array) to memory that is already there."""
-        if data.nbytes:
-            with bound_to(self.ordinal):
-                check(
-                    driver().cuMemcpyHtoD(address, data.ctypes.data, data.nbytes), f"copying {data.nbytes} B to the GPU"
-                )
+        with bound_to(self.ordinal):
+            self.copy_in(address, data.ctypes.data, data.nbytes)
+
+    def copy_in(self, address: int, host: int, nbytes: int) -> None:
+        """Copy bytes from an address on the host, in the order of the legacy default stream. The GPU's context must be
+        current, here and for copy_out."""
+        if nbytes:
+            check(driver().cuMemcpyHtoD(address, host, nbytes), f"copying {nbytes} B to the GPU")
+
+    def copy_out(self, host: int, address: int, nbytes: int) -> None:
+        """Copy bytes to an address on the host, after what is in that stream; a fault of a kernel is raised here."""
+        if nbytes:
+            check(driver().cuMemcpyDtoH(host, address, nbytes), f"copying {nbytes} B from the GPU")
 
     def allocate(self, nbytes: int) -> int:
         """Device memory, not initialised. Raises DeviceError with the size when there is none left."""
@@ -452,11 +460,7 @@ class GpuExecutor:
     def read(self, address: int, into: np.ndarray) -> None:
         with bound_to(self.ordinal):
             self.synchronize()
-            if into.nbytes:
-                check(
-                    driver().cuMemcpyDtoH(into.ctypes.data, address, into.nbytes),
-                    f"copying {into.nbytes} B from the GPU",
-                )
+            self.copy_out(into.ctypes.data, address, into.nbytes)
 
     def download(self, address: int, nbytes: int) -> np.ndarray:
         data = np.empty(nbytes, np.uint8)

@@ -40,7 +40,6 @@ def is_capturing(stream: int, ordinal: int) -> bool:
     return bool(state != api.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
 
-def synchronize(stream: int, ordinal: int) -> None:
-    """Wait on the host for a stream; a fault of a kernel on it is raised here as DeviceError."""
-    with bound_to(ordinal):
-        check(driver().cuStreamSynchronize(stream), "waiting for the GPU")
+def synchronize(stream: int) -> None:
+    """Wait on the host for a stream of the current context; a fault of a kernel on it is raised here as DeviceError."""
+    check(driver().cuStreamSynchronize(stream), "waiting for the GPU")

@@ -50,9 +50,7 @@ class Pool:
 
 def rounded(nbytes: int) -> int:
     """The size of the block that holds `nbytes`: 512 bytes, or that times a power of two or half as much again."""
-    size = 512
-    while size < nbytes:
-        if size + size // 2 >= nbytes > size:
-            return size + size // 2
-        size *= 2
-    return size
+    if nbytes <= 512:
+        return 512
+    size = 1 << (nbytes - 1).bit_length()
+    return size // 4 * 3 if nbytes <= size // 4 * 3 else size

@@ -85,14 +85,18 @@ def make_buffers(problem: AttentionProblem, ordinal: int, seed: int) -> Attentio
 def launches_of(
     step: AttentionStep, kernel: CompiledKernel, sets: Sequence[AttentionBuffers], ordinal: int
 ) -> list[Launch]:
-    """One launch of the rung for each set."""
+    """One launch of the rung for each set, which lives as long as its launch."""
 
     def one(buffers: AttentionBuffers) -> Launch:
         addresses = AttentionAddresses(buffers.q.address, buffers.k.address, buffers.v.address, buffers.out.address)
         launch = step.rung.launch(step.problem, step.config, addresses)
         with bound_to(ordinal):
             prepared = Prepared(kernel, launch, ordinal)
-        return lambda stream: prepared.launch(launch.params, stream, launch.maps)
+
+        def run(stream: int, _held: AttentionBuffers = buffers) -> None:
+            prepared.launch(launch.params, stream, launch.maps)
+
+        return run
 
     return [one(buffers) for buffers in sets]
 

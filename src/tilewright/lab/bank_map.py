@@ -35,7 +35,7 @@ class BankSide:
         return self.wavefronts / self.ideal
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BankReport(Shown):
     """A warp's access to shared memory. `after`: the same elements where a swizzle puts them; None without one."""
 
@@ -149,7 +149,7 @@ class StrideRow:
     columns: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StrideTable(Shown):
     """An xor swizzle of `size` columns written as signed strides."""
 

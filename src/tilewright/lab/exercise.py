@@ -222,7 +222,7 @@ class Marks:
     words: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CheckReport(Shown):
     """A kernel's score on the emulator. `passed`: right, no fault, and at least the score that its file asks for."""
 

@@ -58,7 +58,7 @@ def buffers_of(problem: GemmProblem, executor: GpuExecutor, a: np.ndarray, b: np
 
 
 def program_launch(program: Program, kernels: Sequence[CompiledKernel], buffers: Buffers, ordinal: int) -> Launch:
-    """One launch of all stages of a program, whose kernels are given, on one set; its workspace lives as long."""
+    """One launch of all stages of a program, whose kernels are given, on one set; set and workspace live as long."""
     size, item = program.workspace_bytes, ITEM_BYTES["f32"]
     work = DeviceArray(executor_for(ordinal), (size // item,), "f32") if size else None
     bases = {
@@ -69,11 +69,11 @@ def program_launch(program: Program, kernels: Sequence[CompiledKernel], buffers:
     for stage, kernel in zip(program.stages, kernels, strict=True):
         launch = stage.launch(bases, {"alpha": 1.0, "beta": 0.0})
         with bound_to(ordinal):
-            steps.append((Prepared(kernel, launch, ordinal), launch.params))
+            steps.append((Prepared(kernel, launch, ordinal), launch))
 
-    def run(stream: int, _held: DeviceArray | None = work) -> None:
-        for prepared, params in steps:
-            prepared.launch(params, stream)
+    def run(stream: int, _held: tuple[Buffers, DeviceArray | None] = (buffers, work)) -> None:
+        for prepared, launch in steps:
+            prepared.launch(launch.params, stream, launch.maps)
 
     return run
 

@@ -51,7 +51,7 @@ class Board:
     limiter: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Inspection(Shown):
     """One kernel. Sizes in bytes; spills are per thread, as ptxas reports them (of a .cubin: counted in its code)."""
 
@@ -134,7 +134,7 @@ class Inspection(Shown):
         return tuple(made)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class InspectionDiff(Shown):
     """Two kernels side by side."""
 
@@ -179,7 +179,7 @@ class SpaceRow:
     why_not: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SpaceTable(Shown):
     """What the compiler says of several configs of one rung."""
 

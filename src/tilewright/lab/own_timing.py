@@ -28,7 +28,7 @@ MOST_SETS = 64
 LIBRARY = "cublas"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OwnTiming(Shown):
     """Times of a kernel that was right. `ratio`: the other's time over its own, pair by pair; above 1 it is faster."""
 

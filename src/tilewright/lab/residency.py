@@ -10,7 +10,7 @@ from ..gpus import occupancy as of_resources
 from .shown import Grid, Shown
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OccupancyReport(Shown):
     """Occupancy of one kernel on one board. `shared_bytes`: static and dynamic, per block."""
 

@@ -35,7 +35,7 @@ class Point:
     """FLOP per byte that blocks of its tile ask of L2 and memory together, where its tile is known."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RooflineReport(Shown):
     """The roofs of one board for one kind of product, and points under them."""
 

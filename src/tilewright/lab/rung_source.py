@@ -45,7 +45,7 @@ class Definition:
     line: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RungSource(Shown):
     """A rung with its own source. `file` is below cuda/; `below`: the rung it is compared with, "" for the first."""
 

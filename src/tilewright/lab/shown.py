@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, is_dataclass
 from html import escape
 from typing import Any
 
+from ..words import Told
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -33,7 +35,7 @@ class Grid:
         return "\n".join(filter(None, [self.title, *lines, self.note]))
 
 
-class Shown:
+class Shown(Told):
     """A result with `grids()`; a frozen dataclass. `str`, notebooks and `to_dict` follow from that."""
 
     def grids(self) -> Sequence[Grid]:

@@ -352,9 +352,9 @@ def _by_rows(data: bytes) -> dict[str, Any]:
     text = data.decode()
     head, _, rest = text.partition(_CONFIGS)
     configs, _, entries = rest.partition(_ENTRIES)
-    known = [row for row in configs.split(",\n") if row]
-    found = [row for row in entries.removesuffix(_END).split(",\n") if row]
-    if not entries.endswith(_END) or not _are_rows('"', known) or not _are_rows(_CLASS_FIRST, found):
+    listed = entries.removesuffix(_END)
+    known, found = (part.split(",\n") if part else [] for part in (configs, listed))
+    if not entries.endswith(_END) or not _are_rows('"', configs, known) or not _are_rows(_CLASS_FIRST, listed, found):
         return dict(json.loads(text))
     rows = (row.partition('":') for row in known)
     return json.loads(head + "}") | {
@@ -363,8 +363,12 @@ def _by_rows(data: bytes) -> dict[str, Any]:
     }
 
 
-def _are_rows(start: str, rows: list[str]) -> bool:
-    return all(row.startswith(start) and row.endswith("}") for row in rows)
+def _are_rows(start: str, text: str, rows: list[str]) -> bool:
+    """Return whether each of the rows that a text was split into starts so, and ends with a brace."""
+    count = len(rows)
+    if not count:
+        return not text
+    return text.startswith(start) and text.count(f"}},\n{start}") == text.count(",\n") == count - 1 and text[-1] == "}"
 
 
 def _parsed(row: Any) -> Any:

@@ -146,46 +146,58 @@ def speed_key(rung: str, config: Any) -> str:
     return f"{rung} {config}, {config.min_blocks} per SM"
 
 
-def granted(work: Work, gpu: Gpu) -> int:
-    """Registers per thread that the compiler may use."""
-    arch = gpu.arch
-    cap = arch.registers_per_sm // max(work.threads * work.min_blocks, 1)
-    return max(min(work.registers, cap, arch.registers_per_thread), 1)
-
-
 @lru_cache(maxsize=4096)
 def _resident(registers: int, threads: int, shared: int, gpu: Gpu) -> int:
     return occupancy(Resources(registers, 0, 0, 0, 0, 1), threads, shared, gpu.arch).blocks
 
 
-@lru_cache(maxsize=64)
-def _rate(way: str, peak: str, gpu: Gpu) -> float:
+class _Board(NamedTuple):
+    """What the model asks of a GPU, once for all kernels that multiply one way."""
+
+    sms: int
+    clock: int
+    """Per microsecond."""
+    rate: float
     """Multiply-adds per microsecond of an SM's unit at its best."""
+    schedulers: int
+    lanes: int
+    dram_gb_s: float
+    registers_per_sm: int
+    registers_per_thread: int
+
+
+@lru_cache(maxsize=64)
+def _board(way: str, peak: str, gpu: Gpu) -> _Board:
     if way == "ffma":
         tflops = gpu.ffma_tflops
     else:
         share = 1.0 if way.startswith("wgmma") else MMA_SHARE.get(gpu.arch.compute_capability, 0.95)
         tflops = gpu.assumed_tflops(peak) * share
-    return tflops * 1e6 / gpu.sm_count / 2
+    arch = gpu.arch
+    return _Board(
+        gpu.sm_count, gpu.boost_mhz, tflops * 1e6 / gpu.sm_count / 2, arch.warp_schedulers, arch.fp32_lanes_per_sm,
+        gpu.dram_gb_s, arch.registers_per_sm, arch.registers_per_thread,
+    )  # fmt: skip
 
 
 def predict(work: Work, gpu: Gpu, fit: Fit | None = None) -> Prediction:
     """The model's word on a kernel. `fit`: other constants than the fitted ones."""
     fit = fit or fits()[work.way]
-    sms, clock = gpu.sm_count, gpu.boost_mhz  # clocks per microsecond
-    registers = granted(work, gpu)
+    sms, clock, rate, schedulers, lanes, dram_gb_s, registers_per_sm, most_registers = _board(work.way, work.peak, gpu)
+    cap = registers_per_sm // max(work.threads * work.min_blocks, 1)
+    registers = max(min(work.registers, cap, most_registers), 1)  # that the compiler may use
     resident, blocks = _resident(registers, work.threads, work.shared, gpu), work.tiles * work.parts
     if resident == 0:
         return Prediction(float("inf"), blocks, 0, 0.0, work.registers, "a block does not fit on an SM")
     busiest = max(1, -(-blocks // sms))
     beside = min(busiest, resident)
     # a scheduler hides an instruction's latency with other warps and with independent products of its own
-    ahead = beside * work.threads / 32 / gpu.arch.warp_schedulers
-    others = work.others / (gpu.arch.fp32_lanes_per_sm * clock) if work.others else 0.0
-    alone = work.products / (_rate(work.way, work.peak, gpu) * fit.share) + others
+    ahead = beside * work.threads / 32 / schedulers
+    others = work.others / (lanes * clock) if work.others else 0.0
+    alone = work.products / (rate * fit.share) + others
     arithmetic = alone * (1 + fit.hiding / ahead)
     shared = (work.reads + work.carried) / (SHARED_BYTES * clock)
-    l2_per_sm = gpu.dram_gb_s * fit.l2 / max(min(blocks, sms), sms // 2) * 1e3  # bytes per microsecond
+    l2_per_sm = dram_gb_s * fit.l2 / max(min(blocks, sms), sms // 2) * 1e3  # bytes per microsecond
     if work.stages == 1:  # a block loads, waits, multiplies; only blocks next to it fill the gaps
         latency = (fit.latency_us + max(arithmetic, shared)) / beside
     else:
@@ -202,10 +214,11 @@ def predict(work: Work, gpu: Gpu, fit: Fit | None = None) -> Prediction:
     sm_us = max(busiest * steps, work.longest) * step + busiest * fit.block_us / beside
     if work.parts == 1 and work.stores:
         sm_us += busiest * work.stores / (fit.stores_per_clock * clock)
-    dram_us = work.dram / (gpu.dram_gb_s * fit.dram) * 1e-3
+    dram_us = work.dram / (dram_gb_s * fit.dram) * 1e-3
     total = max(sm_us, dram_us) * (1 + fit.below_the_top * work.above) * work.slower + fit.launch_us
-    bandwidth = gpu.dram_gb_s * fit.passes * 1e3  # of passes over memory, bytes per microsecond
-    total += sum(fit.pass_us + moved / bandwidth for moved in work.passes)
+    bandwidth = dram_gb_s * fit.passes * 1e3  # of passes over memory, bytes per microsecond
+    if work.passes:
+        total += sum(fit.pass_us + moved / bandwidth for moved in work.passes)
     if work.parts > 1:
         total += fit.pass_us + (2 * work.parts + 1) * work.sums / bandwidth
     limiter = "device memory" if dram_us > sm_us else "spills" if spill > 1 else BOUNDS[bounds.index(bound)]

@@ -43,8 +43,11 @@ class Figure:
     keys: tuple[str, ...] = ()
 
 
-def build(folder: Path) -> str:
-    """The page from the records of a folder; what has no record is left out. Raises TilewrightError without any."""
+def build(folder: Path, kernels: Sequence[Path] = ()) -> str:
+    """The page from the records of a folder, and of kernel files to step through first.
+
+    What has no record is left out. Raises TilewrightError without any record, and what a kernel file raises.
+    """
     made: list[tuple[str, list[Figure]]] = []
     for title, parts in SECTIONS:
         figures = [figure for part in parts for figure in part(folder)]
@@ -52,7 +55,7 @@ def build(folder: Path) -> str:
             made.append((title, figures))
     if all(figure.origin.startswith("Calculated") for _, figures in made for figure in figures):
         raise TilewrightError(f"{folder} holds no records that the page shows.")
-    return _html(made, _claims(folder))
+    return _html(made, _claims(folder), interactive.scripts(folder, kernels))
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
@@ -335,7 +338,7 @@ def _claims(folder: Path) -> str:
     return "".join(parts)
 
 
-def _html(sections: Sequence[tuple[str, list[Figure]]], statements: str) -> str:
+def _html(sections: Sequence[tuple[str, list[Figure]]], statements: str, scripts: str) -> str:
     parts = [(title, interactive.part(title)) for title in interactive.PARTS]
     parts += [(title, "".join(map(_figure, figures))) for title, figures in sections]
     parts.append(("What the documents say", statements))
@@ -355,5 +358,5 @@ def _html(sections: Sequence[tuple[str, list[Figure]]], statements: str) -> str:
     nav = f'<nav aria-label="Sections"><ul>{links}</ul></nav>'
     return (
         f'<!doctype html><html lang="en"><head>{head}</head><body>{intro}{nav}<main>{body}</main>'
-        f"{interactive.scripts()}</body></html>\n"
+        f"{scripts}</body></html>\n"
     )

@@ -78,7 +78,7 @@ def timeline(events: Sequence[Event], arrays: Sequence[tuple[str, int, int]]) ->
                 low, high = int(to.addresses.min()), int(to.addresses.max()) + to.nbytes
                 storing = storing or _Fill(REGISTERS, low, high, number)
                 storing.reach(low, high)
-        elif opcode.startswith(("bar.", "barrier.")) and storing is not None:
+        elif storing is not None and opcode.startswith(("bar.", "barrier.", "ld.shared")):  # or read with no barrier
             storing.last = number
             fills.append(storing)
             storing = None

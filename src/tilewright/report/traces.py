@@ -9,6 +9,7 @@ pattern, offset], ...]].
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,11 @@ from typing import Any
 import numpy as np
 
 from ..attn.problem import AttentionProblem
-from ..emu.hazards import Sources
+from ..emu.api import decoded, run
+from ..emu.hazards import Hazard, Sources
+from ..emu.memory import GlobalMemory
+from ..emu.own_kernel import in_order, load
+from ..emu.parameters import pack
 from ..emu.ptx import Instruction
 from ..emu.recorder import Access, Event, Recorder
 from ..emu.session import Emulator
@@ -27,6 +32,7 @@ from ..errors import TilewrightError
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
 from ..lab.attention import AttentionStep
+from ..lab.exercise import read_exercise
 from ..lab.fingerprint import AnyRung, kernel_hash
 from ..lab.ladder import Step
 from ..lab.subject import every_rung, read_config
@@ -34,6 +40,7 @@ from .pipeline import Timeline, timeline
 
 GPU = "H200"
 SHIPPED = Path(__file__).with_name("traces.json")
+KERNELS = Path(__file__).with_name("kernels")
 BAND = 256
 """Elements before an output's first (check.Guarded)."""
 WIDE = (3, 4, 3)
@@ -50,17 +57,18 @@ ITEM = {"f32": 4, "bf16": 2, "f16": 2, "tf32": 4}
 
 @dataclass(frozen=True)
 class Scene:
-    """One kernel to step through: a rung, a config in words ("" for its default), the sizes of its problem."""
+    """One kernel to step through: a rung, a config in words ("" for its default), the sizes of its problem; or a
+    kernel file with `// check:` lines."""
 
     rung: str
-    config: str
-    sizes: tuple[int, ...]
+    config: str = ""
+    sizes: tuple[int, ...] = ()
     """m, n, k; or queries, keys, d_head."""
 
     @property
     def key(self) -> str:
         """Its name in the page's address."""
-        return self.rung + (f"-{self.config.replace(',', '-').replace('=', '')}" if self.config else "")
+        return Path(self.rung).stem + (f"-{self.config.replace(',', '-').replace('=', '')}" if self.config else "")
 
 
 SCENES = (
@@ -94,18 +102,29 @@ SCENES = (
     Scene("a03", "", (64, 192, 64)),
     Scene("a19", "", (64, 576, 64)),
     Scene("a22", "", (64, 576, 64)),
+    *(Scene(str(KERNELS / name)) for name in ("transpose.cu", "transpose_padded.cu", "no_barrier.cu")),
 )
 
 
-def _rung(scene: Scene) -> AnyRung:
+def _hash(scene: Scene) -> str:
+    """Of the scene's device code."""
     rung = every_rung(scene.rung)
-    assert rung is not None
-    return rung
+    if rung is None:
+        return hashlib.sha256(Path(scene.rung).read_bytes()).hexdigest()[:12]
+    return kernel_hash([rung])
 
 
 def record(scene: Scene) -> dict[str, Any]:
-    """Run a scene on the emulator, judge its result, and pack what its first block did. Raises TilewrightError."""
-    rung = _rung(scene)
+    """Run a scene on the emulator, and pack what its first block did. Raises TilewrightError.
+
+    A rung's result is judged. What a kernel file does wrong is part of its trace.
+    """
+    rung = every_rung(scene.rung)
+    told = {"key": scene.key, "kernels": _hash(scene)}
+    return told | (_of_file(Path(scene.rung)) if rung is None else _of_rung(scene, rung))
+
+
+def _of_rung(scene: Scene, rung: AnyRung) -> dict[str, Any]:
     recorder = Recorder()
     machine = Emulator(GPU, recorder=recorder)
     config: Any = read_config(rung, scene.config or None, machine.arch, d_head=scene.sizes[2])
@@ -132,11 +151,47 @@ def record(scene: Scene) -> dict[str, Any]:
         for key, (name, rows, columns, band) in shapes.items()
     ]
     return {
-        "key": scene.key, "kernels": kernel_hash([rung]), "rung": rung.id, "teaches": rung.teaches,
+        "rung": rung.id, "teaches": rung.teaches,
         "config": str(config), "dtype": dtype, "problem": " x ".join(map(str, scene.sizes)),
         "warps": 1 + max(int(event.lanes.max()) // 32 for event in recorder.events),
         "swizzles": {name: list(of) for name, of in SWIZZLES.get(scene.rung, {}).items()},
     } | packed(recorder, arrays, Sources(texts))  # fmt: skip
+
+
+def _three(sizes: Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
+
+
+def _of_file(path: Path) -> dict[str, Any]:
+    """The trace of a kernel file, launched as its `// check:` lines say; the first line of its head is what it teaches.
+
+    Arrays of one dimension are drawn in rows of 64. Raises InvalidOperand and CompileError.
+    """
+    exercise = read_exercise(path)
+    kernel = load(path, exercise.entry, GPU, ())
+    given, _, kinds = exercise.values()
+    memory, recorder = GlobalMemory(), Recorder()
+    parameters = decoded(kernel.ptx, kernel.entry).entry.parameters
+    filled = pack(in_order(given, kernel), parameters, kernel.types, memory, 0)
+    x, y, z = _three(exercise.block)
+    result = run(
+        kernel.ptx, kernel.entry, grid=_three(exercise.grid), block=(x, y, z), params=filled.params, memory=memory,
+        shared_bytes=exercise.shared_bytes, cluster=_three(exercise.cluster) if exercise.cluster else None, gpu=GPU,
+        hazards="collect", sources=kernel.sources,
+        recorder=recorder, images=filled.images,
+    )  # fmt: skip
+    arrays = []
+    for buffer in filled.buffers:
+        count, item = buffer.array.size, buffer.array.itemsize
+        columns = buffer.array.shape[-1] if buffer.array.ndim > 1 else min(count, 64)
+        arrays.append(Array(kernel.names[buffer.number], -(-count // columns), columns, item, buffer.address))
+    head = exercise.text.splitlines()[0].lstrip("/ ").rstrip(".")
+    sizes = ", ".join(f"{name} = {value}" for name, value in exercise.sizes.items())
+    return {
+        "rung": path.name, "teaches": head, "config": f"block {' x '.join(map(str, exercise.block))}",
+        "dtype": ", ".join(sorted(set(kinds.values()))), "problem": sizes, "warps": -(-x * y * z // 32), "swizzles": {},
+    } | packed(recorder, arrays, Sources(kernel.sources), result.hazards)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -202,15 +257,22 @@ class _Packer:
         return [where, int(access.writes), access.nbytes, warps]
 
 
-def packed(recorder: Recorder, arrays: Sequence[Array], sources: Sources) -> dict[str, Any]:
-    """The events of a recorder, as the page reads them."""
+def packed(
+    recorder: Recorder, arrays: Sequence[Array], sources: Sources, hazards: Sequence[Hazard] = ()
+) -> dict[str, Any]:
+    """The events of a recorder, as the page reads them. A hazard stands at the first event of its instruction."""
     packer = _Packer(arrays, sources)
+    wrong: dict[str, list[str]] = {}
+    for hazard in hazards:
+        wrong.setdefault(hazard.ptx, []).append(f"{hazard.kind}: {hazard.message}")
     events: list[list[Any]] = []
     before: tuple[Any, ...] = ()
     for event in recorder.events:
         bits = sum(1 << warp for warp in np.unique(event.lanes // 32).tolist())
         accesses = [one for one in map(packer.access, event.accesses) if one is not None]
         row: list[Any] = [packer.op(event.instruction), bits, accesses, _told(event, packer)]
+        if found := wrong.pop(f"line {event.instruction.ptx_line}: {event.instruction.text}", None):
+            row[3]["hazards"] = found
         if event.mbarriers != before:
             row.append(event.mbarriers)
             before = event.mbarriers
@@ -230,8 +292,6 @@ def _told(event: Event, packer: _Packer) -> dict[str, Any]:
             {k: v for k, v in box.items() if k != "address"} | {"array": packer.array_at(box["address"])}
             for box in told["boxes"]
         ]
-    if event.hazards:
-        told["hazards"] = list(event.hazards)
     return told
 
 
@@ -241,10 +301,16 @@ def shipped() -> str:
     return SHIPPED.read_text(encoding="utf-8")
 
 
+def with_files(files: Sequence[Path]) -> str:
+    """The shipped traces after those of kernel files, recorded now. Raises what `record` does."""
+    own = [record(Scene(str(file))) for file in files]
+    return json.dumps([*own, *json.loads(shipped())], separators=(",", ":")) if own else shipped()
+
+
 def outdated() -> list[Scene]:
     """The scenes that are not shipped, or whose kernels have changed since."""
     known = {trace["key"]: trace["kernels"] for trace in json.loads(shipped())} if SHIPPED.is_file() else {}
-    return [scene for scene in SCENES if known.get(scene.key) != kernel_hash([_rung(scene)])]
+    return [scene for scene in SCENES if known.get(scene.key) != _hash(scene)]
 
 
 def write(scenes: Sequence[Scene], say: Callable[[str], None] = print) -> None:

@@ -22,6 +22,7 @@ from ..arrays.view import Operand
 from ..arrays.written import mark_written
 from ..errors import DeviceError, InvalidOperand
 from ..gpus import Gpu
+from ..jit import device_calls
 from ..jit.launch import Executor, Launch, current_executor
 from ..jit.params import WORK
 from .program import Program
@@ -172,7 +173,7 @@ def _run_in_place(call: Call) -> tuple[tuple[Any, ...], Ran | None]:
             bases[output.base] = output.view.address
         results.append(array)
     if made is not None:
-        with in_order(first, call.others) as stream, bound_to(ordinal):
+        with bound_to(ordinal), in_order(first, call.others) as stream:
             bases[WORK], give_back = _borrow(first, made.program.workspace_bytes)
             try:
                 with _checking(call, made, bases, stream) if call.verify else nullcontext():
@@ -230,7 +231,8 @@ def _checking(call: Call, made: Ready, bases: Mapping[str, int], stream: int) ->
 
 
 def _borrow(first: Operand, nbytes: int) -> tuple[int, Callable[[], None]]:
-    """Memory for a program, and what gives it back once its launches are in the stream.
+    """Memory for a program, and what gives it back once its launches are in the stream. The GPU's context must be
+    current.
 
     torch's and CuPy's pools keep it apart until the stream has passed; before ours is given back the stream is
     waited for.
@@ -247,13 +249,12 @@ def _borrow(first: Operand, nbytes: int) -> tuple[int, Callable[[], None]]:
             held = [cupy.cuda.alloc(nbytes)]
         return int(held[0].ptr), held.clear
     from ..jit.device import executor_for
-    from ..jit.device_calls import synchronize
 
     executor = executor_for(first.device or 0)
     address = executor.borrow(nbytes)
 
     def free() -> None:
-        synchronize(first.stream or 0, executor.ordinal)
+        device_calls.synchronize(first.stream or 0)
         executor.give_back(address)
 
     return address, free

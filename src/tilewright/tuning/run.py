@@ -26,6 +26,7 @@ from ..plan.plan import Plan
 from ..plan.space import Space
 from ..plan.store import Store
 from ..plan.tables import results_changed, store_of
+from ..words import Told
 from .build import NOTHING, Builder, Built, default_jobs
 from .duel import Duel, duel
 from .race import context_is_lost
@@ -44,8 +45,8 @@ def silent(done: int, text: str) -> None:
     """Progress that nobody watches."""
 
 
-@dataclass(frozen=True)
-class Tuned:
+@dataclass(frozen=True, repr=False)
+class Tuned(Told):
     """What tuning a problem gave. `space` is None when the store had the result already."""
 
     problem: Any

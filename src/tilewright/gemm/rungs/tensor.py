@@ -25,20 +25,20 @@ def wide(matrix: Matrix, rows: int, cols: int, dtype: str) -> bool:
 
 def ragged(matrix: Matrix, sizes: tuple[int, int], tiles: tuple[int, int]) -> bool:
     """Return whether copies of whole tiles would read what is not the operand's."""
-    return any(size % tile for size, tile in zip(sizes, tiles, strict=True)) and not matrix.padded
+    return bool(sizes[0] % tiles[0] or sizes[1] % tiles[1]) and not matrix.padded
 
 
 def constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
     a_sizes, b_sizes = (problem.m, problem.k), (problem.k, problem.n)
-    a_wide, b_wide = wide(problem.a, *a_sizes, problem.dtype), wide(problem.b, *b_sizes, problem.dtype)
+    a_wide, b_wide, a_sectors, b_sectors, _ = problem.lines
     return {
         "a_edge": not a_wide or ragged(problem.a, a_sizes, (config.tile_m, config.tile_k)),
         "b_edge": not b_wide or ragged(problem.b, b_sizes, (config.tile_k, config.tile_n)),
         "in_type": CPP_TYPES[problem.dtype],
         "a_wide": a_wide,
         "b_wide": b_wide,
-        "a_sectors": problem.a.whole_sectors(problem.m, problem.k, ITEM_BYTES[problem.dtype]),
-        "b_sectors": problem.b.whole_sectors(problem.k, problem.n, ITEM_BYTES[problem.dtype]),
+        "a_sectors": a_sectors,
+        "b_sectors": b_sectors,
         "fragment_sets": config.fragment_sets,
         "slices_k": config.slices_k,
         "alone": 2 * _ring(config, problem) > SHARED_OF_AN_SM,

@@ -73,7 +73,7 @@ class Verdict:
         return f"{self.verdict} because {self.because}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ClaimTable(Shown):
     """Statements of the documents, each with what was found here."""
 
