@@ -217,8 +217,8 @@ def test_fp32x3_gives_zero_for_zeros_and_the_largest_number_for_itself(rung):
 
 
 def test_the_rungs_of_other_precisions_are_found_and_are_no_part_of_the_fp32_ladder():
-    assert rungs_for("f32", "tf32") == (T01,)
-    assert rungs_for("f32", "fp32x3") == FP32X3
+    assert rungs_for("f32", "tf32") == (T01, find_rung("t04"))
+    assert rungs_for("f32", "fp32x3") == (*FP32X3, find_rung("t05"))
     assert not set(ALL) & set(rungs_for("f32"))
     assert find_rung("t02") is T02
 

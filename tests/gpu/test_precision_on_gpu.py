@@ -7,19 +7,31 @@ import pytest
 from products import CASES, Target, place, values
 
 import tilewright as tw
+from tilewright.gemm.rungs import find_rung
+from tilewright.gpus import Gpu
 from tilewright.lab.accuracy import VALUES, Exact, accuracy_records, make_operands
 from tilewright.lab.check import check
 from tilewright.lab.numbers import to_tf32
 
 pytestmark = pytest.mark.gpu
 
+
+def needs(gpu: Gpu, rung: str) -> None:
+    """Skip where the GPU lacks the rung's instructions."""
+    if find_rung(rung).only_on not in ("", gpu.arch.name):
+        pytest.skip(f"{rung} is Hopper's")
+
+
 OUT = ("f32", "bf16", "f16")
 """Types of results: each case meets all of them, and each rung too."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-@pytest.mark.parametrize(("precision", "rung"), [("tf32", "t01"), ("fp32x3", "t02"), ("fp32x3", "t03")])
-def test_a_product_is_right_and_stays_inside(torch, precision, rung, case):
+@pytest.mark.parametrize(
+    ("precision", "rung"), [("tf32", "t01"), ("fp32x3", "t02"), ("fp32x3", "t03"), ("tf32", "t04"), ("fp32x3", "t05")]
+)
+def test_a_product_is_right_and_stays_inside(torch, gpu, precision, rung, case):
+    needs(gpu, rung)
     out_dtype = OUT[(int(rung[2]) + CASES.index(case)) % len(OUT)]
     torch.manual_seed(case.m * 7 + case.n * 5 + case.k)
     a = place(torch, (*case.batch, case.m, case.k), case.a)
@@ -45,12 +57,33 @@ def test_a_product_is_right_and_stays_inside(torch, precision, rung, case):
     assert target.intact_around(), "written beside the result"
 
 
+@pytest.mark.parametrize("rung", ["t03", "t05"])
 @pytest.mark.parametrize("values", VALUES)
-def test_split_operands_keep_fp32s_accuracy_in_hard_ranges(values):
+def test_split_operands_keep_fp32s_accuracy_in_hard_ranges(gpu, values, rung):
+    needs(gpu, rung)
     a, b = make_operands(values, 200, 136, 600, seed=3)
-    errors = Exact.of(a, b).errors(np.asarray(tw.matmul(a, b, precision="fp32x3", rung="t03")))
+    errors = Exact.of(a, b).errors(np.asarray(tw.matmul(a, b, precision="fp32x3", rung=rung)))
     assert errors.kinds
-    assert errors.share < 8
+    assert errors.share < 9
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_halves_keep_tf32s_accuracy_in_hard_ranges(gpu, values):
+    needs(gpu, "t04")
+    a, b = make_operands(values, 200, 136, 600, seed=3)
+    errors = Exact.of(a, b).errors(np.asarray(tw.matmul(a, b, precision="tf32", rung="t04")))
+    assert errors.kinds
+    assert errors.share < 2.0**14 + 64, "2^-10 of a product"
+
+
+def test_halves_multiply_the_numbers_that_tf32_has(torch, gpu):
+    """One product an element, so that nothing else rounds: the same bits."""
+    needs(gpu, "t04")
+    torch.manual_seed(8)
+    a = torch.randn(300, 1, device="cuda") * 2.0 ** torch.randint(-60, 60, (300, 1), device="cuda")
+    b = torch.randn(1, 200, device="cuda")
+    first, second = (tw.matmul(a, b, precision="tf32", rung=rung) for rung in ("t01", "t04"))
+    assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize("values", VALUES)

@@ -149,7 +149,9 @@ def test_a_planned_case_of_attention_is_timed_as_it_is_planned():
 
 
 def test_rungs_of_another_precision_are_chosen_with_it_and_refused_without():
-    assert [rung.id for rung in select_rungs(None, "f32", "fp32x3")] == ["t02_fp32x3", "t03_fp32x3_split"]
+    assert [rung.id for rung in select_rungs(None, "f32", "fp32x3")] == [
+        "t02_fp32x3", "t03_fp32x3_split", "t05_fp32x3_pairs",
+    ]  # fmt: skip
     with pytest.raises(ConfigRejected, match="with precision 'ieee'; it multiplies f32 with precision 'tf32'"):
         select_rungs("t01", "f32")
     with pytest.raises(ConfigRejected, match="no ladder for dtype 'bf16' and precision 'tf32'"):

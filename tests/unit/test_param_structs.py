@@ -11,7 +11,7 @@ import pytest
 from tilewright.gemm.freivalds import DEQUANTISE, SIGN_ROWS, check_rows
 from tilewright.gemm.params import LAYOUTS
 from tilewright.gemm.problem import GemmProblem
-from tilewright.gemm.stages import CLEAR, PACK, SUM_PARTS, TURN, Split
+from tilewright.gemm.stages import CLEAR, PACK, SUM_PARTS, TURN, Halve, Split
 from tilewright.gemm.verify import COMPARE, EXPECTED
 from tilewright.gpus import ARCHS
 from tilewright.jit import use_executor
@@ -20,8 +20,9 @@ from tilewright.jit.params import _fields
 from tilewright.jit.source import CUDA_ROOT
 
 KERNELS = {
-    "clear": CLEAR, "pack": PACK, "split": Split(32, 32), "sum_parts": SUM_PARTS, "sign_rows": SIGN_ROWS,
-    "check_rows": check_rows("f32"), "turn": TURN, "dequantise": DEQUANTISE, "expected": EXPECTED, "compare": COMPARE,
+    "clear": CLEAR, "pack": PACK, "split": Split(32, 32), "halve": Halve(2), "sum_parts": SUM_PARTS,
+    "sign_rows": SIGN_ROWS, "check_rows": check_rows("f32"), "turn": TURN,
+    "dequantise": DEQUANTISE, "expected": EXPECTED, "compare": COMPARE,
 }  # fmt: skip
 ENDS_IN = {"sum_parts": "result", "expected": "fused"}
 """Members that are structs themselves, packed apart."""
@@ -54,8 +55,8 @@ def test_every_field_is_packed_where_the_struct_has_it(entry):
     if ends_in is None:
         held.append(f"static_assert(sizeof({name}) == {struct.calcsize(layout)}, {quoted(name)});")
     with use_executor(Ptx()):
-        kernel = KERNELS[entry].compile(GemmProblem.dense(64, 64, 64), ARCHS["sm_80"])
-        compile_unit(dataclasses.replace(kernel.source, text="\n".join([kernel.source.text, *held])), "sm_80")
+        kernel = KERNELS[entry].compile(GemmProblem.dense(64, 64, 64), ARCHS["sm_90a"])
+        compile_unit(dataclasses.replace(kernel.source, text="\n".join([kernel.source.text, *held])), "sm_90a")
 
 
 def quoted(text: str) -> str:
@@ -65,7 +66,7 @@ def quoted(text: str) -> str:
 def test_an_epilogue_that_reads_nothing_takes_eight_bytes_of_what_is_expected():
     """An empty struct is not of size 0."""
     with use_executor(Ptx()):
-        kernel = EXPECTED.compile(GemmProblem.dense(64, 64, 64), ARCHS["sm_80"])
+        kernel = EXPECTED.compile(GemmProblem.dense(64, 64, 64), ARCHS["sm_90a"])
         size = struct.calcsize(LAYOUTS["expected"][1]) + 8
         text = f"{kernel.source.text}\nstatic_assert(sizeof(ExpectedArgs) == {size});"
         compile_unit(dataclasses.replace(kernel.source, text=text), "sm_80")

@@ -146,7 +146,7 @@ def refused_rows(refused: Sequence[Refusal]) -> list[tuple[str, str]]:
 PRECISION_COSTS = {
     "ieee": "",
     "tf32": ", operands rounded to tf32 (11 bits: errors near 2^-12 of each operand)",
-    "fp32x3": ", as accurately as fp32, by six products of three bf16 parts an operand",
+    "fp32x3": ", as accurately as fp32, by products of two or three parts an operand",
     "fast": ", summed by the tensor cores, in 14 bits where they are Hopper's",
 }
 """What a precision means, as `describe` says it."""
@@ -186,6 +186,10 @@ def describe_epilogue(problem: GemmProblem) -> str:
 
 def edge_reason(rung: Rung, problem: GemmProblem, config: GemmConfig) -> str:
     """ "aligned", or "edge" with what makes the predicated path necessary."""
+    if rung.halves:
+        return "operands as scaled halves, which TMA copies; " + (
+            "only results are predicated" if rung.edge(problem, config) else "nothing is predicated"
+        )
     if rung.splits:
         ends = "only results are predicated" if rung.edge(problem, config) else "nothing is predicated"
         return f"aligned copies of split operands, zeros up to whole tiles; {ends}"
@@ -226,10 +230,13 @@ def half_sectors(rung: Rung, problem: GemmProblem, config: GemmConfig) -> str:
     return f"; {names} through L1: lines start in the middle of 32-byte sectors" if names else ""
 
 
-def roofline(problem: GemmProblem, gpu: Gpu) -> Roofline:
-    """The bound from the peak for the operands' dtype, where it is known, and the bandwidth of device memory."""
+def roofline(problem: GemmProblem, gpu: Gpu, halves: int = 0) -> Roofline:
+    """The bound from the peak for the operands' dtype, where it is known, and the bandwidth of device memory.
+
+    `halves`: Rung.halves of what multiplies them.
+    """
     memory = gpu.dram_gb_s * problem.intensity * 1e-3
-    peak = gpu.peak_tflops(problem.kind) or memory
+    peak = (gpu.peak_tflops("f16") / (2 * halves - 1) if halves else gpu.peak_tflops(problem.kind)) or memory
     return Roofline(problem.intensity, min(memory, peak), "memory" if memory <= peak else "arithmetic")
 
 
@@ -244,6 +251,7 @@ def explain_problem(
         return Explanation(problem, gpu, gpu_source, None, "", "", (0, 1, 1), (0, 1, 1), 0, 0, bound)
     plan = plan or plan_for(problem, gpu, rung, config, demands=demands)
     program = program_for(replace(problem, batch=min(problem.batch, GRID_BATCH)), plan)
+    bound = roofline(problem, gpu, plan.rung.halves)
     product, config, launch = program.product.problem, config_of(program), program.product.shape
     wide = plan.rung.vector_bytes > 4 and vector_out(problem)
     resources = plan.rung.compile(product, config, gpu.arch).resources if compile else None

@@ -37,9 +37,9 @@ _STEP = {
 }  # fmt: skip
 """What one step of a sum loses at most, by what is multiplied how: tensor cores cut where FFMA rounds. Of fp8 Hopper's
 keep 13 bits after the first, and lose the rest in 32 steps at once."""
-_OPERANDS = {"tf32": 2.0**-10 + 2.0**-22, "fp8": 2.0**-9, "fast": 2.0**-9}
-"""What is lost of a product besides, as a part of it: by rounding both operands before they are multiplied; of fp8 by
-cutting it 13 bits below the largest of 32 and the sum so far."""
+_OPERANDS = {"tf32": 2.0**-10 + 2.0**-22, "fp32x3": 2.0**-21, "fp8": 2.0**-9, "fast": 2.0**-9}
+"""What is lost of a product besides, as a part of it: by rounding both operands before they are multiplied; by what two
+parts of an element lack; of fp8 by cutting it 13 bits below the largest of 32 and the sum so far."""
 
 
 def _operand(problem: GemmProblem, columns: int) -> dict[str, Constant]:

@@ -17,6 +17,7 @@ LAYOUTS = {
     "turn": ("PackArgs", "<2Q5q3i4x"),
     "dequantise": ("DequantiseArgs", "<3Q7q2i"),
     "split": ("SplitArgs", "<2Q4q2i"),
+    "halve": ("HalveArgs", "<2Q3q2i"),
     "sum_parts": ("SumPartsArgs", "<Q2qi4x"),
     "sign_rows": ("SignRowsArgs", "<2Q4q2iI4x"),
     "check_rows": ("CheckRowsArgs", "<5Q10q3iI2f"),
@@ -83,6 +84,13 @@ def split_params(work: GemmProblem, source: Address, records: Address) -> Templa
     return pack(
         LAYOUTS["split"][1], source, records, work.a.batch_stride, work.out.batch_stride,
         work.a.row_stride, work.a.col_stride, work.m, work.k,
+    )  # fmt: skip
+
+
+def halve_params(work: GemmProblem, source: Address, target: Address) -> Template:
+    """HalveArgs: the m lines of k elements of `work.a`, to scaled halves."""
+    return pack(
+        LAYOUTS["halve"][1], source, target, work.a.batch_stride, work.a.row_stride, work.a.col_stride, work.m, work.k,
     )  # fmt: skip
 
 

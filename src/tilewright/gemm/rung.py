@@ -295,6 +295,8 @@ class Rung:
     """How it multiplies float32 operands (problem.PRECISIONS)."""
     splits: bool = False
     """True where it reads operands that launches of their own have split into parts (gemm/stages.py)."""
+    halves: int = 0
+    """The parts of an element where these are scaled fp16 numbers (cuda/tile/halved.cuh); 0: no such."""
     parts_as_batch: bool = False
     """True where parts of k are products of a batch to its kernel, which knows no parts itself (gemm/stages.py)."""
     must_pack: Callable[[GemmProblem], tuple[str, ...]] = _no_operands

@@ -17,9 +17,19 @@ from ..jit.params import Place
 from ..jit.source import Constant
 from ..run.program import Program, Run, Stage, Workspace
 from .fused import fused_headers
-from .params import addresses_of, clear_params, fused_base, pack_params, scales, split_params, sum_parts_params
+from .params import (
+    addresses_of,
+    clear_params,
+    fused_base,
+    halve_params,
+    pack_params,
+    scales,
+    split_params,
+    sum_parts_params,
+)
 from .problem import GemmProblem, Matrix
 from .rung import GemmConfig, Rung, result_constants
+from .rungs.halves import halved_bytes, halved_matrix
 from .rungs.tensor32 import RECORD, record_bytes
 from .shapes import Product
 
@@ -113,6 +123,43 @@ class Split:
         return Launch(grid, (self.threads, 1, 1), b"", overlaps=True)
 
 
+_HALVING = 256
+"""Threads of a block that makes scaled halves."""
+
+
+@dataclass(frozen=True)
+class Halve:
+    """The kernel that makes scaled halves of an operand (cuda/gemm/halve.cuh). Its problem: as Split's."""
+
+    parts: int
+
+    def __str__(self) -> str:
+        return "halve"
+
+    @staticmethod
+    def _k_inner(problem: GemmProblem) -> bool:
+        """Return whether a block takes one line; else a cluster 32, which are side by side in memory."""
+        return problem.a.unit(problem.m, problem.k) != "row"
+
+    def _share(self, problem: GemmProblem) -> int:
+        """Blocks of a cluster."""
+        return 1 if self._k_inner(problem) else 8
+
+    def compile(self, problem: GemmProblem, arch: Arch) -> CompiledKernel:
+        """Raises CompileError with the log."""
+        constants: dict[str, Constant] = {
+            "threads": _HALVING, "share": self._share(problem), "parts": self.parts, "k_inner": self._k_inner(problem),
+            "wide": problem.a.readable(problem.m, problem.k, ITEM_BYTES["f32"], 16),
+        }  # fmt: skip
+        return compile_rung("gemm/halve.cuh", constants, "halve", arch.name)
+
+    def shape(self, problem: GemmProblem) -> Launch:
+        """As Rung.shape."""
+        share = self._share(problem)
+        blocks = problem.m if self._k_inner(problem) else ceil_div(problem.m, 32) * share
+        return Launch((blocks, problem.batch, 1), (_HALVING, 1, 1), b"", overlaps=True, cluster=share)
+
+
 @dataclass(frozen=True)
 class Tiled:
     """The product itself: a rung with its config."""
@@ -190,6 +237,20 @@ def _split_stage(
     return Stage(f"split {name}", split, work, split.shape(work), params), target, place
 
 
+def _halve_stage(name: str, problem: GemmProblem, parts: int, workspace: Workspace) -> tuple[Stage, Matrix, Place]:
+    """As _pack_stage, into scaled halves."""
+    source, lines = (
+        (problem.a, problem.m) if name == "a"
+        else (replace(problem.b, row_stride=problem.b.col_stride, col_stride=problem.b.row_stride), problem.n)
+    )  # fmt: skip
+    copies = problem.batch if source.batch_stride else 1
+    place = workspace.room(halved_bytes(parts, lines, problem.k, copies))
+    work = GemmProblem(lines, 1, problem.k, source, Matrix(0, 0), Matrix(0, 1), None, copies)
+    kernel = Halve(parts)
+    made = Stage(f"halve {name}", kernel, work, kernel.shape(work), halve_params(work, Place(name), place))
+    return made, halved_matrix(name, parts, lines, problem.k, copies > 1), place
+
+
 def _batch_of_parts(problem: GemmProblem, parts: int) -> GemmProblem:
     """One product as a batch of products of its parts of k (Rung.check has found that they are equal)."""
     k = problem.k // parts
@@ -249,8 +310,11 @@ def parts_of(problem: GemmProblem, plan: Plan) -> tuple[Program, int]:
         config, product, copies = replace(config, split_k=1), _batch_of_parts(problem, parts), parts
     whole = product
     for name in "ab" if plan.rung.splits else plan.rung.packs(problem, plan.packs):
-        prepare = _split_stage if plan.rung.splits else _pack_stage
-        prepared, lies, places[name] = prepare(name, whole, config, workspace)
+        if plan.rung.halves:
+            prepared, lies, places[name] = _halve_stage(name, whole, plan.rung.halves, workspace)
+        else:
+            prepare = _split_stage if plan.rung.splits else _pack_stage
+            prepared, lies, places[name] = prepare(name, whole, config, workspace)
         stages.append(prepared)
         product = replace(product, a=lies) if name == "a" else replace(product, b=lies)
     tiled, main = Tiled(plan.rung, config, plan.rows), len(stages)

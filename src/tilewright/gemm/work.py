@@ -13,6 +13,7 @@ from .problem import GemmProblem
 from .rung import GemmConfig, Rung, own_facts, vector_out
 from .rungs import rungs_of
 from .rungs.fp8 import takes_turns
+from .rungs.halves import STRETCH
 
 _BOOKKEEPING = 36
 """Registers for addresses, counters and what the compiler keeps next to accumulators and fragments."""
@@ -22,6 +23,10 @@ _WGMMA_READS = 0.22
 """The share of the bytes that a wgmma names which takes shared memory's bandwidth."""
 _HALF_SECTORS = 0.7
 """What the bytes of an operand whose lines do not start at sectors cost more on the way."""
+_READ = {0: 1.0, 1: 1.0, 2: 1.5}
+"""How often a wgmma reads each byte of a stage, by Rung.halves: three products of two parts."""
+_KEEPING = 3
+"""Additions by which t05 takes a sum to the total and keeps what rounding loses."""
 _SPLITTING = 7
 """Instructions by which t02 makes an element's three parts and stores them, counted in its machine code."""
 
@@ -40,6 +45,9 @@ def estimate_registers(config: GemmConfig, rung: Rung | None = None) -> int:
 
     Rungs of fp32x3: three parts of each fragment, of A one row of pieces and the next, and the sums of a row.
     """
+    if rung is not None and rung.halves:
+        sums = 3 if rung.halves == 2 else 1
+        return sums * config.warp_m * config.warp_n // 32 + _BOOKKEEPING
     if rung is not None and rung.precision == "fp32x3":
         right = 3 * config.warp_n // 4 * (2 if rung.splits else 1)
         return config.warp_m * config.warp_n // 32 + config.warp_n // 2 + 24 + right + _BOOKKEEPING
@@ -90,19 +98,24 @@ class _Block(NamedTuple):
 def _block(rung: Rung, config: GemmConfig, kind: str, item: int) -> _Block:
     """The block of a config, of products of a kind whose elements have `item` bytes."""
     tile_k, warps = max(config.tile_k, 1), max(config.threads // 32, 1)
+    product_of = 1  # an element's: how many the tensor cores make
+    if rung.halves:
+        item, product_of = 2 * rung.halves, 2 * rung.halves - 1
     # bytes of tile_k x (a warp's rows + columns) from shared memory, for each warp of the block
     warp_m, warp_n = config.warp_m or config.thread_m * 4, config.warp_n or config.thread_n * 8
     if rung.warpgroups:  # a product of 64 x warp_n reads both of its operands
-        reads = warps / 4 * config.warp_m / 16 * (64 + warp_n) * tile_k * item * _WGMMA_READS
+        reads = warps / 4 * config.warp_m / 16 * (64 + warp_n) * tile_k * _READ[rung.halves] * item * _WGMMA_READS
     else:
         reads = warps / config.slices_k * (warp_m + warp_n) * tile_k * item * _CONFLICTS.get(rung.id[:3], 1.0)
     brought = (config.tile_m + config.tile_n) * tile_k * item
     reading = 2 if rung.warpgroups and config.min_blocks == 1 else 1  # buffers that products read, not copies fill
     promoting = config.tile_m * config.tile_n if config.part_n else 0
+    if rung.halves == 2:
+        promoting = _KEEPING * config.tile_m * config.tile_n * tile_k // STRETCH
     splitting = (config.tile_m + config.tile_n) * tile_k * _SPLITTING
     return _Block(
-        way_of(kind, rung, config), "f16" if rung.id == "q01_convert" else kind,
-        config.tile_m * config.tile_n * tile_k, estimate_registers(config, rung),
+        way_of(kind, rung, config), "f16" if rung.id == "q01_convert" or rung.halves else kind,
+        product_of * config.tile_m * config.tile_n * tile_k, estimate_registers(config, rung),
         max(config.stages - reading, 1) * brought, brought, reads,
         splitting if kind == "fp32x3" and not rung.splits else promoting,
         0 if rung.loaders else _rungs_above(rung.id, rung.warpgroups, kind),
@@ -135,7 +148,8 @@ def _passes(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[s
     moved = []
     for name in "ab" if rung.splits else packs:
         copied = problem.packing(name, config.tile)
-        written = copied.bytes * 6 // item if rung.splits else copied.bytes  # three parts of 2 bytes
+        # parts of 2 bytes: three of bf16, or one or two scaled halves
+        written = copied.bytes * 2 * (rung.halves or 3) // item if rung.splits else copied.bytes
         moved.append(item * copied.copies * copied.lines * copied.length + written)
     return tuple(moved)
 

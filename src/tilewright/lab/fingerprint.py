@@ -71,6 +71,8 @@ def _parts(rung: HashedRung) -> Iterator[str]:
 
 def _prepares(rung: Rung) -> tuple[str, ...]:
     """Kernels that prepare the operands of some rungs."""
+    if rung.halves:
+        return ("gemm/halve.cuh",)
     return ("gemm/split.cuh",) if rung.splits else ("gemm/turn.cuh",) if rung.dtypes == FP8 else ()
 
 

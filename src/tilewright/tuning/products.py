@@ -31,7 +31,7 @@ def kernel_set(kind: str, fused: bool = False) -> str:
     """Hash of the device code of all rungs for a GemmProblem.kind, and of what epilogues are made of where one is
     computed: results of other code are measured anew."""
     known = rungs_of(kind)
-    splitting = ["gemm/split.cuh"] if any(rung.splits for rung in known) else []
+    splitting = {"gemm/halve.cuh" if rung.halves else "gemm/split.cuh": None for rung in known if rung.splits}
     return hash_of([*(rung.include for rung in known), *splitting, *(_OF_EPILOGUES if fused else ())])
 
 

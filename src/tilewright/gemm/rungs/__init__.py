@@ -7,6 +7,7 @@ from ...errors import ConfigRejected
 from ..problem import PRECISIONS
 from ..rung import Rung
 from .fp8 import FP8_RUNGS
+from .halves import HALVES_RUNGS
 from .hopper import HOPPER_RUNGS
 from .simt import FP32_RUNGS
 from .tensor import TENSOR_RUNGS
@@ -14,7 +15,7 @@ from .tensor32 import TENSOR32_RUNGS
 from .tma import TMA_RUNGS
 
 GEMM_RUNGS: tuple[Rung, ...] = (
-    *FP32_RUNGS, *TENSOR_RUNGS, *HOPPER_RUNGS, *TMA_RUNGS, *TENSOR32_RUNGS, *FP8_RUNGS,
+    *FP32_RUNGS, *TENSOR_RUNGS, *HOPPER_RUNGS, *TMA_RUNGS, *TENSOR32_RUNGS, *HALVES_RUNGS, *FP8_RUNGS,
 )  # fmt: skip
 
 
