@@ -74,7 +74,7 @@ function wgmma(op: string, lane: number, warp: number): SVGElement {
         s("title", {}, `D[${row}, ${column}]: warp ${of} of the four, lane ${owner}`)));
     }
   for (let w = 0; w < 4; w++) body.push(text(46, 20 + w * 96 + 12, `warp ${w}`, { "text-anchor": "end", class: "small" }));
-  return drawing(60 + columns * cell, 410, "Accumulators of wgmma",
+  return drawing(440, 410, "Accumulators of wgmma",
     `Four warps hold 16 rows each. The pattern repeats every 8 columns up to ${n}.`, ...body);
 }
 

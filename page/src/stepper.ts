@@ -21,6 +21,11 @@ function panel(title: string, ...children: (Node | string | null)[]): HTMLElemen
   return h("figure", { class: "panel" }, h("figcaption", {}, title), ...children);
 }
 
+/** A rung's id in words; a file's name as it is. */
+function nameOf(rung: string): string {
+  return rung.includes(".") ? rung : rung.replace(/_/g, " ");
+}
+
 function sharedKind(op: string): Kind {
   if (op.startsWith("ldmatrix") || op.startsWith("stmatrix")) return "matrix";
   if (op.startsWith("cp.async")) return "copy";
@@ -110,7 +115,7 @@ export class Stepper {
     const wanted = state.number("warp", 0, 0, trace.warps - 1);
     const lane = state.number("lane", 0, 0, 31);
     this.top.replaceChildren(
-      labelled("Kernel", select(rungs.map((r) => [r, r.replace("_", " ")]), trace.rung,
+      labelled("Kernel", select(rungs.map((r) => [r, nameOf(r)]), trace.rung,
         (rung) => choose(this.traces.find((t) => t.rung === rung)!.key), "rung")),
       labelled("Tile, stages, threads", select(variants.map((t) => [t.key, t.config]), trace.key, choose, "k")),
       labelled("Warp", select(Array.from({ length: trace.warps }, (_, n) => [String(n), running.includes(n) ? String(n) : `${n} (not at this step)`]),
@@ -156,6 +161,11 @@ export class Stepper {
     if (told.boxes?.length) made.push(this.boxes(trace, told.boxes));
     const held = fragments(what.op, lane, warp) ?? owners(trace, warp, lane);
     if (held) made.push(panel(fragments(what.op, lane, warp) ? "Registers: fragments" : "Result: who writes which element", held.drawing, h("p", {}, held.words)));
+    if (told.operands?.length) {
+      const region = (at: number) => trace.regions.find(([, start, size]) => at >= start && at < start + size)?.[0] ?? "shared memory";
+      const side = (pair: [number, number] | null | undefined) => (pair ? `${region(pair[0])} from byte ${pair[0]} (rows of ${pair[1]} bytes)` : "registers");
+      words.push(...told.operands.map((pair, n) => `Warpgroup ${n}: first operand in ${side(pair[0])}, second in ${side(pair[1])}.`));
+    }
     const states = barriersAt(trace, step);
     if (states.length) made.push(this.barriers(trace, step));
     if (told.left !== undefined) words.push(told.left ? `All groups but the newest ${told.left} are there after it.` : "Every group is there after it.");
@@ -167,7 +177,7 @@ export class Stepper {
       ...hazards,
       what.code ? h("pre", { tabindex: 0 }, h("span", { class: "place" }, `${place}  `), what.code) : null,
       h("pre", { tabindex: 0, class: "ptx" }, what.ptx));
-    const intro = h("p", { class: "idea" }, h("b", {}, trace.rung.replace("_", " ")), `: ${trace.teaches}. `,
+    const intro = h("p", { class: "idea" }, h("b", {}, nameOf(trace.rung)), `: ${trace.teaches}. `,
       h("span", { class: "faint-text" }, `${trace.problem}, ${trace.dtype}, config ${trace.config}; ${plural(trace.warps, "warp")} in the block.`));
     const pipe = panel("Pipeline: light is under way, full is there, the dark line is being read", h("div", { class: "scroll" }, pipeline(trace, step, (at) => this.go(at))));
     return [intro, head, pipe, h("div", { class: "panels", tabindex: 0, role: "group", "aria-label": "Pictures of the step; arrow keys step" }, ...made)];

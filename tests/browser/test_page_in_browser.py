@@ -21,7 +21,7 @@ if CHROMIUM is None:
     pytest.skip("there is no Chromium on the PATH, so the page's controls are not tested", allow_module_level=True)
 
 ROOT = Path(__file__).parents[2]
-SHOTS = Path(__file__).with_name("screenshots")
+SHOTS = ROOT / "docs" / "pictures"
 DESKTOP, PHONE = {"width": 1100, "height": 900}, {"width": 360, "height": 740}
 STEPPER = "#stepper"
 
@@ -111,8 +111,9 @@ def test_each_control_changes_the_picture(visit):
 
 def test_a_click_into_the_pipeline_goes_there(visit):
     page = visit("k=f12-tile_k8-stages3")
-    box = page.locator(f"{STEPPER} .timeline").bounding_box()
-    page.mouse.click(box["x"] + 0.5 * box["width"], box["y"] + 0.5 * box["height"])
+    pipeline = page.locator(f"{STEPPER} .timeline")
+    box = pipeline.bounding_box()
+    pipeline.click(position={"x": 0.5 * box["width"], "y": 0.5 * box["height"]})
     step = int(re.search(r"step=(\d+)", page.url)[1])
     assert 100 < step < 220
 
@@ -260,6 +261,15 @@ def test_every_control_of_a_drawing_changes_it_and_the_address(visit, part):
     assert picture(again, where) == picture(page, where)
 
 
+def test_a_card_opens_and_fits_a_phone(visit):
+    page = visit(viewport=PHONE)
+    card = page.locator("details.card").filter(has_text="f09_transposed").first
+    card.locator("summary").click()
+    assert card.locator("svg").first.is_visible()
+    assert "registers per thread" in card.inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
 def test_the_toy_tile_takes_32_wavefronts_and_swizzled_one(visit):
     page = visit()
     words = page.locator("#play-banks p").first.inner_text()
@@ -315,9 +325,8 @@ def test_the_page_looks_as_it_did(visit, name, tmp_path):
     page = visit(state, scheme, viewport)
     shot = tmp_path / f"{name}.png"
     page.locator(PARTS.get(name, STEPPER)).screenshot(path=shot, animations="disabled")
-    kept = SHOTS / f"{name}.png"
+    kept = SHOTS / f"page-{name}.png"
     if os.environ.get("TILEWRIGHT_SHOTS") == "write":
-        SHOTS.mkdir(exist_ok=True)
         image.open(shot).convert("P", palette=image.Palette.ADAPTIVE, colors=128).save(kept, optimize=True)
     share = different(blocks(image.open(shot)), blocks(image.open(kept)))
     assert share < 0.03, f"{share:.1%} of {kept.name} looks different; the picture of today is {shot}"

@@ -208,6 +208,7 @@ def _report(root: Path, write: bool) -> dict[str, Any]:
     """Compare the pages below a folder with the records, and write them where asked."""
     from ..lab.record import write_text
     from ..report import traces
+    from ..report.pictures import pictures
     from ..report.tables import fill, pages_of
 
     pages = pages_of(root)
@@ -216,6 +217,13 @@ def _report(root: Path, write: bool) -> dict[str, Any]:
     if write:
         for page in changed:
             write_text(page, made[page])
+    for name, drawn in pictures(root / "benchmarks" / "results").items() if (root / "docs").is_dir() else ():
+        file = root / "docs" / "pictures" / name
+        if not file.is_file() or file.read_text(encoding="utf-8") != drawn:
+            changed.append(file)
+            if write:
+                file.parent.mkdir(exist_ok=True)
+                write_text(file, drawn)
     if (root / "src").is_dir() and (old := traces.outdated()):
         changed.append(traces.SHIPPED)
         if write:

@@ -97,6 +97,26 @@ def bars(title: str, rows: Sequence[Bar], mark: float | None = None, mark_words:
     return _svg(top + len(rows) * _ROW + 6, title, told, body)
 
 
+def pairs(title: str, rows: Sequence[tuple[str, float | None, float]]) -> str:
+    """Two thin bars per row, (name, before or None, after), the one before fainter."""
+    most = max(max(after, before or 0.0) for _, before, after in rows)
+    room, line, top = WIDTH - _LABEL - 2 * _VALUE, 26, 22
+    body = [_text(0, 13, title.split(": ")[-1], kind="small")]
+    for number, (name, before, after) in enumerate(rows):
+        y = top + number * line
+        body.append(_text(_LABEL - 8, y + 14, name, "end"))
+        for offset, value, kind in ((0, before, "s0 faint"), (9, after, "s0")):
+            if value is not None:
+                width = _number(room * value / most if most else 0.0)
+                place = f'x="{_LABEL}" y="{y + 2 + offset}" width="{width}" height="8"'
+                body.append(f'<rect {place} class="{kind}"><title>{escape(f"{name}: {value:g}")}</title></rect>')
+        longest = _LABEL + room * max(after, before or 0.0) / most if most else _LABEL
+        told = f"{after:g}" if before is None or before == after else f"{before:g} to {after:g}"
+        body.append(_text(longest + 6, y + 14, told, kind="small"))
+    told = "; ".join(f"{name}: {before} to {after}" for name, before, after in rows)
+    return _svg(top + len(rows) * line + 4, title, told, body)
+
+
 def _together(labels: Sequence[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
     """Labels with their places; those that would cover one another become one, at the middle of their places."""
     groups: list[list[tuple[float, float, str]]] = []

@@ -25,7 +25,7 @@ from ..lab.shown import Grid
 from ..lab.statements import TITLES, claims
 from ..lab.statements.statement import figure
 from ..lab.suite import read_suite
-from . import charts, interactive
+from . import cards, charts, interactive
 from .charts import Bar, Dot, Line
 
 Record = dict[str, Any]
@@ -48,14 +48,26 @@ def build(folder: Path, kernels: Sequence[Path] = ()) -> str:
 
     What has no record is left out. Raises TilewrightError without any record, and what a kernel file raises.
     """
-    made: list[tuple[str, list[Figure]]] = []
-    for title, parts in SECTIONS:
-        figures = [figure for part in parts for figure in part(folder)]
-        if figures:
-            made.append((title, figures))
+    made = _figures(folder)
     if all(figure.origin.startswith("Calculated") for _, figures in made for figure in figures):
         raise TilewrightError(f"{folder} holds no records that the page shows.")
-    return _html(made, _claims(folder), interactive.scripts(folder, kernels))
+    return _html(made, _claims(folder), interactive.scripts(folder, kernels), cards.cards(folder, _origin))
+
+
+def _figures(folder: Path) -> list[tuple[str, list[Figure]]]:
+    """(section, its figures); sections without one are left out."""
+    made = ((title, [figure for part in parts for figure in part(folder)]) for title, parts in SECTIONS)
+    return [(title, figures) for title, figures in made if figures]
+
+
+def charts_of(folder: Path) -> dict[str, str]:
+    """Heading -> SVG of every chart that the records of a folder allow."""
+    return {figure.heading: figure.chart for _, figures in _figures(folder) for figure in figures}
+
+
+def style() -> str:
+    """The page's style sheet."""
+    return _STYLE.read_text(encoding="utf-8")
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
@@ -338,8 +350,15 @@ def _claims(folder: Path) -> str:
     return "".join(parts)
 
 
-def _html(sections: Sequence[tuple[str, list[Figure]]], statements: str, scripts: str) -> str:
+def _html(
+    sections: Sequence[tuple[str, list[Figure]]],
+    statements: str,
+    scripts: str,
+    rungs: Sequence[cards.Deck],
+) -> str:
     parts = [(title, interactive.part(title)) for title in interactive.PARTS]
+    if rungs:
+        parts.append(("Rungs", cards.as_html(rungs)))
     parts += [(title, "".join(map(_figure, figures))) for title, figures in sections]
     parts.append(("What the documents say", statements))
     links = "".join(f'<li><a href="#{_anchor(title)}">{escape(title)}</a></li>' for title, _ in parts)
@@ -348,7 +367,7 @@ def _html(sections: Sequence[tuple[str, list[Figure]]], statements: str, scripts
     )
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>tilewright: look inside</title><style>{_STYLE.read_text(encoding='utf-8')}</style>"
+        f"<title>tilewright: look inside</title><style>{style()}</style>"
     )
     intro = (
         f"<h1>tilewright: look inside</h1><p>Kernels step by step, and charts of the records of tilewright "

@@ -1,0 +1,180 @@
+"""One card per rung: its idea, and what changed against the rung below it, as records have both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ..lab.record import find_records
+from ..lab.subject import every_rung
+from . import charts
+
+Record = dict[str, Any]
+LADDERS = (
+    ("fp32", "fp32-ladder", "fp32-stalls", "counters", "cuBLAS"),
+    ("bf16", "bf16-ladder", "bf16-stalls", "bf16-counters", "cuBLAS"),
+    ("Attention", "attention-ladder", "attention-stalls", "", "FlashAttention-2"),
+)
+"""Title, and the suites of times, stalls and counters; the library that shares are of."""
+MOST_BARS = 6
+_RATIOS = {
+    "sectors_per_load": "sectors per global load", "sectors_per_store": "sectors per global store",
+    "wavefronts_per_shared_load": "wavefronts per shared load",
+    "wavefronts_per_shared_store": "wavefronts per shared store",
+}  # fmt: skip
+_PIPES = {"issue_active": "issue slots busy", "fma_pipe": "fp32 pipe busy", "tensor_pipe": "tensor pipe busy",
+          "shared_pipe": "shared memory busy"}  # fmt: skip
+
+
+@dataclass
+class Card:
+    """`rows`: (name, below, here). `bars`: title -> (name, below or None, here)."""
+
+    rung: str
+    idea: str
+    headline: str
+    below: str = ""
+    rows: list[tuple[str, str, str]] = field(default_factory=list)
+    bars: dict[str, list[tuple[str, float | None, float]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Deck:
+    """A ladder's cards, and where their times come from."""
+
+    title: str
+    cards: tuple[Card, ...]
+    origin: str
+
+
+def cards(folder: Path, origin: Callable[[Path, Sequence[Record]], str]) -> list[Deck]:
+    """The cards of each ladder; what has no record of times is left out. origin: says where records come from."""
+    made = []
+    compiled = _by_rung(find_records(folder, "compiled"))
+    for title, times, stalls, counters, library in LADDERS:
+        ladder = [record for record in find_records(folder, times) if record["result"].get("ratio")]
+        sides = [_by_rung(ladder), _by_rung(find_records(folder, stalls)), compiled]
+        counted = _by_rung(find_records(folder, counters)) if counters else {}
+        names = list(sides[0])
+        held = [
+            _card(name, below, [side.get(name) for side in sides], [side.get(below) for side in sides],
+                  (counted.get(name), counted.get(below)), library)
+            for name, below in zip(names, ["", *names], strict=False)
+        ]  # fmt: skip
+        if held:
+            made.append(Deck(title, tuple(held), origin(folder, ladder)))
+    return made
+
+
+def _by_rung(records: Sequence[Record]) -> dict[str, Record]:
+    """The first record of each rung, in their order."""
+    found: dict[str, Record] = {}
+    for record in records:
+        if "rung" in record["case"]:
+            found.setdefault(record["case"]["rung"], record)
+    return found
+
+
+def _card(
+    name: str, below: str, here: Sequence[Record | None], there: Sequence[Record | None],
+    counted: tuple[Record | None, Record | None], library: str,
+) -> Card:  # fmt: skip
+    rung = every_rung(name)
+    (times, stalls, compiled), (old_times, old_stalls, old_compiled) = here, there
+    assert times is not None
+    now, before = times["result"], old_times["result"] if old_times else {}
+    gain = f", {100 * (now['ratio'] - before['ratio']):+.1f} points" if before else ""
+    card = Card(name, _sentence(rung.teaches) if rung else "", f"{now['ratio']:.1%} of {library}{gain}", below)
+
+    def row(words: str, key: str, form: str, unit: str = "", scale: int = 1) -> None:
+        if now.get(key) is not None:
+            old = before.get(key)
+            card.rows.append(
+                (words, f"{old * scale:{form}}{unit}" if old is not None else "-", f"{now[key] * scale:{form}}{unit}")
+            )
+
+    row("time", "ms", ".4g", " ms")
+    row("speed", "tflops", ".4g", " TFLOP/s")
+    card.rows.append(("config", str((old_times or times)["case"]["config_text"]) if old_times else "-",
+                      str(times["case"]["config_text"])))  # fmt: skip
+    row("registers per thread", "registers", "d")
+    row("spilled bytes", "spill_bytes", "d")
+    row("shared memory per block", "shared_bytes", ",d", " B")
+    row("occupancy", "occupancy", ".1f", "%", 100)
+    card.rows.append(("limited by", str(before.get("limited_by", "-")), str(now.get("limited_by", "-"))))
+    for key, words, unit in (("sm_mhz", "clock", " MHz"), ("power_w", "power", " W")):
+        if key in (now.get("conditions") or {}):
+            old = (before.get("conditions") or {}).get(key)
+            card.rows.append((words, "-" if old is None else f"{old:.0f}{unit}", f"{now['conditions'][key]:.0f}{unit}"))
+    _counts(card, *counted)
+    _stalls(card, stalls, old_stalls)
+    if compiled:
+        groups, old = compiled["result"]["loop"], (old_compiled["result"]["loop"] if old_compiled else None)
+        arch = compiled["provenance"]["arch"]
+        _bars(card, f"SASS instructions in the main loop, {arch}", groups["groups"], old["groups"] if old else None)
+    return card
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:] + "."
+
+
+def _counts(card: Card, counted: Record | None, old: Record | None) -> None:
+    if counted is None:
+        return
+    for key, words in _RATIOS.items():
+        value = counted["result"]["ratios"][key]["hardware"]
+        before = old["result"]["ratios"][key]["hardware"] if old else None
+        if value is not None:
+            card.rows.append((words, "-" if before is None else f"{before:.3g}", f"{value:.3g}"))
+
+
+def _stalls(card: Card, stalls: Record | None, old: Record | None) -> None:
+    if stalls is None:
+        return
+    now, before = stalls["result"], old["result"] if old else {}
+    for key, words in _PIPES.items():
+        if now.get(key) is not None:
+            was = before.get(key)
+            card.rows.append((words, "-" if was is None else f"{was:.0%}", f"{now[key]:.0%}"))
+    _bars(card, "Warps that wait, per issued instruction", now["stalls"], before.get("stalls"))
+
+
+def _bars(card: Card, title: str, now: dict[str, float], before: dict[str, float] | None) -> None:
+    """The names that matter most on either side."""
+    names = list(dict.fromkeys((*now, *(before or {}))))
+    names.sort(key=lambda name: -max(now.get(name, 0.0), (before or {}).get(name, 0.0)))
+    held = [(name, None if before is None else before.get(name, 0.0), now.get(name, 0.0)) for name in names[:MOST_BARS]]
+    card.bars[title] = [bar for bar in held if bar[2] or bar[1]]
+
+
+def as_html(decks: Sequence[Deck]) -> str:
+    """The cards, folded."""
+    parts = [
+        "<p>Each card compares a rung with the one below it: what changed is coloured, and faint bars are the rung "
+        "below. Sectors, wavefronts, pipes and stalls are the hardware's counts.</p>"
+    ]
+    for deck in decks:
+        parts.append(f"<h3>{escape(deck.title)}</h3>")
+        parts += map(_html, deck.cards)
+        parts.append(f'<p class="origin">Times: {escape(deck.origin)}</p>')
+    return "".join(parts)
+
+
+def _html(card: Card) -> str:
+    names = ("", card.below or "-", card.rung)
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    rows = "".join(
+        f'<tr{" class=changed" if old not in ("-", new) else ""}><th scope="row">{escape(name)}</th>'
+        f"<td>{escape(old)}</td><td>{escape(new)}</td></tr>"
+        for name, old, new in card.rows
+    )
+    table = f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    drawn = "".join(charts.pairs(f"{card.rung}: {title}", bars) for title, bars in card.bars.items() if bars)
+    return (
+        f'<details class="card"><summary><b>{escape(card.rung)}</b> {escape(card.headline)}</summary>'
+        f"<p>{escape(card.idea)}</p>{table}{drawn}</details>"
+    )

@@ -1,0 +1,91 @@
+"""Cards and pictures: figures of records, next to those of the rung below; pictures are whole files of their own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tilewright.lab.record import read_records
+from tilewright.report.cards import as_html, cards
+from tilewright.report.pictures import PICTURES, pictures, standalone
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+@pytest.fixture(scope="module")
+def decks():
+    return cards(RESULTS, lambda folder, records: f"{len(records)} records")
+
+
+def card(decks, name: str):
+    return next(one for deck in decks for one in deck.cards if one.rung == name)
+
+
+def test_each_rung_with_times_has_a_card_in_order(decks):
+    wanted = [record["case"]["rung"] for record in read_records(RESULTS / "fp32-ladder-H200.json")]
+    fp32 = next(deck for deck in decks if deck.title == "fp32")
+    assert [one.rung for one in fp32.cards] == wanted
+    assert [one.below for one in fp32.cards] == ["", *wanted[:-1]]
+    assert fp32.origin == "12 records"
+
+
+def test_a_card_has_its_own_figures_and_those_of_the_rung_below(decks):
+    results = {r["case"]["rung"]: r["result"] for r in read_records(RESULTS / "fp32-ladder-H200.json")}
+    f09 = card(decks, "f09_transposed")
+    rows = {name: (old, new) for name, old, new in f09.rows}
+    below, here = results["f08_warptile_sub"], results["f09_transposed"]
+    assert rows["registers per thread"] == (str(below["registers"]), str(here["registers"]))
+    assert rows["time"] == (f"{below['ms']:.4g} ms", f"{here['ms']:.4g} ms")
+    assert rows["power"][1] == f"{here['conditions']['power_w']:.0f} W"
+    counted = {r["case"]["rung"]: r["result"]["ratios"] for r in read_records(RESULTS / "counters-H200.json")}
+    wavefronts = counted["f09_transposed"]["wavefronts_per_shared_load"]["hardware"]
+    assert rows["wavefronts per shared load"][1] == f"{wavefronts:.3g}"
+    assert f"{here['ratio']:.1%}" in f09.headline
+
+
+def test_bars_compare_stalls_and_instructions(decks):
+    f09 = card(decks, "f09_transposed")
+    stalls = {r["case"]["rung"]: r["result"]["stalls"] for r in read_records(RESULTS / "fp32-stalls-H200.json")}
+    for name, before, now in f09.bars["Warps that wait, per issued instruction"]:
+        assert (before, now) == (stalls["f08_warptile_sub"][name], stalls["f09_transposed"][name])
+    assert any("SASS" in title for title in f09.bars)
+
+
+def test_the_first_rung_has_nothing_below(decks):
+    first = card(decks, "f01_naive")
+    assert first.below == ""
+    assert {old for _, old, _ in first.rows} == {"-"}
+    assert all(before is None for bars in first.bars.values() for _, before, _ in bars)
+
+
+def test_cards_are_whole_html(decks):
+    text = as_html(decks)
+    count = sum(len(deck.cards) for deck in decks)
+    assert text.count('<details class="card">') == text.count("</details>") == count
+    for drawing in re.findall(r"<svg .*?</svg>", text, re.DOTALL):
+        _, _, width, _ = map(float, ElementTree.fromstring(drawing).get("viewBox").split())
+        for node in ElementTree.fromstring(drawing).iter("{http://www.w3.org/2000/svg}rect"):
+            assert float(node.get("x")) + float(node.get("width")) <= width
+    assert not cards(ROOT / "nowhere", lambda folder, records: "")
+
+
+def test_pictures_are_files_that_need_nothing_and_are_used():
+    made = pictures(RESULTS)
+    assert set(made) == set(PICTURES)
+    pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")))
+    for name, text in made.items():
+        drawing = ElementTree.fromstring(text)
+        assert drawing.tag.endswith("svg")
+        assert "prefers-color-scheme: dark" in text
+        assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+        assert f"pictures/{name}" in pages, "nobody shows it"
+
+
+def test_a_picture_has_a_background_of_its_own_size():
+    text = standalone('<svg viewBox="0 0 720 99.5" xmlns="http://www.w3.org/2000/svg"><title>t</title></svg>')
+    assert '<rect width="720" height="99.5" fill="var(--paper)"/>' in text
+    ElementTree.fromstring(text)
