@@ -8,7 +8,9 @@ import pytest
 import tilewright as tw
 from tilewright.arch import GPUS
 from tilewright.lab import sums
+from tilewright.lab.record import provenance
 from tilewright.lab.suite import find_suite, read_suite
+from tilewright.report.tables import PAGES, markdown
 
 H200 = GPUS["H200"]
 
@@ -54,3 +56,20 @@ def test_errors_are_told_in_half_ulps_of_the_largest_result(layout):
     assert 0 < found["ours"] < 40
     assert found["ratio"] == pytest.approx(found["ours"] / found["cublas"])
     assert np.isfinite(found["beyond"])
+
+
+def test_the_page_tells_both_records():
+    errors_told = sums.summary([((8, 8, 64), errors(1.0, 1.0))], "nn", H200)
+    time_told = {"right": True, "shapes": 3, "ratio": 0.995, "least": 0.97}
+    records = [
+        {
+            "suite": "fp32-sums",
+            "case": {"what": what},
+            "result": result,
+            "provenance": provenance(machine_kind="gpu", gpu="NVIDIA H200"),
+        }
+        for what, result in (("errors", errors_told), ("time", time_told))
+    ]
+    text = markdown(PAGES["fp32-sums"], records)
+    assert "| errors | 1 | 0 | 0 |" in text
+    assert "0.995 | 0.970" in text

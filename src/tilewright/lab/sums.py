@@ -122,9 +122,10 @@ def sums_records(
         for number, shape in enumerate(some):
             say(number, f"time of {shape}")
             timed.append(timed_pair(torch, shape, layout, where.gpu, seconds))
-        result = {"right": True, "reason": "", "changed": len(changed), "timed": timed}
+        result = {"right": True, "reason": "", "shapes": len(timed), "changed": len(changed), "timed": timed}
         if timed:
             result["ratio"] = exp(fmean(log(one["ratio"]) for one in timed))
+            result["least"] = min(one["ratio"] for one in timed)
         records.append(_record(suite, told | {"what": "time"}, result, origin))
     return records
 
@@ -141,7 +142,7 @@ def summary(found: Sequence[tuple[Shape, dict[str, float]]], layout: str, gpu: G
     return {
         "right": beyond == 0,
         "reason": f"{beyond} of {len(found)} errors are more than {ALLOWED:g} times cuBLAS's" if beyond else "",
-        "beyond": beyond,
+        "shapes": len(found), "beyond": beyond,
         "over_twice": sum(errors["ratio"] > ALLOWED for _, errors in found),
         "worst": [{"shape": shape, "config": configs[shape], **errors} for shape, errors in worst[:TOLD]],
     }  # fmt: skip

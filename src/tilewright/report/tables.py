@@ -138,6 +138,14 @@ def _cost(record: Record) -> str:
     return f"{result['cost']:+.1%} ({result['cost_p10']:+.1%}..{result['cost_p90']:+.1%})"
 
 
+SUMS_PAGE: tuple[Column, ...] = (
+    ("what", lambda record: str(record["case"]["what"])),
+    ("shapes", _result("shapes", "d")),
+    ("errors over twice cuBLAS's", _result("over_twice", "d")),
+    ("of them over 4 half-ulps", _result("beyond", "d")),
+    ("times as fast as without the rule", _result("ratio", ".3f")),
+    ("least", _result("least", ".3f")),
+)
 EPILOGUE_PAGE: tuple[Column, ...] = (
     ("fused, or the call", lambda record: f"`{record['case'].get('call') or record['case']['epilogue']}`"),
     ("compared with", lambda record: str(record["case"]["against"])),
@@ -342,6 +350,7 @@ PAGES: dict[str, Page] = {
     "fp32-f12": SIZES_PAGE,
     "host-time": HOST_PAGE,
     "host-calls": HOST_CALLS_PAGE,
+    "fp32-sums": SUMS_PAGE,
     "cold-start": COLD_PAGE,
     "epilogue": EPILOGUE_PAGE,
     "epilogue-parts": EPILOGUE_PARTS_PAGE,
