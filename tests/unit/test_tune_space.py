@@ -8,15 +8,15 @@ import pytest
 
 from tilewright.arrays.dtypes import ITEM_BYTES
 from tilewright.gemm.classes import ProblemClass, class_of, columns, distances
-from tilewright.gemm.family import plan_for
+from tilewright.gemm.family import PRODUCTS, plan_for
 from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs import GEMM_RUNGS, find_rung, rungs_for, rungs_of
-from tilewright.gemm.space import explore
+from tilewright.gemm.space import explore, ways_to_pack
 from tilewright.gemm.work import estimate_registers, work_of
 from tilewright.gpus import GPUS
 from tilewright.plan.classes import bucket
-from tilewright.plan.estimate import predict
+from tilewright.plan.estimate import predict, predict_all
 from tilewright.tuning.fused import read_words, with_epilogue
 
 H200 = GPUS["H200"]
@@ -206,3 +206,31 @@ def test_lines_in_the_middle_of_sectors_are_a_class_nearer_to_whole_ones_than_li
     assert ProblemClass.from_dict(half.to_dict()) == half
     assert 0 < distance(whole, half) < distance(whole, narrow)
     assert distance(half, narrow) == distance(whole, narrow)
+
+
+@pytest.mark.parametrize("kind", ["f32", "bf16", "e4m3"])
+def test_many_predictions_at_once_are_those_of_one_by_one(kind):
+    """The chooser asks for hundreds; explain and rows ask for one."""
+    for shape in ((1000, 512, 4096), (1, 4096, 333), (4095, 100, 64)):
+        problem = dense(*shape, dtype=kind)
+        works = []
+        for rung in rungs_for(kind):
+            for config in rung.space()[::17]:
+                for parts in (1, 2, 7):
+                    if parts == 1 or "split_k" in rung.levels:
+                        split = dataclasses.replace(config, split_k=parts)
+                        works.append(work_of(problem, rung, split, ways_to_pack(rung, split, problem)[-1]))
+        for gpu in (H200, GPUS["RTX 4090"]):
+            one_by_one = [predict(work, gpu).ms for work in works]
+            assert predict_all(works, gpu).tolist() == pytest.approx(one_by_one, rel=1e-12)
+            assert len(set(one_by_one)) > 5
+
+
+@pytest.mark.parametrize("rung", GEMM_RUNGS, ids=str)
+def test_what_relatives_do_together_is_what_each_does(rung):
+    for problem in (dense(192, 320, 8192, dtype=rung.dtypes[0], precision=rung.precision),
+                    dense(33, 100, 40_000, dtype=rung.dtypes[0], precision=rung.precision)):  # fmt: skip
+        for config in rung.space()[::11]:
+            ways = list(PRODUCTS.relatives(problem, rung, config, H200, True))
+            each = [work_of(problem, rung, split, packs) for split, packs in ways]
+            assert PRODUCTS.works(problem, rung, ways) == each

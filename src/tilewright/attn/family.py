@@ -89,6 +89,11 @@ class Attention:
     ) -> Work:
         return work_of(problem, rung, config)
 
+    def works(
+        self, problem: AttentionProblem, rung: AttentionRung, ways: Sequence[tuple[AttentionConfig, tuple[str, ...]]]
+    ) -> list[Work]:
+        return [work_of(problem, rung, config) for config, _ in ways]
+
     def remark(self, problem: AttentionProblem, plan: Plan, gpu: Gpu) -> str:
         blocks = -(-problem.seq_q // plan.config.b_r) * problem.heads_q * problem.batch
         return f"{blocks} blocks of {plan.config.b_r} queries on {gpu.sm_count} SMs"

@@ -126,6 +126,18 @@ class Products:
     def work(self, problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[str, ...]) -> Work:
         return work_of(problem, rung, config, packs)
 
+    def works(self, problem: GemmProblem, rung: Rung, ways: Sequence[tuple[GemmConfig, tuple[str, ...]]]) -> list[Work]:
+        if rung.parts_as_batch:  # its blocks depend on how long a part is
+            return [self.work(problem, rung, config, packs) for config, packs in ways]
+        known: dict[Any, Work] = {}  # parts of k do the same work, however many they are
+        found = []
+        for config, packs in ways:
+            work = known.get(key := (packs, config.split_k > 1))
+            if work is None:
+                work = known[key] = self.work(problem, rung, config, packs)
+            found.append(work if work.parts == config.split_k else work._replace(parts=config.split_k))
+        return found
+
     def remark(self, problem: GemmProblem, plan: Plan, gpu: Gpu) -> str:
         config, tiles = plan.config, tiles_of(problem, plan.config)
         told = []

@@ -24,7 +24,7 @@ import numpy as np
 from ..gpus import GPUS, Arch, Gpu
 from .demands import NONE, Demands
 from .entries import AnyEntry, View, worded
-from .estimate import predict
+from .estimate import Work, predict, predict_all
 from .family import Family
 from .plan import Plan, Refusal, RunnerUp
 from .tables import SHIPPED, generation_now, sources_for
@@ -213,21 +213,25 @@ def estimates(
     """
     rungs = family.rungs(problem, demands)
     said, prior, total = _words_of(family, near, rungs, gpu)
-    found = []
     several = not all(timed.one_launch for _, entry in near for timed in entry.timed)
+    found: list[tuple[str, Any, tuple[str, ...]]] = []
+    works: list[Work] = []
+    misses: list[float] = []
     for (name, base), words in said.items():
         rung = rungs[name]
-        for config, packs in family.relatives(problem, rung, base, gpu, several):
+        ways = list(family.relatives(problem, rung, base, gpu, several))
+        works += family.works(problem, rung, ways)
+        for config, packs in ways:
             weight = miss = 0.0
             for (parts_there, packed_there), word in words.items():
                 kinship = _kinship(config.parts, parts_there, packed_there != bool(packs))
                 weight += kinship * word.weight
                 miss += kinship * word.miss
-            miss = (miss + DOUBT * total * prior) / (weight + DOUBT * total)
-            ms = predict(family.work(problem, rung, config, packs), gpu).ms
-            found.append(Estimate(ms * exp(miss), name, config, packs))
-    found.sort(key=lambda one: one.ms)
-    equals = (list(group) for _, group in groupby(found, key=lambda one: one.ms))
+            misses.append((miss + DOUBT * total * prior) / (weight + DOUBT * total))
+            found.append((name, config, packs))
+    times = predict_all(works, gpu) * np.exp(misses)
+    ordered = [Estimate(float(times[place]), *found[place]) for place in np.argsort(times, kind="stable").tolist()]
+    equals = (list(group) for _, group in groupby(ordered, key=lambda one: one.ms))
     return [one for group in equals for one in (sorted(group, key=_by_name) if len(group) > 1 else group)]
 
 
@@ -252,14 +256,14 @@ def _missed(family: AnyFamily, entry: AnyEntry, gpu: Gpu) -> tuple[_Miss, ...]:
     if (found := _missed_before.get((id(entry), gpu))) is not None:
         return found[1]
     there = family.problem_of(entry)
-    rungs, misses = family.rungs(there, NONE), []
-    for timed in entry.timed:
-        if timed.rung not in rungs:
-            continue
-        expected = predict(family.work(there, rungs[timed.rung], timed.config, timed.packs), gpu).ms
-        if isfinite(expected):  # else it does not fit on this GPU
-            miss = log(timed.ms / expected)
-            misses.append(_Miss(timed.rung, timed.config.whole_k, miss, timed.config.parts, bool(timed.packs)))
+    rungs = family.rungs(there, NONE)
+    able = [timed for timed in entry.timed if timed.rung in rungs]
+    expected = predict_all([family.work(there, rungs[t.rung], t.config, t.packs) for t in able], gpu).tolist()
+    misses = [
+        _Miss(t.rung, t.config.whole_k, log(t.ms / ms), t.config.parts, bool(t.packs))
+        for t, ms in zip(able, expected, strict=True)
+        if isfinite(ms)  # else it does not fit on this GPU
+    ]
     if len(_missed_before) >= _MOST_KNOWN:
         _missed_before.clear()
     _missed_before[id(entry), gpu] = entry, tuple(misses)

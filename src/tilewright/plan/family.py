@@ -77,6 +77,10 @@ class Family(Protocol[P, R, C, K]):
         """Return what the kernels of a candidate do, as the model of time sees it."""
         ...
 
+    def works(self, problem: P, rung: R, ways: Sequence[tuple[C, tuple[str, ...]]]) -> list[Work]:
+        """The same of each of a config's relatives."""
+        ...
+
     def remark(self, problem: P, plan: Plan, gpu: Gpu) -> str:
         """More on a plan that the model chose, in words; "" for nothing."""
         ...
