@@ -251,23 +251,28 @@ _missed_before: dict[tuple[int, Gpu], tuple[AnyEntry, tuple[_Miss, ...]]] = {}
 """By an entry's identity, which holds while the entry stands next to it."""
 
 
-def _missed(family: AnyFamily, entry: AnyEntry, gpu: Gpu) -> tuple[_Miss, ...]:
-    """What the model missed for each of an entry's results that can run on the GPU: once for all plans near it."""
-    if (found := _missed_before.get((id(entry), gpu))) is not None:
-        return found[1]
-    there = family.problem_of(entry)
-    rungs = family.rungs(there, NONE)
-    able = [timed for timed in entry.timed if timed.rung in rungs]
-    expected = predict_all([family.work(there, rungs[t.rung], t.config, t.packs) for t in able], gpu).tolist()
-    misses = [
-        _Miss(t.rung, t.config.whole_k, log(t.ms / ms), t.config.parts, bool(t.packs))
-        for t, ms in zip(able, expected, strict=True)
-        if isfinite(ms)  # else it does not fit on this GPU
-    ]
-    if len(_missed_before) >= _MOST_KNOWN:
+def _missed(family: AnyFamily, entries: Sequence[AnyEntry], gpu: Gpu) -> list[tuple[_Miss, ...]]:
+    """What the model missed for each of the entries' results that can run on the GPU: once for all plans near them."""
+    known = {id(entry): held[1] for entry in entries if (held := _missed_before.get((id(entry), gpu))) is not None}
+    new = [entry for entry in entries if id(entry) not in known]
+    able, works = [], []
+    for entry in new:
+        there = family.problem_of(entry)
+        rungs = family.rungs(there, NONE)
+        able.append([timed for timed in entry.timed if timed.rung in rungs])
+        works += [family.work(there, rungs[t.rung], t.config, t.packs) for t in able[-1]]
+    expected = predict_all(works, gpu).tolist() if works else []
+    if len(_missed_before) + len(new) > _MOST_KNOWN:
         _missed_before.clear()
-    _missed_before[id(entry), gpu] = entry, tuple(misses)
-    return tuple(misses)
+    for entry, results in zip(new, able, strict=True):
+        own, expected = expected[: len(results)], expected[len(results) :]
+        known[id(entry)] = tuple(
+            _Miss(t.rung, t.config.whole_k, log(t.ms / ms), t.config.parts, bool(t.packs))
+            for t, ms in zip(results, own, strict=True)
+            if isfinite(ms)  # else it does not fit on this GPU
+        )
+        _missed_before[id(entry), gpu] = entry, known[id(entry)]
+    return [known[id(entry)] for entry in entries]
 
 
 def _words_of(
@@ -277,9 +282,9 @@ def _words_of(
     said: dict[tuple[str, Any], _Words] = {}
     total = mean = 0.0
     nearest = near[0][0]
-    for d, entry in near:
+    for (d, _), missed in zip(near, _missed(family, [entry for _, entry in near], gpu), strict=True):
         weight = exp(-(d - nearest) / REACH) / (1 + d)
-        misses = [known for known in _missed(family, entry, gpu) if known.rung in rungs]
+        misses = [known for known in missed if known.rung in rungs]
         for known in misses:
             words = said.setdefault((known.rung, known.whole), {})
             so_far = words.get(way := (known.parts, known.packed), _Word(0.0, 0.0))
