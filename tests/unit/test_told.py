@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 
 import tilewright as tw
@@ -30,3 +32,13 @@ def test_what_a_notebook_shows_is_escaped():
     )  # fmt: skip
     assert "&lt;b&gt;" in result._repr_html_()
     assert "<b>" not in result._repr_html_()
+
+
+def test_explanations_can_be_pickled():
+    a, q = np.ones((64, 64), np.float32), np.ones((1, 1, 32, 64), np.float16)
+    stack = np.ones((2, 64, 64), np.float32)
+    for told in (
+        tw.explain(a, a, gpu="H200"), tw.explain_attention(q, q, q, gpu="H200"),
+        tw.explain_attention_backward(q, q, q, gpu="H200"), tw.explain_grouped_matmul(a, stack, [10, 64], gpu="H200"),
+    ):  # fmt: skip
+        assert str(pickle.loads(pickle.dumps(told))) == str(told)

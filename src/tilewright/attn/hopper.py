@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -232,9 +233,9 @@ _SMALLER = _TILES | {32: (192, 96), 64: (192, 96), 256: (128, 64)}
 """and beside two sets of weights."""
 
 
-def _space(turns: tuple[str, ...]) -> Callable[[int], tuple[HopperConfig, ...]]:
+def _space(turns: tuple[str, ...], d_head: int) -> tuple[HopperConfig, ...]:
     """b_r x b_c x stages x turns, as far as registers go."""
-    return lambda d_head: tuple(
+    return tuple(
         config
         for b_r, b_c, stages, turn in product((64, 128, 192), (64, 80, 96, 128, 160, 176, 192), (2, 3), turns)
         if (config := HopperConfig(d_head, b_r, b_c, stages, turn)).why_not() is None
@@ -258,7 +259,7 @@ def _rung(
     tiles: dict[int, tuple[int, int]] = _TILES, has_producer: bool = True, stays: bool = False,
 ) -> HopperRung:  # fmt: skip
     defaults = tuple(HopperConfig(d_head, *tiles[d_head], turns=turns) for d_head in D_HEADS)
-    space = _space(("",) if check is _no_turns else TURNS)
+    space = partial(_space, ("",) if check is _no_turns else TURNS)
     return HopperRung(id, teaches, defaults, space, check, fused=True, has_producer=has_producer, stays=stays)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 from ..errors import ConfigRejected
@@ -69,9 +70,9 @@ def _whole_space(d_head: int) -> tuple[AttentionConfig, ...]:
     )
 
 
-def _space(buffers: tuple[bool, ...]) -> Callable[[int], tuple[AttentionConfig, ...]]:
+def _space(buffers: tuple[bool, ...], d_head: int) -> tuple[AttentionConfig, ...]:
     """b_r x b_c x warps x what is loaded whole x buffering. K and V as a whole never fit beside 32 rows a warp."""
-    return lambda d_head: tuple(
+    return tuple(
         config
         for b_r, b_c, warps in product((64, 128, 256), (32, 64, 128), (4, 8))
         for (q, k, v), buffer in product(((0, 0, 0), (0, 2, 2), (2, 2, 2)), buffers)
@@ -92,7 +93,7 @@ def _rung(id: str, teaches: str, configs: _Configs, space: _Configs, check: Chec
     return AttentionRung(id, teaches, defaults, space, check, fused, static_strides)
 
 
-_both = _space((False, True))
+_both = partial(_space, (False, True))
 
 ATTENTION_RUNGS: tuple[AttentionRung, ...] = (
     _rung("a01_base", "tiles in shared memory, mma.sync, online softmax; ldmatrix meets eight rows in one bank",
@@ -102,7 +103,7 @@ ATTENTION_RUNGS: tuple[AttentionRung, ...] = (
     _rung("a03_eager_kv", "the next K is copied behind P V, V behind Q K^T: global memory is not waited for",
           _whole_configs, _whole_space, _whole),
     _rung("a04_interleave", "slices of two fragments, loaded and multiplied in turns: fewer registers, larger tiles",
-          _sliced_configs, _space((False,)), _slices),
+          _sliced_configs, partial(_space, (False,)), _slices),
     _rung("a05_smem_rf_double_buffer", "two sets of fragments: the next slice loads while this one is multiplied",
           _buffered_configs, _both, _any),
     _rung("a06_fp_fusion", "scale, maximum and base of the exponent in one FFMA: fewer FMUL and FADD",
