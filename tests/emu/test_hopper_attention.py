@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from attention_runs import run_attention
@@ -94,6 +96,19 @@ def test_a_warp_that_lags_where_its_group_multiplies_nothing_is_waited_for(order
     some orders deadlocked, and in others a copy overwrote what a product still read."""
     problem = AttentionProblem.dense(1, 2, 200, 200, 32, is_causal=True)
     right("a23", problem, HopperConfig(32, 192, 16), blocks=1, order=order)
+
+
+@pytest.mark.parametrize("rung", ["a23", "a24"])
+def test_a_window_of_rows_after_the_last_lets_no_more_tiles_pass_than_there_are(rung):
+    """It begins after the block's last tile: of 193 rows the third group of 64 has one, the next tile's none."""
+    problem = replace(AttentionProblem.dense(1, 2, 193, 193, 32, with_lse=True), window=(0, 0))
+    right(rung, problem, HopperConfig(32, 192, 16), blocks=1)
+    q, k, v = operands(1, 2, 1, 300, 300, 32)
+    rows = [np.ascontiguousarray(x[0].swapaxes(0, 1)) for x in (q, k, v)]
+    with tw.emulator():
+        out = tw.attention_varlen(*rows, [0, 200, 300], [0, 200, 300], window=(20, 0), rung=rung, config=str(WIDE))
+    for part in (slice(0, 200), slice(200, 300)):
+        judge(out[part].swapaxes(0, 1)[None], None, *(x[:, :, part] for x in (q, k, v)), window=(20, 0))
 
 
 def test_strided_operands_between_nan_are_right():

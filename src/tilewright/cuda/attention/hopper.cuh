@@ -191,10 +191,10 @@ struct OutTile {
 
 /// The keys that a warpgroup's rows see, of the tiles that the block's do: from row0 on, none after the last query.
 template <class Cfg>
-__device__ inline Score<Cfg> keys_of_group(const HopperArgs& args, OutTile<Cfg> tile, int row0) {
+__device__ inline Score<Cfg> keys_of_group(const HopperArgs& args, OutTile<Cfg> tile, int row0, int block_end) {
   tile.row0 = row0;
   Score<Cfg> score(args, tile, 64);
-  if (row0 >= tile.seq_q) score.end = score.first;
+  if (row0 >= tile.seq_q) score.first = score.end = block_end;  // a window of rows that are not there may lie after it
   return score;
 }
 
@@ -562,7 +562,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
         const int row = row0 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
         mbarrier_wait(at.q_full(multiplier.group), step % 2);
         if constexpr (Rung::own_keys)
-          multiplier.walk(block, keys_of_group<Cfg>(args, tile, row0), row, [](int) {});
+          multiplier.walk(block, keys_of_group<Cfg>(args, tile, row0, block.end), row, [](int) {});
         else
           multiplier.walk(block, block, row, [](int) {});
         multiplier.store(tile, row);
