@@ -24,6 +24,7 @@ def suited(rung: Rung, config: GemmConfig = SMALL, **changes: int) -> GemmConfig
     """The config with the levels that only this rung has."""
     own = {name: getattr(rung.default, name) for name in ("staged", "cluster_m", "cluster_n", "turns")}
     own["stream_k"] = 3 if rung.default.stream_k else 0
+    own["cluster_k"] = 2 if rung.default.cluster_k > 1 else 1
     if rung.default.turns > 1 and not changes.keys() & {"tile_m", "warp_m"}:  # a set is one warpgroup here
         tile_m = config.tile_m if config.tile_m * config.tile_n <= 192 * 128 else 64
         own |= {"tile_m": tile_m, "warp_m": tile_m // 4, "warp_n": config.tile_n}
@@ -55,6 +56,41 @@ def test_warpgroups_stand_under_and_beside_one_another_and_products_have_many_wi
         return
     sizes = (tile[0] + 8, tile[1] + 16, 72)
     Bench(Case(*sizes, layout, out_dtype="bf16")).run(rung, config, sms=1).assert_right()
+
+
+@pytest.mark.parametrize(
+    ("rung", "own"),
+    [("h14", {}), ("h16", {"cluster_m": 2}), ("h16", {"cluster_n": 2}), ("h17", {"turns": 2}), ("h18", {"stream_k": 3}),
+     ("h19", {"cluster_k": 3})], ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("width", "layout", "out"), [(144, "nt", "bf16"), (176, "nn", "bf16"), (48, "tt", "bf16"), (80, "nn", "f32")]
+)
+def test_products_need_not_be_multiples_of_32_columns_wide(rung, own, width, layout, out):
+    """Half a group of columns at a tile's end; B's last panel is copied beyond the tile."""
+    config = GemmConfig(64, width, 64, warp_m=16, warp_n=width, stages=3, group_m=4, **own)
+    case = Case(136, 2 * width + 24, 200, layout, dtype="bf16", out_dtype=out, beta=0.5)
+    Bench(case).run(find_rung(rung), config).assert_right()
+
+
+def test_half_a_group_of_columns_cannot_be_staged():
+    config = suited(find_rung("h15"), tile_n=144, warp_n=144)
+    assert "omit staged" in (find_rung("h15").why_not(Bench(Case(64, 64, 64)).problem, config, ARCHS["sm_90a"]) or "")
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 5, 8])
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 64, 32 * 9 + 8), (200, 136, 64), (72, 100, 320)])
+def test_a_cluster_adds_up_its_parts_of_k(blocks, m, n, k):
+    """More blocks than steps, and than groups of columns; rows that are no whole vectors."""
+    config = suited(find_rung("h19"), GemmConfig(64, 96, 32, warp_m=16, warp_n=96, stages=3), cluster_k=blocks)
+    case = Case(m, n, k, "nt", dtype="f16", out_dtype="f32", batch=2, alpha=0.5, beta=1.0)
+    Bench(case).run(find_rung("h19"), config).assert_right()
+
+
+def test_a_cluster_of_nine_blocks_is_refused():
+    problem = Bench(Case(64, 64, 64)).problem
+    reason = find_rung("h19").why_not(problem, suited(find_rung("h19"), cluster_k=9), ARCHS["sm_90a"])
+    assert "2 to 8 blocks; cluster_k is 9" in (reason or "")
 
 
 @every_rung
@@ -99,6 +135,8 @@ def test_batches_rows_and_results_of_every_kind(rung, case):
 
 @every_rung
 def test_the_bits_are_those_of_h13(rung):
+    if rung.default.cluster_k > 1:
+        pytest.skip("it adds up parts of k")
     case = Case(72, 136, 200, "nn", dtype="bf16", out_dtype="f32")
     results = []
     for one, config in (
@@ -138,7 +176,7 @@ def test_an_epilogue_and_its_operands_are_fused(rung):
 @every_rung
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"warp_n": 48, "tile_n": 48}, "a multiple of 32"), ({"warp_m": 64}, "not a multiple"), ({"stages": 1}, "stages"),
+    [({"warp_n": 40, "tile_n": 40}, "a multiple of 16"), ({"warp_m": 64}, "not a multiple"), ({"stages": 1}, "stages"),
      ({"tile_k": 24}, "power of two"), ({"slices_k": 2}, "no such level"), ({"tile_m": 512}, "at most 256 lines"),
      ({"tile_m": 192, "tile_n": 256, "warp_n": 256}, "needs 154 registers; a block starts with 128"),
      ({"tile_m": 256, "tile_n": 256, "warp_m": 32, "warp_n": 256}, "too little of its 240 registers")],

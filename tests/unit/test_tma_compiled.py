@@ -27,7 +27,8 @@ IN_TURNS = {WIDE: (64, 256), TALL: (128, 192), THREE: (128, 160), ONE: (64, 128)
 def compiled(rung: str, config: GemmConfig, layout: str, n: int = 4096) -> CompiledKernel:
     problem = GemmProblem.dense(4096, n, 4096, layout=layout, dtype="bf16")
     found = find_rung(rung)
-    own = {name: getattr(found.default, name) for name in ("staged", "cluster_m", "cluster_n", "turns", "stream_k")}
+    levels = ("staged", "cluster_m", "cluster_n", "cluster_k", "turns", "stream_k")
+    own = {name: getattr(found.default, name) for name in levels}
     if own["turns"] > 1:
         tile_m, tile_n = IN_TURNS[config]
         own |= {"tile_m": tile_m, "tile_n": tile_n, "warp_m": tile_m // 4, "warp_n": tile_n, "min_blocks": 1}

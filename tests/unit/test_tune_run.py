@@ -353,13 +353,21 @@ def test_what_runs_now_stays_unless_it_loses_in_pairs(world, store):
     assert same.entry.duel == "", "it runs already"
 
 
-class Pairs:
-    """Times of two, and how many pairs were run."""
+@pytest.fixture(autouse=True)
+def no_time_alone(monkeypatch):
+    """A turn is a few passes."""
+    monkeypatch.setattr("tilewright.tuning.duel.ALONE_S", 0.0)
 
-    def __init__(self, ratios: list[float]) -> None:
-        self.ratios, self.passes = ratios, 0
+
+class Pairs:
+    """Times of two, and how many pairs were run. `alone`: the old one's time over the new one's without the other."""
+
+    def __init__(self, ratios: list[float], alone: float = 1.0) -> None:
+        self.ratios, self.alone, self.passes = ratios, alone, 0
 
     def one_pass(self, candidates, number):
+        if len(candidates) == 1:
+            return [self.alone if candidates == ["old"] else 1.0]
         self.passes += 1
         return [self.ratios[number % len(self.ratios)], 1.0]
 
@@ -373,6 +381,15 @@ def test_a_duel_is_won_by_more_than_its_noise(ratios, is_won):
     found = duel(pairs, "old", "new")
     assert (found.is_won, pairs.passes) == (is_won, PAIRS)
     assert str(found).startswith("new replaces old: " if is_won else "new does not replace old: ")
+
+
+@pytest.mark.parametrize(("alone", "is_won"), [(0.97, False), (1.02, True)])
+def test_who_wins_in_pairs_and_is_slower_alone_loses(alone, is_won):
+    """It draws more power, which lowers the clock of both in a pair."""
+    found = duel(Pairs([1.03], alone), "old", "new")
+    assert found.is_won_in_pairs
+    assert found.is_won == is_won
+    assert f"{alone:.3f} alone" in str(found)
 
 
 def test_a_duel_ends_with_its_time():

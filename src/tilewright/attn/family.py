@@ -75,6 +75,9 @@ class Attention:
         small = AttentionConfig(d, 64, 64 if d <= 128 else 32, 4, 2, 2, 2)
         return [Option(top, config, PREFERRED if config in own else 1.0) for config in dict.fromkeys((*own, small))]
 
+    def is_modelled(self, problem: AttentionProblem, gpu: Gpu) -> bool:
+        return False
+
     def last_resort(self, problem: AttentionProblem, gpu: Gpu, refused: Sequence[Refusal]) -> Plan:
         reasons = "; ".join(dict.fromkeys(one.reason for one in refused))
         raise ConfigRejected(f"no attention rung can run this problem on {gpu.arch}: {reasons}.")

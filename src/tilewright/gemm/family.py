@@ -20,7 +20,7 @@ from ..plan.family import Option
 from ..plan.plan import Plan, Refusal
 from .classes import Columns, ProblemClass, class_key, columns, distances, own_classes
 from .long_sums import with_shorter_sums
-from .options import options_of
+from .options import options_of, suits_tma
 from .problem import GemmProblem
 from .rung import GemmConfig, Rung
 from .rungs import find_rung, rungs_for
@@ -97,6 +97,9 @@ class Products:
 
     def options(self, problem: GemmProblem) -> Iterable[Option]:
         return options_of(problem)
+
+    def is_modelled(self, problem: GemmProblem, gpu: Gpu) -> bool:
+        return gpu.arch.name == "sm_90a" and suits_tma(problem)
 
     def last_resort(self, problem: GemmProblem, gpu: Gpu, refused: Sequence[Refusal]) -> Plan:
         told = list(refused)

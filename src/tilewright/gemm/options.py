@@ -6,11 +6,14 @@ over what the model says was fitted with the model (plan/fits.json).
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..plan.estimate import speed_of
 from ..plan.family import Option
 from .problem import GemmProblem
 from .rung import GemmConfig
 from .rungs import find_rung
+from .rungs.tma import addressable
 
 
 def _f12(
@@ -116,15 +119,38 @@ _FP8 = (("q03", _promoted((128, 128), 128, 128, 5, staged=2)), *_SMALL_FP8)
 _BLOCKS = (("q03", _promoted((128, 256), 256, 128, 4)), *_SMALL_FP8)
 """Of scaled blocks: with their scales in registers too, parts of a larger tile are faster than two that take turns."""
 _FAST = (("q05", GemmConfig(128, 256, 128, warp_m=16, warp_n=256, stages=4, group_m=8)), *_FP8)
+
+
+def _wide(tile_n: int, stages: int, tile_m: int = 128, **levels: Any) -> GemmConfig:
+    """Two warpgroups under one another, each with the whole width of the tile."""
+    return GemmConfig(tile_m, tile_n, 64, warp_m=tile_m // 8, warp_n=tile_n, stages=stages, group_m=8, **levels)
+
+
 _TMA = (
-    ("h17", _tma((128, 192), 4, 2, 1, 2), 1.18),
-    ("h17", _tma((128, 128), 5, 4, 1, 2), 1.18),
-    ("h15", _tma((192, 192), 4, 1, 3), 1.09),
-    ("h15", _tma((128, 224), 4, 4), 1.1),
-    ("h14", _tma((256, 160), 4, 0), 1.08),
+    ("h15", _wide(256, 4, staged=2), 1.012),
+    ("h16", _wide(256, 4, staged=2, cluster_m=2), 1.02),
+    ("h15", _wide(224, 4, staged=2), 1.012),
+    ("h14", _wide(192, 5), 1.02),
+    ("h14", _wide(160, 5), 1.0),
+    ("h14", _wide(128, 6), 1.0),
+    ("h14", _wide(96, 8), 0.95),
+    ("h15", _wide(64, 8, staged=1), 0.96),
+    ("h14", _wide(160, 4, 256), 1.02),
+    ("h15", _wide(128, 4, 256, staged=2), 1.014),
+    ("h15", _wide(192, 3, 256, staged=3), 1.025),
+    ("h15", GemmConfig(192, 192, 64, warp_m=16, warp_n=192, stages=4, group_m=8, staged=1), 1.04),
+    ("h15", GemmConfig(192, 128, 64, warp_m=16, warp_n=128, stages=5, group_m=8, staged=1), 1.035),
+    ("h14", GemmConfig(192, 96, 64, warp_m=16, warp_n=96, stages=6, group_m=8), 0.97),
+    ("h14", GemmConfig(64, 128, 64, warp_m=16, warp_n=128, stages=8, group_m=8), 0.97),
+    ("h14", GemmConfig(64, 64, 64, warp_m=16, warp_n=64, stages=8, group_m=8), 0.95),
+    ("h17", _tma((128, 192), 4, 2, 1, 2), 0.99),
+    ("h17", _tma((128, 128), 6, 1, 1, 2), 0.965),
+    ("h19", _wide(192, 5, cluster_k=2), 0.95),
+    ("h19", _wide(160, 5, cluster_k=2), 0.97),
+    ("h19", _wide(128, 6, cluster_k=2), 0.98),
 )
-"""With the speed over the model's that each had on an H200, beside h12 and h13: geometric means of 6 to 60 products
-with m >= 512 (the paired run of which the shipped table's newest entries are)."""
+"""With the speed over the model's on an H200, in pairs with cuBLAS. That of two sets that take turns is 3% less: they
+draw more power, which pairs share out and longer runs do not."""
 CONFIGS = {
     "f32": _F32, "f16": _HALVES, "bf16": _HALVES, "tf32": _TF32, "fp32x3": _FP32X3, "fp8": _FP8, "fast": _FAST,
     "blocks": _BLOCKS,
@@ -141,9 +167,16 @@ TMA_OPTIONS = tuple(Option(find_rung(name), config, speed) for name, config, spe
 def options_of(problem: GemmProblem) -> tuple[Option, ...]:
     """The options for a product, the larger tiles first."""
     found = OPTIONS.get("blocks" if problem.scaled_blocks else problem.kind, ())
-    return found + TMA_OPTIONS if problem.kind in ("f16", "bf16") and _is_large(problem) else found
+    return TMA_OPTIONS + found if suits_tma(problem) else found
 
 
-def _is_large(problem: GemmProblem) -> bool:
-    """Return whether the product is of the sizes at which the options that copy by TMA were measured."""
-    return min(problem.m, problem.n) >= 512 and problem.m * problem.n >= 1 << 21
+def suits_tma(problem: GemmProblem) -> bool:
+    """Return whether the product is like those with which the model of the rungs that copy by TMA was fitted.
+
+    16 bits, lines that TMA reads as they lie, and rows and columns for large tiles.
+    """
+    return (
+        problem.kind in ("f16", "bf16") and min(problem.m, problem.n) >= 128 and problem.k >= 64
+        and problem.batch == 1 and problem.m * problem.n >= 1 << 20
+        and addressable("a", problem) and addressable("b", problem)
+    )  # fmt: skip

@@ -54,6 +54,8 @@ class GemmConfig(HashedOnce):
     """Blocks of a cluster under one another,"""
     cluster_n: int = 1
     """and beside one another. They share copies of operands."""
+    cluster_k: int = 1
+    """Blocks of a cluster that share a tile, each with its part of k."""
     turns: int = 1
     """Sets of warpgroups of a block, each with tiles of its own: one multiplies while another stores."""
     stream_k: int = 0
@@ -68,7 +70,7 @@ class GemmConfig(HashedOnce):
     @property
     def cluster(self) -> int:
         """Blocks of a cluster."""
-        return self.cluster_m * self.cluster_n
+        return self.cluster_m * self.cluster_n * self.cluster_k
 
     @property
     def parts(self) -> int:
@@ -137,7 +139,7 @@ class GemmConfig(HashedOnce):
         if self.slices_k > 1:
             text += f" {self.slices_k} slices"
         if self.cluster > 1:
-            text += f" cluster {self.cluster_m}x{self.cluster_n}"
+            text += f" cluster {self.cluster_m}x{self.cluster_n}" + (f"x{self.cluster_k}" if self.cluster_k > 1 else "")
         if self.turns > 1:
             text += f" {self.turns} turns"
         if self.staged:
@@ -153,7 +155,8 @@ _FIELDS = {f.name: f.default for f in fields(GemmConfig)}
 _MAY_BE_0 = ("tile_k", "warp_m", "warp_n", "staged", "stream_k", "part_n")
 _LEAST = {name: 0 if name in _MAY_BE_0 else 1 for name in _FIELDS if name != "cache"}
 _OWN_CONSTANTS = (
-    "cache", "fragment_sets", "slices_k", "staged", "cluster_m", "cluster_n", "turns", "stream_k", "sums", "part_n",
+    "cache", "fragment_sets", "slices_k", "staged", "cluster_m", "cluster_n", "cluster_k", "turns", "stream_k", "sums",
+    "part_n",
 )  # fmt: skip
 """Fields of a config that only the rungs which use them compile in (Rung.own_constants)."""
 

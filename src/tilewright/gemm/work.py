@@ -14,6 +14,7 @@ from .rung import GemmConfig, Rung, own_facts, vector_out
 from .rungs import rungs_of
 from .rungs.fp8 import takes_turns
 from .rungs.halves import STRETCH
+from .rungs.tensor import HALVES
 
 _BOOKKEEPING = 36
 """Registers for addresses, counters and what the compiler keeps next to accumulators and fragments."""
@@ -27,6 +28,10 @@ _READ = {0: 1.0, 1: 1.0, 2: 1.5}
 """How often a wgmma reads each byte of a stage, by Rung.halves: three products of two parts."""
 _KEEPING = 3
 """Additions by which t05 takes a sum to the total and keeps what rounding loses."""
+_HALF_SECTORS_BY_TMA = 3.0
+"""The same of boxes that TMA copies: 777 x 5000 x 3000 took three times as long as whole sectors would."""
+_SINGLE_STORES = 6
+"""Vectors of results that take as long as one element that is stored by itself, in elements."""
 _SPLITTING = 7
 """Instructions by which t02 makes an element's three parts and stores them, counted in its machine code."""
 
@@ -65,7 +70,7 @@ def estimate_registers(config: GemmConfig, rung: Rung | None = None) -> int:
 def way_of(kind: str, rung: Rung, config: GemmConfig) -> str:
     """Return how a kernel multiplies, by which its constants are fitted."""
     if rung.warpgroups:
-        return "wgmma"
+        return "wgmma-tma" if rung.loaders and kind in HALVES else "wgmma"
     if kind == "fp32x3":
         return "parts"
     return "mma" if on_tensor_cores(config) else "ffma"
@@ -104,7 +109,8 @@ def _block(rung: Rung, config: GemmConfig, kind: str, item: int) -> _Block:
     # bytes of tile_k x (a warp's rows + columns) from shared memory, for each warp of the block
     warp_m, warp_n = config.warp_m or config.thread_m * 4, config.warp_n or config.thread_n * 8
     if rung.warpgroups:  # a product of 64 x warp_n reads both of its operands
-        reads = warps / 4 * config.warp_m / 16 * (64 + warp_n) * tile_k * _READ[rung.halves] * item * _WGMMA_READS
+        per_set = warps / 4 / config.turns * config.warp_m / 16 * (64 + warp_n) * tile_k * item
+        reads = per_set * _READ[rung.halves] * _WGMMA_READS
     else:
         reads = warps / config.slices_k * (warp_m + warp_n) * tile_k * item * _CONFLICTS.get(rung.id[:3], 1.0)
     brought = (config.tile_m + config.tile_n) * tile_k * item
@@ -131,15 +137,29 @@ def _whole(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[st
     facts, edge = own_facts(rung, config, problem), rung.edge(problem, config)
     half = 0 if facts.get("a_sectors", True) else config.tile_m
     half += 0 if facts.get("b_sectors", True) else config.tile_n
+    more = _HALF_SECTORS_BY_TMA if block.way == "wgmma-tma" else _HALF_SECTORS
+    shared_out = (config.tile_m / config.cluster_n + config.tile_n / config.cluster_m) * tile_k * item
     return Work(
-        block.way, block.peak, tiles_of(problem, config), ceil_div(problem.k, tile_k), block.products, config.threads,
-        block.registers, rung.shared_bytes(config, problem), config.min_blocks, config.stages, block.in_flight,
-        block.brought, block.brought + _HALF_SECTORS * half * tile_k * item, block.reads, problem.bytes,
+        block.way, block.peak, tiles_of(problem, config) * config.cluster_k,
+        ceil_div(ceil_div(problem.k, tile_k), config.cluster_k), block.products, config.threads, block.registers,
+        rung.shared_bytes(config, problem), config.min_blocks, config.stages, block.in_flight,
+        block.brought, shared_out + more * half * tile_k * item, block.reads, problem.bytes,
         4.0 * problem.m * problem.n * problem.batch, others=block.others,
         singles=_singles(problem, rung, config, edge, facts) * tile_k,
-        stores=0 if vector_out(problem) else config.tile_m * config.tile_n,
+        stores=_stores(problem, rung, config),
         edge=edge, above=block.above, passes=_passes(before, rung, config, packs) if packs or rung.splits else (),
     )  # fmt: skip
+
+
+def _stores(problem: GemmProblem, rung: Rung, config: GemmConfig) -> int:
+    """Elements of the result whose stores cost a block time. Those of h14 and later are fitted with stores of 16 bytes:
+    single elements count as many of them, and under another set's products they are free."""
+    elements = config.tile_m * config.tile_n
+    if way_of(problem.kind, rung, config) != "wgmma-tma":
+        return 0 if vector_out(problem) else elements
+    if not vector_out(problem):
+        return _SINGLE_STORES * elements
+    return 0 if config.turns > 1 else 2 * elements if config.cluster_k > 1 else elements
 
 
 def _passes(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[str, ...]) -> tuple[int, ...]:

@@ -51,6 +51,9 @@ class GroupedProducts(Products):
     def options(self, problem: Any) -> Iterable[Option]:
         return options_of(problem)
 
+    def is_modelled(self, problem: Any, gpu: Gpu) -> bool:
+        return False
+
     def last_resort(self, problem: Any, gpu: Gpu, refused: Sequence[Refusal]) -> Plan:
         reasons = "; ".join(dict.fromkeys(one.reason for one in refused))
         raise ConfigRejected(f"no rung can run this grouped product on {gpu.arch}: {reasons}.")

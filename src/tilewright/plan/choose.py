@@ -2,8 +2,9 @@
 
 The choice is a pure function of the problem, the GPU, the demands and the tables: the same call runs the same kernel. A
 rung or config named by the caller runs. Else tables decide: those of this machine, then those that ship with the
-package; the problem's own class first, its neighbours if it was not tuned. Where no table knows anything near, the
-model of time chooses among configs that are known to do well.
+package; the problem's own class first, its neighbours if it was not tuned. Where no table knows anything near, or none
+but the one that ships and the family says that the model knows more (Family.is_modelled), the model of time chooses
+among configs that are known to do well.
 
 For a class that was not tuned, each config that ran on a neighbour gets an estimate: the model's time for this problem
 (its waves, its edges, its splits of k), corrected by what the model missed for that config on the neighbours, the
@@ -79,7 +80,8 @@ def choose(
     ignored: list[str] | None = None,
 ) -> Plan | None:  # fmt: skip
     """The choice from the tables in order: the problem's own class in the first that has it, else the estimates over
-    the first that has near neighbours. None where no table knows anything near.
+    the first that has near neighbours. None where no table knows anything near, or the model says more than the
+    neighbours of the table that ships.
 
     To `ignored` is added, in a line per table, which of its results name what this version does not have.
     """
@@ -96,6 +98,8 @@ def choose(
             if (found := _exact(family, problem, gpu, name, entry, rungs, demands)) is not None:
                 return found
     for name, view in sources:
+        if name == SHIPPED and family.is_modelled(problem, gpu):
+            continue
         near = neighbours(family, own[0][0], view)
         told.extend(line for line in _unknown(name, [entry for _, entry in near], every) if line not in told)
         if near and (found := _estimated(family, problem, gpu, name, near, demands)) is not None:

@@ -64,6 +64,10 @@ class Family(Protocol[P, R, C, K]):
         """Configs to choose from by the model alone, the preferred first."""
         ...
 
+    def is_modelled(self, problem: P, gpu: Gpu) -> bool:
+        """Whether the model of time says more of the options than the times of neighbours in the table that ships."""
+        ...
+
     def last_resort(self, problem: P, gpu: Gpu, refused: Sequence[Refusal]) -> Plan:
         """The plan where none of the options can run the problem. Raises ConfigRejected where nothing can."""
         ...

@@ -11,7 +11,7 @@ from ..errors import TilewrightError
 from ..lab.fingerprint import NO_SUITE, why_stale
 from ..lab.record import find_records, went_wrong
 from ..lab.suite import read_suite
-from . import blocks, claims, compiled, fp8, grouped, precision, sanitizer, terminal, wgmma
+from . import beside_torch, blocks, claims, compiled, fp8, grouped, precision, sanitizer, terminal, wgmma
 from .cells import DASH, Column, Record, number, percent
 from .cells import config as _config
 from .cells import milliseconds as _milliseconds
@@ -367,6 +367,10 @@ PAGES: dict[str, Page] = {
     "bf16-sectors": wgmma.SECTORS,
     "bf16-products": PRODUCTS_PAGE,
     "bf16-cubes": PRODUCTS_PAGE,
+    "hopper-products": beside_torch.summary,
+    "hopper-products-heldout": beside_torch.summary,
+    "hopper-products-others": beside_torch.summary,
+    "hopper-power": beside_torch.POWER,
     "fp32-products": PRODUCTS_PAGE,
     "bf16-host": HOST_PAGE,
     "attention-ladder": ATTENTION_LADDER_PAGE,

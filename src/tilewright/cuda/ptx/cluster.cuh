@@ -23,3 +23,12 @@ __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+
+/// Four floats from a 16-byte aligned address of block `rank`'s shared memory in one access. SASS: LD.128.
+__device__ inline void load_cluster_128(float (&to)[4], unsigned address, unsigned rank) {
+  asm volatile("{.reg .b32 remote; mapa.shared::cluster.u32 remote, %4, %5; "
+               "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];}"
+               : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+               : "r"(address), "r"(rank)
+               : "memory");
+}

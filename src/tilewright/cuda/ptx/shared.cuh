@@ -18,6 +18,13 @@ __device__ inline void store_shared_64(unsigned address, unsigned first, unsigne
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(first), "r"(second) : "memory");
 }
 
+/// Four floats to a 16-byte aligned address in one access. SASS: STS.128.
+__device__ inline void store_shared_128(unsigned address, const float (&from)[4]) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(from[0]), "f"(from[1]), "f"(from[2]),
+               "f"(from[3])
+               : "memory");
+}
+
 /// Sixteen bytes of zeros to a 16-byte aligned address in one access. SASS: STS.128.
 __device__ inline void store_shared_zero_128(unsigned address) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");

@@ -23,7 +23,7 @@ struct InLanes {
   static __device__ bool inside(int, int left) { return first() < left; }
 };
 
-/// A warp's 16 rows from `row0` on, 32 columns from `col` on.
+/// A warp's 16 rows from `row0` on, 32 columns from `col` on, or the first `most` of them.
 template <class Cfg>
 struct StoreByLane {
   using Out = typename Cfg::out_type;
@@ -35,17 +35,17 @@ struct StoreByLane {
   unsigned old[2][words];  // of C
 
   /// Asks for what storing will need.
-  __device__ void read(const GemmArgs& args, int row0, int col) {
+  __device__ void read(const GemmArgs& args, int row0, int col, int most = 32) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = row_of_half(row0, half), left = columns_left<Cfg>(args, row, col);
+      const int row = row_of_half(row0, half), left = columns_left<Cfg>(args, row, col, most);
       if constexpr (Cfg::use_c) read_c(old[half], c_base<Cfg>(args) + row * args.c_row + col, left);
       reads[half].read(args.fused, row, col, left);
     }
   }
 
   /// Products product[0] to product[3].
-  __device__ void store(const GemmArgs& args, int row0, int col, const float (*product)[4]) {
+  __device__ void store(const GemmArgs& args, int row0, int col, const float (*product)[4], int most = 32) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = row_of_half(row0, half);
@@ -60,7 +60,7 @@ struct StoreByLane {
       unsigned word[words];
       pack_run<Out>(word, value);
       Out* const to = out_base<Cfg>(args) + row * args.out_row + col;
-      if (InLanes::inside(0, columns_left<Cfg>(args, row, col))) {
+      if (InLanes::inside(0, columns_left<Cfg>(args, row, col, most))) {
 #pragma unroll
         for (int i = 0; i < words; i += 4)
           store_global_16(reinterpret_cast<unsigned*>(to + InLanes::first()) + i,

@@ -45,7 +45,7 @@ struct InQuad {
   }
 };
 
-/// A warp's 16 rows from `row0` on, 32 columns from `col` on.
+/// A warp's 16 rows from `row0` on, 32 columns from `col` on, or the first `most` of them.
 template <class Cfg>
 struct StoreByQuad {
   using Out = typename Cfg::out_type;
@@ -58,10 +58,10 @@ struct StoreByQuad {
   unsigned old[2][words];  // of C
 
   /// Asks for what storing will need.
-  __device__ void read(const GemmArgs& args, int row0, int col) {
+  __device__ void read(const GemmArgs& args, int row0, int col, int most = 32) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = row_of_half(row0, half), left = columns_left<Cfg>(args, row, col);
+      const int row = row_of_half(row0, half), left = columns_left<Cfg>(args, row, col, most);
       if constexpr (Cfg::use_c) read_c(old[half], c_base<Cfg>(args) + row * args.c_row + col, left);
       reads[half].read(args.fused, row, col, left);
     }
@@ -82,13 +82,13 @@ struct StoreByQuad {
   }
 
   /// Products product[0] to product[3].
-  __device__ void store(const GemmArgs& args, int row0, int col, const float (*product)[4]) {
+  __device__ void store(const GemmArgs& args, int row0, int col, const float (*product)[4], int most = 32) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = row_of_half(row0, half);
       unsigned word[words];
       finish(args, half, product, word);
-      write(word, out_base<Cfg>(args) + row * args.out_row + col, columns_left<Cfg>(args, row, col));
+      write(word, out_base<Cfg>(args) + row * args.out_row + col, columns_left<Cfg>(args, row, col, most));
     }
   }
 

@@ -171,18 +171,23 @@ __device__ inline void store_sixteen_rows(const GemmArgs& args, int row0, int co
     }
 }
 
-/// A lane's two rows of such 16, and the number of columns from `col` on that are inside the result (32 without edges).
+/// A lane's two rows of such 16, and the number of columns from `col` on that are inside the result: at most `most`,
+/// where that is less than 32.
 __device__ inline int row_of_half(int row0, int half) { return row0 + 8 * half + threadIdx.x % 32 / 4; }
 template <class Cfg>
-__device__ inline int columns_left(const GemmArgs& args, int row, int col) {
-  return !Cfg::edge ? 32 : row < args.m ? args.n - col : 0;
+__device__ inline int columns_left(const GemmArgs& args, int row, int col, int most = 32) {
+  const int left = !Cfg::edge ? 32 : row < args.m ? args.n - col : 0;
+  return most < 32 && left > most ? most : left;
 }
 
-/// store_sixteen_rows for a caller that asks before it stores: here nothing is read ahead.
+/// store_sixteen_rows for a caller that asks before it stores: here nothing is read ahead. `most`: all columns, or 16.
 template <class Cfg, int columns>
 struct StoreSixteenRows {
-  __device__ void read(const GemmArgs&, int, int) {}
-  __device__ void store(const GemmArgs& args, int row0, int col0, const float (&value)[columns][4]) {
-    store_sixteen_rows<Cfg>(args, row0, col0, value);
+  __device__ void read(const GemmArgs&, int, int, int most = 32) {}
+  __device__ void store(const GemmArgs& args, int row0, int col0, const float (&value)[columns][4], int most = 32) {
+    if (most < 32)
+      store_sixteen_rows<Cfg>(args, row0, col0, reinterpret_cast<const float (&)[2][4]>(value));
+    else
+      store_sixteen_rows<Cfg>(args, row0, col0, value);
   }
 };

@@ -22,7 +22,7 @@ struct StagedRows {
   static constexpr int item = sizeof(typename Cfg::out_type), row_bytes = Cfg::warp_n * item % 128 ? 64 : 128;
   static constexpr int width = row_bytes / item, groups = width / 32;  // of 32 columns
   static constexpr int bytes = 16 * row_bytes, all_bytes = Cfg::threads / 32 * Cfg::staged * bytes;
-  static_assert(groups >= 1, "a row of a buffer holds 32 columns");
+  static_assert(Cfg::staged == 0 || groups >= 1, "a row of a buffer holds 32 columns");
 
   const TensorMap& map;
   unsigned buffers;  // shared address of this warp's

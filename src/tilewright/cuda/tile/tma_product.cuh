@@ -21,7 +21,7 @@ struct TmaMapsAndOut {
 template <class Cfg>
 struct TmaProduct {
   using A = WgmmaTile<SharedTile<Cfg::tile_m, Cfg::tile_k, Cfg::a_unit != unit_row>>;
-  using B = WgmmaTile<SharedTile<Cfg::tile_n, Cfg::tile_k, Cfg::b_unit == unit_row>>;
+  using B = WgmmaTile<SharedTile<Cfg::b_extent, Cfg::tile_k, Cfg::b_unit == unit_row>>;
   using Sums = WarpgroupAccumulators<Cfg, A, B>;
   using Buffers = TmaRing<Cfg::stages, Cfg::cluster_m * Cfg::cluster_n>;
   static constexpr int stage_bytes = A::bytes + B::bytes, tile_bytes = Cfg::stages * stage_bytes;

@@ -40,18 +40,24 @@ struct WarpgroupTiling {
   }
 };
 
-/// A warp's 16 rows of results, `columns` products wide, stored by `Group`s of 32 columns. What they read first is
-/// asked for ahead of the sums, as far as `free` registers hold it.
+/// The columns of group `group` where a warp's rows are `columns` products wide.
+template <int columns>
+constexpr __device__ int width_of(int group) {
+  return columns - 4 * group < 4 ? 16 : 32;
+}
+
+/// A warp's 16 rows of results, `columns` products wide, stored by `Group`s of 32 columns, the last of them 32 or 16.
+/// What they read first is asked for ahead of the sums, as far as `free` registers hold it.
 template <class Cfg, class Group, int columns, int free>
 struct StoreGroups {
-  static constexpr int groups = columns / 4, each = Group::registers;
+  static constexpr int groups = (columns + 3) / 4, each = Group::registers;
   static constexpr int ahead = each * groups <= free ? groups : each < free ? free / each : 1;
 
   Group group[groups];
 
   __device__ void read(const GemmArgs& args, int row0, int col0) {
 #pragma unroll
-    for (int g = 0; g < ahead; ++g) group[g].read(args, row0, col0 + 32 * g);
+    for (int g = 0; g < ahead; ++g) group[g].read(args, row0, col0 + 32 * g, width_of<columns>(g));
   }
 
   __device__ void store(const GemmArgs& args, int row0, int col0, const float (&value)[columns][4]) {
@@ -59,8 +65,17 @@ struct StoreGroups {
     for (int g = 0; g < groups; ++g) {
       // Never false without edges, but the compiler does not know that. It would put all stores after all arithmetic,
       // and memory would wait for the threads first, then they for memory.
-      if (col0 + 32 * g < args.n) group[g].store(args, row0, col0 + 32 * g, &value[4 * g]);
-      if (g + ahead < groups) group[g + ahead].read(args, row0, col0 + 32 * (g + ahead));
+      if (col0 + 32 * g < args.n) {
+        if (width_of<columns>(g) == 32) {
+          group[g].store(args, row0, col0 + 32 * g, &value[4 * g]);
+        } else {
+          const float last[4][4] = {
+              {value[4 * g][0], value[4 * g][1], value[4 * g][2], value[4 * g][3]},
+              {value[4 * g + 1][0], value[4 * g + 1][1], value[4 * g + 1][2], value[4 * g + 1][3]}};
+          group[g].store(args, row0, col0 + 32 * g, last, 16);
+        }
+      }
+      if (g + ahead < groups) group[g + ahead].read(args, row0, col0 + 32 * (g + ahead), width_of<columns>(g + ahead));
     }
   }
 
@@ -78,22 +93,35 @@ struct StoreGroups {
   }
 };
 
-/// The way out of a warp's rows: by lane or by quad in 16-byte accesses, or as those of mma.sync where no such access
-/// suits a row or a row ends within eight columns (fp32: n = 100).
+/// The way out of 32 columns of a warp's rows: by lane or by quad in 16-byte accesses, or as those of mma.sync where no
+/// such access suits a row or a row ends within eight columns (fp32: n = 100).
+template <class Cfg, bool by_lane>
+__device__ auto group_out() {
+  if constexpr (!Cfg::whole_eights)
+    return StoreSixteenRows<Cfg, 4>();
+  else if constexpr (by_lane)
+    return StoreByLane<Cfg>();
+  else
+    return StoreByQuad<Cfg>();
+}
+
+template <class Cfg, bool by_lane>
+using GroupOut = decltype(group_out<Cfg, by_lane>());
+
+/// The way out of all columns of a warp's rows.
 template <class Cfg, int columns, int free, bool by_lane>
 __device__ auto way_out() {
   if constexpr (!Cfg::whole_eights)
     return StoreSixteenRows<Cfg, columns>();
-  else if constexpr (by_lane)
-    return StoreGroups<Cfg, StoreByLane<Cfg>, columns, free>();
   else
-    return StoreGroups<Cfg, StoreByQuad<Cfg>, columns, free>();
+    return StoreGroups<Cfg, GroupOut<Cfg, by_lane>, columns, free>();
 }
 
 template <class Cfg, class A, class B>
 struct WarpgroupAccumulators {
   using At = WarpgroupTiling<Cfg>;
-  using Rows = decltype(way_out<Cfg, At::columns, Cfg::free_registers, B::by_lane>());
+  static constexpr bool by_lane = B::by_lane;
+  using Rows = decltype(way_out<Cfg, At::columns, Cfg::free_registers, by_lane>());
   float value[At::products][At::columns][4];
 
   /// Sets all to 0. The registers are marked as written here: otherwise the compiler zeroes them on the path that skips

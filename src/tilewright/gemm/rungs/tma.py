@@ -15,8 +15,10 @@ from .hopper import sums_constants
 from .tensor import HALVES, SHARED_OF_AN_SM, first_reason, power_of_two, stages_reason, tiles
 
 WARPGROUP = 128
-WIDTHS = range(32, 257, 32)
+WIDTHS = range(32, 257, 16)
 """How wide wgmma's products are here."""
+MOST_BLOCKS = 8
+"""Blocks of a cluster on every GPU that has clusters."""
 _BARRIERS = 16
 """Bytes of a stage's mbarriers."""
 _KEPT = 32
@@ -37,6 +39,20 @@ def _k_inner(name: str, problem: GemmProblem) -> bool:
 def _panel(inner: int) -> int:
     """Elements of a box along the contiguous index (WgmmaTile in tile/wgmma_sums.cuh)."""
     return inner if inner < 64 else 32 if inner % 64 else 64
+
+
+def b_extent(config: GemmConfig, problem: GemmProblem) -> int:
+    """Return how many columns of B a stage holds.
+
+    Where lines run along n, tiles of an odd width come in panels of 64 columns, if there is room for the whole of the
+    last one.
+    """
+    even = config.tile_n % 32 == 0 or config.warp_n != config.tile_n
+    if even or _k_inner("b", problem):
+        return config.tile_n
+    whole = -(-config.tile_n // 64) * 64
+    need = _beside_stages(config, problem) + _stages(config, whole)
+    return whole if (need + 1024) * config.min_blocks <= SHARED_OF_AN_SM else config.tile_n
 
 
 def not_for_tma(matrix: Matrix, rows: int, cols: int, item: int) -> str | None:
@@ -69,7 +85,7 @@ def _map_of(name: str, config: GemmConfig, problem: GemmProblem) -> TensorMap:
     item = ITEM_BYTES[problem.dtype]
     by_rows = matrix.unit(rows, cols) == "col"
     length, lines, pitch = (cols, rows, matrix.row_stride) if by_rows else (rows, cols, matrix.col_stride)
-    extent = config.tile_m if name == "a" else config.tile_n
+    extent = config.tile_m if name == "a" else b_extent(config, problem)
     inner, high = (config.tile_k, extent) if _k_inner(name, problem) else (extent, config.tile_k)
     panel = _panel(inner)
     if lines == 1:
@@ -151,6 +167,8 @@ def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
         "edge": bool(problem.m % (config.cluster_m * config.tile_m) or problem.n % (config.cluster_n * config.tile_n)),
         "cluster_m": config.cluster_m,
         "cluster_n": config.cluster_n,
+        "cluster_k": config.cluster_k,
+        "b_extent": b_extent(config, problem),
         "turns": config.turns,
         "in_type": CPP_TYPES[problem.dtype],
         "hands_over": hands_over,
@@ -160,14 +178,24 @@ def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
         "staged": staged_of(config, problem),
         "out_batched": _out_matrices(config, problem) > 1,
     }
+    found |= {"a_sectors": problem.lines.a_sectors, "b_sectors": problem.lines.b_sectors}
     for name in "ab":
         fits = addressable(name, problem)
         found |= {f"{name}_wide": fits, f"{name}_edge": not fits, f"{name}_batched": _batched(name, problem)}
     return found | sums_constants(config, problem, multiplying if hands_over else _at_launch(config), _KEPT)
 
 
+def _stages(config: GemmConfig, columns: int) -> int:
+    return 2 * config.stages * config.tile_k * (config.tile_m + columns)
+
+
+def _beside_stages(config: GemmConfig, problem: GemmProblem) -> int:
+    return _staging(config, problem) + _BARRIERS * config.stages
+
+
 def _shared(config: GemmConfig, problem: GemmProblem) -> int:
-    return tiles(config, problem) + _staging(config, problem) + _BARRIERS * config.stages
+    sums = 4 * config.tile_m * config.tile_n if config.cluster_k > 1 else 0  # in the stages' place
+    return max(_stages(config, b_extent(config, problem)), sums) + _beside_stages(config, problem)
 
 
 # --- what a config must satisfy ---------------------------------------------------------------------------------------
@@ -178,8 +206,12 @@ def _check(config: GemmConfig, problem: GemmProblem) -> str | None:
         yield power_of_two("tile_k", config.tile_k, 16)
         yield stages_reason(config, 2, 12)
         if config.warp_n not in WIDTHS:
-            yield f"a product is 32 to 256 columns wide, a multiple of 32; warp_n is {config.warp_n}"
+            yield f"a product is 32 to 256 columns wide, a multiple of 16; warp_n is {config.warp_n}"
             return
+        if config.warp_n % 32 and config.staged:
+            yield f"buffers of results hold multiples of 32 columns; warp_n is {config.warp_n}: omit staged"
+        if (columns := b_extent(config, problem)) % 32 and not _k_inner("b", problem):
+            yield f"B's lines come in panels of 32 or 64 columns; there is no room for whole ones of {columns}"
         if config.tile_n % config.warp_n:
             yield f"tile_n={config.tile_n} is not a multiple of warp_n={config.warp_n}"
         if config.warp_m % 16 or config.tile_m % (4 * config.warp_m):
@@ -307,6 +339,26 @@ def _stream_space() -> tuple[GemmConfig, ...]:
     )
 
 
+_CLUSTER_K = GemmConfig(128, 128, 64, warp_m=16, warp_n=128, stages=6, group_m=8, cluster_k=4)
+
+
+def _check_cluster_k(config: GemmConfig, problem: GemmProblem) -> str | None:
+    if not 2 <= config.cluster_k <= MOST_BLOCKS:
+        return f"a cluster is 2 to {MOST_BLOCKS} blocks; cluster_k is {config.cluster_k}"
+    return _check(config, problem)
+
+
+def _cluster_k_space() -> tuple[GemmConfig, ...]:
+    """Tiles of one or two warpgroups, in clusters that share k."""
+    return tuple(
+        replace(config, cluster_k=blocks)
+        for config in _space()
+        for blocks in (2, 3, 4, 6, 8)
+        if config.min_blocks == 1 and config.threads <= 2 * WARPGROUP and config.tile_k * config.stages >= 256
+        if blocks <= config.warp_m // 16 * config.warp_n // 32
+    )
+
+
 TMA_RUNGS: tuple[Rung, ...] = (
     Rung(
         "h14_tma", "TMA and roles: one thread copies whole tiles, warpgroups only multiply and take its registers",
@@ -337,5 +389,11 @@ TMA_RUNGS: tuple[Rung, ...] = (
         "gemm/h18_stream_k.cuh", HALVES, _STREAM, _stream_space, _shared, _check_stream, vector_bytes=16,
         dynamic_shared=True, overlaps=True, own_constants=_constants, levels=("cluster_m", "cluster_n"),
         only_on="sm_90a", warpgroups=True, grid=_stream_grid, loaders=WARPGROUP, maps=_maps, passes_sums=_passed_bytes,
+    ),
+    Rung(
+        "h19_cluster_k", "a cluster shares k: its blocks add their sums up through each other's shared memory",
+        "gemm/h19_cluster_k.cuh", HALVES, _CLUSTER_K, _cluster_k_space, _shared, _check_cluster_k, vector_bytes=16,
+        dynamic_shared=True, overlaps=True, own_constants=_constants, only_on="sm_90a", warpgroups=True,
+        loaders=WARPGROUP, maps=_operand_maps,
     ),
 )  # fmt: skip
