@@ -92,7 +92,7 @@ def as_operand(value: Any, name: str, stream: int = 0) -> Operand:
     if isinstance(value, np.ndarray):
         return _from_numpy(value, name, SHORT_NAMES)
     if isinstance(value, Operand):  # a buffer that XLA passes
-        return replace(value, name=name)
+        return value if value.name == name else replace(value, name=name)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _from_torch(value, name, torch)

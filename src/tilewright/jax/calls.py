@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -73,14 +73,15 @@ def _host(view: View) -> np.ndarray:
     return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(view.address)).view(kind).reshape(view.shape)
 
 
-def _arrays(views: list[View], stream: int | None) -> list[Any]:
+def _arrays(views: list[View], names: Sequence[str], stream: int | None) -> list[Any]:
+    """The buffers as the core takes them: operands, and the result last. They are all on one GPU."""
     for view in views:
         if view.dtype not in DTYPE_NAMES:
             raise InvalidOperand(f"an array is of {view.dtype}; kernels take {', '.join(_DTYPES)}")
     if stream is None:
         return [_host(view) for view in views]
     device = next((ordinal_of(view.address) for view in views if view.address), 0)
-    return [view.operand("operand", device, stream) for view in views]
+    return [view.operand(name, device, stream) for view, name in zip(views, names, strict=True)]
 
 
 def _turned(array: Any) -> Any:
@@ -101,8 +102,7 @@ def _call_matmul(operands: list[View], results: list[View], options: str, stream
     how = _read(options) | {}
     del how["emulator"]
     turn_a, turn_b, names = how.pop("turn_a"), how.pop("turn_b"), how.pop("names")
-    a, b, *rest = _arrays(operands, stream)
-    (out,) = _arrays(results, stream)
+    a, b, *rest, out = _arrays([*operands, *results], ("a", "b", *names, "out"), stream)
     given = dict(zip(names, rest, strict=True))
     run_matmul(_turned(a) if turn_a else a, _turned(b) if turn_b else b, out=out, **given, **how)
 
@@ -111,8 +111,8 @@ def _call_attention(operands: list[View], results: list[View], options: str, str
     how = _read(options) | {}
     del how["emulator"]
     window = how.pop("window")
-    q, k, v, *rest = _arrays(operands, stream)
-    (out,) = _arrays(results, stream)
+    biased = ("bias",) if len(operands) > 3 else ()
+    q, k, v, *rest, out = _arrays([*operands, *results], ("q", "k", "v", *biased, "out"), stream)
     run_attention(
         q, k, v, bias=rest[0] if rest else None, out=out, window=None if window is None else tuple(window), **how
     )

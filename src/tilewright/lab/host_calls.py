@@ -266,19 +266,21 @@ def _jax(device: str) -> Pair:
 
 
 def _new_m(seen: bool) -> Callable[[str], Pair]:
-    """Products of one weight and an m that was not seen; with `seen`, each m for the second time."""
+    """Products of one weight and an m that was not seen, once it has the kernels of ENOUGH others; with `seen`, each m
+    for the second time."""
 
     def pair(device: str) -> Pair:
         from ..gemm.matmul import matmul
+        from ..gemm.rows import ENOUGH
 
         torch = _torch(device)
         size = NEW_K if device == "cuda" else SIZE
         weight = _normal(torch, device, size, size)
         ms = [FIRST_M + 7 * number for number in range(NEW_MS)]
         rows = [_normal(torch, device, m, size) for m in ms]
-        if seen:
-            for x in rows:
-                matmul(x, weight)
+        first = [_normal(torch, device, m + 1, size) for m in ms[: min(ENOUGH, len(ms))]]
+        for x in [*first, *(rows if seen else ())]:
+            matmul(x, weight)
         mine, its = iter(rows), iter(rows)
         wait = _torch_wait(torch, device)
         return Pair(lambda: matmul(next(mine), weight), lambda: torch.mm(next(its), weight), wait, _read_torch, len(ms))

@@ -92,8 +92,8 @@ def errors_of(torch: Any, shape: Shape, layout: str, device: str) -> dict[str, f
 def sums_records(
     suite: str, cases: Sequence[dict[str, Any]], seconds: float = 1.0, say: Progress = silent
 ) -> list[dict[str, Any]]:
-    """Two records a case {"shapes", "seed", "layout", "timed"}: the errors of all shapes; and what shorter sums cost,
-    over `timed` of the shapes whose plan has them. Raises MissingDependency without torch."""
+    """Records of cases {"what", "shapes", "seed", "layout"}, what: the "errors" of all shapes, or the "time" of shorter
+    sums, over the case's number "timed" of the shapes whose plan has them. Raises MissingDependency without torch."""
     try:
         import torch
     except ImportError as error:
@@ -108,30 +108,35 @@ def sums_records(
     records = []
     for case in cases:
         torch.manual_seed(case["seed"])
-        shapes, layout = shapes_of(case), case["layout"]
-        found = []
-        for number, shape in enumerate(shapes):
-            if number % 100 == 0:
-                say(number, f"errors of {len(shapes)} shapes")
-            found.append((shape, errors_of(torch, shape, layout, "cuda")))
-        told = {"dtype": "f32", "layout": layout, "shapes": len(shapes), "seed": case["seed"]}
-        records.append(_record(suite, told | {"what": "errors"}, summary(found, layout, where.gpu), origin))
-        changed = [shape for shape in shapes if len({one.config for one in plans_of(shape, layout, where.gpu)}) > 1]
-        some = changed[:: max(1, len(changed) // case["timed"])][: case["timed"]]
-        timed = []
-        for number, shape in enumerate(some):
-            say(number, f"time of {shape}")
-            timed.append(timed_pair(torch, shape, layout, where.gpu, seconds))
-        result = {"right": True, "reason": "", "shapes": len(timed), "changed": len(changed), "timed": timed}
-        if timed:
-            result["ratio"] = exp(fmean(log(one["ratio"]) for one in timed))
-            result["least"] = min(one["ratio"] for one in timed)
-        records.append(_record(suite, told | {"what": "time"}, result, origin))
+        measure = _errors if case["what"] == "errors" else _times
+        result = measure(torch, case, where.gpu, seconds, say)
+        told = {name: case[name] for name in ("what", "layout", "seed")} | {"dtype": "f32"}
+        records.append({"suite": suite, "case": told, "result": result, "provenance": origin})
     return records
 
 
-def _record(suite: str, case: dict[str, Any], result: dict[str, Any], origin: dict[str, Any]) -> dict[str, Any]:
-    return {"suite": suite, "case": case, "result": result, "provenance": origin}
+def _errors(torch: Any, case: Mapping[str, Any], gpu: Gpu, seconds: float, say: Progress) -> dict[str, Any]:
+    shapes, layout = shapes_of(case), case["layout"]
+    found = []
+    for number, shape in enumerate(shapes):
+        if number % 100 == 0:
+            say(0, f"errors of {len(shapes)} shapes, {number} of them done")
+        found.append((shape, errors_of(torch, shape, layout, "cuda")))
+    return summary(found, layout, gpu)
+
+
+def _times(torch: Any, case: Mapping[str, Any], gpu: Gpu, seconds: float, say: Progress) -> dict[str, Any]:
+    layout = case["layout"]
+    changed = [shape for shape in shapes_of(case) if len({one.config for one in plans_of(shape, layout, gpu)}) > 1]
+    timed = []
+    for shape in changed[:: max(1, len(changed) // case["timed"])][: case["timed"]]:
+        say(1, f"time of {shape}")
+        timed.append(timed_pair(torch, shape, layout, gpu, seconds))
+    ratios = [one["ratio"] for one in timed]
+    return {
+        "right": True, "reason": "", "shapes": len(timed), "changed": len(changed), "timed": timed,
+        "ratio": exp(fmean(map(log, ratios))), "least": min(ratios),
+    }  # fmt: skip
 
 
 def summary(found: Sequence[tuple[Shape, dict[str, float]]], layout: str, gpu: Gpu) -> dict[str, Any]:
