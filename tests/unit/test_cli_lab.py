@@ -74,6 +74,8 @@ def test_help_has_examples(run, command):
         (("roofline", "--intensity", "x"), "0.25,7.94"),
         (("roofline", "--intensity", "-1"), "positive"),
         (("page", "--out", "nowhere/page.html"), "there is no folder nowhere"),
+        (("profile", "f99"), "neither a rung"),
+        (("profile", "f09", "flash"), "not both"),
         (("new", "mine.txt"), "name it mine.cu"),
         (("check", "nowhere.cu"), "tilewright new nowhere.cu"),
         (("check", "nowhere.cu", "--set", "n"), "n=256"),

@@ -19,6 +19,7 @@ from . import (
     ladder,
     occupancy,
     page,
+    profile,
     roofline,
     rungs,
     tune,
@@ -50,6 +51,7 @@ app.command(epilog=exercise.NEW_EXAMPLE)(exercise.new)
 app.command(epilog=exercise.CHECK_EXAMPLE)(exercise.check)
 app.command(epilog=explain.EXAMPLE)(explain.explain)
 app.command(epilog=occupancy.EXAMPLE)(occupancy.occupancy)
+app.command(epilog=profile.EXAMPLE)(profile.profile)
 app.command(epilog=roofline.EXAMPLE)(roofline.roofline)
 app.command(epilog=banks.EXAMPLE)(banks.banks)
 app.command(epilog=claims.EXAMPLE)(claims.claims)

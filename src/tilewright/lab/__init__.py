@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .exercise import check_kernel
     from .inspection import inspect, inspect_diff, inspect_space
     from .own_timing import time_own
+    from .profiling import profile
     from .residency import occupancy
     from .rooflines import roofline
     from .rung_source import show
@@ -29,6 +30,7 @@ _LAZY = {
     "inspect_space": ".inspection",
     "new_kernel": ".starters",
     "occupancy": ".residency",
+    "profile": ".profiling",
     "roofline": ".rooflines",
     "show": ".rung_source",
     "swizzle_strides": ".bank_map",
@@ -44,6 +46,7 @@ __all__ = [
     "inspect_space",
     "new_kernel",
     "occupancy",
+    "profile",
     "roofline",
     "show",
     "swizzle_strides",

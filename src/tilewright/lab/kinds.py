@@ -143,6 +143,10 @@ def _sweep(suite: Suite, run: Run) -> Records:
     )
 
 
+def _profile(suite: Suite, run: Run) -> Records:
+    return _function("profiling.profile_records")(suite["name"], suite["cases"], seconds=run.seconds, say=run.say)
+
+
 def _compiled(suite: Suite, run: Run) -> Records:
     return _function("compiled.compiled_records")(suite["name"], suite["cases"], run.gpu.name, say=run.say)
 
@@ -177,6 +181,7 @@ KINDS: dict[str, Kind] = {
     "fp8": Kind(_timed_cases("fp8.fp8_records"), 5),
     "heldout": Kind(_timed_cases("heldout.heldout_records"), 30),
     "tuning-time": Kind(_cases("tuning_time.tuning_time_records"), 60),
+    "profile": Kind(_profile, 20, parts=lambda suite: sum(len(case["kernels"]) for case in suite["cases"])),
     "compiled": Kind(_compiled, 1, ("gpu",), lambda suite: sum(len(c["configs"]) for c in suite["cases"]), False),
     "emulator": Kind(_cases("emulator_speed.emulator_records"), 10, ("gpu",), needs_gpu=False),
     "sanitizer": Kind(_cases("sanitizer.sanitizer_records"), 10),
