@@ -12,7 +12,7 @@ from typing import Any
 
 from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionRung
-from ..errors import InvalidOperand, MissingDependency
+from ..errors import InvalidOperand, MissingDependency, WrongResult
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
 from .subject import every_rung
@@ -70,7 +70,6 @@ def launcher(target: Target) -> Callable[[int], Any]:
 
 
 def _product(what: str, problem: GemmProblem, where: Any) -> Callable[[int], Any]:
-    from ..gemm.family import plan_for
     from ..jit.device import executor_for
     from .ground import make_buffers, rung_launcher
     from .ladder import Step, values_of
@@ -82,8 +81,13 @@ def _product(what: str, problem: GemmProblem, where: Any) -> Callable[[int], Any
         if prepare is None:
             raise MissingDependency(f"cuBLAS is not known to multiply {problem.kind} here.")
         return prepare(buffers.a, buffers.b, buffers.out, problem.layout)
-    step = Step(_rung(what), plan_for(problem, where.gpu, what).config, problem)
-    return rung_launcher(step, where)(buffers)
+    return rung_launcher(Step(_rung(what), _config(what, problem, where), problem), where)(buffers)
+
+
+def _config(what: str, problem: GemmProblem, where: Any) -> Any:
+    from ..gemm.family import plan_for
+
+    return plan_for(problem, where.gpu, what).config
 
 
 def _rung(what: str) -> Rung:
@@ -107,6 +111,38 @@ def _attention(what: str, problem: AttentionProblem, where: Any) -> Callable[[in
     step = AttentionStep(rung, rung.default(problem, where.arch), problem)
     (launch,) = launches_of(step, rung.compile(problem, step.config, where.arch), [buffers], where.ordinal)
     return launch
+
+
+def small_step(target: Target, small: int, where: Any) -> Any:
+    """The step of a climb that checks a rung, in the config that is profiled, on a problem near `small`."""
+    from .attention import AttentionStep
+    from .attention_gpu import small_problem
+    from .ladder import Step
+
+    p, rung = target.problem, every_rung(target.what)
+    if isinstance(p, GemmProblem):
+        cube = GemmProblem.dense(small, small, small, layout=p.layout, dtype=p.dtype, precision=p.precision)
+        return Step(_rung(target.what), _config(target.what, p, where), cube)
+    assert isinstance(rung, AttentionRung)
+    config = rung.default(p, where.arch)
+    return AttentionStep(rung, config, small_problem(p, config))
+
+
+def judge(target: Target, small: int) -> bool | None:
+    """Check a rung by float64 on a problem near `small`; None for a peer.
+
+    Raises WrongResult: the counters of a wrong kernel mean nothing.
+    """
+    from ..jit.device import device, executor_for
+
+    if target.what in PEERS:
+        return None
+    where = device(0)
+    step = small_step(target, small, where)
+    verdict = step.run_checked(step.compile(where.arch), executor_for(0), step.prepare())
+    if not verdict.ok:
+        raise WrongResult(f"{target.what} is wrong ({verdict.reason}), so it is not profiled.")
+    return True
 
 
 def main(specs: list[str]) -> None:

@@ -17,7 +17,7 @@ from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
 from .counters import PIPES, STALLS
 from .ladder import Progress, silent
-from .profiled import PEERS, Target, kind_of, launcher
+from .profiled import PEERS, Target, judge, kind_of, launcher
 from .record import provenance
 from .shown import Grid, Shown
 from .subject import every_rung, problem_of
@@ -48,6 +48,8 @@ class Profile:
     """One kernel's counters. Shares of a peak; stalls: warps that wait, per issued instruction."""
 
     what: str
+    right: bool | None
+    """Checked by float64 on a small problem; None for a peer."""
     kernel: str
     """The name of the kernel that took longest of the launch."""
     ms: float
@@ -94,7 +96,7 @@ class ProfileReport(Shown):
         for profile in self.profiles:
             case = {"rung" if profile.what not in PEERS else "peer": profile.what, "problem": self.problem}
             counted = [asdict(a) for a in self.agreements if a.what == profile.what]
-            result = asdict(profile) | {"right": None, "agreements": counted}
+            result = asdict(profile) | {"agreements": counted}
             made.append({"suite": "profile", "case": case, "result": result, "provenance": self.provenance})
         return made
 
@@ -204,11 +206,13 @@ def longest(text: str, metrics: dict[str, str]) -> tuple[str, dict[str, float]]:
     return name, {key: value(best, metric) for key, metric in metrics.items()}
 
 
-def profile_of(target: Target, kernel: str, read: dict[str, float], conditions: dict[str, float]) -> Profile:
+def profile_of(
+    target: Target, kernel: str, read: dict[str, float], conditions: dict[str, float], right: bool | None = None
+) -> Profile:
     """What the metrics of a launch say."""
     moved = read.get("dram_bytes")
     return Profile(
-        target.what, kernel, read["time"] * 1e-6, {name: read[name] / 100 for name in SHARES if name in read},
+        target.what, right, kernel, read["time"] * 1e-6, {name: read[name] / 100 for name in SHARES if name in read},
         {name: read[name] for name in STALLS}, moved, target.problem.flops / moved if moved else None,
         read["clock"] * 1e-6 if "clock" in read else None, conditions,
     )  # fmt: skip
@@ -220,8 +224,9 @@ def profile(
     """Return stalls, pipes, clocks and power of kernels, and of products' rungs the emulator's counts.
 
     names: rungs, "cublas", "flash" (FlashAttention-2), "cudnn". options: see targets. small: m = n = k of the problem
-    on which hardware and emulator count. Needs a GPU and Nsight Compute: DeviceError, MissingDependency. Profiling a
-    kernel takes seconds; its times are those of one launch under the profiler.
+    on which a rung is judged, and on which hardware and emulator count. Needs a GPU and Nsight Compute: DeviceError,
+    MissingDependency; a wrong kernel raises WrongResult. Profiling a kernel takes seconds; its times are those of one
+    launch under the profiler.
     """
     from ..jit.device import device
     from .bench import time_pairs
@@ -233,11 +238,12 @@ def profile(
     profiles, agreements = [], []
     for number, target in enumerate(chosen):
         say(number, target.what)
+        right = judge(target, small)
         kernel, read = watch(target)
         _, conditions = time_pairs(0, [launcher(target)], None, seconds=seconds, graphs=target.what not in PEERS)
-        profiles.append(profile_of(target, kernel, read, conditions))
+        profiles.append(profile_of(target, kernel, read, conditions, right))
         rung = every_rung(target.what)
-        if isinstance(rung, Rung) and isinstance(target.problem, GemmProblem) and small:
+        if isinstance(rung, Rung) and isinstance(target.problem, GemmProblem):
             p = target.problem
             counted = compare(rung, GemmProblem.dense(small, small, small, layout=p.layout, dtype=p.dtype), where.gpu)
             agreements += [
