@@ -10,7 +10,7 @@ from tilewright.errors import InvalidOperand, MissingDependency, TilewrightError
 from tilewright.lab import profiling
 from tilewright.lab.counters import STALLS
 from tilewright.lab.profiled import Target, read_target
-from tilewright.lab.profiling import KNOWN, MORE, Agreement, ProfileReport, longest, profile_of, targets, watch
+from tilewright.lab.profiling import HOPPER, KNOWN, MORE, Agreement, ProfileReport, longest, profile_of, targets, watch
 
 
 def page(*kernels: dict[str, float], metrics: dict[str, str] | None = None) -> str:
@@ -69,6 +69,9 @@ def test_shares_times_and_intensity_are_worked_out():
     assert found.shares["fma_pipe"] == found.shares["l2"] == 0.5
     assert found.flop_per_byte == pytest.approx(2 * 1024**3 / 1e9)
     assert set(found.stalls) == set(STALLS)
+    assert "gmma" not in found.stalls
+    hopper = profile_of(target, "gemm", dict.fromkeys(KNOWN | MORE | HOPPER, 50.0), {})
+    assert (hopper.stalls["gmma"], hopper.shares["tensor_any"]) == (50.0, 0.5)
     few = profile_of(target, "gemm", dict.fromkeys(KNOWN, 50.0), {})
     assert few.flop_per_byte is None
     assert "l2" not in few.shares
@@ -108,7 +111,7 @@ def test_metrics_that_nsight_compute_does_not_know_are_left_out(monkeypatch):
     monkeypatch.setattr(profiling.shutil, "which", lambda name: "/usr/bin/ncu")
     monkeypatch.setattr(profiling.subprocess, "run", run)
     kernel, read = watch(Target("f09_transposed", targets(["f09"])[0].problem))
-    assert (kernel, read["time"], len(asked)) == ("kernel0", 7.0, 2)
+    assert (kernel, read["time"], len(asked)) == ("kernel0", 7.0, 3)
     assert "l2" not in read
 
 

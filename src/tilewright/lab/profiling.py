@@ -37,9 +37,15 @@ MORE = {
     "clock": "gpc__cycles_elapsed.avg.per_second",
 }
 """Others, which are left out where Nsight Compute does not know one of them."""
+HOPPER = {
+    "tensor_any": f"sm__pipe_tensor_cycles_active.{_PEAK}",
+    "gmma": "smsp__average_warps_issue_stalled_gmma_per_issue_active.ratio",
+}
+"""Metrics of sm_90: the tensor pipe with wgmma, and warps that wait for it."""
 SHARES = {
-    "issue_active": "issue slots", "tensor_pipe": "tensor pipe", "fma_pipe": "fp32 pipe", "alu_pipe": "ALU pipe",
-    "xu_pipe": "exponential unit", "shared_pipe": "shared memory", "l2": "L2", "dram": "device memory",
+    "issue_active": "issue slots", "tensor_pipe": "mma.sync's pipe", "tensor_any": "tensor pipe",
+    "fma_pipe": "fp32 pipe", "alu_pipe": "ALU pipe", "xu_pipe": "exponential unit", "shared_pipe": "shared memory",
+    "l2": "L2", "dram": "device memory",
 }  # fmt: skip
 
 
@@ -120,7 +126,10 @@ class ProfileReport(Shown):
                     row(words, [f"{p.conditions[key]:.0f}" if key in p.conditions else "-" for p in self.profiles])
                 )
         made = [Grid(f"{self.problem} on {self.gpu}", names, tuple(rows))]
-        stalls = [row(name, [f"{p.stalls[name]:.2f}" for p in self.profiles]) for name in STALLS]
+        reasons = [name for name in (*STALLS, "gmma") if any(name in p.stalls for p in self.profiles)]
+        stalls = [
+            row(name, [f"{p.stalls[name]:.2f}" if name in p.stalls else "-" for p in self.profiles]) for name in reasons
+        ]
         made.append(Grid("Warps that wait, per issued instruction", names, tuple(stalls)))
         if self.agreements:
             told = tuple(
@@ -171,7 +180,7 @@ def watch(target: Target, ordinal: int = 0) -> tuple[str, dict[str, float]]:
             "toolkit. Without it: tilewright ladder and tilewright emulate count accesses on the emulator."
         )
     failures = []
-    for metrics in (KNOWN | MORE, KNOWN):
+    for metrics in (KNOWN | MORE | HOPPER, KNOWN | MORE, KNOWN):
         command = [
             tool, "--profile-from-start", "off", "--clock-control", "none", "--csv", "--page", "raw",
             "--print-units", "base", "--metrics", ",".join(metrics.values()),
@@ -213,8 +222,8 @@ def profile_of(
     moved = read.get("dram_bytes")
     return Profile(
         target.what, right, kernel, read["time"] * 1e-6, {name: read[name] / 100 for name in SHARES if name in read},
-        {name: read[name] for name in STALLS}, moved, target.problem.flops / moved if moved else None,
-        read["clock"] * 1e-6 if "clock" in read else None, conditions,
+        {name: read[name] for name in (*STALLS, "gmma") if name in read}, moved,
+        target.problem.flops / moved if moved else None, read["clock"] * 1e-6 if "clock" in read else None, conditions,
     )  # fmt: skip
 
 
