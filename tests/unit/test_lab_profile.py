@@ -71,7 +71,7 @@ def test_shares_times_and_intensity_are_worked_out():
     assert set(found.stalls) == set(STALLS)
     assert "gmma" not in found.stalls
     hopper = profile_of(target, "gemm", dict.fromkeys(KNOWN | MORE | HOPPER, 50.0), {})
-    assert (hopper.stalls["gmma"], hopper.shares["tensor_any"]) == (50.0, 0.5)
+    assert (hopper.stalls["gmma"], hopper.shares["tensor_pipe"]) == (50.0, 0.5)
     few = profile_of(target, "gemm", dict.fromkeys(KNOWN, 50.0), {})
     assert few.flop_per_byte is None
     assert "l2" not in few.shares

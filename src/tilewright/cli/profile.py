@@ -29,7 +29,12 @@ def profile(
     heads: Annotated[int, typer.Option(help="Of attention.", min=1)] = 16,
     d_head: Annotated[int, typer.Option(help="Of attention.")] = 128,
     causal: Annotated[bool, typer.Option("--causal", help="Attention in which a query sees no later key.")] = False,
-    seconds: Annotated[float, typer.Option(help="Time per kernel in which clock and power are read.", min=0.1)] = 1.0,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            help="Time per kernel in which clock and power are read; power is a mean of the last second.", min=1.0
+        ),
+    ] = 1.0,
     json_file: Json = None,
 ) -> None:
     """Show stalls, pipes, clock and power of kernels side by side, and the emulator's counts next to the hardware's."""

@@ -37,15 +37,11 @@ MORE = {
     "clock": "gpc__cycles_elapsed.avg.per_second",
 }
 """Others, which are left out where Nsight Compute does not know one of them."""
-HOPPER = {
-    "tensor_any": f"sm__pipe_tensor_cycles_active.{_PEAK}",
-    "gmma": "smsp__average_warps_issue_stalled_gmma_per_issue_active.ratio",
-}
-"""Metrics of sm_90: the tensor pipe with wgmma, and warps that wait for it."""
+HOPPER = {"gmma": "smsp__average_warps_issue_stalled_gmma_per_issue_active.ratio"}
+"""A metric of sm_90: warps that wait for wgmma."""
 SHARES = {
-    "issue_active": "issue slots", "tensor_pipe": "mma.sync's pipe", "tensor_any": "tensor pipe",
-    "fma_pipe": "fp32 pipe", "alu_pipe": "ALU pipe", "xu_pipe": "exponential unit", "shared_pipe": "shared memory",
-    "l2": "L2", "dram": "device memory",
+    "issue_active": "issue slots", "tensor_pipe": "tensor pipe", "fma_pipe": "fp32 pipe", "alu_pipe": "ALU pipe",
+    "xu_pipe": "exponential unit", "shared_pipe": "shared memory", "l2": "L2", "dram": "device memory",
 }  # fmt: skip
 
 

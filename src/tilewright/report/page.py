@@ -25,7 +25,7 @@ from ..lab.shown import Grid
 from ..lab.statements import TITLES, claims
 from ..lab.statements.statement import figure
 from ..lab.suite import read_suite
-from . import cards, charts, interactive
+from . import cards, charts, interactive, profiles
 from .charts import Bar, Dot, Line
 
 Record = dict[str, Any]
@@ -134,6 +134,35 @@ def _stalls(suite: str, heading: str) -> Callable[[Path], list[Figure]]:
                        _origin(folder, records), (*shown, "others"))]  # fmt: skip
 
     return make
+
+
+def _profiles(folder: Path) -> list[Figure]:
+    """What warps of ours and of the libraries' kernels wait for, and the pipes that they keep busy."""
+    records = find_records(folder, "profile")
+    if not records:
+        return []
+    total: dict[str, float] = {}
+    for record in records:
+        for name, value in record["result"]["stalls"].items():
+            total[name] = total.get(name, 0.0) + value
+    shown = sorted(total, key=lambda name: -total[name])[: charts.SERIES - 1]
+    rows = []
+    for record in records:
+        stalls = record["result"]["stalls"]
+        name = f"{who(record).split('_')[0]} ({record['case']['problem'].split()[0]})"
+        rest = sum(stalls.values()) - sum(stalls.get(reason, 0.0) for reason in shown)
+        parts = [(stalls.get(r, 0.0), n, f"{name}: {r} {stalls.get(r, 0.0):.2f}") for n, r in enumerate(shown)]
+        parts.append((rest, len(shown), f"{name}: all other reasons {rest:.2f}"))
+        busy = max(record["result"]["shares"].get(pipe, 0.0) for pipe in ("tensor_pipe", "fma_pipe"))
+        rows.append(Bar(name, tuple(parts), f"pipe {busy:.0%}"))
+    heading = "Our kernels next to the libraries'"
+    words = (
+        "Warps that cannot issue, per issued instruction, by reason; at the end, how busy the pipe is that multiplies. "
+        "Times under the profiler are not for comparing speed."
+    )
+    cells = tuple(tuple(str(cell(record)) for _, cell in profiles.PAGE) for record in records)
+    grid = Grid("", tuple(name for name, _ in profiles.PAGE), cells)
+    return [Figure(heading, words, charts.bars(heading, rows), grid, _origin(folder, records), (*shown, "others"))]
 
 
 def _accesses(suite: str, ratio: str, heading: str, words: str) -> Callable[[Path], list[Figure]]:
@@ -286,7 +315,7 @@ SECTIONS: tuple[tuple[str, tuple[Callable[[Path], list[Figure]], ...]], ...] = (
     )),
     ("What warps wait for", (
         _stalls("fp32-stalls", "Stalls of the fp32 rungs"), _stalls("bf16-stalls", "Stalls of the bf16 rungs"),
-        _stalls("attention-stalls", "Stalls of the attention rungs"),
+        _stalls("attention-stalls", "Stalls of the attention rungs"), _profiles,
     )),
     ("Memory accesses", (
         _accesses("counters", "sectors_per_load", "Sectors per global load",

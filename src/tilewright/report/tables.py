@@ -11,7 +11,7 @@ from ..errors import TilewrightError
 from ..lab.fingerprint import NO_SUITE, why_stale
 from ..lab.record import find_records, went_wrong
 from ..lab.suite import read_suite
-from . import beside_torch, blocks, claims, compiled, fp8, grouped, precision, sanitizer, terminal, wgmma
+from . import beside_torch, blocks, claims, compiled, fp8, grouped, precision, profiles, sanitizer, terminal, wgmma
 from .cells import DASH, Column, Record, number, percent
 from .cells import config as _config
 from .cells import milliseconds as _milliseconds
@@ -385,6 +385,7 @@ PAGES: dict[str, Page] = {
     "attention-host": ATTENTION_HOST_PAGE,
     "attention-stalls": ATTENTION_STALLS_PAGE,
     "attention-hopper-stalls": (ATTENTION_SIZES_PAGE[0], *ATTENTION_STALLS_PAGE),
+    "profile": profiles.PAGE,
     "bf16-peers": PEERS_PAGE,
     "fp32-peers": PEERS_PAGE,
     "bf16-duels": DUELS_PAGE,
