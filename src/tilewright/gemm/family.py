@@ -20,7 +20,7 @@ from ..plan.family import Option
 from ..plan.plan import Plan, Refusal
 from .classes import Columns, ProblemClass, class_key, columns, distances, own_classes
 from .long_sums import with_shorter_sums
-from .options import options_of, suits_tma
+from .options import halves_pay, options_of, suits_tma
 from .problem import GemmProblem
 from .rung import GemmConfig, Rung
 from .rungs import find_rung, rungs_for
@@ -76,6 +76,8 @@ class Products:
             return f"{config} walks k in parts; batch_invariant asks for one chain"
         if demands.batch_invariant and rung.id == "q01_convert" and gpu.arch.name == "sm_90a":
             return "it adds up otherwise than q02_promoted, which batch_invariant takes on sm_90a"
+        if rung.halves and not halves_pay(problem):
+            return f"{rung.id} was measured to pay from 512 rows and columns, 2^29 products and, of fp32x3, k = 512 on"
         return rung.why_not(problem.packed(config.tile, packs), config, gpu.arch)
 
     def named(self, problem: GemmProblem, gpu: Gpu, rung: str | None, config: GemmConfig | None) -> Plan:

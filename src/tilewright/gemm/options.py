@@ -151,6 +151,17 @@ _TMA = (
 )
 """With the speed over the model's on an H200, in pairs with cuBLAS. That of two sets that take turns is 3% less: they
 draw more power, which pairs share out and longer runs do not."""
+_HALVED = {
+    "tf32": (
+        ("t04", GemmConfig(128, 256, 64, warp_m=16, warp_n=256, stages=4, group_m=8, staged=2)),
+        ("t04", GemmConfig(128, 128, 64, warp_m=16, warp_n=128, stages=5, group_m=8, staged=2, cluster_n=2)),
+        ("t04", GemmConfig(128, 64, 64, warp_m=16, warp_n=64, stages=6, group_m=8, staged=2)),
+    ),
+    "fp32x3": (
+        ("t05", GemmConfig(128, 128, 64, warp_m=16, warp_n=128, stages=3, group_m=8, staged=2, cluster_n=2)),
+        ("t05", GemmConfig(128, 64, 64, warp_m=16, warp_n=64, stages=4, group_m=8, staged=2)),
+    ),
+}
 CONFIGS = {
     "f32": _F32, "f16": _HALVES, "bf16": _HALVES, "tf32": _TF32, "fp32x3": _FP32X3, "fp8": _FP8, "fast": _FAST,
     "blocks": _BLOCKS,
@@ -163,10 +174,17 @@ OPTIONS = {
 }
 TMA_OPTIONS = tuple(Option(find_rung(name), config, speed) for name, config, speed in _TMA)
 
+HALVED_OPTIONS = {
+    kind: tuple(Option(rung := find_rung(name), config, speed_of(rung.id, config)) for name, config in configs)
+    for kind, configs in _HALVED.items()
+}
+
 
 def options_of(problem: GemmProblem) -> tuple[Option, ...]:
     """The options for a product, the larger tiles first."""
     found = OPTIONS.get("blocks" if problem.scaled_blocks else problem.kind, ())
+    if problem.kind in HALVED_OPTIONS and halves_pay(problem):
+        return HALVED_OPTIONS[problem.kind] + found
     return TMA_OPTIONS + found if suits_tma(problem) else found
 
 
@@ -180,3 +198,10 @@ def suits_tma(problem: GemmProblem) -> bool:
         and problem.batch == 1 and problem.m * problem.n >= 1 << 20
         and addressable("a", problem) and addressable("b", problem)
     )  # fmt: skip
+
+
+def halves_pay(problem: GemmProblem) -> bool:
+    """Return whether the product is of the sizes at which scaled halves were measured to be faster than other parts,
+    and no less accurate: below k = 512 two parts of fp16 lose more than three of bf16."""
+    short = problem.precision == "fp32x3" and problem.k < 512
+    return min(problem.m, problem.n) >= 512 and problem.m * problem.n * problem.k >= 1 << 29 and not short
