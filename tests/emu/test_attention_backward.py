@@ -53,6 +53,12 @@ def test_gradients_are_those_of_the_formula(rung, d, dtype):
     judged(*operands(sq=72, sk=88, d=d, dtype=dtype), dtype=dtype, rung=rung.id, is_causal=d != 96)
 
 
+@pytest.mark.parametrize("options", [{"is_causal": True}, {"softcap": 2.0, "window": (70, 9)}])
+def test_two_warpgroups_on_the_same_keys(options):
+    given = operands(sq=140, sk=90, d=256, dtype="bf16")
+    judged(*given, dtype="bf16", rung="b04", config="d256: keys 64x64/4x2, sums 4", **options)
+
+
 OPTIONS = {
     "causal, more keys": ({"is_causal": True}, 40, 70),
     "causal, more queries": ({"is_causal": True}, 150, 70),
@@ -202,13 +208,16 @@ def test_rows_whose_every_key_a_large_bias_hides_share_their_weight(rung, large)
     judged(q, k, v, grad, bias=bias, rung=rung.id, reference={"bias": added})
 
 
-ORDERED = [("b02", "d64: keys 64x64/2x2, sums 2 in order"), ("b03", "d64: keys 64x64/4, sums 4 in order")]
+ORDERED = [
+    ("b02", "d64: keys 64x64/2x2, sums 2 in order"), ("b03", "d64: keys 64x64/4, sums 4 in order"),
+    ("b05", "d64: keys 128x128/8, sums 8 in order"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("rung", "config"), ORDERED)
 def test_blocks_that_add_in_order_are_deterministic(rung, config):
-    q, k, v, grad = operands(sq=150, sk=170, d=64)
-    options = {"window": (60, 20), "softcap": 3.0}
+    q, k, v, grad = operands(sq=150, sk=270, d=64)
+    options = {"window": (160, 20), "softcap": 3.0}
     judged(q, k, v, grad, rung=rung, config=config, **options)
     with tw.emulator():
         out, lse = tw.attention(q, k, v, return_lse=True, **options)

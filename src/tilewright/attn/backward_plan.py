@@ -8,7 +8,7 @@ from ..errors import ConfigRejected
 from ..gpus import Arch, Gpu
 from .backward_problem import BackwardProblem
 from .backward_rung import BackwardConfig
-from .backward_rungs import BACKWARD_RUNGS, SUMS_FROM, find_backward_rung
+from .backward_rungs import BACKWARD_RUNGS, find_backward_rung
 from .backward_stages import BackwardPlan
 
 
@@ -43,11 +43,12 @@ def plan_backward(
 
 def _last_that_fits(problem: BackwardProblem, arch: Arch, deterministic: bool) -> BackwardPlan:
     """The last rung that has a config for the problem, with its best measured one."""
-    reasons, p = [], problem.forward
-    for rung in reversed([one for one in BACKWARD_RUNGS if one.planned]):
-        two_walks = rung.wgmma and p.d_head in SUMS_FROM and p.seq_k < SUMS_FROM[p.d_head][p.is_causal]
+    reasons = []
+    for rung in reversed(BACKWARD_RUNGS):
+        if rung.writes and not deterministic:  # additions in no order are faster from registers
+            continue
         try:
-            config = rung.default(problem, arch, deterministic or two_walks)
+            config = rung.default(problem, arch, deterministic)
         except ConfigRejected as error:
             reasons.append(str(error))
             continue

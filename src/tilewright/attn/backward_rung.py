@@ -328,8 +328,8 @@ def _not_by_groups(config: BackwardConfig) -> str | None:
 
 def _not_produced(config: BackwardConfig, writes: bool) -> str | None:
     """Why a warpgroup of its own cannot copy for the config; None if it can."""
-    if config.keys.warps != 8 or config.keys.along != 1 or config.apart:
-        return "the walk with a warpgroup that copies has two others, of 64 keys each"
+    if config.keys.warps != 8 or config.apart:
+        return "the walk with a warpgroup that copies has two others"
     if config.ordered and not writes:
         return "additions in order are made by the warpgroup that copies"
     return None
@@ -353,8 +353,6 @@ class BackwardRung:
     """Whether a warpgroup more only copies, by TMA (attention/backward_producer.cuh)."""
     writes: bool = False
     """Whether it also adds dQ to its sums, by bulk copies."""
-    planned: bool = True
-    """Whether plans choose it; else it runs where a call names it."""
 
     def __str__(self) -> str:
         return self.id
@@ -362,6 +360,8 @@ class BackwardRung:
     def shared_bytes(self, problem: BackwardProblem, walk: Walk) -> int:
         """Dynamic shared memory of a block; barriers (Signals in attention/backward_producer.cuh) included."""
         own = 64 + 32 * walk.tile.stages if self.produced else 0
+        if self.produced and walk.tile.along > 1:  # P and dS take turns
+            own += 4 * walk.tile.rows * walk.tile.cols
         return walk.shared_bytes(problem) + own + (4 * walk.tile.cols * problem.forward.d_head if self.writes else 0)
 
     @property

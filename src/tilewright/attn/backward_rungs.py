@@ -43,8 +43,6 @@ _PRODUCED = (
     BackwardConfig(128, Tile(128, 64, 8), sums=4),
 )
 _WRITTEN = (*_PRODUCED, *(replace(config, ordered=True) for config in _PRODUCED))
-SUMS_FROM = {64: (0, 3072), 128: (3072, 3072), 256: (6144, 3072)}
-"""From how many keys on b03's sums were faster than its two walks on an H200, for each d_head: full, causal."""
 
 BACKWARD_RUNGS: tuple[BackwardRung, ...] = (
     BackwardRung(
@@ -66,12 +64,12 @@ BACKWARD_RUNGS: tuple[BackwardRung, ...] = (
     BackwardRung(
         "b04_producer",
         "a warpgroup copies by TMA, and those that multiply wait for one another only where dQ needs all of dS",
-        True, _PRODUCED, wgmma=True, produced=True, planned=False,
+        True, _PRODUCED, wgmma=True, produced=True,
     ),
     BackwardRung(
         "b05_writer",
         "a warp adds dQ by bulk copies out of shared memory: those that multiply do not wait, in order or not",
-        True, _WRITTEN, wgmma=True, produced=True, writes=True, planned=False,
+        True, _WRITTEN, wgmma=True, produced=True, writes=True,
     ),
 )  # fmt: skip
 

@@ -72,8 +72,9 @@ def backward_records(
     """One record per case and rung: the check, then times. `ratio` is FlashAttention-2's time over ours, `ratio_cudnn`
     cuDNN's, each paired. `held_bytes`: what a call allocates at most, results included. What is wrong is not timed.
 
-    A case has batch, heads, seq, d_head, causal, heads_kv where it differs, and rungs: ids, or "" for the plan's choice
-    and "deterministic" for that with the same bits. Raises MissingDependency without torch.
+    A case has batch, heads, seq, d_head, causal, heads_kv where it differs, and rungs: ids, each with a config where
+    wanted ("b04 d256: keys ..."), or "" for the plan's choice and "deterministic" for that with the same bits.
+    Raises MissingDependency without torch.
     """
     try:
         import torch
@@ -88,7 +89,10 @@ def backward_records(
     for case in cases:
         for name in case.get("rungs", ["", "deterministic"]):
             say(len(records), name or "planned")
-            named: dict[str, Any] = {"deterministic": True} if name == "deterministic" else {"rung": name or None}
+            rung, _, config = name.partition(" ")
+            named: dict[str, Any] = {"rung": rung or None, "config": config or None}
+            if name == "deterministic":
+                named = {"deterministic": True}
             records.append(_record(torch, suite, case, named, seconds, ordinal) | {"provenance": origin})
     return records
 

@@ -5,12 +5,12 @@
 // Roles       the last warpgroup: a thread starts TMA's copies, and where Cfg::writes one of another warp adds dQ's
 //             tiles to their sums by bulk copies. Its registers go to the others.
 //             the others: 64 keys each, of S and dP; a part of dQ of the tile before.
-// Barriers    k_full, v_full            1 arrival and the bytes of K, of V
-//             q_full[s], grad_full[s]   1 arrival and the bytes of a tile; Q's statistics come with Q
-//             q_empty[s]                1 arrival of each warp that multiplies, which read statistics by itself
-//             grad_empty[s]             1 arrival of each warpgroup that multiplies
-//             ds_full[b]                1 arrival of each warp: its part of dS is in shared memory
-//             ds_empty[b]               1 arrival of each warpgroup: dQ has been multiplied
+// Barriers    k_full, v_full              1 arrival and the bytes of K, of V
+//             q_full[s], grad_full[s]     1 arrival and the bytes of a tile; Q's statistics come with Q
+//             q_empty[s], grad_empty[s]   1 arrival of each warp that multiplies
+//             ds_full[b]                  1 arrival of each warp: its part of dS is in shared memory
+//             ds_empty[b]                 1 arrival of each warp: dQ has been multiplied
+//             dq_full, dq_empty           1 arrival of each warp: its part of dQ is there; 1: it has been read
 // Named       1: warps that multiply. 2 + w: those of warpgroup w.
 //
 // A turn of a warpgroup; a line's products run under what follows, and S of the next tile under the end of this one:
@@ -43,7 +43,7 @@ struct Place {
 
 template <class Cfg>
 struct Signals {
-  static constexpr int stages = Cfg::stages, groups = Cfg::n_warps / 4, bytes = 8 * (8 + 4 * stages);
+  static constexpr int stages = Cfg::stages, bytes = 8 * (8 + 4 * stages);
   unsigned base;
   __device__ unsigned k_full() const { return base; }
   __device__ unsigned v_full() const { return base + 8; }
@@ -61,10 +61,10 @@ struct Signals {
     mbarrier_init(k_full(), 1), mbarrier_init(v_full(), 1);
     mbarrier_init(dq_full(), Cfg::n_warps), mbarrier_init(dq_empty(), 1);
     for (int buffer = 0; buffer < 2; ++buffer)
-      mbarrier_init(ds_full(buffer), Cfg::n_warps), mbarrier_init(ds_empty(buffer), groups);
+      mbarrier_init(ds_full(buffer), Cfg::n_warps), mbarrier_init(ds_empty(buffer), Cfg::n_warps);
     for (int stage = 0; stage < stages; ++stage) {
       mbarrier_init(q_full(stage), 1), mbarrier_init(q_empty(stage), Cfg::n_warps);
-      mbarrier_init(grad_full(stage), 1), mbarrier_init(grad_empty(stage), groups);
+      mbarrier_init(grad_full(stage), 1), mbarrier_init(grad_empty(stage), Cfg::n_warps);
     }
     mbarrier_init_fence();
   }
@@ -83,7 +83,6 @@ struct ProducedWalk : GroupWalk<Cfg> {
   using typename Base::Passing;
   using typename Base::T;
   static_assert(Base::by_keys && Base::makes_1 && Base::makes_2 && Cfg::sums, "the walk by keys that makes all three");
-  static_assert(Base::along == 1, "P and dS are left operands in registers");
 
   static constexpr int dq_bytes = Cfg::writes ? Base::Sums::m * Base::d_head * 4 : 0;
   static constexpr int shared_bytes = Base::shared_bytes + dq_bytes + Signals<Cfg>::bytes;
@@ -141,9 +140,10 @@ struct ProducedWalk : GroupWalk<Cfg> {
     int their_first = 0, their_end = 0;
     if (before >= 0 && before * Cfg::rows < this->place.seq_k)
       this->pairs.range(before * Cfg::rows, their_first, their_end);
-    Cursor now{this->head_0, this->first};
+    Cursor now{this->head_0, this->first}, last = now;
     unsigned parity = 0;
-    for (int n = 0, count = steps(); n < count; ++n, parity ^= 1) {
+    const int count = steps();
+    for (int n = 0; n < count; ++n, parity ^= 1) {
       mbarrier_wait(at.dq_full(), parity);
       if constexpr (Cfg::ordered) {
         if (their_first <= now.tile && now.tile < their_end)
@@ -154,19 +154,18 @@ struct ProducedWalk : GroupWalk<Cfg> {
       tma_commit();
       tma_wait_read<0>();
       mbarrier_arrive(at.dq_empty());
-      if constexpr (Cfg::ordered) {
-        tma_wait<0>();
-        __threadfence();
-        store_release(Base::turn_of(now.head, now.tile), mine + 1);
+      if constexpr (Cfg::ordered) {  // the tile before has arrived meanwhile
+        tma_wait<1>();
+        if (n > 0) store_release(Base::turn_of(last.head, last.tile), mine + 1);
       }
+      last = now;
       now = now.next(this->first, this->end);
     }
     tma_wait<0>();
+    if (Cfg::ordered && count > 0) store_release(Base::turn_of(last.head, last.tile), mine + 1);
   }
 
   // ---- those that multiply
-
-  __device__ bool speaks() const { return threadIdx.x % 128 == 0; }
 
   /// With packed lengths rows of a tile after the entry's last are another entry's. A weight of 0 does not stop what is
   /// infinite or NaN there, so they become 0.
@@ -191,6 +190,18 @@ struct ProducedWalk : GroupWalk<Cfg> {
     if constexpr (Cfg::varlen) clear_rows<Passing>(tile, this->place.seq_q - now.tile * Cfg::cols);
   }
 
+  /// This warp's arrival, after what all of its lanes did before.
+  __device__ void tell(unsigned barrier) const {
+    __syncwarp();
+    if (this->lane == 0) mbarrier_arrive(barrier);
+    __syncwarp();
+  }
+  /// Lanes that left a wait or a condition one by one are together again.
+  static __device__ void begin_products() {
+    __syncwarp();
+    wgmma_fence();
+  }
+
   __device__ void await_q(const Place<stages>& from, const Cursor& now) const {
     mbarrier_wait(at.q_full(from.stage), from.parity);
     clear_passing(q_tile(from.stage), now);
@@ -204,8 +215,7 @@ struct ProducedWalk : GroupWalk<Cfg> {
 #pragma unroll
       for (int j = 0; j < Base::sum_cols; ++j) store_shared_quad(dq_tile() + 4 * Base::Sums::place(0, j), sum[j]);
       fence_proxy_async();
-      __syncwarp();
-      if (this->lane == 0) mbarrier_arrive(at.dq_full());
+      tell(at.dq_full());
     } else {
       float* sums = sums_of(to);
 #pragma unroll
@@ -224,8 +234,15 @@ struct ProducedWalk : GroupWalk<Cfg> {
   /// This warp's part of dS is in shared memory.
   __device__ void tell_ds(int buffer) const {
     fence_proxy_async();
-    __syncwarp();
-    if (this->lane == 0) mbarrier_arrive(at.ds_full(buffer));
+    tell(at.ds_full(buffer));
+  }
+
+  /// The dS of a tile before the first.
+  __device__ void clear_ds() {
+    for (int i = threadIdx.x; i < Base::scores_bytes / 16; i += Base::threads)
+      store_shared_zero_128(ds_tile(0) + 16 * i);
+    tell_ds(0);
+    to.advance();
   }
 
   /// dS of dP and of the weights as they are multiplied: rounded, which leaves S's registers free.
@@ -264,7 +281,7 @@ struct ProducedWalk : GroupWalk<Cfg> {
 
     mbarrier_wait(at.grad_full(from.stage), from.parity);
     clear_passing(grad, now);
-    wgmma_fence();
+    begin_products();
     this->start_scores(dp[0], this->kept_2, grad);
     if constexpr (slopes) {
       wgmma_wait<0>();
@@ -281,7 +298,7 @@ struct ProducedWalk : GroupWalk<Cfg> {
     }
     Base::packed(p, s);
 
-    wgmma_fence();
+    begin_products();
     this->start_held(acc_2[0], p.piece, grad);
     if constexpr (!slopes) {
       wgmma_wait<1>();
@@ -294,24 +311,24 @@ struct ProducedWalk : GroupWalk<Cfg> {
     this->keep(ds, ds_tile(to.stage));
     tell_ds(to.stage);
     mbarrier_wait(at.ds_full(to_before.stage), to_before.parity);
-    wgmma_fence();
+    begin_products();
     this->start_sums(sum, ds_tile(to_before.stage));
     this->start_held(acc_1[0], ds.piece, q);
 
     wgmma_wait<1>();
     wgmma_arrived(acc_2[0]);
     Base::read(p.piece);
-    if (speaks()) mbarrier_arrive(at.grad_empty(from.stage));
+    tell(at.grad_empty(from.stage));
     wgmma_arrived(sum);
-    if (speaks()) mbarrier_arrive(at.ds_empty(to_before.stage));
+    tell(at.ds_empty(to_before.stage));
     if (n > 0) add(sum, before);
     if (more) await_q(from_next, next);
-    wgmma_fence();
+    begin_products();
     this->start_scores(next_s[0], this->kept_1, q_tile(more ? from_next.stage : from.stage));
     wgmma_wait<1>();
     wgmma_arrived(acc_1[0]);
     Base::read(ds.piece);
-    if (this->lane == 0) mbarrier_arrive(at.q_empty(from.stage));
+    tell(at.q_empty(from.stage));
     wgmma_wait<0>();
     wgmma_arrived(next_s[0]);
 #pragma unroll
@@ -331,14 +348,11 @@ struct ProducedWalk : GroupWalk<Cfg> {
     const int count = steps();
     if (count == 0) return;
     now = before = Cursor{this->head_0, this->first};
-    for (int i = threadIdx.x; i < Base::scores_bytes / 16; i += Base::threads)
-      store_shared_zero_128(ds_tile(0) + 16 * i);
-    tell_ds(0);
-    to.advance();
+    clear_ds();
     mbarrier_wait(at.k_full(), 0);
     clear_kept();
     await_q(from, now);
-    wgmma_fence();
+    begin_products();
     this->start_scores(s[0], this->kept_1, q_tile(from.stage));
     wgmma_wait<0>();
     wgmma_arrived(s[0]);
@@ -346,11 +360,132 @@ struct ProducedWalk : GroupWalk<Cfg> {
     for (int n = 0; n < count; ++n) turn(n, count);
     float sum[Base::sum_cols][4];
     mbarrier_wait(at.ds_full(to_before.stage), to_before.parity);
-    wgmma_fence();
+    begin_products();
     this->start_sums(sum, ds_tile(to_before.stage));
     wgmma_wait<0>();
     wgmma_arrived(sum);
     add(sum, before);
+    Base::meet();  // all have read what was kept
+  }
+
+  // ---- with two warpgroups on the same keys, along == 2: P and dS go through shared memory
+
+  __device__ unsigned p_tile(int buffer) const { return ds_tile(2 + buffer); }
+
+  /// P and dS of a tile, of S and dP when at most `pending` newer products run.
+  template <int pending>
+  __device__ void score(float (&s)[1][Base::s_cols][4], float (&dp)[1][Base::s_cols][4], const Cursor& of_tile,
+                        int stage, int buffer) const {
+    const int row = this->place.row0 + this->warp_row + this->lane / 4;
+    const int col = of_tile.tile * Cfg::cols + this->warp_col + this->lane % 4 * 2;
+    const bool hides = this->pairs.hides(this->place.row0, of_tile.tile * Cfg::cols);
+    const auto of = this->column_stats(stage);
+    wgmma_wait<pending>();
+    wgmma_arrived(s[0]);
+    wgmma_arrived(dp[0]);
+    if (hides)
+      this->pairs.template apply<true>(s, dp, row, col, of_tile.head, of);
+    else
+      this->pairs.template apply<false>(s, dp, row, col, of_tile.head, of);
+    Held<1, Base::across_pieces> x;
+    Base::packed(x, s);
+    this->keep(x, p_tile(buffer));
+    Base::packed(x, dp);
+    this->keep(x, ds_tile(buffer));
+    tell_ds(buffer);
+  }
+
+  static constexpr int half_cols = Base::sum_cols / 2;
+  using Half = float[half_cols][4];
+
+  /// One half of this warpgroup's columns of dQ: both do not fit beside S and dP.
+  __device__ void start_half(Half& sum, int half, unsigned ds) const {
+#pragma unroll
+    for (int step = 0; step < Cfg::rows / 16; ++step)
+      Wgmma<T, true, true, half_cols>::multiply(
+          sum, Base::template along_rows<typename Base::Scores>(ds, this->group % Base::q_groups * 64, step),
+          Base::template along_rows<Kept>(this->kept_1,
+                                          this->group / Base::q_groups * Base::sum_d + half * half_cols * 8, step),
+          step > 0);
+    wgmma_commit();
+  }
+  __device__ void add_half(const Half& sum, int half, const Cursor& to) const {
+    float* sums = sums_of(to);
+#pragma unroll
+    for (int j = 0; j < half_cols; ++j) red_add_4(sums + Base::Sums::place(0, half * half_cols + j), sum[j]);
+  }
+
+  /// dV, dK and half of dQ of a tile, and the other half of the tile before; between them S and dP of the next tile,
+  /// whose weights are made under the half of dQ.
+  __device__ void wide_turn(int n, int count) {
+    float s[1][Base::s_cols][4], dp[1][Base::s_cols][4];
+    Half late, early;
+    const bool more = n + 1 < count;
+    const Cursor next = more ? now.next(this->first, this->end) : now;
+    Place<stages> from_next = from;
+    if (more) from_next.advance();
+    mbarrier_wait(at.ds_full(to.stage), to.parity);
+    begin_products();
+    this->start_shared(acc_2[0], p_tile(to.stage), grad_tile(from.stage));
+    this->start_shared(acc_1[0], ds_tile(to.stage), q_tile(from.stage));
+    start_half(late, 1, ds_tile(to_before.stage));
+    if (more) {
+      await_q(from_next, next);
+      mbarrier_wait(at.grad_full(from_next.stage), from_next.parity);
+      clear_passing(grad_tile(from_next.stage), next);
+    }
+    begin_products();
+    this->start_scores(s[0], this->kept_1, q_tile(from_next.stage));
+    this->start_scores(dp[0], this->kept_2, grad_tile(from_next.stage));
+    wgmma_wait<2>();
+    wgmma_arrived(acc_2[0]);
+    wgmma_arrived(acc_1[0]);
+    wgmma_arrived(late);
+    tell(at.grad_empty(from.stage));
+    tell(at.q_empty(from.stage));
+    tell(at.ds_empty(to_before.stage));
+    if (n > 0) add_half(late, 1, before);
+    start_half(early, 0, ds_tile(to.stage));
+    Place<2> to_next = to;
+    to_next.advance();
+    mbarrier_wait(at.ds_empty(to_next.stage), to_next.parity ^ 1);
+    score<1>(s, dp, next, from_next.stage, to_next.stage);
+    wgmma_wait<0>();
+    wgmma_arrived(early);
+    add_half(early, 0, now);
+    before = now, now = next, from = from_next, to_before = to, to = to_next;
+  }
+
+  __device__ void multiply_wide() {
+    Base::clear(acc_1[0]);
+    Base::clear(acc_2[0]);
+    wgmma_arrived(acc_1[0]);
+    wgmma_arrived(acc_2[0]);
+    const int count = steps();
+    if (count == 0) return;
+    now = before = Cursor{this->head_0, this->first};
+    clear_ds();
+    mbarrier_wait(at.k_full(), 0);
+    mbarrier_wait(at.v_full(), 0);
+    clear_kept();
+    await_q(from, now);
+    mbarrier_wait(at.grad_full(from.stage), from.parity);
+    clear_passing(grad_tile(from.stage), now);
+    {
+      float s[1][Base::s_cols][4], dp[1][Base::s_cols][4];
+      begin_products();
+      this->start_scores(s[0], this->kept_1, q_tile(from.stage));
+      this->start_scores(dp[0], this->kept_2, grad_tile(from.stage));
+      score<0>(s, dp, now, from.stage, to.stage);
+    }
+    mbarrier_wait(at.ds_full(0), 0);  // for dS of zeros
+    for (int n = 0; n < count; ++n) wide_turn(n, count);
+    Half late;
+    begin_products();
+    start_half(late, 1, ds_tile(to_before.stage));
+    wgmma_wait<0>();
+    wgmma_arrived(late);
+    add_half(late, 1, before);
     Base::meet();  // all have read what was kept
   }
 };
@@ -372,7 +507,10 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
     if (Cfg::writes && threadIdx.x == 32 * Cfg::n_warps + 32) walk.write_all();
   } else {
     take_registers<240>();
-    walk.multiply_all();
+    if constexpr (ProducedWalk<Cfg>::along == 1)
+      walk.multiply_all();
+    else
+      walk.multiply_wide();
     walk.store_all();
   }
 }
