@@ -277,6 +277,14 @@ ATTENTION_SIZES_PAGE: tuple[Column, ...] = (
     ("rung", _rung),
     *_ATTENTION_FIGURES,
 )
+
+
+def _mebibytes(record: Record) -> str:
+    """What a call of ours holds at most, and one of cuDNN's."""
+    held = [record["result"].get(name) for name in ("held_bytes", "held_bytes_cudnn")]
+    return ", ".join("-" if one is None else f"{one >> 20}" for one in held)
+
+
 ATTENTION_DECODE_PAGE: tuple[Column, ...] = (
     ("batch x queries x keys", lambda record: "{batch} x {seq_q} x {seq_k}".format(**record["case"])),
     ("heads, of keys", lambda record: "{heads_q}, {heads_kv}".format(**record["case"])),
@@ -380,6 +388,7 @@ PAGES: dict[str, Page] = {
     "attention-backward": (
         *ATTENTION_SIZES_PAGE,
         ("same bits", lambda record: "yes" if record["case"]["deterministic"] else "no"),
+        ("MiB held, cuDNN's", _mebibytes),
     ),
     "attention-decode": ATTENTION_DECODE_PAGE,
     "attention-host": ATTENTION_HOST_PAGE,
@@ -391,6 +400,7 @@ PAGES: dict[str, Page] = {
     "bf16-duels": DUELS_PAGE,
     "bf16-duels-swizzled": DUELS_PAGE,
     "torch-blocks": blocks.TIMES,
+    "llama-training": blocks.TIMES,
     "grouped": grouped.TIMES,
     "fp8": fp8.TIMES,
     "tune-heldout": HELDOUT_PAGE,
