@@ -27,6 +27,11 @@ CASES = SUITE["cases"]
 CASE = {"m": 640, "n": 512, "k": 512, "layout": "nn", "dtype": "bf16"}
 
 
+def is_modelled(case: dict) -> bool:
+    """Whether the model chooses for the case, and not neighbours: its class no longer ships."""
+    return PRODUCTS.is_modelled(problem_of(case), H200)
+
+
 def measured(case: dict, *times: float) -> tuple[Entry, dict[str, Entry]]:
     """An entry for the case whose first time is that of the heuristic's choice, and the table that it chooses from."""
     known = without(shipped("H200").of(PRODUCTS), [case])
@@ -71,7 +76,7 @@ def test_the_means_of_a_type_are_geometric():
 def test_no_class_of_the_shapes_held_out_is_in_the_table_that_is_asked():
     table = shipped("H200").of(PRODUCTS)
     known = without(table, CASES)
-    held = {str(class_of(problem_of(case))) for case in CASES}
+    held = {str(class_of(problem_of(case))) for case in CASES if not is_modelled(case)}
     assert held <= set(table), "they ship, and are taken out here"
     assert len(known) == len(table) - len(held)
     assert not held & set(known)
@@ -83,9 +88,9 @@ def test_the_loss_is_within_the_goal_and_is_what_the_record_says():
     table = shipped("H200").of(PRODUCTS)
     known = without(table, CASES)
     recorded = {r["case"]["dtype"]: r["result"] for r in find_records(ROOT / "benchmarks" / "results", SUITE["name"])}
-    for dtype, most, least, bound in (("bf16", 60, 48, 0.08), ("f32", 20, 8, 0.17)):
+    for dtype, most, least, bound in (("bf16", 60, 12, 0.08), ("f32", 20, 8, 0.17)):
         losses = []
-        for case in (case for case in CASES if case["dtype"] == dtype):
+        for case in (case for case in CASES if case["dtype"] == dtype and not is_modelled(case)):
             try:
                 record = loss_record("s", case, table[str(class_of(problem_of(case)))], known, H200)
             except TilewrightError:

@@ -84,11 +84,11 @@ def test_no_block_tile_crowds_out_all_others():
 
 @pytest.mark.parametrize(
     ("dtype", "fastest"),
-    [("bf16", "h12_wgmma 128x128x64 warp 16x128 3 stages group 8"),
+    [("bf16", "h17_ping_pong 128x128x64 warp 32x128 6 stages"),
      ("f32", "f12_multistage 128x128x16 warp 64x32/2x2 thread 4x4 4 stages ca group 8")],
 )  # fmt: skip
 def test_with_an_epilogue_more_blocks_that_share_an_sm_are_tried_with_what_was_fastest_among_them(dtype, fastest):
-    """`fastest`: with silu(acc + bias) + residual at this shape, of what was measured on an H200."""
+    """`fastest`: tile and depth of what was fastest with silu(acc + bias) + residual at this shape on an H200."""
     bare = dense(4096, 4096, 1024, dtype=dtype)
     fused = with_epilogue(bare, *read_words("bias,silu,residual"))
     spaces = [explore(problem, H200, rungs_for(dtype)) for problem in (bare, fused)]
@@ -96,7 +96,7 @@ def test_with_an_epilogue_more_blocks_that_share_an_sm_are_tried_with_what_was_f
     beside = [sum(c.rung in top and c.prediction.resident > 1 for c in space.kept) for space in spaces]
     assert beside[0] < beside[1] or beside[0] >= 12
     assert beside[1] >= 12
-    assert fastest in [str(candidate) for candidate in spaces[1].kept]
+    assert any(str(candidate).startswith(fastest) for candidate in spaces[1].kept)
     assert len(spaces[1].kept) == 24
     f01, h01 = find_rung("f01"), find_rung("h01")
     now = f01 if dtype == "f32" else h01
