@@ -414,6 +414,7 @@ PAGES: dict[str, Page] = {
     "precision-ranges": precision.RANGES,
     "precision-steps": precision.STEPS,
     "precision-sizes": precision.SIZES,
+    "precision-halves": precision.HALVES,
 }
 """Which columns a suite's records have in README and docs."""
 
