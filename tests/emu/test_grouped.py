@@ -27,6 +27,8 @@ MMA = GemmConfig(32, 32, 32, warp_m=16, warp_n=32, stages=3, group_m=2)
 WGMMA = GemmConfig(128, 64, 32, warp_m=16, warp_n=64, stages=3, group_m=2)
 TMA = GemmConfig(128, 64, 64, warp_m=16, warp_n=64, stages=3, group_m=2)
 KERNELS = [("g01", MMA), ("g02", WGMMA)]
+PING_PONG = GemmConfig(128, 64, 64, warp_m=32, warp_n=64, stages=3, group_m=2, turns=2)
+BY_TMA = [("g03", TMA), ("g05", PING_PONG)]
 KINDS = {"f16": np.dtype(np.float16), "bf16": np.dtype(bfloat16), "f32": np.dtype(np.float32)}
 BAND = 256
 
@@ -149,15 +151,16 @@ def run(case: Case, rung: str | None, config: GemmConfig | None, ends: list[int]
 SIZES = (0, 5, 0, 65, 1, 29, 130, 0)
 
 
+@pytest.mark.parametrize(("rung", "config"), BY_TMA, ids=["g03", "g05"])
 @pytest.mark.parametrize(
     ("form", "layouts"), [("m", "nnn"), ("m", "ntp"), ("n", "ttn"), ("n", "ntt"), ("k", "tnn"), ("k", "tnt")]
 )
-def test_tma_copies_beyond_a_groups_end_and_results_end_there(form, layouts):
+def test_tma_copies_beyond_a_groups_end_and_results_end_there(form, layouts, rung, config):
     """Lines are multiples of 16 bytes; groups start anywhere."""
     case = Case(form, SIZES, layouts, rest=10)
     for sms in (1, 3):
-        run(case, "g03", TMA, sms=sms)
-    run(dataclasses.replace(case, sizes=(300, 1, 0, 129), others=(72, 136)), "g03", TMA)
+        run(case, rung, config, sms=sms)
+    run(dataclasses.replace(case, sizes=(300, 1, 0, 129), others=(72, 136)), rung, config)
 
 
 @pytest.mark.parametrize(
@@ -168,11 +171,12 @@ def test_what_tma_cannot_address_is_refused(form, layouts, name):
         run(Case(form, SIZES, layouts, rest=10), "g03", TMA)
 
 
+@pytest.mark.parametrize(("rung", "config"), BY_TMA, ids=["g03", "g05"])
 @pytest.mark.parametrize("sms", [1, 3])
-def test_results_along_k_leave_by_tma(sms):
-    config = dataclasses.replace(TMA, staged=2)
-    run(Case("k", SIZES, "tnn", others=(136, 72)), "g03", config, sms=sms)
-    run(Case("k", (70,), "tnp", others=(136, 72)), "g03", config, sms=sms)
+def test_results_along_k_leave_by_tma(sms, rung, config):
+    config = dataclasses.replace(config, staged=2)
+    run(Case("k", SIZES, "tnn", others=(136, 72)), rung, config, sms=sms)
+    run(Case("k", (70,), "tnp", others=(136, 72)), rung, config, sms=sms)
 
 
 def test_results_that_end_anywhere_do_not_leave_by_tma():
@@ -185,7 +189,7 @@ def test_infinities_of_the_next_group_do_not_reach_a_product_along_k():
     a[:, 5:] = np.inf
     b[5:] = np.nan
     with tw.emulator():
-        for rung, config in [*KERNELS, ("g03", TMA)]:
+        for rung, config in [*KERNELS, *BY_TMA]:
             out = tw.grouped_matmul(np.asfortranarray(a), b, [5, 24], rung=rung, config=config)
             assert (out[0] == 5).all()
             assert np.isnan(out[1]).all()
@@ -240,10 +244,11 @@ def test_ends_that_fall_or_run_over_touch_nothing_outside(form, rung, config):
     run(Case(form, (5, 0, 0, 35, 0, 30, 0)), rung, config, ends=wild)
 
 
+@pytest.mark.parametrize(("rung", "config"), BY_TMA, ids=["g03", "g05"])
 @pytest.mark.parametrize("form", ["m", "n", "k"])
-def test_ends_that_fall_or_run_over_are_clamped_for_tma_too(form):
+def test_ends_that_fall_or_run_over_are_clamped_for_tma_too(form, rung, config):
     layouts = {"m": "nnn", "n": "ntn", "k": "tnn"}[form]
-    run(Case(form, (5, 0, 0, 35, 0, 32, 0), layouts), "g03", TMA, ends=[5, 3, -7, 40, 10, 2**31 - 1, -(2**31)])
+    run(Case(form, (5, 0, 0, 35, 0, 32, 0), layouts), rung, config, ends=[5, 3, -7, 40, 10, 2**31 - 1, -(2**31)])
 
 
 def test_a_group_without_k_gives_zeros():
@@ -347,7 +352,7 @@ def test_a_kernel_that_cannot_run_is_refused_with_the_reason():
     with tw.emulator():
         with pytest.raises(ConfigRejected, match="no such level"):
             tw.grouped_matmul(A, B, [1, 2], config=dataclasses.replace(MMA, split_k=2))
-        with pytest.raises(ConfigRejected, match="Known: g01_mma, g02_wgmma, g03_tma, g04_ffma"):
+        with pytest.raises(ConfigRejected, match="Known: g01_mma, g02_wgmma, g03_tma, g05_ping_pong, g04_ffma"):
             tw.grouped_matmul(A, B, [1, 2], rung="h13")
         with pytest.raises(InvalidOperand, match="a batch is a product of `matmul`"):
             tw.grouped_matmul(B, B.transpose(0, 2, 1), rung="g01")

@@ -20,7 +20,10 @@ def _wgmma(tile: tuple[int, int], stages: int, blocks: int) -> GemmConfig:
     return GemmConfig(*tile, 64, warp_m=16, warp_n=tile[1], stages=stages, group_m=8, min_blocks=blocks)
 
 
-_G01, _G02, _G03 = (find_grouped_rung(name) for name in ("g01", "g02", "g03"))
+_G01, _G02, _G03, _G05 = (find_grouped_rung(name) for name in ("g01", "g02", "g03", "g05"))
+_SHORT = 1024
+"""Products of so little k are mostly stores, which g05 has under other products: it took 0.93 of g03's time."""
+_OF_SHORT_K = Option(_G05, GemmConfig(128, 192, 64, warp_m=32, warp_n=192, stages=4, group_m=8, turns=2, staged=1), 1.3)
 _MEASURED = (
     Option(_G03, _wgmma((128, 256), 4, 1), 1.12),
     Option(_G02, _wgmma((128, 256), 4, 1), 1.08),
@@ -34,5 +37,10 @@ def options_of(problem: GroupedProblem) -> tuple[Option, ...]:
     """The options for a grouped product, those that were measured first."""
     if problem.product.dtype == "f32":
         return tuple(Option(OVER[rung.id], *rest) for rung, *rest in products_options(problem.product))
+    short = (_OF_SHORT_K,) if problem.axis == "k" and problem.product.k <= _SHORT else ()
     others = ((OVER.get(rung.id), config, speed) for rung, config, speed in products_options(problem.product))
-    return (*_MEASURED, *(Option(rung, config, _OF_PRODUCTS * speed) for rung, config, speed in others if rung is _G01))
+    return (
+        *short,
+        *_MEASURED,
+        *(Option(rung, config, _OF_PRODUCTS * speed) for rung, config, speed in others if rung is _G01),
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..errors import ConfigRejected
-from ..gemm.rung import Rung
+from ..gemm.problem import GemmProblem
+from ..gemm.rung import GemmConfig, Rung
 from ..gemm.rungs import find_rung
 
 
@@ -15,15 +16,22 @@ def _over_groups(of: str, id: str, teaches: str, levels: tuple[str, ...] = ()) -
     )
 
 
-TURNS = 48
-"""Bytes of shared memory by which a block's warps learn their tiles, where they are drawn (cuda/tile/turns.cuh)."""
+TURNS = 64
+"""Bytes of shared memory by which a block's warps learn their tiles, where they are drawn (cuda/tile/turns.cuh), and
+whose turn it is (g05)."""
 
 
 def _drawn(rung: Rung) -> Rung:
     """The rung with room for that, and results that leave by lanes unless a config says otherwise."""
-    plain = rung.shared_bytes
+    plain, check = rung.shared_bytes, rung.check
+
+    def own_check(config: GemmConfig, problem: GemmProblem) -> str | None:
+        if config.turns > 1 and config.threads != 256:
+            return f"two warpgroups take turns, each with a tile of its own; the config has {config.threads // 128}"
+        return check(config, problem)
+
     return replace(
-        rung, default=replace(rung.default, staged=0),
+        rung, default=replace(rung.default, staged=0), check=own_check,
         shared_bytes=lambda config, problem: plain(config, problem) + TURNS,
     )  # fmt: skip
 
@@ -35,9 +43,13 @@ GROUPED_RUNGS: tuple[Rung, ...] = (
         _over_groups("h15", "g03_tma", "TMA, roles, and tiles that blocks draw: those at a group's end are shorter",
                      ("staged",))
     ),
+    _drawn(
+        _over_groups("h17", "g05_ping_pong", "turns: one tile's stores, and its group's first copies, under another's "
+                     "products", ("staged",))
+    ),
     _over_groups("f12", "g04_ffma", "f12 over groups: float32 operands"),
 )  # fmt: skip
-OVER = {"h11_mma_multistage": GROUPED_RUNGS[0], "f12_multistage": GROUPED_RUNGS[3]}
+OVER = {"h11_mma_multistage": GROUPED_RUNGS[0], "f12_multistage": GROUPED_RUNGS[-1]}
 """The rungs that take the configs which products have for theirs."""
 
 

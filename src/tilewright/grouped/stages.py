@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ..arrays.dtypes import CPP_TYPES, ceil_div
 from ..errors import ConfigRejected
+from ..gemm.problem import GemmProblem
 from ..gemm.rung import Addresses, GemmConfig, Rung
+from ..gemm.rungs.tma import k_inner
 from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Address, Place, Template, pack
+from ..jit.tensor_map import TensorMap
 from ..run.program import Program, Stage, Workspace
 from .problem import AXES, GroupedProblem
 
@@ -44,9 +47,33 @@ def why_not(problem: GroupedProblem, rung: Rung, config: GemmConfig, arch: Arch)
     return f"{config} makes up to {tiles} tiles; 2147483647 can be counted" if tiles >= 2**31 else None
 
 
+def cut_box(extent: int) -> int:
+    """Rows of a TMA box of A where groups cut them (box_of in cuda/grouped/tma_groups.cuh)."""
+    return next((box for box in (64, 32) if extent % box == 0), extent)
+
+
+def _in_boxes(rung: Rung, axis: str) -> Rung:
+    """The rung with smaller boxes of A where groups cut its rows, since a group's last tile may have few of them.
+
+    Where A's lines run along m, boxes are panels of them already.
+    """
+    if axis != "m" or not rung.loaders:
+        return rung
+
+    def maps(config: GemmConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
+        found = dict(rung.maps(config, problem))
+        if (a := found["a"]) is not None and k_inner("a", problem):
+            found["a"] = replace(a, box=(a.box[0], cut_box(config.tile_m), *a.box[2:]))
+        return found
+
+    return replace(rung, maps=maps)
+
+
 def params(problem: GroupedProblem, plan: Plan, at: Addresses, ends: Address, drawn: Address = 0) -> Template:
     """The rung's tensor maps, if it takes any, then GroupedArgs."""
-    return plan.rung.params(problem.whole, plan.config, at, 1.0, 0.0) + pack(ENDS, ends, problem.groups, drawn)
+    return _in_boxes(plan.rung, problem.axis).params(problem.whole, plan.config, at, 1.0, 0.0) + pack(
+        ENDS, ends, problem.groups, drawn
+    )
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,10 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks
       for (unsigned tile = blockIdx.x; tile < all; tile += gridDim.x)
         product.load(maps, tile_origin<Cfg>(tile, args.m, args.n));
     }
+    if constexpr (Product::also > 0)
+      if (threadIdx.x / 32 == Cfg::threads / 32 + 1)
+        for (unsigned tile = blockIdx.x; tile < all; tile += gridDim.x)
+          product.load_also(tile_origin<Cfg>(tile, args.m, args.n));
   } else {
     if constexpr (Cfg::hands_over) take_registers<Cfg::consumer_registers>();
     const WarpgroupTiling<Cfg> at;

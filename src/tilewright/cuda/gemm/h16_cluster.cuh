@@ -30,6 +30,10 @@ extern "C" __global__ void __cluster_dims__(ClusterTiles<Cfg>::blocks, 1, 1)
       for (unsigned tile = tiles.first; tile < tiles.count; tile += tiles.step)
         product.load(maps, tiles.origin_of(tile));
     }
+    if constexpr (Product::also > 0)
+      if (threadIdx.x / 32 == Cfg::threads / 32 + 1)
+        for (unsigned tile = tiles.first; tile < tiles.count; tile += tiles.step)
+          product.load_also(tiles.origin_of(tile));
   } else {
     if constexpr (Cfg::hands_over) take_registers<Cfg::consumer_registers>();
     const WarpgroupTiling<Cfg> at;

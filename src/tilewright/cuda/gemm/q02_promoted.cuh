@@ -31,6 +31,11 @@ struct PromotedRing : WgmmaRing<Cfg> {
   __device__ unsigned a_at() const { return this->a_tiles + buffers.read * A::bytes; }
   __device__ unsigned b_at() const { return this->b_tiles + buffers.read * B::bytes; }
   __device__ void started() { this->start(tile + ahead, buffers.write); }
+  template <class Scales>
+  __device__ void read_scales(Scales& to, int tile, int row0, int col0, const WarpgroupTiling<Cfg>&) const {
+    to.read(this->args, (this->range.first + tile) * 2 * Cfg::tile_k, col0,
+            [&](int i) { return Sums::row_of(row0, i / 2) + i % 2 * 8 + threadIdx.x % 32 / 4; });
+  }
   __device__ void turn() { buffers.turn(), ++tile; }
   __device__ void release_previous() const {}  // the next barrier says so
 };

@@ -4,6 +4,7 @@
 // B.
 
 #include "gemm/args.cuh"
+#include "ptx/cp_async.cuh"
 
 constexpr int scale_block = 128;
 
@@ -60,5 +61,50 @@ struct BlockScales {
 #pragma unroll
     for (int j = 1; j < blocks; ++j) chosen = within == j ? b[j] : chosen;
     return a[i] * chosen;
+  }
+};
+
+/// The scales of a block's tile for one step along k, in shared memory: a warp copies them into the stage that the
+/// step's operands go to, so that those who multiply neither wait for memory nor compute an address there.
+///
+///     A: the tile's rows    B: the column blocks that its columns touch
+template <class Cfg>
+struct StageScales {
+  static constexpr int rows = Cfg::a_blocks >= 0 ? Cfg::tile_m : 0;
+  static constexpr int numbers = rows + (Cfg::b_blocks >= 0 ? BlockScales<Cfg, 1, Cfg::tile_n>::blocks : 0);
+  static constexpr int bytes = 4 * numbers;
+
+  /// By a warp: starts the copies to `to` of element `k` along k for the tile at `origin`.
+  static __device__ void start(unsigned to, const GemmArgs& args, TileOrigin origin, int k) {
+    const int lane = threadIdx.x % 32;
+    const long long block = k / scale_block;
+    if constexpr (Cfg::a_blocks >= 0) {
+      const auto& scales = args.fused.operand[Cfg::a_blocks];
+      const float* from = static_cast<const float*>(scales.base) + blockIdx.y * scales.batch + block * scales.col;
+#pragma unroll 1  // these threads have few registers
+      for (int i = 0; i < rows; i += 32)
+        cp_async_4(to + 4 * (i + lane), from + min(origin.row + i + lane, args.m - 1) * scales.row);
+    }
+    if constexpr (Cfg::b_blocks >= 0) {
+      const auto& scales = args.fused.operand[Cfg::b_blocks];
+      const float* from = static_cast<const float*>(scales.base) + blockIdx.y * scales.batch + block * scales.row;
+      const int column = min(origin.col / scale_block + lane, (args.n - 1) / scale_block);
+      if (lane < numbers - rows) cp_async_4(to + 4 * (rows + lane), from + column * scales.col);
+    }
+  }
+
+  /// Of a warpgroup's sums, from row `row` and column block `block` of the tile on, those of this thread.
+  template <class Scales>
+  static __device__ void read(Scales& to, unsigned from, int row, int block) {
+    const auto number = [&](int i) {
+      float value;
+      asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from + 4 * i) : "memory");
+      return value;
+    };
+    const int mine = row + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int i = 0; i < sizeof(to.a) / 4; ++i) to.a[i] = Cfg::a_blocks >= 0 ? number(mine + i / 2 * 64 + i % 2 * 8) : 1;
+#pragma unroll
+    for (int j = 0; j < sizeof(to.b) / 4; ++j) to.b[j] = Cfg::b_blocks >= 0 ? number(rows + block + j) : 1;
   }
 };

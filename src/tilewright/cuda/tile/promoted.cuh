@@ -77,32 +77,30 @@ struct PromotedSums : WarpgroupAccumulators<Cfg, A, B> {
   }
 
   /// Everything along k for the warpgroup's tile from (row0, col0) on. `tiles` has the operands' tiles, one after the
-  /// other: wait() until one is there, a_at() and b_at() where it is, started() once its first products are, turn() to
-  /// the next, release_previous() when the one before that has been read.
+  /// other: wait() until one is there, a_at() and b_at() where it is, started() once its first products are,
+  /// read_scales() of its blocks, turn() to the next, release_previous() when the one before that has been read.
   template <class Tiles>
   __device__ void multiply(Tiles& tiles, const GemmArgs& args, const KRange<Cfg>& range, const At& at, int row0,
                            int col0) {
+    // Of a tile that is there: its scales, those of the one before are kept.
     const auto read_scales = [&](int tile) {
       before = now;
-      if constexpr (has_block_scales<Cfg>)
-        now.read(args, (range.first + tile) * 2 * Cfg::tile_k, col0,
-                 [&](int i) { return Base::row_of(row0, i / 2) + i % 2 * 8 + threadIdx.x % 32 / 4; });
+      if constexpr (has_block_scales<Cfg>) tiles.read_scales(now, tile, row0, col0, at);
     };
     clear();
     if (range.tiles == 0) return;
     int tile = 0;
     if constexpr (!take_turns) {
-      read_scales(0);
       for (; tile < range.tiles; ++tile) {
         tiles.wait();
         const unsigned a = tiles.a_at(), b = tiles.b_at();
 #pragma unroll
         for (int p = 0; p < parts; ++p) {
           start<0>(a, b, at, p);
-          if (p == 0) tiles.started(), read_scales(tile + 1);
+          if (p == 0) tiles.started(), read_scales(tile);
           wgmma_wait<0>();
           if (p + 1 == parts) tiles.turn(), tiles.release_previous();
-          add<0>(p, before, col0);
+          add<0>(p, now, col0);
         }
       }
     } else {

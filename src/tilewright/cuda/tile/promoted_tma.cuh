@@ -5,19 +5,41 @@
 #include "tile/promoted.cuh"
 #include "tile/tma_product.cuh"
 
+/// Lanes that copy the scales of a stage.
 template <class Cfg>
-struct PromotedTiles : TmaProduct<Cfg> {
-  using typename TmaProduct<Cfg>::A;
-  using typename TmaProduct<Cfg>::B;
+constexpr int scale_lanes = has_block_scales<Cfg> ? 32 : 0;
+
+template <class Cfg>
+struct PromotedTiles : TmaProduct<Cfg, scale_lanes<Cfg>> {
+  using Base = TmaProduct<Cfg, scale_lanes<Cfg>>;
+  using typename Base::A;
+  using typename Base::B;
   using Sums = PromotedSums<Cfg, A, B>;
 
-  using TmaProduct<Cfg>::TmaProduct;
+  using Base::Base;
+
+  __device__ unsigned scales_at() const {
+    return this->buffers.barriers + this->buffers.barrier_bytes + this->buffers.stage * StageScales<Cfg>::bytes;
+  }
+
+  /// The warp after the producer's: the scales of what load() loads.
+  __device__ void load_also(TileOrigin origin) {
+    for (int tile = 0; tile < this->range.tiles; ++tile, this->buffers.turn()) {
+      this->buffers.wait_free();
+      StageScales<Cfg>::start(scales_at(), this->args, origin, (this->range.first + tile) * 2 * Cfg::tile_k);
+      this->buffers.arrive_when_copied();
+    }
+  }
 
   // The tiles, as PromotedSums takes them.
   __device__ void wait() const { this->buffers.wait(); }
   __device__ unsigned a_at() const { return this->tiles + this->buffers.stage * this->stage_bytes; }
   __device__ unsigned b_at() const { return a_at() + A::bytes; }
   __device__ void started() const {}
+  template <class Scales>
+  __device__ void read_scales(Scales& to, int, int, int col0, const WarpgroupTiling<Cfg>& at) const {
+    StageScales<Cfg>::read(to, scales_at(), at.row0, col0 / scale_block - (col0 - at.col0) / scale_block);
+  }
   __device__ void turn() { this->buffers.turn(); }
 
   /// As TmaProduct's.

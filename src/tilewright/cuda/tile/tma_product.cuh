@@ -18,12 +18,14 @@ struct TmaMapsAndOut {
   TensorMap a, b, out;
 };
 
-template <class Cfg>
+/// `also`: lanes of another warp that bring something to each stage.
+template <class Cfg, int also_ = 0>
 struct TmaProduct {
+  static constexpr int also = also_;
   using A = WgmmaTile<SharedTile<Cfg::tile_m, Cfg::tile_k, Cfg::a_unit != unit_row>>;
   using B = WgmmaTile<SharedTile<Cfg::b_extent, Cfg::tile_k, Cfg::b_unit == unit_row>>;
   using Sums = WarpgroupAccumulators<Cfg, A, B>;
-  using Buffers = TmaRing<Cfg::stages, Cfg::cluster_m * Cfg::cluster_n>;
+  using Buffers = TmaRing<Cfg::stages, Cfg::cluster_m * Cfg::cluster_n, also>;
   static constexpr int stage_bytes = A::bytes + B::bytes, tile_bytes = Cfg::stages * stage_bytes;
 
   const GemmArgs& args;
@@ -55,6 +57,9 @@ struct TmaProduct {
     }
   }
 
+  /// What comes to the same stages besides: nothing here (tile/promoted_tma.cuh).
+  __device__ void load_also(TileOrigin) {}
+
   /// A consumer whose part of the tile is outside the result: it gives stage after stage back. Its warps stay together:
   /// one that is a turn of the ring late or early would take a stage's parity for another turn's.
   __device__ void pass() {
@@ -68,8 +73,9 @@ struct TmaProduct {
   }
 
   /// A consumer: the products of the same. What the epilogue reads first is on its way afterwards. Before its products
-  /// each stage is given to `landed`, with the number of its tile along k.
-  template <class Landed>
+  /// each stage is given to `landed`, with the number of its tile along k. `products`: the rows after the first so many
+  /// times 64 lie outside the result, and are not multiplied.
+  template <int products = WarpgroupTiling<Cfg>::products, class Landed>
   __device__ void multiply(Sums& sums, typename Sums::Rows& rows, TileOrigin origin, const WarpgroupTiling<Cfg>& at,
                            const Landed& landed) {
     const int turn = threadIdx.x / 32 * unsigned(range.tiles) / (Cfg::threads / 32);
@@ -79,7 +85,7 @@ struct TmaProduct {
       const unsigned from = tiles + buffers.stage * stage_bytes;
       buffers.wait();
       landed(tile, from);
-      sums.multiply(from, from + A::bytes, at);
+      sums.template multiply<products>(from, from + A::bytes, at);
       wgmma_wait<1>();
       if (tile > 0) release_previous();
       fetch_fused<Cfg, false>(args.fused, origin.row, origin.col, args.m, args.n, tile == turn);

@@ -135,13 +135,14 @@ struct WarpgroupAccumulators {
     }
   }
 
-  /// Starts the products of the tiles at `a` and `b`, as one group.
+  /// Starts the first `products` products of the tiles at `a` and `b`, as one group.
+  template <int products = At::products>
   __device__ void multiply(unsigned a, unsigned b, const At& at) {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < Cfg::tile_k / 16; ++step)
 #pragma unroll
-      for (int i = 0; i < At::products; ++i)
+      for (int i = 0; i < products; ++i)
         Wgmma<typename Cfg::in_type, !A::k_inner, !B::k_inner, At::columns>::multiply(
             value[i], wgmma_operand_of<A>(a, at.row0 + 64 * i, step), wgmma_operand_of<B>(b, at.col0, step));
     wgmma_commit();

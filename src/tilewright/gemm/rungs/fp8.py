@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 
-from ...arrays.dtypes import FP8
+from ...arrays.dtypes import FP8, ceil_div
 from ...jit.source import Constant
 from ...jit.tensor_map import TensorMap
 from ..problem import SCALE_BLOCK, GemmProblem, Matrix
@@ -88,8 +88,16 @@ def _tma_maps(config: GemmConfig, problem: GemmProblem) -> dict[str, TensorMap |
     return tma._maps(*_for_tma(config, problem))
 
 
+def _scale_bytes(config: GemmConfig, problem: GemmProblem) -> int:
+    """Of the scales of blocks in a stage (StageScales in tile/block_scales.cuh)."""
+    scaled, columns = problem.scaled_blocks, config.tile_n
+    whole = SCALE_BLOCK % columns == 0 or columns % SCALE_BLOCK == 0
+    before = 0 if whole else SCALE_BLOCK // 2 if columns % 64 == 0 else 112  # of a block, ahead of the tile's columns
+    return 4 * (("a" in scaled) * config.tile_m + ("b" in scaled) * ceil_div(columns + before, SCALE_BLOCK))
+
+
 def _tma_shared(config: GemmConfig, problem: GemmProblem) -> int:
-    return tma._shared(*_for_tma(config, problem))
+    return tma._shared(*_for_tma(config, problem)) + config.stages * _scale_bytes(config, problem)
 
 
 def _reasons(config: GemmConfig, problem: GemmProblem) -> Iterator[str | None]:
@@ -161,7 +169,7 @@ def _with_copies(check: Check) -> Check:
     return lambda config, problem: check(config, problem) or first_reason(_copy_reasons(config))
 
 
-PART_N = (64, 96, 128, 192, 256)
+PART_N = (32, 64, 96, 128, 192, 256)
 """How wide the products of partial sums are."""
 
 

@@ -30,7 +30,7 @@ _OF_A_PRODUCT = 26
 # --- operands as tensors ----------------------------------------------------------------------------------------------
 
 
-def _k_inner(name: str, problem: GemmProblem) -> bool:
+def k_inner(name: str, problem: GemmProblem) -> bool:
     """Return whether the operand's lines run along k."""
     matrix, rows, cols = problem.side(name)
     return (matrix.unit(rows, cols) == "row") == (name == "b")
@@ -48,7 +48,7 @@ def b_extent(config: GemmConfig, problem: GemmProblem) -> int:
     last one.
     """
     even = config.tile_n % 32 == 0 or config.warp_n != config.tile_n
-    if even or _k_inner("b", problem):
+    if even or k_inner("b", problem):
         return config.tile_n
     whole = -(-config.tile_n // 64) * 64
     need = _beside_stages(config, problem) + _stages(config, whole)
@@ -86,7 +86,7 @@ def _map_of(name: str, config: GemmConfig, problem: GemmProblem) -> TensorMap:
     by_rows = matrix.unit(rows, cols) == "col"
     length, lines, pitch = (cols, rows, matrix.row_stride) if by_rows else (rows, cols, matrix.col_stride)
     extent = config.tile_m if name == "a" else b_extent(config, problem)
-    inner, high = (config.tile_k, extent) if _k_inner(name, problem) else (extent, config.tile_k)
+    inner, high = (config.tile_k, extent) if k_inner(name, problem) else (extent, config.tile_k)
     panel = _panel(inner)
     if lines == 1:
         pitch = -(-length * item // 16) * 16 // item
@@ -210,7 +210,7 @@ def _check(config: GemmConfig, problem: GemmProblem) -> str | None:
             return
         if config.warp_n % 32 and config.staged:
             yield f"buffers of results hold multiples of 32 columns; warp_n is {config.warp_n}: omit staged"
-        if (columns := b_extent(config, problem)) % 32 and not _k_inner("b", problem):
+        if (columns := b_extent(config, problem)) % 32 and not k_inner("b", problem):
             yield f"B's lines come in panels of 32 or 64 columns; there is no room for whole ones of {columns}"
         if config.tile_n % config.warp_n:
             yield f"tile_n={config.tile_n} is not a multiple of warp_n={config.warp_n}"

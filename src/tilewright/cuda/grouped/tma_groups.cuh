@@ -1,0 +1,86 @@
+#pragma once
+// What the kernels of groups by TMA share: how a tile is copied where groups cut an operand, and what a step along k is
+// cleared of.
+
+#include "grouped/groups.cuh"
+#include "ptx/named_barrier.cuh"
+#include "tile/tma_product.cuh"
+
+/// Rows of a box of A where groups cut them (cut_box in grouped/stages.py).
+constexpr int box_of(int extent) { return extent % 64 ? extent % 32 ? extent : 32 : 64; }
+
+/// The producer: everything along k for a tile. Its copies may run over the end of its group into the next one, since a
+/// row of a product depends on no other row. Where groups cut rows, only boxes in which the tile has some are copied:
+/// the last tile of a group may have few.
+template <class Product, class Maps>
+__device__ inline void load(Product& product, const Maps& maps, const GroupTile& at) {
+  using A = typename Product::A;
+  using B = typename Product::B;
+  using RowsOfA = TmaTileInBoxes<A, Cfg::axis == axis_m ? box_of(A::extent) : A::extent>;
+  const int row = at.origin.row + (Cfg::axis == axis_m ? at.begin : 0);
+  const int col = at.origin.col + (Cfg::axis == axis_n ? at.begin : 0);
+  const int rows = Cfg::axis == axis_m ? at.product.m - at.origin.row : A::extent;
+  const unsigned bytes = RowsOfA::bytes(rows) + B::bytes;
+  for (int tile = 0; tile < product.range.tiles; ++tile, product.buffers.turn()) {
+    const unsigned to = product.tiles + product.buffers.stage * product.stage_bytes;
+    const int k = (Cfg::axis == axis_k ? at.begin : 0) + tile * Cfg::tile_k;
+    product.buffers.begin(bytes);
+    RowsOfA::template load<Cfg::a_batched>(to, maps.a, row, k, at.group, product.buffers.full(), rows);
+    product.b.template load<Cfg::b_batched>(to + A::bytes, maps.b, col, k, at.group, product.buffers.full());
+  }
+}
+
+/// A consumer: Product::multiply of those 64 rows and their like in which the tile has some.
+template <class Product, class Landed>
+__device__ inline void multiply_rows(Product& product, typename Product::Sums& sums, typename Product::Sums::Rows& rows,
+                                     const GroupTile& at, const WarpgroupTiling<Cfg>& mine, const Landed& landed) {
+  constexpr int all = WarpgroupTiling<Cfg>::products;
+  static_assert(all <= 2, "128 rows at most of a warpgroup");
+  if (Cfg::axis == axis_m && all == 2 && at.product.m - at.origin.row - mine.row0 <= 64)
+    product.template multiply<1>(sums, rows, at.origin, mine, landed);
+  else
+    product.multiply(sums, rows, at.origin, mine, landed);
+}
+
+/// Sets a tile to 0 from k = `left` on, by `threads` threads. Its lines lie along m or n: TMA could not start anywhere
+/// in one along k.
+template <class Tile, int threads>
+__device__ inline void clear_from(unsigned tile, int left) {
+  static_assert(!Tile::k_inner, "lines along m or n");
+  constexpr int chunks = Tile::inner / 8;  // of a line
+  for (int i = threadIdx.x % threads; i < (Tile::lines - left) * chunks; i += threads) {
+    const unsigned at = Tile::address(tile, Tile::place(left + i / chunks, i % chunks * 8));
+    asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
+  }
+}
+
+/// The consumers, `threads` of them, before the products of a step along k: clears what lies after the group's end, in
+/// both operands, since what is there may be infinite. `barrier`: a named one of theirs.
+template <class Product, int threads>
+__device__ inline void clear_after_group(unsigned stage, int left, unsigned barrier) {
+  if (left >= Cfg::tile_k) return;
+  clear_from<typename Product::A, threads>(stage, left);
+  clear_from<typename Product::B, threads>(stage + Product::A::bytes, left);
+  fence_proxy_async();
+  __syncwarp();
+  named_barrier_sync(barrier, threads);
+}
+
+/// The warp that copies: it finds the tiles, and a thread of it draws them, passes them on and copies.
+template <class Product, class Maps, class Drawn>
+__device__ inline void copy_drawn_tiles(Product& product, const Maps& maps, const GroupedArgs& args, GroupTile& at,
+                                        Drawn& turns) {
+  const bool first = threadIdx.x == Cfg::threads;
+  Groups<Cfg> groups(args);
+  unsigned tile = blockIdx.x;
+  for (bool more = true; more;) {
+    unsigned next = 0;
+    if (first) turns.give(tile), next = gridDim.x + atomicAdd(args.drawn, 1);
+    more = groups.find(tile, at);
+    if (more) {
+      product.range = KRange<Cfg>(at.product.k);
+      if (first) load(product, maps, at);
+      tile = __shfl_sync(~0u, next, 0);
+    }
+  }
+}
