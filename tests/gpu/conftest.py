@@ -6,6 +6,15 @@ import pytest
 
 from tilewright.errors import DeviceError
 from tilewright.jit import device
+from tilewright.plan.store import ENVIRONMENT_VARIABLE
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_tables(tmp_path_factory):
+    """What other test processes tune meanwhile changes plans, and makes this one forget its warm calls."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ENVIRONMENT_VARIABLE, str(tmp_path_factory.mktemp("tables")))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -18,6 +18,9 @@ KERNELS = [
     ("g02", GemmConfig(64, 64, 64, warp_m=16, warp_n=64, stages=6, group_m=8, min_blocks=2)),
     ("g03", GemmConfig(128, 256, 64, warp_m=16, warp_n=256, stages=4, group_m=8)),
     ("g03", GemmConfig(256, 128, 64, warp_m=32, warp_n=128, stages=4, group_m=8)),
+    ("g05", GemmConfig(128, 160, 64, warp_m=32, warp_n=160, stages=5, group_m=8, turns=2)),
+    ("g05", GemmConfig(64, 256, 64, warp_m=16, warp_n=256, stages=5, group_m=8, turns=2)),
+    ("g05", GemmConfig(128, 128, 64, warp_m=32, warp_n=128, stages=5, group_m=8, turns=2)),
     (None, None),
 ]
 FORMS = {"m": ((None, 136), (0, 136, 264)), "n": ((0, 136, 264), (264, None)), "k": ((136, None), (None, 264))}
@@ -109,6 +112,34 @@ def test_thousands_of_groups_are_found(gpu, torch):
     a, b = operands(torch, "m", int(offs[-1]), groups=groups)
     out = tw.grouped_matmul(a, b, offs)
     assert_right(torch, "m", a, b, offs.tolist(), out)
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["a new result", "out"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_second_call_is_remembered_and_the_same(gpu, torch, form, given):
+    from tilewright.grouped import warm
+
+    offs = torch.tensor([100, 200, 300], device="cuda", dtype=torch.int32)
+    a, b = operands(torch, form, 300, groups=3)
+    first = tw.grouped_matmul(a, b, offs)
+    out = torch.empty_like(first) if given else None
+    tw.grouped_matmul(a, b, offs, out=out)
+    again = warm.warm_grouped(a, b, offs, out, (None, None, None))
+    assert again is not warm.MISS
+    assert torch.equal(again, first)
+    offs.copy_(torch.tensor([0, 7, 300], dtype=torch.int32))
+    again = warm.warm_grouped(a, b, offs, out, (None, None, None))
+    assert_right(torch, form, a, b, [0, 7, 300], again)
+
+
+def test_out_that_overlaps_an_operand_is_refused_by_a_remembered_call_too(gpu, torch):
+    memory = torch.zeros(300 * 264 + 8, device="cuda", dtype=torch.bfloat16)
+    offs = torch.tensor([100, 200, 300], device="cuda", dtype=torch.int32)
+    a, b = operands(torch, "m", 300, groups=3)
+    tw.grouped_matmul(a, b, offs, out=memory[: 300 * 264].view(300, 264))
+    inside = memory[: 300 * 136].view(300, 136)
+    with pytest.raises(tw.errors.InvalidOperand, match="overlap"):
+        tw.grouped_matmul(inside, b, offs, out=memory[: 300 * 264].view(300, 264))
 
 
 def test_cupy_arrays_are_multiplied_without_waiting(gpu, cupy):

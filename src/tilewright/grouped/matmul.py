@@ -9,8 +9,10 @@ from ..gemm.matmul import matmul
 from ..gemm.rung import GemmConfig
 from ..run import gradients
 from ..run.runner import run
+from ..run.warm import MISS
 from ..words import Array
 from .call import read_grouped
+from .warm import remember, warm_grouped
 
 
 def grouped_matmul(
@@ -52,6 +54,10 @@ def grouped_matmul(
     Raises InvalidOperand (shapes, dtypes, devices, offsets on the host), ConfigRejected (rung or config), DeviceError
     (no GPU for host arrays, or the driver's word), CompileError.
     """
+    options = (out_dtype, rung, config)
+    result: Any = warm_grouped(a, b, offs, out, options)
+    if result is not MISS:
+        return result
     if offs is None and getattr(a, "ndim", 0) == 3 == getattr(b, "ndim", 0):
         if rung is not None or config is not None:
             raise InvalidOperand("rung and config choose a grouped kernel; a batch is a product of `matmul`.")
@@ -61,5 +67,8 @@ def grouped_matmul(
             "grouped_matmul", {"out": out is not None, "rung": rung is not None, "config": config is not None}
         )
         return differentiable(a, b, offs, out_dtype=out_dtype)
-    (result,), _ = run(read_grouped(a, b, offs, out, out_dtype, (rung, config)))
+    call = read_grouped(a, b, offs, out, out_dtype, (rung, config))
+    (result,), ran = run(call)
+    if ran is not None:
+        remember(call, result, ran, options)
     return result
