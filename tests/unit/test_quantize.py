@@ -143,3 +143,15 @@ def test_names_dtypes_and_dlpack_codes_of_fp8(dtype):
     assert numpy_dtype(dtype) == np.dtype(TYPES[dtype])
     capsule = give(4096, (2, 3), dtype, (1, 0), None, versioned=True)
     assert Imported(capsule, "a").dtype == dtype
+
+
+@pytest.mark.parametrize("shape", [(40, 300), (3, 40, 300)])
+def test_scales_of_rows_of_blocks_lie_by_columns(shape):
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    of_numpy = tw.quantize(x, block=(1, 128))[1]
+    assert of_numpy.shape == (*shape[:-1], 3)
+    assert of_numpy.strides[-2:] == (4, 160)
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    of_torch = tw.quantize(torch.from_numpy(x), block=(1, 128))[1]
+    assert of_torch.stride()[-2:] == (1, 40)
+    np.testing.assert_array_equal(of_torch.numpy(), of_numpy)

@@ -32,7 +32,8 @@ def quantize(x: Any, dtype: Any = "e4m3", *, block: tuple[int, int] | None = Non
 
     A scale is the largest finite magnitude of its block over the largest number of the dtype, in float32; of a block of
     zeros it is 1. x8 is x / scale in float32, as torch's cast rounds it: to nearest even; NaN stays, and an infinity
-    stays in e5m2 and becomes NaN in e4m3. x8 lies as x does where its rows are contiguous; b.T of a weight [n, k] is
+    stays in e5m2 and becomes NaN in e4m3. Scales of (1, 128) lie by columns: kernels read those of neighbouring rows at
+    once. x8 lies as x does where its rows are contiguous; b.T of a weight [n, k] is
     best quantized as the weight, and passed as its transpose.
 
     Raises InvalidOperand for other arrays, dtypes and blocks; MissingDependency where NumPy's fp8 is not installed.
@@ -103,6 +104,8 @@ def _of_numpy(x: Any, dtype: str, block: tuple[int, int] | None, library: Any) -
     each = library.repeat(library.repeat(scale, high, 1)[:, :rows], wide, 2)[:, :, :cols]
     with np.errstate(invalid="ignore", over="ignore"):
         bits = to_bits(flat / each, dtype, library)
+    if high == 1:  # by columns
+        scale = library.ascontiguousarray(scale.swapaxes(1, 2)).swapaxes(1, 2)
     scale_shape = () if block is None else (*x.shape[:-2], down, across)
     return bits.reshape(x.shape), scale.reshape(scale_shape)
 
@@ -126,5 +129,7 @@ def of_torch(x: Any, dtype: str, block: tuple[int, int] | None, torch: Any) -> t
     if dtype == "e4m3":  # it has no infinity; newer versions of torch make its largest number of one
         scaled = torch.where(torch.isinf(scaled), torch.nan, scaled)
     x8 = scaled.to(getattr(torch, DTYPE_NAMES[dtype]))
+    if high == 1:  # by columns
+        scale = scale.mT.contiguous().mT
     scale_shape = () if block is None else (*x.shape[:-2], down, across)
     return x8.reshape(x.shape), scale.reshape(scale_shape)

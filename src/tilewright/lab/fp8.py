@@ -41,7 +41,8 @@ def _scales(torch: Any, shape: tuple[int, ...], device: str) -> Any:
 
 def make_arrays(torch: Any, case: Mapping[str, Any], device: str) -> Arrays:
     """Normal operands rounded to e4m3, a [m, k] and b [k, n], both contiguous along k, and scales from 0.5 to 1.5:
-    `scales` "tensor": one of each operand; "rows": of rows and columns; "blocks": 1 x 128 and 128 x 128."""
+    `scales` "tensor": one of each operand; "rows": of rows and columns; "blocks": 1 x 128 and 128 x 128, by columns, as
+    torch wants them and tilewright.quantize makes a's."""
     m, n, k = case["m"], case["n"], case["k"]
     deep = -(-k // SCALE_BLOCK)
     of_a, of_b = {
@@ -49,7 +50,8 @@ def make_arrays(torch: Any, case: Mapping[str, Any], device: str) -> Arrays:
     }[case["scales"]]  # fmt: skip
     a, b = (torch.randn(lines, k, device=device).to(torch.float8_e4m3fn) for lines in (m, n))
     out = torch.empty(m, n, device=device, dtype=torch.bfloat16)
-    return Arrays(a, b.mT, _scales(torch, of_a, device), _scales(torch, of_b, device), out)
+    a_scale, b_scale = _scales(torch, of_a[::-1], device), _scales(torch, of_b[::-1], device)
+    return Arrays(a, b.mT, a_scale.mT if of_a else a_scale, b_scale.mT if of_b else b_scale, out)
 
 
 def whole_scale(torch: Any, scale: Any, shape: tuple[int, int]) -> Any:
@@ -77,10 +79,8 @@ def verdict(torch: Any, arrays: Arrays) -> str:
 
 
 def scaled_mm(torch: Any, arrays: Arrays) -> Callable[[], Any]:
-    """The call of torch's product of the same operands, sums in fp32, with scales as it wants them to lie."""
+    """The call of torch's product of the same operands, sums in fp32."""
     a, b, a_scale, b_scale, out = arrays
-    if a_scale.ndim and a_scale.shape[1] > 1:  # of blocks: the longer axis is contiguous
-        a_scale = a_scale.mT.contiguous().mT
     return lambda: torch._scaled_mm(a, b, scale_a=a_scale, scale_b=b_scale, out_dtype=out.dtype, out=out)
 
 
