@@ -42,7 +42,7 @@ class ProblemClass:
     """True where tiles of 64 x 64 x 32, or smaller powers of two, leave no edge."""
     use_c: bool
     fused: bool = False
-    """True where an epilogue is computed with it whose cost shows (shows)."""
+    """True where an epilogue is computed with it whose cost shows, scales of blocks too (shows)."""
     precision: str = "ieee"
     """As GemmProblem.precision."""
 
@@ -91,8 +91,11 @@ _CLASS = re.compile(
 
 def shows(problem: GemmProblem) -> bool:
     """Whether the problem has an epilogue that changes which kernel is fastest: one with a function, or that reads an
-    operand of the result's size. A bias cost 0.1% on an H200 (benchmarks/results/epilogue-parts-H200.json)."""
+    operand of the result's size, or scales of blocks. A bias cost 0.1% on an H200
+    (benchmarks/results/epilogue-parts-H200.json)."""
     epilogue = problem.epilogue
+    if problem.scaled_blocks:
+        return True
     if epilogue is None or not epilogue.code:
         return False
     small = all(not operand.matrix.row_stride or not operand.matrix.col_stride for operand in epilogue.operands)

@@ -150,7 +150,6 @@ class Products:
             told.append(f"k in {config.split_k} parts, since {tiles} tiles alone do not keep {gpu.sm_count} SMs busy")
         else:
             told.append(f"{tiles} tiles on {gpu.sm_count} SMs")
-        told += [f"{name} is packed first: {_pack_reason(problem, name)}" for name in plan.rung.must_pack(problem)]
         for name in narrow_operands(problem, plan.rung, config):
             how = (
                 "is packed first" if name in plan.packs else "is read element by element, which costs less than packing"
@@ -159,7 +158,9 @@ class Products:
         return "; ".join(told)
 
     def settled(self, problem: GemmProblem, chosen: Plan, demands: Demands) -> Plan:
-        return chosen if demands.batch_invariant else with_shorter_sums(problem, chosen)
+        found = chosen if demands.batch_invariant else with_shorter_sums(problem, chosen)
+        told = [f"{name} is packed first: {_pack_reason(problem, name)}" for name in found.rung.must_pack(problem)]
+        return replace(found, why="; ".join((found.why, *told))) if told else found
 
     # --- what tables hold ---
 
