@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .attn.backward_explain import BackwardExplanation, explain_attention_backward
     from .attn.explain import AttentionExplanation, explain_attention
     from .attn.rung import AttentionConfig
-    from .emu import EmulateResult, emulate, emulate_triton, emulator
+    from .emu import EmulateResult, emulate, emulate_cupy, emulate_numba, emulate_triton, emulator
     from .gemm.explain import Explanation, explain
     from .gemm.matmul import matmul
     from .gemm.prepare import prepare
@@ -53,6 +53,8 @@ _LAZY = {
     "explain_attention": ".attn.explain",
     "explain_attention_backward": ".attn.backward_explain",
     "emulate": ".emu",
+    "emulate_cupy": ".emu",
+    "emulate_numba": ".emu",
     "emulate_triton": ".emu",
     "emulator": ".emu",
     "tune": ".tuning",
@@ -74,6 +76,8 @@ __all__ = [
     "attention_backward",
     "attention_varlen",
     "emulate",
+    "emulate_cupy",
+    "emulate_numba",
     "emulate_triton",
     "emulator",
     "epilogue",

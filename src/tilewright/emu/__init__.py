@@ -5,6 +5,7 @@ from .api import EmuResult, run
 from .hazards import Hazard
 from .memory import GlobalMemory
 from .own_kernel import EmulateResult, emulate
+from .python_kernels import emulate_cupy, emulate_numba
 from .session import Emulator, emulator
 from .textures import Surface, Texture
 from .trace import Counters, InstructionRow
@@ -22,6 +23,8 @@ __all__ = [
     "TensorMap",
     "Texture",
     "emulate",
+    "emulate_cupy",
+    "emulate_numba",
     "emulate_triton",
     "emulator",
     "run",

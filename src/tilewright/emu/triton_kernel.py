@@ -12,6 +12,7 @@ from ..gpus import DEFAULT_GPU, find_gpu
 from .api import decoded
 from .arguments import Argument, parse_argument
 from .own_kernel import EmulateResult, emulate
+from .python_kernels import in_order_of
 
 _TYPES = {
     "f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64", "float16": "fp16", "float32": "fp32",
@@ -56,9 +57,7 @@ def emulate_triton(
             "kernel.fn, and its constants in args."
         )
     names = [parameter.name for parameter in kernel.params]
-    if wrong := [*(f"{name} is missing" for name in names if name not in args),
-                 *(f"{name} is not one of them" for name in args if name not in names)]:  # fmt: skip
-        raise InvalidOperand(f"{kernel.__name__} takes {', '.join(names)}: {', '.join(wrong)}")
+    in_order_of(kernel.__name__, names, args)
     random = np.random.default_rng(options.get("seed", 0))
     signature, constants, attributes, given = {}, {}, {}, []
     for number, parameter in enumerate(kernel.params):
