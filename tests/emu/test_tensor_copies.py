@@ -61,6 +61,32 @@ def test_what_cuda_refuses_is_refused_with_the_values(changes, says):
         TensorMap(**{**right, **changes})
 
 
+@pytest.mark.parametrize("how", ["columns", "turned"])
+def test_a_map_of_a_part_of_an_array_or_of_turned_axes_copies_what_the_view_holds(how):
+    whole = np.arange(6 * 4 * 32, dtype=np.float32).reshape(6, 4, 32)
+    views = {"columns": lambda x: x[:, 1:3, 8:24], "turned": lambda x: x.transpose(1, 0, 2)}
+    array, target = views[how](whole), views[how](np.zeros_like(whole))
+    box, at = (2, 3, 16), (4, 1, 0)
+    what, to = TensorMap.of(array, box), TensorMap.of(target, box)
+    args = [
+        what,
+        to,
+        np.zeros(1024, np.uint32),
+        np.array(at, np.int32),
+        np.array(at, np.int32),
+        what.box_bytes,
+        4096,
+        0,
+        1,
+    ]
+    result = run(source(3), args, shared_bytes=4096)
+    assert np.array_equal(result.arrays[0], array)
+    part = (slice(0, 2), slice(1, 4), slice(4, 20))
+    expected_box = np.zeros_like(target)
+    expected_box[part] = array[part]
+    assert np.array_equal(result.arrays[1], expected_box)
+
+
 def test_an_array_has_to_lie_as_tma_reads_it():
     array = np.zeros((8, 16), np.float32)
     assert TensorMap.of(array[:, :8], (4, 4)).strides == (64,)

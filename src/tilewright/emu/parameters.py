@@ -31,6 +31,26 @@ class BufferArgument:
     address: int
     array: np.ndarray
 
+    def read(self, memory: GlobalMemory) -> np.ndarray:
+        """What the buffer holds now, of the array's shape."""
+        if not self.array.size:
+            return self.array.copy()
+        raw = memory.read(self.address, span_of(self.array))
+        return np.ndarray(self.array.shape, self.array.dtype, raw, strides=self.array.strides).copy()
+
+
+def span_of(array: np.ndarray) -> int:
+    """The bytes from an array's first element to the end of its last."""
+    reach = sum((size - 1) * step for size, step in zip(array.shape, array.strides, strict=True))
+    return array.itemsize + reach if array.size else 0
+
+
+def laid_out(array: np.ndarray) -> np.ndarray:
+    """Bytes in which an array's elements lie as its strides say, zeros between them: uint8."""
+    raw = np.zeros(span_of(array), np.uint8)
+    np.ndarray(array.shape, array.dtype, raw, strides=array.strides)[...] = array
+    return raw
+
 
 @dataclass
 class Packed:
@@ -103,9 +123,9 @@ def _tensor_map(
         )
     if value.array is not None:
         if id(value.array) not in shared_by:
-            address = memory.add(value.array, f"argument {number}")
+            address = memory.add(laid_out(value.array), f"argument {number}")
             shared_by[id(value.array)] = address
-            packed.buffers.append(BufferArgument(number, address, np.ascontiguousarray(value.array)))
+            packed.buffers.append(BufferArgument(number, address, value.array))
         value = value.at(shared_by[id(value.array)])
     return tensor_maps.pack(value)
 

@@ -183,6 +183,7 @@ KINDS: dict[str, Kind] = {
     "tuning-time": Kind(_cases("tuning_time.tuning_time_records"), 60),
     "profile": Kind(_profile, 20, parts=lambda suite: sum(len(case["kernels"]) for case in suite["cases"])),
     "compiled": Kind(_compiled, 1, ("gpu",), lambda suite: sum(len(c["configs"]) for c in suite["cases"]), False),
+    "corpus": Kind(_cases("corpus.corpus_records"), 5, ("gpu",), needs_gpu=False),
     "emulator": Kind(_cases("emulator_speed.emulator_records"), 10, ("gpu",), needs_gpu=False),
     "sanitizer": Kind(_cases("sanitizer.sanitizer_records"), 10),
 }

@@ -351,6 +351,14 @@ EMULATOR_PAGE: tuple[Column, ...] = (
     ("in NumPy alone", _result("numpy_seconds", ".2f")),
     ("NumPy's time / this", _result("ratio", ".2f")),
 )
+CORPUS_PAGE: tuple[Column, ...] = (
+    ("project", lambda record: f"{record['case']['project']} at {record['case']['commit'][:7]}"),
+    ("kernel", lambda record: f"`{record['case']['entry']}`"),
+    ("faults", lambda record: ", ".join(f"`{kind}`" for kind in record["result"]["found"]) or "none"),
+    ("at", lambda record: ", ".join(record["result"]["places"]) or DASH),
+    ("result", lambda record: "wrong" if record["result"]["wrong"] else "right"),
+    ("thread instructions", _result("instructions", ",d")),
+)
 Page = tuple[Column, ...] | Callable[[Sequence[Record], Sequence[str]], list[str]]
 PAGES: dict[str, Page] = {
     "sanitizer": sanitizer.sentences,
@@ -409,6 +417,7 @@ PAGES: dict[str, Page] = {
     "bf16-program-sweep": PROGRAMS_PAGE,
     "compiled": compiled.BUILT,
     "emulator": EMULATOR_PAGE,
+    "corpus": CORPUS_PAGE,
     "precision": precision.TIMES,
     "precision-accuracy": precision.ACCURACY,
     "precision-ranges": precision.RANGES,
