@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from single_instruction import DTYPE, ptx_for
 
 from tilewright import emu
 from tilewright.emu import compiled
+from tilewright.emu.isa.tensor_sum import arithmetic
 from tilewright.emu.ptx import Instruction
 from tilewright.emu.straight import FORMS, Straight
+from tilewright.emu.tensor_tiles import described, run_tiles
+from tilewright.gpus import find_gpu
 from tilewright.lab.emulator_speed import ROWS, run_row
 
 pytestmark = pytest.mark.skipif(not compiled.build(), reason="no C compiler")
@@ -160,3 +165,18 @@ def test_a_process_that_emulates_long_enough_compiles_in_the_background(monkeypa
     compiled.emulated(compiled.WORTH_SECONDS)
     assert compiled._state.making.wait() == 0
     assert compiled.library() is not None
+
+
+@pytest.mark.parametrize(("of_a", "of_b"), [(3, 3), (1, 3), (3, 1), (1, 1)])
+def test_warpgroups_may_share_a_factor(of_a, of_b):
+    """Those of a block that stand side by side share A, those one under another B."""
+    rng = np.random.default_rng(0)
+    machine = SimpleNamespace(compiled=compiled.library(), gpu=find_gpu("H200"))
+    kinds = ("f32", "bf16", "bf16", "f32")
+    shapes = (16, 2, of_a, 64), (16, 2, of_b, 24)
+    a, b = ((rng.standard_normal(shape, np.float32).view(np.uint32) >> 16).astype(np.uint16) for shape in shapes)
+    d = rng.standard_normal((2, 3, 64, 24)).astype(np.float32).view(np.uint32)
+    expected = arithmetic("wgmma", kinds, (9, 0))(a[..., None], b[:, :, :, None], d)
+    product = described(machine, "wgmma", (64, 24, 16), kinds)
+    run_tiles(machine, product, a, b, d)
+    np.testing.assert_array_equal(d, expected)

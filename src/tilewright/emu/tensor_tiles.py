@@ -105,13 +105,14 @@ class Warps:
 
 
 def run_tiles(machine: Machine, product: np.ndarray, a: np.ndarray, b: np.ndarray, d: np.ndarray) -> None:
-    """Add products to D [outer, inner, m, n] in place; A [k, outer, inner, m], B [k, outer, inner or 1, n]; bits."""
+    """Add products to D [outer, inner, m, n] in place: A [k, outer, inner or 1, m] and B likewise, all bits."""
     assert machine.compiled is not None
     a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
     outer, inner, m, n = d.shape
+    for x, size in ((a, m), (b, n)):
+        assert x.shape in ((len(a), outer, inner, size), (len(a), outer, 1, size))
     tiles = np.arange(outer * inner)
-    a_tiles = tiles * m
-    b_tiles = (tiles if b.shape[2] > 1 else tiles // inner) * n
+    a_tiles, b_tiles = ((tiles if x.shape[2] > 1 else tiles // inner) * size for x, size in ((a, m), (b, n)))
     machine.compiled.tiles(
         address(product), len(tiles), address(a), address(a_tiles), a[0].size, address(b), address(b_tiles), b[0].size,
         address(d),
