@@ -62,9 +62,10 @@ def test_any_number_of_stages_is_right(rung, stages):
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("blocks", [1, 3, 7, 11])
 def test_blocks_that_stay_make_every_tile_once(blocks, is_causal):
-    """Three tiles a head, eight heads: with one block and the mask, long and short tiles in pairs."""
+    """Three tiles a head, eight heads. Under the mask one and three blocks take long and short tiles in pairs, seven
+    and eleven take tiles by length."""
     problem = AttentionProblem.dense(2, 4, 150, 170, 32, heads_kv=2, is_causal=is_causal, with_lse=True)
     right("a22", problem, FEW, blocks=blocks)
 

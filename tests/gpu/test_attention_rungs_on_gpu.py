@@ -85,3 +85,27 @@ def test_the_same_call_gives_the_same_bits(rung):
         results.append(executor.download(buffers.out.address, buffers.out.nbytes))
     assert (results[0] == results[1]).all()
     assert (results[0] == results[2]).all()
+
+
+@pytest.mark.parametrize("rung", ["a22", "a23", "a24"])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_launches_one_after_another_end_where_a_warpgroup_has_no_rows(rung, is_causal):
+    """512 rows in tiles of 192: the third warpgroup of the last tile only lets keys pass. One warp of it could be left
+    behind for good."""
+    problem = AttentionProblem.dense(32, 32, 512, 512, 64, is_causal=is_causal)
+    executor, chosen = executor_for(0), find_attention_rung(rung)
+    if executor.arch.name != ONLY_ON:
+        pytest.skip(f"{chosen} runs on {ONLY_ON} alone")
+    step = AttentionStep(chosen, chosen.default(problem, executor.arch), problem)
+    assert step.config.b_r == 192
+    buffers = make_buffers(problem, 0, 0)
+    (launch,) = launches_of(step, chosen.compile(problem, step.config, executor.arch), [buffers], 0)
+    results = []
+    for _ in range(3):
+        executor.write(buffers.out.address, np.full(buffers.out.nbytes, 0xFF, np.uint8))
+        with bound_to(0):
+            for _ in range(60):
+                launch(executor.stream)
+        results.append(executor.download(buffers.out.address, buffers.out.nbytes))
+    assert (results[0] == results[1]).all()
+    assert (results[0] == results[2]).all()

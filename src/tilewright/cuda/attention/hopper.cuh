@@ -136,15 +136,23 @@ struct Layout {
   __device__ unsigned barrier(int number) const { return base + barriers + 8 * number; }
 };
 
-/// Which tiles of out a block makes, where it stays: each gridDim.x-th, or under a causal mask each gridDim.x-th pair
-/// of a long tile and a short one of the same head, so that all blocks have the same to do.
+/// Which tiles of out a block makes, where it stays: each gridDim.x-th. Under a causal mask all blocks are to have the
+/// same to do. Where a block makes four tiles or more, it takes pairs of a long tile and a short one of the same head,
+/// which share keys in the L2. Where it makes fewer, tiles are taken by length, forwards and backwards in turns.
 template <class Cfg>
 struct Walk {
-  const bool pairs;
+  const bool pairs, by_length;
+  const int row_tiles, tiles;
   __device__ Walk(const HopperArgs& args)
-      : pairs(Cfg::is_causal && Cfg::rung::stays && args.tiles >= 4 * int(gridDim.x)) {}
+      : pairs(Cfg::is_causal && Cfg::rung::stays && args.tiles >= 4 * int(gridDim.x)),
+        by_length(Cfg::is_causal && Cfg::rung::stays && !Cfg::varlen && !pairs), row_tiles(args.row_tiles),
+        tiles(args.tiles) {}
   __device__ int number(int step) const {
-    return pairs ? 2 * (blockIdx.x + step / 2 * gridDim.x) + step % 2 : blockIdx.x + step * gridDim.x;
+    const int own = blockIdx.x, all = gridDim.x;
+    if (pairs) return 2 * (own + step / 2 * all) + step % 2;
+    if (!by_length) return own + step * all;
+    const int place = step * all + (step % 2 ? all - 1 - own : own), heads = tiles / row_tiles;
+    return place < tiles ? place % heads * row_tiles + place / heads : place;
   }
 };
 
