@@ -14,7 +14,7 @@ from tilewright.arrays.view import as_operand
 from tilewright.attn.call import padded_head, read_attention, read_attention_varlen
 from tilewright.attn.cu_seqlens import Starts, length_of
 from tilewright.attn.family import plan_attention
-from tilewright.attn.problem import AttentionProblem, BiasRows
+from tilewright.attn.problem import AttentionProblem, BiasRows, HeadRows
 from tilewright.attn.rung import AttentionAddresses, AttentionConfig
 from tilewright.attn.stages import _ARGS, COPY_ROWS, RowCopy, StridedRows
 from tilewright.errors import ConfigRejected, DeviceError, InvalidOperand
@@ -224,11 +224,27 @@ def test_the_plan_takes_fewer_rows_a_block_where_blocks_would_be_too_few():
     large = plan_attention(AttentionProblem.dense(16, 16, 4096, 4096, 128), GPUS["H200"])
     small = plan_attention(AttentionProblem.dense(1, 8, 256, 900, 128), GPUS["H200"])
     assert large.config.b_r > small.config.b_r
-    assert "blocks of 64 queries on 132 SMs" in small.why
+    assert "tiles of 64 queries on 132 SMs" in small.why
     assert plan_attention(AttentionProblem.dense(1, 8, 256, 900, 128), GPUS["H200"]) is small
     few = plan_attention(AttentionProblem.dense(1, 8, 256, 4096, 128), GPUS["H200"])
     assert "parts" in few.why
     assert plan_attention(AttentionProblem.dense(1, 8, 256, 4096, 128), GPUS["H200"]) is few
+
+
+def test_the_plan_takes_hoppers_last_rung_where_it_can_run_and_has_been_timed():
+    problem = AttentionProblem.dense(2, 16, 2048, 2048, 128)
+    h200 = GPUS["H200"]
+    assert plan_attention(problem, h200).rung.id == "a24_old_maximum"
+    assert plan_attention(replace(problem, window=(100, 0), with_lse=True), h200).rung.id == "a24_old_maximum"
+    others = {
+        "another GPU": (problem, GPUS["A100"]),
+        "a stride that TMA does not take": (replace(problem, k=HeadRows(2**40, 2048 * 128, 128)), h200),
+        "packed entries": (replace(problem, totals=(4096, 4096)), h200),
+        "a head size that was not timed": (AttentionProblem.dense(2, 16, 2048, 2048, 32), h200),
+        "no keys": (replace(problem, seq_k=0), h200),
+    }
+    for what, (other, gpu) in others.items():
+        assert plan_attention(other, gpu).rung.id == "a17_lazy_rescale", what
 
 
 @pytest.mark.parametrize("gpu", GPUS)

@@ -195,9 +195,9 @@ def test_explain_tells_attention_too(run, tmp_path):
     assert status == 0
     assert "4 x 32 heads on 8 of keys, 4096 queries" in out
     assert "causal" in out
-    assert "runs     a17_lazy_rescale" in out
+    assert "runs     a24_old_maximum" in out
     told = json.loads((tmp_path / "e.json").read_text())
-    assert (told["rung"], told["problem"]["heads_kv"]) == ("a17_lazy_rescale", 8)
+    assert (told["rung"], told["problem"]["heads_kv"]) == ("a24_old_maximum", 8)
     for wrong in (("--attention", "1x1x64x64", "--size", "64"), ("--size", "64", "--causal"),
                   ("--attention", "1x1x64x64,2x1x64x64"), ("--attention", "64")):  # fmt: skip
         status, out, err = run("explain", *wrong)

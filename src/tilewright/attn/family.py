@@ -32,6 +32,20 @@ SPLIT_GAIN = 1.15
 """How much faster than one launch the model must find split attention, for it to be chosen."""
 PREFERRED = 1.1
 """How much faster than its default the model must find another config of the last rung, for it to be chosen."""
+HOPPER_SPEED = 1.2
+"""How much faster than modelled Hopper's rung counts beside a17, which took up to 1.6 of its own modelled time where
+both were measured."""
+ALONE_SPEED = 1.08
+"""The same for a block of 64 rows."""
+HOPPER_OPTIONS = tuple(
+    HopperConfig(*tile)
+    for tile in (
+        (64, 192, 96, 2, "products"), (64, 128, 128, 2, "products"), (64, 64, 128), (96, 128, 128, 2, "products"),
+        (128, 128, 128, 2, "products"), (128, 64, 128), (192, 128, 64, 2, "products"),
+        (256, 128, 64), (256, 64, 64),
+    )
+)  # fmt: skip
+"""The best of a sweep on an H200, which had no case of d_head 32."""
 _RUNGS = {rung.id: rung for rung in (*ATTENTION_RUNGS, *HOPPER_RUNGS)}
 _LAST = {HopperConfig: HOPPER_RUNGS[-1], SplitConfig: SPLIT_RUNGS[-1]}
 """The last rung that takes a kind of config, where that is not the last of ATTENTION_RUNGS."""
@@ -69,11 +83,16 @@ class Attention:
         return Plan(chosen, default, "the rung's default", f"{chosen} was named in the call")
 
     def options(self, problem: AttentionProblem) -> Iterable[Option]:
-        """The last rung's best measured configs for the d_head, and one of few rows, for few queries."""
+        """Hopper's best measured for the d_head; those of the last rung that runs everywhere, and one of few rows."""
+        if problem.totals is None:  # packed entries were not timed
+            for hopper in HOPPER_OPTIONS:
+                if hopper.d_head == problem.d_head:
+                    yield Option(HOPPER_RUNGS[-1], hopper, HOPPER_SPEED if hopper.groups > 1 else ALONE_SPEED)
         top, d = ATTENTION_RUNGS[-1], problem.d_head
         own = tuple(config for config in top.defaults if config.d_head == d)
         small = AttentionConfig(d, 64, 64 if d <= 128 else 32, 4, 2, 2, 2)
-        return [Option(top, config, PREFERRED if config in own else 1.0) for config in dict.fromkeys((*own, small))]
+        for config in dict.fromkeys((*own, small)):
+            yield Option(top, config, PREFERRED if config in own else 1.0)
 
     def is_modelled(self, problem: AttentionProblem, gpu: Gpu) -> bool:
         return False
@@ -99,7 +118,8 @@ class Attention:
 
     def remark(self, problem: AttentionProblem, plan: Plan, gpu: Gpu) -> str:
         blocks = -(-problem.seq_q // plan.config.b_r) * problem.heads_q * problem.batch
-        return f"{blocks} blocks of {plan.config.b_r} queries on {gpu.sm_count} SMs"
+        what = "tiles" if getattr(plan.rung, "stays", False) else "blocks"
+        return f"{blocks} {what} of {plan.config.b_r} queries on {gpu.sm_count} SMs"
 
     def settled(self, problem: AttentionProblem, chosen: Plan, demands: Demands) -> Plan:
         return chosen

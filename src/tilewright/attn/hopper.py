@@ -229,7 +229,7 @@ def map_of(problem: AttentionProblem, name: str, box_rows: int) -> TensorMap:
 
 _TILES = {32: (192, 128), 64: (192, 128), 96: (128, 128), 128: (128, 128), 192: (128, 96), 256: (128, 80)}
 """For each d_head, as much of out and of scores as registers hold;"""
-_SMALLER = _TILES | {32: (192, 96), 64: (192, 96), 256: (128, 64)}
+_SMALLER = _TILES | {32: (192, 96), 64: (192, 96), 192: (128, 64), 256: (128, 64)}
 """and beside two sets of weights."""
 
 

@@ -14,7 +14,9 @@ from ..jit.params import WORK, number_names
 from ..run import libraries
 from ..run.runner import Ran
 from ..run.warm import MISS, Calls, Remembered, remembered
+from .hopper import HopperConfig
 from .rung import AttentionConfig
+from .split import SplitConfig
 
 if TYPE_CHECKING:
     from .call import AttentionCall
@@ -92,7 +94,8 @@ def _stays(option: Any) -> bool:
     """Whether a key that holds it decides its value. A tensor as the scale is equal to itself with another number."""
     if type(option) is tuple:
         return all(map(_stays, option))
-    return option is None or isinstance(option, (int, float, str, np.generic, AttentionConfig))
+    kinds = (int, float, str, np.generic, AttentionConfig, HopperConfig, SplitConfig)
+    return option is None or isinstance(option, kinds)
 
 
 def remember(

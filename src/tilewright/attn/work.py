@@ -14,8 +14,13 @@ _SOFTMAX = 6.6
 """Instructions on the FP32 lanes per score: scaling, maximum, exponential, sum, rounding."""
 _SLOWER = (("a01", 5.0), ("a07", 1.15), ("a16", 1.05))
 """Rungs up to the one named, over the last: a01's reads meet eight-way bank conflicts."""
-_EXPONENTIAL = 8.0
-"""Instructions on the FP32 lanes that take as long as an exponential, which a Hopper SM makes 16 of per clock."""
+_EXPONENTIAL = 3.5
+"""Instructions on the FP32 lanes that take as long as what a weight costs beside the products, up to d_head 64; in
+wider heads more of it runs under them. Fitted, with "wgmma attention" in plan/fits.json, to a sweep of 153 problems on
+an H200, where the choice by it took 0.5% longer than the best on average."""
+_WIDER = 1.9
+_ALONE = 0.66
+"""The same for a block's only warpgroup."""
 _SLOWER_HOPPER = {"a18": 1.3, "a19": 1.15, "a20": 1.05}
 """Those of Hopper over its last: guesses, until a record tells."""
 _Q_READS = 0.14
@@ -64,9 +69,14 @@ def _work_on_hopper(problem: AttentionProblem, rung: AttentionRung, config: Hopp
     brought = 2 * config.b_c * config.d_head * item
     reads = config.groups * (brought + 64.0 * config.d_head * item)  # each warpgroup multiplies its Q with all of K, V
     registers = 65536 // config.threads // 8 * 8  # at the start, before roles share them out
+    weights = _EXPONENTIAL * scores * min(1.0, 64 / config.d_head) ** _WIDER * (_ALONE if config.groups == 1 else 1.0)
+    row_tiles = ceil_div(problem.seq_q, config.b_r)
+    slower = _SLOWER_HOPPER.get(rung.id[:3], 1.0)
+    if problem.is_causal and row_tiles % 2:  # pairs of a long and a short tile lie across heads
+        slower *= 1 + min(0.1, 0.9 / row_tiles)
     return Work(
-        "wgmma attention", problem.dtype, ceil_div(problem.seq_q, config.b_r) * problem.heads_q * problem.batch,
-        steps, 2 * scores * config.d_head, config.threads, registers, rung.shared_bytes(config), 1,
-        config.stages, config.stages * brought, brought, brought, reads, problem.bytes, 0.0, longest=longest,
-        others=_EXPONENTIAL * scores, slower=_SLOWER_HOPPER.get(rung.id[:3], 1.0),
+        "wgmma attention", problem.dtype, row_tiles * problem.heads_q * problem.batch, steps,
+        2 * scores * config.d_head, config.threads, registers, rung.shared_bytes(config), 1, config.stages,
+        config.stages * brought, brought, brought, reads, problem.bytes, 0.0, longest=longest, others=weights,
+        slower=slower,
     )  # fmt: skip

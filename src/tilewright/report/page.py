@@ -303,7 +303,8 @@ def _layout(record: Record) -> str:
 
 def _attention_case(record: Record) -> str:
     case = record["case"]
-    return f"d_head {case['d_head']}{', causal' if case['is_causal'] else ''}"
+    shared = "" if case["heads_kv"] == case["heads_q"] else f", {case['heads_kv']} heads of keys"
+    return f"d_head {case['d_head']}{', causal' if case['is_causal'] else ''}{shared}"
 
 
 SECTIONS: tuple[tuple[str, tuple[Callable[[Path], list[Figure]], ...]], ...] = (
@@ -333,7 +334,9 @@ SECTIONS: tuple[tuple[str, tuple[Callable[[Path], list[Figure]], ...]], ...] = (
     ("Sizes", (
         _sizes("fp32-f12", "m", "fp32 products by size", _layout, "cuBLAS"),
         _sizes("bf16-cubes", "m", "Small bf16 products by size", _layout, "cuBLAS"),
-        _sizes("attention-sizes", "seq_q", "Attention by length", _attention_case, "FlashAttention-2"),
+        _sizes("attention-sizes", "seq_q", "Attention on Ampere's instructions by length", _attention_case,
+               "FlashAttention-2"),
+        _sizes("attention-planned", "seq_q", "Attention as planned by length", _attention_case, "FlashAttention-2"),
     )),
     ("Tuning landscapes", (_landscape("fp32-f12-sweep", "Configs of f12"),)),
 )  # fmt: skip

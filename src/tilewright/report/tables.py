@@ -270,10 +270,17 @@ ATTENTION_LADDER_PAGE: tuple[Column, ...] = (
     ("registers", _result("registers", "d")),
     ("spill B", _result("spill_bytes", "d")),
 )
+
+
+def _attention_shape(record: Record) -> str:
+    shape, shared = "{batch} x {heads_q} x {seq_q}".format(**record["case"]), record["case"]["heads_kv"]
+    return shape if shared == record["case"]["heads_q"] else f"{shape}, {shared} of keys"
+
+
 ATTENTION_SIZES_PAGE: tuple[Column, ...] = (
     ("d_head", lambda record: str(record["case"]["d_head"])),
     ("mask", lambda record: "causal" if record["case"]["is_causal"] else "full"),
-    ("batch x heads x length", lambda record: "{batch} x {heads_q} x {seq_q}".format(**record["case"])),
+    ("batch x heads x length", _attention_shape),
     ("rung", _rung),
     *_ATTENTION_FIGURES,
 )
@@ -393,6 +400,7 @@ PAGES: dict[str, Page] = {
     "attention-causal": ATTENTION_LADDER_PAGE,
     "attention-hopper": ATTENTION_SIZES_PAGE,
     "attention-sizes": ATTENTION_SIZES_PAGE,
+    "attention-planned": ATTENTION_SIZES_PAGE,
     "attention-backward": (
         *ATTENTION_SIZES_PAGE,
         ("same bits", lambda record: "yes" if record["case"]["deterministic"] else "no"),
