@@ -98,7 +98,7 @@ def _of_numpy(x: Any, dtype: str, block: tuple[int, int] | None, library: Any) -
     magnitude = library.zeros((batch, down * high, across * wide), library.float32)
     magnitude[:, :rows, :cols] = library.where(library.isfinite(flat), library.abs(flat), 0)
     largest = magnitude.reshape(batch, down, high, across, wide)
-    largest = largest.max(axis=(2, 4), initial=0) if largest.size else library.zeros((batch, down, across), np.float32)
+    largest = largest.max(axis=(2, 4)) if largest.size else library.zeros((batch, down, across), np.float32)
     scale = library.maximum(largest / library.float32(LARGEST[dtype]), library.float32(LEAST_SCALE))
     scale = library.where(largest == 0, library.float32(1), scale).astype(library.float32)
     each = library.repeat(library.repeat(scale, high, 1)[:, :rows], wide, 2)[:, :, :cols]
