@@ -45,7 +45,7 @@ def _last_that_fits(problem: BackwardProblem, arch: Arch, deterministic: bool) -
     """The last rung that has a config for the problem, with its best measured one."""
     reasons = []
     for rung in reversed(BACKWARD_RUNGS):
-        if rung.writes and not deterministic:  # additions in no order are faster from registers
+        if rung.writes:  # by name: slower where no order is asked for, and its newest turns were not measured yet
             continue
         try:
             config = rung.default(problem, arch, deterministic)
