@@ -65,7 +65,7 @@ def gpu(monkeypatch) -> Iterator[EmulatedGpu]:
         def __init__(self, kernel, launch, ordinal) -> None:
             self.kernel, self.launched = kernel, launch
 
-        def launch(self, params, stream, maps=()) -> None:
+        def launch(self, params, stream, maps) -> None:
             emulator.launch(self.kernel, dataclasses.replace(self.launched, params=params, maps=maps))
 
     class FakeStopwatch:
@@ -107,6 +107,7 @@ def gpu(monkeypatch) -> Iterator[EmulatedGpu]:
     ("name", "config", "dtype"),
     [
         ("h10", GemmConfig(32, 32, 32, warp_m=16, warp_n=16, stages=3), "bf16"),
+        ("h14", GemmConfig(64, 32, 64, warp_m=16, warp_n=32, stages=3), "bf16"),
         ("f12", GemmConfig(32, 32, 8, 4, 4, 16, 32, stages=3, cache="cg"), "f32"),
         ("q02", GemmConfig(64, 64, 128, warp_m=16, warp_n=64, stages=4, part_n=64), "e4m3"),
     ],

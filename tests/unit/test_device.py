@@ -113,7 +113,7 @@ def test_modules_used_longest_ago_are_unloaded_once_nothing_launches_them(api, m
     monkeypatch.setenv(limits.KERNELS_VARIABLE, "2")
     held = prepared(1)
     for number in range(2, 8):
-        prepared(number).launch(b"", 0)
+        prepared(number).launch(b"", 0, ())
     unloaded = modules_unloaded(api)
     assert {2, 3, 4} <= set(unloaded)
     assert held.module.handle not in unloaded, "it may still be launched"
@@ -132,10 +132,10 @@ def test_loading_a_kernel_ends_no_other_threads_capture(api):
 def test_a_module_that_was_launched_into_a_graph_stays_loaded(api, monkeypatch):
     monkeypatch.setenv(limits.KERNELS_VARIABLE, "1")
     api.capturing = {7}
-    prepared(1).launch(b"", 7)
-    prepared(2).launch(b"", 8)
+    prepared(1).launch(b"", 7, ())
+    prepared(2).launch(b"", 8, ())
     for number in range(3, 8):
-        prepared(number).launch(b"", 0)
+        prepared(number).launch(b"", 0, ())
     unloaded = modules_unloaded(api)
     assert 1 not in unloaded, "the graph may be replayed at any time"
     assert 2 in unloaded
@@ -146,7 +146,7 @@ def test_graphs_of_the_stopwatch_do_not_keep_modules(api, monkeypatch):
     api.capturing = {7}
     monkeypatch.setattr(device_module, "private_captures", {7})
     for number in range(1, 5):
-        prepared(number).launch(b"", 7)
+        prepared(number).launch(b"", 7, ())
     assert 1 in modules_unloaded(api)
 
 

@@ -351,10 +351,10 @@ class Prepared:
         self._stream = -1
         self.lock = threading.Lock()
 
-    def launch(self, params: bytes, stream: int, maps: Sequence[tuple[int, TensorMap, int]] = ()) -> None:
+    def launch(self, params: bytes, stream: int, maps: Sequence[tuple[int, TensorMap, int]]) -> None:
         """Start the kernel on `stream` (a CUstream as an integer). The device's context must be current.
 
-        `maps`: as Launch.maps.
+        `maps`: as Launch.maps. A kernel whose maps were left out ends as an illegal instruction.
         """
         with self.lock:  # the driver reads the buffer during the call
             self.bytes[: len(params)] = params

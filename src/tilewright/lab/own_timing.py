@@ -182,7 +182,9 @@ def time_own(
     try:
         with bound_to(ordinal):
             ready = [Prepared(own.kernel, own.launch, ordinal) for own in owns]
-        starts: list[Start] = [partial(one.launch, own.launch.params) for one, own in zip(ready, owns, strict=True)]
+        starts: list[Start] = [
+            partial(one.launch, own.launch.params, maps=own.launch.maps) for one, own in zip(ready, owns, strict=True)
+        ]
         timing, conditions = time_pairs(ordinal, starts, others, seconds=seconds)
     finally:
         for address, _ in (buffer for own in owns for buffer in own.buffers.values()):

@@ -245,7 +245,7 @@ class GpuMeasurer:
 
         def starts() -> list[Start]:
             prepared = [Prepared(k, launch, self.ordinal) for k, launch in zip(kernels, launches[0], strict=True)]
-            return [partial(_start, prepared, [launch.params for launch in one]) for one in launches]
+            return [partial(_start, prepared, one) for one in launches]
 
         self._race.enter(candidate, starts)
 
@@ -259,6 +259,6 @@ def program_of(problem: GemmProblem, candidate: Candidate) -> Program:
     return program_for(problem, Plan(candidate.rung, candidate.config, "tuning", "", packs=candidate.packs))
 
 
-def _start(prepared: Sequence[Prepared], params: Sequence[bytes], stream: int) -> None:
-    for stage, values in zip(prepared, params, strict=True):
-        stage.launch(values, stream)
+def _start(prepared: Sequence[Prepared], launches: Sequence[Launch], stream: int) -> None:
+    for stage, launch in zip(prepared, launches, strict=True):
+        stage.launch(launch.params, stream, launch.maps)
