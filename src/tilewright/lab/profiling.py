@@ -99,6 +99,8 @@ class ProfileReport(Shown):
             case = {"rung" if profile.what not in PEERS else "peer": profile.what, "problem": self.problem}
             counted = [asdict(a) for a in self.agreements if a.what == profile.what]
             result = asdict(profile) | {"agreements": counted}
+            if profile.right is None:  # a peer's kernel, which nobody judged
+                del result["right"]
             made.append({"suite": "profile", "case": case, "result": result, "provenance": self.provenance})
         return made
 
