@@ -21,15 +21,14 @@ os.environ["TILEWRIGHT_TUNED"] = _FOLDER.name
 MATRICES = {
     "test_split_attention.py", "test_hopper_attention.py", "test_hopper_attention_compiled.py",
     "test_attention_backward.py", "test_backward_ladder.py", "test_tma_rungs.py", "test_tma_compiled.py", "test_fp8.py",
-    "test_fp8_compiled.py", "test_grouped.py", "test_quantize.py",
-    "test_page_traces.py",
+    "test_fp8_compiled.py", "test_grouped.py", "test_quantize.py", "test_page_traces.py", "test_halves_rungs.py",
 }  # fmt: skip
 """Files whose tests cross many shapes with many rungs."""
-EVERY = 3
+EVERY = 4
 
 
 def pytest_addoption(parser):
-    parser.addoption("--whole", action="store_true", help="every case of the largest matrices, not a third of them")
+    parser.addoption("--whole", action="store_true", help="every case of the largest matrices, not a quarter of them")
 
 
 def pytest_sessionstart(session):
@@ -41,7 +40,7 @@ def pytest_sessionstart(session):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Of a test of MATRICES keep every third case: with all of them two cores take a quarter of an hour. What is named
+    """Of a test of MATRICES keep every fourth case: with all of them two cores take a quarter of an hour. What is named
     on the command line runs whole, and so does everything with `--whole`."""
     if config.getoption("--whole") or config.option.markexpr != "not gpu":
         return
