@@ -215,6 +215,21 @@ def test_a_suite_without_a_gpu_ends_with_one_line(tmp_path, capsys, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_suite_that_is_stopped_keeps_the_cases_before_and_the_older_records(tmp_path):
+    good = {"rung": "f02", "configs": [""]}
+    suite = {"name": "stopped", "kind": "compiled", "gpu": "A100", "cases": [good, {"rung": "f99", "configs": [""]}]}
+    older = tmp_path / "stopped-A100.json"
+    older.write_text("older")
+    with pytest.raises(TilewrightError, match="f99"):
+        run_suite(suite, tmp_path)
+    assert older.read_text() == "older"
+    (kept,) = json.loads((tmp_path / "stopped-A100.json.part").read_text())
+    assert kept["case"]["rung"].startswith("f02")
+    path, records = run_suite(suite | {"cases": [good, good]}, tmp_path)
+    assert (path, len(records), json.loads(path.read_text())) == (older, 2, records)
+    assert not (tmp_path / "stopped-A100.json.part").exists()
+
+
 # --- counters of the hardware -----------------------------------------------------------------------------------------
 
 

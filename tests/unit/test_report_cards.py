@@ -8,8 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tilewright.lab.record import read_records
+from tilewright.lab.record import read_records, write_json
 from tilewright.report.cards import as_html, cards
+from tilewright.report.page import charts_of
 from tilewright.report.pictures import PICTURES, pictures, standalone
 
 ROOT = Path(__file__).parents[2]
@@ -89,3 +90,24 @@ def test_a_picture_has_a_background_of_its_own_size():
     text = standalone('<svg viewBox="0 0 720 99.5" xmlns="http://www.w3.org/2000/svg"><title>t</title></svg>')
     assert '<rect width="720" height="99.5" fill="var(--paper)"/>' in text
     ElementTree.fromstring(text)
+
+
+def test_a_card_and_the_page_show_how_a_rung_fares_by_size(tmp_path):
+    ladder = read_records(RESULTS / "fp32-ladder-H200.json")
+    grown = [
+        record
+        | {
+            "suite": "fp32-ladder-sizes",
+            "case": record["case"] | {"m": size, "n": size, "k": size},
+            "result": record["result"] | {"ratio": size / 1000 + number / 100},
+        }
+        for size in (128, 256)
+        for number, record in enumerate(ladder)
+    ]
+    write_json(tmp_path / "fp32-ladder-H200.json", ladder)
+    write_json(tmp_path / "fp32-ladder-sizes-H200.json", grown)
+    made = cards(tmp_path, lambda folder, records: "")
+    bars = card(made, "f02_coalesced").bars["Share of cuBLAS's speed by m = n = k"]
+    assert bars == [("128", 0.128, 0.138), ("256", 0.256, 0.266)]
+    chart = charts_of(tmp_path)["fp32 rungs by size"]
+    assert "f12_multistage, 256: 36.6% of cuBLAS" in chart

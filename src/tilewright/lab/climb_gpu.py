@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from ..jit.device import Device, device, driver
@@ -77,6 +78,7 @@ def _rung_record(step: Step, ground: Ground, suite: str, seconds: float, origin:
     return as_record(suite, step, result, origin)
 
 
+@cache
 def driver_version() -> str:
     """The driver's own version where nvidia-smi says it, else the CUDA version it serves. Raises DeviceError."""
     if tool := shutil.which("nvidia-smi"):

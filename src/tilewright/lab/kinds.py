@@ -40,6 +40,8 @@ class Kind:
     """How many runs of `record_s` a suite makes, where that is not the number of its records."""
     needs_gpu: bool = True
     """False where a suite only compiles, for the GPU that it names."""
+    whole: bool = False
+    """True where the cases of a suite are judged together, not one after another."""
 
 
 def steps_of(suite: Suite, gpu: Gpu) -> list[Step]:
@@ -179,7 +181,7 @@ KINDS: dict[str, Kind] = {
     "blocks": Kind(_timed_cases("blocks.block_records"), 30),
     "grouped": Kind(_timed_cases("grouped.grouped_records"), 15),
     "fp8": Kind(_timed_cases("fp8.fp8_records"), 5),
-    "heldout": Kind(_timed_cases("heldout.heldout_records"), 30),
+    "heldout": Kind(_timed_cases("heldout.heldout_records"), 30, whole=True),
     "tuning-time": Kind(_cases("tuning_time.tuning_time_records"), 60),
     "profile": Kind(_profile, 20, parts=lambda suite: sum(len(case["kernels"]) for case in suite["cases"])),
     "compiled": Kind(_compiled, 1, ("gpu",), lambda suite: sum(len(c["configs"]) for c in suite["cases"]), False),

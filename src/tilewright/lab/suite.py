@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import os
 import re
 import sys
 import time
@@ -70,7 +71,11 @@ def read_suite(path: Path) -> dict[str, Any]:
 def run_suite(
     suite: dict[str, Any], out: Path, seconds: float = 1.0, say: Progress = silent
 ) -> tuple[Path, list[dict[str, Any]]]:
-    """Run a suite on GPU 0 and write its records to `out`. DeviceError without a GPU, where its kind needs one."""
+    """Run a suite on GPU 0 and write its records to `out`. DeviceError without a GPU, where its kind needs one.
+
+    The records of each case are written when it is done, to a file that ends in .part and gets the suite's name at the
+    end: a run that is stopped loses one case, and leaves the file of an earlier run as it was.
+    """
     kind, start = KINDS[suite["kind"]], time.perf_counter()
     if kind.needs_gpu:
         from ..jit.device import device
@@ -78,11 +83,20 @@ def run_suite(
         gpu = device(0).gpu
     else:
         gpu = find_gpu(suite["gpu"])
-    records = kind.make(suite, Run(gpu, seconds, say))
-    records = stamp(records, suite, time.perf_counter() - start)
     path = out / f"{suite['name']}-{gpu.name.replace(' ', '-')}.json"
-    write_json(path, records)
+    part = path.with_name(f"{path.name}.part")
+    records: list[dict[str, Any]] = []
+    for cases in [suite["cases"]] if kind.whole else [[case] for case in suite["cases"]]:
+        made = kind.make(suite | {"cases": cases}, Run(gpu, seconds, _after(len(records), say)))
+        records = stamp([*records, *made], suite, time.perf_counter() - start)
+        write_json(part, records)
+    os.replace(part, path)
     return path, records
+
+
+def _after(done: int, say: Progress) -> Progress:
+    """`say`, told of steps that follow the first `done`."""
+    return lambda step, text: say(None if step is None else done + step, text)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,11 +14,12 @@ from . import charts
 
 Record = dict[str, Any]
 LADDERS = (
-    ("fp32", "fp32-ladder", "fp32-stalls", "counters", "cuBLAS"),
-    ("bf16", "bf16-ladder", "bf16-stalls", "bf16-counters", "cuBLAS"),
-    ("Attention", "attention-ladder", "attention-stalls", "", "FlashAttention-2"),
-)
-"""Title, and the suites of times, stalls and counters; the library that shares are of."""
+    ("fp32", ("fp32-ladder",), ("fp32-stalls",), ("counters",), ("fp32-ladder-sizes",), "cuBLAS"),
+    ("bf16", ("bf16-ladder",), ("bf16-stalls",), ("bf16-counters",), ("bf16-ladder-sizes",), "cuBLAS"),
+    ("Attention", ("attention-ladder", "attention-hopper"), ("attention-stalls", "attention-hopper-stalls"), (), (),
+     "FlashAttention-2"),
+)  # fmt: skip
+"""Title, and the suites of times, stalls, counters and sizes; the library that shares are of."""
 MOST_BARS = 6
 _RATIOS = {
     "sectors_per_load": "sectors per global load", "sectors_per_store": "sectors per global store",
@@ -54,19 +55,40 @@ def cards(folder: Path, origin: Callable[[Path, Sequence[Record]], str]) -> list
     """The cards of each ladder; what has no record of times is left out. origin: says where records come from."""
     made = []
     compiled = _by_rung(find_records(folder, "compiled"))
-    for title, times, stalls, counters, library in LADDERS:
-        ladder = [record for record in find_records(folder, times) if record["result"].get("ratio")]
-        sides = [_by_rung(ladder), _by_rung(find_records(folder, stalls)), compiled]
-        counted = _by_rung(find_records(folder, counters)) if counters else {}
+
+    def records_of(suites: Sequence[str]) -> list[Record]:
+        return [record for suite in suites for record in find_records(folder, suite)]
+
+    for title, times, stalls, counters, sizes, library in LADDERS:
+        ladder = [record for record in records_of(times) if record["result"].get("ratio")]
+        sides = [_by_rung(ladder), _by_rung(records_of(stalls)), compiled]
+        counted, grown = _by_rung(records_of(counters)), _shares(records_of(sizes))
         names = list(sides[0])
-        held = [
-            _card(name, below, [side.get(name) for side in sides], [side.get(below) for side in sides],
-                  (counted.get(name), counted.get(below)), library)
-            for name, below in zip(names, ["", *names], strict=False)
-        ]  # fmt: skip
+        held = []
+        for name, below in zip(names, ["", *names], strict=False):
+            card = _card(name, below, [side.get(name) for side in sides], [side.get(below) for side in sides],
+                         (counted.get(name), counted.get(below)), library)  # fmt: skip
+            card.bars |= _by_size(grown.get(name, {}), grown.get(below, {}), library)
+            held.append(card)
         if held:
             made.append(Deck(title, tuple(held), origin(folder, ladder)))
     return made
+
+
+def _shares(records: Sequence[Record]) -> dict[str, dict[int, float]]:
+    """Each rung's share of the library's speed, by m = n = k."""
+    found: dict[str, dict[int, float]] = {}
+    for record in records:
+        if "rung" in record["case"] and record["result"].get("ratio"):
+            found.setdefault(record["case"]["rung"], {})[record["case"]["m"]] = record["result"]["ratio"]
+    return found
+
+
+def _by_size(
+    now: dict[int, float], before: dict[int, float], library: str
+) -> dict[str, list[tuple[str, float | None, float]]]:
+    bars = [(str(size), before.get(size), share) for size, share in sorted(now.items())]
+    return {f"Share of {library}'s speed by m = n = k": bars} if bars else {}
 
 
 def _by_rung(records: Sequence[Record]) -> dict[str, Record]:

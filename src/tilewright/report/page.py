@@ -267,6 +267,39 @@ def _sizes(
     return make
 
 
+def _climb_by_size(suite: str, heading: str) -> Callable[[Path], list[Figure]]:
+    """The share of cuBLAS's speed by size: lines of the uppermost rungs and the peers, a table of all."""
+
+    def make(folder: Path) -> list[Figure]:
+        records = [r for r in find_records(folder, suite) if r["result"].get("ratio")]
+        if not records:
+            return []
+        sizes = sorted({record["case"]["m"] for record in records})
+        made: dict[str, dict[int, Record]] = {}
+        for record in records:
+            made.setdefault(who(record), {})[record["case"]["m"]] = record
+        peers = {who(record) for record in records if "peer" in record["case"]}
+        rungs = [name for name in made if name not in peers]
+        drawn = [*rungs[len(peers) - charts.SERIES :], *peers]
+        lines, dots = [], []
+        for series, name in enumerate(drawn):
+            shares = {m: r["result"]["ratio"] for m, r in sorted(made[name].items())}
+            lines.append(Line(name, tuple((float(m), share) for m, share in shares.items()), series))
+            dots += [Dot(float(m), share, f"{name}, {m}: {share:.1%} of cuBLAS", series) for m, share in shares.items()]
+        x = charts.doublings(_EXTENTS["m"], [float(size) for size in sizes])
+        y = charts.axis("of cuBLAS's speed", [dot.y for dot in dots])
+        data = tuple(
+            (name, *(f"{held[m]['result']['tflops']:.3g} ({held[m]['result']['ratio']:.0%})" if m in held else "-"
+                     for m in sizes))
+            for name, held in made.items()
+        )  # fmt: skip
+        words = "The uppermost rungs, with other libraries; all rungs in the table, in TFLOP/s (share of cuBLAS)."
+        return [Figure(heading, words, charts.plot(heading, x, y, dots, lines),
+                       Grid("", ("", *map(str, sizes)), data), _origin(folder, records), tuple(drawn))]  # fmt: skip
+
+    return make
+
+
 def _landscape(suite: str, heading: str) -> Callable[[Path], list[Figure]]:
     """Every config that was measured for a product, as a share of the best one's speed."""
 
@@ -332,6 +365,9 @@ SECTIONS: tuple[tuple[str, tuple[Callable[[Path], list[Figure]], ...]], ...] = (
         _roofline("bf16-ladder", "bf16", "bf16 rungs under the roofs"),
     )),
     ("Sizes", (
+        _climb_by_size("fp32-ladder-sizes", "fp32 rungs by size"),
+        _climb_by_size("bf16-ladder-sizes", "bf16 rungs by size"),
+        _climb_by_size("fp16-ladder-sizes", "fp16 rungs by size"),
         _sizes("fp32-f12", "m", "fp32 products by size", _layout, "cuBLAS"),
         _sizes("bf16-cubes", "m", "Small bf16 products by size", _layout, "cuBLAS"),
         _sizes("attention-sizes", "seq_q", "Attention on Ampere's instructions by length", _attention_case,
