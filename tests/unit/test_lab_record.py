@@ -13,7 +13,7 @@ from tilewright.attn.family import plan_attention
 from tilewright.attn.problem import AttentionProblem
 from tilewright.errors import ConfigRejected, MissingDependency, TilewrightError
 from tilewright.gemm.rungs import find_rung, rungs_for
-from tilewright.gpus import GPUS
+from tilewright.gpus import GPUS, find_gpu
 from tilewright.lab import counters
 from tilewright.lab.kinds import attention_steps, steps_of
 from tilewright.lab.record import (
@@ -228,6 +228,16 @@ def test_a_suite_that_is_stopped_keeps_the_cases_before_and_the_older_records(tm
     path, records = run_suite(suite | {"cases": [good, good]}, tmp_path)
     assert (path, len(records), json.loads(path.read_text())) == (older, 2, records)
     assert not (tmp_path / "stopped-A100.json.part").exists()
+
+
+def test_a_suite_times_a_rung_with_each_config_it_names():
+    case = {"rungs": "f08,f09", "configs": ["", "tile_k=8"], "m": 512, "n": 512, "k": 512}
+    steps = steps_of({"name": "configs", "kind": "times", "cases": [case]}, find_gpu("A100"))
+    assert [(step.rung.id[:3], step.config.tile_k) for step in steps] == [
+        (name, k) for name in ("f08", "f09") for k in (select_rungs(name, "f32")[0].default.tile_k, 8)
+    ]
+    with pytest.raises(ConfigRejected, match="configs: f08_warptile_sub with tile_m=48: "):
+        steps_of({"name": "configs", "cases": [case | {"configs": ["tile_m=48"]}]}, find_gpu("A100"))
 
 
 # --- counters of the hardware -----------------------------------------------------------------------------------------

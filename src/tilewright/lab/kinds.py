@@ -9,12 +9,15 @@ from typing import Any, NamedTuple
 
 from ..attn.problem import AttentionProblem
 from ..attn.rungs import parse_config
+from ..errors import ConfigRejected
 from ..gemm.problem import GemmProblem
+from ..gemm.rung import GemmConfig
 from ..gpus import Gpu
 from .attention import AttentionStep, select_attention_rungs
 from .ladder import Progress, Step
 from .peers import select_peers
 from .select import select_rungs
+from .subject import read_config
 
 Suite = dict[str, Any]
 Records = list[dict[str, Any]]
@@ -45,7 +48,8 @@ class Kind:
 
 
 def steps_of(suite: Suite, gpu: Gpu) -> list[Step]:
-    """The suite's cases: rungs with their defaults, or, for "planned" cases, what plan_for chooses on `gpu`."""
+    """The suite's cases: rungs with their defaults or with the case's "configs" (the fields that differ), or, for
+    "planned" cases, what plan_for chooses on `gpu`. Raises ConfigRejected."""
     from ..gemm.family import plan_for
 
     steps = []
@@ -58,9 +62,13 @@ def steps_of(suite: Suite, gpu: Gpu) -> list[Step]:
             plan = plan_for(problem, gpu)
             steps.append(Step(plan.rung, plan.config, problem))
         else:
-            steps.extend(
-                Step(rung, rung.default, problem) for rung in select_rungs(case.get("rungs"), dtype, precision)
-            )
+            for rung in select_rungs(case.get("rungs"), dtype, precision):
+                for text in case.get("configs", [""]):
+                    config = read_config(rung, text, gpu.arch)
+                    assert isinstance(config, GemmConfig)
+                    if reason := rung.why_not(problem, config, gpu.arch):
+                        raise ConfigRejected(f"{suite['name']}: {rung.id} with {text or 'its default'}: {reason}")
+                    steps.append(Step(rung, config, problem))
     return steps
 
 
