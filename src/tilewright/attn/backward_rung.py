@@ -9,7 +9,7 @@ from typing import Any
 
 from ..arrays.dtypes import CPP_TYPES, ceil_div
 from ..errors import ConfigRejected
-from ..gpus import Arch
+from ..gpus import Arch, find_arch
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Address, Scalar, Template, pack, pack_maps, pack_numbers
 from ..jit.source import Constant
@@ -23,6 +23,7 @@ SECTION_BYTES = 1 << 24
 ROW_RUN = 128
 """row_run in cuda/attention/backward_args.cuh: statistics of an entry's queries fill whole runs."""
 _TILES_LIMIT = 65535
+_SHARED_ON_HOPPER = find_arch("sm_90a").shared_per_block
 _TILE = r"(\d+)x(\d+)/(\d+)(?:x(\d+))?(\+buffer)?(?:\+(\d+)_blocks)?(?:\+(\d+)_stages)?"
 _GRAMMAR = re.compile(rf"d(\d+): (apart )?keys {_TILE}(?:, queries {_TILE}|, sums (\d+)( in order)?)")
 _LOG2_E = 1.4426950408889634
@@ -311,8 +312,8 @@ def grid_of(problem: BackwardProblem, of_q: bool, rows: int) -> tuple[int, int, 
 
 def _not_by_groups(config: BackwardConfig) -> str | None:
     """Why warpgroups of 64 rows cannot take the config; None if they can."""
-    if config.d_head not in (64, 128, 256):
-        return f"panels of wgmma are 64 columns wide; {config.d_head} is not 64, 128 or 256"
+    if config.d_head % 64:
+        return f"panels of wgmma are 64 columns wide; {config.d_head} is not a multiple of 64"
     for tile in (config.keys, *([config.queries] if config.queries is not None else [])):
         groups = tile.warps // tile.along
         if tile.rows != 16 * groups or groups % 4:
@@ -326,11 +327,14 @@ def _not_by_groups(config: BackwardConfig) -> str | None:
     return None
 
 
-def _not_produced(config: BackwardConfig, writes: bool) -> str | None:
+def _not_produced(config: BackwardConfig, rung: BackwardRung) -> str | None:
     """Why a warpgroup of its own cannot copy for the config; None if it can."""
-    if config.keys.warps != 8 or config.apart:
-        return "the walk with a warpgroup that copies has two others"
-    if config.ordered and not writes:
+    if rung.apart != config.apart:
+        return f"its walks make {'one gradient each' if rung.apart else 'gradients together'}"
+    for tile in (config.keys, *([config.queries] if config.queries is not None else [])):
+        if tile.warps != 8 or (rung.apart and (tile.along > 1 or tile.cols != 64)):
+            return f"tile {tile}: two warpgroups multiply{', each alone on its rows, by 64' if rung.apart else ''}"
+    if config.ordered and not rung.writes:
         return "additions in order are made by the warpgroup that copies"
     return None
 
@@ -353,20 +357,44 @@ class BackwardRung:
     """Whether a warpgroup more only copies, by TMA (attention/backward_producer.cuh)."""
     writes: bool = False
     """Whether it also adds dQ to its sums, by bulk copies."""
+    apart: bool = False
+    """Whether each gradient has a walk of its own (attention/backward_apart.cuh)."""
 
     def __str__(self) -> str:
         return self.id
 
     def shared_bytes(self, problem: BackwardProblem, walk: Walk) -> int:
         """Dynamic shared memory of a block; barriers (Signals in attention/backward_producer.cuh) included."""
+        if self.apart:
+            return self._apart_bytes(problem, walk, self.second_stages(problem, walk))
         own = 64 + 32 * walk.tile.stages if self.produced else 0
         if self.produced and walk.tile.along > 1:  # P and dS take turns
             own += 4 * walk.tile.rows * walk.tile.cols
         return walk.shared_bytes(problem) + own + (4 * walk.tile.cols * problem.forward.d_head if self.writes else 0)
 
     @property
+    def turned(self) -> bool:
+        """Whether a bound to the right has blocks run from the last rows to the first: in order the next keys add
+        before, and by queries the last have the most keys."""
+        return self.writes or self.apart
+
+    @staticmethod
+    def _apart_bytes(problem: BackwardProblem, walk: Walk, stages_2: int) -> int:
+        """ApartWalk::shared_bytes in cuda/attention/backward_apart.cuh."""
+        tile, row_bytes = walk.tile, 2 * problem.forward.d_head
+        stats = 2 * 4 * problem.stat_floats * tile.cols if walk.by_keys else 0
+        kept = tile.rows * (2 if walk.makes_1 else 1)
+        return row_bytes * (kept + (2 + stages_2) * tile.cols) + stats + 8 * (2 + 2 * (2 + stages_2))
+
+    def second_stages(self, problem: BackwardProblem, walk: Walk) -> int:
+        """Tiles of the second operand that passes: two, or the one that shared memory has room for."""
+        return 2 if self._apart_bytes(problem, walk, 2) <= _SHARED_ON_HOPPER else 1
+
+    @property
     def file(self) -> str:
         """Where its walks' kernel stands, in cuda/attention."""
+        if self.apart:
+            return "backward_apart.cuh"
         if self.produced:
             return "backward_producer.cuh"
         return "backward_hopper.cuh" if self.wgmma else "backward.cuh"
@@ -395,7 +423,7 @@ class BackwardRung:
         if self.wgmma and arch.name != "sm_90a":
             return f"{self.id} multiplies by wgmma, which only sm_90a has; this is {arch}"
         reason = config.why_not() or (_not_by_groups(config) if self.wgmma else None)
-        if reason := reason or (_not_produced(config, self.writes) if self.produced else None):
+        if reason := reason or (_not_produced(config, self) if self.produced else None):
             return f"{self.id} cannot take {config}: {reason}"
         if self.sums is not None and self.sums != bool(config.sums):
             return f"{self.id} cannot take {config}: it makes dQ {'in the walk by keys' if self.sums else 'by queries'}"
@@ -463,8 +491,9 @@ def constants_of(problem: BackwardProblem, rung: BackwardRung, walk: Walk) -> di
         "makes_2": walk.makes_2,
         "sums": bool(walk.sums),
         "ordered": walk.ordered,
-        "backwards": rung.writes and walk.ordered and (p.is_causal or p.window[1] >= 0),
+        "backwards": (not walk.by_keys or walk.ordered) and rung.turned and (p.is_causal or p.window[1] >= 0),
         "writes": rung.writes,
+        "stages_2": rung.second_stages(problem, walk) if rung.apart else 0,
         "sums_rows": tile.cols,
         "sums_along": walk.sums or 1,
         "edge_q": varlen or p.seq_q % rows_q != 0,
@@ -508,9 +537,10 @@ class WalkKernel:
         if not self.rung.produced:
             return pack_args(problem, at)
         tile, p = self.walk.tile, problem.forward
+        of_q, of_k = (tile.cols, tile.rows) if self.walk.by_keys else (tile.rows, tile.cols)
         maps = [
-            (map_of(p, "q", tile.cols), at.q), (map_of(p, "k", tile.rows), at.k), (map_of(p, "v", tile.rows), at.v),
-            (map_of(replace(p, q=problem.grad), "q", tile.cols), at.grad),
+            (map_of(p, "q", of_q), at.q), (map_of(p, "k", of_k), at.k), (map_of(p, "v", of_k), at.v),
+            (map_of(replace(p, q=problem.grad), "q", of_q), at.grad),
         ]  # fmt: skip
         return pack_maps(maps) + pack_args(problem, at)
 

@@ -42,6 +42,7 @@ _PRODUCED = (
     BackwardConfig(64, Tile(128, 128, 8), sums=8),
     BackwardConfig(128, Tile(128, 64, 8), sums=4),
 )
+_APART = tuple(BackwardConfig(d, Tile(128, 64, 8), Tile(128, 64, 8), apart=True) for d in (64, 128, 192, 256))
 _WRITTEN = (*_PRODUCED, *(replace(config, ordered=True) for config in _PRODUCED))
 
 BACKWARD_RUNGS: tuple[BackwardRung, ...] = (
@@ -70,6 +71,12 @@ BACKWARD_RUNGS: tuple[BackwardRung, ...] = (
         "b05_writer",
         "a warp adds dQ by bulk copies out of shared memory: those that multiply do not wait, in order or not",
         True, _WRITTEN, wgmma=True, produced=True, writes=True,
+    ),
+    BackwardRung(
+        "b06_apart",
+        "each gradient has a walk like the forward pass, fed by TMA: eight products where five would do, but nothing "
+        "leaves the registers before its end, which at a wide d_head costs more",
+        False, _APART, wgmma=True, produced=True, apart=True,
     ),
 )  # fmt: skip
 

@@ -20,26 +20,7 @@
 //     dK begins; dQ is waited for, and added; dV is waited for
 //     S of the next tile begins
 
-#include "attention/backward_groups.cuh"
-#include "ptx/bulk.cuh"
-#include "ptx/mbarrier.cuh"
-#include "ptx/shared_quads.cuh"
-#include "ptx/tma.cuh"
-#include "ptx/warpgroup.cuh"
-
-struct BackwardMaps {
-  const TensorMap &q, &k, &v, &grad;
-};
-
-/// A place in a ring of buffers, and the parity of the phase that its barriers are in.
-template <int stages>
-struct Place {
-  int stage = 0;
-  unsigned parity = 0;
-  __device__ void advance() {
-    if (++stage == stages) stage = 0, parity ^= 1;
-  }
-};
+#include "attention/backward_fed.cuh"
 
 template <class Cfg>
 struct Signals {
@@ -74,11 +55,15 @@ struct Signals {
 };
 
 template <class Cfg>
-struct ProducedWalk : GroupWalk<Cfg> {
-  using Base = GroupWalk<Cfg>;
+struct ProducedWalk : FedWalk<Cfg> {
+  using Base = FedWalk<Cfg>;
   using Base::acc_1;
   using Base::acc_2;
+  using Base::begin_products;
+  using Base::clear_passing;
   using Base::stages;
+  using Base::steps;
+  using Base::tell;
   using typename Base::Kept;
   using typename Base::Passing;
   using typename Base::T;
@@ -92,7 +77,6 @@ struct ProducedWalk : GroupWalk<Cfg> {
   __device__ ProducedWalk(const BackwardArgs& args, unsigned char* shared)
       : Base(args, shared), at{this->stats + stages * Base::stats_bytes + dq_bytes} {}
 
-  __device__ int steps() const { return (this->end - this->first) * this->heads; }
   __device__ unsigned q_tile(int stage) const { return this->passing_1 + stage * Passing::bytes; }
   __device__ unsigned grad_tile(int stage) const { return this->passing_2 + stage * Passing::bytes; }
   __device__ unsigned ds_tile(int buffer) const { return this->scores + buffer * Base::scores_bytes; }
@@ -167,41 +151,13 @@ struct ProducedWalk : GroupWalk<Cfg> {
 
   // ---- those that multiply
 
-  /// With packed lengths rows of a tile after the entry's last are another entry's. A weight of 0 does not stop what is
-  /// infinite or NaN there, so they become 0.
-  template <class Tile>
-  __device__ void clear_rows(unsigned tile, int from) const {
-    if (from >= Tile::rows) return;
-    constexpr int chunks = 8;  // of a row of a panel
-    for (unsigned panel = tile; panel < tile + Tile::bytes; panel += 128 * Tile::rows)
-      for (int i = max(from, 0) * chunks + threadIdx.x; i < Tile::rows * chunks; i += Base::threads)
-        store_shared_zero_128(panel + 16 * i);
-    fence_proxy_async();
-    Base::meet();
-  }
   __device__ void clear_kept() const {
     if constexpr (Cfg::varlen) {
       mbarrier_wait(at.v_full(), 0);
-      clear_rows<Kept>(this->kept_1, this->place.seq_k - this->place.row0);
-      clear_rows<Kept>(this->kept_2, this->place.seq_k - this->place.row0);
+      Base::template clear_rows<Kept>(this->kept_1, this->place.seq_k - this->place.row0);
+      Base::template clear_rows<Kept>(this->kept_2, this->place.seq_k - this->place.row0);
     }
   }
-  __device__ void clear_passing(unsigned tile, const Cursor& now) const {
-    if constexpr (Cfg::varlen) clear_rows<Passing>(tile, this->place.seq_q - now.tile * Cfg::cols);
-  }
-
-  /// This warp's arrival, after what all of its lanes did before.
-  __device__ void tell(unsigned barrier) const {
-    __syncwarp();
-    if (this->lane == 0) mbarrier_arrive(barrier);
-    __syncwarp();
-  }
-  /// Lanes that left a wait or a condition one by one are together again.
-  static __device__ void begin_products() {
-    __syncwarp();
-    wgmma_fence();
-  }
-
   __device__ void await_q(const Place<stages>& from, const Cursor& now) const {
     mbarrier_wait(at.q_full(from.stage), from.parity);
     clear_passing(q_tile(from.stage), now);

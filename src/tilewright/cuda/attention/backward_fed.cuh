@@ -1,0 +1,63 @@
+#pragma once
+// What walks share that a warpgroup of its own feeds by TMA (attention/backward_producer.cuh and backward_apart.cuh):
+// rings of tiles in shared memory, rows that are another entry's, arrivals. sm_90a.
+
+#include "attention/backward_groups.cuh"
+#include "ptx/bulk.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/shared_quads.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
+
+struct BackwardMaps {
+  const TensorMap &q, &k, &v, &grad;
+};
+
+/// A place in a ring of buffers, and the parity of the phase that its barriers are in.
+template <int stages>
+struct Place {
+  int stage = 0;
+  unsigned parity = 0;
+  __device__ void advance() {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+};
+
+template <class Cfg>
+struct FedWalk : GroupWalk<Cfg> {
+  using Base = GroupWalk<Cfg>;
+  using typename Base::Passing;
+
+  __device__ FedWalk(const BackwardArgs& args, unsigned char* shared) : Base(args, shared) {}
+
+  __device__ int steps() const { return (this->end - this->first) * this->heads; }
+
+  /// With packed lengths rows of a tile after the entry's last are another entry's. A weight of 0 does not stop what is
+  /// infinite or NaN there, so they become 0.
+  template <class Tile>
+  __device__ void clear_rows(unsigned tile, int from) const {
+    if (from >= Tile::rows) return;
+    constexpr int chunks = 8;  // of a row of a panel
+    for (unsigned panel = tile; panel < tile + Tile::bytes; panel += 128 * Tile::rows)
+      for (int i = max(from, 0) * chunks + threadIdx.x; i < Tile::rows * chunks; i += Base::threads)
+        store_shared_zero_128(panel + 16 * i);
+    fence_proxy_async();
+    Base::meet();
+  }
+  __device__ void clear_passing(unsigned tile, const Cursor& now) const {
+    if constexpr (Cfg::varlen)
+      clear_rows<Passing>(tile, (Base::by_keys ? this->place.seq_q : this->place.seq_k) - now.tile * Cfg::cols);
+  }
+
+  /// This warp's arrival, after what all of its lanes did before.
+  __device__ void tell(unsigned barrier) const {
+    __syncwarp();
+    if (this->lane == 0) mbarrier_arrive(barrier);
+    __syncwarp();
+  }
+  /// Lanes that left a wait or a condition one by one are together again.
+  static __device__ void begin_products() {
+    __syncwarp();
+    wgmma_fence();
+  }
+};
