@@ -367,10 +367,23 @@ class BackwardRung:
         """Dynamic shared memory of a block; barriers (Signals in attention/backward_producer.cuh) included."""
         if self.apart:
             return self._apart_bytes(problem, walk, self.second_stages(problem, walk))
-        own = 64 + 32 * walk.tile.stages if self.produced else 0
+        own = 80 + 32 * walk.tile.stages if self.produced else 0
         if self.produced and walk.tile.along > 1:  # P and dS take turns
             own += 4 * walk.tile.rows * walk.tile.cols
-        return walk.shared_bytes(problem) + own + (4 * walk.tile.cols * problem.forward.d_head if self.writes else 0)
+        own += walk.shared_bytes(problem)
+        return own + self.writers(problem, walk) * self._sums_bytes(problem, walk)
+
+    @staticmethod
+    def _sums_bytes(problem: BackwardProblem, walk: Walk) -> int:
+        """A tile of dQ in fp32."""
+        return 4 * walk.tile.cols * problem.forward.d_head
+
+    def writers(self, problem: BackwardProblem, walk: Walk) -> int:
+        """Threads that add dQ by bulk copies, each with a tile of it: two, or one where shared memory has no room."""
+        if not self.writes:
+            return 0
+        rest = walk.shared_bytes(problem) + 80 + 32 * walk.tile.stages
+        return 2 if rest + 2 * self._sums_bytes(problem, walk) <= _SHARED_ON_HOPPER else 1
 
     @property
     def turned(self) -> bool:
@@ -492,7 +505,7 @@ def constants_of(problem: BackwardProblem, rung: BackwardRung, walk: Walk) -> di
         "sums": bool(walk.sums),
         "ordered": walk.ordered,
         "backwards": (not walk.by_keys or walk.ordered) and rung.turned and (p.is_causal or p.window[1] >= 0),
-        "writes": rung.writes,
+        "writes": rung.writers(problem, walk),
         "stages_2": rung.second_stages(problem, walk) if rung.apart else 0,
         "sums_rows": tile.cols,
         "sums_along": walk.sums or 1,

@@ -2,15 +2,15 @@
 // The gradients of attention by wgmma, fed by a warpgroup that only copies: the walk by keys of
 // attention/backward_groups.cuh, without a barrier that all threads wait at. sm_90a.
 //
-// Roles       the last warpgroup: a thread starts TMA's copies, and where Cfg::writes one of another warp adds dQ's
-//             tiles to their sums by bulk copies. Its registers go to the others.
+// Roles       the last warpgroup: a thread starts TMA's copies, and Cfg::writes threads, each of a warp of its own with a
+//             buffer of its own, add dQ's tiles to their sums by bulk copies. Its registers go to the others.
 //             the others: 64 keys each, of S and dP; a part of dQ of the tile before.
 // Barriers    k_full, v_full              1 arrival and the bytes of K, of V
 //             q_full[s], grad_full[s]     1 arrival and the bytes of a tile; Q's statistics come with Q
 //             q_empty[s], grad_empty[s]   1 arrival of each warp that multiplies
 //             ds_full[b]                  1 arrival of each warp: its part of dS is in shared memory
 //             ds_empty[b]                 1 arrival of each warp: dQ has been multiplied
-//             dq_full, dq_empty           1 arrival of each warp: its part of dQ is there; 1: it has been read
+//             dq_full[w], dq_empty[w]     1 arrival of each warp: its part of dQ is there; 1: it has been read
 // Named       1: warps that multiply. 2 + w: those of warpgroup w.
 //
 // A turn of a warpgroup; a line's products run under what follows, and S of the next tile under the end of this one:
@@ -24,14 +24,14 @@
 
 template <class Cfg>
 struct Signals {
-  static constexpr int stages = Cfg::stages, bytes = 8 * (8 + 4 * stages);
+  static constexpr int stages = Cfg::stages, bytes = 8 * (10 + 4 * stages);
   unsigned base;
   __device__ unsigned k_full() const { return base; }
   __device__ unsigned v_full() const { return base + 8; }
   __device__ unsigned ds_full(int buffer) const { return base + 16 + 8 * buffer; }
   __device__ unsigned ds_empty(int buffer) const { return base + 32 + 8 * buffer; }
-  __device__ unsigned dq_full() const { return base + 48; }
-  __device__ unsigned dq_empty() const { return base + 56; }
+  __device__ unsigned dq_full(int writer) const { return base + 48 + 8 * writer; }
+  __device__ unsigned dq_empty(int writer) const { return base + 64 + 8 * writer; }
   __device__ unsigned q_full(int stage) const { return ring(0, stage); }
   __device__ unsigned q_empty(int stage) const { return ring(1, stage); }
   __device__ unsigned grad_full(int stage) const { return ring(2, stage); }
@@ -40,9 +40,10 @@ struct Signals {
   /// By one thread, before all others pass a barrier.
   __device__ void start() const {
     mbarrier_init(k_full(), 1), mbarrier_init(v_full(), 1);
-    mbarrier_init(dq_full(), Cfg::n_warps), mbarrier_init(dq_empty(), 1);
-    for (int buffer = 0; buffer < 2; ++buffer)
+    for (int buffer = 0; buffer < 2; ++buffer) {
       mbarrier_init(ds_full(buffer), Cfg::n_warps), mbarrier_init(ds_empty(buffer), Cfg::n_warps);
+      mbarrier_init(dq_full(buffer), Cfg::n_warps), mbarrier_init(dq_empty(buffer), 1);
+    }
     for (int stage = 0; stage < stages; ++stage) {
       mbarrier_init(q_full(stage), 1), mbarrier_init(q_empty(stage), Cfg::n_warps);
       mbarrier_init(grad_full(stage), 1), mbarrier_init(grad_empty(stage), Cfg::n_warps);
@@ -51,7 +52,7 @@ struct Signals {
   }
 
  private:
-  __device__ unsigned ring(int number, int stage) const { return base + 64 + 8 * (number * stages + stage); }
+  __device__ unsigned ring(int number, int stage) const { return base + 80 + 8 * (number * stages + stage); }
 };
 
 template <class Cfg>
@@ -69,19 +70,19 @@ struct ProducedWalk : FedWalk<Cfg> {
   using typename Base::T;
   static_assert(Base::by_keys && Base::makes_1 && Base::makes_2 && Cfg::sums, "the walk by keys that makes all three");
 
-  static constexpr int dq_bytes = Cfg::writes ? Base::Sums::m * Base::d_head * 4 : 0;
-  static constexpr int shared_bytes = Base::shared_bytes + dq_bytes + Signals<Cfg>::bytes;
+  static constexpr int dq_bytes = Base::Sums::m * Base::d_head * 4;
+  static constexpr int shared_bytes = Base::shared_bytes + Cfg::writes * dq_bytes + Signals<Cfg>::bytes;
 
   const Signals<Cfg> at;
 
   __device__ ProducedWalk(const BackwardArgs& args, unsigned char* shared)
-      : Base(args, shared), at{this->stats + stages * Base::stats_bytes + dq_bytes} {}
+      : Base(args, shared), at{this->stats + stages * Base::stats_bytes + Cfg::writes * dq_bytes} {}
 
   __device__ unsigned q_tile(int stage) const { return this->passing_1 + stage * Passing::bytes; }
   __device__ unsigned grad_tile(int stage) const { return this->passing_2 + stage * Passing::bytes; }
   __device__ unsigned ds_tile(int buffer) const { return this->scores + buffer * Base::scores_bytes; }
 
-  __device__ unsigned dq_tile() const { return at.base - dq_bytes; }
+  __device__ unsigned dq_tile(int writer) const { return at.base - (Cfg::writes - writer) * dq_bytes; }
 
   // ---- the warp that copies
 
@@ -115,38 +116,36 @@ struct ProducedWalk : FedWalk<Cfg> {
     return this->args.sums + (this->place.padded(this->args, to.head) + to.tile * Cfg::cols) * Base::d_head;
   }
 
-  // ---- the warp that adds dQ, Cfg::writes
+  // ---- the warps that add dQ, Cfg::writes: tile after tile in turn
 
-  /// With Cfg::ordered blocks of keys add to a tile in turns, so that its sum is the same bits at every run: each after
-  /// its neighbour that was started before it.
-  __device__ void write_all() const {
+  /// With Cfg::ordered blocks of keys add to a tile in their order, so that its sum is the same bits at every run: each
+  /// after its neighbour that was started before it.
+  __device__ void write_all(int writer) const {
     const int mine = this->place.row0 / Cfg::rows, before = Cfg::backwards ? mine + 1 : mine - 1;
     int their_first = 0, their_end = 0;
     if (before >= 0 && before * Cfg::rows < this->place.seq_k)
       this->pairs.range(before * Cfg::rows, their_first, their_end);
-    Cursor now{this->head_0, this->first}, last = now;
+    Cursor now{this->head_0, this->first};
     unsigned parity = 0;
-    const int count = steps();
-    for (int n = 0; n < count; ++n, parity ^= 1) {
-      mbarrier_wait(at.dq_full(), parity);
+    for (int n = 0, count = steps(); n < count; ++n, now = now.next(this->first, this->end)) {
+      if (n % Cfg::writes != writer) continue;
+      mbarrier_wait(at.dq_full(writer), parity);
+      parity ^= 1;
       if constexpr (Cfg::ordered) {
         if (their_first <= now.tile && now.tile < their_end)
           while (load_acquire(Base::turn_of(now.head, now.tile)) != before + 1) {
           }
       }
-      bulk_add(sums_of(now), dq_tile(), Base::Sums::m * Base::d_head * 4);
+      bulk_add(sums_of(now), dq_tile(writer), dq_bytes);
       tma_commit();
       tma_wait_read<0>();
-      mbarrier_arrive(at.dq_empty());
-      if constexpr (Cfg::ordered) {  // the tile before has arrived meanwhile
-        tma_wait<1>();
-        if (n > 0) store_release(Base::turn_of(last.head, last.tile), mine + 1);
+      mbarrier_arrive(at.dq_empty(writer));
+      if constexpr (Cfg::ordered) {
+        tma_wait<0>();
+        store_release(Base::turn_of(now.head, now.tile), mine + 1);
       }
-      last = now;
-      now = now.next(this->first, this->end);
     }
     tma_wait<0>();
-    if (Cfg::ordered && count > 0) store_release(Base::turn_of(last.head, last.tile), mine + 1);
   }
 
   // ---- those that multiply
@@ -166,12 +165,13 @@ struct ProducedWalk : FedWalk<Cfg> {
   /// Adds this warpgroup's part of dQ of a tile, or hands it to the warp that does.
   __device__ void add(const float (&sum)[Base::sum_cols][4], const Cursor& to) {
     if constexpr (Cfg::writes) {
-      mbarrier_wait(at.dq_empty(), dq_parity ^ 1);
-      dq_parity ^= 1;
+      mbarrier_wait(at.dq_empty(writer.stage), writer.parity ^ 1);
 #pragma unroll
-      for (int j = 0; j < Base::sum_cols; ++j) store_shared_quad(dq_tile() + 4 * Base::Sums::place(0, j), sum[j]);
+      for (int j = 0; j < Base::sum_cols; ++j)
+        store_shared_quad(dq_tile(writer.stage) + 4 * Base::Sums::place(0, j), sum[j]);
       fence_proxy_async();
-      tell(at.dq_full());
+      tell(at.dq_full(writer.stage));
+      writer.advance();
     } else {
       float* sums = sums_of(to);
 #pragma unroll
@@ -185,7 +185,7 @@ struct ProducedWalk : FedWalk<Cfg> {
   Cursor now, before;      // this tile, and the one before
   Place<stages> from;      // its buffers
   Place<2> to, to_before;  // and those of dS
-  unsigned dq_parity = 0;
+  Place<Cfg::writes ? Cfg::writes : 1> writer;  // that adds the next tile of dQ
 
   /// This warp's part of dS is in shared memory.
   __device__ void tell_ds(int buffer) const {
@@ -460,7 +460,10 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
   if (warpgroup == Cfg::n_warps / 4) {
     release_registers<24>();
     if (threadIdx.x == 32 * Cfg::n_warps && walk.steps() > 0) walk.copy_all(maps);
-    if (Cfg::writes && threadIdx.x == 32 * Cfg::n_warps + 32) walk.write_all();
+    if constexpr (Cfg::writes) {
+      const int writer = threadIdx.x / 32 - Cfg::n_warps - 1;
+      if (threadIdx.x % 32 == 0 && 0 <= writer && writer < Cfg::writes) walk.write_all(writer);
+    }
   } else {
     take_registers<240>();
     if constexpr (ProducedWalk<Cfg>::along == 1)
