@@ -13,9 +13,10 @@ from ..gpus import Arch, find_arch
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Address, Scalar, Template, pack, pack_maps, pack_numbers
 from ..jit.source import Constant
+from ..jit.tensor_map import TensorMap
 from .backward_problem import BackwardProblem
 from .hopper import LEAST_STRIDE, STRIDES_END, map_of
-from .problem import BiasRows
+from .problem import AttentionProblem, BiasRows
 from .rung import D_HEADS
 
 SECTION_BYTES = 1 << 24
@@ -25,7 +26,7 @@ ROW_RUN = 128
 _TILES_LIMIT = 65535
 _SHARED_ON_HOPPER = find_arch("sm_90a").shared_per_block
 _TILE = r"(\d+)x(\d+)/(\d+)(?:x(\d+))?(\+buffer)?(?:\+(\d+)_blocks)?(?:\+(\d+)_stages)?"
-_GRAMMAR = re.compile(rf"d(\d+): (apart )?keys {_TILE}(?:, queries {_TILE}|, sums (\d+)( in order)?)")
+_GRAMMAR = re.compile(rf"d(\d+)(?: in (\d+))?: (apart )?keys {_TILE}(?:, queries {_TILE}|, sums (\d+)( in order)?)")
 _LOG2_E = 1.4426950408889634
 
 
@@ -92,6 +93,7 @@ def _shares_columns(d_head: int, by: int, columns: int | None = None) -> bool:
 class BackwardConfig:
     """The tiles of a backward pass: `dD: [apart ]keys ROWSxCOLS/WARPS, queries ROWSxCOLS/WARPS` or `..., sums N`.
 
+    dD in W: rows of D elements lie in tiles W columns wide, whose others are zeros.
     keys: a block keeps ROWS keys, and tiles of COLS queries pass. queries: the walk that makes dQ; `sums N` stands for
     dQ made in the walk by keys, by warps of which N share its rows, `sums N in order` for that with additions in a
     fixed order. apart: dV and dK are made by a walk each, since their accumulators do not fit registers together.
@@ -104,9 +106,16 @@ class BackwardConfig:
     apart: bool = False
     ordered: bool = False
     """Whether blocks of keys add to dQ in their order, each waiting for the one before."""
+    wider: int = 0
+    """The columns of a tile where they are more than d_head."""
+
+    @property
+    def columns(self) -> int:
+        """Of a tile in shared memory."""
+        return self.wider or self.d_head
 
     def __str__(self) -> str:
-        text = f"d{self.d_head}: {'apart ' * self.apart}keys {self.keys}"
+        text = f"d{self.d_head}{f' in {self.wider}' * bool(self.wider)}: {'apart ' * self.apart}keys {self.keys}"
         return text + (
             f", queries {self.queries}"
             if self.queries is not None
@@ -122,9 +131,10 @@ class BackwardConfig:
                 f"{text!r} is not a backward config. One reads d128: keys 128x64/8, queries 128x64/8 or "
                 "d128: keys 128x64/8, sums 4"
             )
-        d, apart, *rest = match.groups()
+        d, wider, apart, *rest = match.groups()
         queries = Tile.read(*rest[7:14]) if rest[7] else None
-        return BackwardConfig(int(d), Tile.read(*rest[:7]), queries, int(rest[14] or 0), bool(apart), bool(rest[15]))
+        order = bool(apart), bool(rest[15]), int(wider or 0)
+        return BackwardConfig(int(d), Tile.read(*rest[:7]), queries, int(rest[14] or 0), *order)
 
     @property
     def deterministic(self) -> bool:
@@ -138,11 +148,13 @@ class BackwardConfig:
         """None when kernels can be made with it, or the reason."""
         if self.d_head not in D_HEADS:
             return f"d_head={self.d_head} is not one of {', '.join(map(str, D_HEADS))}"
+        if self.wider and self.wider <= self.d_head:
+            return f"tiles {self.wider} columns wide are for rows of fewer; d_head={self.d_head}"
         for tile in (self.keys, *([self.queries] if self.queries is not None else [])):
             if reason := tile.why_not():
                 return reason
-            if not _shares_columns(self.d_head, tile.along):
-                return f"{self.d_head} columns are not shared evenly by {tile.along} warps"
+            if not _shares_columns(self.columns, tile.along):
+                return f"{self.columns} columns are not shared evenly by {tile.along} warps"
         if self.queries is not None:
             if ROW_RUN % self.queries.rows:
                 return f"{self.queries.rows} queries must divide {ROW_RUN}"
@@ -150,8 +162,8 @@ class BackwardConfig:
         tile, along = self.keys, self.sums
         if along not in (1, 2, 4, 8) or tile.warps % along or tile.cols % (16 * along):
             return f"sums {along}: {tile.cols} queries are not whole pieces of 16 for {along} of {tile.warps} warps"
-        if not _shares_columns(self.d_head, tile.warps // along, slice_of(self.d_head, tile.along)):
-            return f"sums {along}: {self.d_head} columns are not shared evenly by {tile.warps // along} warps"
+        if not _shares_columns(self.columns, tile.warps // along, slice_of(self.columns, tile.along)):
+            return f"sums {along}: {self.columns} columns are not shared evenly by {tile.warps // along} warps"
         if tile.cols < 32:
             return f"{tile.cols} columns; dS needs 32 or more a row in shared memory"
         return None
@@ -163,6 +175,8 @@ class Walk:
 
     by_keys: bool
     tile: Tile
+    columns: int
+    """Of a tile in shared memory."""
     makes_1: bool = True
     """dK by keys, dQ by queries."""
     makes_2: bool = False
@@ -175,23 +189,29 @@ class Walk:
         made = [*(["dK"] if self.makes_1 else []), *(["dV"] if self.makes_2 else [])] if self.by_keys else ["dQ"]
         return " ".join([*made, *(["dQ sums"] if self.sums else [])])
 
+    @property
+    def sums_bytes(self) -> int:
+        """A tile of dQ in fp32."""
+        return 4 * self.tile.cols * self.columns
+
     def shared_bytes(self, problem: BackwardProblem) -> int:
         """Dynamic shared memory of a block (Walk::shared_bytes in cuda/attention/backward_walk.cuh)."""
-        tile, d_head = self.tile, problem.forward.d_head
+        tile = self.tile
         stats = 4 * problem.stat_floats * tile.cols if self.by_keys else 0
         scores = 4 * tile.rows * tile.cols if self.sums or tile.along > 1 else 0
-        return 4 * d_head * (tile.rows + tile.stages * tile.cols) + tile.stages * stats + scores
+        return 4 * self.columns * (tile.rows + tile.stages * tile.cols) + tile.stages * stats + scores
 
 
 def walks_of(config: BackwardConfig) -> tuple[Walk, ...]:
     """The launches of a config that make gradients, in order."""
-    keys = config.keys
+    keys, columns = config.keys, config.columns
     if config.apart:
-        walks = [Walk(True, keys, False, True), Walk(True, keys, True, False, config.sums, config.ordered)]
+        walks = [Walk(True, keys, columns, makes_1=False, makes_2=True)]
+        walks += [Walk(True, keys, columns, sums=config.sums, ordered=config.ordered)]
     else:
-        walks = [Walk(True, keys, True, True, config.sums, config.ordered)]
+        walks = [Walk(True, keys, columns, True, True, config.sums, config.ordered)]
     if config.queries is not None:
-        walks.append(Walk(False, config.queries))
+        walks.append(Walk(False, config.queries, columns))
     return tuple(walks)
 
 
@@ -257,12 +277,13 @@ def pack_args(problem: BackwardProblem, at: BackwardAddresses) -> Template:
     )  # fmt: skip
 
 
-def common_constants(problem: BackwardProblem) -> dict[str, Constant]:
-    """What all kernels of a problem are compiled for."""
+def common_constants(problem: BackwardProblem, columns: int) -> dict[str, Constant]:
+    """What all kernels of a problem are compiled for, whose tiles are so many columns wide."""
     p = problem.forward
     return {
         "in_type": CPP_TYPES[p.dtype],
-        "d_head": p.d_head,
+        "d_head": columns,
+        "d_there": p.d_head,
         "varlen": p.totals is not None,
         "plain": problem.plain,
         "wide": problem.stat_floats == 4,
@@ -285,7 +306,7 @@ def score_constants(problem: BackwardProblem) -> dict[str, Constant]:
 
 
 def compile_part(
-    problem: BackwardProblem, file: str, entry: str, constants: Mapping[str, Constant], arch: Arch
+    problem: BackwardProblem, columns: int, file: str, entry: str, constants: Mapping[str, Constant], arch: Arch
 ) -> CompiledKernel:
     """A kernel of cuda/attention with a problem's constants and its own. Raises CompileError with the log."""
     p = problem.forward
@@ -297,7 +318,7 @@ def compile_part(
         )
         generated["attention/backward_modification.cuh"] = _MODIFICATION.format(numbers, p.modify, problem.slope)
     return compile_rung(
-        f"attention/{file}", {**common_constants(problem), **constants}, entry, arch.name, generated=generated
+        f"attention/{file}", {**common_constants(problem, columns), **constants}, entry, arch.name, generated=generated
     )
 
 
@@ -312,14 +333,14 @@ def grid_of(problem: BackwardProblem, of_q: bool, rows: int) -> tuple[int, int, 
 
 def _not_by_groups(config: BackwardConfig) -> str | None:
     """Why warpgroups of 64 rows cannot take the config; None if they can."""
-    if config.d_head % 64:
-        return f"panels of wgmma are 64 columns wide; {config.d_head} is not a multiple of 64"
+    if config.columns % 64:
+        return f"panels of wgmma are 64 columns wide; {config.columns} is not a multiple of 64"
     for tile in (config.keys, *([config.queries] if config.queries is not None else [])):
         groups = tile.warps // tile.along
         if tile.rows != 16 * groups or groups % 4:
             return f"{tile.rows} rows are not 64 for each warpgroup of {tile.warps} warps by {tile.along}"
-        if tile.cols % 64 or (config.d_head // tile.along) % 64:
-            return f"{tile.cols} columns, or {config.d_head} by {tile.along}, are not whole panels of 64"
+        if tile.cols % 64 or (config.columns // tile.along) % 64:
+            return f"{tile.cols} columns, or {config.columns} by {tile.along}, are not whole panels of 64"
     if config.sums and config.sums != config.keys.cols // 16:
         return (
             f"sums {config.sums}: warpgroups have 64 of {config.keys.cols} queries each, {config.keys.cols // 16} warps"
@@ -371,19 +392,14 @@ class BackwardRung:
         if self.produced and walk.tile.along > 1:  # P and dS take turns
             own += 4 * walk.tile.rows * walk.tile.cols
         own += walk.shared_bytes(problem)
-        return own + self.writers(problem, walk) * self._sums_bytes(problem, walk)
-
-    @staticmethod
-    def _sums_bytes(problem: BackwardProblem, walk: Walk) -> int:
-        """A tile of dQ in fp32."""
-        return 4 * walk.tile.cols * problem.forward.d_head
+        return own + self.writers(problem, walk) * walk.sums_bytes
 
     def writers(self, problem: BackwardProblem, walk: Walk) -> int:
         """Threads that add dQ by bulk copies, each with a tile of it: two, or one where shared memory has no room."""
         if not self.writes:
             return 0
         rest = walk.shared_bytes(problem) + 80 + 32 * walk.tile.stages
-        return 2 if rest + 2 * self._sums_bytes(problem, walk) <= _SHARED_ON_HOPPER else 1
+        return 2 if rest + 2 * walk.sums_bytes <= _SHARED_ON_HOPPER else 1
 
     @property
     def turned(self) -> bool:
@@ -394,7 +410,7 @@ class BackwardRung:
     @staticmethod
     def _apart_bytes(problem: BackwardProblem, walk: Walk, stages_2: int) -> int:
         """ApartWalk::shared_bytes in cuda/attention/backward_apart.cuh."""
-        tile, row_bytes = walk.tile, 2 * problem.forward.d_head
+        tile, row_bytes = walk.tile, 2 * walk.columns
         stats = 2 * 4 * problem.stat_floats * tile.cols if walk.by_keys else 0
         kept = tile.rows * (2 if walk.makes_1 else 1)
         return row_bytes * (kept + (2 + stages_2) * tile.cols) + stats + 8 * (2 + 2 * (2 + stages_2))
@@ -495,7 +511,7 @@ def constants_of(problem: BackwardProblem, rung: BackwardRung, walk: Walk) -> di
         "cols": tile.cols,
         "n_warps": tile.warps,
         "along": tile.along,
-        "slice": slice_of(p.d_head, tile.along),
+        "slice": slice_of(walk.columns, tile.along),
         "threads": threads_of(rung, tile),
         "min_blocks": tile.min_blocks,
         "stages": tile.stages,
@@ -523,6 +539,15 @@ def workspace_rows(problem: BackwardProblem) -> int:
     return p.heads_q * ((p.totals[0] + p.batch * ROW_RUN) // ROW_RUN * ROW_RUN)
 
 
+def _padded_map(problem: AttentionProblem, name: str, box_rows: int) -> TensorMap:
+    """As map_of, for panels of 64 columns of which the last is not whole: a box is one panel of a tile."""
+    whole = map_of(problem, name, box_rows)
+    _, length, _, heads, batch = whole.shape
+    return replace(
+        whole, shape=(problem.d_head, length, 1, heads, batch), box=(64, box_rows, 1, 1, 1), swizzle=128,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class WalkKernel:
     """A walk as a kernel of a program."""
@@ -536,7 +561,7 @@ class WalkKernel:
         if reason := self.rung.why_not(problem, self.config, arch):
             raise ConfigRejected(f"{reason}.")
         constants = constants_of(problem, self.rung, self.walk)
-        return compile_part(problem, self.rung.file, "backward", constants, arch)
+        return compile_part(problem, self.walk.columns, self.rung.file, "backward", constants, arch)
 
     def shape(self, problem: BackwardProblem) -> Launch:
         tile = self.walk.tile
@@ -551,9 +576,10 @@ class WalkKernel:
             return pack_args(problem, at)
         tile, p = self.walk.tile, problem.forward
         of_q, of_k = (tile.cols, tile.rows) if self.walk.by_keys else (tile.rows, tile.cols)
+        one = map_of if p.d_head == self.walk.columns else _padded_map
         maps = [
-            (map_of(p, "q", of_q), at.q), (map_of(p, "k", of_k), at.k), (map_of(p, "v", of_k), at.v),
-            (map_of(replace(p, q=problem.grad), "q", of_q), at.grad),
+            (one(p, "q", of_q), at.q), (one(p, "k", of_k), at.k), (one(p, "v", of_k), at.v),
+            (one(replace(p, q=problem.grad), "q", of_q), at.grad),
         ]  # fmt: skip
         return pack_maps(maps) + pack_args(problem, at)
 
@@ -563,13 +589,14 @@ class RowsKernel:
     """What the gradients need of each query, and sums of dQ begun."""
 
     clears: bool
+    columns: int
 
     def compile(self, problem: BackwardProblem, arch: Arch) -> CompiledKernel:
         """Raises CompileError with the log."""
         constants: dict[str, Constant] = {"clears": self.clears}
         if problem.stat_floats == 4:
             constants |= {"edge_q": False, "edge_k": False, **score_constants(problem)}
-        return compile_part(problem, "backward_rows.cuh", "backward_rows", constants, arch)
+        return compile_part(problem, self.columns, "backward_rows.cuh", "backward_rows", constants, arch)
 
     def shape(self, problem: BackwardProblem) -> Launch:
         return Launch(grid_of(problem, True, ROW_RUN), (256, 1, 1), b"")
@@ -587,9 +614,9 @@ class FinishKernel:
         constants: dict[str, Constant] = {
             "n_warps": tile.warps, "threads": 32 * tile.warps, "sums_rows": tile.cols, "sums_along": self.config.sums,
         }  # fmt: skip
-        return compile_part(problem, "backward_finish.cuh", "backward_finish", constants, arch)
+        return compile_part(problem, self.config.columns, "backward_finish.cuh", "backward_finish", constants, arch)
 
     def shape(self, problem: BackwardProblem) -> Launch:
         tile = self.config.keys
-        shared = 2 * tile.cols * problem.forward.d_head
+        shared = 2 * tile.cols * self.config.columns
         return Launch(grid_of(problem, True, tile.cols), (32 * tile.warps, 1, 1), b"", shared)

@@ -40,6 +40,7 @@ _GROUPS = (
 )
 _PRODUCED = (
     BackwardConfig(64, Tile(128, 128, 8), sums=8),
+    BackwardConfig(96, Tile(128, 64, 8), sums=4, wider=128),
     BackwardConfig(128, Tile(128, 64, 8), sums=4),
 )
 _APART = tuple(BackwardConfig(d, Tile(128, 64, 8), Tile(128, 64, 8), apart=True) for d in (64, 128, 192, 256))

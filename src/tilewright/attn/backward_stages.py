@@ -53,7 +53,7 @@ def backward_program(problem: BackwardProblem, plan: BackwardPlan, copied: tuple
         (after if back else before).append(Stage(f"copy {lies.name}", COPY_ROWS, copy, COPY_ROWS.shape(copy), params))
     rows = workspace_rows(problem)
     stats = workspace.room(4 * problem.stat_floats * rows)
-    sums: Address = workspace.room(4 * rows * p.d_head) if config.sums else 0
+    sums: Address = workspace.room(4 * rows * config.columns) if config.sums else 0
     turns: Address = workspace.room(rows // 8) if config.sums else 0
     starts: tuple[Address, Address] = (0, 0)
     if p.totals is not None:
@@ -70,7 +70,7 @@ def backward_program(problem: BackwardProblem, plan: BackwardPlan, copied: tuple
         own = kernel.params(problem, at) if isinstance(kernel, WalkKernel) else params
         return Stage(name, kernel, problem, kernel.shape(problem), own)
 
-    main = [stage("rows", RowsKernel(bool(config.sums)))]
+    main = [stage("rows", RowsKernel(bool(config.sums), config.columns))]
     main += [stage(walk.name, WalkKernel(plan.rung, config, walk)) for walk in walks_of(config)]
     if config.sums:
         main.append(stage("dQ", FinishKernel(config)))

@@ -69,13 +69,12 @@ struct ApartWalk : FedWalk<Cfg> {
     const auto& place = this->place;
     const int row = place.row0 + (by_keys ? place.start_k : place.start_q);
     mbarrier_arrive_expect(kept_full(which), Kept::bytes);
-    tma_load(tile, map, 0, row, 0, place.head, Cfg::varlen ? 0 : place.batch, kept_full(which));
+    this->template load<Kept>(tile, map, row, place.head, kept_full(which));
   }
   __device__ void pass(unsigned tile, const TensorMap& map, const Cursor& now, unsigned full) const {
     const auto& place = this->place;
     const int row = now.tile * Cfg::cols + (by_keys ? place.start_q : place.start_k);
-    const int head = by_keys ? now.head : now.head / this->args.group;
-    tma_load(tile, map, 0, row, 0, head, Cfg::varlen ? 0 : place.batch, full);
+    this->template load<Passing>(tile, map, row, by_keys ? now.head : now.head / this->args.group, full);
   }
 
   __device__ void copy_all(const BackwardMaps& maps) const {

@@ -30,6 +30,18 @@ struct FedWalk : GroupWalk<Cfg> {
 
   __device__ FedWalk(const BackwardArgs& args, unsigned char* shared) : Base(args, shared) {}
 
+  /// A tile of a head's rows from `row` on: its panels, or each by itself where the last is not whole.
+  template <class Tile>
+  __device__ void load(unsigned tile, const TensorMap& map, int row, int head, unsigned full) const {
+    const int entry = Cfg::varlen ? 0 : this->place.batch;
+    if constexpr (Base::d_there == Base::d_head) {
+      tma_load(tile, map, 0, row, 0, head, entry, full);
+    } else {
+      for (int col = 0; col < Base::d_head; col += 64)
+        tma_load(tile + col * 2 * Tile::rows, map, col, row, 0, head, entry, full);
+    }
+  }
+
   __device__ int steps() const { return (this->end - this->first) * this->heads; }
 
   /// With packed lengths rows of a tile after the entry's last are another entry's. A weight of 0 does not stop what is

@@ -30,8 +30,9 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads) backward_finish(const
     }
   __syncthreads();
   unsigned short* to = static_cast<unsigned short*>(args.dq) + place.at_q(args.dq_at, place.head);
-  for (int i = threadIdx.x; i < Sums::m * d / 8; i += Cfg::threads) {
-    const int row = i / (d / 8), col = i % (d / 8) * 8;
+  constexpr int chunks = Cfg::d_there / 8;
+  for (int i = threadIdx.x; i < Sums::m * chunks; i += Cfg::threads) {
+    const int row = i / chunks, col = i % chunks * 8;
     if (row < there)
       *reinterpret_cast<uint4*>(to + (place.row0 + row) * args.dq_at[2] + col) =
           load_shared_chunk(tile + Tile::place(row, col));

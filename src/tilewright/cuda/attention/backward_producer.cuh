@@ -88,26 +88,26 @@ struct ProducedWalk : FedWalk<Cfg> {
 
   __device__ void copy_all(const BackwardMaps& maps) const {
     const auto& place = this->place;
-    const int entry = Cfg::varlen ? 0 : place.batch;
     mbarrier_arrive_expect(at.k_full(), Kept::bytes);
-    tma_load(this->kept_1, maps.k, 0, place.start_k + place.row0, 0, place.head, entry, at.k_full());
+    this->template load<Kept>(this->kept_1, maps.k, place.start_k + place.row0, place.head, at.k_full());
     Cursor now{this->head_0, this->first};
     Place<stages> to;
     for (int n = 0, count = steps(); n < count; ++n, to.advance()) {
       const int row = now.tile * Cfg::cols;
       mbarrier_wait(at.q_empty(to.stage), to.parity ^ 1);
       mbarrier_arrive_expect(at.q_full(to.stage), Passing::bytes + Base::stats_bytes);
-      tma_load(q_tile(to.stage), maps.q, 0, place.start_q + row, 0, now.head, entry, at.q_full(to.stage));
+      this->template load<Passing>(q_tile(to.stage), maps.q, place.start_q + row, now.head, at.q_full(to.stage));
       bulk_load(this->stats + to.stage * Base::stats_bytes,
                 this->args.stats + Base::stat_floats * (place.padded(this->args, now.head) + row), Base::stats_bytes,
                 at.q_full(to.stage));
       if (n == 0) {
         mbarrier_arrive_expect(at.v_full(), Kept::bytes);
-        tma_load(this->kept_2, maps.v, 0, place.start_k + place.row0, 0, place.head, entry, at.v_full());
+        this->template load<Kept>(this->kept_2, maps.v, place.start_k + place.row0, place.head, at.v_full());
       }
       mbarrier_wait(at.grad_empty(to.stage), to.parity ^ 1);
       mbarrier_arrive_expect(at.grad_full(to.stage), Passing::bytes);
-      tma_load(grad_tile(to.stage), maps.grad, 0, place.start_q + row, 0, now.head, entry, at.grad_full(to.stage));
+      this->template load<Passing>(grad_tile(to.stage), maps.grad, place.start_q + row, now.head,
+                                   at.grad_full(to.stage));
       now = now.next(this->first, this->end);
     }
   }

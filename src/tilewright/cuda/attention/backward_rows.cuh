@@ -17,7 +17,7 @@
 template <class Cfg>
 struct Rows {
   using T = typename Cfg::in_type;
-  static constexpr int d = Cfg::d_head, chunks = d / 8, threads = 256, stat_floats = Cfg::wide ? 4 : 2;
+  static constexpr int d = Cfg::d_there, chunks = d / 8, threads = 256, stat_floats = Cfg::wide ? 4 : 2;
   static constexpr int lanes = chunks <= 4 ? 4 : chunks <= 8 ? 8 : chunks <= 16 ? 16 : 32;
   static constexpr float large = 16384;  // |LSE| from here on is off by 2^-11 and more
 
@@ -64,8 +64,8 @@ struct Rows {
         stats[r * stat_floats + 1] = none ? 0.f : delta;
       }
       if constexpr (Cfg::clears) {
-        float4* sums = reinterpret_cast<float4*>(args.sums + (first + r) * d);
-        for (int i = lane; i < d / 4; i += lanes) sums[i] = float4{0, 0, 0, 0};
+        float4* sums = reinterpret_cast<float4*>(args.sums + (first + r) * Cfg::d_head);
+        for (int i = lane; i < Cfg::d_head / 4; i += lanes) sums[i] = float4{0, 0, 0, 0};
         if (lane == 0 && r % 32 == 0) args.turns[(first + r) / 32] = 0;
       }
     }

@@ -36,6 +36,12 @@ __device__ inline StridedReader<Tile, order> reader_at(unsigned tile, int row, i
   return reader;
 }
 
+/// The first columns of a tile's rows, a multiple of 32, as store_rows takes them.
+template <class Tile, int columns>
+struct ThereOf : Tile {
+  static constexpr int cols = columns, span = cols % 64 == 0 ? Tile::span : 4;
+};
+
 /// The statistics of columns, from shared memory: two neighbouring queries at a time.
 template <bool wide>
 struct ColumnStats {
@@ -80,7 +86,8 @@ struct Walk {
   static constexpr int warps = Cfg::n_warps, threads = 32 * warps, along = Cfg::along;
   static constexpr int warp_rows = Cfg::rows / (warps / along), warp_cols = Cfg::cols / along;
   static constexpr int d_head = Cfg::d_head, slice = Cfg::slice, warp_d = d_head / along;
-  static constexpr int pieces = warp_rows / 16, across_pieces = warp_cols / 16, depth = d_head / 16;
+  static constexpr int d_there = Cfg::d_there;  // the columns of a row; those of a tile after them are zeros
+  static constexpr int pieces = warp_rows / 16, across_pieces = warp_cols / 16, depth = d_there / 16;
   static_assert(warp_rows % 16 == 0 && warp_cols % 16 == 0 && warp_d % 16 == 0, "parts are whole 16 x 16 pieces");
   static constexpr bool makes_1 = Cfg::makes_1, makes_2 = Cfg::makes_2;  // dK or dQ; dV
 
@@ -113,7 +120,7 @@ struct Walk {
   int head_0, heads;                         // the query heads that are walked
   int first, end;                            // the tiles of columns
 
-  static constexpr int acc_cols = 2 * depth / along;
+  static constexpr int acc_cols = (along == 1 ? d_there : warp_d) / 8;
   float acc_1[makes_1 ? pieces : 1][acc_cols][4], acc_2[makes_2 ? pieces : 1][acc_cols][4];
 
   __device__ Walk(const BackwardArgs& args, unsigned char* shared)
@@ -400,7 +407,7 @@ struct Walk {
       __syncwarp();
     else
       meet();
-    store_rows<Kept, rows, PlainStore, edge_rows>(tile, threadIdx.x / 32 * rows, to + place.row0 * row_stride,
+    store_rows<ThereOf<Kept, d_there>, rows, PlainStore, edge_rows>(tile, threadIdx.x / 32 * rows, to + place.row0 * row_stride,
                                                   row_stride, place.seq() - place.row0);
   }
 
