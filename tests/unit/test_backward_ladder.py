@@ -35,7 +35,7 @@ def problem(d=64, seq=300, **options):
     "text",
     [
         "d128: keys 128x64/8, queries 128x64/8", "d64: keys 64x64/4+buffer+2_blocks, sums 4",
-        "d256: apart keys 64x32/4, queries 64x32/4+3_blocks",
+        "d256: apart keys 64x32/4, queries 64x32/4+3_blocks", "d96 in 128: keys 128x64/8, sums 4 in order",
     ],
 )  # fmt: skip
 def test_a_config_reads_back_what_it_prints(text):
@@ -59,7 +59,9 @@ def test_every_head_size_has_a_deterministic_plan_on_every_gpu(arch, d):
 @pytest.mark.parametrize("rung", BACKWARD_RUNGS, ids=str)
 @pytest.mark.parametrize("d", D_HEADS)
 def test_every_rung_has_a_config_for_every_head_size(rung, d):
-    if rung.wgmma and d not in ((64, 128) if rung.produced else (64, 128, 256)):
+    if d not in {config.d_head for config in rung.defaults}:
+        assert rung.wgmma
+        assert d not in rung.planned or rung.planned == D_HEADS
         with pytest.raises(ConfigRejected, match=f"cannot run d_head={d}"):
             rung.default(problem(d), H200)
         return
@@ -133,8 +135,8 @@ def test_shared_memory_is_what_the_kernel_counts(rung, d):
     for walk in walks_of(config):
         constants = constants_of(one, rung, walk)
         with use_executor(Ptx()):
-            kernel = compile_part(one, rung.file, "backward", constants, H200)
-            struct = "ProducedWalk" if rung.produced else "Walk"
+            kernel = compile_part(one, config.columns, rung.file, "backward", constants, H200)
+            struct = "ApartWalk" if rung.apart else "ProducedWalk" if rung.produced else "Walk"
             held = f"static_assert({struct}<Cfg>::shared_bytes == {rung.shared_bytes(one, walk)});"
             compile_unit(replace(kernel.source, text="\n".join([kernel.source.text, held])), "sm_90a")
 

@@ -42,10 +42,11 @@ def plan_backward(
 
 
 def _last_that_fits(problem: BackwardProblem, arch: Arch, deterministic: bool) -> BackwardPlan:
-    """The last rung that has a config for the problem, with its best measured one."""
+    """The last rung that is planned for the problem and has a config, with its best measured one."""
     reasons = []
     for rung in reversed(BACKWARD_RUNGS):
-        if rung.writes:  # by name: slower where no order is asked for, and its newest turns were not measured yet
+        planned = rung.planned if not deterministic or rung.planned_same is None else rung.planned_same
+        if problem.forward.d_head not in planned:
             continue
         try:
             config = rung.default(problem, arch, deterministic)

@@ -380,6 +380,10 @@ class BackwardRung:
     """Whether it also adds dQ to its sums, by bulk copies."""
     apart: bool = False
     """Whether each gradient has a walk of its own (attention/backward_apart.cuh)."""
+    planned: tuple[int, ...] = D_HEADS
+    """The d_heads at which a plan takes it by itself: those at which it was measured to be the fastest."""
+    planned_same: tuple[int, ...] | None = None
+    """The same for gradients of the same bits at every run; None: as `planned`."""
 
     def __str__(self) -> str:
         return self.id

@@ -66,18 +66,18 @@ BACKWARD_RUNGS: tuple[BackwardRung, ...] = (
     BackwardRung(
         "b04_producer",
         "a warpgroup copies by TMA, and those that multiply wait for one another only where dQ needs all of dS",
-        True, _PRODUCED, wgmma=True, produced=True,
+        True, _PRODUCED, wgmma=True, produced=True, planned=(64, 128),
     ),
     BackwardRung(
         "b05_writer",
         "a warp adds dQ by bulk copies out of shared memory: those that multiply do not wait, in order or not",
-        True, _WRITTEN, wgmma=True, produced=True, writes=True,
+        True, _WRITTEN, wgmma=True, produced=True, writes=True, planned=(),
     ),
     BackwardRung(
         "b06_apart",
         "each gradient has a walk like the forward pass, fed by TMA: eight products where five would do, but nothing "
         "leaves the registers before its end, which at a wide d_head costs more",
-        False, _APART, wgmma=True, produced=True, apart=True,
+        False, _APART, wgmma=True, produced=True, apart=True, planned=(),
     ),
 )  # fmt: skip
 
