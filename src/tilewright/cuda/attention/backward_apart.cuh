@@ -13,8 +13,8 @@
 //             first_full[s], second_full[s]      1 arrival and the bytes of a tile; queries' statistics come with first
 //             first_empty[s], second_empty[s]    1 arrival of each warp that multiplies
 //
-// A turn of a warpgroup; a line's products run under what follows it within the turn. P or dS of a tile is multiplied in
-// the turn of the next tile:
+// A turn of a warpgroup; a line's products run under what follows it within the turn. P or dS of a tile is multiplied
+// in the turn of the next tile:
 //
 //     dK, dQ     the sum of the tile before and S begin; the sum is waited for, and dP begins
 //                S is waited for, and P made; dP is waited for, and dS made
@@ -87,10 +87,10 @@ struct ApartWalk : FedWalk<Cfg> {
       mbarrier_arrive_expect(first_full(to.stage), Passing::bytes + Base::stats_bytes);
       pass(first_tile(to.stage), by_keys ? maps.q : maps.k, now, first_full(to.stage));
       if constexpr (by_keys)
-        bulk_load(stats + to.stage * Base::stats_bytes,
-                  this->args.stats +
-                      Base::stat_floats * (this->place.padded(this->args, now.head) + now.tile * Cfg::cols),
-                  Base::stats_bytes, first_full(to.stage));
+        bulk_load(
+            stats + to.stage * Base::stats_bytes,
+            this->args.stats + Base::stat_floats * (this->place.padded(this->args, now.head) + now.tile * Cfg::cols),
+            Base::stats_bytes, first_full(to.stage));
       if (makes_1 && n == 0) keep(this->kept_2, by_keys ? maps.v : maps.grad, 1);
       mbarrier_wait(second_empty(to_2.stage), to_2.parity ^ 1);
       mbarrier_arrive_expect(second_full(to_2.stage), Passing::bytes);

@@ -2,7 +2,8 @@
 // The gradients of attention by wgmma, fed by a warpgroup that only copies: the walk by keys of
 // attention/backward_groups.cuh, without a barrier that all threads wait at. sm_90a.
 //
-// Roles       the last warpgroup: a thread starts TMA's copies, and Cfg::writes threads, each of a warp of its own with a
+// Roles       the last warpgroup: a thread starts TMA's copies, and Cfg::writes threads, each of a warp of its own with
+// a
 //             buffer of its own, add dQ's tiles to their sums by bulk copies. Its registers go to the others.
 //             the others: 64 keys each, of S and dP; a part of dQ of the tile before.
 // Barriers    k_full, v_full              1 arrival and the bytes of K, of V
@@ -182,9 +183,9 @@ struct ProducedWalk : FedWalk<Cfg> {
   // What a warpgroup has in hand.
   float s[1][Base::s_cols][4];
   Held<1, Base::across_pieces> p, ds;
-  Cursor now, before;      // this tile, and the one before
-  Place<stages> from;      // its buffers
-  Place<2> to, to_before;  // and those of dS
+  Cursor now, before;                           // this tile, and the one before
+  Place<stages> from;                           // its buffers
+  Place<2> to, to_before;                       // and those of dS
   Place<Cfg::writes ? Cfg::writes : 1> writer;  // that adds the next tile of dQ
 
   /// This warp's part of dS is in shared memory.

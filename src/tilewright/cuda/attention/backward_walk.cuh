@@ -407,8 +407,8 @@ struct Walk {
       __syncwarp();
     else
       meet();
-    store_rows<ThereOf<Kept, d_there>, rows, PlainStore, edge_rows>(tile, threadIdx.x / 32 * rows, to + place.row0 * row_stride,
-                                                  row_stride, place.seq() - place.row0);
+    store_rows<ThereOf<Kept, d_there>, rows, PlainStore, edge_rows>(
+        tile, threadIdx.x / 32 * rows, to + place.row0 * row_stride, row_stride, place.seq() - place.row0);
   }
 
  private:
