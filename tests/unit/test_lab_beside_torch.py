@@ -13,7 +13,9 @@ from tilewright.lab.beside_torch import make_sets, problem_of, verdict
 from tilewright.lab.suite import read_suite
 from tilewright.report.beside_torch import summary
 
-SUITES = ("hopper-products", "hopper-products-heldout", "hopper-products-others", "hopper-power")
+SUITES = (
+    "hopper-products", "hopper-products-heldout", "hopper-products-others", "hopper-power", "hopper-cublaslt",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SUITES)

@@ -11,10 +11,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tilewright.errors import DeviceError
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gpus import GPUS
 from tilewright.lab.peers import build, candidate, cublaslt, cutlass
 from tilewright.lab.peers.candidate import Candidate
+from tilewright.lab.peers.cublaslt_library import CublasLt
 
 
 class FakeLt:
@@ -105,6 +107,44 @@ def test_each_candidate_runs_its_own_algorithm_and_failed_ones_are_left_out(no_g
         matmul.candidate(number, algorithms).prepare(buffers)(0)
         used.append(lt.used)
     assert used == [100, 102]
+
+
+class FakeLibrary:
+    """cuBLASLt's functions as a C library has them: a status is returned, a handle is written through a pointer."""
+
+    def __init__(self, status: int = 0) -> None:
+        self.status, self.given = status, []
+
+    def __getattr__(self, name: str):
+        def function(*arguments):
+            self.given.append((name, [getattr(each, "value", each) for each in arguments]))
+            if hasattr(arguments[0], "_obj"):
+                arguments[0]._obj.value = 7
+            return self.status
+
+        function.restype = None
+        self.__dict__[name] = function
+        return function
+
+
+def test_cublaslts_functions_take_sizes_of_64_bits_and_give_handles():
+    library = FakeLibrary()
+    library.cublasLtGetVersion = lambda: 130200
+    lt = CublasLt(library)
+    assert lt.get_version() == 130200
+    assert lt.create() == lt.matrix_layout_create(14, 1 << 33, 2, 1 << 33) == 7
+    assert library.given[-1] == ("cublasLtMatrixLayoutCreate", [library.given[-1][1][0], 14, 1 << 33, 2, 1 << 33])
+    lt.matmul(*range(1, 17))
+    assert library.given[-1] == ("cublasLtMatmul", list(range(1, 17)))
+    lt.matmul_algo_get_heuristic(1, 2, 3, 4, 5, 6, 7, 32, 9, 10)
+    assert library.given[-1] == ("cublasLtMatmulAlgoGetHeuristic", [1, 2, 3, 4, 5, 6, 7, 32, 9, 10])
+
+
+def test_a_function_of_cublaslt_that_fails_is_named_with_its_status():
+    library = FakeLibrary(status=15)
+    library.cublasLtGetVersion = lambda: 130200
+    with pytest.raises(DeviceError, match="cublasLtMatmulDescCreate failed with status 15"):
+        CublasLt(library).matmul_desc_create(68, 0)
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.01])  # long products one by one, short ones as a graph of all sets

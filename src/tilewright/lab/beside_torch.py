@@ -122,7 +122,7 @@ def torch_records(
         return timing.to_dict() | rate | {"conditions": conditions}
 
     torch = needed_torch()
-    return [_record(torch, suite, number, case, timed, say) for number, case in enumerate(cases)]
+    return [record_of(torch, suite, number, case, timed, say) for number, case in enumerate(cases)]
 
 
 def power_records(
@@ -140,13 +140,14 @@ def power_records(
         ratios = {"ratio": ours.tflops / theirs.tflops, "joules_ratio": ours.joules_per_tflop / theirs.joules_per_tflop}
         return asdict(ours) | {f"reference_{name}": value for name, value in asdict(theirs).items()} | ratios
 
-    return [_record(torch, suite, number, case, timed, say) for number, case in enumerate(cases)]
+    return [record_of(torch, suite, number, case, timed, say) for number, case in enumerate(cases)]
 
 
-def _record(
+def record_of(
     torch: Any, suite: str, number: int, case: dict[str, Any], timed: Callable[[GemmProblem, Sets], dict[str, Any]],
     say: Progress,
 ) -> dict[str, Any]:  # fmt: skip
+    """The record of one case: our product verified, then what `timed` says of it."""
     where, problem = device(0), problem_of(case)
     batch = f", {problem.batch} of them" if problem.batch > 1 else ""
     say(number, f"{problem.m} x {problem.n} x {problem.k} {problem.layout} in {problem.dtype}{batch}")

@@ -167,6 +167,7 @@ KINDS: dict[str, Kind] = {
     "duels": Kind(_duels, 15, ("against",)),
     "products": Kind(_timed_cases("products.product_records"), 5),
     "beside-torch": Kind(_timed_cases("beside_torch.torch_records"), 1),
+    "beside-cublaslt": Kind(_timed_cases("beside_cublaslt.cublaslt_records"), 2),
     "power": Kind(_timed_cases("beside_torch.power_records"), 8),
     "sweep": Kind(_sweep, 3, parts=lambda suite: sum(case.get("keep", 12) for case in suite["cases"])),
     "epilogue": Kind(_timed_cases("epilogues.epilogue_records"), 8),

@@ -393,6 +393,7 @@ PAGES: dict[str, Page] = {
     "hopper-products": beside_torch.summary,
     "hopper-products-heldout": beside_torch.summary,
     "hopper-products-others": beside_torch.summary,
+    "hopper-cublaslt": beside_torch.summary,
     "hopper-power": beside_torch.POWER,
     "fp32-products": PRODUCTS_PAGE,
     "bf16-host": HOST_PAGE,

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...arrays.device_array import DeviceArray
-from ...errors import ConfigRejected, MissingDependency, install
+from ...errors import ConfigRejected, DeviceError, MissingDependency, install
 from ...gemm.problem import GemmProblem
 from ...jit.device import GpuExecutor, bound_to
 from ...jit.timing import Launch
 from ..ground import Buffers, Ground
 from .candidate import Candidate, Entry, Peer
+from .cublaslt_library import cublaslt
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-GET = install("cublaslt")
 ALGORITHMS = 32
 """How many the heuristics are asked for; often they know fewer."""
 WORKSPACE = 32 << 20
@@ -99,23 +98,23 @@ class _Matmul:
         return Candidate(text, lambda buffers: self.launch_of(algorithm, buffers), config)
 
 
-def _enter(ground: Ground) -> Entry:
-    problem = ground.problem
+def cublaslt_candidates(problem: GemmProblem, executor: GpuExecutor) -> Entry:
+    """Every algorithm that the heuristics offer for a product. Raises MissingDependency, ConfigRejected."""
+    lt = cublaslt()
     try:
-        lt = import_module("nvmath.bindings.cublasLt")
-    except ImportError as error:
-        raise MissingDependency(f"nvmath-python is not installed ({error}). Install it with: {GET}") from error
-    try:
-        matmul = _Matmul(lt, problem, ground.executor)
+        matmul = _Matmul(lt, problem, executor)
         algorithms = matmul.algorithms()
-    except Exception as error:  # no cuBLASLt library, or one that does not know the types
+    except DeviceError as error:  # one that does not know the types
         raise MissingDependency(
-            f"nvmath-python {metadata.version('nvmath-python')} cannot use cuBLASLt ({type(error).__name__}: {error}). "
-            f"Install the library with: {GET}"
+            f"cuBLASLt {lt.get_version()} cannot be used: {error} Another version: {install('cublaslt')}"
         ) from error
     if not len(algorithms):
         raise ConfigRejected(f"cuBLASLt's heuristics know no algorithm for {problem.dtype} {problem.layout}.")
     return Entry(f"cuBLASLt {lt.get_version()}", [matmul.candidate(i, algorithms) for i in range(len(algorithms))])
+
+
+def _enter(ground: Ground) -> Entry:
+    return cublaslt_candidates(ground.problem, ground.executor)
 
 
 CUBLASLT_BEST = Peer("cublaslt_best", "cuBLASLt's fastest algorithm of those its heuristics offer", _enter)
