@@ -193,6 +193,7 @@ KINDS: dict[str, Kind] = {
     "heldout": Kind(_timed_cases("heldout.heldout_records"), 30, whole=True),
     "tuning-time": Kind(_cases("tuning_time.tuning_time_records"), 60),
     "profile": Kind(_profile, 20, parts=lambda suite: sum(len(case["kernels"]) for case in suite["cases"])),
+    "latency": Kind(_cases("latency.latency_records"), 2),
     "compiled": Kind(_compiled, 1, ("gpu",), lambda suite: sum(len(c["configs"]) for c in suite["cases"]), False),
     "corpus": Kind(_cases("corpus.corpus_records"), 5, ("gpu",), needs_gpu=False),
     "emulator": Kind(_cases("emulator_speed.emulator_records"), 10, ("gpu",), needs_gpu=False),
