@@ -12,7 +12,7 @@ import tilewright as tw  # noqa: E402
 import tilewright.torch as tt  # noqa: E402
 from tilewright import epilogue as ep  # noqa: E402
 from tilewright.torch import fused, product  # noqa: E402
-from tilewright.torch.linear import TilewrightLinear  # noqa: E402
+from tilewright.torch.layer import TilewrightLinear  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +122,7 @@ def test_a_layer_keeps_nothing_for_gradients_that_nobody_wants():
         with torch.autograd.graph.saved_tensors_hooks(
             lambda one, to=saved: (to.append(one.shape), one)[1], lambda x: x
         ):
-            result = TilewrightLinear.apply(*given, None, AS_IT_IS)
+            result = TilewrightLinear.apply(*given, None, None, AS_IT_IS)
         assert saved == [frozen.shape], "what the gradient of the other reads"
         (found,) = torch.autograd.grad(result.sum(), [kept])
         (right,) = torch.autograd.grad(F.linear(*given).sum(), [kept])
@@ -132,13 +132,34 @@ def test_a_layer_keeps_nothing_for_gradients_that_nobody_wants():
 @pytest.mark.parametrize("shape", [(2, 3, 0), (0, 8), (2, 0, 8), (8,)], ids=str)
 def test_a_layer_without_rows_or_columns_has_gradients(shape):
     x, weight = values(*shape, dtype=torch.float32, seed=0), values(3, shape[-1], dtype=torch.float32, seed=1)
-    found = torch.autograd.grad(TilewrightLinear.apply(x, weight, None, AS_IT_IS).sum(), [x, weight])
+    found = torch.autograd.grad(TilewrightLinear.apply(x, weight, None, None, AS_IT_IS).sum(), [x, weight])
     torch.testing.assert_close(found, torch.autograd.grad(F.linear(x, weight).sum(), [x, weight]))
 
 
-def test_gradients_of_a_batched_layer_can_be_asked_for_many_at_once():
+@pytest.mark.parametrize("activation", [None, "relu", "silu"])
+def test_gradients_of_a_batched_layer_can_be_asked_for_many_at_once(activation):
     x, weight = values(2, 5, 8, dtype=torch.float32, seed=0), values(3, 8, dtype=torch.float32, seed=1)
     pulls = torch.randn(4, 2, 5, 3, generator=torch.Generator().manual_seed(2))
+    after = getattr(F, activation or "", lambda x: x)
     made = [torch.autograd.grad(f(x, weight), [x, weight], pulls, is_grads_batched=True)
-            for f in (lambda *given: TilewrightLinear.apply(*given, None, AS_IT_IS), F.linear)]  # fmt: skip
-    torch.testing.assert_close(*made)
+            for f in (lambda *given: TilewrightLinear.apply(*given, None, activation, AS_IT_IS),
+                      lambda *given: after(F.linear(*given)))]  # fmt: skip
+    torch.testing.assert_close(*made, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("asked", [("x",), ("weight",), ("bias",), ("x", "weight", "bias")], ids=str)
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+def test_a_layer_with_an_activation_has_torchs_gradients_and_theirs(activation, asked):
+    sizes = {"x": (2, 5, 8), "weight": (3, 8), "bias": (3,)}
+    given = [values(*size, dtype=torch.float32, seed=n) for n, size in enumerate(sizes.values())]
+    given = [one.detach().requires_grad_(name in asked) for name, one in zip(sizes, given, strict=True)]
+    wanted = [one for one in given if one.requires_grad]
+    after = getattr(F, activation)
+    found = []
+    for layer in (lambda: TilewrightLinear.apply(*given, activation, AS_IT_IS), lambda: after(F.linear(*given))):
+        result = layer()
+        first = torch.autograd.grad(result.square().sum(), wanted, create_graph=True)
+        again = torch.autograd.grad(sum(one.square().sum() for one in first), wanted)
+        found.append((result, *first, *again))
+    for mine, its in zip(*found, strict=True):
+        torch.testing.assert_close(mine, its, rtol=2e-3, atol=2e-3)

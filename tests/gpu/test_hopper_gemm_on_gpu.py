@@ -26,7 +26,7 @@ def test_a_gpu_gives_the_emulators_product():
     arrays = operands(rows, columns, k)
     places = [executor.upload(part.reshape(-1).view(np.uint8)) for part in arrays]
     try:
-        params = b"".join(encode_for_driver(m.at(p)) for m, p in zip(maps_of(*arrays), places, strict=True))
+        params = b"".join(encode_for_driver(m, p) for m, p in zip(maps_of(*arrays), places, strict=True))
         params += np.array([rows, columns, k], np.int32).tobytes()
         kernel = compile_source(SOURCE, entry="k", arch="sm_90a")
         executor.launch(kernel, Launch((2, 1, 1), (384, 1, 1), params, SHARED))

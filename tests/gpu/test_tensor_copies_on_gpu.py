@@ -36,7 +36,7 @@ def test_a_gpu_leaves_what_the_emulator_leaves(name):
     given = (array, target, np.zeros(image_bytes // 4, np.uint32), np.array(at, np.int32), np.array(store_at, np.int32))
     places = [executor.upload(part.reshape(-1).view(np.uint8)) for part in given]
     try:
-        params = encode_for_driver(what.at(places[0])) + encode_for_driver(to.at(places[1]))
+        params = encode_for_driver(what, places[0]) + encode_for_driver(to, places[1])
         params += np.array(places[2:], np.uint64).tobytes()
         params += np.array([what.box_bytes, image_bytes, skew, 1], np.int32).tobytes()
         kernel = compile_source(source(what.rank), entry="k", arch="sm_90a")

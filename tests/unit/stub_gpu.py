@@ -82,6 +82,13 @@ class HostBoard(Board):
     def cuLaunchKernelEx(self, config, function, parameters, extra):
         return self.cuLaunchKernel(function, extra)
 
+    cuuint32_t = cuuint64_t = CUtensorMapDataType = CUtensorMapSwizzle = CUtensorMapFloatOOBfill = int
+    CUtensorMapInterleave = types.SimpleNamespace(CU_TENSOR_MAP_INTERLEAVE_NONE=0)
+    CUtensorMapL2promotion = types.SimpleNamespace(CU_TENSOR_MAP_L2_PROMOTION_L2_256B=3)
+
+    def cuTensorMapEncodeTiled(self, dtype, rank, address, *rest):
+        return 0, types.SimpleNamespace(opaque=[address] + [0] * 15)
+
     def cuMemAlloc(self, nbytes):
         held = ctypes.create_string_buffer(nbytes + 256)
         address = -(-ctypes.addressof(held) // 256) * 256
@@ -183,18 +190,18 @@ def stub_gpu(board: HostBoard | None = None) -> Iterator[HostBoard]:
 
 
 def _forget() -> None:
-    from tilewright.gemm import rows, warm
+    from tilewright.gemm import rows, warm, warm_layer
     from tilewright.jit.limits import Recent
     from tilewright.run import ready
 
-    for cached in (device_module.device, device_module.executor_for, device_module.pool_of):
+    for cached in (device_module.device, device_module.executor_for, device_module.pool_of, device_module._encoding):
         cached.cache_clear()
     device_module._modules = Recent(device_module._modules._limit)
     device_module._prepared = Recent(device_module._prepared._limit)
     device_module.Module.retired.clear()
     ready._kept = Recent(ready._kept._limit)
     rows._weights = Recent(rows._weights._limit)
-    for calls in (warm.calls, warm.view_calls, warm.layer_calls):
+    for calls in (warm.calls, warm.view_calls, warm_layer.layer_calls, warm_layer.gradient_calls):
         calls.forget()
 
 

@@ -48,9 +48,9 @@ def encodings(api, monkeypatch) -> list[int]:  # noqa: F811
     """The addresses that the driver encoded maps of."""
     asked: list[int] = []
 
-    def encode(description: TensorMap, ordinal: int) -> bytes:
-        asked.append(description.address)
-        return description.address.to_bytes(MAP_BYTES, "little")
+    def encode(description: TensorMap, address: int, ordinal: int) -> bytes:
+        asked.append(address)
+        return address.to_bytes(MAP_BYTES, "little")
 
     monkeypatch.setattr(device_module, "encode_for_driver", encode)
     monkeypatch.setattr(device_module, "_encoded", type(device_module._encoded)(lambda: 2))

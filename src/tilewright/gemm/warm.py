@@ -23,7 +23,7 @@ from ..run import libraries
 from ..run.runner import Ran, Staging
 from ..run.warm import MISS, Calls, Remembered, remembered
 from .freivalds import seed
-from .fusion import Request, request
+from .fusion import Request
 from .params import fused_base
 from .problem import INDEX
 from .verify import WarmCheck, warm_check
@@ -219,6 +219,12 @@ def remember(call: Call, result: Any, ran: Ran, asked: Request | None) -> None:
         view_calls.put(key, _warm(call, call.out.dtype, ran, numbers))
 
 
+def known(a: Any, b: Any, options: tuple[Any, ...], asked: Request | None = None, form: Any = None) -> Any:
+    """Return the remembered product of a and b, without c or out; None where there is none. `form`: as _expression."""
+    library = libraries.known.get(type(a))
+    return None if library is None else calls.get(_key(library, a, b, None, False, None, options, asked, form))
+
+
 def _warm(call: Call, dtype: Any, ran: Ran, numbers: tuple[float, ...]) -> WarmProduct:
     problem, views = call.product.problem, call.fusion.views if call.fusion is not None else ()
     laid = problem.epilogue.operands if problem.epilogue is not None else ()
@@ -235,50 +241,6 @@ def _warm(call: Call, dtype: Any, ran: Ran, numbers: tuple[float, ...]) -> WarmP
             if view.dtype != INDEX
         ),
     )  # fmt: skip
-
-
-# --- layers: x @ weight.T + bias --------------------------------------------------------------------------------------
-
-layer_calls: Calls[WarmProduct] = Calls()
-
-
-def warm_layer(x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]) -> Any:
-    """activation(x @ weight.T + bias), or MISS: the remembered product, with no view of the transpose made for it."""
-    library = libraries.known.get(type(x))
-    if library is None or type(weight) not in library.types:
-        return MISS
-    call = layer_calls.get(_layer_key(library, x, weight, bias, activation, options))
-    if call is None or current_executor() is not None:
-        return MISS
-    launches, address = call.launches, library.address
-    if not library.is_plain(launches.ordinal):
-        return MISS
-    result = library.new(call.shape, call.strides, call.dtype)
-    held, work = library.scratch(launches.workspace_bytes) if launches.workspace_bytes else (None, 0)
-    bases = [address(x), address(weight), 0, address(result), work]
-    if call.fused:
-        bases.append(address(bias))
-    if not launches.start(bases, (1.0, 0.0), library.stream(launches.ordinal)):
-        return MISS
-    del held
-    return result
-
-
-def _layer_key(
-    library: libraries.Library, x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]
-) -> Any:
-    return library.pair(x, weight), bias is not None and library.signature(bias), activation, options
-
-
-def remember_layer(x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]) -> None:
-    """Let later layers of this kind take the warm path, where the product just made did. `options`: as warm_matmul."""
-    library = libraries.known.get(type(x))
-    if library is None:
-        return
-    asked = request(None, activation, bias, None, None, None, {})
-    call = calls.get(_key(library, x, weight.t(), None, False, None, options, asked, activation if asked else None))
-    if call is not None and set(call.fused) <= {"bias"}:
-        layer_calls.put(_layer_key(library, x, weight, bias, activation, options), call)
 
 
 # --- arrays without a library of their own here: NumPy, JAX, DLPack, __cuda_array_interface__ -------------------------

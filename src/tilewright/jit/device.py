@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -267,32 +268,40 @@ def _unload_retired() -> None:
             check(driver().cuModuleUnload(handle), "unloading a module")
 
 
-def encode_for_driver(description: TensorMap, ordinal: int = 0) -> bytes:
-    """Return the 128 bytes that the GPU of this ordinal takes. Raises DeviceError where the driver refuses."""
+@lru_cache(maxsize=1024)
+def _encoding(description: TensorMap) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
+    """What the driver takes for a description, before the address and after it."""
     cuda = driver()
-    if description.address is None:
-        raise InvalidOperand("tensor map: no address; pass one, or let the launch place the array")
     strides = description.strides or (16,)  # of one dimension none is read, but the driver wants an array
+    return (
+        (cuda.CUtensorMapDataType(DTYPES.index(description.dtype)), description.rank),
+        (
+            [cuda.cuuint64_t(size) for size in description.shape],
+            [cuda.cuuint64_t(stride) for stride in strides],
+            [cuda.cuuint32_t(size) for size in description.box],
+            [cuda.cuuint32_t(step) for step in description.element_strides],
+            cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            cuda.CUtensorMapSwizzle(SWIZZLES.index(description.swizzle)),
+            cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            cuda.CUtensorMapFloatOOBfill(OOB_FILLS.index(description.oob_fill)),
+        ),
+    )
+
+
+def encode_for_driver(description: TensorMap, address: int, ordinal: int = 0) -> bytes:
+    """Return the 128 bytes that the GPU of this ordinal takes for a tensor at an address.
+
+    Raises InvalidOperand for an address that is not a multiple of 16, DeviceError where the driver refuses.
+    """
+    if address % 16:
+        description.at(address)  # says so
+    before, after = _encoding(description)
     with bound_to(ordinal):
-        encoded = check(
-            cuda.cuTensorMapEncodeTiled(
-                cuda.CUtensorMapDataType(DTYPES.index(description.dtype)),
-                description.rank,
-                description.address,
-                [cuda.cuuint64_t(size) for size in description.shape],
-                [cuda.cuuint64_t(stride) for stride in strides],
-                [cuda.cuuint32_t(size) for size in description.box],
-                [cuda.cuuint32_t(step) for step in description.element_strides],
-                cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-                cuda.CUtensorMapSwizzle(SWIZZLES.index(description.swizzle)),
-                cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                cuda.CUtensorMapFloatOOBfill(OOB_FILLS.index(description.oob_fill)),
-            ),
-            f"encoding {description}",
-        )
-    return b"".join(int(word).to_bytes(8, "little") for word in encoded.opaque)
+        encoded = check(driver().cuTensorMapEncodeTiled(*before, address, *after), f"encoding {description}")
+    return _WORDS.pack(*map(int, encoded.opaque))
 
 
+_WORDS = struct.Struct("<16Q")
 MOST_ENCODED = 4096
 """Tensor maps that are kept as GPUs take them, each of one address."""
 _encoded: Recent[tuple[TensorMap, int, int], bytes] = Recent(lambda: MOST_ENCODED)
@@ -303,7 +312,7 @@ def encoded(description: TensorMap, address: int, ordinal: int) -> bytes:
     key = (description, address, ordinal)
     data = _encoded.get(key)
     if data is None:
-        data = encode_for_driver(description.at(address), ordinal)
+        data = encode_for_driver(description, address, ordinal)
         _encoded.put(key, data)
     return data
 
@@ -349,6 +358,8 @@ class Prepared:
             _overlapping(launch, grid) if launch.overlaps and device(ordinal).arch.can_overlap_grids else None
         )
         self._stream = -1
+        self._placed: dict[int, tuple[TensorMap, int]] = {}
+        """The tensor map at each byte of the parameters, and its address."""
         self.lock = threading.Lock()
 
     def launch(self, params: bytes, stream: int, maps: Sequence[tuple[int, TensorMap, int]]) -> None:
@@ -358,13 +369,18 @@ class Prepared:
         """
         with self.lock:  # the driver reads the buffer during the call
             self.bytes[: len(params)] = params
+            self._placed.clear()
             for at, description, address in maps:
                 self.put_map(at, description, address)
             self.start(stream)
 
     def put_map(self, at: int, description: TensorMap, address: int) -> None:
         """Write a tensor map into the parameters. The caller holds `lock`."""
-        self.bytes[at : at + MAP_BYTES] = encoded(description, address, self.ordinal)
+        asked = (description, address)
+        if self._placed.get(at) != asked:  # a loop over the same memory writes it once
+            self._placed.pop(at, None)
+            self.bytes[at : at + MAP_BYTES] = encoded(description, address, self.ordinal)
+            self._placed[at] = asked
 
     def start(self, stream: int) -> None:
         """As `launch`, with the parameters that are there. The caller holds `lock`."""

@@ -15,7 +15,7 @@ from ..attn.call import read_window
 from ..attn.rung import D_HEADS
 from ..errors import InvalidOperand
 from ..jit.launch import current_executor
-from .attention_gradient import Options, TilewrightAttention, direct, forward, forward_with_lse
+from .attention_gradient import Call, Options, attend, direct, forward, forward_with_lse
 from .eager import is_eager, wants_gradients
 from .transforms import refuse_transforms
 
@@ -49,7 +49,7 @@ def attention(
         return forward(q, k, v, bias, *options)
     if not wants_gradients(given):
         return direct(q, k, v, bias, options, score=score, return_lse=return_lse)
-    return TilewrightAttention.apply(q, k, v, bias, None, -1, options, score, return_lse)
+    return attend(q, k, v, bias, Call(None, -1, options, score, return_lse))
 
 
 def attention_varlen(
@@ -76,7 +76,7 @@ def attention_varlen(
             )
         found = forward_with_lse(q, k, v, None, *starts, longest, *options)
         return found if return_lse else found[0]
-    return TilewrightAttention.apply(q, k, v, None, starts, longest, options, score, return_lse)
+    return attend(q, k, v, None, Call(starts, longest, options, score, return_lse))
 
 
 def _options(q: Tensor, is_causal: bool, scale: float | None, window: Any, softcap: float) -> Options:
@@ -114,7 +114,7 @@ def _why_torch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, d
     """What this call has that no kernel here does; None if there is nothing."""
     if dropout_p:
         return "dropout is not done here"
-    if any(x.is_nested for x in (query, key, value)):
+    if query.is_nested or key.is_nested or value.is_nested:
         return "nested tensors are not taken here"
     on_gpu = query.is_cuda or (not torch.compiler.is_compiling() and current_executor() is not None)
     if not on_gpu:

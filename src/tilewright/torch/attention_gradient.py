@@ -21,6 +21,7 @@ from ..attn.attention import attention as run
 from ..attn.attention import attention_varlen as run_varlen
 from ..attn.backward import attention_backward as run_backward
 from ..errors import InvalidOperand
+from .eager import past_transforms
 
 
 class Options(NamedTuple):
@@ -171,18 +172,18 @@ def _gradients(
     backward: Callable[..., Any], grad: Tensor | None, grad_lse: Tensor | None, given: Sequence[Any],
     needs: Sequence[bool], options: Options, score: Score = None,
 ) -> list[Any]:  # fmt: skip
-    """Of q, k, v and bias. `given`: these, out, the LSE and both starts."""
+    """Of q, k, v and bias. `given`: these, out, the LSE and, of packed batches, both starts."""
     q, k, v, bias, out, lse, *starts = given
+    packed = (starts[0], starts[1]) if starts and starts[0] is not None else None
     if grad is None:
         grad = torch.zeros_like(out)
     if torch.is_grad_enabled() or needs[3]:
-        if starts[0] is not None or score is not None:
+        if packed is not None or score is not None:
             what = "entries of different lengths" if score is None else "a score function"
             raise InvalidOperand(
                 f"attention with {what} has no gradient of its gradient. Omit create_graph=True, or differentiate once."
             )
         return _by_torch(grad, grad_lse, (q, k, v, bias), needs, options)
-    packed = None if starts[0] is None else (starts[0], starts[1])
     deterministic = torch.are_deterministic_algorithms_enabled()
     found = backward(grad, grad_lse, q, k, v, bias, out, lse, packed, options, deterministic, score)
     return [*(x if need else None for x, need in zip(found, needs, strict=False)), None]
@@ -296,21 +297,38 @@ def _differentiate_with_lse(ctx: Any, grad: Tensor | None, grad_lse: Tensor | No
 forward_with_lse.register_autograd(_differentiate_with_lse, setup_context=_save_with_lse)
 
 
+class Call(NamedTuple):
+    """What of a call has no gradient."""
+
+    starts: tuple[Tensor, Tensor] | None
+    """Where entries of packed batches begin, of q and of k."""
+    longest: int
+    """Rows of the longest entry; -1 where that is not said."""
+    options: Options
+    score: Score
+    return_lse: bool
+
+
 class TilewrightAttention(torch.autograd.Function):
     """Attention in eager mode: the operators' gradients at a part of their host time."""
 
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, starts: tuple[Tensor, Tensor] | None,
-        longest: int, options: Options, score: Score, return_lse: bool,
-    ) -> Any:  # fmt: skip
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, call: Call) -> Any:
+        starts, longest, options, score, return_lse = call
         out, lse = _with_lse(q, k, v, bias, starts, longest, options, score)
-        ctx.save_for_backward(q, k, v, bias, out, lse, *(starts or (None, None)))
-        ctx.options, ctx.score = options, score
+        if starts is None:
+            ctx.save_for_backward(q, k, v, bias, out, lse)
+        else:
+            ctx.save_for_backward(q, k, v, bias, out, lse, *starts)
+        ctx.call = options, score
         ctx.set_materialize_grads(False)
         return (out, lse) if return_lse else out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None = None) -> tuple[Any, ...]:
-        found = _gradients(_backward, grad, grad_lse, ctx.saved_tensors, ctx.needs_input_grad, ctx.options, ctx.score)
-        return (*found, None, None, None, None, None)
+        found = _gradients(_backward, grad, grad_lse, ctx.saved_tensors, ctx.needs_input_grad, *ctx.call)
+        return (*found, None)
+
+
+attend = past_transforms(TilewrightAttention)
+"""attend(q, k, v, bias, call): with gradients, in eager mode."""

@@ -197,11 +197,19 @@ def _gradients(
     ctx: Any, grad: torch.Tensor, needs: tuple[bool, ...], operands_need: tuple[bool, ...]
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, list[torch.Tensor | None]]:
     """Of a, b, c and the operands."""
-    a, b, c, *operands, result = ctx.saved_tensors
+    *given, result = ctx.saved_tensors
     if result is not None:
         grad = torch.ops.aten.threshold_backward.default(grad, result, 0)
-    like_a, like_b, like_c, *likes = ctx.like
-    call: Call = ctx.call
+    return gradients(ctx.call, given, ctx.like, ctx.b_turned, grad, needs, operands_need)
+
+
+def gradients(
+    call: Call, given: Sequence[Any], like: Sequence[Any], b_turned: bool, grad: torch.Tensor,
+    needs: tuple[bool, ...], operands_need: tuple[bool, ...],
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, list[torch.Tensor | None]]:  # fmt: skip
+    """Of a, b, c and the operands. `given`: these, None for what is not read; `like`: what each is like."""
+    a, b, c, *operands = given
+    like_a, like_b, like_c, *likes = like
     names = call.expression.operands
     sum_asked = needs[0] or needs[1] or needs[2]
     plan = plan_backward(call.expression, sum_asked, operands_need, by_products=not is_batched(grad))
@@ -218,7 +226,7 @@ def _gradients(
         of_sum = made.get(plan.of_sum, grad)
         narrow = of_sum if of_sum.dtype == like_a[1] else of_sum.to(like_a[1])
         of_a = gradient_of_a(like_a[0], b, narrow, call.alpha, call.how) if needs[0] else None
-        of_b = gradient_of_b(a, like_b[0], ctx.b_turned, narrow, call.alpha, call.how) if needs[1] else None
+        of_b = gradient_of_b(a, like_b[0], b_turned, narrow, call.alpha, call.how) if needs[1] else None
         of_c = gradient_of_c(of_sum, call.beta, *like_c) if needs[2] else None
     of_operands = [
         reduced(made.get(plan.of_operands[name], grad), *like) if name in plan.of_operands else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -13,15 +12,11 @@ from torch import nn
 from torch.nn import functional
 
 from ..errors import InvalidOperand
-from ..gemm.matmul import matmul as run
 from ..gemm.problem import check_precision
-from ..gemm.warm import remember_layer, warm_layer
-from ..run.warm import MISS
 from ..words import Activation, Precision
-from .eager import is_eager, runs_here, wants_gradients
+from .eager import runs_here
+from .layer import DTYPES, at_once
 from .matmul import matmul
-from .product import How, gradient_of_a, gradient_of_b, reduced
-from .transforms import transforms_active
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": functional.relu,
@@ -32,7 +27,6 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "tanh": torch.tanh,
 }
 """What tilewright fuses, as torch computes it."""
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def linear(
@@ -51,14 +45,14 @@ def linear(
     """
     if activation is not None and activation not in ACTIVATIONS:
         raise InvalidOperand(f"activation {activation!r} is not known. There are: {', '.join(ACTIVATIONS)}.")
-    if out_dtype is None and residual is None and not torch.compiler.is_compiling() and x.is_cuda:
-        result = _at_once(x, weight, bias, activation, (None, deterministic, batch_invariant, None, None, precision))
-        if result is not None:
-            return result
     if runs_here(x) and torch.is_autocast_enabled(x.device.type):
         x, weight = _as_autocast_does(x), _as_autocast_does(weight)
         bias = None if bias is None else _as_autocast_does(bias)
-    if runs_here(x) and x.dtype in _DTYPES:
+    if out_dtype is None and residual is None and not torch.compiler.is_compiling() and x.is_cuda:
+        result = at_once(x, weight, bias, activation, (None, deterministic, batch_invariant, None, None, precision))
+        if result is not None:
+            return result
+    if runs_here(x) and x.dtype in DTYPES:
         return matmul(
             x, weight.t(), bias=bias, activation=activation, residual=residual, out_dtype=out_dtype,
             precision=precision, deterministic=deterministic, batch_invariant=batch_invariant,
@@ -81,84 +75,6 @@ def linear(
 def _as_autocast_does(x: torch.Tensor) -> torch.Tensor:
     """torch's autocast leaves float64 alone."""
     return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(x.device.type))
-
-
-# --- the eager path of a layer on a GPU -------------------------------------------------------------------------------
-
-
-def _at_once(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None, options: tuple[Any, ...]
-) -> torch.Tensor | None:
-    """The layer's result by the least host time; None where anything has to see, cast or record more."""
-    tensors = (x, weight) if bias is None else (x, weight, bias)
-    if (
-        x.dtype not in _DTYPES or weight.dim() != 2 or (bias is not None and bias.dim() != 1)
-        or torch.is_autocast_enabled("cuda") or not is_eager(tensors) or transforms_active(tensors)
-    ):  # fmt: skip
-        return None
-    if not wants_gradients(tensors):
-        return _layer(x, weight, bias, activation, options)
-    if activation is not None:  # its derivative is planned with the product's (fused.py)
-        return None
-    return TilewrightLinear.apply(x, weight, bias, options)
-
-
-def _layer(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: Any, options: tuple[Any, ...]
-) -> torch.Tensor:
-    result = warm_layer(x, weight, bias, activation, options)
-    if result is not MISS:
-        return result
-    _, deterministic, batch_invariant, _, _, precision = options
-    result = run(
-        x, weight.t(), bias=bias, activation=activation, deterministic=deterministic, batch_invariant=batch_invariant,
-        precision=precision,
-    )  # fmt: skip
-    remember_layer(x, weight, bias, activation, options)
-    return result
-
-
-class TilewrightLinear(torch.autograd.Function):
-    """x @ weight.T + bias in eager mode."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
-        x, weight, bias, options = inputs
-        needs = ctx.needs_input_grad
-        ctx.save_for_backward(x if needs[1] else None, weight if needs[0] else None)
-        ctx.like_x, ctx.like_weight = (x.shape, x.dtype), weight.shape
-        ctx.of_bias = None if bias is None else (bias.shape, bias.dtype)
-        ctx.options = options
-        return _layer(x, weight, bias, None, options)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-        x, weight = ctx.saved_tensors
-        (shape, dtype), (out_features, in_features) = ctx.like_x, ctx.like_weight
-        _, deterministic, batch_invariant, _, _, precision = ctx.options
-        needs = ctx.needs_input_grad
-        how = How(precision, deterministic, batch_invariant)
-        narrow = grad if grad.dtype == dtype else grad.to(dtype)
-        of_x = of_weight = of_bias = None
-        saved = [one for one in (x, weight) if one is not None]
-        if torch.is_grad_enabled() or not is_eager((narrow, *saved)):  # to be differentiated again, or watched
-            of_x = gradient_of_a(shape, weight.t(), narrow, 1.0, how) if needs[0] else None
-            turned = (in_features, out_features)
-            of_weight = gradient_of_b(x, turned, True, narrow, 1.0, how).t() if needs[1] else None
-        else:
-            if needs[0]:
-                of_x = run(
-                    narrow, weight, deterministic=deterministic, batch_invariant=batch_invariant, precision=precision
-                )
-            if needs[1]:
-                rows, by = narrow, x
-                if x.dim() != 2:
-                    many = math.prod(shape[:-1])  # -1 would not be known where there are no columns
-                    rows, by = narrow.reshape(many, out_features), x.reshape(many, in_features)
-                of_weight = run(rows.t(), by, deterministic=deterministic, precision=precision)
-        if needs[2]:
-            of_bias = reduced(grad, *ctx.of_bias)
-        return of_x, of_weight, of_bias, None
 
 
 class Linear(nn.Linear):

@@ -22,7 +22,8 @@ from ..errors import InvalidOperand, MissingDependency
 from ..words import Precision
 from .attention import attention
 from .eager import runs_here
-from .linear import _DTYPES, Linear, replace_linears
+from .layer import DTYPES
+from .linear import Linear, replace_linears
 
 NAME = "tilewright"
 """What transformers knows the attention by."""
@@ -163,7 +164,7 @@ def accelerate(
     def wanted(name: str, module: nn.Linear) -> bool:
         if where is not None and not where(name, module):
             changes.left.append((name, "`where` says no"))
-        elif module.weight.dtype not in _DTYPES:
+        elif module.weight.dtype not in DTYPES:
             changes.left.append((name, f"there is no kernel for {module.weight.dtype}"))
         else:
             changes.layers.append(name)

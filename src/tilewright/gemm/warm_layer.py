@@ -1,0 +1,126 @@
+"""The warm path of a layer, activation(x @ weight.T + bias), and of its gradients (gemm/warm.py).
+
+Both launch what products of the same operands launched, with no view of a transpose made for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ..jit.launch import current_executor
+from ..run import libraries
+from ..run.warm import MISS, Calls
+from . import warm
+from .fusion import request
+from .warm import WarmProduct
+
+layer_calls: Calls[WarmProduct] = Calls()
+
+
+class WarmGradients(NamedTuple):
+    """The products that make a layer's gradients; None for one that nothing needs."""
+
+    of_x: WarmProduct | None
+    of_weight: WarmProduct | None
+    ordinal: int
+    workspace_bytes: int
+
+
+gradient_calls: Calls[WarmGradients] = Calls()
+
+
+def _key(
+    library: libraries.Library, x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]
+) -> Any:
+    return library.pair(x, weight), bias is not None and library.signature(bias), activation, options
+
+
+def warm_layer(x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]) -> Any:
+    """activation(x @ weight.T + bias), or MISS. `options`: as warm_matmul."""
+    library = libraries.known.get(type(x))
+    if library is None or type(weight) not in library.types:
+        return MISS
+    call = layer_calls.get(_key(library, x, weight, bias, activation, options))
+    if call is None or current_executor() is not None:
+        return MISS
+    launches, address = call.launches, library.address
+    if not library.is_plain(launches.ordinal):
+        return MISS
+    result = library.new(call.shape, call.strides, call.dtype)
+    held, work = library.scratch(launches.workspace_bytes) if launches.workspace_bytes else (None, 0)
+    bases = [address(x), address(weight), 0, address(result), work]
+    if call.fused:
+        bases.append(address(bias))
+    if not launches.start(bases, (1.0, 0.0), library.stream(launches.ordinal)):
+        return MISS
+    del held
+    return result
+
+
+def remember_layer(x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]) -> None:
+    """Let later layers of this kind take the warm path, where the product just made did."""
+    asked = request(None, activation, bias, None, None, None, {})
+    call = warm.known(x, weight.t(), options, asked, activation if asked else None)
+    if call is not None and set(call.fused) <= {"bias"}:
+        layer_calls.put(_key(libraries.known[type(x)], x, weight, bias, activation, options), call)
+
+
+# --- its gradients ----------------------------------------------------------------------------------------------------
+
+
+def _gradient_key(library: libraries.Library, grad: Any, x: Any, weight: Any, options: tuple[Any, ...]) -> Any:
+    signature = library.signature
+    return signature(grad), x is not None and signature(x), weight is not None and signature(weight), options
+
+
+def warm_gradients(grad: Any, x: Any, weight: Any, options: tuple[Any, ...]) -> Any:
+    """(grad @ weight, grad.T @ x), or MISS. x is None where weight needs no gradient, weight where x needs none.
+
+    `options`: as remember_gradients has them.
+    """
+    library = libraries.known.get(type(grad))
+    if library is None or not (x is None or type(x) in library.types):
+        return MISS
+    if not (weight is None or type(weight) in library.types):
+        return MISS
+    try:
+        call = gradient_calls.get(_gradient_key(library, grad, x, weight, options))
+    except RuntimeError:  # no memory: a batch of gradients in disguise, say
+        return MISS
+    if call is None or current_executor() is not None or not library.is_plain(call.ordinal):
+        return MISS
+    address, stream = library.address, library.stream(call.ordinal)
+    held, work = library.scratch(call.workspace_bytes) if call.workspace_bytes else (None, 0)
+    grad_at = address(grad)
+    of_x = of_weight = None
+    if call.of_x is not None:
+        product = call.of_x
+        of_x = library.new(product.shape, product.strides, product.dtype)
+        if not product.launches.start((grad_at, address(weight), 0, address(of_x), work), (1.0, 0.0), stream):
+            return MISS
+    if call.of_weight is not None:
+        product = call.of_weight
+        of_weight = library.new(product.shape, product.strides, product.dtype)
+        if not product.launches.start((grad_at, address(x), 0, address(of_weight), work), (1.0, 0.0), stream):
+            return MISS
+    del held  # given back now: the library's pool keeps it apart until the stream has passed
+    return of_x, of_weight
+
+
+def remember_gradients(
+    grad: Any, x: Any, weight: Any, options: tuple[Any, ...], of_x: tuple[Any, ...] | None,
+    of_weight: tuple[Any, ...] | None,
+) -> None:  # fmt: skip
+    """Let later gradients of this kind take the warm path, where the products just made did.
+
+    of_x, of_weight: (a, b, options) of each product, with a at grad's address and b at the other operand's.
+    """
+    products = [None if made is None else warm.known(*made) for made in (of_x, of_weight)]
+    if any(product is None and made is not None for product, made in zip(products, (of_x, of_weight), strict=True)):
+        return
+    launches = [product.launches for product in products if product is not None]
+    if not launches:
+        return
+    most = max(one.workspace_bytes for one in launches)
+    key = _gradient_key(libraries.known[type(grad)], grad, x, weight, options)
+    gradient_calls.put(key, WarmGradients(products[0], products[1], launches[0].ordinal, most))

@@ -1,0 +1,184 @@
+"""activation(x @ weight.T + bias) in eager mode on a GPU, with gradients, at the least host time.
+
+What was called before takes no view, no plan and no operator, forward or backward (gemm/warm_layer.py). What has to be
+seen, cast or recorded by torch is left to `matmul`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+
+from ..epilogue.expression import record_standard
+from ..gemm.matmul import matmul as run
+from ..gemm.warm_layer import remember_gradients, remember_layer, warm_gradients, warm_layer
+from ..run.warm import MISS
+from . import fused
+from .backward import before_relu, plan_backward
+from .eager import is_batched, is_eager, is_watched, past_transforms, wants_gradients
+from .product import How, gradient_of_a, gradient_of_b, reduced
+from .transforms import transforms_active
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+Options = tuple[Any, ...]
+"""As tilewright.gemm.warm.warm_matmul takes them."""
+Found = tuple[torch.Tensor | None, torch.Tensor | None]
+
+
+def at_once(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None, options: Options
+) -> torch.Tensor | None:
+    """The layer's result; None where anything has to see or record more."""
+    tensors = (x, weight) if bias is None else (x, weight, bias)
+    if (
+        x.dtype not in DTYPES or weight.dim() != 2 or (bias is not None and bias.dim() != 1)
+        or not is_eager(tensors) or transforms_active(tensors)
+    ):  # fmt: skip
+        return None
+    if wants_gradients(tensors):
+        return _differentiable(x, weight, bias, activation, options)
+    return _layer(x, weight, bias, activation, options)
+
+
+def _layer(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: Any, options: Options
+) -> torch.Tensor:
+    result = warm_layer(x, weight, bias, activation, options)
+    if result is not MISS:
+        return result
+    _, deterministic, batch_invariant, _, _, precision = options
+    result = run(
+        x, weight.t(), bias=bias, activation=activation, deterministic=deterministic, batch_invariant=batch_invariant,
+        precision=precision,
+    )  # fmt: skip
+    remember_layer(x, weight, bias, activation, options)
+    return result
+
+
+class _Call(NamedTuple):
+    """What a gradient has to know of the call, besides tensors."""
+
+    shape: tuple[int, ...]
+    """x's."""
+    dtype: torch.dtype
+    """x's and weight's."""
+    features: tuple[int, int]
+    """The weight's shape."""
+    bias: tuple[tuple[int, ...], torch.dtype] | None
+    activation: str | None
+    options: Options
+
+    @property
+    def how(self) -> How:
+        _, deterministic, batch_invariant, _, _, precision = self.options
+        return How(precision, deterministic, batch_invariant)
+
+    @property
+    def product(self) -> fused.Call:
+        """The same as a product of x and weight.T; of a relu that the result decides only what is inside."""
+        names = frozenset(()) if self.bias is None else frozenset(("bias",))
+        expression = record_standard(names, self.activation)
+        return fused.Call(1.0, 0.0, None, before_relu(expression) or expression, self.how)
+
+
+class TilewrightLinear(torch.autograd.Function):
+    """The layer with gradients. Behind a relu they read the result; behind another activation the sum is made again."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+        x, weight, bias, activation, options = inputs
+        result = _layer(x, weight, bias, activation, options)
+        needs = ctx.needs_input_grad
+        if activation is None or activation == "relu":
+            kept = None if activation is None else result
+            ctx.save_for_backward(x if needs[1] else None, weight if needs[0] else None, kept)
+        else:
+            ctx.save_for_backward(x, weight, bias)
+        like_bias = None if bias is None else (bias.shape, bias.dtype)
+        ctx.call = _Call(x.shape, x.dtype, weight.shape, like_bias, activation, options)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+        x, weight, other = ctx.saved_tensors
+        call, needs = ctx.call, ctx.needs_input_grad
+        if call.activation == "relu":
+            grad = torch.ops.aten.threshold_backward.default(grad, other, 0)
+        elif call.activation is not None:
+            if is_batched(grad):  # torch's operations then make the derivative
+                return _as_fused(call, grad, x, weight, other, needs)
+            grad = _before_activation(call, grad, x, weight, other)
+        of_bias = reduced(grad, *call.bias) if needs[2] else None
+        x, weight = x if needs[1] else None, weight if needs[0] else None
+        if torch.is_grad_enabled() or is_watched():  # to be differentiated again, or to be seen
+            found = _as_products(call, grad, x, weight)
+        else:
+            found = warm_gradients(grad, x, weight, call.options)
+            if found is MISS:
+                found = _made(call, grad, x, weight)
+        return *found, of_bias, None, None
+
+
+_differentiable = past_transforms(TilewrightLinear)
+
+
+def _before_activation(
+    call: _Call, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """The gradient of what the activation got: its derivative is the epilogue of a product that makes the sum again."""
+    product = call.product
+    plan = plan_backward(product.expression, True, (True,) * len(product.expression.operands))
+    assert plan.of_sum is not None
+    expression = plan.by_product[plan.of_sum]
+    given = {"bias": bias, plan.derivative.grad: grad}
+    again = product._replace(out_dtype=call.dtype, expression=expression)
+    return fused.fused_product(x, weight.t(), None, again, [given[name] for name in expression.operands])
+
+
+def _as_fused(
+    call: _Call, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: Any, needs: tuple[bool, ...]
+) -> tuple[Any, ...]:
+    operands, likes = ((), ()) if call.bias is None else ((bias,), (call.bias,))
+    like = ((call.shape, call.dtype), (call.features[::-1], call.dtype), None, *likes)
+    of_x, of_b, _, of_operands = fused.gradients(
+        call.product, (x, weight.t(), None, *operands), like, True, grad, (needs[0], needs[1], False),
+        (needs[2],) * len(operands),
+    )  # fmt: skip
+    return of_x, None if of_b is None else of_b.t(), of_operands[0] if of_operands else None, None, None
+
+
+def _as_products(call: _Call, grad: torch.Tensor, x: Any, weight: Any) -> Found:
+    """Gradients of x and weight by products that have gradients themselves. x is None where weight needs none, weight
+    where x needs none."""
+    narrow = grad if grad.dtype == call.dtype else grad.to(call.dtype)
+    of_x = None if weight is None else gradient_of_a(call.shape, weight.t(), narrow, 1.0, call.how)
+    if x is None:
+        return of_x, None
+    return of_x, gradient_of_b(x, call.features[::-1], True, narrow, 1.0, call.how).t()
+
+
+def _made(call: _Call, grad: torch.Tensor, x: Any, weight: Any) -> Found:
+    """The same, now, and remembered."""
+    if not is_eager([one for one in (grad, x, weight) if one is not None]):
+        return _as_products(call, grad, x, weight)
+    _, deterministic, batch_invariant, _, _, precision = call.options
+    narrow = grad if grad.dtype == call.dtype else grad.to(call.dtype)
+    stays = narrow is grad
+    of_x = of_weight = made_x = made_weight = None
+    if weight is not None:
+        of_x = run(narrow, weight, deterministic=deterministic, batch_invariant=batch_invariant, precision=precision)
+        made_x = narrow, weight, (None, deterministic, batch_invariant, None, None, precision)
+    if x is not None:
+        rows, by = narrow, x
+        if x.dim() != 2:
+            many = math.prod(call.shape[:-1])  # -1 would not be known where there are no columns
+            rows, by = narrow.reshape(many, call.features[0]), x.reshape(many, call.features[1])
+            stays = stays and rows.data_ptr() == grad.data_ptr() and by.data_ptr() == x.data_ptr()
+        of_weight = run(rows.t(), by, deterministic=deterministic, precision=precision)
+        made_weight = rows.t(), by, (None, deterministic, False, None, None, precision)
+    if stays:  # what was multiplied lies where grad and x do
+        remember_gradients(grad, x, weight, call.options, made_x, made_weight)
+    return of_x, of_weight
