@@ -22,7 +22,7 @@ from tilewright.lab.sums import AS_CHOSEN
 from tilewright.plan import tables
 from tilewright.plan.choose import choose, estimates, neighbours, plan
 from tilewright.plan.demands import Demands
-from tilewright.plan.entries import Entry, Timed, decode, table_of
+from tilewright.plan.entries import Entry, Timed, decode, table_of, trusted
 from tilewright.plan.estimate import predict
 from tilewright.plan.store import Store
 from tilewright.plan.tables import generation, results_changed, sources_for
@@ -288,6 +288,31 @@ def test_a_plan_for_a_tuned_class_parses_little_of_the_table(monkeypatch):
     sources = [("shipped", decode(data).of(PRODUCTS))]
     assert choose(PRODUCTS, problem(4096, 4096, 4096), H200, sources).source == "shipped"
     assert sum(parsed) < len(data) / 4, "classes, and the entry with its configs"
+
+
+def test_a_plan_by_the_model_parses_no_row_of_the_table_that_ships(monkeypatch):
+    data, parsed, loads = shipped_file().read_bytes(), [], json.loads
+    monkeypatch.setattr(json, "loads", lambda text: parsed.append(len(text)) or loads(text))
+    asked = GemmProblem.dense(1000, 4096, 4096, dtype="bf16")
+    assert choose(PRODUCTS, asked, H200, [("shipped with the package", trusted(data).of(PRODUCTS))]) is None
+    assert sum(parsed) < 100, "the head"
+
+
+def test_each_class_of_the_table_that_ships_is_found_in_its_text():
+    data = shipped_file().read_bytes()
+    whole = decode(data).of(PRODUCTS)
+    for key, klass in whole.classes.items():
+        alone = trusted(data).of(PRODUCTS)
+        assert alone.of_class(klass) == whole.get(key)
+        assert "_rows" not in vars(alone)
+    assert set(trusted(data).of(PRODUCTS)) == set(whole)
+
+
+def test_a_shipped_table_in_another_layout_is_read_too():
+    data = shipped_file().read_bytes()
+    other = json.dumps(json.loads(data)).encode()
+    asked = class_of(problem(4096, 4096, 4096))
+    assert trusted(other).of(PRODUCTS).of_class(asked) == trusted(data).of(PRODUCTS).of_class(asked) is not None
 
 
 def test_a_plan_by_neighbours_decodes_those_models_them_once_and_looks_for_few_refusals(work):

@@ -91,7 +91,7 @@ def choose(
     own = family.classes(problem)
     for alike in own:
         for name, view in sources:
-            entry = next((view[key] for key in map(str, alike) if key in view), None)
+            entry = next((found for one in alike if (found := _of_class(view, one)) is not None), None)
             if entry is None:
                 continue
             told.extend(_unknown(name, [entry], every))
@@ -105,6 +105,10 @@ def choose(
         if near and (found := _estimated(family, problem, gpu, name, near, demands)) is not None:
             return found
     return None
+
+
+def _of_class(view: Mapping[str, AnyEntry], klass: Any) -> AnyEntry | None:
+    return view.of_class(klass) if isinstance(view, View) else view.get(str(klass))
 
 
 def _unknown(name: str, entries: Sequence[AnyEntry], rungs: Iterable[str]) -> list[str]:
@@ -351,7 +355,8 @@ def _by_model(family: AnyFamily, problem: Any, gpu: Gpu, rungs: Mapping[str, Any
             refused.setdefault((rung.id, reason), Refusal(rung.id, str(config), reason))
             continue
         for way, packs in family.relatives(problem, rung, config, gpu, True):
-            if family.why_not(problem, rung, way, packs, gpu, demands) is None:
+            as_it_is = way is config and not packs  # which runs, as was just found
+            if as_it_is or family.why_not(problem, rung, way, packs, gpu, demands) is None:
                 ms = predict(family.work(problem, rung, way, packs), gpu).ms / speed
                 found.append(Estimate(ms, rung.id, way, packs))
     if not found:

@@ -21,6 +21,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import CacheError
+from .laid_out import CLASS_FIRST, CONFIGS, END, ENTRIES, LaidOut, by_rows, line
 
 if TYPE_CHECKING:
     from .family import Family
@@ -109,7 +110,7 @@ def newer(one: Row, other: Row) -> Row:
     """
     if one["kernels"] == other["kernels"] and one["finished"] != other["finished"]:
         return one if one["finished"] else other
-    return max(one, other, key=lambda row: (row["when"], _line(row)))
+    return max(one, other, key=lambda row: (row["when"], line(row)))
 
 
 def _named(timed: Timed[Any]) -> dict[str, Any]:
@@ -127,17 +128,9 @@ def _id(named: Mapping[str, Any]) -> str:
     return _hash(json.dumps(named, sort_keys=True))
 
 
-def _line(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
-
-
 def _class_text(values: Mapping[str, Any]) -> str:
     """Return what tells classes apart, whatever the order of their fields."""
     return json.dumps(values, sort_keys=True)
-
-
-_CONFIGS, _ENTRIES, _END = ',\n"configs":{\n', '},\n"entries":[\n', "]}\n"
-_CLASS_FIRST = '{"class":{'
 
 
 class Table:
@@ -147,18 +140,31 @@ class Table:
     """
 
     def __init__(
-        self, gpu: str = "", driver: str = "", rows: Iterable[Any] = (), configs: Mapping[str, Any] | None = None
-    ) -> None:
-        """`rows`: whole entries, of which the last of a class counts."""
-        self.gpu, self.driver = gpu, driver
-        self._listed = tuple(rows)
-        self._configs: dict[str, Any] = dict(configs or {})
+        self, gpu: str = "", driver: str = "", rows: Iterable[Any] = (), configs: Mapping[str, Any] | None = None,
+        text: LaidOut | None = None,
+    ) -> None:  # fmt: skip
+        """`rows`: whole entries, of which the last of a class counts. `text`: where rows and configs are instead."""
+        self.gpu, self.driver, self.text = gpu, driver, text
+        self._given = tuple(rows), dict(configs or {})
         self._views: dict[str, View] = {}
+
+    @cached_property
+    def _parts(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The rows and the configs."""
+        return self._given if self.text is None else self.text.split()
+
+    @property
+    def _listed(self) -> tuple[Any, ...]:
+        return self._parts[0]
+
+    @property
+    def _configs(self) -> dict[str, Any]:
+        return self._parts[1]
 
     @cached_property
     def _classes(self) -> list[dict[str, Any]]:
         """The class of each row. Of rows that are text all are parsed at once, which takes a fifth of the time."""
-        start = len(_CLASS_FIRST) - 1
+        start = len(CLASS_FIRST) - 1
         texts = [row[start : row.index("}") + 1] for row in self._listed if isinstance(row, str)]
         parsed = json.loads(f"[{','.join(texts)}]")
         if len(parsed) != len(texts):
@@ -177,16 +183,19 @@ class Table:
     def of(self, family: Family[Any, Any, Any, Any]) -> View:
         """A family's entries, decoded as they are asked for. Raises CacheError where a class is damaged."""
         if family.name not in self._views:
-            with saying_what_is_wrong():
-                rows = zip(self._classes, self._listed, strict=True)
-            self._views[family.name] = View(family, rows, self._configs)
+            self._views[family.name] = View(family, self)
         return self._views[family.name]
+
+    def classed(self) -> Iterable[tuple[dict[str, Any], Any]]:
+        """The class of each row, and the row."""
+        return zip(self._classes, self._listed, strict=True)
 
     def row(self, text: str) -> Row:
         return dict(_parsed(self._rows[text]))
 
     def config(self, name: str) -> dict[str, Any]:
-        return dict(_parsed(self._configs[name]))
+        found = None if self.text is None else self.text.config(name)
+        return dict(_parsed(self._configs[name] if found is None else found))
 
     def merged(self, other: Table, replace: bool = False) -> Table:
         """Both tables' entries; of two for one class the newer, or, with `replace`, the other table's."""
@@ -222,20 +231,36 @@ class View(Mapping[str, AnyEntry]):
     """One family's entries in a table, by the key of their class; decoded when first asked for.
 
     Entries without a result that this version knows are not there. Raises CacheError for a damaged entry when that is
-    asked for. `rows`: the values of each entry's class, and the entry.
+    asked for.
     """
 
-    def __init__(
-        self, family: Family[Any, Any, Any, Any], rows: Iterable[tuple[dict[str, Any], Any]],
-        configs: Mapping[str, Any],
-    ) -> None:  # fmt: skip
-        self._family, self._configs = family, configs
+    def __init__(self, family: Family[Any, Any, Any, Any], table: Table) -> None:
+        self._family, self._table = family, table
         self._known: dict[str, tuple[str, Any, tuple[str, ...]] | None] = {}
         self.decoded: dict[str, AnyEntry] = {}
         """Those that were asked for."""
         self._sound = False
+
+    @cached_property
+    def _rows(self) -> dict[str, tuple[dict[str, Any], Any]]:
+        """The values of each entry's class and the entry, by the key of the class."""
+        family = self._family
         with saying_what_is_wrong():
-            self._rows = {family.class_key(values): (values, row) for values, row in rows if family.owns(values)}
+            classed = self._table.classed()
+            return {family.class_key(values): (values, row) for values, row in classed if family.owns(values)}
+
+    def of_class(self, klass: Any) -> AnyEntry | None:
+        """The entry of a class, None where there is none; of a table that is still text nothing else is parsed."""
+        key, text = str(klass), self._table.text
+        if text is not None and "_rows" not in self.__dict__ and key not in self.decoded:
+            with saying_what_is_wrong():
+                row = text.row(klass.to_dict())
+                if row is None:
+                    return None
+                entry = _entry(klass, _parsed(row), self._config, self._family.shape_extents)
+            entry = self.decoded.setdefault(key, entry)
+            return entry if entry.timed else None
+        return self.get(key)
 
     @property
     def classes(self) -> dict[str, Any]:
@@ -277,7 +302,7 @@ class View(Mapping[str, AnyEntry]):
     def _config(self, name: str) -> tuple[str, Any, tuple[str, ...]] | None:
         """(rung, config, what is packed); None for one of another version's making."""
         if name not in self._known:
-            values = dict(_parsed(self._configs[name]))
+            values = self._table.config(name)
             rung, packs = values.pop("rung"), values.pop("packs", "")
             if not isinstance(rung, str):
                 raise ValueError(f"rung={rung!r} is not a name")
@@ -323,9 +348,20 @@ def encode(table: Table) -> bytes:
     """A table as JSON, one entry per line, always the same for the same entries."""
     rows = {text: table.row(text) for text in sorted(table._rows)}
     used = sorted({name for row in rows.values() for name in row["ms"]})
-    head = f'{{"schema":{SCHEMA},"gpu":{_line(table.gpu)},"driver":{_line(table.driver)}'
-    configs = ",\n".join(f"{_line(name)}:{_line(table.config(name))}" for name in used)
-    return (head + _CONFIGS + configs + _ENTRIES + ",\n".join(map(_line, rows.values())) + _END).encode()
+    head = f'{{"schema":{SCHEMA},"gpu":{line(table.gpu)},"driver":{line(table.driver)}'
+    configs = ",\n".join(f"{line(name)}:{line(table.config(name))}" for name in used)
+    return (head + CONFIGS + configs + ENTRIES + ",\n".join(map(line, rows.values())) + END).encode()
+
+
+def trusted(data: bytes) -> Table:
+    """As `decode`, of a table that ships: laid out as `encode` does, and what is damaged within is found when asked."""
+    try:
+        text = LaidOut(data.decode())
+        if text.head["schema"] != SCHEMA:
+            raise ValueError(f"schema {text.head['schema']!r} instead of {SCHEMA}")
+        return Table(text.head["gpu"], text.head["driver"], text=text)
+    except (ValueError, KeyError):
+        return decode(data)
 
 
 def decode(data: bytes) -> Table:
@@ -334,7 +370,7 @@ def decode(data: bytes) -> Table:
     Configs with fields that this version does not know are not shown: a newer version may have written them.
     """
     with saying_what_is_wrong():
-        found = _by_rows(data)
+        found = by_rows(data.decode())
         if found["schema"] != SCHEMA:
             raise ValueError(f"schema {found['schema']!r} instead of {SCHEMA}")
         if not isinstance(found["gpu"], str) or not isinstance(found["driver"], str):
@@ -342,33 +378,6 @@ def decode(data: bytes) -> Table:
         table = Table(found["gpu"], found["driver"], found["entries"], dict(found["configs"].items()))
         _ = table._classes  # damaged ones are found now
         return table
-
-
-def _by_rows(data: bytes) -> dict[str, Any]:
-    """A table's JSON with each config and entry still as text, where it is laid out as `encode` does; else all parsed.
-
-    JSON's own text holds no line ends, so a row ends where its line does. Parsing all takes three times as long.
-    """
-    text = data.decode()
-    head, _, rest = text.partition(_CONFIGS)
-    configs, _, entries = rest.partition(_ENTRIES)
-    listed = entries.removesuffix(_END)
-    known, found = (part.split(",\n") if part else [] for part in (configs, listed))
-    if not entries.endswith(_END) or not _are_rows('"', configs, known) or not _are_rows(_CLASS_FIRST, listed, found):
-        return dict(json.loads(text))
-    rows = (row.partition('":') for row in known)
-    return json.loads(head + "}") | {
-        "configs": {key[1:]: row for key, _, row in rows},  # names are hashes (_id): nothing is escaped in them
-        "entries": found,
-    }
-
-
-def _are_rows(start: str, text: str, rows: list[str]) -> bool:
-    """Return whether each of the rows that a text was split into starts so, and ends with a brace."""
-    count = len(rows)
-    if not count:
-        return not text
-    return text.startswith(start) and text.count(f"}},\n{start}") == text.count(",\n") == count - 1 and text[-1] == "}"
 
 
 def _parsed(row: Any) -> Any:
