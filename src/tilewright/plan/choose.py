@@ -91,7 +91,7 @@ def choose(
     own = family.classes(problem)
     for alike in own:
         for name, view in sources:
-            entry = next((found for one in alike if (found := _of_class(view, one)) is not None), None)
+            entry = next((known for one in alike if (known := _of_class(view, one)) is not None), None)
             if entry is None:
                 continue
             told.extend(_unknown(name, [entry], every))

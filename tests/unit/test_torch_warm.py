@@ -1,0 +1,148 @@
+"""Gradients of layers by remembered launches, on a GPU whose memory is the host's."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from stub_gpu import MultiplyingBoard, stub_gpu  # noqa: E402
+
+import tilewright.torch as tt  # noqa: E402
+from tilewright.arrays import view  # noqa: E402
+from tilewright.gemm import warm_layer  # noqa: E402
+from tilewright.run import libraries  # noqa: E402
+from tilewright.torch import layer as layer_module  # noqa: E402
+
+OPTIONS = (None, False, False, None, None, "ieee")
+
+
+class HostTensors(libraries.TorchArrays):
+    """torch's tensors of the host, as if they were on GPU 0."""
+
+    def __init__(self) -> None:
+        self.types = (torch.Tensor, torch.nn.Parameter)
+        self.address = torch.Tensor.data_ptr
+        self._byte, self._grad = torch.uint8, torch.is_grad_enabled
+        self._bump = torch.autograd.graph.increment_version
+
+    def stream(self, ordinal):
+        return 0
+
+    def is_plain(self, ordinal):
+        return True
+
+    def new(self, shape, strides, dtype):
+        return torch.empty_strided(shape, strides, dtype=dtype)
+
+
+@pytest.fixture
+def board(monkeypatch):
+    library, read = HostTensors(), view._from_torch
+    monkeypatch.setattr(libraries, "known", dict.fromkeys(library.types, library))
+    monkeypatch.setattr(libraries, "_library", lambda kind: library)
+    monkeypatch.setattr(view, "_from_torch", lambda *given: dataclasses.replace(read(*given), device=0, stream=0))
+    with stub_gpu(MultiplyingBoard()) as found:
+        yield found
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """The products that were not remembered."""
+    found = []
+    whole = layer_module.run
+    monkeypatch.setattr(layer_module, "run", lambda *given, **options: found.append(1) or whole(*given, **options))
+    return found
+
+
+def values(*shape, grad=True):
+    return torch.randn(shape).requires_grad_(grad)
+
+
+def step(x, weight, grad, wanted):
+    result = layer_module.at_once(x, weight, None, None, OPTIONS)
+    return result, torch.autograd.grad(result, wanted, grad)
+
+
+def check(x, weight, grad, wanted):
+    result, found = step(x, weight, grad, wanted)
+    right = torch.nn.functional.linear(x, weight)
+    torch.testing.assert_close(result, right, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found, torch.autograd.grad(right, wanted, grad), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(32, 48), (2, 16, 48)], ids=str)
+def test_the_second_step_of_a_layer_plans_nothing_and_is_right(board, runs, shape):
+    x, weight = values(*shape), values(40, 48)
+    check(x, weight, torch.randn(*shape[:-1], 40), (x, weight))
+    assert len(runs) == 3
+    before = board.launches
+    for _ in range(2):
+        x, weight = values(*shape), values(40, 48)
+        check(x, weight, torch.randn(*shape[:-1], 40), (x, weight))
+    assert len(runs) == 3
+    assert board.launches == before + 6
+
+
+def test_nothing_is_made_for_a_frozen_weight_or_an_input_without_gradient(board, runs):
+    for frozen in (0, 1):
+        for _ in range(3):
+            given = [values(32, 48, grad=frozen != 0), values(40, 48, grad=frozen != 1)]
+            before = board.launches
+            check(*given, torch.randn(32, 40), (given[1 - frozen],))
+            assert board.launches == before + 2
+
+
+def test_a_gradient_that_lies_otherwise_takes_no_launches_that_were_remembered_for_another(board, runs):
+    x, weight = values(32, 48), values(40, 48)
+    for grad in (
+        torch.randn(32, 40), torch.randn(40, 32).t(), torch.randn(32, 80)[:, :40], torch.randn(1, 1).expand(32, 40),
+        torch.randn(32, 41).flatten()[1:1281].view(32, 40),
+    ):  # fmt: skip
+        for _ in range(2):
+            check(x, weight, grad, (x, weight))
+
+
+def test_rows_that_cannot_be_viewed_as_one_matrix_are_copied_each_time(board, runs):
+    for _ in range(3):
+        x, weight, grad = values(16, 2, 48), values(40, 48), torch.randn(2, 16, 40)
+        _, (found,) = step(x.transpose(0, 1), weight, grad, (weight,))
+        right = torch.einsum("bro,rbi->oi", grad, x.detach())
+        torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-4)
+    assert len(warm_layer.gradient_calls) == 0
+
+
+def test_a_dispatch_mode_sees_the_products_of_a_remembered_gradient(board):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    x, weight, grad = values(32, 48), values(40, 48), torch.randn(32, 40)
+    step(x, weight, grad, (x, weight))
+    result = layer_module.at_once(x, weight, None, None, OPTIONS)
+    with Watch():
+        found = torch.autograd.grad(result, (x, weight), grad)
+    assert sum("tilewright" in name for name in seen) == 2
+    torch.testing.assert_close(found, torch.autograd.grad(torch.nn.functional.linear(x, weight), (x, weight), grad))
+
+
+def test_under_autocast_a_layer_takes_the_same_way(board, runs, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    taken = []
+    whole = layer_module._differentiable
+    linear = sys.modules[tt.linear.__module__]
+    monkeypatch.setattr(layer_module, "_differentiable", lambda *given: taken.append(given[0].dtype) or whole(*given))
+    assert linear.at_once is layer_module.at_once
+    monkeypatch.setattr(layer_module, "_layer", lambda x, weight, *_: x @ weight.t())
+    with torch.autocast("cpu", torch.bfloat16):
+        result = tt.linear(values(8, 16), values(8, 16))
+    assert taken == [torch.bfloat16]
+    assert result.dtype == torch.bfloat16
