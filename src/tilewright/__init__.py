@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from .attn.explain import AttentionExplanation, explain_attention
     from .attn.rung import AttentionConfig
     from .emu import EmulateResult, emulate, emulate_cupy, emulate_numba, emulate_triton, emulator
+    from .gemm.config import GemmConfig
     from .gemm.explain import Explanation, explain
     from .gemm.matmul import matmul
     from .gemm.prepare import prepare
     from .gemm.quantize import quantize
-    from .gemm.rung import GemmConfig
     from .grouped.explain import GroupedExplanation, explain_grouped_matmul
     from .grouped.matmul import grouped_matmul
     from .tuning import tune, tune_attention
@@ -38,7 +38,7 @@ _LAZY = {
     "EmulateResult": ".emu",
     "Explanation": ".gemm.explain",
     "Float8Array": ".arrays.float8",
-    "GemmConfig": ".gemm.rung",
+    "GemmConfig": ".gemm.config",
     "Tuned": ".tuning.run",
     "matmul": ".gemm.matmul",
     "prepare": ".gemm.prepare",

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from .attn.rungs import find_attention_rung as find_attention_rung
     from .attn.split import SPLIT_RUNGS as SPLIT_RUNGS
     from .attn.split import SplitConfig as SplitConfig
-    from .gemm.rung import GemmConfig as GemmConfig
+    from .gemm.config import GemmConfig as GemmConfig
+    from .gemm.config import MmaConfig as MmaConfig
+    from .gemm.config import SimtConfig as SimtConfig
+    from .gemm.config import WgmmaConfig as WgmmaConfig
     from .gemm.rung import Rung as Rung
     from .gemm.rungs import GEMM_RUNGS as GEMM_RUNGS
     from .gemm.rungs import find_rung as find_rung
@@ -24,12 +27,15 @@ _HOMES = {
     "AttentionConfig": ".attn.rung",
     "AttentionRung": ".attn.rung",
     "GEMM_RUNGS": ".gemm.rungs",
-    "GemmConfig": ".gemm.rung",
+    "GemmConfig": ".gemm.config",
     "HOPPER_RUNGS": ".attn.hopper",
     "HopperConfig": ".attn.hopper",
+    "MmaConfig": ".gemm.config",
     "Rung": ".gemm.rung",
     "SPLIT_RUNGS": ".attn.split",
+    "SimtConfig": ".gemm.config",
     "SplitConfig": ".attn.split",
+    "WgmmaConfig": ".gemm.config",
     "find_attention_rung": ".attn.rungs",
     "find_rung": ".gemm.rungs",
     "rungs_for": ".gemm.rungs",

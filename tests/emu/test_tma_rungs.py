@@ -177,7 +177,7 @@ def test_an_epilogue_and_its_operands_are_fused(rung):
 @pytest.mark.parametrize(
     ("change", "words"),
     [({"warp_n": 40, "tile_n": 40}, "a multiple of 16"), ({"warp_m": 64}, "not a multiple"), ({"stages": 1}, "stages"),
-     ({"tile_k": 24}, "power of two"), ({"slices_k": 2}, "no such level"), ({"tile_m": 512}, "at most 256 lines"),
+     ({"tile_k": 24}, "power of two"), ({"tile_m": 512}, "at most 256 lines"),
      ({"tile_m": 192, "tile_n": 256, "warp_n": 256}, "needs 154 registers; a block starts with 128"),
      ({"tile_m": 256, "tile_n": 256, "warp_m": 32, "warp_n": 256}, "too little of its 240 registers")],
 )  # fmt: skip

@@ -106,7 +106,7 @@ def test_other_architectures_are_told_that_they_lack_it():
 @pytest.mark.parametrize(
     ("change", "words"),
     [({"warp_n": 32}, "64, 128, 192, 256"), ({"warp_m": 64}, "not a multiple"), ({"stages": 2}, "3 to 8 stages"),
-     ({"tile_k": 24}, "power of two"), ({"slices_k": 2}, "no such level"),
+     ({"tile_k": 24}, "power of two"),
      ({"tile_n": 384, "warp_n": 128}, "a block's threads must be a power of two"),
      ({"tile_n": 384, "warp_n": 256}, "not a multiple"),
      ({"tile_m": 128, "tile_n": 192, "warp_n": 192, "tile_k": 16}, "256 threads do not divide a line of 24")],

@@ -11,8 +11,9 @@ import pytest
 from tilewright import emulator
 from tilewright.arrays.dtypes import FP8
 from tilewright.errors import ConfigRejected
+from tilewright.gemm.config import GemmConfig, SimtConfig
 from tilewright.gemm.problem import GemmProblem, Matrix
-from tilewright.gemm.rung import Addresses, GemmConfig, vector_out
+from tilewright.gemm.rung import Addresses, vector_out
 from tilewright.gemm.rungs import GEMM_RUNGS, find_rung, rungs_for
 from tilewright.gpus import ARCHS
 from tilewright.jit.source import CUDA_ROOT
@@ -204,14 +205,15 @@ def test_older_gpus_know_no_overlap():
 def test_a_rung_refuses_levels_that_its_kernel_does_not_have(rung):
     """Such a kernel would make a part of the result only, and say nothing."""
     rung = find_rung(rung)
-    for level, value in (("split_k", 2), ("slices_k", 2), ("fragment_sets", 2)):
+    own = {"sums"} if isinstance(rung.default, SimtConfig) else {"slices_k", "fragment_sets"}
+    for level, value in (("split_k", 2), *((level, 2) for level in sorted(own))):
         if level in rung.levels:
             continue
         config = dataclasses.replace(rung.default, **{level: value})
         reason = rung.why_not(GemmProblem.dense(256, 256, 256), config, ARCHS["sm_90a"])
         assert f"{level} is {value}, and it has no such level" in reason
     naive = find_rung("f01")
-    for config in (GemmConfig(16, 16, 16), GemmConfig(16, 16, 0, 2, 2), GemmConfig(32, 32, 0, 1, 1, 16, 32)):
+    for config in (SimtConfig(16, 16, 16), SimtConfig(16, 16, 0, 2, 2), SimtConfig(32, 32, warp_m=16, warp_n=32)):
         assert "has no such level" in naive.why_not(GemmProblem.dense(256, 256, 256), config, ARCHS["sm_90a"])
 
 

@@ -160,7 +160,7 @@ class Attention:
     def read_class(self, values: Mapping[str, Any]) -> AttentionClass:
         return AttentionClass.from_dict(dict(values))
 
-    def read_config(self, values: Mapping[str, Any]) -> AttentionConfig | HopperConfig | SplitConfig | None:
+    def read_config(self, rung: str, values: Mapping[str, Any]) -> AttentionConfig | HopperConfig | SplitConfig | None:
         if "attention" not in values:
             raise TypeError(f"{values} is not a config of attention")
         try:

@@ -19,12 +19,12 @@ from ..plan.demands import Demands
 from ..plan.plan import Plan
 from ..run.program import Program
 from ..run.runner import Output, Site
+from .config import GemmConfig
 from .family import plan_for
 from .fusion import Fusion, Request, read_fusion
 from .params import fused_base
 from .problem import INDEX, Epilogue, FusedOperand
 from .rows import plan_rows
-from .rung import GemmConfig
 from .shapes import Product, Shapes, lay_out, matmul_shapes, with_matrix_axes
 from .stages import program_of
 

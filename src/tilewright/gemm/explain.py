@@ -15,11 +15,12 @@ from ..plan.plan import Plan, Refusal
 from ..run.runner import Call as AnyCall
 from ..words import Activation, Precision, Told
 from .call import Call, Options, read_call
+from .config import GemmConfig
 from .family import plan_for
 from .fusion import fold_numbers, request
 from .problem import INDEX, GemmProblem, Matrix
 from .rows import plan_rows
-from .rung import GemmConfig, Rung, vector_out
+from .rung import Rung, vector_out
 from .shapes import GRID_BATCH
 from .stages import config_of, program_for
 from .verify import by_elements

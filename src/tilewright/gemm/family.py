@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,11 +19,12 @@ from ..plan.estimate import Work
 from ..plan.family import Option
 from ..plan.plan import Plan, Refusal
 from .classes import Columns, ProblemClass, class_key, columns, distances, own_classes
+from .config import ORDER, GemmConfig, of_fields
 from .long_sums import with_shorter_sums
 from .options import halves_pay, options_of, suits_tma
 from .problem import GemmProblem
-from .rung import GemmConfig, Rung
-from .rungs import find_rung, rungs_for
+from .rung import Rung
+from .rungs import GEMM_RUNGS, find_rung, rungs_for
 from .rungs.tensor import ragged
 from .space import narrow_operands, packable_operands, splits, ways_to_pack
 from .work import tiles_of, work_of
@@ -37,7 +38,6 @@ SAME_BITS = frozenset({
 })  # fmt: skip
 """The rungs of each kind of product whose results have the same bits, k walked in one chain: wgmma adds as mma.sync
 does (tests/gpu). q01's are others than those of the other rungs of fp8: no GPU may run both (why_not)."""
-_DEFAULTS = {f.name: f.default for f in fields(GemmConfig)}
 _REASONS = 3
 """How many an error tells."""
 
@@ -83,6 +83,7 @@ class Products:
     def named(self, problem: GemmProblem, gpu: Gpu, rung: str | None, config: GemmConfig | None) -> Plan:
         known = rungs_for(problem.dtype, problem.precision)
         chosen = find_rung(rung) if rung is not None else _rung_for(config, problem, known, gpu)
+        config = chosen.own(config) if config is not None else None
         if packs := _packed_first(problem, chosen, config or chosen.default, gpu):
             why = f"{chosen} was named in the call; it cannot read {' and '.join(packs)} as given: packed first"
             return Plan(chosen, config or chosen.default, "the caller", why, packs=packs)
@@ -204,18 +205,27 @@ class Products:
     def read_class(self, values: Mapping[str, Any]) -> ProblemClass:
         return ProblemClass.from_dict(dict(values))
 
-    def read_config(self, values: Mapping[str, Any]) -> GemmConfig | None:
+    def read_config(self, rung: str, values: Mapping[str, Any]) -> GemmConfig | None:
         if "attention" in values:
             raise TypeError(f"{values} is not a config of a product")
-        if not values.keys() <= _DEFAULTS.keys():
+        if not values.keys() <= set(ORDER):
             return None
         for name, value in values.items():
             if not (isinstance(value, str) if name == "cache" else type(value) is int and abs(value) <= MOST):
                 raise ValueError(f"{name}={value!r} is not a value of a config")
-        config = GemmConfig(**values)
+        try:
+            config = of_fields(values, family_of(rung))
+        except TypeError:  # a field of another family: the rung of another version has it
+            return None
         if reason := config.no_block:
             raise ValueError(f"not a config: {reason}")
         return config
+
+
+@lru_cache(maxsize=256)
+def family_of(rung: str) -> type[GemmConfig] | None:
+    """Return the family of a rung's configs; None for a rung that this version does not know."""
+    return next((type(known.default) for known in GEMM_RUNGS if known.id == rung), None)
 
 
 PRODUCTS = Products()
@@ -243,9 +253,11 @@ def in_parts(config: GemmConfig, parts: int) -> GemmConfig:
 
 
 def _rung_for(config: GemmConfig | None, problem: GemmProblem, known: tuple[Rung, ...], gpu: Gpu) -> Rung:
-    """The highest that can take a config; if none can, the highest that the GPU has, which says why not."""
+    """The highest that can take a config; if none can, the highest of its family that the GPU has: it says why not."""
     here = [rung for rung in reversed(known) if rung.only_on in ("", gpu.arch.name)]
-    return next((rung for rung in here if config and rung.why_not(problem, config, gpu.arch) is None), here[0])
+    able = (rung for rung in here if config and rung.why_not(problem, rung.own(config), gpu.arch) is None)
+    of_family = (rung for rung in here if isinstance(config, type(rung.default)))
+    return next(able, next(of_family, here[0]))
 
 
 def _packed_first(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..plan.plan import Plan
+from .config import SimtConfig
 from .problem import GemmProblem
 from .rungs.simt import SUMMED_APART
 from .space import SPLITS
@@ -29,7 +30,7 @@ def with_shorter_sums(problem: GemmProblem, found: Plan) -> Plan:
     sums where registers allow it, else more parts where k is split. One chain (batch_invariant) has the same bits in
     every config."""
     rung, config = found.rung, found.config
-    if "sums" not in rung.levels:
+    if not isinstance(config, SimtConfig) or "sums" not in rung.levels:
         return found
     chain = problem.k // config.split_k
     if chain < (LONG_SUM_OF_FEW if min(problem.m, problem.n) <= FEW else LONG_SUM):

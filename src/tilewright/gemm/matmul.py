@@ -11,8 +11,8 @@ from ..run.runner import run
 from ..run.warm import MISS
 from ..words import Activation, Array, Precision
 from .call import Options, read_call
+from .config import GemmConfig
 from .fusion import fold_numbers, request
-from .rung import GemmConfig
 from .warm import remember, warm_matmul, warm_views
 
 

@@ -10,45 +10,46 @@ from typing import Any
 
 from ..plan.estimate import speed_of
 from ..plan.family import Option
+from .config import MmaConfig, SimtConfig, WgmmaConfig
 from .problem import GemmProblem
-from .rung import GemmConfig
 from .rungs import find_rung
 from .rungs.tma import addressable
 
 
 def _f12(
     tile: tuple[int, int], warp: tuple[int, int], subtiles: tuple[int, int], tile_k: int, stages: int, blocks: int
-) -> GemmConfig:
-    return GemmConfig(*tile, tile_k, 4, 4, *warp, *subtiles, stages, "ca", group_m=8, min_blocks=blocks)
+) -> SimtConfig:
+    return SimtConfig(*tile, tile_k, 4, 4, *subtiles, "ca", warp_m=warp[0], warp_n=warp[1], stages=stages, group_m=8,
+                      min_blocks=blocks)  # fmt: skip
 
 
-def _h11(tile: tuple[int, int], warp: tuple[int, int], tile_k: int, stages: int, blocks: int) -> GemmConfig:
-    return GemmConfig(*tile, tile_k, warp_m=warp[0], warp_n=warp[1], stages=stages, group_m=8, min_blocks=blocks)
+def _h11(tile: tuple[int, int], warp: tuple[int, int], tile_k: int, stages: int, blocks: int) -> MmaConfig:
+    return MmaConfig(*tile, tile_k, warp_m=warp[0], warp_n=warp[1], stages=stages, group_m=8, min_blocks=blocks)
 
 
-def _wgmma(tile: tuple[int, int], warp_n: int, stages: int, blocks: int) -> GemmConfig:
-    return GemmConfig(*tile, 64, warp_m=16, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
+def _wgmma(tile: tuple[int, int], warp_n: int, stages: int, blocks: int) -> WgmmaConfig:
+    return WgmmaConfig(*tile, 64, warp_m=16, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
 
 
 def _tma(
     tile: tuple[int, int], stages: int, staged: int, warpgroups: int = 2, turns: int = 1, group_m: int = 8
-) -> GemmConfig:
-    return GemmConfig(*tile, 64, warp_m=tile[0] // (4 * warpgroups), warp_n=tile[1], stages=stages, group_m=group_m,
+) -> WgmmaConfig:
+    return WgmmaConfig(*tile, 64, warp_m=tile[0] // (4 * warpgroups), warp_n=tile[1], stages=stages, group_m=group_m,
                       staged=staged, turns=turns)  # fmt: skip
 
 
-def _tensor32(tile: tuple[int, int], warp: tuple[int, int], blocks: int, stages: int = 2) -> GemmConfig:
-    return GemmConfig(*tile, 32, warp_m=warp[0], warp_n=warp[1], stages=stages, group_m=8, min_blocks=blocks)
+def _tensor32(tile: tuple[int, int], warp: tuple[int, int], blocks: int, stages: int = 2) -> MmaConfig:
+    return MmaConfig(*tile, 32, warp_m=warp[0], warp_n=warp[1], stages=stages, group_m=8, min_blocks=blocks)
 
 
-def _q01(tile: tuple[int, int], warp: tuple[int, int], tile_k: int, stages: int, blocks: int) -> GemmConfig:
-    return GemmConfig(*tile, tile_k, warp_m=warp[0], warp_n=warp[1], stages=stages, group_m=8, min_blocks=blocks)
+def _q01(tile: tuple[int, int], warp: tuple[int, int], tile_k: int, stages: int, blocks: int) -> MmaConfig:
+    return MmaConfig(*tile, tile_k, warp_m=warp[0], warp_n=warp[1], stages=stages, group_m=8, min_blocks=blocks)
 
 
 def _promoted(
     tile: tuple[int, int], warp_n: int, part_n: int, stages: int, blocks: int = 1, staged: int = 0
-) -> GemmConfig:
-    return GemmConfig(*tile, 128, warp_m=16, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks, staged=staged,
+) -> WgmmaConfig:
+    return WgmmaConfig(*tile, 128, warp_m=16, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks, staged=staged,
                       part_n=part_n)  # fmt: skip
 
 
@@ -118,12 +119,12 @@ _SMALL_FP8 = (
 _FP8 = (("q03", _promoted((128, 128), 128, 128, 5, staged=2)), *_SMALL_FP8)
 _BLOCKS = (("q03", _promoted((128, 256), 256, 128, 4)), *_SMALL_FP8)
 """Of scaled blocks: with their scales in registers too, parts of a larger tile are faster than two that take turns."""
-_FAST = (("q05", GemmConfig(128, 256, 128, warp_m=16, warp_n=256, stages=4, group_m=8)), *_FP8)
+_FAST = (("q05", WgmmaConfig(128, 256, 128, warp_m=16, warp_n=256, stages=4, group_m=8)), *_FP8)
 
 
-def _wide(tile_n: int, stages: int, tile_m: int = 128, **levels: Any) -> GemmConfig:
+def _wide(tile_n: int, stages: int, tile_m: int = 128, **levels: Any) -> WgmmaConfig:
     """Two warpgroups under one another, each with the whole width of the tile."""
-    return GemmConfig(tile_m, tile_n, 64, warp_m=tile_m // 8, warp_n=tile_n, stages=stages, group_m=8, **levels)
+    return WgmmaConfig(tile_m, tile_n, 64, warp_m=tile_m // 8, warp_n=tile_n, stages=stages, group_m=8, **levels)
 
 
 _TMA = (
@@ -138,11 +139,11 @@ _TMA = (
     ("h14", _wide(160, 4, 256), 1.02),
     ("h15", _wide(128, 4, 256, staged=2), 1.014),
     ("h15", _wide(192, 3, 256, staged=3), 1.025),
-    ("h15", GemmConfig(192, 192, 64, warp_m=16, warp_n=192, stages=4, group_m=8, staged=1), 1.04),
-    ("h15", GemmConfig(192, 128, 64, warp_m=16, warp_n=128, stages=5, group_m=8, staged=1), 1.035),
-    ("h14", GemmConfig(192, 96, 64, warp_m=16, warp_n=96, stages=6, group_m=8), 0.97),
-    ("h14", GemmConfig(64, 128, 64, warp_m=16, warp_n=128, stages=8, group_m=8), 0.97),
-    ("h14", GemmConfig(64, 64, 64, warp_m=16, warp_n=64, stages=8, group_m=8), 0.95),
+    ("h15", WgmmaConfig(192, 192, 64, warp_m=16, warp_n=192, stages=4, group_m=8, staged=1), 1.04),
+    ("h15", WgmmaConfig(192, 128, 64, warp_m=16, warp_n=128, stages=5, group_m=8, staged=1), 1.035),
+    ("h14", WgmmaConfig(192, 96, 64, warp_m=16, warp_n=96, stages=6, group_m=8), 0.97),
+    ("h14", WgmmaConfig(64, 128, 64, warp_m=16, warp_n=128, stages=8, group_m=8), 0.97),
+    ("h14", WgmmaConfig(64, 64, 64, warp_m=16, warp_n=64, stages=8, group_m=8), 0.95),
     ("h17", _tma((128, 192), 4, 2, 1, 2), 0.99),
     ("h17", _tma((128, 128), 6, 1, 1, 2), 0.965),
     ("h19", _wide(192, 5, cluster_k=2), 0.95),
@@ -153,13 +154,13 @@ _TMA = (
 draw more power, which pairs share out and longer runs do not."""
 _HALVED = {
     "tf32": (
-        ("t04", GemmConfig(128, 256, 64, warp_m=16, warp_n=256, stages=4, group_m=8, staged=2)),
-        ("t04", GemmConfig(128, 128, 64, warp_m=16, warp_n=128, stages=5, group_m=8, staged=2, cluster_n=2)),
-        ("t04", GemmConfig(128, 64, 64, warp_m=16, warp_n=64, stages=6, group_m=8, staged=2)),
+        ("t04", WgmmaConfig(128, 256, 64, warp_m=16, warp_n=256, stages=4, group_m=8, staged=2)),
+        ("t04", WgmmaConfig(128, 128, 64, warp_m=16, warp_n=128, stages=5, group_m=8, staged=2, cluster_n=2)),
+        ("t04", WgmmaConfig(128, 64, 64, warp_m=16, warp_n=64, stages=6, group_m=8, staged=2)),
     ),
     "fp32x3": (
-        ("t05", GemmConfig(128, 128, 64, warp_m=16, warp_n=128, stages=3, group_m=8, staged=2, cluster_n=2)),
-        ("t05", GemmConfig(128, 64, 64, warp_m=16, warp_n=64, stages=4, group_m=8, staged=2)),
+        ("t05", WgmmaConfig(128, 128, 64, warp_m=16, warp_n=128, stages=3, group_m=8, staged=2, cluster_n=2)),
+        ("t05", WgmmaConfig(128, 64, 64, warp_m=16, warp_n=64, stages=4, group_m=8, staged=2)),
     ),
 }
 CONFIGS = {

@@ -20,9 +20,9 @@ from ..plan.demands import Demands
 from ..plan.estimate import predict
 from ..plan.plan import Plan
 from ..plan.tables import generation
+from .config import GemmConfig
 from .family import plan_for
 from .problem import GemmProblem
-from .rung import GemmConfig
 from .shapes import Product
 from .work import work_of
 

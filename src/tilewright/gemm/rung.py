@@ -3,163 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 from ..arrays.dtypes import CPP_TYPES, FP8, ITEM_BYTES, ceil_div
 from ..errors import ConfigRejected
-from ..gpus import Arch, HashedOnce
+from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Address, Scalar, Template, pack, pack_maps
 from ..jit.source import Constant, Library
 from ..jit.tensor_map import TensorMap
+from .config import GemmConfig, as_family
 from .fused import fused_headers, pack_fused
 from .problem import GemmProblem
-
-
-@dataclass(frozen=True)
-class GemmConfig(HashedOnce):
-    """The tile shapes of a GEMM kernel, in elements. 0 means that the rung has no such level.
-
-    A block makes tile_m x tile_n of the result in steps of tile_k; a warp makes warp_m x warp_n of that, in
-    subtiles_m x subtiles_n pieces; a thread makes thread_m x thread_n of each piece.
-    """
-
-    tile_m: int
-    tile_n: int
-    tile_k: int = 0
-    thread_m: int = 1
-    thread_n: int = 1
-    warp_m: int = 0
-    warp_n: int = 0
-    subtiles_m: int = 1
-    subtiles_n: int = 1
-    stages: int = 1
-    cache: str = ""
-    """Where 16-byte asynchronous copies are cached: "cg" (L2 only) or "ca" (L1 too)."""
-    group_m: int = 1
-    """Tile rows that are walked together, column by column, so that their operands meet in L2."""
-    min_blocks: int = 1
-    """Blocks an SM that the compiler must leave registers for."""
-    fragment_sets: int = 1
-    """Sets of fragments in registers: 1 is refilled after the products that read it, 2 take turns."""
-    split_k: int = 1
-    """Blocks that share a tile, each with its part of k and partial sums of its own."""
-    slices_k: int = 1
-    """Groups of warps of a block that share its tile, each with its part of every step of k."""
-    staged: int = 0
-    """Buffers of a warp through which its results go to memory; 0: they leave from registers."""
-    cluster_m: int = 1
-    """Blocks of a cluster under one another,"""
-    cluster_n: int = 1
-    """and beside one another. They share copies of operands."""
-    cluster_k: int = 1
-    """Blocks of a cluster that share a tile, each with its part of k."""
-    turns: int = 1
-    """Sets of warpgroups of a block, each with tiles of its own: one multiplies while another stores."""
-    stream_k: int = 0
-    """Blocks that take equal parts of the steps of the last tiles; 0: all tiles are whole ones."""
-    sums: int = 1
-    """Sets of sums: 2 add up a stretch of k in one, and the stretches in the other, so that a long k loses less."""
-    part_n: int = 0
-    """Columns of a warp's tile whose partial sums are made at once, before they are added to the whole sums."""
-
-    __hash__ = HashedOnce.__hash__
-
-    @property
-    def cluster(self) -> int:
-        """Blocks of a cluster."""
-        return self.cluster_m * self.cluster_n * self.cluster_k
-
-    @property
-    def parts(self) -> int:
-        """In how many launched parts k is walked."""
-        return self.split_k
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields that differ from their defaults."""
-        return {name: getattr(self, name) for name in self.given}
-
-    @cached_property
-    def whole_k(self) -> GemmConfig:
-        """The same with k in one part."""
-        return self if self.split_k == 1 else replace(self, split_k=1)
-
-    @cached_property
-    def tile(self) -> tuple[int, int, int]:
-        """The elements of a block's step along m, n and k; k at least 1."""
-        return self.tile_m, self.tile_n, max(self.tile_k, 1)
-
-    @cached_property
-    def threads(self) -> int:
-        if self.warp_m:
-            warps = (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
-            return 32 * warps * self.slices_k * self.turns
-        return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n)
-
-    @cached_property
-    def no_block(self) -> str | None:
-        """Why it describes no block of threads at all, whatever the rung; None when it does."""
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                return f"{name} is {value!r}"
-        if (self.warp_m == 0) != (self.warp_n == 0):
-            return f"a warp's tile of {self.warp_m} x {self.warp_n} has no elements"
-        if self.threads < 1:
-            return "its tiles leave a block without threads"
-        return None
-
-    @cached_property
-    def given(self) -> tuple[str, ...]:
-        """The fields that differ from their defaults."""
-        return tuple(name for name, default in _FIELDS.items() if getattr(self, name) != default)
-
-    def __str__(self) -> str:
-        text = f"{self.tile_m}x{self.tile_n}" + (f"x{self.tile_k}" if self.tile_k else "")
-        if self.warp_m:
-            text += f" warp {self.warp_m}x{self.warp_n}"
-            if self.subtiles_m * self.subtiles_n > 1:
-                text += f"/{self.subtiles_m}x{self.subtiles_n}"
-        if self.thread_m * self.thread_n > 1:
-            text += f" thread {self.thread_m}x{self.thread_n}"
-        if self.stages > 1:
-            text += f" {self.stages} stages"
-        if self.cache:
-            text += f" {self.cache}"
-        if self.group_m > 1:
-            text += f" group {self.group_m}"
-        if self.fragment_sets > 1:
-            text += f" {self.fragment_sets} fragment sets"
-        if self.split_k > 1:
-            text += f" split k {self.split_k}"
-        if self.stream_k:
-            text += f" stream k {self.stream_k}"
-        if self.slices_k > 1:
-            text += f" {self.slices_k} slices"
-        if self.cluster > 1:
-            text += f" cluster {self.cluster_m}x{self.cluster_n}" + (f"x{self.cluster_k}" if self.cluster_k > 1 else "")
-        if self.turns > 1:
-            text += f" {self.turns} turns"
-        if self.staged:
-            text += f" {self.staged} staged"
-        if self.sums > 1:
-            text += f" {self.sums} sets of sums"
-        if self.part_n:
-            text += f" parts of {self.part_n}"
-        return text
-
-
-_FIELDS = {f.name: f.default for f in fields(GemmConfig)}
-_MAY_BE_0 = ("tile_k", "warp_m", "warp_n", "staged", "stream_k", "part_n")
-_LEAST = {name: 0 if name in _MAY_BE_0 else 1 for name in _FIELDS if name != "cache"}
-_OWN_CONSTANTS = (
-    "cache", "fragment_sets", "slices_k", "staged", "cluster_m", "cluster_n", "cluster_k", "turns", "stream_k", "sums",
-    "part_n",
-)  # fmt: skip
-"""Fields of a config that only the rungs which use them compile in (Rung.own_constants)."""
-
 
 _OF_EVERY_RUNG = ("tile_m", "tile_n", "group_m", "min_blocks")
 """Fields that any rung takes at any value; others only where its own configs have that level (Rung.why_not)."""
@@ -273,11 +130,12 @@ class Rung:
     """Its file below cuda/."""
     dtypes: tuple[str, ...]
     default: GemmConfig
+    """Its family is that of every config of the rung."""
     space: Callable[[], tuple[GemmConfig, ...]]
     """Every config worth trying."""
-    shared_bytes: Callable[[GemmConfig, GemmProblem], int]
+    shared_bytes: Callable[[Any, GemmProblem], int]
     """Shared memory of a block, in bytes."""
-    check: Callable[[GemmConfig, GemmProblem], str | None]
+    check: Callable[[Any, GemmProblem], str | None]
     """The rung's own demands on a config: None, or the reason with its numbers."""
     vector_bytes: int = 4
     """The width of the aligned path's accesses."""
@@ -304,15 +162,15 @@ class Rung:
     """True where parts of k are products of a batch to its kernel, which knows no parts itself (gemm/stages.py)."""
     must_pack: Callable[[GemmProblem], tuple[str, ...]] = _no_operands
     """The operands that its kernel cannot read as they lie: they are packed first, whatever a plan says."""
-    own_constants: Callable[[GemmConfig, GemmProblem], dict[str, Constant]] = _none
+    own_constants: Callable[[Any, GemmProblem], dict[str, Constant]] = _none
     """What this rung's kernel is compiled for besides what all are."""
-    grid: Callable[[GemmConfig, GemmProblem], tuple[int, int, int]] = walked
+    grid: Callable[[Any, GemmProblem], tuple[int, int, int]] = walked
     """Blocks of a launch."""
     loaders: int = 0
     """Threads of a block besides its config's: they copy, and multiply nothing."""
-    maps: Callable[[GemmConfig, GemmProblem], dict[str, TensorMap | None]] = _no_maps
+    maps: Callable[[Any, GemmProblem], dict[str, TensorMap | None]] = _no_maps
     """The tensor maps that its kernel takes ahead of GemmArgs, in order: by the names of Addresses. None: not read."""
-    passes_sums: Callable[[GemmConfig, GemmProblem], tuple[int, int]] | None = None
+    passes_sums: Callable[[Any, GemmProblem], tuple[int, int]] | None = None
     """Bytes of Addresses.sums and flags, where its blocks pass sums on to one another."""
     libraries: Callable[[], tuple[Library, ...]] = tuple
     """Headers of other packages that its file includes. Raises MissingDependency where one is not installed."""
@@ -346,6 +204,10 @@ class Rung:
             return f"{config} makes {config.split_k} parts of k; a grid holds 65535"
         return None
 
+    def own(self, config: GemmConfig) -> GemmConfig:
+        """Return a config in the rung's own family, where that has all of its fields; else the config itself."""
+        return as_family(config, type(self.default))
+
     def threads(self, config: GemmConfig) -> int:
         """Return the threads of a block."""
         return config.threads + self.loaders
@@ -364,6 +226,8 @@ class Rung:
 
     def _lacks(self, config: GemmConfig) -> str | None:
         """A level that the config has and this rung's kernel does not: it would make a part of the result only."""
+        if not isinstance(config, family := type(self.default)):
+            return f"it is a {type(config).__name__}, and the rung takes a {family.__name__}"
         name = next((name for name in config.given if name not in self._levels), None)
         return f"{name} is {getattr(config, name)!r}, and it has no such level" if name else None
 
@@ -387,10 +251,9 @@ class Rung:
 
     def constants(self, problem: GemmProblem, config: GemmConfig) -> dict[str, Constant]:
         """Return what the kernel is compiled for: the config, and what of the problem selects a path."""
-        values: dict[str, Constant] = {name: getattr(config, name) for name in _FIELDS if name not in _OWN_CONSTANTS}
+        values: dict[str, Constant] = {name: getattr(config, name) for name in config.compiled}
         values |= {
             "threads": config.threads,
-            "cache_all": config.cache == "ca",
             "edge": self.edge(problem, config),
             "a_unit": UNITS[problem.a.unit(problem.m, problem.k)],
             "b_unit": UNITS[problem.b.unit(problem.k, problem.n)],

@@ -17,8 +17,9 @@ from ..jit.source import Constant
 from ..plan.estimate import predict
 from ..plan.space import KEPT, Candidate, Space, select, why_pruned
 from .classes import shows
+from .config import GemmConfig
 from .problem import GemmProblem
-from .rung import GemmConfig, Rung, own_facts
+from .rung import Rung, own_facts
 from .work import work_of
 
 SHARE_BESIDE = 0.5

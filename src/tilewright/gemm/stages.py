@@ -16,6 +16,7 @@ from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Place
 from ..jit.source import Constant
 from ..run.program import Program, Run, Stage, Workspace
+from .config import GemmConfig
 from .fused import fused_headers
 from .params import (
     addresses_of,
@@ -28,7 +29,7 @@ from .params import (
     sum_parts_params,
 )
 from .problem import GemmProblem, Matrix
-from .rung import GemmConfig, Rung, result_constants
+from .rung import Rung, result_constants
 from .rungs.halves import halved_bytes, halved_matrix
 from .rungs.tensor32 import RECORD, record_bytes
 from .shapes import Product

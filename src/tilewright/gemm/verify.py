@@ -32,11 +32,12 @@ from ..run.program import Program, Stage
 from ..run.ready import moved, ready
 from ..run.runner import Ran, Site
 from ..run.warm import Remembered, remembered
+from .config import GemmConfig, WgmmaConfig
 from .freivalds import RowCheck, judge_rows, launch_stages, verification
 from .params import SEED, compare_params, expected_params
 from .problem import GemmProblem, Matrix
 from .ranges import range_headers
-from .rung import GemmConfig, Rung, result_constants
+from .rung import Rung, result_constants
 from .stages import Helper, parts_of
 
 if TYPE_CHECKING:
@@ -138,6 +139,8 @@ def config_of_sums(
     no bit of a sum.
     """
     packed = bare.packed(config.tile, packs)
+    if not isinstance(config, WgmmaConfig):
+        return config
     fewer = (
         replace(config, stages=stages, staged=staged)
         for stages in range(config.stages, 1, -1)

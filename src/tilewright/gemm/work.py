@@ -9,8 +9,9 @@ from typing import NamedTuple
 from ..arrays.dtypes import ITEM_BYTES, ceil_div
 from ..jit.source import Constant
 from ..plan.estimate import Work
+from .config import GemmConfig, SimtConfig
 from .problem import GemmProblem
-from .rung import GemmConfig, Rung, own_facts, vector_out
+from .rung import Rung, own_facts, vector_out
 from .rungs import rungs_of
 from .rungs.fp8 import takes_turns
 from .rungs.halves import STRETCH
@@ -40,11 +41,6 @@ def tiles_of(problem: GemmProblem, config: GemmConfig) -> int:
     return ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n) * problem.batch
 
 
-def on_tensor_cores(config: GemmConfig) -> bool:
-    """Return whether a warp multiplies as one: then its tile has no pieces of single threads."""
-    return config.warp_m > 0 and config.thread_m * config.thread_n == 1
-
-
 def estimate_registers(config: GemmConfig, rung: Rung | None = None) -> int:
     """Registers per thread: accumulators, fragments of a step (two sets where they are loaded ahead), bookkeeping.
 
@@ -59,7 +55,7 @@ def estimate_registers(config: GemmConfig, rung: Rung | None = None) -> int:
     if rung is not None and rung.warpgroups:
         parts = config.part_n // 2 * (2 if takes_turns(config) else 1)  # of 64 x part_n
         return config.warp_m * config.warp_n // 32 + parts + _BOOKKEEPING + 12
-    if on_tensor_cores(config):
+    if not isinstance(config, SimtConfig):
         tile = config.warp_m * config.warp_n // 32
         fragments = (config.warp_m + config.warp_n) // 4
         return tile + fragments * (2 if config.stages > 2 else 1) + _BOOKKEEPING
@@ -73,7 +69,7 @@ def way_of(kind: str, rung: Rung, config: GemmConfig) -> str:
         return "wgmma-tma" if rung.loaders and kind in HALVES else "wgmma"
     if kind == "fp32x3":
         return "parts"
-    return "mma" if on_tensor_cores(config) else "ffma"
+    return "ffma" if isinstance(config, SimtConfig) else "mma"
 
 
 def work_of(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[str, ...] = ()) -> Work:
@@ -107,7 +103,9 @@ def _block(rung: Rung, config: GemmConfig, kind: str, item: int) -> _Block:
     if rung.halves:
         item, product_of = 2 * rung.halves, 2 * rung.halves - 1
     # bytes of tile_k x (a warp's rows + columns) from shared memory, for each warp of the block
-    warp_m, warp_n = config.warp_m or config.thread_m * 4, config.warp_n or config.thread_n * 8
+    warp_m, warp_n = config.warp_m, config.warp_n
+    if isinstance(config, SimtConfig) and not warp_m:
+        warp_m, warp_n = config.thread_m * 4, config.thread_n * 8
     if rung.warpgroups:  # a product of 64 x warp_n reads both of its operands
         per_set = warps / 4 / config.turns * config.warp_m / 16 * (64 + warp_n) * tile_k * item
         reads = per_set * _READ[rung.halves] * _WGMMA_READS

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidOperand
+from ..gemm.config import GemmConfig
 from ..gemm.explain import Explanation, Roofline, refused_rows
 from ..gemm.explain import _gpu_of as gpu_of
-from ..gemm.rung import GemmConfig
 from ..gpus import Gpu, Resources
 from ..plan.plan import Plan
 from ..words import Told

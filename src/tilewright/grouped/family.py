@@ -7,8 +7,9 @@ from typing import Any
 
 from ..errors import ConfigRejected
 from ..gemm.classes import ProblemClass
+from ..gemm.config import GemmConfig
 from ..gemm.family import Products
-from ..gemm.rung import GemmConfig, Rung
+from ..gemm.rung import Rung
 from ..gemm.work import tiles_of, work_of
 from ..gpus import Arch, Gpu
 from ..plan.choose import plan
@@ -40,8 +41,10 @@ class GroupedProducts(Products):
         if rung is not None:
             chosen = find_grouped_rung(rung)
         else:
-            able = (one for one in here if config and why_not(problem, one, config, gpu.arch) is None)
-            chosen = next(able, here[0])
+            able = (one for one in here if config and why_not(problem, one, one.own(config), gpu.arch) is None)
+            of_family = (one for one in here if isinstance(config, type(one.default)))
+            chosen = next(able, next(of_family, here[0]))
+        config = chosen.own(config) if config is not None else None
         if reason := why_not(problem, chosen, config or chosen.default, gpu.arch):
             raise ConfigRejected(f"{reason}. Omit rung and config to let the plan choose.")
         if config is not None:

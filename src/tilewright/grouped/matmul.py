@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import InvalidOperand
+from ..gemm.config import GemmConfig
 from ..gemm.matmul import matmul
-from ..gemm.rung import GemmConfig
 from ..run import gradients
 from ..run.runner import run
 from ..run.warm import MISS

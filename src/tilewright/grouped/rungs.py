@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..errors import ConfigRejected
+from ..gemm.config import GemmConfig, of_fields
 from ..gemm.problem import GemmProblem
-from ..gemm.rung import GemmConfig, Rung
+from ..gemm.rung import Rung
 from ..gemm.rungs import find_rung
 
 
@@ -31,7 +32,7 @@ def _drawn(rung: Rung) -> Rung:
         return check(config, problem)
 
     return replace(
-        rung, default=replace(rung.default, staged=0), check=own_check,
+        rung, default=of_fields(rung.default.to_dict() | {"staged": 0}, type(rung.default)), check=own_check,
         shared_bytes=lambda config, problem: plain(config, problem) + TURNS,
     )  # fmt: skip
 

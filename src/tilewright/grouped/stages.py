@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from ..arrays.dtypes import CPP_TYPES, ceil_div
 from ..errors import ConfigRejected
+from ..gemm.config import GemmConfig
 from ..gemm.problem import GemmProblem
-from ..gemm.rung import Addresses, GemmConfig, Rung
+from ..gemm.rung import Addresses, Rung
 from ..gemm.rungs.tma import k_inner
 from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung

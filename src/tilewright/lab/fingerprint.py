@@ -38,6 +38,8 @@ _AROUND_PRODUCTS = ("gemm/pack.cuh", "gemm/sum_parts.cuh")
 _AROUND_ATTENTION = ("copy/rows.cuh",)
 _AROUND_GRADIENTS = ("attention/backward_rows.cuh", "attention/backward_finish.cuh", *_AROUND_ATTENTION)
 _PEERS = ("peers/cutlass.cuh",)
+_OF_OTHERS = {"thread_m": 1, "thread_n": 1, "subtiles_m": 1, "subtiles_n": 1, "cache_all": False}
+"""Constants of other families, with which every product was once compiled: the hashes of records hold them."""
 
 
 def _files(includes: Iterable[str]) -> Iterator[str]:
@@ -64,7 +66,7 @@ def _parts(rung: HashedRung) -> Iterator[str]:
         return
     yield from _files((rung.include, *_AROUND_PRODUCTS, *_prepares(rung)))
     product = GemmProblem.dense(4096, 4096, 4096, dtype=rung.dtypes[0], precision=rung.precision)
-    yield f"{rung.default}\0{sorted(rung.constants(product, rung.default).items())}"
+    yield f"{rung.default}\0{sorted((_OF_OTHERS | rung.constants(product, rung.default)).items())}"
     fused = with_epilogue(product, frozenset({"bias", "residual"}), "silu")
     yield from (f"{name}\0{text}" for name, text in sorted(fused_headers(fused).items()))
 

@@ -24,10 +24,10 @@ from ..attn.family import ATTENTION
 from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionConfig
 from ..attn.rungs import find_attention_rung
+from ..gemm.config import GemmConfig
 from ..gemm.family import PRODUCTS, GemmEntry, in_parts
 from ..gemm.options import CONFIGS
 from ..gemm.problem import GemmProblem
-from ..gemm.rung import GemmConfig
 from ..gemm.rungs import find_rung
 from ..gpus import GPUS
 from ..plan.choose import choose

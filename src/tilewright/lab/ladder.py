@@ -11,8 +11,9 @@ import numpy as np
 
 from ..attn.problem import AttentionProblem
 from ..errors import TilewrightError
+from ..gemm.config import GemmConfig, SimtConfig
 from ..gemm.problem import GemmProblem
-from ..gemm.rung import GemmConfig, Rung
+from ..gemm.rung import Rung
 from ..gemm.stages import program_for
 from ..gpus import Arch, Gpu
 from ..jit import CompiledKernel
@@ -229,6 +230,7 @@ def climb_on_emulator(
 def expected_instructions(step: Step) -> float:
     """About how many thread instructions a rung executes that multiplies without tensor cores."""
     config = step.config
+    assert isinstance(config, SimtConfig)
     elements = config.thread_m * config.thread_n * config.subtiles_m * config.subtiles_n
     return _padded_products(step) * (1.1 + 5.4 / elements)  # the product itself; loads and addresses a thread shares
 
@@ -245,7 +247,7 @@ def emulation_seconds(step: Step) -> float:
     Fitted to the ladders at 128, 256 and 512 cubed: sums over a ladder were 0.8 to 1.1 of the processor's time.
     """
     config, problem = step.config, step.problem
-    if problem.kind != "f32" and config.thread_m * config.thread_n == 1:  # tensor cores
+    if not isinstance(config, SimtConfig):  # tensor cores
         return 0.15 + _padded_products(step) * 3.5e-9
     instructions = expected_instructions(step)
     tiles = ceil(problem.m / config.tile_m) * ceil(problem.n / config.tile_n)

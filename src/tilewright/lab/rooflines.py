@@ -10,7 +10,6 @@ from typing import Any
 
 from ..errors import InvalidOperand, TilewrightError
 from ..gemm.problem import PRECISIONS, GemmProblem
-from ..gemm.rung import GemmConfig
 from ..gpus import DEFAULT_GPU, Gpu, find_gpu
 from .bounds import bound, peak_tflops, tiled_bytes
 from .record import find_records, who
@@ -167,8 +166,9 @@ def _of_records(records: Any, kind: str, gpu: Gpu, peak: float) -> list[Point]:
             raise InvalidOperand(f"{where} was measured on {on}, not on {gpu.name}: give gpu={on!r}.")
         sizes = [case["m"], case["n"], case["k"]]
         problem = _problem(sizes, kind, case.get("layout", "nn"))
-        config = GemmConfig(**case["config"]) if isinstance(case.get("config"), dict) else None
-        asked = problem.flops / tiled_bytes(problem, config.tile_m, config.tile_n) if config else None
+        tiles = case.get("config")
+        known = isinstance(tiles, dict)
+        asked = problem.flops / tiled_bytes(problem, tiles["tile_m"], tiles["tile_n"]) if known else None
         name = who(record) if "rung" in case else f"{who(record)} {'x'.join(map(str, sizes))}"
         points.append(_point(name, problem.intensity, gpu, peak, tflops=measured, tile_intensity=asked))
     if not points:

@@ -14,8 +14,9 @@ from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionConfig, AttentionRung
 from ..attn.rungs import EVERY_RUNG
 from ..errors import ConfigRejected, InvalidOperand, TilewrightError
+from ..gemm.config import GemmConfig
 from ..gemm.problem import GemmProblem
-from ..gemm.rung import GemmConfig, Rung
+from ..gemm.rung import Rung
 from ..gemm.rungs import GEMM_RUNGS
 from ..gpus import Arch, Gpu, Resources
 from ..jit import CompiledKernel, compile_source

@@ -308,7 +308,7 @@ class View(Mapping[str, AnyEntry]):
                 raise ValueError(f"rung={rung!r} is not a name")
             if packs not in ("", "a", "b", "ab"):
                 raise ValueError(f"packs={packs!r} names no operands")
-            config = self._family.read_config(values)
+            config = self._family.read_config(rung, values)
             self._known[name] = None if config is None else (rung, config, tuple(packs))
         return self._known[name]
 

@@ -134,6 +134,6 @@ class Family(Protocol[P, R, C, K]):
         """A class from its JSON. Raises KeyError, TypeError or ValueError for what is not a class."""
         ...
 
-    def read_config(self, values: Mapping[str, Any]) -> C | None:
-        """A config from its JSON; None for one of another version. Raises ValueError for what is not a config."""
+    def read_config(self, rung: str, values: Mapping[str, Any]) -> C | None:
+        """A rung's config from its JSON; None for one of another version. Raises ValueError for what is none."""
         ...

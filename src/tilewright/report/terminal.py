@@ -112,26 +112,29 @@ def config_legend(config: Any) -> str:
         told += ["blocks: at least so many per SM"] if config.min_blocks != 1 else []
         return "; ".join(told)
     told = ["tile of a block, m x n" + (" x k" if config.tile_k else "")]
+    given = config.to_dict()
     if config.warp_m:
-        parts = config.subtiles_m * config.subtiles_n > 1
+        parts = given.keys() & {"subtiles_m", "subtiles_n"}
         told.append("warp: its part of the tile" + (", / in so many pieces" if parts else ""))
-    if config.thread_m * config.thread_n > 1:
+    if given.keys() & {"thread_m", "thread_n"}:
         told.append("thread: its part of " + ("a piece" if config.warp_m else "the tile"))
-    for present, words in (
-        (config.stages > 1, "stages: tiles of k in flight"),
-        (config.cache == "ca", "ca: copies pass through L1"),
-        (config.cache == "cg", "cg: copies skip L1"),
-        (config.group_m > 1, "group: tile rows walked together"),
-        (config.fragment_sets > 1, "fragment sets: sets of registers that take turns"),
-        (config.split_k > 1, "split k: blocks that share a tile's sum"),
-        (config.slices_k > 1, "slices: groups of warps that share a tile's sum"),
-        (config.sums > 1, "sets of sums: one for a stretch of k, one for the stretches' sums"),
-        (config.cluster > 1, "cluster: blocks that share copies"),
-        (config.staged > 0, "staged: buffers of a warp through which results leave"),
-        (config.turns > 1, "turns: sets of warps, each with tiles of its own: one multiplies while another stores"),
-        (config.stream_k > 0, "stream k: blocks that share the steps of the last tiles evenly"),
-        (config.part_n > 0, "parts of: columns of partial sums"),
-    ):
-        if present:
-            told.append(words)
+    told += [words for name, words in _LEVELS.items() if name in given]
+    told += [_CACHES[config.cache]] if "cache" in given else []
+    told += ["cluster: blocks that share copies"] if config.cluster > 1 else []
     return "; ".join(told)
+
+
+_CACHES = {"ca": "ca: copies pass through L1", "cg": "cg: copies skip L1"}
+_LEVELS = {
+    "stages": "stages: tiles of k in flight",
+    "group_m": "group: tile rows walked together",
+    "fragment_sets": "fragment sets: sets of registers that take turns",
+    "split_k": "split k: blocks that share a tile's sum",
+    "slices_k": "slices: groups of warps that share a tile's sum",
+    "sums": "sets of sums: one for a stretch of k, one for the stretches' sums",
+    "staged": "staged: buffers of a warp through which results leave",
+    "turns": "turns: sets of warps, each with tiles of its own: one multiplies while another stores",
+    "stream_k": "stream k: blocks that share the steps of the last tiles evenly",
+    "part_n": "parts of: columns of partial sums",
+}
+"""What a level of a product's config means, by its field."""

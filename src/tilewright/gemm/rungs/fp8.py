@@ -13,13 +13,14 @@ from itertools import product
 from ...arrays.dtypes import FP8, ceil_div
 from ...jit.source import Constant
 from ...jit.tensor_map import TensorMap
+from ..config import GemmConfig, MmaConfig, WgmmaConfig
 from ..problem import SCALE_BLOCK, GemmProblem, Matrix
-from ..rung import UNITS, GemmConfig, Rung, in_pairs, vector_out
+from ..rung import UNITS, Rung, in_pairs, vector_out
 from . import tma
 from .hopper import sums_constants
 from .tensor import SHARED_OF_AN_SM, first_reason, power_of_two, ragged, stages_reason
 
-Check = Callable[[GemmConfig, GemmProblem], str | None]
+Check = Callable[[WgmmaConfig, GemmProblem], str | None]
 
 
 def _readable(matrix: Matrix, lines: int, k: int, line_stride: int, k_stride: int) -> bool:
@@ -64,12 +65,12 @@ def constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
     }  # fmt: skip
 
 
-def _wgmma_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+def _wgmma_constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]:
     registers = 65536 // (config.threads * config.min_blocks)
     return sums_constants(config, problem, registers, 90) | constants(config, problem) | {"part_n": config.part_n}
 
 
-def _for_tma(config: GemmConfig, problem: GemmProblem) -> tuple[GemmConfig, GemmProblem]:
+def _for_tma(config: WgmmaConfig, problem: GemmProblem) -> tuple[WgmmaConfig, GemmProblem]:
     """The same in pairs, as operands of 16 bits: what TMA copies."""
     packed = problem.packed(config.tile, must_pack(problem))
     staged = 0 if problem.out_dtype in FP8 else config.staged  # no buffer holds its rows
@@ -77,18 +78,18 @@ def _for_tma(config: GemmConfig, problem: GemmProblem) -> tuple[GemmConfig, Gemm
     return replace(config, tile_k=config.tile_k // 2, staged=staged), in_words
 
 
-def _tma_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+def _tma_constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]:
     own = constants(config, problem) | {"part_n": config.part_n}
     found = tma._constants(*_for_tma(config, problem))
     own = {name: value for name, value in own.items() if name not in ("a_edge", "b_edge", "alone")}
     return found | own
 
 
-def _tma_maps(config: GemmConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
+def _tma_maps(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
     return tma._maps(*_for_tma(config, problem))
 
 
-def _scale_bytes(config: GemmConfig, problem: GemmProblem) -> int:
+def _scale_bytes(config: WgmmaConfig, problem: GemmProblem) -> int:
     """Of the scales of blocks in a stage (StageScales in tile/block_scales.cuh)."""
     scaled, columns = problem.scaled_blocks, config.tile_n
     whole = SCALE_BLOCK % columns == 0 or columns % SCALE_BLOCK == 0
@@ -96,7 +97,7 @@ def _scale_bytes(config: GemmConfig, problem: GemmProblem) -> int:
     return 4 * (("a" in scaled) * config.tile_m + ("b" in scaled) * ceil_div(columns + before, SCALE_BLOCK))
 
 
-def _tma_shared(config: GemmConfig, problem: GemmProblem) -> int:
+def _tma_shared(config: WgmmaConfig, problem: GemmProblem) -> int:
     return tma._shared(*_for_tma(config, problem)) + config.stages * _scale_bytes(config, problem)
 
 
@@ -126,7 +127,7 @@ def _copy_reasons(config: GemmConfig) -> Iterator[str | None]:
 # --- mma.sync ---------------------------------------------------------------------------------------------------------
 
 
-def _check_mma(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_mma(config: MmaConfig, problem: GemmProblem) -> str | None:
     def reasons() -> Iterator[str | None]:
         yield from _reasons(config, problem)
         yield from _copy_reasons(config)
@@ -136,10 +137,10 @@ def _check_mma(config: GemmConfig, problem: GemmProblem) -> str | None:
     return first_reason(reasons())
 
 
-_MMA = GemmConfig(128, 128, 64, warp_m=64, warp_n=32, stages=4, group_m=8, min_blocks=1)
+_MMA = MmaConfig(128, 128, 64, warp_m=64, warp_n=32, stages=4, group_m=8, min_blocks=1)
 
 
-def _mma_space() -> tuple[GemmConfig, ...]:
+def _mma_space() -> tuple[MmaConfig, ...]:
     """Block and warp tiles x depth x stages."""
     shapes = (
         # tile_m, tile_n, warp_m, warp_n, min_blocks
@@ -148,7 +149,7 @@ def _mma_space() -> tuple[GemmConfig, ...]:
         (16, 128, 16, 32, 4), (64, 16, 16, 16, 4),
     )  # fmt: skip
     return tuple(
-        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
+        MmaConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
         for tile_m, tile_n, warp_m, warp_n, blocks in shapes
         for tile_k, stages in product((64, 128), (3, 4, 5))
         if stages * tile_k * (tile_m + tile_n) <= 224 * 1024
@@ -158,7 +159,7 @@ def _mma_space() -> tuple[GemmConfig, ...]:
 # --- wgmma ------------------------------------------------------------------------------------------------------------
 
 
-def _wgmma_reasons(config: GemmConfig, problem: GemmProblem) -> Iterator[str | None]:
+def _wgmma_reasons(config: WgmmaConfig, problem: GemmProblem) -> Iterator[str | None]:
     yield from _reasons(config, problem)
     yield stages_reason(config, 3 if config.min_blocks == 1 else 2, 8)
     if config.warp_m % 16 or config.tile_m % (4 * config.warp_m):
@@ -173,7 +174,7 @@ PART_N = (32, 64, 96, 128, 192, 256)
 """How wide the products of partial sums are."""
 
 
-def _check_promoted(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_promoted(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     def reasons() -> Iterator[str | None]:
         yield from _wgmma_reasons(config, problem)
         if config.min_blocks > 1 and config.stages < 3:
@@ -186,7 +187,7 @@ def _check_promoted(config: GemmConfig, problem: GemmProblem) -> str | None:
     return first_reason(reasons())
 
 
-def _why_no_tma(check: Check, config: GemmConfig, problem: GemmProblem) -> str | None:
+def _why_no_tma(check: Check, config: WgmmaConfig, problem: GemmProblem) -> str | None:
     if problem.n == 1 and 0 < problem.k <= 2:
         return f"TMA reads lines along k: a column of {problem.k} has none"
     return check(*_for_tma(config, problem))
@@ -197,7 +198,7 @@ def takes_turns(config: GemmConfig) -> bool:
     return config.warp_m == 16 and config.warp_n == config.part_n <= 128
 
 
-def _check_tma(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_tma(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     sums = config.warp_m * config.warp_n // 32 + (1 + takes_turns(config)) * config.part_n // 2
     registers = tma.registers_of(config)[1]
     if sums + 24 > registers:
@@ -205,33 +206,33 @@ def _check_tma(config: GemmConfig, problem: GemmProblem) -> str | None:
     return _check_promoted(config, problem) or _why_no_tma(tma._check, config, problem)
 
 
-def _check_tma_cluster(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_tma_cluster(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     return _check_tma(config, problem) or _why_no_tma(tma._check_cluster, config, problem)
 
 
-def _check_fast(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_fast(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     if problem.scaled_blocks:
         return "the scales of blocks are applied every 128 of k: sums that the tensor cores keep are of all k"
     return first_reason(_reasons(config, problem)) or _why_no_tma(tma._check, config, problem)
 
 
-def _check_fast_cluster(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_fast_cluster(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     return _check_fast(config, problem) or _why_no_tma(tma._check_cluster, config, problem)
 
 
 def _promoted(
     tile_m: int, tile_n: int, warp_m: int, warp_n: int, part_n: int, stages: int, blocks: int = 1
-) -> GemmConfig:
-    return GemmConfig(
+) -> WgmmaConfig:
+    return WgmmaConfig(
         tile_m, tile_n, 128, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks, part_n=part_n
     )
 
 
 _PROMOTED = _promoted(128, 128, 16, 128, 128, 6)
-_FAST = GemmConfig(128, 256, 128, warp_m=16, warp_n=256, stages=4, group_m=8, staged=1)
+_FAST = WgmmaConfig(128, 256, 128, warp_m=16, warp_n=256, stages=4, group_m=8, staged=1)
 
 
-def _promoted_space() -> tuple[GemmConfig, ...]:
+def _promoted_space() -> tuple[WgmmaConfig, ...]:
     """Block and warpgroup tiles, parts, stages."""
     shapes = (
         # tile_m, tile_n, warp_m, warp_n, part_n, min_blocks
@@ -249,7 +250,7 @@ def _promoted_space() -> tuple[GemmConfig, ...]:
     )
 
 
-def _fast_space() -> tuple[GemmConfig, ...]:
+def _fast_space() -> tuple[WgmmaConfig, ...]:
     """Block and warpgroup tiles x depth x stages."""
     shapes = (
         # tile_m, tile_n, warp_m, warp_n, min_blocks
@@ -258,7 +259,7 @@ def _fast_space() -> tuple[GemmConfig, ...]:
         (128, 64, 16, 64, 2), (64, 64, 16, 64, 2), (64, 64, 16, 64, 3),
     )  # fmt: skip
     return tuple(
-        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
+        WgmmaConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
         for tile_m, tile_n, warp_m, warp_n, blocks in shapes
         for tile_k, stages in product((64, 128), (3, 4, 5, 6, 8))
         if (stages * tile_k * (tile_m + tile_n) + 1024) * blocks <= SHARED_OF_AN_SM
@@ -268,7 +269,7 @@ def _fast_space() -> tuple[GemmConfig, ...]:
 _ANY = GemmProblem.dense(128, 128, 128, layout="nt", dtype="e4m3")
 
 
-def _staged(space: tuple[GemmConfig, ...]) -> tuple[GemmConfig, ...]:
+def _staged(space: tuple[WgmmaConfig, ...]) -> tuple[WgmmaConfig, ...]:
     """The configs of a space, and the same with results through one or two buffers of a warp, where these fit."""
     return tuple(
         staged
@@ -278,7 +279,7 @@ def _staged(space: tuple[GemmConfig, ...]) -> tuple[GemmConfig, ...]:
     )
 
 
-def _clusters(space: tuple[GemmConfig, ...]) -> tuple[GemmConfig, ...]:
+def _clusters(space: tuple[WgmmaConfig, ...]) -> tuple[WgmmaConfig, ...]:
     """The configs of a space by clusters of two blocks."""
     return tuple(
         replace(config, cluster_m=cluster_m, cluster_n=3 - cluster_m)
@@ -289,7 +290,7 @@ def _clusters(space: tuple[GemmConfig, ...]) -> tuple[GemmConfig, ...]:
 
 
 def _tma_rung(
-    id: str, teaches: str, default: GemmConfig, space: Callable[[], tuple[GemmConfig, ...]], check: Check,
+    id: str, teaches: str, default: WgmmaConfig, space: Callable[[], tuple[WgmmaConfig, ...]], check: Check,
     precision: str = "ieee",
 ) -> Rung:  # fmt: skip
     return Rung(

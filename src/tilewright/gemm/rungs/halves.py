@@ -12,8 +12,9 @@ from itertools import product
 from ...arrays.dtypes import ceil_div
 from ...jit.source import Constant
 from ...jit.tensor_map import TensorMap
+from ..config import WgmmaConfig
 from ..problem import GemmProblem, Matrix
-from ..rung import UNITS, GemmConfig, Rung
+from ..rung import UNITS, Rung
 from . import tma
 from .tensor import SHARED_OF_AN_SM, first_reason, tiles
 from .tensor32 import MOST_BORROWED
@@ -57,7 +58,7 @@ def _batched(name: str, problem: GemmProblem) -> bool:
     return problem.batch > 1 and problem.side(name).matrix.batch_stride != 0
 
 
-def _operand_map(name: str, parts: int, config: GemmConfig, problem: GemmProblem) -> TensorMap | None:
+def _operand_map(name: str, parts: int, config: WgmmaConfig, problem: GemmProblem) -> TensorMap | None:
     """Boxes of one panel of a tile's lines; the third index is the part, of each entry of a batch."""
     if problem.k == 0:
         return None
@@ -76,10 +77,10 @@ def _operand_map(name: str, parts: int, config: GemmConfig, problem: GemmProblem
 def _of(parts: int) -> Rung:
     """The rung whose elements have so many parts."""
 
-    def shared(config: GemmConfig, problem: GemmProblem) -> int:
+    def shared(config: WgmmaConfig, problem: GemmProblem) -> int:
         return tma._shared(config, problem) + (parts - 1) * tiles(config, problem)
 
-    def constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+    def constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]:
         found = tma._constants(config, _as_halves(parts, problem))
         found |= {"alone": 2 * shared(config, problem) > SHARED_OF_AN_SM}
         found |= {f"{name}_batched": _batched(name, problem) for name in "ab"}
@@ -88,11 +89,11 @@ def _of(parts: int) -> Rung:
             found |= {"stretch": min(STRETCH, config.tile_k), "free_registers": free}
         return found | {"a_unit": UNITS["col"], "b_unit": UNITS["row"]}
 
-    def maps(config: GemmConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
+    def maps(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
         found = {name: _operand_map(name, parts, config, problem) for name in "ab"}
         return found | {"out": tma._out_map(config, problem)}
 
-    def check(config: GemmConfig, problem: GemmProblem) -> str | None:
+    def check(config: WgmmaConfig, problem: GemmProblem) -> str | None:
         def reasons() -> Iterator[str | None]:
             yield tma._check(config, _as_halves(parts, problem))
             if config.cluster > 2:
@@ -109,7 +110,7 @@ def _of(parts: int) -> Rung:
 
         return first_reason(reasons())
 
-    def space() -> tuple[GemmConfig, ...]:
+    def space() -> tuple[WgmmaConfig, ...]:
         default = _DEFAULTS[parts]
         return tuple(
             config
@@ -134,8 +135,8 @@ def _of(parts: int) -> Rung:
 
 _ANY = GemmProblem.dense(64, 64, 64)
 _DEFAULTS = {
-    1: GemmConfig(128, 256, 64, warp_m=16, warp_n=256, stages=4, group_m=8, staged=2),
-    2: GemmConfig(128, 128, 64, warp_m=16, warp_n=128, stages=3, group_m=8, staged=2),
+    1: WgmmaConfig(128, 256, 64, warp_m=16, warp_n=256, stages=4, group_m=8, staged=2),
+    2: WgmmaConfig(128, 128, 64, warp_m=16, warp_n=128, stages=3, group_m=8, staged=2),
 }
 _TILES = {
     1: ((128, 256), (128, 192), (128, 128), (128, 64)),

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from itertools import product
 
 from ...jit.source import Constant
+from ..config import WgmmaConfig
 from ..problem import GemmProblem
-from ..rung import GemmConfig, Rung, vector_out
+from ..rung import Rung, vector_out
 from .tensor import HALVES, SHARED_OF_AN_SM, constants, copy_reasons, first_reason, power_of_two, stages_reason, tiles
 
 WGMMA_N = (64, 128, 192, 256)
 """How wide wgmma's products are here; they are 64 rows high, and 16 deep."""
 
 
-def sums_constants(config: GemmConfig, problem: GemmProblem, registers: int, kept: int) -> dict[str, Constant]:
+def sums_constants(config: WgmmaConfig, problem: GemmProblem, registers: int, kept: int) -> dict[str, Constant]:
     """What tile/wgmma_sums.cuh is compiled for. `registers`: of a thread; `kept`: what of them the main loop needs."""
     sums = config.warp_m * config.warp_n // 32
     return {
@@ -23,14 +24,14 @@ def sums_constants(config: GemmConfig, problem: GemmProblem, registers: int, kep
     }
 
 
-def _wgmma_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+def _wgmma_constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]:
     found = constants(config, problem)
     edge = found["a_edge"] or found["b_edge"] or problem.m % config.tile_m or problem.n % config.tile_n
     registers = 65536 // (config.threads * config.min_blocks)
     return found | sums_constants(config, problem, registers, 90 if edge else 28)
 
 
-def _check_wgmma(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_wgmma(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     def reasons() -> Iterator[str | None]:
         yield from copy_reasons(config, problem, panel=8)
         yield stages_reason(config, 3 if config.min_blocks == 1 else 2, 8)
@@ -45,10 +46,10 @@ def _check_wgmma(config: GemmConfig, problem: GemmProblem) -> str | None:
     return first_reason(reasons())
 
 
-_WGMMA = GemmConfig(128, 256, 64, warp_m=16, warp_n=256, stages=4, group_m=8)
+_WGMMA = WgmmaConfig(128, 256, 64, warp_m=16, warp_n=256, stages=4, group_m=8)
 
 
-def _wgmma_space() -> tuple[GemmConfig, ...]:
+def _wgmma_space() -> tuple[WgmmaConfig, ...]:
     """Block and warpgroup tiles x depth x stages, largest first."""
     shapes = (
         # tile_m, tile_n, warp_m, warp_n, min_blocks
@@ -59,7 +60,7 @@ def _wgmma_space() -> tuple[GemmConfig, ...]:
         (128, 64, 16, 64, 3), (64, 128, 16, 128, 3), (64, 64, 16, 64, 1), (64, 64, 16, 64, 2), (64, 64, 16, 64, 4),
     )  # fmt: skip
     return tuple(
-        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
+        WgmmaConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
         for tile_m, tile_n, warp_m, warp_n, blocks in shapes
         for tile_k, stages in product((32, 64, 128), (3, 4, 5, 6, 8))
         if (2 * stages * tile_k * (tile_m + tile_n) + 1024) * blocks <= SHARED_OF_AN_SM

@@ -8,11 +8,12 @@ from itertools import product
 
 from ...arrays.dtypes import ceil_div
 from ...jit.source import Constant
+from ..config import SimtConfig
 from ..problem import GemmProblem, Matrix
-from ..rung import GemmConfig, Rung
+from ..rung import Rung
 from .tensor import ragged, wide
 
-Check = Callable[[GemmConfig, GemmProblem], "str | None"]
+Check = Callable[[SimtConfig, GemmProblem], "str | None"]
 SUMMED_APART = 64
 """Products that a config with two sets of sums adds up by themselves: the nearest number of tiles that holds them."""
 
@@ -20,20 +21,20 @@ SUMMED_APART = 64
 # --- shared memory of a block, in bytes: the arrays of the .cuh files ------------------------------------------------
 
 
-def _no_shared(config: GemmConfig, problem: GemmProblem) -> int:
+def _no_shared(config: SimtConfig, problem: GemmProblem) -> int:
     return 0
 
 
-def _plain_tiles(config: GemmConfig, problem: GemmProblem) -> int:
+def _plain_tiles(config: SimtConfig, problem: GemmProblem) -> int:
     return 4 * config.tile_k * (config.tile_m + config.tile_n)
 
 
-def _padded_a(config: GemmConfig, problem: GemmProblem) -> int:
+def _padded_a(config: SimtConfig, problem: GemmProblem) -> int:
     """f03 to f05: a line of A is one element longer."""
     return _plain_tiles(config, problem) + 4 * config.tile_m
 
 
-def _transposed_tiles(config: GemmConfig, problem: GemmProblem) -> int:
+def _transposed_tiles(config: SimtConfig, problem: GemmProblem) -> int:
     """TransposedTiles in tile/simt.cuh: a pad of 4 floats a line where an operand is transposed on its way."""
     a_pitch = config.tile_m + (0 if problem.a.unit(problem.m, problem.k) == "row" else 4)
     b_pitch = config.tile_n + (4 if problem.b.unit(problem.k, problem.n) == "row" else 0)
@@ -43,7 +44,7 @@ def _transposed_tiles(config: GemmConfig, problem: GemmProblem) -> int:
 # --- what f11 and f12 are compiled for besides what all are -----------------------------------------------------------
 
 
-def _async_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+def _async_constants(config: SimtConfig, problem: GemmProblem) -> dict[str, Constant]:
     """Each operand's edge (tile/copy.cuh): its tiles reach out of it, or its accesses do not suit its lines."""
 
     def tested(matrix: Matrix, sizes: tuple[int, int], tiles: tuple[int, int], direct: str) -> bool:
@@ -54,6 +55,7 @@ def _async_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Cons
     return {
         "a_edge": tested(problem.a, (problem.m, problem.k), (config.tile_m, config.tile_k), "row"),
         "b_edge": tested(problem.b, (problem.k, problem.n), (config.tile_k, config.tile_n), "col"),
+        "cache_all": config.cache == "ca",
         "sum_every": ceil_div(SUMMED_APART, config.tile_k) if config.sums > 1 else 0,
     }
 
@@ -69,7 +71,7 @@ def _first(reasons: Iterator[str | None]) -> str | None:
     return next((reason for reason in reasons if reason), None)
 
 
-def _copies(config: GemmConfig, problem: GemmProblem, *, wide: bool) -> str | None:
+def _copies(config: SimtConfig, problem: GemmProblem, *, wide: bool) -> str | None:
     """The block's threads must divide a line of either operand's copy evenly (TileCopy in tile/copy.cuh).
 
     Asked for the aligned path's vectors and the edge path's elements alike: a config serves both.
@@ -86,15 +88,15 @@ def _copies(config: GemmConfig, problem: GemmProblem, *, wide: bool) -> str | No
     return None
 
 
-def _check_block(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_block(config: SimtConfig, problem: GemmProblem) -> str | None:
     return None if config.threads % 32 == 0 else f"{config.threads} threads are not a whole number of warps"
 
 
-def _check_shared(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_shared(config: SimtConfig, problem: GemmProblem) -> str | None:
     return _check_block(config, problem) or _copies(config, problem, wide=False)
 
 
-def _check_threads(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_threads(config: SimtConfig, problem: GemmProblem) -> str | None:
     return _first(
         iter((
             _divides("tile_m by thread_m", config.tile_m, config.thread_m),
@@ -105,7 +107,7 @@ def _check_threads(config: GemmConfig, problem: GemmProblem) -> str | None:
     )  # fmt: skip
 
 
-def _check_vectors(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_vectors(config: SimtConfig, problem: GemmProblem) -> str | None:
     return _first(
         iter((
             _divides("thread_n by 4", config.thread_n, 4),
@@ -116,7 +118,7 @@ def _check_vectors(config: GemmConfig, problem: GemmProblem) -> str | None:
     )  # fmt: skip
 
 
-def _check_warps(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_warps(config: SimtConfig, problem: GemmProblem) -> str | None:
     lanes_m = config.warp_m // config.subtiles_m // config.thread_m if config.warp_m else 0
     lanes_n = config.warp_n // config.subtiles_n // config.thread_n if config.warp_n else 0
     return _first(
@@ -133,11 +135,11 @@ def _check_warps(config: GemmConfig, problem: GemmProblem) -> str | None:
     )  # fmt: skip
 
 
-def _check_transposed(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_transposed(config: SimtConfig, problem: GemmProblem) -> str | None:
     return _divides("thread_m by 4", config.thread_m, 4) or _check_warps(config, problem)
 
 
-def _check_stages(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_stages(config: SimtConfig, problem: GemmProblem) -> str | None:
     if config.stages < 2:
         return f"a ring needs at least 2 stages; it has {config.stages}"
     if config.cache not in ("cg", "ca"):
@@ -147,29 +149,29 @@ def _check_stages(config: GemmConfig, problem: GemmProblem) -> str | None:
 
 # --- spaces and defaults: the shapes come from sweeps on an H200 at 4096 x 4096 x 4096 (benchmarks/results) ----------
 
-_NAIVE = GemmConfig(32, 32, min_blocks=2)
+_NAIVE = SimtConfig(32, 32, min_blocks=2)
 # From f03 on, which brings tiles, all walk them in groups of 8 rows: the order is no rung's own.
-_SHARED = GemmConfig(32, 32, 32, group_m=8, min_blocks=2)
-_TILE1D = GemmConfig(64, 64, 8, 8, 1, group_m=8, min_blocks=2)
+_SHARED = SimtConfig(32, 32, 32, group_m=8, min_blocks=2)
+_TILE1D = SimtConfig(64, 64, 8, 8, 1, group_m=8, min_blocks=2)
 # f05 to f08 keep one block tile, so that each shows its own idea; f09 to f12 take what suits them best.
-_TILE2D = GemmConfig(64, 128, 32, 8, 8, group_m=8, min_blocks=2)
+_TILE2D = SimtConfig(64, 128, 32, 8, 8, group_m=8, min_blocks=2)
 _VECTORS = replace(_TILE2D, min_blocks=3)
-_WARPS = GemmConfig(64, 128, 32, 8, 8, 32, 64, group_m=8, min_blocks=3)
-_SUBTILES = GemmConfig(64, 128, 32, 8, 4, 32, 64, 1, 2, group_m=8, min_blocks=4)
-_TRANSPOSED = GemmConfig(64, 128, 16, 4, 4, 32, 64, 2, 2, group_m=8, min_blocks=4)
-_DOUBLE_BUFFER = GemmConfig(64, 128, 8, 8, 8, 64, 64, 2, 1, stages=2, group_m=8, min_blocks=4)
-_CP_ASYNC = GemmConfig(64, 128, 16, 4, 4, 64, 32, 2, 2, stages=2, cache="ca", group_m=8, min_blocks=4)
-_MULTISTAGE = GemmConfig(128, 256, 16, 4, 4, 64, 64, 4, 2, stages=4, cache="ca", group_m=8)
+_WARPS = SimtConfig(64, 128, 32, 8, 8, warp_m=32, warp_n=64, group_m=8, min_blocks=3)
+_SUBTILES = SimtConfig(64, 128, 32, 8, 4, 1, 2, warp_m=32, warp_n=64, group_m=8, min_blocks=4)
+_TRANSPOSED = SimtConfig(64, 128, 16, 4, 4, 2, 2, warp_m=32, warp_n=64, group_m=8, min_blocks=4)
+_DOUBLE_BUFFER = SimtConfig(64, 128, 8, 8, 8, 2, 1, warp_m=64, warp_n=64, stages=2, group_m=8, min_blocks=4)
+_CP_ASYNC = SimtConfig(64, 128, 16, 4, 4, 2, 2, "ca", warp_m=64, warp_n=32, stages=2, group_m=8, min_blocks=4)
+_MULTISTAGE = SimtConfig(128, 256, 16, 4, 4, 4, 2, "ca", warp_m=64, warp_n=64, stages=4, group_m=8)
 
 
-def _one(config: GemmConfig) -> Callable[[], tuple[GemmConfig, ...]]:
+def _one(config: SimtConfig) -> Callable[[], tuple[SimtConfig, ...]]:
     return lambda: (config,)
 
 
-def _tile2d_space() -> tuple[GemmConfig, ...]:
+def _tile2d_space() -> tuple[SimtConfig, ...]:
     """Thread tiles (GEMM-A's sweep) x block tiles x depth."""
     return tuple(
-        GemmConfig(tile_m, tile_n, tile_k, thread_m, thread_n, group_m=8, min_blocks=blocks)
+        SimtConfig(tile_m, tile_n, tile_k, thread_m, thread_n, group_m=8, min_blocks=blocks)
         for (tile_m, tile_n), tile_k in product(((128, 128), (64, 128), (64, 64)), (8, 16, 32))
         for thread_m, thread_n in product((4, 8, 16), (4, 8, 16))
         for blocks in (1, 2, 3)
@@ -184,11 +186,11 @@ _WARP_SHAPES = (
 )  # fmt: skip
 
 
-def _subtile_space(stages: int = 1, caches: tuple[str, ...] = ("",)) -> Callable[[], tuple[GemmConfig, ...]]:
+def _subtile_space(stages: int = 1, caches: tuple[str, ...] = ("",)) -> Callable[[], tuple[SimtConfig, ...]]:
     """Block tiles x depth x warp shapes x blocks an SM."""
     return lambda: tuple(
-        GemmConfig(tile_m, tile_n, tile_k, thread_m, thread_n, warp_m, warp_n, subtiles_m, subtiles_n, stages, cache,
-                   8, blocks)
+        SimtConfig(tile_m, tile_n, tile_k, thread_m, thread_n, subtiles_m, subtiles_n, cache, warp_m=warp_m,
+                   warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
         for (tile_m, tile_n), tile_k in product(((128, 128), (64, 128), (128, 64), (64, 64)), (8, 16, 32))
         for warp_m, warp_n, subtiles_m, subtiles_n, thread_m, thread_n in _WARP_SHAPES
         for cache, blocks in product(caches, (2, 3, 4))
@@ -196,7 +198,7 @@ def _subtile_space(stages: int = 1, caches: tuple[str, ...] = ("",)) -> Callable
     )  # fmt: skip
 
 
-def _multistage_space() -> tuple[GemmConfig, ...]:
+def _multistage_space() -> tuple[SimtConfig, ...]:
     """Block and warp tiles x depth x stages; thread pieces of 4 x 4, so that every shared load is 128 bits."""
     shapes = (
         # tile_m, tile_n, warp_m, warp_n, subtiles_m, subtiles_n, min_blocks
@@ -207,10 +209,11 @@ def _multistage_space() -> tuple[GemmConfig, ...]:
         (32, 32, 16, 32, 1, 1, 8), (16, 64, 16, 32, 1, 1, 8),
     )  # fmt: skip
     return tuple(
-        GemmConfig(tile_m, tile_n, tile_k, 4, 4, warp_m, warp_n, subtiles_m, subtiles_n, stages, cache, 8, blocks)
+        SimtConfig(tile_m, tile_n, tile_k, 4, 4, subtiles_m, subtiles_n, cache, warp_m=warp_m, warp_n=warp_n,
+                   stages=stages, group_m=8, min_blocks=blocks)
         for tile_m, tile_n, warp_m, warp_n, subtiles_m, subtiles_n, blocks in shapes
         for tile_k, stages, cache in product((8, 16, 32), (2, 3, 4, 5), ("cg", "ca"))
-    )
+    )  # fmt: skip
 
 
 # --- the rungs -------------------------------------------------------------------------------------------------------

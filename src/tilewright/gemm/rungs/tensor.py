@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import product
+from typing import Any
 
 from ...arrays.dtypes import CPP_TYPES, ITEM_BYTES
 from ...jit.source import Constant
+from ..config import GemmConfig, MmaConfig, SimtConfig
 from ..problem import GemmProblem, Matrix
-from ..rung import GemmConfig, Rung
+from ..rung import Rung
 
 SHAPES = ((16, 16), (32, 8), (8, 32))
 """The shapes of one wmma product, m x n; k is 16."""
@@ -110,8 +112,8 @@ def stages_reason(config: GemmConfig, least: int, most: int) -> str | None:
     return f"it needs {wanted}; the config has {config.stages}"
 
 
-def _wmma(stages: int = 1, most: int = 0, sets: int = 1) -> Callable[[GemmConfig, GemmProblem], str | None]:
-    def check(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _wmma(stages: int = 1, most: int = 0, sets: int = 1) -> Callable[[MmaConfig, GemmProblem], str | None]:
+    def check(config: MmaConfig, problem: GemmProblem) -> str | None:
         shape = (config.warp_m // max(config.subtiles_m, 1), config.warp_n // max(config.subtiles_n, 1))
         return first_reason(
             iter((
@@ -125,7 +127,7 @@ def _wmma(stages: int = 1, most: int = 0, sets: int = 1) -> Callable[[GemmConfig
     return check
 
 
-def _check_simt(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_simt(config: SimtConfig, problem: GemmProblem) -> str | None:
     lanes_m = config.warp_m // (config.subtiles_m * config.thread_m)
     lanes_n = config.warp_n // (config.subtiles_n * config.thread_n)
     return first_reason(
@@ -138,27 +140,27 @@ def _check_simt(config: GemmConfig, problem: GemmProblem) -> str | None:
     )  # fmt: skip
 
 
-def _check_naive(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_naive(config: MmaConfig, problem: GemmProblem) -> str | None:
     if (config.warp_m, config.warp_n, config.tile_k) != (16, 16, 16):
         return f"a warp makes 16 x 16 in steps of 16; the config says {config}"
     return _wmma()(config, problem)
 
 
-def _mma_reasons(config: GemmConfig, problem: GemmProblem, stages: tuple[int, int]) -> Iterator[str | None]:
+def _mma_reasons(config: MmaConfig, problem: GemmProblem, stages: tuple[int, int]) -> Iterator[str | None]:
     yield from _tile_reasons(config, problem)
     yield power_of_two("warp_m", config.warp_m, 16)
     yield power_of_two("warp_n", config.warp_n, 16)
     yield stages_reason(config, *stages)
 
 
-def _mma(stages: int) -> Callable[[GemmConfig, GemmProblem], str | None]:
-    def check(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _mma(stages: int) -> Callable[[MmaConfig, GemmProblem], str | None]:
+    def check(config: MmaConfig, problem: GemmProblem) -> str | None:
         return first_reason(_mma_reasons(config, problem, (stages, stages)))
 
     return check
 
 
-def _check_multistage(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_multistage(config: MmaConfig, problem: GemmProblem) -> str | None:
     def reasons() -> Iterator[str | None]:
         yield from _mma_reasons(config, problem, (3, 5))
         yield power_of_two("slices_k", config.slices_k, 1)
@@ -174,28 +176,28 @@ def _check_multistage(config: GemmConfig, problem: GemmProblem) -> str | None:
 
 # h03 to h10 keep one tile of 128 x 128, four warps of 64 x 64, so that each shows its own idea; its depth and the shape
 # of wmma's products are what suited each best.
-def _wmma_config(tile_k: int, product: tuple[int, int], stages: int = 1, min_blocks: int = 2) -> GemmConfig:
-    return GemmConfig(128, 128, tile_k, warp_m=64, warp_n=64, subtiles_m=64 // product[0], subtiles_n=64 // product[1],
+def _wmma_config(tile_k: int, product: tuple[int, int], stages: int = 1, min_blocks: int = 2) -> MmaConfig:
+    return MmaConfig(128, 128, tile_k, warp_m=64, warp_n=64, subtiles_m=64 // product[0], subtiles_n=64 // product[1],
                       stages=stages, min_blocks=min_blocks)  # fmt: skip
 
 
-def _mma_config(tile_k: int, stages: int) -> GemmConfig:
-    return GemmConfig(128, 128, tile_k, warp_m=64, warp_n=64, stages=stages, min_blocks=2)
+def _mma_config(tile_k: int, stages: int) -> MmaConfig:
+    return MmaConfig(128, 128, tile_k, warp_m=64, warp_n=64, stages=stages, min_blocks=2)
 
 
-_SIMT = GemmConfig(128, 128, 16, 4, 4, 64, 32, 2, 2, min_blocks=2)
-_NAIVE = GemmConfig(64, 64, 16, warp_m=16, warp_n=16, min_blocks=2)
-_MULTISTAGE = GemmConfig(128, 256, 32, warp_m=64, warp_n=64, stages=4, group_m=8)
+_SIMT = SimtConfig(128, 128, 16, 4, 4, 2, 2, warp_m=64, warp_n=32, min_blocks=2)
+_NAIVE = MmaConfig(64, 64, 16, warp_m=16, warp_n=16, min_blocks=2)
+_MULTISTAGE = MmaConfig(128, 256, 32, warp_m=64, warp_n=64, stages=4, group_m=8)
 
 
 def _one(config: GemmConfig) -> Callable[[], tuple[GemmConfig, ...]]:
     return lambda: (config,)
 
 
-def _wmma_space(stages: int = 1, sets: tuple[int, ...] = (1,)) -> Callable[[], tuple[GemmConfig, ...]]:
+def _wmma_space(stages: int = 1, sets: tuple[int, ...] = (1,)) -> Callable[[], tuple[MmaConfig, ...]]:
     """Block tiles x depth x wmma's shapes."""
     return lambda: tuple(
-        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, subtiles_m=warp_m // m, subtiles_n=warp_n // n,
+        MmaConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, subtiles_m=warp_m // m, subtiles_n=warp_n // n,
                    stages=stages, min_blocks=blocks, fragment_sets=count)
         for tile_m, tile_n, warp_m, warp_n, blocks in (
             (128, 128, 64, 64, 2), (128, 128, 64, 32, 2), (128, 128, 32, 64, 2), (64, 128, 32, 64, 3),
@@ -205,10 +207,10 @@ def _wmma_space(stages: int = 1, sets: tuple[int, ...] = (1,)) -> Callable[[], t
     )  # fmt: skip
 
 
-def _mma_space(stages: int) -> Callable[[], tuple[GemmConfig, ...]]:
+def _mma_space(stages: int) -> Callable[[], tuple[MmaConfig, ...]]:
     """Block tiles x depth."""
     return lambda: tuple(
-        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, min_blocks=blocks)
+        MmaConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, min_blocks=blocks)
         for tile_m, tile_n, warp_m, warp_n, blocks in (
             (128, 128, 64, 64, 2), (128, 128, 64, 32, 2), (128, 128, 32, 64, 2), (64, 128, 32, 64, 3),
             (128, 256, 64, 64, 1), (64, 64, 32, 32, 4),
@@ -217,7 +219,7 @@ def _mma_space(stages: int) -> Callable[[], tuple[GemmConfig, ...]]:
     )  # fmt: skip
 
 
-def _multistage_space() -> tuple[GemmConfig, ...]:
+def _multistage_space() -> tuple[MmaConfig, ...]:
     """Block and warp tiles x depth x stages x slices, largest first."""
     shapes = (
         # tile_m, tile_n, warp_m, warp_n, min_blocks
@@ -229,7 +231,7 @@ def _multistage_space() -> tuple[GemmConfig, ...]:
         (32, 16, 16, 16, 8),
     )  # fmt: skip
     return tuple(
-        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8,
+        MmaConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8,
                    min_blocks=max(1, blocks // slices), slices_k=slices)
         for tile_m, tile_n, warp_m, warp_n, blocks in shapes
         for tile_k, stages, slices in product((32, 64, 128), (3, 4, 5), (1, 2))
@@ -244,8 +246,8 @@ HALVES = ("bf16", "f16")
 
 
 def rung(id: str, teaches: str, default: GemmConfig, space: Callable[[], tuple[GemmConfig, ...]],
-          shared_bytes: Callable[[GemmConfig, GemmProblem], int],
-          check: Callable[[GemmConfig, GemmProblem], str | None], dynamic_shared: bool = True,
+          shared_bytes: Callable[[Any, GemmProblem], int],
+          check: Callable[[Any, GemmProblem], str | None], dynamic_shared: bool = True,
           overlaps: bool = False, levels: tuple[str, ...] = ()) -> Rung:  # fmt: skip
     return Rung(
         id, teaches, f"gemm/{id}.cuh", HALVES, default, space, shared_bytes, check, vector_bytes=16,

@@ -7,12 +7,13 @@ from itertools import product
 
 from ...arrays.dtypes import ceil_div
 from ...jit.source import Constant
+from ..config import MmaConfig
 from ..problem import GemmProblem
-from ..rung import GemmConfig, Rung
+from ..rung import Rung
 from .tensor import first_reason, power_of_two, wide
 
 
-def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+def _constants(config: MmaConfig, problem: GemmProblem) -> dict[str, Constant]:
     return {
         "in_type": "float",
         "a_wide": wide(problem.a, problem.m, problem.k, problem.dtype),
@@ -25,20 +26,20 @@ _CHAIN = 512
 """Elements of k after which accumulators of fp32x3 start anew; their sums lie after the buffers."""
 
 
-def _sums(config: GemmConfig, problem: GemmProblem) -> int:
+def _sums(config: MmaConfig, problem: GemmProblem) -> int:
     """Bytes of the chains' sums; 0 where k, or a part of it, is one chain."""
     return 4 * config.tile_m * config.tile_n if ceil_div(problem.k, config.split_k) > _CHAIN else 0
 
 
-def _fp32x3_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+def _fp32x3_constants(config: MmaConfig, problem: GemmProblem) -> dict[str, Constant]:
     return _constants(config, problem) | {"chain": _CHAIN if _sums(config, problem) else 0}
 
 
-def _fp32x3_shared(config: GemmConfig, problem: GemmProblem) -> int:
+def _fp32x3_shared(config: MmaConfig, problem: GemmProblem) -> int:
     return _buffers(6)(config, problem) + _sums(config, problem)
 
 
-def _parts(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _parts(config: MmaConfig, problem: GemmProblem) -> str | None:
     """The reason against parts of k as products of a batch: they need a batch of their own, and whole tiles alike."""
     if config.split_k == 1:
         return None
@@ -49,12 +50,12 @@ def _parts(config: GemmConfig, problem: GemmProblem) -> str | None:
     return None
 
 
-def _buffers(element_bytes: int) -> Callable[[GemmConfig, GemmProblem], int]:
+def _buffers(element_bytes: int) -> Callable[[MmaConfig, GemmProblem], int]:
     """Two buffers of both operands' tiles."""
     return lambda config, problem: 2 * element_bytes * config.tile_k * (config.tile_m + config.tile_n)
 
 
-def _ring(config: GemmConfig, problem: GemmProblem) -> int:
+def _ring(config: MmaConfig, problem: GemmProblem) -> int:
     """The stages of both operands' tiles, three parts an element, and the sums after them."""
     return 6 * config.stages * config.tile_k * (config.tile_m + config.tile_n) + _sums(config, problem)
 
@@ -73,7 +74,7 @@ def record_bytes(extent: int, tile_k: int, lines: int, k: int) -> int:
     return ceil_div(RECORD_HEAD + 8 * tiles, RECORD_SLOT) * RECORD_SLOT + 6 * tiles * extent * tile_k
 
 
-def _borrowed(config: GemmConfig, problem: GemmProblem) -> int:
+def _borrowed(config: MmaConfig, problem: GemmProblem) -> int:
     """Bytes of both split operands, in one launch."""
     batch, parts = min(problem.batch, 2**16 - 1), config.split_k
     return sum(
@@ -84,12 +85,12 @@ def _borrowed(config: GemmConfig, problem: GemmProblem) -> int:
     )  # fmt: skip
 
 
-def _split_constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+def _split_constants(config: MmaConfig, problem: GemmProblem) -> dict[str, Constant]:
     """Operands are whole tiles by then, whatever their layouts were."""
     return _fp32x3_constants(config, problem) | RECORD | {"a_unit": 0, "b_unit": 0, "a_wide": True, "b_wide": True}
 
 
-def _shapes(config: GemmConfig, least_k: int) -> Iterator[str | None]:
+def _shapes(config: MmaConfig, least_k: int) -> Iterator[str | None]:
     """Reasons of the readers of fragments in all rungs here, and of tile/mend.cuh."""
     yield power_of_two("tile_m", config.tile_m, 32)
     yield power_of_two("tile_n", config.tile_n, 32)
@@ -103,7 +104,7 @@ def _shapes(config: GemmConfig, least_k: int) -> Iterator[str | None]:
         yield f"warp_n={config.warp_n}; a lane's results of 16 rows are at most 64 columns"
 
 
-def _check_split(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_split(config: MmaConfig, problem: GemmProblem) -> str | None:
     """What splitting in patches of 4 x 4 and the copies of whole passes need (split.cuh, t03_fp32x3_split.cuh)."""
 
     def reasons() -> Iterator[str | None]:
@@ -120,7 +121,7 @@ def _check_split(config: GemmConfig, problem: GemmProblem) -> str | None:
     return first_reason(reasons())
 
 
-def _split_space() -> tuple[GemmConfig, ...]:
+def _split_space() -> tuple[MmaConfig, ...]:
     shapes = (
         # tile_m, tile_n, warp_m, warp_n, min_blocks
         (128, 128, 64, 32, 1), (128, 128, 32, 64, 1), (128, 64, 32, 32, 2), (64, 128, 32, 32, 2), (128, 64, 64, 32, 2),
@@ -128,15 +129,15 @@ def _split_space() -> tuple[GemmConfig, ...]:
         (32, 32, 16, 16, 4),
     )  # fmt: skip
     return tuple(
-        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
+        MmaConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
         for (tile_m, tile_n, warp_m, warp_n, blocks), tile_k, stages in product(shapes, (32, 64), (2, 3, 4))
     )
 
 
-def _check(step_k: int) -> Callable[[GemmConfig, GemmProblem], str | None]:
+def _check(step_k: int) -> Callable[[MmaConfig, GemmProblem], str | None]:
     """Reasons of Copy32 and the readers; `step_k`: of one tensor-core instruction."""
 
-    def reasons(config: GemmConfig, problem: GemmProblem) -> Iterator[str | None]:
+    def reasons(config: MmaConfig, problem: GemmProblem) -> Iterator[str | None]:
         yield from _shapes(config, 2 * step_k)
         yield _parts(config, problem)
         if config.stages != 2:
@@ -152,7 +153,7 @@ def _check(step_k: int) -> Callable[[GemmConfig, GemmProblem], str | None]:
     return lambda config, problem: first_reason(reasons(config, problem))
 
 
-def _space(depths: tuple[int, ...]) -> Callable[[], tuple[GemmConfig, ...]]:
+def _space(depths: tuple[int, ...]) -> Callable[[], tuple[MmaConfig, ...]]:
     shapes = (
         # tile_m, tile_n, warp_m, warp_n, min_blocks
         (128, 128, 64, 32, 1), (128, 128, 64, 64, 2), (128, 128, 32, 64, 1), (128, 256, 64, 64, 1),
@@ -160,14 +161,14 @@ def _space(depths: tuple[int, ...]) -> Callable[[], tuple[GemmConfig, ...]]:
         (64, 32, 32, 16, 4), (32, 64, 16, 32, 4), (32, 32, 16, 16, 4),
     )  # fmt: skip
     return lambda: tuple(
-        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=2, group_m=8, min_blocks=blocks)
+        MmaConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=2, group_m=8, min_blocks=blocks)
         for (tile_m, tile_n, warp_m, warp_n, blocks), tile_k in product(shapes, depths)
     )
 
 
-_TF32 = GemmConfig(128, 128, 32, warp_m=64, warp_n=64, stages=2, group_m=8, min_blocks=2)
-_FP32X3 = GemmConfig(128, 128, 32, warp_m=64, warp_n=32, stages=2, group_m=8)
-_SPLIT = GemmConfig(128, 128, 32, warp_m=64, warp_n=32, stages=3, group_m=8)
+_TF32 = MmaConfig(128, 128, 32, warp_m=64, warp_n=64, stages=2, group_m=8, min_blocks=2)
+_FP32X3 = MmaConfig(128, 128, 32, warp_m=64, warp_n=32, stages=2, group_m=8)
+_SPLIT = MmaConfig(128, 128, 32, warp_m=64, warp_n=32, stages=3, group_m=8)
 
 TENSOR32_RUNGS: tuple[Rung, ...] = (
     Rung(

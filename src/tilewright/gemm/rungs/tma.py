@@ -9,8 +9,9 @@ from itertools import product
 from ...arrays.dtypes import CPP_TYPES, ITEM_BYTES
 from ...jit.source import Constant
 from ...jit.tensor_map import MOST_BOX, TensorMap
+from ..config import WgmmaConfig
 from ..problem import GemmProblem, Matrix
-from ..rung import GemmConfig, Rung, vector_out
+from ..rung import Rung, vector_out
 from .hopper import sums_constants
 from .tensor import HALVES, SHARED_OF_AN_SM, first_reason, power_of_two, stages_reason, tiles
 
@@ -41,7 +42,7 @@ def _panel(inner: int) -> int:
     return inner if inner < 64 else 32 if inner % 64 else 64
 
 
-def b_extent(config: GemmConfig, problem: GemmProblem) -> int:
+def b_extent(config: WgmmaConfig, problem: GemmProblem) -> int:
     """Return how many columns of B a stage holds.
 
     Where lines run along n, tiles of an odd width come in panels of 64 columns, if there is room for the whole of the
@@ -79,7 +80,7 @@ def _batched(name: str, problem: GemmProblem) -> bool:
     return problem.batch > 1 and problem.side(name).matrix.batch_stride != 0
 
 
-def _map_of(name: str, config: GemmConfig, problem: GemmProblem) -> TensorMap:
+def _map_of(name: str, config: WgmmaConfig, problem: GemmProblem) -> TensorMap:
     """Operand `name` with boxes of one panel of a tile: all of its lines, or rows of it along k."""
     matrix, rows, cols = problem.side(name)
     item = ITEM_BYTES[problem.dtype]
@@ -98,19 +99,19 @@ def _map_of(name: str, config: GemmConfig, problem: GemmProblem) -> TensorMap:
     return TensorMap(None, problem.dtype, shape, strides, box, swizzle=panel * item)
 
 
-def _operand_maps(config: GemmConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
+def _operand_maps(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
     return {name: _map_of(name, config, problem) if problem.k else None for name in "ab"}
 
 
 # --- results by way of shared memory ----------------------------------------------------------------------------------
 
 
-def _out_matrices(config: GemmConfig, problem: GemmProblem) -> int:
+def _out_matrices(config: WgmmaConfig, problem: GemmProblem) -> int:
     """The matrices of the result: of a batch, each with its parts of k."""
     return problem.batch * config.split_k
 
 
-def staged_of(config: GemmConfig, problem: GemmProblem) -> int:
+def staged_of(config: WgmmaConfig, problem: GemmProblem) -> int:
     """Return the buffers of a warp for results that TMA can store: rows that lie apart, each of whole 16 bytes."""
     out, item = problem.out, ITEM_BYTES[problem.out_dtype]
     lies_well = vector_out(problem) and problem.n % 8 == 0
@@ -118,16 +119,16 @@ def staged_of(config: GemmConfig, problem: GemmProblem) -> int:
     return config.staged if lies_well and (_out_matrices(config, problem) == 1 or out.batch_stride > 0) else 0
 
 
-def _row_bytes(config: GemmConfig, problem: GemmProblem) -> int:
+def _row_bytes(config: WgmmaConfig, problem: GemmProblem) -> int:
     """Bytes of a buffer's row (StagedRows in tile/store_staged.cuh)."""
     return 64 if config.warp_n * ITEM_BYTES[problem.out_dtype] % 128 else 128
 
 
-def _staging(config: GemmConfig, problem: GemmProblem) -> int:
+def _staging(config: WgmmaConfig, problem: GemmProblem) -> int:
     return config.threads // 32 * config.staged * 16 * _row_bytes(config, problem)
 
 
-def _out_map(config: GemmConfig, problem: GemmProblem) -> TensorMap | None:
+def _out_map(config: WgmmaConfig, problem: GemmProblem) -> TensorMap | None:
     if not staged_of(config, problem):
         return None
     out, item, row_bytes = problem.out, ITEM_BYTES[problem.out_dtype], _row_bytes(config, problem)
@@ -140,14 +141,14 @@ def _out_map(config: GemmConfig, problem: GemmProblem) -> TensorMap | None:
     return TensorMap(None, problem.out_dtype, shape, strides, box, swizzle=row_bytes)
 
 
-def _maps(config: GemmConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
+def _maps(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
     return _operand_maps(config, problem) | {"out": _out_map(config, problem)}
 
 
 # --- roles ------------------------------------------------------------------------------------------------------------
 
 
-def registers_of(config: GemmConfig) -> tuple[int, int]:
+def registers_of(config: WgmmaConfig) -> tuple[int, int]:
     """Registers per thread that (copies, multiplies) once they are shared out; what is compiled in where none is
     handed over is the second."""
     warpgroups, sums = config.threads // WARPGROUP, config.warp_m * config.warp_n // 32
@@ -155,12 +156,12 @@ def registers_of(config: GemmConfig) -> tuple[int, int]:
     return copying, min(240, (_at_launch(config) * (warpgroups + 1) - copying) // warpgroups // 8 * 8)
 
 
-def _at_launch(config: GemmConfig) -> int:
+def _at_launch(config: WgmmaConfig) -> int:
     """Registers per thread of a block as it starts."""
     return min(248, 65536 // ((config.threads + WARPGROUP) * config.min_blocks) // 8 * 8)
 
 
-def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+def _constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]:
     copying, multiplying = registers_of(config)
     hands_over = _at_launch(config) < multiplying
     found: dict[str, Constant] = {
@@ -185,15 +186,15 @@ def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
     return found | sums_constants(config, problem, multiplying if hands_over else _at_launch(config), _KEPT)
 
 
-def _stages(config: GemmConfig, columns: int) -> int:
+def _stages(config: WgmmaConfig, columns: int) -> int:
     return 2 * config.stages * config.tile_k * (config.tile_m + columns)
 
 
-def _beside_stages(config: GemmConfig, problem: GemmProblem) -> int:
+def _beside_stages(config: WgmmaConfig, problem: GemmProblem) -> int:
     return _staging(config, problem) + _BARRIERS * config.stages
 
 
-def _shared(config: GemmConfig, problem: GemmProblem) -> int:
+def _shared(config: WgmmaConfig, problem: GemmProblem) -> int:
     sums = 4 * config.tile_m * config.tile_n if config.cluster_k > 1 else 0  # in the stages' place
     return max(_stages(config, b_extent(config, problem)), sums) + _beside_stages(config, problem)
 
@@ -201,7 +202,7 @@ def _shared(config: GemmConfig, problem: GemmProblem) -> int:
 # --- what a config must satisfy ---------------------------------------------------------------------------------------
 
 
-def _check(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     def reasons() -> Iterator[str | None]:
         yield power_of_two("tile_k", config.tile_k, 16)
         yield stages_reason(config, 2, 12)
@@ -232,10 +233,10 @@ def _check(config: GemmConfig, problem: GemmProblem) -> str | None:
 
 
 _ANY = GemmProblem.dense(64, 64, 64, dtype="bf16")
-_DEFAULT = GemmConfig(128, 256, 64, warp_m=16, warp_n=256, stages=4, group_m=8)
+_DEFAULT = WgmmaConfig(128, 256, 64, warp_m=16, warp_n=256, stages=4, group_m=8)
 
 
-def _space() -> tuple[GemmConfig, ...]:
+def _space() -> tuple[WgmmaConfig, ...]:
     """Block and warpgroup tiles x depth x stages, largest first."""
     shapes = (
         # tile_m, tile_n, warp_m, warp_n, min_blocks
@@ -247,7 +248,7 @@ def _space() -> tuple[GemmConfig, ...]:
         (64, 32, 16, 32, 2),
     )  # fmt: skip
     return tuple(
-        GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
+        WgmmaConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
         for tile_m, tile_n, warp_m, warp_n, blocks in shapes
         for tile_k, stages in product((64, 128), (2, 3, 4, 5, 6, 8))
         if (2 * stages * tile_k * (tile_m + tile_n) + 2048) * blocks <= SHARED_OF_AN_SM
@@ -255,7 +256,7 @@ def _space() -> tuple[GemmConfig, ...]:
     )  # fmt: skip
 
 
-def _staged_space() -> tuple[GemmConfig, ...]:
+def _staged_space() -> tuple[WgmmaConfig, ...]:
     """The same with results through two or more buffers of a warp."""
     return tuple(
         replace(config, staged=staged)
@@ -266,13 +267,13 @@ def _staged_space() -> tuple[GemmConfig, ...]:
     )
 
 
-def _check_cluster(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_cluster(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     if config.cluster != 2:
         return f"a cluster is two blocks; the config has {config.cluster_m} x {config.cluster_n}"
     return _check(config, problem)
 
 
-def _cluster_space() -> tuple[GemmConfig, ...]:
+def _cluster_space() -> tuple[WgmmaConfig, ...]:
     """The same by clusters of two blocks."""
     return tuple(
         replace(config, cluster_m=cluster_m, cluster_n=3 - cluster_m)
@@ -282,16 +283,16 @@ def _cluster_space() -> tuple[GemmConfig, ...]:
     )
 
 
-_TURNS = GemmConfig(128, 192, 64, warp_m=32, warp_n=192, stages=4, group_m=8, staged=2, turns=2)
+_TURNS = WgmmaConfig(128, 192, 64, warp_m=32, warp_n=192, stages=4, group_m=8, staged=2, turns=2)
 
 
-def _check_turns(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_turns(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     if config.turns != 2 or config.cluster > 2:
         return f"two sets take turns in clusters of at most two blocks; the config has {config}"
     return _check(config, problem)
 
 
-def _turns_space() -> tuple[GemmConfig, ...]:
+def _turns_space() -> tuple[WgmmaConfig, ...]:
     """Tiles of one warpgroup x stages x buffers of results, alone and in clusters of two."""
     return tuple(
         replace(_TURNS, tile_m=tile_m, tile_n=tile_n, warp_m=tile_m // 4, warp_n=tile_n, stages=stages, staged=staged,
@@ -306,17 +307,17 @@ def _turns_space() -> tuple[GemmConfig, ...]:
 _STREAM = replace(_DEFAULT, staged=2, stream_k=132)
 
 
-def _stream_grid(config: GemmConfig, problem: GemmProblem) -> tuple[int, int, int]:
+def _stream_grid(config: WgmmaConfig, problem: GemmProblem) -> tuple[int, int, int]:
     return config.stream_k, problem.batch, 1
 
 
-def _passed_bytes(config: GemmConfig, problem: GemmProblem) -> tuple[int, int]:
+def _passed_bytes(config: WgmmaConfig, problem: GemmProblem) -> tuple[int, int]:
     """The sums of one tile for each block, and a word for each of its warpgroups."""
     blocks = config.stream_k * problem.batch
     return 4 * config.tile_m * config.tile_n * blocks, 4 * config.threads // WARPGROUP * blocks
 
 
-def _check_stream(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_stream(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     if config.stream_k < 1 or config.stream_k % config.cluster or config.cluster > 2:
         return f"{config.stream_k} blocks are no clusters of {config.cluster}: one or two blocks each"
     if 2 * config.stream_k * (problem.k // max(config.tile_k, 1) + 1) >= 1 << 31:
@@ -328,7 +329,7 @@ def _check_stream(config: GemmConfig, problem: GemmProblem) -> str | None:
     return None
 
 
-def _stream_space() -> tuple[GemmConfig, ...]:
+def _stream_space() -> tuple[WgmmaConfig, ...]:
     """Large tiles, alone and in clusters of two, on as many blocks as GPUs have SMs."""
     return tuple(
         replace(config, stream_k=blocks, cluster_m=cluster_m, cluster_n=cluster_n)
@@ -339,16 +340,16 @@ def _stream_space() -> tuple[GemmConfig, ...]:
     )
 
 
-_CLUSTER_K = GemmConfig(128, 128, 64, warp_m=16, warp_n=128, stages=6, group_m=8, cluster_k=4)
+_CLUSTER_K = WgmmaConfig(128, 128, 64, warp_m=16, warp_n=128, stages=6, group_m=8, cluster_k=4)
 
 
-def _check_cluster_k(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check_cluster_k(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     if not 2 <= config.cluster_k <= MOST_BLOCKS:
         return f"a cluster is 2 to {MOST_BLOCKS} blocks; cluster_k is {config.cluster_k}"
     return _check(config, problem)
 
 
-def _cluster_k_space() -> tuple[GemmConfig, ...]:
+def _cluster_k_space() -> tuple[WgmmaConfig, ...]:
     """Tiles of one or two warpgroups, in clusters that share k."""
     return tuple(
         replace(config, cluster_k=blocks)

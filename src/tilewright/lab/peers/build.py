@@ -11,8 +11,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from ...gemm.config import GemmConfig
 from ...gemm.problem import GemmProblem
-from ...gemm.rung import GemmConfig
 from ...gpus import Arch
 
 FEWEST = 4

@@ -8,8 +8,9 @@ from importlib import metadata
 
 from ...arrays.dtypes import CPP_TYPES, ITEM_BYTES, ceil_div
 from ...errors import ConfigRejected, MissingDependency, install
+from ...gemm.config import GemmConfig, MmaConfig
 from ...gemm.problem import GemmProblem, Matrix
-from ...gemm.rung import GemmConfig, Rung
+from ...gemm.rung import Rung
 from ...jit.source import Constant, Library
 from ...jit.wheels import library
 from ..ground import Ground
@@ -20,13 +21,13 @@ from .candidate import Entry, Peer, rung_candidate
 GET = install("cutlass")
 
 
-def _tensor(tile_m: int, tile_n: int, tile_k: int, warp_m: int, warp_n: int, stages: int) -> GemmConfig:
-    return GemmConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages)
+def _tensor(tile_m: int, tile_n: int, tile_k: int, warp_m: int, warp_n: int, stages: int) -> MmaConfig:
+    return MmaConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages)
 
 
 DEFAULT = _tensor(128, 128, 32, 64, 64, 3)
 """device::Gemm's own number of stages for sm_80, around the tile that most examples take."""
-SWEEP: tuple[GemmConfig, ...] = tuple(
+SWEEP: tuple[MmaConfig, ...] = tuple(
     _tensor(*shape)
     for shape in (
         (128, 256, 64, 64, 64, 3), (64, 256, 32, 32, 64, 4), (128, 128, 32, 64, 64, 4), (128, 64, 32, 64, 32, 4),
@@ -39,10 +40,10 @@ SWEEP: tuple[GemmConfig, ...] = tuple(
 """20 tilings of 16-bit operands, from a published tuning of this very class for an RTX 4090. One, four stages of
 256 x 256 x 64, needs more shared memory than an SM has; 19 run."""
 
-FP32_DEFAULT = GemmConfig(128, 128, 8, warp_m=32, warp_n=64, stages=2)
+FP32_DEFAULT = MmaConfig(128, 128, 8, warp_m=32, warp_n=64, stages=2)
 """DefaultGemmConfiguration's, for OpClassSimt."""
-FP32_SWEEP: tuple[GemmConfig, ...] = tuple(
-    GemmConfig(tile_m, tile_n, 8, warp_m=warp_m, warp_n=warp_n, stages=stages)
+FP32_SWEEP: tuple[MmaConfig, ...] = tuple(
+    MmaConfig(tile_m, tile_n, 8, warp_m=warp_m, warp_n=warp_n, stages=stages)
     for tile_m, tile_n, warp_m, warp_n in (
         (128, 128, 32, 64),
         (128, 128, 64, 64),
@@ -92,7 +93,7 @@ def _elements(matrix: Matrix, rows: int, cols: int, dtype: str) -> int:
     return max(1, min(width, lines & -lines))
 
 
-def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
+def _constants(config: MmaConfig, problem: GemmProblem) -> dict[str, Constant]:
     simt = problem.dtype == "f32"
     return {
         "in_type": CPP_TYPES[problem.dtype],
@@ -103,7 +104,7 @@ def _constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
     }
 
 
-def _shared(config: GemmConfig, problem: GemmProblem) -> int:
+def _shared(config: MmaConfig, problem: GemmProblem) -> int:
     """sizeof(SharedStorage): the ring of tiles. Two stages by registers pad an operand that they transpose."""
     item, pad_m, pad_n = ITEM_BYTES[problem.dtype], 0, 0
     if problem.dtype == "f32" and config.stages == 2:
@@ -112,7 +113,7 @@ def _shared(config: GemmConfig, problem: GemmProblem) -> int:
     return item * config.stages * config.tile_k * (config.tile_m + pad_m + config.tile_n + pad_n)
 
 
-def _check(config: GemmConfig, problem: GemmProblem) -> str | None:
+def _check(config: MmaConfig, problem: GemmProblem) -> str | None:
     for name, matrix, rows, cols, dtype in (
         ("A", problem.a, problem.m, problem.k, problem.dtype),
         ("B", problem.b, problem.k, problem.n, problem.dtype),
@@ -132,14 +133,14 @@ def _check(config: GemmConfig, problem: GemmProblem) -> str | None:
     return None
 
 
-def _grid(config: GemmConfig, problem: GemmProblem) -> tuple[int, int, int]:
+def _grid(config: MmaConfig, problem: GemmProblem) -> tuple[int, int, int]:
     """GemmIdentityThreadblockSwizzle<group_m>: columns of tiles taken 1, 2, 4 or 8 at a time, as there are enough."""
     tiles_m, tiles_n = ceil_div(problem.m, config.tile_m), ceil_div(problem.n, config.tile_n)
     width = next((w for w, least in ((8, 6), (4, 3), (2, 2)) if config.group_m >= w and tiles_n >= least), 1)
     return tiles_m * width, ceil_div(tiles_n, width), 1
 
 
-def _rung(id: str, teaches: str, dtypes: tuple[str, ...], default: GemmConfig, space: tuple[GemmConfig, ...]) -> Rung:
+def _rung(id: str, teaches: str, dtypes: tuple[str, ...], default: MmaConfig, space: tuple[MmaConfig, ...]) -> Rung:
     return Rung(
         id, teaches, "peers/cutlass.cuh", dtypes, default, lambda: space, _shared, _check, dynamic_shared=True,
         own_constants=_constants, grid=_grid, libraries=libraries,
