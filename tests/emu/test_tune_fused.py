@@ -22,7 +22,7 @@ from tilewright.gemm.rungs import find_rung
 from tilewright.plan.space import Candidate
 from tilewright.run.program import Stage
 from tilewright.tuning.fused import IN_FP32, exact, moved, read_words, with_epilogue
-from tilewright.tuning.measure import GpuMeasurer, program_of
+from tilewright.tuning.product_trial import ProductTrial, program_of
 from tilewright.tuning.verify import Pattern
 
 H10, F12 = find_rung("h10"), find_rung("f12")
@@ -48,7 +48,7 @@ def traced(function, *operands: FusedOperand) -> Epilogue:
     return Epilogue(of.description, of.code, tuple(by_name[name] for name in of.inputs), of.nodes, of.numbers)
 
 
-def verdict(measurer: GpuMeasurer, candidate: Candidate, arch, epilogue: Epilogue | None = None) -> str:
+def verdict(measurer: ProductTrial, candidate: Candidate, arch, epilogue: Epilogue | None = None) -> str:
     """Of the candidate; of its kernel compiled with another epilogue of as many operands."""
     problem = dataclasses.replace(measurer.problem, epilogue=epilogue or measurer.problem.epilogue)
     return measurer.verify(candidate, program_of(problem, candidate).product.compile(arch))
@@ -82,7 +82,7 @@ def test_the_usual_epilogue_is_verified_and_timed_and_others_are_found_wrong(gpu
     right, usual = candidate_for(dtype), problem.epilogue
     assert usual is not None
     row, col, bias, residual = usual.operands
-    with GpuMeasurer(problem, 0, Pattern(dtype)) as measurer:
+    with ProductTrial(problem, 0, Pattern(dtype)) as measurer:
         assert verdict(measurer, right, gpu.arch) == ""
         measurer.prepare(right, program_of(problem, right).product.compile(gpu.arch))
         assert measurer.one_pass([right], 0) == pytest.approx([0.1])
@@ -94,7 +94,7 @@ def test_the_usual_epilogue_is_verified_and_timed_and_others_are_found_wrong(gpu
         for other in wrong if dtype == "bf16" else wrong[:1]:
             said = verdict(measurer, right, gpu.arch, other)
             assert "elements are wrong" in said, other
-            assert "beside what its sum may be off" in said
+            assert "besides what its sum may be off" in said
 
 
 def test_every_set_has_operands_of_its_own_and_is_computed_from_them(gpu):  # noqa: F811
@@ -102,7 +102,7 @@ def test_every_set_has_operands_of_its_own_and_is_computed_from_them(gpu):  # no
     gpu.gpu = dataclasses.replace(gpu.gpu, l2=16_000)
     problem = with_epilogue(GemmProblem.dense(m, n, k), *read_words("row_scale,silu,residual"))
     right = candidate_for("f32")
-    with GpuMeasurer(problem, 0, Pattern("f32")) as measurer:
+    with ProductTrial(problem, 0, Pattern("f32")) as measurer:
         first, second = measurer.sets
         assert set(first.fused).isdisjoint(second.fused)
         measurer.prepare(right, program_of(problem, right).product.compile(gpu.arch))
@@ -123,7 +123,7 @@ def test_every_set_has_operands_of_its_own_and_is_computed_from_them(gpu):  # no
 def test_what_an_epilogue_kernel_writes_beside_its_result_is_found(gpu, monkeypatch):  # noqa: F811
     problem = with_epilogue(GemmProblem.dense(32, 32, 32, dtype="bf16"), *read_words("bias"))
     right = candidate_for("bf16")
-    with GpuMeasurer(problem, 0, Pattern("bf16")) as measurer:
+    with ProductTrial(problem, 0, Pattern("bf16")) as measurer:
         launch = Stage.launch
         monkeypatch.setattr(
             Stage, "launch", lambda self, at, scalars: launch(self, {**at, "out": at["out"] + 64}, scalars)
@@ -140,7 +140,7 @@ def test_operands_of_other_types_strides_and_batches_and_indices_are_computed_as
     epilogue = traced(lambda acc, x, y, row, batch: ep.where(row % 3 == batch, ep.relu(acc + x), acc * y), *operands)
     plain = GemmProblem.dense(m, n, k, batch=batch, dtype="bf16", out_dtype="f32")
     problem = dataclasses.replace(plain, epilogue=epilogue)
-    with GpuMeasurer(problem, 0, Pattern("bf16")) as measurer:
+    with ProductTrial(problem, 0, Pattern("bf16")) as measurer:
         assert verdict(measurer, candidate_for("bf16"), gpu.arch) == ""
         assert verdict(measurer, SPLIT, gpu.arch) == ""
 
@@ -148,29 +148,29 @@ def test_operands_of_other_types_strides_and_batches_and_indices_are_computed_as
 def test_where_k_is_split_the_sum_computes_the_epilogue_and_a_wrong_one_is_found(gpu, monkeypatch):  # noqa: F811
     problem = with_epilogue(GemmProblem.dense(32, 32, 64, dtype="bf16"), *read_words("bias,relu"))
     assert [stage.name for stage in program_of(problem, SPLIT).stages] == ["product", "sum of parts"]
-    with GpuMeasurer(problem, 0, Pattern("bf16")) as measurer:
+    with ProductTrial(problem, 0, Pattern("bf16")) as measurer:
         assert verdict(measurer, SPLIT, gpu.arch) == ""
         other = with_epilogue(problem, *read_words("bias,silu"))
-        monkeypatch.setattr("tilewright.tuning.measure.program_of", lambda problem, of: program_of(other, of))
+        monkeypatch.setattr("tilewright.tuning.product_trial.program_of", lambda problem, of: program_of(other, of))
         assert "elements are wrong" in verdict(measurer, SPLIT, gpu.arch)
 
 
 def test_a_reference_with_a_wrong_epilogue_verifies_nothing(gpu, monkeypatch):  # noqa: F811
     problem = with_epilogue(GemmProblem.dense(32, 32, 32, dtype="bf16"), *read_words("bias,silu"))
-    monkeypatch.setattr("tilewright.tuning.measure.moved", lambda epilogue: moved(other))
+    monkeypatch.setattr("tilewright.tuning.product_trial.moved", lambda epilogue: moved(other))
     other = with_epilogue(problem, *read_words("bias,gelu")).epilogue
     with pytest.raises(WrongResult, match=r"h01_simt gives a wrong silu\(acc \+ bias\) of a product .* float64"):
-        GpuMeasurer(problem, 0, Pattern("bf16"))
+        ProductTrial(problem, 0, Pattern("bf16"))
 
 
 def test_an_epilogue_that_is_not_finite_on_random_numbers_is_refused(gpu):  # noqa: F811
     logarithm = traced(lambda acc: ep.log(acc))
     problem = dataclasses.replace(GemmProblem.dense(32, 32, 32, dtype="bf16"), epilogue=logarithm)
     with pytest.raises(InvalidEpilogue, match=r"log\(acc\) is not finite .* no result could be verified"):
-        GpuMeasurer(problem, 0, Pattern("bf16"))
+        ProductTrial(problem, 0, Pattern("bf16"))
     by_hand = dataclasses.replace(problem, epilogue=Epilogue("-acc", "value[i] = -value[i];"))
     with pytest.raises(InvalidEpilogue, match="-acc: only its code is known"):
-        GpuMeasurer(by_hand, 0, Pattern("bf16"))
+        ProductTrial(by_hand, 0, Pattern("bf16"))
 
 
 FUNCTIONS = {

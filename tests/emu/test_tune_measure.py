@@ -22,10 +22,9 @@ from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs import find_rung
 from tilewright.jit import use_executor
 from tilewright.plan.space import Candidate
-from tilewright.tuning import attn_measure as attention_measure
 from tilewright.tuning import measure, race
-from tilewright.tuning.attn_measure import AttentionMeasurer, exact_attention
-from tilewright.tuning.measure import GpuMeasurer, program_of
+from tilewright.tuning.attention_trial import AttentionTrial, exact_attention
+from tilewright.tuning.product_trial import ProductTrial, program_of
 from tilewright.tuning.verify import Pattern
 
 
@@ -93,7 +92,7 @@ def gpu(monkeypatch) -> Iterator[EmulatedGpu]:
             self.graphs[replay] = len(starts)
             yield replay
 
-    for module in (race, measure, attention_measure):
+    for module in (race, measure):
         monkeypatch.setattr(module, "executor_for", lambda ordinal: emulator, raising=False)
         monkeypatch.setattr(module, "Prepared", FakePrepared, raising=False)
     monkeypatch.setattr(race, "driver", Driver)
@@ -116,7 +115,7 @@ def test_a_product_is_verified_and_timed(gpu, name, config, dtype):
     problem = GemmProblem.dense(48, 40, 32, dtype=dtype, out_dtype="bf16")
     rung = find_rung(name)
     right = Candidate(rung, config, None)  # type: ignore[arg-type]
-    with GpuMeasurer(problem, 0, Pattern(dtype)) as measurer:
+    with ProductTrial(problem, 0, Pattern(dtype)) as measurer:
         kernel = program_of(problem, right).product.compile(gpu.arch)
         assert measurer.verify(right, kernel) == ""
         measurer.prepare(right, kernel)
@@ -138,7 +137,7 @@ def attention_candidate(config: AttentionConfig | None = None) -> Candidate:
 
 def test_attention_is_verified_and_timed(gpu):
     right = attention_candidate()
-    with AttentionMeasurer(ATTENTION, 0, Pattern("bf16")) as measurer:
+    with AttentionTrial(ATTENTION, 0, Pattern("bf16")) as measurer:
         kernel = right.rung.compile(ATTENTION, right.config, gpu.arch)
         assert measurer.verify(right, kernel) == ""
         measurer.prepare(right, kernel)
@@ -157,7 +156,7 @@ def test_attention_is_verified_and_timed(gpu):
 )
 def test_attention_of_another_problem_is_found_wrong(gpu, monkeypatch, wrong):
     candidate = attention_candidate()
-    with AttentionMeasurer(ATTENTION, 0, Pattern("bf16")) as measurer:
+    with AttentionTrial(ATTENTION, 0, Pattern("bf16")) as measurer:
         kernel = candidate.rung.compile(wrong, candidate.config, gpu.arch)
         plan = type(candidate.rung).launch
         monkeypatch.setattr(
@@ -182,7 +181,7 @@ def test_a_reference_that_is_wrong_verifies_nothing(gpu, monkeypatch):
         type(find_attention_rung("a02")), "launch", lambda self, problem, config, where: plan(self, half, config, where)
     )
     with pytest.raises(WrongResult, match=r"a02_swizzle is wrong .* no candidate can be verified"):
-        AttentionMeasurer(ATTENTION, 0, Pattern("bf16"))
+        AttentionTrial(ATTENTION, 0, Pattern("bf16"))
 
 
 def test_the_bound_is_what_rounding_allows_and_finds_a_tile_left_out():

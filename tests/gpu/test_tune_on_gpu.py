@@ -22,7 +22,7 @@ from tilewright.plan.space import Candidate
 from tilewright.plan.store import Store
 from tilewright.tuning.attention import tune_attention_problems
 from tilewright.tuning.fused import read_words, with_epilogue
-from tilewright.tuning.measure import GpuMeasurer, program_of
+from tilewright.tuning.product_trial import ProductTrial, program_of
 from tilewright.tuning.products import tune_problems
 from tilewright.tuning.verify import Pattern
 
@@ -53,7 +53,7 @@ def test_strides_offsets_batches_and_other_results_are_measured_as_they_lie():
     a, b = Matrix(61, 1, 6100, alignment=2), Matrix(3, 200, 43_200)
     rows = GemmProblem(100, 72, 60, a, b, row_major(100, 72, 3), None, 3, "bf16", "f32")
     gpu = device(0).gpu
-    with GpuMeasurer(rows, 0, Pattern("bf16")) as measurer:
+    with ProductTrial(rows, 0, Pattern("bf16")) as measurer:
         for candidate in explore(rows, gpu, rungs_for("bf16"), 12).kept:
             kernel = program_of(rows, candidate).product.compile(gpu.arch)
             assert measurer.verify(candidate, kernel) == "", str(candidate)
@@ -63,7 +63,7 @@ def test_another_types_kernel_a_row_too_few_and_one_too_many_are_found(monkeypat
     problem = GemmProblem.dense(256, 256, 256, dtype="bf16")
     gpu, h11 = device(0).gpu, find_rung("h11")
     right = Candidate(h11, h11.default, None)  # type: ignore[arg-type]
-    with GpuMeasurer(problem, 0, Pattern("bf16")) as measurer:
+    with ProductTrial(problem, 0, Pattern("bf16")) as measurer:
         assert measurer.verify(right, h11.compile(problem, h11.default, gpu.arch)) == ""
         halves = dataclasses.replace(problem, dtype="f16", out_dtype="bf16")
         assert "elements are wrong" in measurer.verify(right, h11.compile(halves, h11.default, gpu.arch))
@@ -123,13 +123,13 @@ def test_another_epilogue_is_found_wrong_where_the_product_and_where_a_sum_of_pa
     gpu, h11 = device(0).gpu, find_rung("h11")
     plain = GemmProblem.dense(256, 256, 512, dtype="bf16")
     problem, other = (with_epilogue(plain, *read_words(words)) for words in ("bias,silu", "bias,gelu"))
-    with GpuMeasurer(problem, 0, Pattern("bf16")) as measurer:
+    with ProductTrial(problem, 0, Pattern("bf16")) as measurer:
         for parts in (1, 4):
             candidate = Candidate(h11, dataclasses.replace(h11.default, split_k=parts), None)  # type: ignore[arg-type]
             kernel = program_of(problem, candidate).product.compile(gpu.arch)
             assert measurer.verify(candidate, kernel) == ""
             with monkeypatch.context() as patch:
-                patch.setattr("tilewright.tuning.measure.program_of", lambda _, of: program_of(other, of))
+                patch.setattr("tilewright.tuning.product_trial.program_of", lambda _, of: program_of(other, of))
                 wrong = program_of(other, candidate).product.compile(gpu.arch)
                 assert "elements are wrong" in measurer.verify(candidate, wrong)
 

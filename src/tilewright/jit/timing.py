@@ -9,7 +9,7 @@ from typing import Any
 
 from .device import bound_to, check, driver, private_captures
 
-Launch = Callable[[int], Any]
+Start = Callable[[int], Any]
 """Starts one product on a stream (a CUstream as an integer)."""
 
 SHORT_MS = 0.2
@@ -37,7 +37,7 @@ class Stopwatch:
         check(self.api.cuStreamSynchronize(self.handle), "waiting for the GPU")
 
     @contextmanager
-    def graph_of(self, launches: Sequence[Launch]) -> Iterator[Launch]:
+    def graph_of(self, launches: Sequence[Start]) -> Iterator[Start]:
         """All launches as one graph; what comes out replays it on this stream."""
         private_captures.add(self.stream)  # `launches` outlive the graph, and with them their kernels
         mode = self.api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
@@ -54,7 +54,7 @@ class Stopwatch:
             check(self.api.cuGraphExecDestroy(ready), "closing a graph")
             check(self.api.cuGraphDestroy(graph), "closing a graph")
 
-    def measure(self, launches: Sequence[Launch]) -> list[float]:
+    def measure(self, launches: Sequence[Start]) -> list[float]:
         """Milliseconds of each launch, one after the other on the stream.
 
         The last is launched once more at the front, untimed: after it the queue fills, so that no time holds the gap

@@ -13,11 +13,12 @@ from ..errors import TilewrightError
 from ..gemm.family import plan_for
 from ..gemm.problem import GemmProblem
 from ..jit.device import Device, device, executor_for
+from ..jit.timing import Start
 from .check import UNIT_ROUNDOFF, Guarded, reference
 from .climb_gpu import origin_of
 from .ground import Buffers, buffers_of, rung_launcher
 from .ladder import Progress, Step, silent
-from .reference import Launch, Reference, needed_reference
+from .reference import Reference, needed_reference
 
 OF_FP32 = ("ieee", "tf32", "fp32x3")
 """The precisions of float32 operands."""
@@ -207,7 +208,7 @@ def _record(
     }  # fmt: skip
 
 
-def _product(launch: Launch, buffers: Buffers, where: Device) -> np.ndarray:
+def _product(launch: Start, buffers: Buffers, where: Device) -> np.ndarray:
     """What a launch writes into a poisoned buffer; NaN where it writes nothing."""
     executor = executor_for(where.ordinal)
     kept = Guarded(buffers.out.shape, band=0)

@@ -14,9 +14,10 @@ from ..attn.problem import AttentionProblem
 from ..errors import MissingDependency, install
 from ..gpus import Gpu
 from ..jit.device import device
+from ..jit.timing import Start
 from .attention_check import attention_reference, check_attention
 from .attention_gpu import REFERENCES
-from .bench import Launch, time_pairs
+from .bench import time_pairs
 from .check import CheckResult
 from .climb_gpu import driver_version
 from .ladder import Progress
@@ -132,7 +133,7 @@ def _measure(torch: Any, problem: AttentionProblem, gpu: Gpu, ordinal: int, seco
     return {"case": case, "result": result}
 
 
-def _replayed(torch: Any, call: Callable[[Any, Any, Any], Any], sets: list[list[Any]], ordinal: int) -> Launch:
+def _replayed(torch: Any, call: Callable[[Any, Any, Any], Any], sets: list[list[Any]], ordinal: int) -> Start:
     """One call for each set, captured in a graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

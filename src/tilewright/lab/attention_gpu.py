@@ -23,8 +23,9 @@ from ..errors import MissingDependency, TilewrightError, install
 from ..gpus import Gpu
 from ..jit import CompiledKernel
 from ..jit.device import Device, Prepared, bound_to, device, executor_for
+from ..jit.timing import Start
 from .attention import AttentionStep, attention_record, prepare_attention, run_attention_checked
-from .bench import Launch, time_pairs
+from .bench import time_pairs
 from .bounds import peak_tflops
 from .climb_gpu import driver_version
 from .counters import PIPES, STALLS, parse_csv
@@ -84,10 +85,10 @@ def make_buffers(problem: AttentionProblem, ordinal: int, seed: int) -> Attentio
 
 def launches_of(
     step: AttentionStep, kernel: CompiledKernel, sets: Sequence[AttentionBuffers], ordinal: int
-) -> list[Launch]:
+) -> list[Start]:
     """One launch of the rung for each set, which lives as long as its launch."""
 
-    def one(buffers: AttentionBuffers) -> Launch:
+    def one(buffers: AttentionBuffers) -> Start:
         addresses = AttentionAddresses(buffers.q.address, buffers.k.address, buffers.v.address, buffers.out.address)
         launch = step.rung.launch(step.problem, step.config, addresses)
         with bound_to(ordinal):

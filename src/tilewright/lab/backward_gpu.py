@@ -16,8 +16,9 @@ from ..attn.backward_problem import BackwardProblem
 from ..attn.problem import AttentionProblem
 from ..errors import MissingDependency, install
 from ..jit.device import device
+from ..jit.timing import Start
 from .backward_check import backward_reference, check_backward
-from .bench import Launch, time_pairs
+from .bench import time_pairs
 from .climb_gpu import driver_version
 from .ladder import Progress, silent, verdict_dict
 from .record import provenance
@@ -142,8 +143,8 @@ def _times(
     sets = [Tensors(torch, case, *sizes) for _ in range(count)]
     result: dict[str, Any] = {"buffer_sets": count}
 
-    def launches(calls: Sequence[Callable[[], Any]]) -> list[Launch]:
-        def one(call: Callable[[], Any]) -> Launch:
+    def launches(calls: Sequence[Callable[[], Any]]) -> list[Start]:
+        def one(call: Callable[[], Any]) -> Start:
             def launch(stream: int) -> None:
                 with torch.cuda.stream(torch_stream(torch, stream, ordinal)):
                     call()

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from ..jit.device import bound_to, check, device, driver
-from ..jit.timing import SHORT_MS, Launch, Stopwatch
+from ..jit.timing import SHORT_MS, Start, Stopwatch
 
 LEAST_REPLAYS = 20
 """Launches in one graph, at least; always whole rounds of the buffer sets."""
@@ -114,8 +114,8 @@ def pci_bus_id(ordinal: int) -> str:
 
 
 def paired_samples(
-    measure: Callable[[Sequence[Launch]], list[float]],
-    sides: Sequence[Sequence[Launch]],
+    measure: Callable[[Sequence[Start]], list[float]],
+    sides: Sequence[Sequence[Start]],
     seconds: float,
     least: int,
     at_once: int = 1,
@@ -143,8 +143,8 @@ def paired_samples(
 
 def time_pairs(
     ordinal: int,
-    candidates: Sequence[Launch],
-    references: Sequence[Launch] | None,
+    candidates: Sequence[Start],
+    references: Sequence[Start] | None,
     *,
     seconds: float = 1.0,
     least_pairs: int = 10,
@@ -157,7 +157,7 @@ def time_pairs(
     while the pairs run.
     """
     watch = Stopwatch(ordinal)
-    sides: list[list[Launch]] = [list(candidates)] + ([list(references)] if references else [])
+    sides: list[list[Start]] = [list(candidates)] + ([list(references)] if references else [])
     try:
         with bound_to(ordinal), ExitStack() as open_graphs:
             for index in range(len(candidates)):  # loads modules and workspaces, apart from any time

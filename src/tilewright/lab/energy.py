@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from ..errors import DeviceError
-from ..jit.timing import Launch, Stopwatch
+from ..jit.timing import Start, Stopwatch
 
 TURNS = 2
 """How often each side runs for its seconds."""
@@ -63,7 +63,7 @@ class Sustained:
 
 
 def run_in_turns(
-    meter: EnergyMeter, sides: Sequence[Sequence[Launch]], flops: int, seconds: float
+    meter: EnergyMeter, sides: Sequence[Sequence[Start]], flops: int, seconds: float
 ) -> tuple[Sustained, ...]:
     """Run each side for `seconds`, without a pause, in turns. A side is its launches, one for each set of buffers;
     `flops`: of one launch."""

@@ -15,7 +15,7 @@ from ..errors import WrongResult, install
 from ..gemm.problem import GemmProblem
 from ..jit import CompiledKernel
 from ..jit.device import Device, GpuExecutor, Prepared, bound_to, executor_for
-from ..jit.timing import Launch
+from ..jit.timing import Start
 from ..run.program import Program
 from .bench import time_pairs
 from .bounds import peak_tflops
@@ -57,7 +57,7 @@ def buffers_of(problem: GemmProblem, executor: GpuExecutor, a: np.ndarray, b: np
     return Buffers(on_gpu(a), on_gpu(b), DeviceArray(executor, (problem.m, problem.n), problem.out_dtype))
 
 
-def program_launch(program: Program, kernels: Sequence[CompiledKernel], buffers: Buffers, ordinal: int) -> Launch:
+def program_launch(program: Program, kernels: Sequence[CompiledKernel], buffers: Buffers, ordinal: int) -> Start:
     """One launch of all stages of a program, whose kernels are given, on one set; set and workspace live as long."""
     size, item = program.workspace_bytes, ITEM_BYTES["f32"]
     work = DeviceArray(executor_for(ordinal), (size // item,), "f32") if size else None
@@ -78,7 +78,7 @@ def program_launch(program: Program, kernels: Sequence[CompiledKernel], buffers:
     return run
 
 
-def rung_launcher(step: Step, where: Device) -> Callable[[Buffers], Launch]:
+def rung_launcher(step: Step, where: Device) -> Callable[[Buffers], Start]:
     """What makes the launch of a rung, and of what goes with it, on a set: compiled once for all sets."""
     program = step.program
     kernels = [stage.compile(where.arch) for stage in program.stages]
@@ -86,7 +86,7 @@ def rung_launcher(step: Step, where: Device) -> Callable[[Buffers], Launch]:
 
 
 def verify_reference(
-    name: str, launch: Launch, out: int, executor: GpuExecutor, problem: GemmProblem, given: Operands
+    name: str, launch: Start, out: int, executor: GpuExecutor, problem: GemmProblem, given: Operands
 ) -> None:
     """Run the reference's first product, which is that of `given`, and judge it like a rung's.
 
@@ -129,7 +129,7 @@ class Ground:
         return [make_buffers(self.problem, self.executor, seed) for seed in range(count)]
 
     @cached_property
-    def references(self) -> list[Launch] | None:
+    def references(self) -> list[Start] | None:
         """cuBLAS's launches, one a set, the first found right; None without a library for this type.
 
         Raises WrongResult.
@@ -142,7 +142,7 @@ class Ground:
         return launches
 
     def timed(
-        self, launches: Sequence[Launch], seconds: float, against: Sequence[Launch] | None = None
+        self, launches: Sequence[Start], seconds: float, against: Sequence[Start] | None = None
     ) -> dict[str, Any]:
         """The part of a record's result that holds times: of one launch a set, in pairs with `against`, else cuBLAS."""
         opponents = self.references if against is None else against

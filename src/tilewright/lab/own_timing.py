@@ -19,7 +19,7 @@ from ..gemm.rung import Rung
 from ..gemm.rungs import GEMM_RUNGS
 from ..jit import CompiledKernel, Launch, compile_source
 from ..jit.launch import Executor
-from ..jit.timing import Launch as Start
+from ..jit.timing import Start
 from .exercise import Exercise, read_exercise
 from .shown import Grid, Shown
 from .subject import every_rung

@@ -13,15 +13,14 @@ import numpy as np
 from ..arrays.device_array import DeviceArray
 from ..errors import TilewrightError, install
 from ..jit.device import bound_to
+from ..jit.timing import Start
 
-Launch = Callable[[int], None]
-"""Starts one product on a stream (a CUstream as an integer)."""
-Prepare = Callable[[DeviceArray, DeviceArray, DeviceArray, str], Launch]
+Prepare = Callable[[DeviceArray, DeviceArray, DeviceArray, str], Start]
 
 
 @dataclass(frozen=True)
 class Reference:
-    """`prepare(a, b, out, layout)` gives a Launch of out = a @ b; "t": that array is transposed."""
+    """`prepare(a, b, out, layout)` gives a Start of out = a @ b; "t": that array is transposed."""
 
     name: str
     version: str
@@ -74,7 +73,7 @@ def _torch(torch: Any, ordinal: int) -> Reference:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
-    def prepare(a: DeviceArray, b: DeviceArray, out: DeviceArray, layout: str, tf32: bool = False) -> Launch:
+    def prepare(a: DeviceArray, b: DeviceArray, out: DeviceArray, layout: str, tf32: bool = False) -> Start:
         views = [torch.from_dlpack(x) for x in (a, b, out)]
         left, right = (view.t() if letter == "t" else view for view, letter in zip(views[:2], layout, strict=True))
 
@@ -95,7 +94,7 @@ def _cupy(cupy: Any, ordinal: int) -> Reference:
     cupy.cuda.Device(ordinal).use()
     cupy.zeros(1)
 
-    def prepare(a: DeviceArray, b: DeviceArray, out: DeviceArray, layout: str) -> Launch:
+    def prepare(a: DeviceArray, b: DeviceArray, out: DeviceArray, layout: str) -> Start:
         views = [cupy.asarray(x) for x in (a, b, out)]
         left, right = (view.T if letter == "t" else view for view, letter in zip(views[:2], layout, strict=True))
 
@@ -114,7 +113,7 @@ def _nvmath(cublas: Any, ordinal: int) -> Reference:
         handle = cublas.create()
     one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
 
-    def prepare(a: DeviceArray, b: DeviceArray, out: DeviceArray, layout: str) -> Launch:
+    def prepare(a: DeviceArray, b: DeviceArray, out: DeviceArray, layout: str) -> Start:
         m, n = out.shape
         k = a.shape[0] if layout[0] == "t" else a.shape[1]
         as_stored, turned = cublas.Operation.N, cublas.Operation.T

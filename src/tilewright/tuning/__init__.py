@@ -2,7 +2,8 @@
 
 run.py      one problem after the other; what tuning must know of a family (products.py, attention.py)
 build.py    compiling candidates in processes of their own (worker.py)
-verify.py   is a candidate right?   measure.py, attn_measure.py   running it on a GPU (inputs.py, fused.py)
+measure.py  running candidates on a GPU; of each family product_trial.py (inputs.py, fused.py), attention_trial.py
+verify.py   is a candidate right?
 search.py   successive halving      race.py   candidates timed side by side
 duel.py     the best candidate against the plan that would run without it
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..attn.space import explore_attention
 from ..gpus import Gpu
 from ..plan.plan import Plan
 from ..plan.space import KEPT, Candidate, Space
-from .attn_measure import AttentionMeasurer, plain
+from .attention_trial import AttentionTrial
 from .run import Job, Tuned, hash_of, tune_family
 from .verify import Pattern
 
@@ -51,7 +51,14 @@ class TunableAttention:
     plans = ATTENTION
 
     def plain(self, problem: AttentionProblem) -> AttentionProblem:
-        return plain(problem)
+        """Dense operands, nothing done to the scores, no LSE, entries of one length."""
+        return replace(
+            AttentionProblem.dense(
+                problem.batch, problem.heads_q, problem.seq_q, problem.seq_k, problem.d_head, heads_kv=problem.heads_kv,
+                dtype=problem.dtype, is_causal=problem.is_causal,
+            ),
+            window=problem.window,
+        )  # fmt: skip
 
     def explore(self, problem: AttentionProblem, gpu: Gpu, also: Plan | None = None) -> Space[Candidate]:
         ours = [(also.rung, also.config)] if also is not None and also.rung in self.rungs else []
@@ -64,8 +71,8 @@ class TunableAttention:
     def kernels(self, problem: AttentionProblem) -> str:
         return attention_kernels()
 
-    def trial(self, problem: AttentionProblem, ordinal: int, pattern: Pattern) -> AttentionMeasurer:
-        return AttentionMeasurer(problem, ordinal, pattern)
+    def trial(self, problem: AttentionProblem, ordinal: int, pattern: Pattern) -> AttentionTrial:
+        return AttentionTrial(problem, ordinal, pattern)
 
     def shape(self, problem: AttentionProblem) -> tuple[int, ...]:
         return problem.batch, problem.heads_q, problem.heads_kv, problem.seq_q, problem.seq_k

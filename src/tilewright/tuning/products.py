@@ -19,7 +19,7 @@ from ..gemm.stages import config_of
 from ..gpus import Gpu
 from ..plan.plan import Plan
 from ..plan.space import KEPT, Candidate, Space
-from .measure import GpuMeasurer, program_of
+from .product_trial import ProductTrial, program_of
 from .run import Job, Tuned, hash_of, tune_family
 from .verify import Pattern
 
@@ -81,8 +81,8 @@ class TunableProducts:
     def kernels(self, problem: GemmProblem) -> str:
         return kernel_set(problem.kind, problem.epilogue is not None)
 
-    def trial(self, problem: GemmProblem, ordinal: int, pattern: Pattern) -> GpuMeasurer:
-        return GpuMeasurer(problem, ordinal, pattern)
+    def trial(self, problem: GemmProblem, ordinal: int, pattern: Pattern) -> ProductTrial:
+        return ProductTrial(problem, ordinal, pattern)
 
     def shape(self, problem: GemmProblem) -> tuple[int, ...]:
         return problem.m, problem.n, problem.k, problem.batch

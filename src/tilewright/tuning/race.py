@@ -10,8 +10,7 @@ import numpy as np
 
 from ..errors import DeviceError
 from ..jit.device import bound_to, check, driver, executor_for
-from ..jit.timing import SHORT_MS, Stopwatch
-from ..jit.timing import Launch as Start
+from ..jit.timing import SHORT_MS, Start, Stopwatch
 from .verify import Pattern
 
 LEAST_REPLAYS = 20

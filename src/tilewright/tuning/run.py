@@ -77,7 +77,7 @@ def hash_of(includes: Iterable[str]) -> str:
 
 
 class Measures(Measurer[Any], Protocol):
-    """Runs the candidates of one problem: measure.GpuMeasurer, attn_measure.AttentionMeasurer."""
+    """Runs the candidates of one problem: measure.GpuTrial."""
 
     def verify(self, candidate: Any, kernel: CompiledKernel) -> str:
         """ "" when the candidate's result is right, else what is wrong."""

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Measurer(Protocol[C]):
-    """Runs candidates. On a GPU: measure.GpuMeasurer."""
+    """Runs candidates. On a GPU: measure.GpuTrial."""
 
     def one_pass(self, candidates: Sequence[C], number: int) -> list[float]:
         """Each candidate's milliseconds, run once side by side; `number` counts passes."""

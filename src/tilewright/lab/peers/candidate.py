@@ -16,7 +16,7 @@ from ...arrays.device_array import DeviceArray
 from ...arrays.dtypes import ITEM_BYTES
 from ...jit import CompiledKernel
 from ...jit.device import bound_to
-from ...jit.timing import SHORT_MS, Launch, Stopwatch
+from ...jit.timing import SHORT_MS, Start, Stopwatch
 from ..check import CheckResult, Guarded, check
 from ..ground import Buffers, Ground, rung_launcher
 from ..ladder import Step, judged
@@ -32,7 +32,7 @@ class Candidate:
 
     text: str
     """Its config, as tables show it."""
-    prepare: Callable[[Buffers], Launch]
+    prepare: Callable[[Buffers], Start]
     config: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     """What the compiler says of it (see resources.static_facts), where that is known."""

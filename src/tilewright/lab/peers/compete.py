@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import ConfigRejected, DeviceError, MissingDependency
-from ...jit.timing import Launch
+from ...jit.timing import Start
 from ..check import CheckResult
 from ..ground import Ground
 from ..ladder import Step, as_record, verdict_dict
@@ -51,7 +51,7 @@ def hold_race(entry: Entry, ground: Ground) -> Field:
     return Field(entry.version, tuple(right[:FINALISTS]), len(candidates), refused)
 
 
-def launches_of(candidate: Candidate, ground: Ground) -> list[Launch]:
+def launches_of(candidate: Candidate, ground: Ground) -> list[Start]:
     """One launch a buffer set."""
     return [candidate.prepare(buffers) for buffers in ground.sets]
 

@@ -11,7 +11,7 @@ from ...arrays.device_array import DeviceArray
 from ...errors import ConfigRejected, DeviceError, MissingDependency, install
 from ...gemm.problem import GemmProblem
 from ...jit.device import GpuExecutor, bound_to
-from ...jit.timing import Launch
+from ...jit.timing import Start
 from ..ground import Buffers, Ground
 from .candidate import Candidate, Entry, Peer
 from .cublaslt_library import cublaslt
@@ -75,7 +75,7 @@ class _Matmul:
         found = found[: int(count[0])]
         return found[found["state"] == 0]
 
-    def launch_of(self, algorithm: NDArray[Any], buffers: Buffers) -> Launch:
+    def launch_of(self, algorithm: NDArray[Any], buffers: Buffers) -> Start:
         """A bare call with everything at hand. `algorithm`: one record of _RESULT, in an array."""
         call, workspace, place = self.lt.matmul, self.workspace.address, algorithm.ctypes.data
         arguments = (

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...arrays.dtypes import ITEM_BYTES
 from ...errors import ConfigRejected, MissingDependency, install
-from ...jit.timing import Launch
+from ...jit.timing import Start
 from ..ground import Buffers, Ground
 from ..reference import torch_stream
 from .candidate import Candidate, Entry, Peer
@@ -44,7 +44,7 @@ def _enter(ground: Ground) -> Entry:
         a_block = [tile_k, tile_m] if of_a else [tile_m, tile_k]
         b_block = [tile_n, tile_k] if of_b else [tile_k, tile_n]
 
-        def prepare(buffers: Buffers) -> Launch:
+        def prepare(buffers: Buffers) -> Start:
             views = [torch.from_dlpack(array) for array in (buffers.a, buffers.b, buffers.out)]
             tiles = [
                 descriptor.from_tensor(view, block)
