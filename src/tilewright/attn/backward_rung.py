@@ -590,14 +590,17 @@ class WalkKernel:
 
 @dataclass(frozen=True)
 class RowsKernel:
-    """What the gradients need of each query, and sums of dQ begun."""
+    """What the gradients need of each query, and what begins as 0."""
 
     clears: bool
+    """Whether sums of dQ begin as 0."""
+    turns: bool
+    """Whether those who add take turns."""
     columns: int
 
     def compile(self, problem: BackwardProblem, arch: Arch) -> CompiledKernel:
         """Raises CompileError with the log."""
-        constants: dict[str, Constant] = {"clears": self.clears}
+        constants: dict[str, Constant] = {"clears": self.clears, "turns": self.turns}
         if problem.stat_floats == 4:
             constants |= {"edge_q": False, "edge_k": False, **score_constants(problem)}
         return compile_part(problem, self.columns, "backward_rows.cuh", "backward_rows", constants, arch)
@@ -611,12 +614,15 @@ class FinishKernel:
     """dQ from its sums."""
 
     config: BackwardConfig
+    stored: bool
+    """Whether the first who adds to a sum stores, and none began as 0."""
 
     def compile(self, problem: BackwardProblem, arch: Arch) -> CompiledKernel:
         """Raises CompileError with the log."""
         tile = self.config.keys
         constants: dict[str, Constant] = {
             "n_warps": tile.warps, "threads": 32 * tile.warps, "sums_rows": tile.cols, "sums_along": self.config.sums,
+            "stored": self.stored,
         }  # fmt: skip
         return compile_part(problem, self.config.columns, "backward_finish.cuh", "backward_finish", constants, arch)
 

@@ -70,8 +70,9 @@ def backward_program(problem: BackwardProblem, plan: BackwardPlan, copied: tuple
         own = kernel.params(problem, at) if isinstance(kernel, WalkKernel) else params
         return Stage(name, kernel, problem, kernel.shape(problem), own)
 
-    main = [stage("rows", RowsKernel(bool(config.sums), config.columns))]
+    stored = plan.rung.writes and config.ordered
+    main = [stage("rows", RowsKernel(bool(config.sums) and not stored, config.ordered, config.columns))]
     main += [stage(walk.name, WalkKernel(plan.rung, config, walk)) for walk in walks_of(config)]
     if config.sums:
-        main.append(stage("dQ", FinishKernel(config)))
+        main.append(stage("dQ", FinishKernel(config, stored)))
     return Program((*before, *main, *after), workspace.bytes, len(before) + 1)

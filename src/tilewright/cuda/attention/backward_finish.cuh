@@ -1,5 +1,6 @@
 #pragma once
-// dQ from its sums: each times the scale, rounded, in rows.
+// dQ from its sums: each times the scale, rounded, in rows. Where Cfg::stored, a tile of which no block of keys had a
+// turn was not begun, and is 0.
 
 #include "attention/backward_args.cuh"
 #include "attention/backward_sums.cuh"
@@ -17,13 +18,15 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads) backward_finish(const
   const int there = place.seq_q - place.row0, lane = threadIdx.x % 32;
   if (there <= 0) return;
   const unsigned tile = shared_address(shared);
+  bool begun = !place.is_rest(args);
+  if (Cfg::stored && begun) begun = args.turns[(place.padded(args, place.head) + place.row0) / 32] != 0;
   const float* from = args.sums + (place.padded(args, place.head) + place.row0) * d;
 #pragma unroll
   for (int i = 0; i < Sums::pieces; ++i)
 #pragma unroll
     for (int j = 0; j < 2 * Sums::depth; ++j) {
       float4 sum = {0, 0, 0, 0};
-      if (!place.is_rest(args)) sum = *reinterpret_cast<const float4*>(from + Sums::place(i, j));
+      if (begun) sum = *reinterpret_cast<const float4*>(from + Sums::place(i, j));
       const int row = Sums::row() + 16 * i + lane / 4, col = Sums::col() + 8 * j + lane % 4 * 2;
       store_shared_32(tile + Tile::place(row, col), pack<T>(sum.x * args.scale, sum.y * args.scale));
       store_shared_32(tile + Tile::place(row + 8, col), pack<T>(sum.z * args.scale, sum.w * args.scale));

@@ -120,7 +120,7 @@ struct ProducedWalk : FedWalk<Cfg> {
   // ---- the warps that add dQ, Cfg::writes: tile after tile in turn
 
   /// With Cfg::ordered blocks of keys add to a tile in their order, so that its sum is the same bits at every run: each
-  /// after its neighbour that was started before it.
+  /// after its neighbour that was started before it. The first stores, so that no sum has to begin as 0.
   __device__ void write_all(int writer) const {
     const int mine = this->place.row0 / Cfg::rows, before = Cfg::backwards ? mine + 1 : mine - 1;
     int their_first = 0, their_end = 0;
@@ -132,12 +132,15 @@ struct ProducedWalk : FedWalk<Cfg> {
       if (n % Cfg::writes != writer) continue;
       mbarrier_wait(at.dq_full(writer), parity);
       parity ^= 1;
-      if constexpr (Cfg::ordered) {
-        if (their_first <= now.tile && now.tile < their_end)
+      const bool stores = Cfg::ordered && !(their_first <= now.tile && now.tile < their_end);
+      if (stores) {
+        bulk_store(sums_of(now), dq_tile(writer), dq_bytes);
+      } else {
+        if constexpr (Cfg::ordered)
           while (load_acquire(Base::turn_of(now.head, now.tile)) != before + 1) {
           }
+        bulk_add(sums_of(now), dq_tile(writer), dq_bytes);
       }
-      bulk_add(sums_of(now), dq_tile(writer), dq_bytes);
       tma_commit();
       tma_wait_read<0>();
       mbarrier_arrive(at.dq_empty(writer));

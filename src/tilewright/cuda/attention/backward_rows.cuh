@@ -7,7 +7,7 @@
 //     stats[2]    what e^(score - LSE) is multiplied with to be a weight, Cfg::wide. It is 1 but where the LSE is so
 //                 large that its last digits are lost: where a mask of large negative numbers hides every key of a row
 //
-// Where Cfg::clears, the parts of dQ and the turns of those who add begin as 0 (attention/backward_sums.cuh).
+// Where Cfg::clears, the parts of dQ begin as 0 (attention/backward_sums.cuh); Cfg::turns, the turns of those who add.
 
 #include "attention/backward_args.cuh"
 #include "attention/backward_pairs.cuh"
@@ -66,8 +66,8 @@ struct Rows {
       if constexpr (Cfg::clears) {
         float4* sums = reinterpret_cast<float4*>(args.sums + (first + r) * Cfg::d_head);
         for (int i = lane; i < Cfg::d_head / 4; i += lanes) sums[i] = float4{0, 0, 0, 0};
-        if (lane == 0 && r % 32 == 0) args.turns[(first + r) / 32] = 0;
       }
+      if (Cfg::turns && lane == 0 && r % 32 == 0) args.turns[(first + r) / 32] = 0;
     }
     if constexpr (Cfg::wide) {
       for (int r = threadIdx.x / 32; r < row_run; r += threads / 32) {

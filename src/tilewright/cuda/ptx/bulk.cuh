@@ -9,6 +9,12 @@ __device__ inline void bulk_load(unsigned to, const void* from, unsigned bytes, 
                : "memory");
 }
 
+/// Shared to global memory, in one of this thread's bulk groups (ptx/tma.cuh).
+__device__ inline void bulk_store(void* to, unsigned from, unsigned bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+               : "memory");
+}
+
 /// Adds floats in shared memory to those in global memory, in one of this thread's bulk groups (ptx/tma.cuh).
 __device__ inline void bulk_add(float* to, unsigned from, unsigned bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
