@@ -135,8 +135,10 @@ def test_shared_memory_is_what_the_kernel_counts(rung, d):
     for walk in walks_of(config):
         constants = constants_of(one, rung, walk)
         with use_executor(Ptx()):
-            kernel = compile_part(one, config.columns, rung.file, "backward", constants, H200)
+            kernel = compile_part(one, config.columns, rung.file(walk), "backward", constants, H200)
+            halves = rung.apart and walk.makes_1 and walk.makes_2
             struct = "ApartWalk" if rung.apart else "ProducedWalk" if rung.produced else "Walk"
+            struct = "HalvesWalk" if halves else struct
             held = f"static_assert({struct}<Cfg>::shared_bytes == {rung.shared_bytes(one, walk)});"
             compile_unit(replace(kernel.source, text="\n".join([kernel.source.text, held])), "sm_90a")
 

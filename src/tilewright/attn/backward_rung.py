@@ -350,11 +350,14 @@ def _not_by_groups(config: BackwardConfig) -> str | None:
 
 def _not_produced(config: BackwardConfig, rung: BackwardRung) -> str | None:
     """Why a warpgroup of its own cannot copy for the config; None if it can."""
-    if rung.apart != config.apart:
-        return f"its walks make {'one gradient each' if rung.apart else 'gradients together'}"
+    if not rung.apart and config.apart:
+        return "its walk makes all gradients"
     for tile in (config.keys, *([config.queries] if config.queries is not None else [])):
-        if tile.warps != 8 or (rung.apart and (tile.along > 1 or tile.cols != 64)):
-            return f"tile {tile}: two warpgroups multiply{', each alone on its rows, by 64' if rung.apart else ''}"
+        if tile.warps != 8:
+            return f"tile {tile}: two warpgroups multiply"
+        along = 2 if rung.apart and tile is config.keys and not config.apart else 1
+        if rung.apart and (tile.along != along or tile.cols != 64):
+            return f"tile {tile}: rows are multiplied by 64, by {along} of two warpgroups"
     if config.ordered and not rung.writes:
         return "additions in order are made by the warpgroup that copies"
     return None
@@ -415,6 +418,8 @@ class BackwardRung:
     def _apart_bytes(problem: BackwardProblem, walk: Walk, stages_2: int) -> int:
         """ApartWalk::shared_bytes in cuda/attention/backward_apart.cuh."""
         tile, row_bytes = walk.tile, 2 * walk.columns
+        if walk.makes_1 and walk.makes_2:  # HalvesWalk::shared_bytes in cuda/attention/backward_halves.cuh
+            return row_bytes * (2 * tile.rows + 4 * tile.cols) + 8 * problem.stat_floats * tile.cols + 16384 + 112
         stats = 2 * 4 * problem.stat_floats * tile.cols if walk.by_keys else 0
         kept = tile.rows * (2 if walk.makes_1 else 1)
         return row_bytes * (kept + (2 + stages_2) * tile.cols) + stats + 8 * (2 + 2 * (2 + stages_2))
@@ -424,10 +429,14 @@ class BackwardRung:
         return 2 if self._apart_bytes(problem, walk, 2) <= _SHARED_ON_HOPPER else 1
 
     @property
-    def file(self) -> str:
-        """Where its walks' kernel stands, in cuda/attention."""
+    def files(self) -> tuple[str, ...]:
+        """Where its walks' kernels stand, in cuda/attention."""
+        return tuple(sorted({self.file(walk) for config in self.defaults for walk in walks_of(config)}))
+
+    def file(self, walk: Walk) -> str:
+        """Where a walk's kernel stands."""
         if self.apart:
-            return "backward_apart.cuh"
+            return "backward_halves.cuh" if walk.makes_1 and walk.makes_2 else "backward_apart.cuh"
         if self.produced:
             return "backward_producer.cuh"
         return "backward_hopper.cuh" if self.wgmma else "backward.cuh"
@@ -460,6 +469,8 @@ class BackwardRung:
             return f"{self.id} cannot take {config}: {reason}"
         if self.sums is not None and self.sums != bool(config.sums):
             return f"{self.id} cannot take {config}: it makes dQ {'in the walk by keys' if self.sums else 'by queries'}"
+        if self.apart and not config.apart and (p.totals is not None or p.softcap or p.modify):
+            return f"{config} is for batches of one length, whose scores have one slope"
         if config.d_head != p.d_head:
             return f"{config} is for d_head={config.d_head}; the operands have {p.d_head}"
         for walk in walks_of(config):
@@ -565,7 +576,7 @@ class WalkKernel:
         if reason := self.rung.why_not(problem, self.config, arch):
             raise ConfigRejected(f"{reason}.")
         constants = constants_of(problem, self.rung, self.walk)
-        return compile_part(problem, self.walk.columns, self.rung.file, "backward", constants, arch)
+        return compile_part(problem, self.walk.columns, self.rung.file(self.walk), "backward", constants, arch)
 
     def shape(self, problem: BackwardProblem) -> Launch:
         tile = self.walk.tile

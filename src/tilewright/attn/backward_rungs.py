@@ -43,7 +43,10 @@ _PRODUCED = (
     BackwardConfig(96, Tile(128, 64, 8), sums=4, wider=128),
     BackwardConfig(128, Tile(128, 64, 8), sums=4),
 )
-_APART = tuple(BackwardConfig(d, Tile(128, 64, 8), Tile(128, 64, 8), apart=True) for d in (64, 128, 192, 256))
+_APART = (
+    BackwardConfig(256, Tile(64, 64, 8, along=2), Tile(128, 64, 8)),
+    *(BackwardConfig(d, Tile(128, 64, 8), Tile(128, 64, 8), apart=True) for d in (64, 128, 192, 256)),
+)
 _WRITTEN = (*_PRODUCED, *(replace(config, ordered=True) for config in _PRODUCED))
 
 BACKWARD_RUNGS: tuple[BackwardRung, ...] = (

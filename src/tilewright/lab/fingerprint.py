@@ -50,7 +50,7 @@ def _files(includes: Iterable[str]) -> Iterator[str]:
 
 def _parts(rung: HashedRung) -> Iterator[str]:
     if isinstance(rung, BackwardRung):
-        yield from _files((f"attention/{rung.file}", *_AROUND_GRADIENTS))
+        yield from _files((*(f"attention/{name}" for name in rung.files), *_AROUND_GRADIENTS))
         for tiles in rung.defaults:
             forward = AttentionProblem.dense(1, 1, 4096, 4096, tiles.d_head)
             of_grad = BackwardProblem(forward, forward.q, forward.q, forward.k, forward.v, (4096, 4096, 1))
