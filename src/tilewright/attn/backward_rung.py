@@ -331,15 +331,15 @@ def grid_of(problem: BackwardProblem, of_q: bool, rows: int) -> tuple[int, int, 
     return heads, p.batch + ceil_div(p.totals[0] if of_q else p.totals[1], rows), 1
 
 
-def _not_by_groups(config: BackwardConfig) -> str | None:
-    """Why warpgroups of 64 rows cannot take the config; None if they can."""
+def _not_by_groups(config: BackwardConfig, whole: bool) -> str | None:
+    """Why warpgroups of 64 rows cannot take the config; None if they can. `whole`: whether each has all columns."""
     if config.columns % 64:
         return f"panels of wgmma are 64 columns wide; {config.columns} is not a multiple of 64"
     for tile in (config.keys, *([config.queries] if config.queries is not None else [])):
         groups = tile.warps // tile.along
         if tile.rows != 16 * groups or groups % 4:
             return f"{tile.rows} rows are not 64 for each warpgroup of {tile.warps} warps by {tile.along}"
-        if tile.cols % 64 or (config.columns // tile.along) % 64:
+        if tile.cols % 64 or (config.columns // (1 if whole else tile.along)) % 64:
             return f"{tile.cols} columns, or {config.columns} by {tile.along}, are not whole panels of 64"
     if config.sums and config.sums != config.keys.cols // 16:
         return (
@@ -464,7 +464,7 @@ class BackwardRung:
             return f"{self.id} needs compute capability {need}; {arch} has {have}"
         if self.wgmma and arch.name != "sm_90a":
             return f"{self.id} multiplies by wgmma, which only sm_90a has; this is {arch}"
-        reason = config.why_not() or (_not_by_groups(config) if self.wgmma else None)
+        reason = config.why_not() or (_not_by_groups(config, self.apart) if self.wgmma else None)
         if reason := reason or (_not_produced(config, self) if self.produced else None):
             return f"{self.id} cannot take {config}: {reason}"
         if self.sums is not None and self.sums != bool(config.sums):
@@ -526,7 +526,7 @@ def constants_of(problem: BackwardProblem, rung: BackwardRung, walk: Walk) -> di
         "cols": tile.cols,
         "n_warps": tile.warps,
         "along": tile.along,
-        "slice": slice_of(walk.columns, tile.along),
+        "slice": 64 if rung.wgmma else slice_of(walk.columns, tile.along),
         "threads": threads_of(rung, tile),
         "min_blocks": tile.min_blocks,
         "stages": tile.stages,
