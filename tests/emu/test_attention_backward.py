@@ -42,6 +42,18 @@ def judged(q, k, v, grad, *, dtype="f16", rung=None, grad_lse=None, config=None,
     return found
 
 
+OPTIONS = {
+    "causal, more keys": ({"is_causal": True}, 40, 70),
+    "causal, more queries": ({"is_causal": True}, 150, 70),
+    "window": ({"window": (9, 4)}, 140, 150),
+    "window on the left": ({"window": (20, -1)}, 70, 150),
+    "causal window": ({"window": (30, 0), "is_causal": True}, 150, 140),
+    "softcap": ({"softcap": 1.5}, 40, 56),
+    "negative scale": ({"scale": -0.3, "is_causal": True}, 70, 70),
+    "scale 0": ({"scale": 0.0}, 20, 20),
+}
+
+
 @pytest.mark.parametrize("rung", BACKWARD_RUNGS, ids=str)
 @pytest.mark.parametrize("d", [32, 64, 96, 128, 192, 256])
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
@@ -66,6 +78,25 @@ def test_rows_narrower_than_their_tiles(rung, config):
     judged(*given, rung=rung, config=config, is_causal=True)
 
 
+@pytest.mark.parametrize("d", [192, 256])
+@pytest.mark.parametrize("case", ["causal, more keys", "causal, more queries", "window", "negative scale"])
+def test_two_warpgroups_that_make_a_gradient_each(d, case):
+    options, sq, sk = OPTIONS[case]
+    given = operands(b=2, h=4, hk=2, sq=2 * sq, sk=2 * sk, d=d, dtype="bf16")
+    judged(*given, dtype="bf16", rung="b06", config=f"d{d}: keys 64x64/4x2, queries 128x64/8", **options)
+
+
+def test_two_warpgroups_that_make_a_gradient_each_of_large_scores():
+    q, k, v, grad = operands(sq=100, sk=200, d=256)
+    rng = np.random.default_rng(5)
+    bias, grad_lse = rng.standard_normal((100, 200)).astype(np.float32), rng.standard_normal((1, 2, 100))
+    bias[:, ::3] = -np.inf
+    config = "d256: keys 64x64/4x2, queries 128x64/8"
+    judged(q, k, v, grad, rung="b06", config=config, bias=bias, grad_lse=grad_lse.astype(np.float32))
+    with pytest.raises(ConfigRejected, match="whose scores have one slope"):
+        judged(q, k, v, grad, rung="b06", config=config, softcap=2.0)
+
+
 @pytest.mark.parametrize("sk", [70, 200, 460])
 def test_walks_of_one_gradient_each_take_many_tiles(sk):
     judged(*operands(sq=330, sk=sk, d=256, dtype="bf16"), dtype="bf16", rung="b06", is_causal=True)
@@ -75,18 +106,6 @@ def test_walks_of_one_gradient_each_take_many_tiles(sk):
 def test_two_warpgroups_on_the_same_keys(options):
     given = operands(sq=140, sk=90, d=256, dtype="bf16")
     judged(*given, dtype="bf16", rung="b04", config="d256: keys 64x64/4x2, sums 4", **options)
-
-
-OPTIONS = {
-    "causal, more keys": ({"is_causal": True}, 40, 70),
-    "causal, more queries": ({"is_causal": True}, 150, 70),
-    "window": ({"window": (9, 4)}, 140, 150),
-    "window on the left": ({"window": (20, -1)}, 70, 150),
-    "causal window": ({"window": (30, 0), "is_causal": True}, 150, 140),
-    "softcap": ({"softcap": 1.5}, 40, 56),
-    "negative scale": ({"scale": -0.3, "is_causal": True}, 70, 70),
-    "scale 0": ({"scale": 0.0}, 20, 20),
-}
 
 
 @pytest.mark.parametrize("rung", BACKWARD_RUNGS, ids=str)
