@@ -18,7 +18,7 @@ from .errors import InvalidOperand
 
 @cache
 def _compared(kind: type) -> attrgetter[Any]:
-    """What reads the fields of a dataclass that count for equality."""
+    """Return what reads the fields of a dataclass that count for equality."""
     return attrgetter(*(field.name for field in fields(kind) if field.compare))
 
 
@@ -66,7 +66,7 @@ class Arch(HashedOnce):
 
     @property
     def can_overlap_grids(self) -> bool:
-        """Whether a launch may start under the last blocks of the one ahead (programmatic dependent launch)."""
+        """Return whether a launch may start under the last blocks of the one ahead (programmatic dependent launch)."""
         return self.compute_capability >= (9, 0)
 
 
@@ -256,7 +256,7 @@ def _up(value: int, unit: int) -> int:
 
 
 def block_limits(resources: Resources, threads: int, shared_bytes: int, arch: Arch) -> dict[str, int]:
-    """How many blocks of a kernel each limit of an SM allows by itself; arguments as for `occupancy`."""
+    """Return how many blocks of a kernel each limit of an SM allows by itself; arguments as for `occupancy`."""
     warps = _up(threads, 32) // 32
     registers_a_block = _up(resources.registers * 32, arch.register_unit) * warps
     shared_a_block = _up(resources.shared_bytes + shared_bytes + arch.shared_reserved, arch.shared_unit)

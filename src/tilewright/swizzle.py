@@ -48,6 +48,8 @@ def conflict_free(inner: int) -> Swizzle:
     128-byte row of banks: ldmatrix takes one wavefront a matrix. Raises InvalidOperand for another `inner`.
     """
     if inner < 8 or inner & (inner - 1):
-        raise InvalidOperand(f"a line of {inner} elements is no power of two of 16-byte chunks; try 16, 32, 64 or 128.")
+        raise InvalidOperand(
+            f"a line of {inner} elements is not a power of two of 16-byte chunks; try 16, 32, 64 or 128."
+        )
     line_bit = inner.bit_length() - 1
     return Swizzle(min(3, line_bit - 3), 3, max(3, line_bit - 3))

@@ -34,7 +34,7 @@ def test_the_grammar_is_the_documents():
     config = AttentionConfig(128, 64, 32, 4, 0, 2, 2, buffer=True)
     assert str(config) == "(128, 64, 32, 4): load_0_2_2_fragments+buffer"
     for text in ("128, 64, 32, 4", "(128, 64, 32, 4): load_1_2_2_fragments", "(128, 64, 32, 4): load_0_2_2_fragments+"):
-        with pytest.raises(ConfigRejected, match="no attention config"):
+        with pytest.raises(ConfigRejected, match="not an attention config"):
             AttentionConfig.parse(text)
 
 

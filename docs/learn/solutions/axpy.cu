@@ -1,4 +1,4 @@
-// y = alpha x + y for n numbers, one thread each. n is no multiple of the block, and nothing stops the last threads.
+// y = alpha x + y for n numbers, one thread each. n is not a multiple of the block, and nothing stops the last threads.
 //
 // Exercise: run the check, read the fault, and guard the access.
 //

@@ -107,7 +107,7 @@ class BackwardCall:
         return backward_program(self.problem, plan, lies)
 
     def _zeros(self) -> Program | None:
-        """What fills results that no pair adds to."""
+        """Return what fills results that no pair adds to."""
         stages = []
         for name, view in zip(RESULTS, self.results, strict=True):
             if view.size:

@@ -43,7 +43,7 @@ class BackwardExplanation(Told):
         return self.text()
 
     def text(self, width: int = _WIDTH) -> str:
-        """What would run and why, in lines of at most `width` characters."""
+        """Return what would run and why, in lines of at most `width` characters."""
         rows = [("GPU", f"{self.gpu.name} ({self.gpu.arch}): {self.gpu_source}")]
         if self.problem is None or self.plan is None or self.program is None:
             rows.append(("runs", "nothing that multiplies: gradients are 0 or empty"))
@@ -70,7 +70,7 @@ def explain_attention_backward(
     deterministic: bool = False, rung: str | None = None, config: BackwardConfig | str | None = None,
     gpu: str | None = None, compile: bool = False, **options: Any,
 ) -> BackwardExplanation:  # fmt: skip
-    """What `attention_backward` would run for these operands and options, and why, if grad and out lie densely.
+    """Return what `attention_backward` would run for these operands and options, and why, if grad and out lie densely.
 
     `gpu` names the GPU to explain for (see tilewright.arch.GPUS), as for `explain`. `compile=True` adds the compiler's
     figures. Nothing is launched. Raises as `attention_backward` does.

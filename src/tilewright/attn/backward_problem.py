@@ -37,7 +37,7 @@ class BackwardProblem:
 
     @property
     def plain(self) -> bool:
-        """Whether a score is the product times the scale, and nothing else."""
+        """Return whether a score is the product times the scale, and nothing else."""
         return not self.forward.modifies
 
     @property

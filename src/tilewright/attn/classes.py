@@ -43,10 +43,10 @@ class AttentionClass:
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> AttentionClass:
-        """Raises KeyError, TypeError or ValueError for what is no class."""
+        """Raises KeyError, TypeError or ValueError for what is not a class."""
         klass = AttentionClass(**checked(values, AttentionClass))
         if not _CLASS.fullmatch(str(klass)):
-            raise ValueError(f"{str(klass)!r} is no class of attention problems")
+            raise ValueError(f"{str(klass)!r} is not a class of attention problems")
         return klass
 
 
@@ -64,7 +64,7 @@ _CLASS = re.compile(
 
 
 def keys_seen(problem: AttentionProblem) -> int:
-    """How many keys a query sees at most."""
+    """Return how many keys a query sees at most."""
     left, right = problem.window
     if left < 0 or (right < 0 and not problem.is_causal):
         return problem.seq_k

@@ -11,7 +11,7 @@ from ..errors import InvalidOperand
 
 
 def is_mask(bias: Any) -> bool:
-    """Whether it is an array of booleans."""
+    """Return whether it is an array of booleans."""
     dtype = getattr(bias, "dtype", None)
     return dtype is not None and str(dtype) in ("bool", "torch.bool") and getattr(bias, "ndim", 0) > 0
 

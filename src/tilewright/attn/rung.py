@@ -81,8 +81,9 @@ class AttentionConfig:
         match = _GRAMMAR.fullmatch(text.strip())
         if match is None:
             raise ConfigRejected(
-                f"{text!r} is no attention config. One reads (d_head, b_r, b_c, n_warps): load_Q_K_V_fragments, each "
-                "load 0 or 2, with +buffer and +N_blocks where wanted: (128, 128, 64, 4): load_2_2_2_fragments+buffer"
+                f"{text!r} is not an attention config. One reads (d_head, b_r, b_c, n_warps): load_Q_K_V_fragments, "
+                "each load 0 or 2, with +buffer and +N_blocks where wanted: "
+                "(128, 128, 64, 4): load_2_2_2_fragments+buffer"
             )
         d_head, b_r, b_c, n_warps, q, k, v = map(int, match.groups()[:7])
         buffer, blocks = match.groups()[7:]
@@ -91,7 +92,7 @@ class AttentionConfig:
     def why_not(self) -> str | None:
         """None when kernels can be made with it, or the reason."""
         if self.d_head not in D_HEADS:
-            return f"d_head={self.d_head} is none of {', '.join(map(str, D_HEADS))}"
+            return f"d_head={self.d_head} is not one of {', '.join(map(str, D_HEADS))}"
         if self.n_warps not in (1, 2, 4, 8, 16):
             return f"n_warps={self.n_warps} must be a power of two up to 16"
         if self.b_r % (16 * self.n_warps) or self.b_r == 0:
@@ -238,7 +239,7 @@ class AttentionRung:
                 reasons.append(reason)
         raise ConfigRejected(
             f"{self.id} cannot run d_head={problem.d_head} on {arch}: "
-            + ("; ".join(dict.fromkeys(reasons)) or f"it is none of {', '.join(map(str, D_HEADS))}")
+            + ("; ".join(dict.fromkeys(reasons)) or f"it is not one of {', '.join(map(str, D_HEADS))}")
             + "."
         )
 

@@ -185,7 +185,7 @@ class SplitRung(AttentionRung):
 
 
 def split_constants(problem: AttentionProblem, config: SplitConfig, rung: SplitRung) -> dict[str, Constant]:
-    """What both kernels are compiled for."""
+    """Return what both kernels are compiled for."""
     values: dict[str, Constant] = {
         "b_r": config.b_r,
         "split": is_merged(problem, config),
@@ -200,7 +200,7 @@ def split_constants(problem: AttentionProblem, config: SplitConfig, rung: SplitR
 
 
 def is_merged(problem: AttentionProblem, config: SplitConfig) -> bool:
-    """Whether parts of the keys are added by a launch of their own."""
+    """Return whether parts of the keys are added by a launch of their own."""
     return config.part_keys > 0 if problem.totals is not None else parts_of(problem, config) > 1
 
 
@@ -255,7 +255,7 @@ class Merge:
 
 
 def parts_room(problem: AttentionProblem, config: SplitConfig, workspace: Workspace) -> tuple[Address, Address]:
-    """Where results of parts lie, and their maxima and sums; nowhere where there is one part."""
+    """Return where results of parts lie, and their maxima and sums; nowhere where there is one part."""
     if not is_merged(problem, config):
         return 0, 0
     rows = blocks_of(problem, config) * problem.heads_kv * part_rows(problem, config)

@@ -49,7 +49,7 @@ class SplitTime(NamedTuple):
 
 
 def few_on_many(problem: AttentionProblem) -> bool:
-    """Whether queries are few beside keys: what split attention is for, and where it was measured."""
+    """Return whether queries are few beside keys: what split attention is for, and where it was measured."""
     return problem.seq_q <= _MOST_QUERIES and problem.seq_k >= 4 * problem.seq_q
 
 
@@ -156,7 +156,7 @@ def invariant_split(problem: AttentionProblem, gpu: Gpu) -> SplitConfig | None:
 
 
 def split_words(problem: AttentionProblem, config: SplitConfig, gpu: Gpu) -> str:
-    """How keys are shared, in words."""
+    """Return how keys are shared, in words."""
     blocks = blocks_of(problem, config) * problem.heads_kv
     if config.part_keys:
         return f"keys in parts of {config.part_keys}"

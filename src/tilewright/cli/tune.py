@@ -27,7 +27,7 @@ EXAMPLES = (
     "  tilewright tune --shapes 128x28672x4096 --dtype bf16 --dry-run\n\n"
     "  tilewright tune --shapes 4096x4096x1024 --dtype bf16 --epilogue bias,silu,residual\n\n"
     "  tilewright tune --attention 4x32/8x4096x128,1x16x16384x64 --causal\n\n"
-    "  tilewright tune --export mine.json      tilewright tune --merge theirs.json"
+    "  tilewright tune --export mine.json\n\n  tilewright tune --merge theirs.json"
 )
 
 
@@ -156,7 +156,7 @@ def _problems(
 
 
 def _tunable(attention: bool, rungs: str | None, keep: int, problems: list[Any]) -> Tunable:
-    """What is tuned: products, or attention, by the rungs named."""
+    """Return what is tuned: products, or attention, by the rungs named."""
     if attention:
         from ..lab.attention import select_attention_rungs
         from ..tuning.attention import TunableAttention

@@ -252,7 +252,7 @@ class SharedMemory:
             at = int(addresses[skewed][0])
             machine.report(
                 "misaligned",
-                f"{kind} of {nbytes} bytes at shared address {at:#x}, which is no multiple of {nbytes}",
+                f"{kind} of {nbytes} bytes at shared address {at:#x}, which is not a multiple of {nbytes}",
                 instruction, machine.some(lanes, skewed), at,
             )  # fmt: skip
         if not remembered:
@@ -523,7 +523,7 @@ class GlobalPort:
             at = int(addresses[skewed][0])
             machine.report(
                 "misaligned",
-                f"{kind} of {nbytes} bytes at {at:#x}, which is no multiple of {nbytes}: {memory.describe(at)}",
+                f"{kind} of {nbytes} bytes at {at:#x}, which is not a multiple of {nbytes}: {memory.describe(at)}",
                 instruction, machine.some(pattern.lanes, skewed), at,
             )  # fmt: skip
         good = inside & ~skewed
@@ -592,7 +592,7 @@ class LocalMemory:
         skewed = seen % nbytes != 0
         for wrong, kind, why in (
             (bad, "out_of_bounds", f"the thread has {self.bytes} bytes of local memory"),
-            (skewed, "misaligned", f"no multiple of {nbytes}"),
+            (skewed, "misaligned", f"it is not a multiple of {nbytes}"),
         ):
             if wrong.any():
                 wrong = np.broadcast_to(wrong, start.shape)

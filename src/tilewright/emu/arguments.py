@@ -50,7 +50,7 @@ class Argument:
 
 def _type(name: str, text: str) -> type:
     if name not in TYPES:
-        raise InvalidOperand(f"argument {text!r}: {name!r} is no type. Types: {', '.join(TYPES)}.")
+        raise InvalidOperand(f"argument {text!r}: {name!r} is not a type. Types: {', '.join(TYPES)}.")
     return TYPES[name]
 
 
@@ -120,7 +120,7 @@ def _shape(sizes: str, text: str) -> tuple[int, ...]:
     """The sizes between the brackets. Raises InvalidOperand for what no array can have."""
     parts = [part.strip() for part in re.split(r"[,x]", sizes)]
     if not all(re.fullmatch("[0-9]+", part) for part in parts):
-        raise InvalidOperand(f"argument {text!r}: [{sizes}] is no shape. Write it as [4,8].")
+        raise InvalidOperand(f"argument {text!r}: [{sizes}] is not a shape. Write it as [4,8].")
     if len(parts) > MOST_AXES or any(len(part) > 15 for part in parts):
         raise InvalidOperand(f"argument {text!r:.80}: no buffer is that large. Give up to {MOST_AXES} sizes.")
     shape = tuple(map(int, parts))
@@ -146,7 +146,7 @@ def _parse(text: str, random: np.random.Generator) -> Argument:
                     return Argument(text, kind, scalar=dtype.type(float(value)))
             number = int(value, 0)
         except ValueError as error:
-            raise InvalidOperand(f"argument {text!r}: {value!r} is no value of {kind}") from error
+            raise InvalidOperand(f"argument {text!r}: {value!r} is not a value of {kind}") from error
         limits = np.iinfo(dtype)
         if not limits.min <= number <= limits.max:
             raise InvalidOperand(f"argument {text!r}: {number} is outside {kind}, {limits.min} to {limits.max}")

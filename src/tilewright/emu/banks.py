@@ -81,7 +81,7 @@ def wavefronts(
     Returns int64 [n]; 0 for a warp with no active lane. Raises ValueError for another width or access.
     """
     if access not in ("load", "store", "matrix", "copy"):
-        raise ValueError(f"access {access!r} is none of load, store, matrix, copy")
+        raise ValueError(f"access {access!r} is not one of load, store, matrix, copy")
     if nbytes not in (1, 2, 4, 8, 16):
         raise ValueError(f"an access of {nbytes} bytes a lane does not exist; a lane moves 1, 2, 4, 8 or 16 bytes")
     addresses = np.asarray(addresses, np.int64)

@@ -212,7 +212,7 @@ class Sources:
 
 
 def check_mode(mode: object) -> None:
-    """Raises InvalidOperand for what is no way to treat hazards."""
+    """Raises InvalidOperand for what is not a way to treat hazards."""
     if mode not in ("raise", "collect"):
         raise InvalidOperand(
             f"hazards={mode!r} is neither 'raise' (stop at the first) nor 'collect' (list them in the result)."

@@ -622,7 +622,7 @@ class _Parser:
         if guard_name:
             found = self.lookup(guard_name)
             if not isinstance(found, Register) or found.kind != "pred":
-                raise self.fail(position, f"the guard {guard_name!r} is no predicate register")
+                raise self.fail(position, f"the guard {guard_name!r} is not a predicate register")
             guard = found
         rest = (_SPACE.sub(" ", rest) if "\n" in rest or "/" in rest else rest).strip()
         items = _split(rest) if "{" in rest or "[" in rest or "(" in rest else rest.split(",")

@@ -270,7 +270,7 @@ def _unload_retired() -> None:
 
 @lru_cache(maxsize=1024)
 def _encoding(description: TensorMap) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
-    """What the driver takes for a description, before the address and after it."""
+    """Return what the driver takes for a description, before the address and after it."""
     cuda = driver()
     strides = description.strides or (16,)  # of one dimension none is read, but the driver wants an array
     return (

@@ -120,7 +120,7 @@ class Exact:
             return Exact(reference(a, b), reference(np.abs(a), np.abs(b)), a.shape[1])
 
     def decided(self) -> np.ndarray:
-        """Which elements are finite, infinite or NaN whatever the order of the sum.
+        """Return which elements are finite, infinite or NaN whatever the order of the sum.
 
         Not those where a finite part of the sum may overflow on its way, unless all of it has one sign.
         """
@@ -209,7 +209,7 @@ def _record(
 
 
 def _product(launch: Start, buffers: Buffers, where: Device) -> np.ndarray:
-    """What a launch writes into a poisoned buffer; NaN where it writes nothing."""
+    """Return what a launch writes into a poisoned buffer; NaN where it writes nothing."""
     executor = executor_for(where.ordinal)
     kept = Guarded(buffers.out.shape, band=0)
     executor.write(buffers.out.address, kept.whole.view(np.uint8))

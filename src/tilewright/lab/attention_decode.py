@@ -38,7 +38,7 @@ def decode_problem(case: dict[str, Any]) -> AttentionProblem:
 
 
 def sets_for(problem: AttentionProblem, gpu: Gpu) -> int:
-    """How many sets of operands take turns, so that none is found in the L2."""
+    """Return how many sets of operands take turns, so that none is found in the L2."""
     return min(max(2, 3 * gpu.l2 // problem.bytes + 1), 16)
 
 

@@ -31,7 +31,7 @@ class BankSide:
 
     @property
     def ways(self) -> float:
-        """How many times the fewest possible passes."""
+        """Return how many times the fewest possible passes."""
         return self.wavefronts / self.ideal
 
 

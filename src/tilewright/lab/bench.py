@@ -84,7 +84,7 @@ class Conditions:
         return self._process is not None and self._process.poll() is None
 
     def read(self) -> dict[str, float]:
-        """What was read; {} where the tool is missing or does not answer within seconds."""
+        """Return what was read; {} where the tool is missing or does not answer within seconds."""
         if self._process is None:
             return {}
         try:
@@ -108,7 +108,7 @@ def parse_conditions(output: str) -> dict[str, float]:
 
 
 def pci_bus_id(ordinal: int) -> str:
-    """What nvidia-smi calls this GPU, whatever CUDA_VISIBLE_DEVICES hides."""
+    """Return what nvidia-smi calls this GPU, whatever CUDA_VISIBLE_DEVICES hides."""
     text = check(driver().cuDeviceGetPCIBusId(16, device(ordinal).handle), "reading the GPU's bus id")
     return text.split(b"\0")[0].decode()
 

@@ -40,7 +40,7 @@ def _result(found: Inspection) -> dict[str, Any]:
 
 
 def _part(part: Part) -> dict[str, Any]:
-    """What of a part is kept: instructions by group, how many address registers, distances."""
+    """Return what of a part is kept: instructions by group, how many address registers, distances."""
     return {
         "instructions": part.instructions, "groups": part.groups,
         "address_registers": {opcode: len(uses) for opcode, uses in part.address_registers.items()},
@@ -50,7 +50,7 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 def _opcodes(name: str, config: str, gpu: str) -> dict[str, int]:
-    """How often some opcodes are in the whole kernel."""
+    """Return how often some opcodes are in the whole kernel."""
     rung, board = every_rung(name), find_gpu(gpu)
     assert rung is not None
     subject = of_rung(rung, read_config(rung, config, board.arch), board)

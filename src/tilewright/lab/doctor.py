@@ -127,7 +127,7 @@ def examine() -> list[Finding]:
 
 
 def verdict(findings: Sequence[Finding]) -> Finding:
-    """What runs here, by what was found."""
+    """Return what runs here, by what was found."""
     missing = [finding for finding in findings if finding.required and not finding.found]
     if missing:
         names = " and ".join(finding.name for finding in missing)

@@ -79,7 +79,7 @@ class Exercise:
         return given, before, kinds
 
     def wrong(self, before: Mapping[str, Any], after: Mapping[str, np.ndarray]) -> tuple[str, ...]:
-        """Which references do not hold."""
+        """Return which references do not hold."""
         found = (Reference.of(text).wrong(before, after, self.tolerance) for text in self.references)
         return tuple(filter(None, found))
 
@@ -334,7 +334,7 @@ def _marks(is_right: bool, warnings: int, counters: Counters, once: int) -> tupl
 
 
 def _costly(rows: Sequence[InstructionRow]) -> tuple[str, ...]:
-    """What lines ask for beyond what they need."""
+    """Return what lines ask for beyond what they need."""
     found = []
     for row in rows:
         sectors = ("sectors", row.sectors, fewest_sectors(row))

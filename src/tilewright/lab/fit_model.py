@@ -273,7 +273,7 @@ def summary(found: Sequence[float]) -> dict[str, Any]:
 def records(
     cases: Sequence[Case], fit: Mapping[str, Fit], speed: Mapping[str, float], held_out: Mapping[str, list[float]]
 ) -> list[dict[str, Any]]:
-    """What the model misses, by kind of problem and by what chooses."""
+    """Return what the model misses, by kind of problem and by what chooses."""
     kinds = dict.fromkeys(case.kind for case in cases if case.kind)
     found: list[tuple[str, str, list[float]]] = []
     for kind in kinds:

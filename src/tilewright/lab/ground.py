@@ -37,7 +37,7 @@ class Buffers:
 
 
 def sets_for(problem: GemmProblem, l2: int) -> int:
-    """How many buffer sets hold more than three times the L2 (bytes): at least 2, at most MOST_SETS."""
+    """Return how many buffer sets hold more than three times the L2 (bytes): at least 2, at most MOST_SETS."""
     return min(max(2, 3 * l2 // max(problem.bytes, 1) + 1), MOST_SETS)
 
 
@@ -79,7 +79,7 @@ def program_launch(program: Program, kernels: Sequence[CompiledKernel], buffers:
 
 
 def rung_launcher(step: Step, where: Device) -> Callable[[Buffers], Start]:
-    """What makes the launch of a rung, and of what goes with it, on a set: compiled once for all sets."""
+    """Return what makes the launch of a rung, and of what goes with it, on a set: compiled once for all sets."""
     program = step.program
     kernels = [stage.compile(where.arch) for stage in program.stages]
     return lambda buffers: program_launch(program, kernels, buffers, where.ordinal)

@@ -90,7 +90,7 @@ class Inspection(Shown):
         return f"{self.name}: {self.config or self.entry}"
 
     def facts(self) -> dict[str, str]:
-        """What the compiler and the boards say, as words."""
+        """Return what the compiler and the boards say, as words."""
         facts = {
             "target": self.arch, "threads per block": str(self.threads or "-"),
             "registers": str(self.registers), "spill stores, B": str(self.spill_store_bytes),
@@ -213,7 +213,7 @@ class SpaceTable(Shown):
 
 
 def _histogram(uses: dict[str, int]) -> str:
-    """How many registers serve how many instructions: "4 x 8, 2 x 1"."""
+    """Return how many registers serve how many instructions: "4 x 8, 2 x 1"."""
     times: dict[int, int] = {}
     for count in uses.values():
         times[count] = times.get(count, 0) + 1

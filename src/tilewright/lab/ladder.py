@@ -194,7 +194,7 @@ def as_record(suite: str, step: Step, result: dict[str, Any], origin: dict[str, 
 
 
 def _by_blocks(say: Progress, number: int, text: str) -> Callable[[int, int], None]:
-    """What a launch tells of its blocks, as a part of step `number`."""
+    """Return what a launch tells of its blocks, as a part of step `number`."""
     return lambda done, blocks: say(number + done / blocks, text)
 
 

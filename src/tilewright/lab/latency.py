@@ -33,7 +33,7 @@ def chain_of(elements: int, apart: int = 1, seed: int = 0) -> np.ndarray:
 
 
 def walked(chain: np.ndarray, place: str, steps: int) -> int:
-    """Where the rounds' steps lead from 0, with as many again in each where the kernel walks first."""
+    """Return where the rounds' steps lead from 0, with as many again in each where the kernel walks first."""
     at, held = 0, chain.tolist()
     for _ in range(ROUNDS * (steps if PLACES[place] == 0 else 2 * steps)):
         at = (at * 1664525 + 1013904223) % 2**32 if place == "register" else held[at]

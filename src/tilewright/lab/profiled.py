@@ -60,7 +60,7 @@ def kind_of(what: str) -> tuple[str, str]:
 
 
 def launcher(target: Target) -> Callable[[int], Any]:
-    """What starts the target's kernel on a stream, on random normal operands. Needs a GPU."""
+    """Return what starts the target's kernel on a stream, on random normal operands. Needs a GPU."""
     from ..jit.device import device
 
     where = device(0)

@@ -216,7 +216,7 @@ def longest(text: str, metrics: dict[str, str]) -> tuple[str, dict[str, float]]:
 def profile_of(
     target: Target, kernel: str, read: dict[str, float], conditions: dict[str, float], right: bool | None = None
 ) -> Profile:
-    """What the metrics of a launch say."""
+    """Return what the metrics of a launch say."""
     moved = read.get("dram_bytes")
     return Profile(
         target.what, right, kernel, read["time"] * 1e-6, {name: read[name] / 100 for name in SHARES if name in read},

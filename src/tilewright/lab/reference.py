@@ -31,7 +31,7 @@ class Reference:
     """The same with float32 operands rounded to tf32, where that can be asked for."""
 
     def for_values(self, kind: str) -> Prepare | None:
-        """What multiplies operands of a type, "tf32" for float32 ones rounded to it; None where nothing does."""
+        """Return what multiplies operands of a type, "tf32" for float32 ones rounded to it; None where nothing does."""
         if kind == "tf32":
             return self.prepare_tf32
         return self.prepare if kind in self.dtypes else None

@@ -32,7 +32,7 @@ class OccupancyReport(Shown):
     """What would raise the occupancy, one change at a time."""
 
     def grids(self) -> tuple[Grid, ...]:
-        """What an SM holds, and each limit."""
+        """Return what an SM holds, and each limit."""
         asked = f"{self.threads} threads, {self.registers} registers per thread, {self.shared_bytes} B of shared memory"
         held = f"{self.blocks} blocks, {self.warps} of {self.warps_per_sm} warps per SM: {self.fraction:.1%}"
         rows = tuple((name, str(n), "<- limits" if name == self.limiter else "") for name, n in self.limits.items())

@@ -134,7 +134,7 @@ def _of_shape(sizes: Sequence[int], tile: Sequence[int] | None, kind: str, gpu: 
 
 
 def _same(name: str, gpu: Gpu) -> bool:
-    """Whether a driver's name for a board means this one."""
+    """Return whether a driver's name for a board means this one."""
     try:
         return find_gpu(name).name == gpu.name
     except InvalidOperand:

@@ -103,7 +103,7 @@ def own_part(rung: AnyRung) -> tuple[int, str]:
 
 
 def _key(line: str) -> str:
-    """What two lines are compared by: without comments and blanks."""
+    """Return what two lines are compared by: without comments and blanks."""
     return re.sub(r"\s+", "", _COMMENT.sub("", line))
 
 
@@ -140,7 +140,7 @@ def _marked(rung: AnyRung) -> tuple[list[SourceLine], AnyRung | None, tuple[Defi
 
 
 def _defined(names: list[str], rung: AnyRung) -> list[Definition]:
-    """Where functions and types of these names are defined in the files that a rung includes."""
+    """Return where functions and types of these names are defined in the files that a rung includes."""
     found = []
     texts = {name: text for name, text in _texts(rung).items() if name != rung.include}
     for name in names:

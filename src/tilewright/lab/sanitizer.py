@@ -23,7 +23,7 @@ SUMMARIES = {
 
 
 def summary(tool: str, text: str) -> int | None:
-    """How many errors a tool's output reports; None where it has no summary."""
+    """Return how many errors a tool's output reports; None where it has no summary."""
     found = SUMMARIES[tool].search(text)
     return int(found[1]) if found else None
 

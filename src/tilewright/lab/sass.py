@@ -94,7 +94,7 @@ def listings(cubin: bytes) -> dict[str, list[Instruction]]:
 
 
 def run_tool(tool: Path, options: Sequence[str], cubin: bytes, suffix: str = ".cubin") -> str:
-    """What a tool prints of a file with these bytes. Raises TilewrightError with its words."""
+    """Return what a tool prints of a file with these bytes. Raises TilewrightError with its words."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"kernel{suffix}"
         path.write_bytes(cubin)

@@ -50,7 +50,7 @@ def group_of(opcode: str) -> str:
 
 
 def by_group(instructions: Sequence[Instruction]) -> Counter[str]:
-    """How many instructions of each group there are."""
+    """Return how many instructions of each group there are."""
     return Counter(group_of(instruction.opcode) for instruction in instructions)
 
 
@@ -73,7 +73,7 @@ _HMMA = {"16816": (4, 2, 4), "1688": (2, 1, 4), "884": (2, 2, 8), "16832": (4, 2
 
 
 def _loaded(opcode: str) -> int:
-    """How many registers a load fills."""
+    """Return how many registers a load fills."""
     parts = opcode.split(".")
     if parts[0] == "LDSM":
         return int(parts[-1]) if parts[-1] in ("2", "4") else 1
@@ -81,7 +81,7 @@ def _loaded(opcode: str) -> int:
 
 
 def _widths(opcode: str, operands: int) -> list[int]:
-    """How many registers each operand stands for; of the first, what it is written to."""
+    """Return how many registers each operand stands for; of the first, what it is written to."""
     parts = opcode.split(".")
     if parts[0] == "HMMA":
         a, b, c = _HMMA.get(parts[1], (4, 2, 4))

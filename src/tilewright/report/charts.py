@@ -143,7 +143,7 @@ class Axis:
     is_log: bool = False
 
     def at(self, value: float) -> float:
-        """How far along the axis a value lies, 0 to 1."""
+        """Return how far along the axis a value lies, 0 to 1."""
         if self.is_log:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)

@@ -49,7 +49,7 @@ _WITHOUT = "<noscript><p>This part needs JavaScript. The charts do not.</p></nos
 
 
 def part(title: str) -> str:
-    """What stands under a title until the script fills it."""
+    """Return what stands under a title until the script fills it."""
     name, words = PARTS[title]
     return f'<p>{words}</p>{_WITHOUT}<div id="{name}"></div>'
 

@@ -113,7 +113,7 @@ def _ladder(suite: str, heading: str, words: str, against: str) -> Callable[[Pat
 
 
 def _stalls(suite: str, heading: str) -> Callable[[Path], list[Figure]]:
-    """What warps wait for, by rung: the reasons that matter most, and the rest together."""
+    """Return what warps wait for, by rung: the reasons that matter most, and the rest together."""
 
     def make(folder: Path) -> list[Figure]:
         records = find_records(folder, suite)
@@ -137,7 +137,7 @@ def _stalls(suite: str, heading: str) -> Callable[[Path], list[Figure]]:
 
 
 def _profiles(folder: Path) -> list[Figure]:
-    """What warps of ours and of the libraries' kernels wait for, and the pipes that they keep busy."""
+    """Return what warps of ours and of the libraries' kernels wait for, and the pipes that they keep busy."""
     records = find_records(folder, "profile")
     if not records:
         return []

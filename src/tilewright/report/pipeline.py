@@ -125,7 +125,7 @@ def _drawn(events: Sequence[Event], fills: Sequence[_Fill], phases: dict[int, in
 
 
 def _reads(event: Event, low: int, high: int) -> bool:
-    """Whether an event reads bytes of shared memory from `low` to `high`."""
+    """Return whether an event reads bytes of shared memory from `low` to `high`."""
     for access in event.accesses:
         inside = (access.addresses >= low) & (access.addresses < high)
         if access.space == "shared" and not access.writes and bool(np.any(inside)):

@@ -287,7 +287,7 @@ ATTENTION_SIZES_PAGE: tuple[Column, ...] = (
 
 
 def _mebibytes(record: Record) -> str:
-    """What a call of ours holds at most, and one of cuDNN's."""
+    """Return what a call of ours holds at most, and one of cuDNN's."""
     held = [record["result"].get(name) for name in ("held_bytes", "held_bytes_cudnn")]
     return ", ".join("-" if one is None else f"{one >> 20}" for one in held)
 

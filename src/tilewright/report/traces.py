@@ -232,7 +232,7 @@ class _Packer:
         return self.ops[instruction.index]
 
     def array_at(self, address: int) -> int:
-        """Which array holds an address; -2 for none."""
+        """Return which array holds an address; -2 for none."""
         for number, array in enumerate(self.arrays):
             if array.address <= address < array.address + array.nbytes:
                 return number

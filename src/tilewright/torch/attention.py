@@ -111,7 +111,7 @@ def _say_once(reason: str) -> None:
 
 
 def _why_torch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> str | None:
-    """What this call has that no kernel here does; None if there is nothing."""
+    """Return what this call has that no kernel here does; None if there is nothing."""
     if dropout_p:
         return "dropout is not done here"
     if query.is_nested or key.is_nested or value.is_nested:
@@ -133,7 +133,7 @@ def _why_torch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, d
 
 
 def _refused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, enable_gqa: bool) -> bool:
-    """Whether torch refuses these: it then says so in its own words."""
+    """Return whether torch refuses these: it then says so in its own words."""
     own, shared = (x.shape[-3] if x.dim() > 2 else 1 for x in (query, key))
     if own != shared and (not enable_gqa or shared == 0 or own % shared):
         return True

@@ -44,7 +44,7 @@ _OPTIONS = "bool is_causal, float scale, int left, int right, float softcap"
 
 
 def rows_outside_heads(q: Tensor) -> bool:
-    """Whether [batch, heads, rows, d] lies as [batch, rows, heads, d]; results then do too."""
+    """Return whether [batch, heads, rows, d] lies as [batch, rows, heads, d]; results then do too."""
     return q.shape[1] > 1 and q.shape[2] > 1 and q.stride(1) < q.stride(2)
 
 

@@ -16,7 +16,7 @@ _has_storage = torch._C._has_storage
 
 
 def is_watched() -> bool:
-    """Whether torch compiles or traces, or a dispatch mode is active (fake tensors, make_fx, counters)."""
+    """Return whether torch compiles or traces, or a dispatch mode is active (fake tensors, make_fx, counters)."""
     return bool(torch.compiler.is_compiling() or _dispatch_modes() or _tracing() is not None)
 
 
@@ -37,12 +37,12 @@ def is_eager(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def runs_here(x: torch.Tensor) -> bool:
-    """Whether kernels can take x: it is on a GPU, or an emulator is in force for the host's tensors."""
+    """Return whether kernels can take x: it is on a GPU, or an emulator is in force for the host's tensors."""
     return x.is_cuda or current_executor() is not None
 
 
 def wants_gradients(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether a result of these is to be differentiated."""
+    """Return whether a result of these is to be differentiated."""
     return torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)
 
 

@@ -86,7 +86,7 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _why_sdpa(query: Tensor, value: Tensor, dropout: float, options: dict[str, Any]) -> str | None:
-    """What a call of transformers has that no kernel here does; None if there is nothing."""
+    """Return what a call of transformers has that no kernel here does; None if there is nothing."""
     if dropout:
         return "dropout"
     for name in ("s_aux", "position_bias", "cache"):

@@ -202,7 +202,7 @@ def gradient_of_b(
 
 
 def lies_turned(b: torch.Tensor) -> bool:
-    """Whether B's columns lie in a row, and its rows do not."""
+    """Return whether B's columns lie in a row, and its rows do not."""
     return b.dim() > 1 and b.stride(-2) == 1 and b.stride(-1) != 1
 
 

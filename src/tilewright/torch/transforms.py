@@ -12,7 +12,7 @@ from ..errors import InvalidOperand
 
 
 def transforms_active(operands: Sequence[torch.Tensor]) -> bool:
-    """Whether refuse_transforms might refuse: a transform or a level of dual numbers is active."""
+    """Return whether refuse_transforms might refuse: a transform or a level of dual numbers is active."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 

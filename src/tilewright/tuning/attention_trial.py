@@ -43,7 +43,7 @@ class ExactRows:
     allowed: np.ndarray
 
     def wrong(self, found: np.ndarray) -> int:
-        """How many elements are not what they must be; a NaN is not."""
+        """Return how many elements are not what they must be; a NaN is not."""
         return int((~(np.abs(found - self.values) <= self.allowed)).sum())
 
 

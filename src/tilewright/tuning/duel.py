@@ -41,12 +41,12 @@ class Duel:
 
     @property
     def is_won_in_pairs(self) -> bool:
-        """Whether it is faster by more than the noise, side by side."""
+        """Return whether it is faster by more than the noise, side by side."""
         return self.ratio > 1 + SURELY * self.noise
 
     @property
     def is_won(self) -> bool:
-        """Whether the challenger takes the incumbent's place."""
+        """Return whether the challenger takes the incumbent's place."""
         return self.is_won_in_pairs and (self.alone is None or self.alone >= 1)
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ def duel(measurer: Measurer[Any], incumbent: Any, challenger: Any, deadline: flo
 
 
 def _alone(measurer: Measurer[Any], incumbent: Any, challenger: Any) -> float:
-    """How many times as fast the challenger is where each runs alone."""
+    """Return how many times as fast the challenger is where each runs alone."""
     times: dict[str, list[float]] = {"incumbent": [], "challenger": []}
     for _ in range(TURNS):
         for name, candidate in (("incumbent", incumbent), ("challenger", challenger)):

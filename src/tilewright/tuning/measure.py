@@ -77,7 +77,7 @@ class GpuTrial(Generic[P, A]):
         raise NotImplementedError
 
     def addresses(self, number: int, out: int) -> A:
-        """Where the operands of a set lie, its result at `out`."""
+        """Return where the operands of a set lie, its result at `out`."""
         raise NotImplementedError
 
     def make_reference(self) -> float:
@@ -92,11 +92,11 @@ class GpuTrial(Generic[P, A]):
         raise NotImplementedError
 
     def judged(self) -> str:
-        """What is wrong with elements of the first set's result that are known exactly; "" where nothing is."""
+        """Return what is wrong with elements of the first set's result that are known exactly; "" where nothing is."""
         return ""
 
     def beside(self, found: Difference) -> str:
-        """What results were compared with, in a few words."""
+        """Return what results were compared with, in a few words."""
         raise NotImplementedError
 
     # --- verification ------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ MOST_SETS = 256
 
 
 def sets_for(nbytes: int, l2: int) -> int:
-    """How many sets of operands of `nbytes` each are rotated: together more than three times the L2."""
+    """Return how many sets of operands of `nbytes` each are rotated: together more than three times the L2."""
     return min(max(1, 3 * l2 // nbytes + 1), MOST_SETS)
 
 
@@ -90,7 +90,7 @@ class Race:
 
 
 def context_is_lost(ordinal: int) -> bool:
-    """Whether a fault has made the GPU's context unusable for this process."""
+    """Return whether a fault has made the GPU's context unusable for this process."""
     try:
         executor_for(ordinal).synchronize()
         return False

@@ -116,7 +116,7 @@ class Tunable(Protocol):
         ...
 
     def job(self, problem: Any, candidate: Any) -> Job:
-        """What to compile for a candidate."""
+        """Return what to compile for a candidate."""
         ...
 
     def kernels(self, problem: Any) -> str:
@@ -132,7 +132,7 @@ class Tunable(Protocol):
         ...
 
     def fused(self, problem: Any) -> str:
-        """What is computed with it, in words (entries.Entry.epilogue)."""
+        """Return what is computed with it, in words (entries.Entry.epilogue)."""
         ...
 
 
@@ -151,7 +151,7 @@ class Bench:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a fault has made the GPU unusable for this process."""
+        """Return whether a fault has made the GPU unusable for this process."""
         return context_is_lost(self.ordinal)
 
 
@@ -304,7 +304,7 @@ class _Run:
         return False
 
     def entry(self) -> AnyEntry:
-        """What is known by now."""
+        """Return what is known by now."""
         timed: list[Timed[Any]] = [
             Timed(r.candidate.rung.id, r.candidate.config, float(f"{r.ms:.5g}"), r.candidate.packs)
             for r in self.ranking

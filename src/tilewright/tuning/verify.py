@@ -57,7 +57,7 @@ def read_difference(data: np.ndarray) -> Difference:
 
 
 def allowed_error(k: int, kind: str, largest: float) -> float:
-    """What two fp32 sums of k products may differ by, results being `largest` at most; `kind`: GemmProblem.kind.
+    """Return what two fp32 sums of k products may differ by, results being `largest` at most; `kind`: GemmProblem.kind.
 
     Each is off by about sqrt(k) roundings; tensor cores cut where fp32 rounds, once in 16 products, and cuts add up
     ("fp32x3" adds up in fp32). Operands rounded to tf32 are off by up to 2^-11 each, at random. Hopper's tensor cores

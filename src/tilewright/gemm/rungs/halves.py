@@ -39,7 +39,7 @@ def halved_bytes(parts: int, lines: int, k: int, copies: int) -> int:
 
 
 def halved_matrix(name: str, parts: int, lines: int, k: int, batched: bool) -> Matrix:
-    """How the first part of operand `name` lies, in halves."""
+    """Return how the first part of operand `name` lies, in halves."""
     pitch = pitch_of(k)
     step = parts * lines * pitch if batched else 0
     return Matrix(pitch, 1, step, padded=True) if name == "a" else Matrix(1, pitch, step, padded=True)

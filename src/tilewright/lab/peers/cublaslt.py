@@ -61,7 +61,7 @@ class _Matmul:
         setter(thing, int(attribute), held.ctypes.data, held.nbytes)
 
     def algorithms(self) -> NDArray[Any]:
-        """What the heuristics offer, in their order: records of _RESULT."""
+        """Return what the heuristics offer, in their order: records of _RESULT."""
         lt, found, count = self.lt, np.zeros(ALGORITHMS, _RESULT), np.zeros(1, np.int32)
         wishes = lt.matmul_preference_create()
         limit = lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES

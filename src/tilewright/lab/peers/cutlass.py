@@ -87,7 +87,7 @@ def version() -> str:
 
 
 def _elements(matrix: Matrix, rows: int, cols: int, dtype: str) -> int:
-    """How many elements one access moves: what lines and base allow, at most 16 bytes."""
+    """Return how many elements one access moves: what lines and base allow, at most 16 bytes."""
     lines = cols if matrix.unit(rows, cols) == "col" else rows
     width = matrix.vector_bytes(rows, cols, ITEM_BYTES[dtype]) // ITEM_BYTES[dtype]
     return max(1, min(width, lines & -lines))

@@ -49,7 +49,7 @@ def _blocks(threads: int, registers: int = 32, shared: int = 0) -> Figure:
 
 
 def _bytes_per_sector(rung: str) -> Figure:
-    """What of each sector a warp's store of floats fills."""
+    """Return what of each sector a warp's store of floats fills."""
     sectors = of("counters", rung, "ratios/sectors_per_store/hardware")
     return Figure(lambda results: 32 * 4 / sectors.work_out(results), sectors.origin)
 

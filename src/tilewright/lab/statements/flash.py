@@ -28,7 +28,7 @@ def _built(rung: str, tile: str, loads: str, name: str) -> Figure:
 
 
 def _interleaved(tile: str, name: str) -> Figure:
-    """What slices change against whole tiles."""
+    """Return what slices change against whole tiles."""
     return change(_built("a03", tile, _WHOLE, name), _built("a04", tile, _SLICED, name))
 
 
@@ -41,7 +41,7 @@ def _tuned(rung: str, name: str) -> Figure:
 
 
 def _per_row(opcode: str) -> Figure:
-    """How often a warp's loop does it per row of a block: a07 with 64 rows, a08 with 128."""
+    """Return how often a warp's loop does it per row of a block: a07 with 64 rows, a08 with 128."""
     name = f"loop/accesses/{opcode}"
     return change(_tuned("a07", name) / 64, _large("a08", name) / 128)
 

@@ -62,7 +62,7 @@ class Verdict:
 
     @property
     def origin(self) -> str:
-        """Where our figure comes from; "-" without one."""
+        """Return where our figure comes from; "-" without one."""
         return self.record if self.machine in ("-", "calculated") else f"{self.machine}: {self.record}"
 
     @property
@@ -80,7 +80,7 @@ class ClaimTable(Shown):
     verdicts: tuple[Verdict, ...]
 
     def counts(self) -> dict[str, int]:
-        """How many hold, differ, and cannot be measured here."""
+        """Return how many hold, differ, and cannot be measured here."""
         return {word: sum(v.verdict == word for v in self.verdicts) for word in (HOLDS, DIFFERS, NOT_HERE)}
 
     def grids(self) -> tuple[Grid, ...]:
