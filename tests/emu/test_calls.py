@@ -199,6 +199,16 @@ def test_malloc_and_free_and_their_misuse():
     assert "freed before" in twice.message
 
 
+def test_what_was_freed_is_found_by_an_instruction_that_read_it_before():
+    body = """__global__ void k(int *x) { int *p = (int *)malloc(8), sum = 0; *p = 3;
+        #pragma unroll 1
+        for (int i = 0; i < 4; ++i) { sum += *(volatile int *)p;
+            if (i == 1) free(p); }
+        x[0] = sum; }"""
+    hazard = hazard_of(body, 1, ["i32[1]=zeros"])
+    assert (hazard.kind, hazard.line) == ("out_of_bounds", 3)
+
+
 def test_a_function_that_is_only_declared_is_named():
     ptx = """.version 8.0
 .target sm_90a

@@ -10,7 +10,7 @@ from test_rungs import SMALL as SMALL32
 from test_tensor_rungs import SMALL as SMALL16
 
 from tilewright.arrays.dtypes import ITEM_BYTES
-from tilewright.emu.memory import ARENA_BASE, Buffer, element_views
+from tilewright.emu.memory import ARENA_BASE, Buffer
 from tilewright.emu.session import Emulator
 from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rung import Addresses
@@ -41,8 +41,7 @@ def test_lines_beyond_32_bits_of_one_another_are_read_and_written_where_they_are
     room = -(-36 * STEP * item // 256) * 256
     emulator = Emulator()
     memory = emulator.memory
-    memory._data = data = untouched(3 * room + (1 << 20))
-    memory.views = element_views(data)
+    memory._hold(untouched(3 * room + (1 << 20)))
     starts = [ARENA_BASE + 512 + number * room for number in range(3)]
     for name, start in zip(("a", "b", "out"), starts, strict=True):
         memory._buffers.append(Buffer(name, start, 36 * STEP * item, name != "out"))
@@ -50,7 +49,8 @@ def test_lines_beyond_32_bits_of_one_another_are_read_and_written_where_they_are
 
     def view(start: int, rows: int, cols: int) -> np.ndarray:
         steps = (lies.row_stride * item, lies.col_stride * item)
-        return np.lib.stride_tricks.as_strided(data[start - ARENA_BASE :][:item].view(kind), (rows, cols), steps)
+        first = memory.views[1][start - ARENA_BASE :][:item].view(kind)
+        return np.lib.stride_tricks.as_strided(first, (rows, cols), steps)
 
     a, b, out = view(starts[0], M, K), view(starts[1], K, N), view(starts[2], M, N)
     rng = np.random.default_rng(0)

@@ -102,6 +102,8 @@ class SharedMemory:
         self.granule = granule
         self.stride = max(-(-nbytes // 128) * 128, 128)
         self.data = aligned_bytes(machine.ctas * self.stride)
+        self.host = address(self.data)
+        """Where its first byte lies in this process."""
         self.views = element_views(self.data)
         self.initialised = np.zeros(machine.ctas * self.stride // granule, bool)
         self.zones: np.ndarray | None = None
@@ -334,11 +336,6 @@ class SharedMemory:
     def load(self, pattern: SharedPattern, out: np.ndarray) -> None:
         """Gather one element for each active lane of the pattern into out."""
         self.views[pattern.nbytes].take(pattern.index, out=out, mode="clip")
-
-    @property
-    def host(self) -> int:
-        """Where its first byte lies in this process."""
-        return address(self.data)
 
     def store(self, pattern: SharedPattern, values: np.ndarray) -> None:
         """Scatter one element for each active lane; of two lanes at one address the higher lane's stays."""

@@ -69,14 +69,12 @@ class Library:
         """(waited, granules, rows, granules a row, warpgroups, known) -> likewise."""
         self.pick = self._function("tw_pick", 4)
         """(blocks, lanes, mask, out)."""
-        self.held = self._function("tw_held", 4, ctypes.c_int64)
-        """(mask, predicate, negated, lanes) -> how many."""
-        self.steer = self._function("tw_steer", 7)
-        """(blocks, mask, predicate, negated, lanes, target, otherwise)."""
         self.atomic = self._function("tw_atomic", 2)
         """(code, what native/atomics.c calls Atomic)."""
         self.act = self._function("tw_act", 4, ctypes.c_int64)
         """(what native/control.c calls Act, units, flags, pairs) -> whether somebody learned something."""
+        self.go = self._function("tw_go", 1, ctypes.c_int64)
+        """(what native/engine.c calls State) -> what Python has to do."""
         self.piece = int(self._dll.tw_piece())
         """Elements that a constant source has."""
         self.codes = self._names("tw_operation")

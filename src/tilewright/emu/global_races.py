@@ -190,6 +190,34 @@ class GlobalRaces:
         if self.telling is not None and self.telling.flags and role.kinds == (WRITE,):
             self._tell_plainly(role, pattern, start, track, self.telling)
 
+    def only_reads(self, index: int, buffer: Buffer, count: int) -> bool:
+        """Whether `count` accesses of instruction `index` can be noted at once: plain loads of what is only read."""
+        role = self.roles[index]
+        if role is None or buffer.read_only or not self.on:
+            return True
+        track = self.track(buffer)
+        if role.kinds != (READ,) or role.listens or track.active or track.kinds - {READ}:
+            return False
+        return len(track.noted) + count <= NOTED and len(track.patterns) < PATTERNS
+
+    def note_loads(self, index: int, pattern: GlobalPattern, starts: list[int], buffer: Buffer) -> None:
+        """Note accesses of which `only_reads` holds."""
+        telling = self.telling
+        if self.roles[index] is None or buffer.read_only or not self.on:
+            return
+        track = self.track(buffer)
+        age = self.batch if telling is None else telling.age
+        if track.age != age:
+            track.seen.clear()
+            track.age = age
+        seen = track.seen.setdefault((index, pattern), set())
+        new = dict.fromkeys(start for start in starts if start not in seen)
+        seen.update(new)
+        track.kinds.add(READ)
+        track.patterns.add(id(pattern))
+        clocks = None if telling is None else telling.clock
+        track.noted += [(index, pattern, start, self.first_lane, clocks) for start in new]
+
     def note_rows(self, instruction: Instruction, rows: Rows) -> None:
         """A bulk copy accesses global memory, all of it in one buffer."""
         role, buffer = self.roles[instruction.index], self.machine.memory.find(int(rows.starts[0]))

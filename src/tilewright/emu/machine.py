@@ -20,6 +20,7 @@ from .clocks import make_shadow
 from .clusters import Clusters
 from .compiled import library
 from .copies import AsyncCopies
+from .engine import Engine, Entry
 from .global_races import GlobalRaces
 from .hazards import Reporter
 from .isa.registry import NUMPY, Compute, Step
@@ -156,8 +157,12 @@ class Machine:
         self.scheduler = Scheduler(self)
         self.straight = Straight(self, self.compiled) if self.compiled else None
         """Binds runs of plain instructions to the compiled loops, where there are any."""
+        self.engine = Engine(self, self.compiled) if self.compiled else None
+        """Runs the batches, where there are compiled loops."""
+        self.binding = -1
+        """The block that is being bound."""
         self.steps: list[list[Step] | None] = [None] * len(program.blocks)
-        """Of each block that was reached, all but what ends it."""
+        """Of each block that was reached, all but what ends it; of those that the engine runs what Python does."""
         self.finals: list[Step] = [self._falling(index + 1) for index in range(len(program.blocks))]
         if len(program.routines) > 1:  # a function that is entered sets the addresses that are bound by then
             for index in range(len(program.blocks)):
@@ -171,12 +176,12 @@ class Machine:
     def bind(self, index: int) -> list[Step]:
         """Bind a block that has not been: its steps. Raises PtxError for what an instruction cannot be given."""
         block = self.program.blocks[index]
-        steps: list[Step] = []
-        bound = block.start
+        entries: list[Entry] = []
+        self.binding, bound = index, block.start
 
         def finish() -> None:
             if self.straight and (run := self.straight.finish()):
-                steps.append(run)
+                entries.append(Entry(None, run))
 
         for i in range(block.start, block.end):
             if i < bound:  # part of a group
@@ -187,7 +192,7 @@ class Machine:
             recorded = self.recorder is not None and self.recorder.wants(instruction)
             if watch:
                 finish()
-                steps.append(watch)
+                entries.append(Entry(watch))
             if self.straight and not handler.ends_block and self.straight.take(instruction):
                 continue
             finish()
@@ -195,10 +200,15 @@ class Machine:
                 alone = watch or recorded or self.lanes > FEW_LANES
                 group = self._group(i, block.end) if handler.together and not alone else []
                 if handler.together and len(group) > 1:
-                    steps.append(handler.together(self, group))
+                    entries.append(Entry(handler.together(self, group)))
                     bound = i + len(group)
                     continue
+                if self.engine:
+                    self.engine.offered = None
+                    if handler.ends_block:
+                        self.engine.python_ends(index)
                 step = handler.bind(self, instruction)
+                access = self.engine.offered if self.engine and not recorded else None
                 if recorded and self.recorder is not None:
                     step = self.recorder.watched(self, instruction, step)
             except (KeyError, ValueError, AttributeError, IndexError, TypeError) as error:
@@ -210,9 +220,12 @@ class Machine:
             if handler.ends_block:
                 self.finals[index] = step
             else:
-                steps.append(step if instruction.guard is None else self._guarded(instruction, step))
+                guarded = step if instruction.guard is None else self._guarded(instruction, step)
+                entries.append(Entry(guarded, access=access))
         finish()
-        self.steps[index] = steps
+        if self.engine:
+            self.engine.bound(index, entries)
+        steps = self.steps[index] = [entry.step for entry in entries if entry.step is not None]
         return steps
 
     def _group(self, start: int, end: int) -> list[Instruction]:
@@ -290,6 +303,8 @@ class Machine:
         self.calls.reset()
         self.scheduler.start(born)
         self.scheduler.run()
+        if self.engine:
+            self.engine.count()
 
     def finish(self) -> None:
         """The launch has ended: report what malloc gave and nobody can find any more."""

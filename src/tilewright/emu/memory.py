@@ -59,17 +59,19 @@ class GlobalMemory:
     """Every buffer of device memory in one arena: 256-byte aligned, at least 256 guard bytes between two."""
 
     def __init__(self) -> None:
-        self._data = aligned_bytes(1 << 16)
-        self.views = element_views(self._data)
+        self._hold(aligned_bytes(1 << 16))
         self.written: np.ndarray | None = None
         """Of each byte of the arena whether it holds a value (1); None: all do."""
+        self.released = 0
+        """Buffers that have been given back."""
         self._buffers: list[Buffer] = []  # by start
         self._starts: list[int] = []
 
-    @property
-    def host(self) -> int:
+    def _hold(self, data: np.ndarray) -> None:
+        self._data = data
+        self.views = element_views(data)
+        self.host = address(data)
         """Where the arena's first byte lies in this process."""
-        return address(self._data)
 
     def add(self, data: bytes | np.ndarray, name: str = "", read_only: bool = False, *, empty: bool = False) -> int:
         """Copy raw bytes in; their address. `data`: bytes, or an array whose memory is taken in C order.
@@ -86,8 +88,7 @@ class GlobalMemory:
         if need > len(self._data):
             grown = aligned_bytes(max(2 * len(self._data), need))
             grown[: len(self._data)] = self._data
-            self._data = grown
-            self.views = element_views(grown)
+            self._hold(grown)
         self._data[offset : offset + len(raw)] = raw
         if empty or self.written is not None:
             self._mark(offset, len(raw), empty)
@@ -123,6 +124,8 @@ class GlobalMemory:
         del self._buffers[place], self._starts[place]
         offset = address - ARENA_BASE
         self._data[offset : offset + buffer.bytes] = POISON
+        buffer.bytes = 0  # whoever remembers it finds nothing in it
+        self.released += 1
 
     def find(self, address: int) -> Buffer | None:
         """The buffer that holds the byte at `address` (or starts there, if empty)."""

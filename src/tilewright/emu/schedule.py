@@ -62,8 +62,11 @@ class Scheduler:
         self.parked = np.zeros(n, bool)
         """Lanes that wait for anything but a barrier of their block: `wake` lets them go on."""
         self.born = np.ones(n, bool)
-        self._picks = 0
-        self._fair = FAIR_EVERY
+        self.picks = 0
+        """Picks among diverged lanes since a block was picked in turn; `fair`: after how many one is."""
+        self.fair = FAIR_EVERY
+        self.ran = 0
+        """Basic blocks that the batch has run."""
         self._turn = 0
         self._apart = np.zeros(n, bool)
         """Lanes that need not wait any more for the others of their warps, who cannot come."""
@@ -81,6 +84,7 @@ class Scheduler:
         self.tokens.clear()
         self.expected.clear()
         self.watch.reset()
+        self.ran = 0
         self._set_live(born.copy())
         if self.machine.order is not None:
             self.machine.order.start(self.machine)
@@ -101,42 +105,54 @@ class Scheduler:
     def run(self) -> None:
         """Run the batch to its end."""
         machine = self.machine
-        program, trace = machine.program, machine.trace
-        steps, finals = machine.steps, machine.finals
-        threads, warps = trace.block_threads, trace.block_warps
-        clock = machine.clock
-        ran, watch, limit = 0, self.watch, machine.limit - machine.ran_before
+        program, engine, finals, clock = machine.program, machine.engine, machine.finals, machine.clock
+        limit = machine.limit - machine.ran_before
         while self.live_count:
-            if self.uniform:
-                here = self.current
-                threads[here] += self.live_count
-                warps[here] += self.live_warps
-            else:
-                here = self._pick()
+            here = engine.run(-1) if engine else -1
+            if here < 0:
+                here = self._begin()
                 if here < 0:
                     continue
-                mask = machine.mask
-                threads[here] += self.active
-                if mask is None:
-                    warps[here] += self.live_warps
-                elif self.active_warps >= 0:
-                    warps[here] += self.active_warps
+                if engine:
+                    here = engine.run(here)
+                    if here < 0:
+                        continue
                 else:
-                    warps[here] += int(np.count_nonzero(mask.reshape(-1, 32).any(axis=1)))
-            ran += 1
-            if ran >= watch.at and watch.look(here, ran):
-                self._endless(here, "the same state as before is reached again, so the loop has no end")
-                continue
-            block_steps = steps[here]
-            for step in machine.bind(here) if block_steps is None else block_steps:
-                step()
-            block = program.blocks[here]
-            clock[0] += block.end - block.start
+                    for step in machine.steps[here] or machine.bind(here):
+                        step()
+                    block = program.blocks[here]
+                    clock[0] += block.end - block.start
             if clock[0] > limit:
                 total = int(clock[0]) + machine.ran_before
                 self._endless(here, f"{total:,} instructions were run, more than limit={machine.limit:,} allows")
-                continue
-            finals[here]()
+            else:
+                finals[here]()
+
+    def _begin(self) -> int:
+        """Choose the lanes that run next, and count them; their block, or -1 if nothing is to be run this time."""
+        machine = self.machine
+        trace = machine.trace
+        if self.uniform:
+            here, warps = self.current, self.live_warps
+            self.active = self.live_count
+        else:
+            here = self._pick()
+            if here < 0:
+                return -1
+            mask = machine.mask
+            if mask is None:
+                warps = self.live_warps
+            elif self.active_warps >= 0:
+                warps = self.active_warps
+            else:
+                warps = int(np.count_nonzero(mask.reshape(-1, 32).any(axis=1)))
+        trace.block_threads[here] += self.active
+        trace.block_warps[here] += warps
+        self.ran += 1
+        if self.ran >= self.watch.at and self.watch.look(here, self.ran):
+            self._endless(here, "the same state as before is reached again, so the loop has no end")
+            return -1
+        return here
 
     def _pick(self) -> int:
         """Choose lanes to run and set the mask; the block, or -1 if nothing is to be run this time."""
@@ -155,9 +171,9 @@ class Scheduler:
             return -1
         if machine.order is not None:
             return self._pick_otherwise(machine.order)
-        self._picks += 1
-        if self._picks >= self._fair:
-            self._picks, self._fair = 0, max(self._fair // 2, OFTEN)
+        self.picks += 1
+        if self.picks >= self.fair:
+            self.picks, self.fair = 0, max(self.fair // 2, OFTEN)
             machine.mbarriers.stir(idle=False)
             places = np.unique(key)
             places = places[places != NOWHERE]
@@ -174,7 +190,7 @@ class Scheduler:
             return -1
         if self.active == self.live_count:
             self.uniform, self.current = True, here
-            self._picks, self._fair = 0, min(2 * self._fair, FAIR_EVERY)  # nobody was starved
+            self.picks, self.fair = 0, min(2 * self.fair, FAIR_EVERY)  # nobody was starved
             machine.set_mask(None if self.live_count == machine.lanes else self.live)
         else:
             machine.set_mask(mask)
@@ -259,20 +275,6 @@ class Scheduler:
             self._diverge()
             np.putmask(self.key, self._mask(), otherwise)
             np.putmask(self.key, taken, target)
-
-    def steer(self, predicate: int, negated: bool, target: int, otherwise: int) -> None:
-        """As `split`, by the compiled loops: the predicate's row, at this address, says who goes to `target`."""
-        machine, compiled = self.machine, self.machine.compiled
-        assert compiled is not None
-        lanes = machine.lanes
-        mask = machine.mask_address() or address(self.live)
-        if self.uniform:
-            count = compiled.held(mask, predicate, negated, lanes)
-            if count in (0, self.active):
-                self.current = target if count else otherwise
-                return
-            self._diverge()
-        compiled.steer(address(self.key), mask, predicate, negated, lanes, target, otherwise)
 
     def scatter(self, targets: np.ndarray) -> None:
         """Each active lane goes to its own block: `targets` [lanes]."""

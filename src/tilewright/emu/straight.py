@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import PtxError
 from .compiled import address
-from .isa.registry import NUMPY, Step
+from .isa.registry import NUMPY
 from .ptx import Immediate, Instruction, Operand, Register, Special, Symbol, Vector
 
 if TYPE_CHECKING:
@@ -129,24 +129,13 @@ class Straight:
         self._rows += rows
         return True
 
-    def finish(self) -> Step | None:
-        """The step of what was collected; None for nothing."""
+    def finish(self) -> tuple[int, int] | None:
+        """What was collected: its address, and how many operations; None for nothing."""
         if not self._rows:
             return None
         table, self._rows = np.array(self._rows, np.int64), []
-        run, machine, lanes, count, at = (
-            self.library.lanes,
-            self.machine,
-            self.machine.lanes,
-            len(table),
-            address(table),
-        )
         self._kept.append(table)
-
-        def step() -> None:
-            run(at, count, machine.mask_address(), lanes)
-
-        return step
+        return address(table), len(table)
 
     def _operations(self, instruction: Instruction) -> list[list[int]] | None:
         operands, opcode = instruction.operands, instruction.opcode

@@ -16,12 +16,14 @@ def branch(machine: Machine, instruction: Instruction) -> Step:
     """A jump; with a guard, of the lanes whose guard holds."""
     scheduler = machine.scheduler
     target, otherwise = machine.label(instruction, instruction.operands[0]), machine.following(instruction)
+    block = machine.binding
     if instruction.guard is None:
+        if machine.engine:
+            machine.engine.end(block, target)
         return lambda: scheduler.goto(target)
     row, negated = machine.row(instruction.guard), instruction.guard_negated
-    if machine.compiled:
-        at = address(row)
-        return lambda: scheduler.steer(at, negated, target, otherwise)
+    if machine.engine:
+        machine.engine.end(block, target, address(row), negated, otherwise)
     if negated:
         return lambda: scheduler.split(~row, target, otherwise)
     return lambda: scheduler.split(row, target, otherwise)

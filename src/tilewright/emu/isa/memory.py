@@ -9,6 +9,7 @@ import numpy as np
 from ..compiled import address
 from ..machine import WINDOWS, Machine
 from ..ptx import Immediate, Instruction, Memory, Operand, Register, Symbol, Vector
+from ..trace import Site
 from .registry import NUMPY, Step, executes
 
 TYPES = "b8|u8|s8|b16|u16|s16|b32|u32|s32|f32|b64|u64|s64|f64|b128"
@@ -44,11 +45,11 @@ class Spread:
         whole = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "b128"}[self.bytes]
         self.elements = machine.scratch(whole, "elements")
         self.parts = self.elements.view(part).reshape(machine.lanes, vector)
-        self._places: tuple[np.ndarray, np.ndarray] | None = None
+        self.rows_told: tuple[np.ndarray, np.ndarray] | None = None
         """Addresses of the registers' rows and how far apart their elements are; None if the compiled loops cannot."""
         compiled = machine.compiled
         if compiled is not None and part.itemsize <= 8:
-            self._places = self._rows(instruction, part.itemsize, operand_index == 0)
+            self.rows_told = self._rows(instruction, part.itemsize, operand_index == 0)
 
     def _rows(self, instruction: Instruction, size: int, written: bool) -> tuple[np.ndarray, np.ndarray] | None:
         machine, places, steps = self.machine, [], []
@@ -69,7 +70,7 @@ class Spread:
 
     def load(self, host: int, offsets: np.ndarray, lanes: np.ndarray | None) -> bool:
         """Fill the lanes' registers from memory at `host` + offsets, one a lane; False if it is left to NumPy."""
-        compiled, places = self.machine.compiled, self._places
+        compiled, places = self.machine.compiled, self.rows_told
         if compiled is None or places is None:
             return False
         size = self.parts.itemsize
@@ -79,7 +80,7 @@ class Spread:
 
     def store(self, host: int, offsets: np.ndarray, lanes: np.ndarray | None) -> bool:
         """The inverse."""
-        compiled, places = self.machine.compiled, self._places
+        compiled, places = self.machine.compiled, self.rows_told
         if compiled is None or places is None:
             return False
         size, (rows, steps) = self.parts.itemsize, places
@@ -143,6 +144,8 @@ def load(machine: Machine, instruction: Instruction) -> Step:
     base, offset = machine.pointer(instruction, instruction.operands[1])
     sites = {name: machine.trace.site(instruction.index, f"{name}_load") for name in reachable(space)}
 
+    offer(machine, instruction, spread, 1, space, sites, False)
+
     def shared(base: np.ndarray, offset: int) -> None:
         pattern = machine.shared.locate(
             sites["shared"], "read", instruction, base, offset, nbytes, peers=reaches_peers(instruction)
@@ -185,6 +188,8 @@ def store(machine: Machine, instruction: Instruction) -> Step:
     base, offset = machine.pointer(instruction, instruction.operands[0])
     sites = {name: machine.trace.site(instruction.index, f"{name}_store") for name in reachable(space)}
 
+    offer(machine, instruction, spread, 0, space, sites, True)
+
     def shared(base: np.ndarray, offset: int) -> None:
         pattern = machine.shared.locate(
             sites["shared"], "write", instruction, base, offset, nbytes, peers=reaches_peers(instruction)
@@ -206,6 +211,16 @@ def store(machine: Machine, instruction: Instruction) -> Step:
                 machine.port.store((offsets + start) // nbytes, nbytes, take(lanes))
 
     return by_space(machine, instruction, space, base, offset, shared, elsewhere)
+
+
+def offer(
+    machine: Machine, instruction: Instruction, spread: Spread, operand: int, space: str, sites: dict[str, Site],
+    writes: bool,
+) -> None:  # fmt: skip
+    """Let the compiled loops do an access; where an address may be in any memory, those to global memory."""
+    if machine.engine is not None and space != "local":
+        place = sites["shared" if space == "shared" else "global"]
+        machine.engine.offer(instruction, spread, instruction.operands[operand], space, place, writes)
 
 
 def reaches_peers(instruction: Instruction) -> bool:

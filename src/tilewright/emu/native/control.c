@@ -21,7 +21,7 @@ EXPORT void tw_pick(const s32* key, s64 lanes, u8* mask, s64* out) {
 }
 
 // How many lanes of `mask` have a predicate that is not `negated`.
-EXPORT s64 tw_held(const u8* mask, const u8* row, s64 negated, s64 lanes) {
+static s64 held_of(const u8* mask, const u8* row, s64 negated, s64 lanes) {
   s64 held = 0;
   for (s64 start = 0; start < lanes; start += 32) {
     int some = 0;
@@ -32,7 +32,7 @@ EXPORT s64 tw_held(const u8* mask, const u8* row, s64 negated, s64 lanes) {
 }
 
 // The lanes of `mask` go to `target` where their predicate is not `negated`, else to `otherwise`.
-EXPORT void tw_steer(s32* key, const u8* mask, const u8* row, s64 negated, s64 lanes, s64 target, s64 otherwise) {
+static void steer_lanes(s32* key, const u8* mask, const u8* row, s64 negated, s64 lanes, s64 target, s64 otherwise) {
   const s32 to = (s32)target, other = (s32)otherwise;
   for (s64 i = 0; i < lanes; ++i) {
     const s32 next = row[i] ^ (u8)negated ? to : other;

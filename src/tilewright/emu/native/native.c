@@ -4,3 +4,5 @@
 #include "memory.c"
 #include "control.c"
 #include "atomics.c"
+#include "access.c"
+#include "engine.c"

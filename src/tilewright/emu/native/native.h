@@ -1,6 +1,7 @@
 // What the files here share. They are compiled as one (native.c).
 #pragma once
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef uint8_t u8;

@@ -1,0 +1,185 @@
+// Runs a program from block to block (emu/engine.py) until something comes that Python has to do.
+#include "native.h"
+
+enum { PLAIN, ACCESS, PYTHON };        // kinds of entries
+enum { BY_PYTHON, ON, BY_PREDICATE };  // how a block ends
+enum { BEGIN, STEP, FINAL, LIMIT, FULL };  // what Python has to do
+#define NOWHERE 2147483647
+
+typedef struct {
+  s64 kind;
+  void* what;
+  s64 count;
+} Entry;
+
+typedef struct {
+  const Entry* entries;
+  s64 count, threads, warps, instructions;
+  s64 final;
+  const u8* predicate;
+  s64 negated, target, otherwise;
+  s64 bound, joins;  // whether it can be run; whether lanes wait for others at its start
+} Block;
+
+typedef struct {
+  s64 instruction, pattern, start;  // start: of a global access
+} Event;
+
+typedef struct {
+  Block* blocks;
+  s32* key;
+  const u8* live;
+  u8* picked;      // the lanes that were picked
+  const u8* mask;  // active lanes; null: all
+  s64 lanes, uniform, here, entry, active, live_count, live_warps, active_warps;
+  s64 picks, fair, fair_most, ran, watch_at, by_order;
+  u64* clock;
+  s64 limit, batch;
+  char *shared, *global;
+  s64 arena, marks, races;  // where global memory begins; whether marks of what is written are kept; races judged
+  Event* events;
+  s64 event_count, event_room;
+} State;
+
+// Lanes of `mask` for which a guard holds go to `out`; how many.
+static s64 guarded_lanes(const u8* mask, const u8* guard, u8 flip, s64 lanes, u8* out) {
+  s64 held = 0;
+  for (s64 start = 0; start < lanes; start += 32) {
+    int some = 0;
+    for (int i = 0; i < 32; ++i) {
+      const u8 on = (guard[start + i] ^ flip) & (mask ? mask[start + i] : 1);
+      out[start + i] = on;
+      some += on;
+    }
+    held += some;
+  }
+  return held;
+}
+
+// Do one access; 0 where Python has to.
+static int do_access(State* s, Access* a) {
+  if (!a->pattern_count && !a->guard) return 0;
+  static __thread u8* space;
+  static __thread s64 room;
+  const u8* mask = s->mask;
+  s64 held = -1;
+  if (a->guard) {
+    if (room < s->lanes) {
+      u8* more = realloc(space, (size_t)s->lanes);
+      if (!more) return 0;
+      space = more, room = s->lanes;
+    }
+    held = guarded_lanes(mask, a->guard, (u8)a->negated, s->lanes, space);
+    if (!held) return 1;
+    mask = held == s->lanes ? 0 : space;
+  }
+  const int global = a->kind >= READS_GLOBAL, writes = a->kind == WRITES_GLOBAL;
+  if (global && (s->marks || (writes && s->races))) return 0;
+  u64 first;
+  Pattern* p = pattern_of(a, mask, s->lanes, &first);
+  if (!p) return 0;
+  char* memory = s->shared;
+  s64 start = 0;
+  if (global) {
+    start = (s64)first + a->offset;
+    if (start + p->low < p->buffer_start || start + p->high > p->buffer_end || !p->aligned || start % a->bytes) return 0;
+    if ((writes && p->buffer_fixed) || p->sectors[start & 31] < 0) return 0;
+    a->sectors += p->sectors[start & 31];
+    a->moved += a->bytes * p->count;
+    memory = s->global + (start - s->arena);
+  } else if (p->ready != s->batch) {
+    return 0;
+  }
+  a->requests += p->requests, a->wavefronts += p->wavefronts, a->ideal += p->ideal;
+  if (held >= 0) *a->guarded += held;
+  move(a, p, memory, s->lanes);
+  if (!global || s->races) {
+    Event* e = s->events + s->event_count++;
+    e->instruction = a->instruction, e->pattern = p->number, e->start = start;
+  }
+  return 1;
+}
+
+// The next block and its lanes where it is plain which; 0 where Python has to say.
+static int begin(State* s) {
+  s64 here = s->here;
+  if (!s->uniform) {
+    s64 out[3];
+    if (s->by_order || s->picks + 1 >= s->fair) return 0;
+    tw_pick(s->key, s->lanes, s->picked, out);
+    here = out[0];
+    if (here == NOWHERE || s->blocks[here].joins || !s->blocks[here].bound) return 0;
+    s->active = out[1], s->active_warps = out[2];
+    ++s->picks;
+    s->mask = s->picked;
+    if (s->active == s->live_count) {
+      s->uniform = 1, s->picks = 0;
+      s->fair = 2 * s->fair < s->fair_most ? 2 * s->fair : s->fair_most;
+      s->mask = s->live_count == s->lanes ? 0 : s->live;
+    }
+  } else if (!s->blocks[here].bound) {
+    return 0;
+  } else {
+    s->active = s->live_count, s->active_warps = s->live_warps;
+  }
+  s->blocks[here].threads += s->active;
+  s->blocks[here].warps += s->active_warps;
+  ++s->ran;
+  s->here = here, s->entry = 0;
+  return 1;
+}
+
+static void go_on(State* s, s64 target) {
+  if (s->uniform) {
+    s->here = target;
+    return;
+  }
+  const u8* mask = s->mask ? s->mask : s->live;
+  for (s64 i = 0; i < s->lanes; ++i) s->key[i] = mask[i] ? (s32)target : s->key[i];
+}
+
+static void steer(State* s, const Block* b) {
+  const u8* mask = s->mask ? s->mask : s->live;
+  if (s->uniform) {
+    const s64 count = held_of(mask, b->predicate, b->negated, s->lanes);
+    if (count == 0 || count == s->live_count) {
+      s->here = count ? b->target : b->otherwise;
+      return;
+    }
+    s->uniform = 0;
+    for (s64 i = 0; i < s->lanes; ++i) s->key[i] = NOWHERE;
+  }
+  steer_lanes(s->key, mask, b->predicate, b->negated, s->lanes, b->target, b->otherwise);
+}
+
+// Run from entry `entry` of block `here` on; entry -1: from the next block on. What Python has to do then.
+EXPORT s64 tw_go(State* s) {
+  for (;;) {
+    if (s->entry < 0 && (s->ran + 1 >= s->watch_at || !begin(s))) return BEGIN;
+    const Block* b = s->blocks + s->here;
+    for (; s->entry < b->count; ++s->entry) {
+      const Entry* e = b->entries + s->entry;
+      if (e->kind == PLAIN) {
+        tw_lanes(e->what, e->count, s->mask, s->lanes);
+      } else if (e->kind == PYTHON) {
+        return STEP;
+      } else {
+        if (s->event_count == s->event_room) return FULL;
+        Access* a = e->what;
+        if (!do_access(s, a)) {
+          ++a->misses;
+          return STEP;
+        }
+        ++a->hits;
+      }
+    }
+    *s->clock += (u64)b->instructions;
+    if (*s->clock > (u64)s->limit) return LIMIT;
+    if (b->final == BY_PYTHON) return FINAL;
+    s->entry = -1;
+    if (b->final == ON)
+      go_on(s, b->target);
+    else
+      steer(s, b);
+  }
+}
