@@ -47,8 +47,8 @@ def _fp8_tables() -> list[np.ndarray]:
     ]
 
 
-def _places(layout: Callable[[np.ndarray], np.ndarray], registers: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(register, byte within a warp's part of its row) of each element of a matrix, both int32.
+def _places(layout: Callable[[np.ndarray], np.ndarray], registers: int, size: int) -> np.ndarray:
+    """The byte within a warp's registers, one after another, of each element of a matrix: int32.
 
     layout: what makes a warp's matrix of its registers (isa/fragments.py); it is asked where it takes numbers from.
     """
@@ -59,7 +59,7 @@ def _places(layout: Callable[[np.ndarray], np.ndarray], registers: int, size: in
         words = (number >> shift & 255).astype(f"u{size}").view(np.uint32).reshape(registers, 32)
         part = layout(words)[..., 0].astype(np.int64).reshape(-1)
         found = part if not shift else found + (part << 8)
-    return (found // (32 * together)).astype(np.int32), (found % (32 * together) * size).astype(np.int32)
+    return (found * size).astype(np.int32)
 
 
 class Warps:
@@ -81,16 +81,15 @@ class Warps:
         self._kept: list[np.ndarray] = []
         told = []
         for operand, layout, size in zip(held, layouts, (c_size, a_size, b_size, c_size), strict=True):
-            which, offset = _places(layout, len(operand.rows), size)
+            place = _places(layout, len(operand.rows), size)
             rows = np.ascontiguousarray(operand.rows[:, :, 0], np.int64)
-            self._kept += [which, offset, rows]
+            self._kept += [place, rows]
             told += [
                 address(operand.bank),
                 operand.bank.strides[0],
                 len(rows),
                 address(rows),
-                address(which),
-                address(offset),
+                address(place),
             ]
         self.fragments = np.array(told, np.int64)
         self.instructions = held[0].rows.shape[1]

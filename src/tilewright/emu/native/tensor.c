@@ -86,79 +86,111 @@ typedef struct {
   s64 fraction, step, kept, half;  // half: C and D are fp16, else fp32
 } Rule;
 
-// `n` sums of products of A's and B's elements k * n + j, each with its C in words[], where D's go. one_row: A's
-// element is k * a_step + row for all of them.
-static inline __attribute__((always_inline)) void sum_of_products(const Factors* fa, const Factors* fb,
-                                                                  const int one_row, int row, int a_step, int depth,
-                                                                  const int n, const Rule* rule, u32* words) {
-#define A(part, k, j) fa->part[one_row ? (k) * a_step + row : (k) * n + (j)]
+#define LARGER(W)                                                              \
+  typedef s16 s16x##W __attribute__((vector_size(2 * W), aligned(2)));          \
+  typedef s32 s32x##W __attribute__((vector_size(4 * W), aligned(4)));          \
+  typedef f32 f32x##W __attribute__((vector_size(4 * W), aligned(4)));          \
+  typedef f64 f64x##W __attribute__((vector_size(8 * W), aligned(8)));          \
+  static inline s16x##W larger_##W(s16x##W x, s16x##W y) {                      \
+    const s16x##W first = x > y;                                                \
+    return (x & first) | (y & ~first);                                          \
+  }
+LARGER(8)
+LARGER(16)
+
+// For `rows` x n sums: the largest exponent of their products and of what is in largest[], W columns at once.
+#define LARGEST(W)                                                                                                \
+  static void largest_##W(const Factors* fa, const Factors* fb, int row, int rows, int m, int n, int first,       \
+                          int last, s16* largest) {                                                               \
+    for (int r = 0; r < rows; ++r)                                                                                \
+      for (int j = 0; j < n; j += W) {                                                                            \
+        s16x##W most = *(const s16x##W*)(largest + r * n + j);                                                    \
+        for (int k = first; k < last; ++k) {                                                                      \
+          const s16x##W b = *(const s16x##W*)(fb->exponents + k * n + j);                                         \
+          most = larger_##W(b + fa->exponents[k * m + row + r], most);                                            \
+        }                                                                                                         \
+        *(s16x##W*)(largest + r * n + j) = most;                                                                  \
+      }                                                                                                           \
+  }
+LARGEST(8)
+LARGEST(16)
+
+// Add the products, scaled by small[] and cut, to sums[]. `most`: how many of them an s32 holds the sum of.
+#define PRODUCTS(W)                                                                                              \
+  static void products_##W(const Factors* fa, const Factors* fb, int row, int rows, int m, int n, int first,     \
+                           int last, const f32* small, int most, f64* sums) {                                    \
+    for (int r = 0; r < rows; ++r)                                                                               \
+      for (int j = 0; j < n; j += W) {                                                                           \
+        const f32x##W by = *(const f32x##W*)(small + r * n + j);                                                 \
+        for (int from = first; from < last; from += most) {                                                      \
+          const int to = last - from < most ? last : from + most;                                                \
+          s32x##W total = {0};                                                                                   \
+          for (int k = from; k < to; ++k) {                                                                      \
+            const f32x##W b = *(const f32x##W*)(fb->values + k * n + j);                                         \
+            total += __builtin_convertvector(fa->values[k * m + row + r] * b * by, s32x##W);                     \
+          }                                                                                                      \
+          *(f64x##W*)(sums + r * n + j) += __builtin_convertvector(total, f64x##W);                              \
+        }                                                                                                        \
+      }                                                                                                          \
+  }
+PRODUCTS(8)
+PRODUCTS(16)
+
+// rows x n sums of products of A's rows from `row` on, A's element being k * m + row, and B's columns, k * n + column,
+// each with its C in words[], where D's go.
+static inline __attribute__((always_inline)) void sum_of_products(const Factors* fa, const Factors* fb, int row,
+                                                                  int rows, int m, const int n, int depth,
+                                                                  const Rule* rule, const int half, u32* words) {
   const int fraction = (int)rule->fraction, step = (int)rule->step, low = fa->low + fb->low, high = fa->high + fb->high;
   const int narrow = high <= 100 && low >= -100, most = fraction < 29 ? 1 << (29 - fraction) : 1;
+  const int count = rows * n;
   f64 c[WIDEST], sums[WIDEST], scale[WIDEST];
   f32 small[WIDEST];
-  s32 total[WIDEST];
   s16 largest[WIDEST];
   for (int first = 0; first < depth; first += step) {
     const int last = first + step < depth ? first + step : depth;
-    for (int j = 0; j < n; ++j) {
+    for (int j = 0; j < count; ++j) {
       const u32 word = words[j];
-      const f32 value = rule->half ? number(half_bits(word)) : number(word);
-      const int field = rule->half ? (int)(word >> 10 & 31) : (int)(word >> 23 & 255);
-      int exponent = (field > 1 ? field : 1) - (rule->half ? 15 : 127);
-      if (rule->half && value == 0) exponent = SMALLEST_EXPONENT;
-      if (low < -126 && value == 0) exponent = SMALLEST_EXPONENT;
+      const f32 value = half ? number(half_bits(word)) : number(word);
+      const int field = half ? (int)(word >> 10 & 31) : (int)(word >> 23 & 255);
+      int exponent = (field > 1 ? field : 1) - (half ? 15 : 127);
+      if ((half || low < -126) && value == 0) exponent = SMALLEST_EXPONENT;
       c[j] = value;
       largest[j] = (s16)exponent;
     }
-    for (int k = first; k < last; ++k) {
-      const s16* eb = fb->exponents + k * n;
-      for (int j = 0; j < n; ++j) {
-        const s16 e = (s16)(A(exponents, k, j) + eb[j]);
-        largest[j] = e > largest[j] ? e : largest[j];
-      }
-    }
-    for (int j = 0; j < n; ++j) {
+    (n % 16 ? largest_8 : largest_16)(fa, fb, row, rows, m, n, first, last, largest);
+    for (int j = 0; j < count; ++j) {
       scale[j] = wide_number((u64)(1023 + fraction - largest[j]) << 52);
       sums[j] = __builtin_trunc(c[j] * scale[j]);
     }
     if (narrow) {
-      for (int j = 0; j < n; ++j) {
+      for (int j = 0; j < count; ++j)
         small[j] = number((u32)(127 + fraction - (largest[j] > -100 ? largest[j] : -100)) << 23);
-        total[j] = 0;
-      }
-      for (int k = first, held = 0; k < last; ++k) {
-        const f32* b = fb->values + k * n;
-        for (int j = 0; j < n; ++j) total[j] += (s32)(A(values, k, j) * b[j] * small[j]);
-        if (++held == most || k + 1 == last) {
-          for (int j = 0; j < n; ++j) {
-            sums[j] += total[j];
-            total[j] = 0;
-          }
-          held = 0;
-        }
-      }
+      (n % 16 ? products_8 : products_16)(fa, fb, row, rows, m, n, first, last, small, most, sums);
     } else {
-      for (int k = first; k < last; ++k) {
-        const f32* b = fb->values + k * n;
-        for (int j = 0; j < n; ++j) sums[j] += __builtin_trunc((f64)A(values, k, j) * (f64)b[j] * scale[j]);
-      }
+      for (int k = first; k < last; ++k)
+        for (int r = 0; r < rows; ++r)
+          for (int j = 0; j < n; ++j)
+            sums[r * n + j] += __builtin_trunc((f64)fa->values[k * m + row + r] * (f64)fb->values[k * n + j] *
+                                               scale[r * n + j]);
     }
-    for (int j = 0; j < n; ++j) sums[j] *= wide_number((u64)(1023 - fraction + largest[j]) << 52);
+    for (int j = 0; j < count; ++j) sums[j] *= wide_number((u64)(1023 - fraction + largest[j]) << 52);
     if (!(fa->finite && fb->finite)) {
-      for (int j = 0; j < n; ++j) {
+      for (int j = 0; j < count; ++j) {
         f64 plain = c[j];
-        for (int k = first; k < last; ++k) plain += (f64)A(values, k, j) * (f64)fb->values[k * n + j];
+        for (int k = first; k < last; ++k)
+          plain += (f64)fa->values[k * m + row + j / n] * (f64)fb->values[k * n + j % n];
         if (!(plain - plain == 0)) sums[j] = plain;
       }
     }
-    if (rule->half) {
-      for (int j = 0; j < n; ++j) words[j] = to_half(sums[j]);
+    if (half) {
+      for (int j = 0; j < count; ++j) words[j] = to_half(sums[j]);
       continue;
     }
     const u64 keep = ~0ull << (52 - rule->kept);
     const f64 up = wide_number((u64)(1023 + 126 + rule->kept) << 52),
               down = wide_number((u64)(1023 - 126 - rule->kept) << 52);
-    for (int j = 0; j < n; ++j) {
+    for (int j = 0; j < count; ++j) {
       u64 bits;
       memcpy(&bits, sums + j, 8);
       f64 x = wide_number(bits & keep);
@@ -172,16 +204,12 @@ static inline __attribute__((always_inline)) void sum_of_products(const Factors*
   }
 }
 
-#undef A
-
-static __attribute__((noinline)) void sum_row(const Factors* fa, const Factors* fb, int row, int a_step, int depth,
-                                              int n, const Rule* rule, u32* words) {
-  sum_of_products(fa, fb, 1, row, a_step, depth, n, rule, words);
-}
-
-static __attribute__((noinline)) void sum_pairs(const Factors* fa, const Factors* fb, int depth, int n,
-                                                const Rule* rule, u32* words) {
-  sum_of_products(fa, fb, 0, 0, 0, depth, n, rule, words);
+static __attribute__((noinline)) void sum_rows(const Factors* fa, const Factors* fb, int row, int rows, int m, int n,
+                                               int depth, const Rule* rule, u32* words) {
+  if (rule->half)
+    sum_of_products(fa, fb, row, rows, m, n, depth, rule, 1, words);
+  else
+    sum_of_products(fa, fb, row, rows, m, n, depth, rule, 0, words);
 }
 
 typedef struct {
@@ -204,57 +232,43 @@ static inline u32 load_word(const char* at, int size) {
 
 static int size_of(s64 kind) { return kind == TF32 ? 4 : kind >= E4M3 ? 1 : 2; }
 
-// Registers of a warp's operand: element i lies in row rows[which[i] * instructions] at byte offset[i] of the warp.
+// Registers of a warp's operand, 128 bytes each: element i lies at byte place[i] of them all.
 typedef struct {
   char* bank;
   s64 row_bytes, registers;
   const s64* rows;
-  const s32 *which, *offset;
+  const s32* place;
 } Fragment;
 
+#define MOST_REGISTERS 32
+
 static void read_warp(const Fragment* f, s64 i, s64 instructions, s64 warp, int count, int size, u32* restrict words) {
-  const char* at[64];
-  const s32* restrict which = f->which, * restrict offset = f->offset;
-  for (int r = 0; r < f->registers; ++r) at[r] = f->bank + f->rows[r * instructions + i] * f->row_bytes + warp;
+  char held[MOST_REGISTERS * 128];
+  const s32* restrict place = f->place;
+  for (int r = 0; r < f->registers; ++r)
+    memcpy(held + r * 128, f->bank + f->rows[r * instructions + i] * f->row_bytes + warp, 128);
   if (size == 1)
-    for (int e = 0; e < count; ++e) words[e] = *(const u8*)(at[which[e]] + offset[e]);
+    for (int e = 0; e < count; ++e) words[e] = *(const u8*)(held + place[e]);
   else if (size == 2)
-    for (int e = 0; e < count; ++e) words[e] = *(const u16*)(at[which[e]] + offset[e]);
+    for (int e = 0; e < count; ++e) words[e] = *(const u16*)(held + place[e]);
   else
-    for (int e = 0; e < count; ++e) words[e] = *(const u32*)(at[which[e]] + offset[e]);
+    for (int e = 0; e < count; ++e) words[e] = *(const u32*)(held + place[e]);
 }
 
 static void write_warp(const Fragment* f, s64 i, s64 instructions, s64 warp, int count, int size,
                        const u32* restrict words) {
-  char* at[64];
-  const s32* restrict which = f->which, * restrict offset = f->offset;
-  for (int r = 0; r < f->registers; ++r) at[r] = f->bank + f->rows[r * instructions + i] * f->row_bytes + warp;
+  char held[MOST_REGISTERS * 128];
+  const s32* restrict place = f->place;
   if (size == 2)
-    for (int e = 0; e < count; ++e) *(u16*)(at[which[e]] + offset[e]) = (u16)words[e];
+    for (int e = 0; e < count; ++e) *(u16*)(held + place[e]) = (u16)words[e];
   else
-    for (int e = 0; e < count; ++e) *(u32*)(at[which[e]] + offset[e]) = words[e];
-}
-
-// The factors of each of the `rows` x n sums from row `first` on: elements (k * rows + row) * n + column.
-static inline __attribute__((always_inline)) void expand(const Factors* restrict a, const Factors* restrict b,
-                                                         Factors* restrict pairs_a, Factors* restrict pairs_b,
-                                                         int first, int rows, int m, const int n, int k) {
-  for (int z = 0; z < k; ++z)
-    for (int row = 0; row < rows; ++row) {
-      const int to = (z * rows + row) * n, from = z * m + first + row;
-      const f32 value = a->values[from];
-      const s16 exponent = a->exponents[from];
-      for (int j = 0; j < n; ++j) pairs_a->values[to + j] = value;
-      for (int j = 0; j < n; ++j) pairs_a->exponents[to + j] = exponent;
-      memcpy(pairs_b->values + to, b->values + z * n, 4 * (size_t)n);
-      memcpy(pairs_b->exponents + to, b->exponents + z * n, 2 * (size_t)n);
-    }
-  pairs_a->low = a->low, pairs_a->high = a->high, pairs_a->finite = a->finite;
-  pairs_b->low = b->low, pairs_b->high = b->high, pairs_b->finite = b->finite;
+    for (int e = 0; e < count; ++e) *(u32*)(held + place[e]) = words[e];
+  for (int r = 0; r < f->registers; ++r)
+    memcpy(f->bank + f->rows[r * instructions + i] * f->row_bytes + warp, held + r * 128, 128);
 }
 
 static Factors* workspace(void) {
-  static __thread Factors space[4];
+  static __thread Factors space[2];
   Factors* found = space;
   __asm__("" : "+r"(found));  // else its address is looked up in every loop
   return found;
@@ -262,7 +276,7 @@ static Factors* workspace(void) {
 
 // `instructions` independent products by each of some warps (`warps`: their numbers; null: 0, 1, ...).
 EXPORT void tw_mma(const Product* p, const Fragment* fragments, s64 instructions, const s64* warps, s64 count) {
-  Factors *const a = workspace(), *const b = a + 1, *const pairs_a = a + 2, *const pairs_b = a + 3;
+  Factors *const a = workspace(), *const b = a + 1;
   u32 c[32 * 16];
   const int m = (int)p->m, n = (int)p->n, k = (int)p->k, c_size = p->rule.half ? 2 : 4;
   const int rows = WIDEST / n < m ? WIDEST / n : m;  // summed at once
@@ -274,13 +288,7 @@ EXPORT void tw_mma(const Product* p, const Fragment* fragments, s64 instructions
       read_warp(fragments + 3, i, instructions, warp, m * n, c_size, c);
       decode(p, a, 0, m * k);
       decode(p, b, 1, n * k);
-      for (int first = 0; first < m; first += rows) {
-        if (n == 8)
-          expand(a, b, pairs_a, pairs_b, first, rows, m, 8, k);
-        else
-          expand(a, b, pairs_a, pairs_b, first, rows, m, n, k);
-        sum_pairs(pairs_a, pairs_b, k, rows * n, &p->rule, c + first * n);
-      }
+      for (int row = 0; row < m; row += rows) sum_rows(a, b, row, rows, m, n, k, &p->rule, c + row * n);
       write_warp(fragments, i, instructions, warp, m * n, c_size, c);
     }
 }
@@ -292,6 +300,7 @@ EXPORT void tw_tiles(const Product* p, s64 tiles, const char* a_words, const s64
   Factors *const a = workspace(), *const b = a + 1;
   u32 words[WIDEST];
   const int m = (int)p->m, n = (int)p->n, k = (int)p->k, size_a = size_of(p->kind_a), size_b = size_of(p->kind_b);
+  const int rows = WIDEST / n;  // summed at once
   s64 last_b = -1;
   for (s64 t = 0; t < tiles; ++t) {
     for (int z = 0; z < k; ++z)
@@ -305,17 +314,18 @@ EXPORT void tw_tiles(const Product* p, s64 tiles, const char* a_words, const s64
       decode(p, b, 1, n * k);
       last_b = b_tile[t];
     }
-    for (int row = 0; row < m; ++row) {
+    for (int row = 0; row < m; row += rows) {
+      const int some = rows < m - row ? rows : m - row, count = some * n;
       char* at = d + ((t * m + row) * n) * (p->rule.half ? 2 : 4);
       if (p->rule.half)
-        for (int j = 0; j < n; ++j) words[j] = ((u16*)at)[j];
+        for (int j = 0; j < count; ++j) words[j] = ((u16*)at)[j];
       else
-        memcpy(words, at, 4 * (size_t)n);
-      sum_row(a, b, row, m, k, n, &p->rule, words);
+        memcpy(words, at, 4 * (size_t)count);
+      sum_rows(a, b, row, some, m, n, k, &p->rule, words);
       if (p->rule.half)
-        for (int j = 0; j < n; ++j) ((u16*)at)[j] = (u16)words[j];
+        for (int j = 0; j < count; ++j) ((u16*)at)[j] = (u16)words[j];
       else
-        memcpy(at, words, 4 * (size_t)n);
+        memcpy(at, words, 4 * (size_t)count);
     }
   }
 }
