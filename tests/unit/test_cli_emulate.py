@@ -45,6 +45,12 @@ def test_arguments_by_name_in_any_order_and_a_reference(axpy, tmp_path):
     assert (np.load(tmp_path / "x.npy") == np.arange(256)).all()
 
 
+def test_jobs_that_cannot_be_shared_out_say_why(axpy):
+    status, out, err = axpy(*NAMED, "--jobs", "2")
+    assert (status, out.split("\n")[0]) == (0, "No fault.")
+    assert "One process ran it: its blocks all run side by side, in one batch." in err
+
+
 def test_a_wrong_result_says_where_it_is_most_wrong_and_leaves_with_status_1(axpy, tmp_path):
     status, out, err = axpy(*NAMED, "--reference", "y = a * x", "--json", tmp_path / "r.json")
     assert status == 1

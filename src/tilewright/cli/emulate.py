@@ -81,6 +81,9 @@ def emulate(
         bool, typer.Option("--watch", help="Run again whenever the source, a header of --include or a file changes.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings are faults.")] = False,
+    jobs: Annotated[
+        int, typer.Option(help="Processes that share the blocks, where those do not talk to one another.", min=1)
+    ] = 1,
     limit: Annotated[int, typer.Option(help="Instructions after which a launch counts as endless.", min=1)] = 10**8,
     save_args: Annotated[
         Path | None,
@@ -126,6 +129,7 @@ def emulate(
                         seed=seed, cluster=None if cluster is None else triple("cluster", cluster), limit=limit,
                         progress=show, constants=dict(_named(text, "--constant") for text in constant or ()),
                         hazards="collect" if every else "raise", order=order, red_zones=red_zones, strict=strict,
+                        jobs=jobs,
                         explore=int(explore) if explore and explore.isdigit() else explore or 0,
                     )  # fmt: skip
                     hazards, allowed = result.hazards, result.allowed
@@ -155,6 +159,8 @@ def emulate(
                     told_apart = ", ".join(map(str, result.differing))
                     says = f"order {told_apart} left other results" if told_apart else "all with the same result"
                     print(f"{result.explored} other orders of warps, blocks and completions: {says}.")
+                if result.alone:
+                    note(f"One process ran it: {result.alone}.")
                 print_counters(result.counters)
                 if save_args is not None:
                     for name, array in zip(names.files, result.arrays, strict=True):

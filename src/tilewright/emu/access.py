@@ -486,6 +486,7 @@ class GlobalPort:
         addresses = pattern.relative.view(np.int64) + start
         which = self.memory.numbers(addresses)
         numbers = np.unique(which)
+        races.missed |= len(numbers) > MOST_BUFFERS
         for number in numbers.tolist() if len(numbers) <= MOST_BUFFERS else ():
             chosen = which == number
             some = addresses[chosen]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from ..words import Told
 from .clusters import check_cluster
 from .compiled import emulated
 from .hazards import Hazard, Reporter, Sources
+from .jobs import run_parts, why_alone
 from .link import function_address
 from .machine import Machine
 from .memory import GlobalMemory
@@ -49,6 +51,8 @@ class EmuResult(Told):
     """What printf wrote."""
     allowed: list[Hazard] = field(default_factory=list)
     """Hazards that a comment at their line allows: `// tilewright: allow(kind) reason`."""
+    alone: str = ""
+    """Why one process ran it although jobs= asks for more."""
 
     def __str__(self) -> str:
         return "\n".join([str(self.counters), *map(str, self.hazards)] + ([self.printed] if self.printed else []))
@@ -188,6 +192,7 @@ def run(
     red_zones: bool = False,
     strict: bool = False,
     recorder: Recorder | None = None,
+    jobs: int = 1,
 ) -> EmuResult:
     """Run one launch.
 
@@ -200,7 +205,8 @@ def run(
     progress(done, all) is called with numbers of blocks. sources: file name -> text, for the source lines in reports;
     files that can be read are found by themselves. order: another legal order of warps, blocks and completions than the
     usual one. red_zones: shared variables lie 256 bytes apart, so that an access past the end of one is out of bounds.
-    strict: warnings are errors. recorder: is told what one block does.
+    strict: warnings are errors. recorder: is told what one block does. jobs: processes that may share the blocks; what
+    comes of it is the same for any number (see jobs.py).
 
     Raises PtxError, UnknownInstruction, InvalidOperand, ConfigRejected, EmulatorFault. Module variables are set up
     afresh for each launch.
@@ -223,34 +229,36 @@ def run(
     ctas = min(count, max(1, most // together * together))
     symbols = _place_variables(program, memory, _filled(program.module, constants or {}))
     workspace = memory.add(np.zeros(GRID_WORKSPACE, np.uint8), "grid workspace") if cooperates else 0
+    batches, alone, done = list(range(0, count, ctas)), "", 0
+    task: dict[str, Any] = {
+        "ptx": ptx, "entry": entry, "grid": grid, "block": block, "params": params, "symbols": symbols,
+        "shared_bytes": shared_bytes, "gpu": gpu, "ctas": ctas, "limit": limit, "cluster": cluster,
+        "red_zones": red_zones, "strict": strict, "sources": sources,
+    }  # fmt: skip
+
+    def told(more: int) -> None:
+        nonlocal done
+        done += more
+        if progress is not None:
+            progress(min(done * ctas, count), count)
+
     try:
-        machine = Machine(
-            program,
-            grid=grid,
-            block=block,
-            params=params,
-            memory=memory,
-            symbols=symbols,
-            shared_bytes=shared_bytes,
-            gpu=find_gpu(gpu),
-            reporter=reporter,
-            trace=trace,
-            ctas=ctas,
-            limit=LIMIT if limit is None else limit,
-            images=images,
-            cluster=cluster,
-            grid_workspace=workspace,
-            order=order,
-            recorder=recorder,
-        )
-        with machine.underflow.watch():
-            for first in range(0, count, ctas):
-                machine.run(first)
-                if limit is not None:
-                    machine.ran_before += int(machine.clock[0])
-                if progress is not None:
-                    progress(min(first + ctas, count), count)
-            machine.finish()
+        if jobs > 1:
+            alone = why_alone(program, len(batches), {"order": order, "recorder": recorder})
+            alone = alone or run_parts(task, memory, batches, jobs, trace, reporter, told)
+        if jobs == 1 or alone:
+            done = 0
+            machine = machine_for(
+                memory=memory, reporter=reporter, trace=trace, images=images, grid_workspace=workspace, order=order,
+                recorder=recorder, **task,
+            )  # fmt: skip
+            with machine.underflow.watch():
+                for first in batches:
+                    machine.run(first)
+                    if limit is not None:
+                        machine.ran_before += int(machine.clock[0])
+                    told(1)
+                machine.finish()
     finally:
         for address in (*symbols.values(), *([workspace] if workspace else [])):
             memory.release(address)
@@ -261,4 +269,35 @@ def run(
         time.perf_counter() - started,
         "".join(reporter.printed),
         reporter.allowed,
+        alone,
+    )
+
+
+def machine_for(
+    *, ptx: str, entry: str, grid: Triple, block: Triple, params: bytes, memory: GlobalMemory, symbols: dict[str, int],
+    shared_bytes: int, gpu: str, ctas: int, limit: int | None, cluster: Triple | None, red_zones: bool, strict: bool,
+    sources: Mapping[str, str] | None, reporter: Reporter | None = None, trace: Trace | None = None,
+    images: Mapping[int, Texture | BoundSurface] | None = None, grid_workspace: int = 0, order: Order | None = None,
+    recorder: Recorder | None = None,
+) -> Machine:  # fmt: skip
+    """The machine of a launch that has been checked; without a reporter it collects what it finds."""
+    program = decoded(ptx, entry, order is not None, red_zones)
+    return Machine(
+        program,
+        grid=grid,
+        block=block,
+        params=params,
+        memory=memory,
+        symbols=symbols,
+        shared_bytes=shared_bytes,
+        gpu=find_gpu(gpu),
+        reporter=reporter or Reporter("collect", Sources(sources), strict=strict),
+        trace=trace or Trace(len(program.instructions), len(program.blocks)),
+        ctas=ctas,
+        limit=LIMIT if limit is None else limit,
+        images=images,
+        cluster=cluster,
+        grid_workspace=grid_workspace,
+        order=order,
+        recorder=recorder,
     )

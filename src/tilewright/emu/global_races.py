@@ -151,6 +151,9 @@ class GlobalRaces:
         self.first_lane = 0
         self.lane = np.zeros(0, np.int32)
         self.low = np.zeros(0, np.int32)
+        self.tracks: list[Track] = []
+        self.missed = False
+        """Whether some access was not noted."""
         self.waiting: list[_Clash] = []
         """Stores that race with other stores, until their values are known."""
 
@@ -168,6 +171,7 @@ class GlobalRaces:
         """What is known of a buffer in this launch."""
         if buffer.track is None or buffer.track.launch is not self:
             buffer.track = Track(self, buffer)
+            self.tracks.append(buffer.track)
         return buffer.track
 
     def note(self, index: int, pattern: GlobalPattern | Rows, start: int, buffer: Buffer) -> None:
@@ -217,6 +221,27 @@ class GlobalRaces:
         track.patterns.add(id(pattern))
         clocks = None if telling is None else telling.clock
         track.noted += [(index, pattern, start, self.first_lane, clocks) for start in new]
+
+    def kinds(self) -> dict[int, set[int]]:
+        """Address of each buffer that was accessed -> kinds of access."""
+        return {track.buffer.start: track.kinds for track in self.tracks}
+
+    def touched(self, buffer: Buffer) -> tuple[np.ndarray, np.ndarray] | None:
+        """Which granules of a buffer were read, and which written, atomically or not: bool; None if none was."""
+        if buffer.track is None or buffer.track.launch is not self:
+            return None
+        track = buffer.track
+        read, wrote = np.zeros((2, track.granules(self.granule)), bool)
+        for kind, table in enumerate(track.tables):
+            into = read if kind in (READ, POLL) else wrote
+            into |= (table.lane != 0).any(axis=0)
+        for index, pattern, start, _, _ in track.noted:
+            role = self.roles[index]
+            assert role is not None
+            cells, _ = self._cells(pattern, start, track)
+            for kind in role.kinds:
+                (read if kind in (READ, POLL) else wrote)[cells] = True
+        return read, wrote
 
     def note_rows(self, instruction: Instruction, rows: Rows) -> None:
         """A bulk copy accesses global memory, all of it in one buffer."""

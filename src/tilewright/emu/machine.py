@@ -287,6 +287,7 @@ class Machine:
         self.specials["%smid"][:] = linear % self.gpu.sm_count
         for bank in self.banks.values():
             bank[:] = 0
+        self.carry[:] = False
         self.shared.reset()
         self.local.reset()
         self.copies.reset()

@@ -67,6 +67,26 @@ class GlobalMemory:
         self._buffers: list[Buffer] = []  # by start
         self._starts: list[int] = []
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs for a copy."""
+        end = max((buffer.end for buffer in self._buffers), default=ARENA_BASE) - ARENA_BASE + GUARD
+        buffers = [(buffer.name, buffer.start, buffer.bytes, buffer.read_only) for buffer in self._buffers]
+        marks = None if self.written is None else self.written[:end]
+        return {"data": self._data[:end], "marks": marks, "buffers": buffers}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        data, marks = state["data"], state["marks"]
+        held = aligned_bytes(-(-len(data) // ALIGNMENT) * ALIGNMENT)
+        held[: len(data)] = data
+        self._hold(held)
+        self.written = None
+        if marks is not None:
+            self.written = aligned_bytes(len(held), 1)
+            self.written[: len(marks)] = marks
+        self.released = 0
+        self._buffers = [Buffer(*told) for told in state["buffers"]]
+        self._starts = [buffer.start for buffer in self._buffers]
+
     def _hold(self, data: np.ndarray) -> None:
         self._data = data
         self.views = element_views(data)

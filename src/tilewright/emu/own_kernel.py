@@ -41,6 +41,8 @@ class EmulateResult(Told):
     """How many other orders were run."""
     differing: dict[int, EmulateResult] = field(default_factory=dict)
     """Number of an order -> what it left, of the first few orders whose arrays differ from these."""
+    alone: str = ""
+    """Why one process ran the launch although jobs= asks for more."""
 
     def __str__(self) -> str:
         names = self.named if len(self.named) == len(self.arrays) else range(len(self.arrays))
@@ -126,6 +128,7 @@ def emulate(
     order: int | None = None,
     red_zones: bool = False,
     strict: bool = False,
+    jobs: int = 1,
 ) -> EmulateResult:
     """Run one kernel on NumPy arrays.
 
@@ -147,7 +150,9 @@ def emulate(
     listed. The result is that of the usual order; `differing` has those that differ. order: run that order alone. An
     order is a function of `seed` and its number. red_zones: put shared arrays 256 bytes apart, so that an access past
     the end of one is out of bounds. strict: warnings are errors. A comment `// tilewright: allow(kind) reason` at a
-    line moves what is found there to the result's `allowed`.
+    line moves what is found there to the result's `allowed`. jobs: processes that may share the blocks of the launch,
+    where those do not talk to one another. The result is the same for any number; its `alone` says why one process did
+    it all.
 
     Raises CompileError, PtxError, UnknownInstruction, InvalidOperand, ConfigRejected, and EmulatorFault unless
     hazards="collect".
@@ -190,6 +195,7 @@ def emulate(
             "sources": kernel.sources,
             "red_zones": bool(red_zones),
             "strict": bool(strict),
+            "jobs": _whole(jobs, "jobs", 1),
         },
     )
     if order is not None:
@@ -232,7 +238,7 @@ class _Launch:
         if len(kernel.names) == len(declared):
             named = {kernel.names[b.number]: array for b, array in zip(buffers, arrays, strict=True)}
         found = result.hazards, result.seconds, result.printed
-        return EmulateResult(arrays, result.counters, *found, named, allowed=result.allowed)
+        return EmulateResult(arrays, result.counters, *found, named, allowed=result.allowed, alone=result.alone)
 
 
 def _alike(ours: list[np.ndarray], others: list[np.ndarray]) -> bool:

@@ -84,7 +84,8 @@ class Scheduler:
         self.tokens.clear()
         self.expected.clear()
         self.watch.reset()
-        self.ran = 0
+        self.ran = self.picks = self._turn = 0
+        self.fair = FAIR_EVERY
         self._set_live(born.copy())
         if self.machine.order is not None:
             self.machine.order.start(self.machine)

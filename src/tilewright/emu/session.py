@@ -40,6 +40,7 @@ class Emulator:
         seed: int = 0,
         strict: bool = False,
         recorder: Recorder | None = None,
+        jobs: int = 1,
     ) -> None:
         self.gpu: Gpu = find_gpu(gpu)
         self.arch: Arch = self.gpu.arch
@@ -47,7 +48,7 @@ class Emulator:
         self.hazards = hazards
         self.progress = progress
         self.order, self.seed, self.strict = order, seed, strict
-        self.recorder = recorder
+        self.recorder, self.jobs = recorder, jobs
         self.memory = GlobalMemory()
         self._memory_in_use = threading.Lock()  # an upload may move all of it
         self.results: list[EmuResult] = []
@@ -115,6 +116,7 @@ class Emulator:
                 order=None if self.order is None else Order(self.seed, self.order),
                 strict=self.strict,
                 recorder=self.recorder,
+                jobs=self.jobs,
             )
             self.results.append(result)
 
@@ -127,15 +129,18 @@ def emulator(
     order: int | None = None,
     seed: int = 0,
     strict: bool = False,
+    jobs: int = 1,
 ) -> Iterator[Emulator]:
     """Run every op inside on the emulator, as on the GPU named.
 
     NumPy arrays in, NumPy arrays out. It is in force for this thread (and what copies its context), not for threads
     started inside, which may enter emulators of their own. progress(done, all) is called with numbers of blocks while a
     launch runs. order: run each launch in this other legal order of warps, blocks and completions, of `seed`, as
-    `emulate` does. strict: warnings are errors. Raises InvalidOperand for an unknown GPU or way to treat hazards; a
-    kernel that does what a GPU punishes raises EmulatorFault, unless `hazards` is "collect".
+    `emulate` does. strict: warnings are errors. jobs: processes that may share the blocks of a launch.
+
+    Raises InvalidOperand for an unknown GPU or way to treat hazards; a kernel that does what a GPU punishes raises
+    EmulatorFault, unless `hazards` is "collect".
     """
-    executor = Emulator(gpu, hazards, progress, order, seed, strict)
+    executor = Emulator(gpu, hazards, progress, order, seed, strict, jobs=jobs)
     with use_executor(executor):
         yield executor

@@ -1,0 +1,221 @@
+"""One launch by several processes, each with some of its batches of blocks and a copy of memory.
+
+Blocks that touch nothing that another writes cannot tell whether it has run. So each process notes what its blocks read
+and wrote, as races between blocks are noted. Where no two processes meet at what one of them wrote, and nothing was
+reported, their writes together are what one process would have left, and so are their counters. Otherwise nothing is
+kept, and one process runs the launch: it also says what there is to report.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .global_words import POLL, READ, STRONG, role_of
+from .memory import ARENA_BASE
+from .trace import MEMORY_FIELDS, Trace
+
+if TYPE_CHECKING:
+    from .hazards import Reporter
+    from .memory import GlobalMemory
+    from .program import Program
+
+Progress = Callable[[int, int], None]
+_MALLOC = ("malloc", "free")
+_SURFACES = ("sust", "suld", "tex", "tld4", "tensormap")
+
+
+def why_alone(program: Program, batches: int, options: dict[str, Any]) -> str:
+    """Why one process has to run a launch; "" where several may try."""
+    if batches < 2:
+        return "its blocks all run side by side, in one batch"
+    if options.get("order") is not None:
+        return "another order of warps and blocks is drawn for the whole launch"
+    if options.get("recorder") is not None:
+        return "it is recorded"
+    for instruction in program.instructions:
+        role = role_of(instruction, program)
+        if role is not None and (role.listens or {STRONG, POLL} & set(role.kinds)):
+            return f"its blocks may talk to one another: PTX line {instruction.ptx_line}, {instruction.text!r}"
+        if instruction.opcode.startswith(_SURFACES):
+            return f"it uses what is not followed: PTX line {instruction.ptx_line}, {instruction.text!r}"
+        if instruction.opcode.startswith("call") and any(f" {name}" in instruction.text for name in _MALLOC):
+            return f"it uses the heap: PTX line {instruction.ptx_line}, {instruction.text!r}"
+    return ""
+
+
+@dataclass
+class Part:
+    """What one process did. Buffers are named by their addresses."""
+
+    kinds: dict[int, set[int]]
+    """Buffer -> kinds of access (global_words.py)."""
+    trace: dict[str, Any]
+    printed: list[str]
+    clock: int
+    """Instructions of all its batches, as limit= counts them."""
+
+
+@dataclass
+class Touched:
+    """What one process did to one buffer: bits, one for each granule of `granule` bytes; the bytes it wrote."""
+
+    granule: int
+    read: np.ndarray
+    wrote: np.ndarray
+    values: np.ndarray
+
+
+class _Worker:
+    """A process that runs batches."""
+
+    def __init__(self) -> None:
+        code = f"import sys; sys.path[:] = {sys.path!r}; from tilewright.emu.job_worker import serve; serve()"
+        alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **alone}
+        )
+
+    def tell(self, what: Any) -> None:
+        assert self.process.stdin is not None
+        pickle.dump(what, self.process.stdin, pickle.HIGHEST_PROTOCOL)
+        self.process.stdin.flush()
+
+    def hear(self) -> Any:
+        assert self.process.stdout is not None
+        return pickle.load(self.process.stdout)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+_idle: list[_Worker] = []
+_idle_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def _workers(count: int) -> Iterator[list[_Worker]]:
+    """So many processes, which wait for the next launch afterwards; after an error they are ended."""
+    with _idle_lock:
+        workers = [_idle.pop() for _ in range(min(count, len(_idle)))]
+    try:
+        workers += [_Worker() for _ in range(count - len(workers))]
+        yield workers
+    except BaseException:
+        for worker in workers:
+            worker.end()
+        raise
+    with _idle_lock:
+        _idle.extend(workers)
+
+
+@atexit.register
+def _end_all() -> None:
+    with _idle_lock:
+        while _idle:
+            _idle.pop().end()
+
+
+def run_parts(
+    task: dict[str, Any], memory: GlobalMemory, batches: list[int], jobs: int, trace: Trace, reporter: Reporter,
+    progress: Callable[[int], None],
+) -> str:  # fmt: skip
+    """Run batches (first blocks) in several processes. Why nothing was done; "" where everything was.
+
+    task: arguments of `machine_for`. progress: is told of batches that were done.
+    """
+    bounds = [len(batches) * k // jobs for k in range(jobs + 1)]
+    ranges = [batches[a:b] for a, b in pairwise(bounds) if b > a]
+    try:
+        with _workers(len(ranges)) as workers:
+            return _run_parts(workers, task, memory, ranges, trace, reporter, progress)
+    except (EOFError, OSError, pickle.PickleError) as error:
+        return f"a process that ran some of its blocks ended ({type(error).__name__}: {error})"
+
+
+def _run_parts(
+    workers: list[_Worker], task: dict[str, Any], memory: GlobalMemory, ranges: list[list[int]], trace: Trace,
+    reporter: Reporter, progress: Callable[[int], None],
+) -> str:  # fmt: skip
+    for worker, batches in zip(workers, ranges, strict=True):
+        worker.tell((task, memory, batches))
+    parts: list[Part | str] = []
+    for worker in workers:
+        while isinstance(said := worker.hear(), int):
+            progress(said)
+        parts.append(said)
+    why = next((part for part in parts if isinstance(part, str)), "")
+    done = [part for part in parts if isinstance(part, Part)]
+    limit = task["limit"]
+    if not why and limit is not None and sum(part.clock for part in done) > limit:
+        why = "it takes more instructions than limit= allows"
+    written = sorted({start for part in done for start, kinds in part.kinds.items() if kinds - {READ}})
+    for worker in workers:
+        worker.tell([] if why else written)
+    if why:
+        return why
+    touched: list[dict[int, Touched]] = [worker.hear() for worker in workers]
+    for start in written:
+        if _meet([part[start] for part in touched if start in part]):
+            buffer = memory.find(start)
+            return f"blocks of two processes touch the same bytes of {buffer.name if buffer else start!r}"
+    for start in written:
+        for one in touched:
+            if start in one:
+                _keep(memory, start, one[start])
+    for part in done:
+        _add(trace, part.trace)
+        reporter.printed += part.printed
+    return ""
+
+
+def _meet(touched: list[Touched]) -> bool:
+    """Whether two processes touched what one of them wrote."""
+    wrote, read = np.zeros_like(touched[0].wrote), np.zeros_like(touched[0].wrote)
+    for one in touched:
+        if (one.wrote & (wrote | read)).any() or (one.read & wrote).any():
+            return True
+        wrote |= one.wrote
+        read |= one.read
+    return False
+
+
+def chosen(buffer_bytes: int, touched: Touched) -> np.ndarray:
+    """Of each byte of a buffer whether it was written."""
+    return np.repeat(np.unpackbits(touched.wrote).view(bool), touched.granule)[:buffer_bytes]
+
+
+def _keep(memory: GlobalMemory, start: int, touched: Touched) -> None:
+    buffer = memory.find(start)
+    assert buffer is not None
+    wrote = chosen(buffer.bytes, touched)
+    place = slice(start - ARENA_BASE, start - ARENA_BASE + len(wrote))
+    memory.views[1][place][wrote] = touched.values
+    if memory.written is not None:
+        memory.written[place][wrote] = 1
+
+
+def _add(trace: Trace, part: dict[str, Any]) -> None:
+    for mine, theirs in ((trace.block_threads, part["threads"]), (trace.block_warps, part["warps"])):
+        mine[:] = [a + b for a, b in zip(mine, theirs, strict=True)]
+    trace.guarded += part["guarded"]
+    for index, traffic, counts in part["sites"]:
+        site = trace.site(index, traffic)
+        for name, count in zip(MEMORY_FIELDS, counts, strict=True):
+            setattr(site, name, getattr(site, name) + count)
