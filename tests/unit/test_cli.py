@@ -190,6 +190,18 @@ def test_explain_takes_a_size_and_replaces_extents(run):
     assert "--n, --k missing. Give --size" in err
 
 
+def test_explain_takes_a_shape_as_tune_does(run):
+    status, out, _ = run("explain", "64x96x32x5")
+    assert status == 0
+    assert "[64 x 32] @ [32 x 96]" in out
+    assert (
+        out.splitlines()[0] == run("explain", "--m", "64", "--n", "96", "--k", "32", "--batch", "5")[1].splitlines()[0]
+    )
+    for wrong in (("64x96",), ("64x96x32", "--k", "8"), ("axbxc",), ("0x1x1",)):
+        status, out, err = run("explain", *wrong)
+        assert (status, out, one_line(err)) == (2, "", True)
+
+
 def test_explain_tells_attention_too(run, tmp_path):
     status, out, _ = run("explain", "--attention", "4x32/8x4096x128", "--causal", "--json", tmp_path / "e.json")
     assert status == 0

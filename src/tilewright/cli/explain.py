@@ -11,7 +11,7 @@ from ..errors import InvalidOperand
 from ..gpus import DEFAULT_GPU, Gpu, find_gpu
 from .console import console
 from .ladder import dense_problem
-from .options import Json, Layout, OutDtype, Precision, attention_problems, read_dtype
+from .options import Json, Layout, OutDtype, Precision, attention_problems, read_dtype, read_extents
 
 if TYPE_CHECKING:
     from ..attn.explain import AttentionExplanation
@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     from ..gemm.problem import GemmProblem
 
 EXAMPLE = (
-    "Examples:\n\n  tilewright explain --size 4096 --dtype bf16\n\n"
+    "Examples:\n\n  tilewright explain 4096x4096x4096 --dtype bf16\n\n"
     "  tilewright explain --m 4096 --n 4096 --k 64 --layout nt --gpu A100\n\n"
     "  tilewright explain --attention 4x32/8x4096x128 --causal"
 )
 
 
 def explain(
+    shape: Annotated[
+        str | None, typer.Argument(help="The product as m x n x k, or m x n x k x batch: 4096x4096x64.")
+    ] = None,
     size: Annotated[int | None, typer.Option(help="m = n = k; --m, --n and --k replace one each.")] = None,
     m: Annotated[int | None, typer.Option("--m", "-m", help="Rows of the result.")] = None,
     n: Annotated[int | None, typer.Option("--n", "-n", help="Columns of the result.")] = None,
@@ -52,6 +55,10 @@ def explain(
     from ..lab.record import json_result
     from ..report.terminal import config_legend
 
+    if shape is not None:
+        if (attention, size, m, n, k, batch) != (None,) * 5 + (1,):
+            raise InvalidOperand(f"{shape} names all sizes: omit --size, --m, --n, --k, --batch and --attention.")
+        m, n, k, batch = [*read_extents(shape, ""), 1][:4]
     products = (size, m, n, k, out_dtype) != (None,) * 5 or (layout, precision, batch) != ("nn", "ieee", 1)
     if attention is not None and products:
         raise InvalidOperand("--attention names all sizes: omit those of a product, --layout, --precision, --batch.")

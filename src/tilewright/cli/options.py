@@ -39,6 +39,16 @@ Json = Annotated[
 ]
 
 
+def read_extents(shape: str, where: str) -> list[int]:
+    """[m, n, k] or [m, n, k, batch] of words such as 4096x4096x64. Raises InvalidOperand, which begins with `where`."""
+    if not re.fullmatch(r"\d{1,15}(x\d{1,15}){2,3}", shape.strip().lower(), re.ASCII):
+        raise InvalidOperand(
+            f"{where}{shape!r} is not m x n x k, or m x n x k x batch. Write 4096x4096x4096, or 512x512x64x48 for a "
+            "batch of 48."
+        )
+    return [int(extent) for extent in shape.strip().lower().split("x")]
+
+
 def attention_problems(shapes: str, dtypes: str, causal: bool) -> list[AttentionProblem]:
     """The problems that words such as 4x32/8x4096x128 name, of each type. Raises InvalidOperand."""
     from ..attn.problem import AttentionProblem

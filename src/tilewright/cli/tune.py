@@ -13,7 +13,7 @@ from ..gpus import DEFAULT_GPU, GPUS, Gpu, find_gpu
 from .climb import why_no_gpu
 from .console import Progress, console, note, say, show
 from .ladder import dense_problem
-from .options import Json, OutDtype, attention_problems, read_dtype
+from .options import Json, OutDtype, attention_problems, read_dtype, read_extents
 
 if TYPE_CHECKING:
     from ..gemm.problem import GemmProblem
@@ -133,15 +133,7 @@ def _problems(
 ) -> list[GemmProblem]:
     found: list[GemmProblem] = []
     for shape in filter(None, (part.strip() for part in shapes.split(","))):
-        try:
-            sizes = [int(extent) for extent in shape.lower().split("x")]
-        except ValueError:
-            sizes = []
-        if len(sizes) not in (3, 4):
-            raise InvalidOperand(
-                f"--shapes: {shape!r} is not m x n x k, or m x n x k x batch. Write 4096x4096x4096, or several with "
-                "commas."
-            )
+        sizes = read_extents(shape, "--shapes: ")
         found += [
             dense_problem(sizes, lay.strip(), d.strip(), precision, out_dtype)
             for d in dtypes.split(",")
