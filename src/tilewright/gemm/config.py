@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import cache, cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from ..gpus import HashedOnce
 
@@ -94,6 +94,11 @@ class GemmConfig(HashedOnce, metaclass=_ByFields):
     @property
     def cluster_k(self) -> int:
         return 1
+
+    @property
+    def held(self) -> int:
+        """Elements of operands in the shared memory of a block."""
+        return self.stages * self.tile_k * (self.tile_m + self.tile_n)
 
     @property
     def cluster(self) -> int:
@@ -247,6 +252,22 @@ class WgmmaConfig(GemmConfig):
     @cached_property
     def threads(self) -> int:
         return 32 * self._warps * self.turns
+
+
+C = TypeVar("C", MmaConfig, WgmmaConfig)
+
+
+def over(
+    family: type[C], shapes: Iterable[tuple[int, int, int, int, int]], depths: Iterable[tuple[int, int]]
+) -> Iterator[C]:
+    """Make the configs of a space: each of `shapes` (tile_m, tile_n, warp_m, warp_n, min_blocks) with each of `depths`
+    (tile_k, stages). They walk tile rows in groups of 8."""
+    depths = tuple(depths)
+    for tile_m, tile_n, warp_m, warp_n, blocks in shapes:
+        for tile_k, stages in depths:
+            yield family(
+                tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks
+            )
 
 
 FAMILIES: tuple[type[GemmConfig], ...] = (SimtConfig, MmaConfig, WgmmaConfig)

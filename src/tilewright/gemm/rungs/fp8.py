@@ -13,7 +13,7 @@ from itertools import product
 from ...arrays.dtypes import FP8, ceil_div
 from ...jit.source import Constant
 from ...jit.tensor_map import TensorMap
-from ..config import GemmConfig, MmaConfig, WgmmaConfig
+from ..config import GemmConfig, MmaConfig, WgmmaConfig, over
 from ..problem import SCALE_BLOCK, GemmProblem, Matrix
 from ..rung import UNITS, Rung, in_pairs, vector_out
 from . import tma
@@ -43,7 +43,7 @@ def must_pack(problem: GemmProblem) -> tuple[str, ...]:
 
 def tiles(config: GemmConfig, problem: GemmProblem) -> int:
     """Bytes of shared memory."""
-    return config.stages * config.tile_k * (config.tile_m + config.tile_n)
+    return config.held
 
 
 def constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
@@ -148,12 +148,8 @@ def _mma_space() -> tuple[MmaConfig, ...]:
         (64, 64, 32, 16, 2), (32, 64, 16, 32, 4), (64, 32, 32, 16, 4), (32, 32, 16, 16, 4), (16, 64, 16, 16, 4),
         (16, 128, 16, 32, 4), (64, 16, 16, 16, 4),
     )  # fmt: skip
-    return tuple(
-        MmaConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
-        for tile_m, tile_n, warp_m, warp_n, blocks in shapes
-        for tile_k, stages in product((64, 128), (3, 4, 5))
-        if stages * tile_k * (tile_m + tile_n) <= 224 * 1024
-    )  # fmt: skip
+    configs = over(MmaConfig, shapes, product((64, 128), (3, 4, 5)))
+    return tuple(config for config in configs if config.held <= 224 * 1024)
 
 
 # --- wgmma ------------------------------------------------------------------------------------------------------------
@@ -258,12 +254,8 @@ def _fast_space() -> tuple[WgmmaConfig, ...]:
         (128, 128, 16, 128, 1), (128, 128, 16, 128, 2), (64, 256, 16, 256, 1), (64, 128, 16, 128, 2),
         (128, 64, 16, 64, 2), (64, 64, 16, 64, 2), (64, 64, 16, 64, 3),
     )  # fmt: skip
-    return tuple(
-        WgmmaConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
-        for tile_m, tile_n, warp_m, warp_n, blocks in shapes
-        for tile_k, stages in product((64, 128), (3, 4, 5, 6, 8))
-        if (stages * tile_k * (tile_m + tile_n) + 1024) * blocks <= SHARED_OF_AN_SM
-    )  # fmt: skip
+    configs = over(WgmmaConfig, shapes, product((64, 128), (3, 4, 5, 6, 8)))
+    return tuple(config for config in configs if (config.held + 1024) * config.min_blocks <= SHARED_OF_AN_SM)
 
 
 _ANY = GemmProblem.dense(128, 128, 128, layout="nt", dtype="e4m3")

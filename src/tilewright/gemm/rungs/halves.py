@@ -54,10 +54,6 @@ def _as_halves(parts: int, problem: GemmProblem) -> GemmProblem:
     )  # fmt: skip
 
 
-def _batched(name: str, problem: GemmProblem) -> bool:
-    return problem.batch > 1 and problem.side(name).matrix.batch_stride != 0
-
-
 def _operand_map(name: str, parts: int, config: WgmmaConfig, problem: GemmProblem) -> TensorMap | None:
     """Boxes of one panel of a tile's lines; the third index is the part, of each entry of a batch."""
     if problem.k == 0:
@@ -69,7 +65,7 @@ def _operand_map(name: str, parts: int, config: WgmmaConfig, problem: GemmProble
     shape: tuple[int, ...] = (problem.k, lines)
     strides: tuple[int, ...] = (pitch,)
     box: tuple[int, ...] = (panel, extent // sharing)
-    if (planes := parts * (problem.batch if _batched(name, problem) else 1)) > 1:
+    if (planes := parts * (problem.batch if tma.batched(name, problem) else 1)) > 1:
         shape, strides, box = (*shape, planes), (*strides, lines * pitch), (*box, 1)
     return TensorMap(None, "f16", shape, strides, box, swizzle=2 * panel)
 
@@ -83,7 +79,7 @@ def _of(parts: int) -> Rung:
     def constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]:
         found = tma._constants(config, _as_halves(parts, problem))
         found |= {"alone": 2 * shared(config, problem) > SHARED_OF_AN_SM}
-        found |= {f"{name}_batched": _batched(name, problem) for name in "ab"}
+        found |= {f"{name}_batched": tma.batched(name, problem) for name in "ab"}
         if parts == 2:
             free = int(found["free_registers"]) - 2 * config.warp_m * config.warp_n // 32
             found |= {"stretch": min(STRETCH, config.tile_k), "free_registers": free}
@@ -102,7 +98,7 @@ def _of(parts: int) -> Rung:
                 of_group = f"{4 * config.warp_m} x {config.warp_n}"
                 yield f"a warpgroup holds three sums of 64 x 128 or less; the config has {of_group}"
             borrowed = sum(
-                halved_bytes(parts, lines, problem.k, problem.batch if _batched(name, problem) else 1)
+                halved_bytes(parts, lines, problem.k, problem.batch if tma.batched(name, problem) else 1)
                 for name, lines in (("a", problem.m), ("b", problem.n))
             )
             if borrowed > MOST_BORROWED:

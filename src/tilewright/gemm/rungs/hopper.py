@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from ...jit.source import Constant
-from ..config import WgmmaConfig
+from ..config import WgmmaConfig, over
 from ..problem import GemmProblem
 from ..rung import Rung, vector_out
 from .tensor import HALVES, SHARED_OF_AN_SM, constants, copy_reasons, first_reason, power_of_two, stages_reason, tiles
@@ -60,10 +60,9 @@ def _wgmma_space() -> tuple[WgmmaConfig, ...]:
         (128, 64, 16, 64, 3), (64, 128, 16, 128, 3), (64, 64, 16, 64, 1), (64, 64, 16, 64, 2), (64, 64, 16, 64, 4),
     )  # fmt: skip
     return tuple(
-        WgmmaConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
-        for tile_m, tile_n, warp_m, warp_n, blocks in shapes
-        for tile_k, stages in product((32, 64, 128), (3, 4, 5, 6, 8))
-        if (2 * stages * tile_k * (tile_m + tile_n) + 1024) * blocks <= SHARED_OF_AN_SM
+        config
+        for config in over(WgmmaConfig, shapes, product((32, 64, 128), (3, 4, 5, 6, 8)))
+        if (2 * config.held + 1024) * config.min_blocks <= SHARED_OF_AN_SM
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 
@@ -11,7 +11,7 @@ from ...jit.source import Constant
 from ..config import SimtConfig
 from ..problem import GemmProblem, Matrix
 from ..rung import Rung
-from .tensor import ragged, wide
+from .tensor import first_reason, one, ragged, wide
 
 Check = Callable[[SimtConfig, GemmProblem], "str | None"]
 SUMMED_APART = 64
@@ -67,10 +67,6 @@ def _divides(what: str, whole: int, part: int) -> str | None:
     return None if part and whole % part == 0 else f"{what} must divide: {whole} is not a multiple of {part}"
 
 
-def _first(reasons: Iterator[str | None]) -> str | None:
-    return next((reason for reason in reasons if reason), None)
-
-
 def _copies(config: SimtConfig, problem: GemmProblem, *, wide: bool) -> str | None:
     """The block's threads must divide a line of either operand's copy evenly (TileCopy in tile/copy.cuh).
 
@@ -97,7 +93,7 @@ def _check_shared(config: SimtConfig, problem: GemmProblem) -> str | None:
 
 
 def _check_threads(config: SimtConfig, problem: GemmProblem) -> str | None:
-    return _first(
+    return first_reason(
         iter((
             _divides("tile_m by thread_m", config.tile_m, config.thread_m),
             _divides("tile_n by thread_n", config.tile_n, config.thread_n),
@@ -108,7 +104,7 @@ def _check_threads(config: SimtConfig, problem: GemmProblem) -> str | None:
 
 
 def _check_vectors(config: SimtConfig, problem: GemmProblem) -> str | None:
-    return _first(
+    return first_reason(
         iter((
             _divides("thread_n by 4", config.thread_n, 4),
             _divides("tile_k by 4", config.tile_k, 4),
@@ -121,7 +117,7 @@ def _check_vectors(config: SimtConfig, problem: GemmProblem) -> str | None:
 def _check_warps(config: SimtConfig, problem: GemmProblem) -> str | None:
     lanes_m = config.warp_m // config.subtiles_m // config.thread_m if config.warp_m else 0
     lanes_n = config.warp_n // config.subtiles_n // config.thread_n if config.warp_n else 0
-    return _first(
+    return first_reason(
         iter((
             _divides("tile_m by warp_m", config.tile_m, config.warp_m),
             _divides("tile_n by warp_n", config.tile_n, config.warp_n),
@@ -162,10 +158,6 @@ _TRANSPOSED = SimtConfig(64, 128, 16, 4, 4, 2, 2, warp_m=32, warp_n=64, group_m=
 _DOUBLE_BUFFER = SimtConfig(64, 128, 8, 8, 8, 2, 1, warp_m=64, warp_n=64, stages=2, group_m=8, min_blocks=4)
 _CP_ASYNC = SimtConfig(64, 128, 16, 4, 4, 2, 2, "ca", warp_m=64, warp_n=32, stages=2, group_m=8, min_blocks=4)
 _MULTISTAGE = SimtConfig(128, 256, 16, 4, 4, 4, 2, "ca", warp_m=64, warp_n=64, stages=4, group_m=8)
-
-
-def _one(config: SimtConfig) -> Callable[[], tuple[SimtConfig, ...]]:
-    return lambda: (config,)
 
 
 def _tile2d_space() -> tuple[SimtConfig, ...]:
@@ -221,19 +213,19 @@ def _multistage_space() -> tuple[SimtConfig, ...]:
 FP32_RUNGS: tuple[Rung, ...] = (
     Rung(
         "f01_naive", "one thread, one element; a warp walks down a column: 32 sectors a request, 4 bytes of each used",
-        "gemm/f01_naive.cuh", ("f32",), _NAIVE, _one(_NAIVE), _no_shared, _check_block,
+        "gemm/f01_naive.cuh", ("f32",), _NAIVE, one(_NAIVE), _no_shared, _check_block,
     ),
     Rung(
         "f02_coalesced", "neighbouring threads take neighbouring columns: sectors a request fall from 32 to 4",
-        "gemm/f02_coalesced.cuh", ("f32",), _NAIVE, _one(_NAIVE), _no_shared, _check_block,
+        "gemm/f02_coalesced.cuh", ("f32",), _NAIVE, one(_NAIVE), _no_shared, _check_block,
     ),
     Rung(
         "f03_shared", "tiles through shared memory: global loads fall by the tile's width",
-        "gemm/f03_shared.cuh", ("f32",), _SHARED, _one(_SHARED), _padded_a, _check_shared,
+        "gemm/f03_shared.cuh", ("f32",), _SHARED, one(_SHARED), _padded_a, _check_shared,
     ),
     Rung(
         "f04_tile1d", "thread_m elements a thread, B's element kept in a register: shared loads a product nearly halve",
-        "gemm/f04_tile1d.cuh", ("f32",), _TILE1D, _one(_TILE1D), _padded_a, _check_threads,
+        "gemm/f04_tile1d.cuh", ("f32",), _TILE1D, one(_TILE1D), _padded_a, _check_threads,
     ),
     Rung(
         "f05_tile2d", "thread_m x thread_n outer products in registers: a quarter of a shared load a product",
@@ -245,7 +237,7 @@ FP32_RUNGS: tuple[Rung, ...] = (
     ),
     Rung(
         "f07_warptile", "block, warp and thread tiles: a warp reads compact pieces that shared memory broadcasts",
-        "gemm/f07_warptile.cuh", ("f32",), _WARPS, _one(_WARPS), _plain_tiles, _check_warps, vector_bytes=16,
+        "gemm/f07_warptile.cuh", ("f32",), _WARPS, one(_WARPS), _plain_tiles, _check_warps, vector_bytes=16,
     ),
     Rung(
         "f08_warptile_sub", "warp subtiles: loads of neighbouring lanes are neighbours, products independent chains",

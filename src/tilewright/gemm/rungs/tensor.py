@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 from ...arrays.dtypes import CPP_TYPES, ITEM_BYTES
 from ...jit.source import Constant
-from ..config import GemmConfig, MmaConfig, SimtConfig
+from ..config import GemmConfig, MmaConfig, SimtConfig, over
 from ..problem import GemmProblem, Matrix
 from ..rung import Rung
 
@@ -51,7 +52,7 @@ def constants(config: GemmConfig, problem: GemmProblem) -> dict[str, Constant]:
 
 
 def tiles(config: GemmConfig, problem: GemmProblem) -> int:
-    return 2 * config.stages * config.tile_k * (config.tile_m + config.tile_n)
+    return 2 * config.held
 
 
 def _tiles_or_staging(config: GemmConfig, problem: GemmProblem) -> int:
@@ -190,7 +191,7 @@ _NAIVE = MmaConfig(64, 64, 16, warp_m=16, warp_n=16, min_blocks=2)
 _MULTISTAGE = MmaConfig(128, 256, 32, warp_m=64, warp_n=64, stages=4, group_m=8)
 
 
-def _one(config: GemmConfig) -> Callable[[], tuple[GemmConfig, ...]]:
+def one(config: GemmConfig) -> Callable[[], tuple[GemmConfig, ...]]:
     return lambda: (config,)
 
 
@@ -231,13 +232,12 @@ def _multistage_space() -> tuple[MmaConfig, ...]:
         (32, 16, 16, 16, 8),
     )  # fmt: skip
     return tuple(
-        MmaConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8,
-                   min_blocks=max(1, blocks // slices), slices_k=slices)
-        for tile_m, tile_n, warp_m, warp_n, blocks in shapes
-        for tile_k, stages, slices in product((32, 64, 128), (3, 4, 5), (1, 2))
-        if 2 * stages * tile_k * (tile_m + tile_n) <= 224 * 1024
-        if slices == 1 or (tile_k >= 64 and tile_m * tile_n <= 64 * 64)  # where a block has few warps
-    )  # fmt: skip
+        config if slices == 1 else replace(config, slices_k=slices, min_blocks=max(1, config.min_blocks // slices))
+        for config in over(MmaConfig, shapes, product((32, 64, 128), (3, 4, 5)))
+        for slices in (1, 2)
+        if 2 * config.held <= 224 * 1024
+        if slices == 1 or (config.tile_k >= 64 and config.tile_m * config.tile_n <= 64 * 64)  # of few warps
+    )
 
 
 # --- the rungs -------------------------------------------------------------------------------------------------------
@@ -258,11 +258,11 @@ def rung(id: str, teaches: str, default: GemmConfig, space: Callable[[], tuple[G
 TENSOR_RUNGS: tuple[Rung, ...] = (
     rung(
         "h01_simt", "the fp32 warp tiling on 16-bit inputs: half the bytes, the same FFMA ceiling",
-        _SIMT, _one(_SIMT), tiles, _check_simt,
+        _SIMT, one(_SIMT), tiles, _check_simt,
     ),
     rung(
         "h02_wmma_naive", "one 16x16x16 fragment a warp, straight from global memory: tensor cores that wait",
-        _NAIVE, _one(_NAIVE), _staging, _check_naive, dynamic_shared=False,
+        _NAIVE, one(_NAIVE), _staging, _check_naive, dynamic_shared=False,
     ),
     rung(
         "h03_wmma_warptile", "wmma inside block and warp tiles: a fragment serves a row or a column of products",

@@ -7,7 +7,7 @@ from itertools import product
 
 from ...arrays.dtypes import ceil_div
 from ...jit.source import Constant
-from ..config import MmaConfig
+from ..config import MmaConfig, over
 from ..problem import GemmProblem
 from ..rung import Rung
 from .tensor import first_reason, power_of_two, wide
@@ -57,7 +57,7 @@ def _buffers(element_bytes: int) -> Callable[[MmaConfig, GemmProblem], int]:
 
 def _ring(config: MmaConfig, problem: GemmProblem) -> int:
     """The stages of both operands' tiles, three parts an element, and the sums after them."""
-    return 6 * config.stages * config.tile_k * (config.tile_m + config.tile_n) + _sums(config, problem)
+    return 6 * config.held + _sums(config, problem)
 
 
 MOST_BORROWED = 4 * 2**30
@@ -128,10 +128,7 @@ def _split_space() -> tuple[MmaConfig, ...]:
         (64, 128, 32, 64, 2), (64, 64, 32, 32, 3), (64, 64, 32, 32, 2), (64, 32, 32, 16, 4), (32, 64, 16, 32, 4),
         (32, 32, 16, 16, 4),
     )  # fmt: skip
-    return tuple(
-        MmaConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
-        for (tile_m, tile_n, warp_m, warp_n, blocks), tile_k, stages in product(shapes, (32, 64), (2, 3, 4))
-    )
+    return tuple(over(MmaConfig, shapes, product((32, 64), (2, 3, 4))))
 
 
 def _check(step_k: int) -> Callable[[MmaConfig, GemmProblem], str | None]:
@@ -160,10 +157,7 @@ def _space(depths: tuple[int, ...]) -> Callable[[], tuple[MmaConfig, ...]]:
         (256, 128, 64, 64, 1), (64, 128, 64, 32, 2), (64, 128, 32, 64, 2), (128, 64, 64, 32, 2), (64, 64, 32, 32, 3),
         (64, 32, 32, 16, 4), (32, 64, 16, 32, 4), (32, 32, 16, 16, 4),
     )  # fmt: skip
-    return lambda: tuple(
-        MmaConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=2, group_m=8, min_blocks=blocks)
-        for (tile_m, tile_n, warp_m, warp_n, blocks), tile_k in product(shapes, depths)
-    )
+    return lambda: tuple(over(MmaConfig, shapes, product(depths, (2,))))
 
 
 _TF32 = MmaConfig(128, 128, 32, warp_m=64, warp_n=64, stages=2, group_m=8, min_blocks=2)

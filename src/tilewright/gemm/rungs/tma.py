@@ -9,7 +9,7 @@ from itertools import product
 from ...arrays.dtypes import CPP_TYPES, ITEM_BYTES
 from ...jit.source import Constant
 from ...jit.tensor_map import MOST_BOX, TensorMap
-from ..config import WgmmaConfig
+from ..config import WgmmaConfig, over
 from ..problem import GemmProblem, Matrix
 from ..rung import Rung, vector_out
 from .hopper import sums_constants
@@ -76,7 +76,8 @@ def addressable(name: str, problem: GemmProblem) -> bool:
     return not_for_tma(*problem.side(name), ITEM_BYTES[problem.dtype]) is None
 
 
-def _batched(name: str, problem: GemmProblem) -> bool:
+def batched(name: str, problem: GemmProblem) -> bool:
+    """Return whether each product of a batch has an operand of its own."""
     return problem.batch > 1 and problem.side(name).matrix.batch_stride != 0
 
 
@@ -94,7 +95,7 @@ def _map_of(name: str, config: WgmmaConfig, problem: GemmProblem) -> TensorMap:
     shape: tuple[int, ...] = (length, lines)
     strides: tuple[int, ...] = (pitch * item,)
     box: tuple[int, ...] = (panel, high // (config.cluster_n if name == "a" else config.cluster_m))
-    if _batched(name, problem):
+    if batched(name, problem):
         shape, strides, box = (*shape, problem.batch), (*strides, matrix.batch_stride * item), (*box, 1)
     return TensorMap(None, problem.dtype, shape, strides, box, swizzle=panel * item)
 
@@ -182,7 +183,7 @@ def _constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]
     found |= {"a_sectors": problem.lines.a_sectors, "b_sectors": problem.lines.b_sectors}
     for name in "ab":
         fits = addressable(name, problem)
-        found |= {f"{name}_wide": fits, f"{name}_edge": not fits, f"{name}_batched": _batched(name, problem)}
+        found |= {f"{name}_wide": fits, f"{name}_edge": not fits, f"{name}_batched": batched(name, problem)}
     return found | sums_constants(config, problem, multiplying if hands_over else _at_launch(config), _KEPT)
 
 
@@ -248,12 +249,11 @@ def _space() -> tuple[WgmmaConfig, ...]:
         (64, 32, 16, 32, 2),
     )  # fmt: skip
     return tuple(
-        WgmmaConfig(tile_m, tile_n, tile_k, warp_m=warp_m, warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
-        for tile_m, tile_n, warp_m, warp_n, blocks in shapes
-        for tile_k, stages in product((64, 128), (2, 3, 4, 5, 6, 8))
-        if (2 * stages * tile_k * (tile_m + tile_n) + 2048) * blocks <= SHARED_OF_AN_SM
-        if stages > 2 or tile_k == 128
-    )  # fmt: skip
+        config
+        for config in over(WgmmaConfig, shapes, product((64, 128), (2, 3, 4, 5, 6, 8)))
+        if (2 * config.held + 2048) * config.min_blocks <= SHARED_OF_AN_SM
+        if config.stages > 2 or config.tile_k == 128
+    )
 
 
 def _staged_space() -> tuple[WgmmaConfig, ...]:
