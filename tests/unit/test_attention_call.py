@@ -266,7 +266,7 @@ def test_what_the_caller_names_runs_or_is_refused():
     with pytest.raises(ConfigRejected, match="Known: a01_base"):
         plan_attention(problem, GPUS["H200"], "a99")
     assert plan_attention(problem, GPUS["H200"], "a03", str(config)).config == config
-    with pytest.raises(ConfigRejected, match="no attention config"):
+    with pytest.raises(ConfigRejected, match="not an attention config"):
         plan_attention(problem, GPUS["H200"], config="(64, 64, 32, 4)")
     with pytest.raises(ConfigRejected, match="AttentionConfig"):
         plan_attention(problem, GPUS["H200"], config=(64, 64, 32, 4))

@@ -14,6 +14,7 @@ import numpy as np
 from ..arrays.dlpack import dense_strides
 from ..arrays.dtypes import DTYPE_NAMES, SHORT_NAMES
 from ..arrays.extents import check_out
+from ..arrays.integers import Integers
 from ..arrays.scalar import scalar
 from ..arrays.view import Operand, as_operand, broadcast, check_forwards
 from ..errors import InvalidOperand
@@ -45,9 +46,9 @@ class AttentionCall:
     bias: Operand | None
     """Of the scores' shape, by strides of 0 where it repeats."""
     starts: tuple[Starts, Starts] | None
-    used: Starts | None
+    used: Integers | None
     """How many keys of each entry are there, where the call says,"""
-    table: Starts | None
+    table: Integers | None
     """and the pages of each, where keys lie in pages."""
     problem: AttentionProblem | None
     """None when the result is empty."""
