@@ -72,26 +72,59 @@ template <class Cfg>
 struct StageScales {
   static constexpr int rows = Cfg::a_blocks >= 0 ? Cfg::tile_m : 0;
   static constexpr int numbers = rows + (Cfg::b_blocks >= 0 ? BlockScales<Cfg, 1, Cfg::tile_n>::blocks : 0);
-  static constexpr int bytes = 4 * numbers;
+  static constexpr int bytes = (4 * numbers + 15) / 16 * 16;
 
-  /// By a warp: starts the copies to `to` of element `k` along k for the tile at `origin`.
-  static __device__ void start(unsigned to, const GemmArgs& args, TileOrigin origin, int k) {
-    const int lane = threadIdx.x % 32;
-    const long long block = k / scale_block;
-    if constexpr (Cfg::a_blocks >= 0) {
-      const auto& scales = args.fused.operand[Cfg::a_blocks];
-      const float* from = static_cast<const float*>(scales.base) + blockIdx.y * scales.batch + block * scales.col;
+  /// The warp's side: the scales of one tile, step after step. A lane's addresses are found once a tile, since a warp
+  /// that computes them at each step is slower than the products.
+  struct Copies {
+    static constexpr int each = Cfg::a_scale_lines ? 4 : 1;  // scales of neighbouring rows that a lane copies at once
+    static constexpr int steps = scale_block / (2 * Cfg::tile_k);  // along k with the same scales
+
+    const GemmArgs& args;
+    const float *a = nullptr, *b = nullptr;  // of this lane: A's from its first rows on
+    int row, step;
+
+    /// From step `first` along k on.
+    __device__ Copies(const GemmArgs& args, TileOrigin origin, int first)
+        : args(args), row(origin.row + threadIdx.x % 32 * each), step(first) {
+      const int lane = threadIdx.x % 32;
+      const long long block = first / steps;
+      if constexpr (Cfg::a_blocks >= 0) {
+        const auto& scales = args.fused.operand[Cfg::a_blocks];
+        a = static_cast<const float*>(scales.base) + blockIdx.y * scales.batch + block * scales.col;
+        if constexpr (Cfg::a_scale_lines) a += row;
+      }
+      if constexpr (Cfg::b_blocks >= 0) {
+        const auto& scales = args.fused.operand[Cfg::b_blocks];
+        const int column = min(origin.col / scale_block + lane, (args.n - 1) / scale_block);
+        b = static_cast<const float*>(scales.base) + blockIdx.y * scales.batch + block * scales.row +
+            column * scales.col;
+      }
+    }
+
+    /// Starts the copies of a step to `to`; then the next one's are meant.
+    __device__ void start(unsigned to) {
+      const int lane = threadIdx.x % 32;
+      if constexpr (Cfg::a_scale_lines) {
+#pragma unroll
+        for (int i = 0; i < rows; i += 128) {
+          const int left = 4 * (args.m - row - i);  // bytes to the last row's end
+          if (rows % 128 == 0 || i + 4 * lane < rows)
+            cp_async_16_part(to + 4 * i + 16 * lane, a + (left > 0 ? i : 0), min(max(left, 0), 16));
+        }
+      } else {
 #pragma unroll 1  // these threads have few registers
-      for (int i = 0; i < rows; i += 32)
-        cp_async_4(to + 4 * (i + lane), from + min(origin.row + i + lane, args.m - 1) * scales.row);
+        for (int i = 0; i < rows; i += 32) {
+          const auto& scales = args.fused.operand[Cfg::a_blocks];
+          cp_async_4(to + 4 * (i + lane), a + min(row + i, args.m - 1) * scales.row);
+        }
+      }
+      if (lane < numbers - rows) cp_async_4(to + 4 * (rows + lane), b);
+      if (++step % steps) return;
+      if constexpr (Cfg::a_blocks >= 0) a += args.fused.operand[Cfg::a_blocks].col;
+      if constexpr (Cfg::b_blocks >= 0) b += args.fused.operand[Cfg::b_blocks].row;
     }
-    if constexpr (Cfg::b_blocks >= 0) {
-      const auto& scales = args.fused.operand[Cfg::b_blocks];
-      const float* from = static_cast<const float*>(scales.base) + blockIdx.y * scales.batch + block * scales.row;
-      const int column = min(origin.col / scale_block + lane, (args.n - 1) / scale_block);
-      if (lane < numbers - rows) cp_async_4(to + 4 * (rows + lane), from + column * scales.col);
-    }
-  }
+  };
 
   /// Of a warpgroup's sums, from row `row` and column block `block` of the tile on, those of this thread.
   template <class Scales>

@@ -24,9 +24,10 @@ struct PromotedTiles : TmaProduct<Cfg, scale_lanes<Cfg>> {
 
   /// The warp after the producer's: the scales of what load() loads.
   __device__ void load_also(TileOrigin origin) {
+    typename StageScales<Cfg>::Copies copies(this->args, origin, this->range.first);
     for (int tile = 0; tile < this->range.tiles; ++tile, this->buffers.turn()) {
       this->buffers.wait_free();
-      StageScales<Cfg>::start(scales_at(), this->args, origin, (this->range.first + tile) * 2 * Cfg::tile_k);
+      copies.start(scales_at());
       this->buffers.arrive_when_copied();
     }
   }

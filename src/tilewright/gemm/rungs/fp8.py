@@ -82,7 +82,7 @@ def _tma_constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Const
     own = constants(config, problem) | {"part_n": config.part_n}
     found = tma._constants(*_for_tma(config, problem))
     own = {name: value for name, value in own.items() if name not in ("a_edge", "b_edge", "alone")}
-    return found | own
+    return found | own | {"a_scale_lines": _scales_by_lines(problem)}
 
 
 def _tma_maps(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
@@ -94,7 +94,18 @@ def _scale_bytes(config: WgmmaConfig, problem: GemmProblem) -> int:
     scaled, columns = problem.scaled_blocks, config.tile_n
     whole = SCALE_BLOCK % columns == 0 or columns % SCALE_BLOCK == 0
     before = 0 if whole else SCALE_BLOCK // 2 if columns % 64 == 0 else 112  # of a block, ahead of the tile's columns
-    return 4 * (("a" in scaled) * config.tile_m + ("b" in scaled) * ceil_div(columns + before, SCALE_BLOCK))
+    numbers = ("a" in scaled) * config.tile_m + ("b" in scaled) * ceil_div(columns + before, SCALE_BLOCK)
+    return ceil_div(4 * numbers, 16) * 16
+
+
+def _scales_by_lines(problem: GemmProblem) -> bool:
+    """Return whether the scales of A's blocks lie by columns that start at multiples of 16 bytes."""
+    number = problem.scaled_blocks.get("a")
+    if number is None or problem.epilogue is None:
+        return False
+    lies = problem.epilogue.operands[number].matrix
+    pitches = lies.col_stride, lies.batch_stride
+    return (lies.row_stride == 1 or problem.m == 1) and lies.alignment == 16 and not any(4 * p % 16 for p in pitches)
 
 
 def _tma_shared(config: WgmmaConfig, problem: GemmProblem) -> int:
