@@ -9,13 +9,11 @@ from typing import Any
 from ..arrays.dtypes import DTYPE_NAMES
 from ..attn.attention import attention, attention_varlen
 from ..attn.problem import AttentionProblem
-from ..errors import MissingDependency, install
 from .attention_check import attention_reference, check_attention
 from .check import CheckResult
-from .climb_gpu import driver_version
 from .host import host_microseconds
 from .ladder import Progress
-from .record import provenance
+from .origin import torch_origin
 
 
 def attention_calls(
@@ -52,14 +50,7 @@ def attention_calls(
 
 def attention_host_records(suite: str, cases: list[dict[str, Any]], say: Progress) -> list[dict[str, Any]]:
     """One record a call of each case, on torch tensors, warm; checked first. Raises MissingDependency without torch."""
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingDependency(f"the host suite needs torch: {install('bench')}") from error
-    name = torch.cuda.get_device_name(0)
-    origin = provenance(
-        machine_kind="gpu", gpu=name, driver=driver_version(), reference_version=f"torch {torch.__version__}"
-    )
+    torch, origin = torch_origin("the host suite")
     records = []
     for number, case in enumerate(cases):
         say(number, "host time of attention at {batch} x {heads} x {seq}, d_head {d_head}".format(**case))

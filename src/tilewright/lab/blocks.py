@@ -6,11 +6,9 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import MissingDependency, install
 from .bench import time_pairs
-from .climb_gpu import driver_version
 from .ladder import Progress, silent
-from .record import provenance
+from .origin import torch_origin
 from .reference import torch_stream
 
 PASSES = ("forward", "training")
@@ -83,17 +81,10 @@ def block_records(
     """Records of cases {"block": "llama" or "encoder", "pass": one of PASSES, sizes, "dtype"}; verified, then timed in
     pairs. "layers": how many blocks follow one another; "attention": true has Llama's made here too. Times hold what
     the host cannot hide behind the GPU, as a model's do. Raises MissingDependency."""
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingDependency(f"the suite of blocks needs torch: {install('bench')}") from error
+    torch, origin = torch_origin("the suite of blocks")
     from ..jit.device import device
 
     l2 = device(0).gpu.l2
-    name = torch.cuda.get_device_name(0)
-    origin = provenance(
-        machine_kind="gpu", gpu=name, driver=driver_version(), reference_version=f"torch {torch.__version__}"
-    )
     records = []
     for number, case in enumerate(cases):
         say(number, f"{case['block']}, {case['pass']}, d_model {case['d_model']}, d_ff {case['d_ff']}")

@@ -11,10 +11,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..errors import MissingDependency, TilewrightError, install
-from .climb_gpu import driver_version
+from ..errors import TilewrightError
 from .ladder import Progress
-from .record import provenance
+from .origin import torch_origin
 
 ROUNDS = 5
 """Processes a figure: their median."""
@@ -26,14 +25,7 @@ def cold_records(suite: str, cases: list[dict[str, Any]], say: Progress) -> list
     torch and the GPU's context are there already. "empty": the kernel cache is new; "warm": it holds the kernel.
     Raises MissingDependency without torch, TilewrightError where a product is wrong.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingDependency(f"the cold suite needs torch: {install('bench')}") from error
-    origin = provenance(
-        machine_kind="gpu", gpu=torch.cuda.get_device_name(0), driver=driver_version(),
-        reference_version=f"torch {torch.__version__}",
-    )  # fmt: skip
+    _, origin = torch_origin("the cold suite")
     records = []
     for number, case in enumerate(cases):
         say(number, "first product of {dtype} at {m}x{n}x{k}".format(**case))

@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ..errors import MissingDependency, install
 from ..gemm.explain import explain
 from .bench import time_pairs
 from .check import UNIT_ROUNDOFF
-from .climb_gpu import driver_version
 from .host import host_microseconds
 from .ladder import Progress, silent
-from .record import provenance
+from .origin import torch_origin
 from .reference import torch_stream
 
 _DIGITS = {"float32": 24, "float16": 11, "bfloat16": 8}
@@ -64,14 +62,7 @@ def epilogue_records(
     addmm, silu_ and add_; "host" measures the host's microseconds of warm calls. A ratio is the other's time over the
     fused call's, so that the epilogue costs 1 / ratio - 1 of the bare product.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingDependency(f"the epilogue suite needs torch: {install('bench')}") from error
-    name = torch.cuda.get_device_name(0)
-    origin = provenance(
-        machine_kind="gpu", gpu=name, driver=driver_version(), reference_version=f"torch {torch.__version__}"
-    )
+    torch, origin = torch_origin("the epilogue suite")
     records = []
     for number, case in enumerate(cases):
         say(number, f"{case['against']} at {case['m']}x{case['n']}x{case['k']}")

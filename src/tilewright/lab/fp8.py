@@ -7,14 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import MissingDependency, install
 from ..gemm.explain import explain
 from ..gemm.matmul import matmul
 from ..gemm.problem import SCALE_BLOCK
 from .bench import time_pairs
-from .climb_gpu import driver_version
 from .ladder import Progress, silent
-from .record import provenance
+from .origin import torch_origin
 from .reference import torch_stream
 
 ROTATED = 180 << 20
@@ -89,14 +87,7 @@ def fp8_records(
 ) -> list[dict[str, Any]]:
     """Records of cases {"m", "n", "k", "scales"}; verified, then timed in pairs with torch._scaled_mm. Scales of blocks
     are timed in pairs with our own product of one scale per operand too ("of_tensor"). Raises MissingDependency."""
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingDependency(f"the suite of fp8 needs torch: {install('bench')}") from error
-    name = torch.cuda.get_device_name(0)
-    origin = provenance(
-        machine_kind="gpu", gpu=name, driver=driver_version(), reference_version=f"torch {torch.__version__}"
-    )
+    torch, origin = torch_origin("the suite of fp8")
     records = []
     for number, case in enumerate(cases):
         say(number, "{m} x {n} x {k}, scales of {scales}".format(**case))

@@ -7,12 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import MissingDependency, install
 from ..grouped.matmul import grouped_matmul
 from .bench import time_pairs
-from .climb_gpu import driver_version
 from .ladder import Progress, silent
-from .record import provenance
+from .origin import torch_origin
 from .reference import torch_stream
 
 SAMPLED = 4
@@ -84,16 +82,9 @@ def grouped_records(
 ) -> list[dict[str, Any]]:
     """Records of cases {"form", "groups", "sizes", "n", "k", "layout", "dtype"}; verified, then timed in pairs with a
     dense product of as many rows, and with torch's grouped product. Raises MissingDependency."""
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingDependency(f"the suite of grouped products needs torch: {install('bench')}") from error
+    torch, origin = torch_origin("the suite of grouped products")
     from ..grouped.explain import explain_grouped_matmul
 
-    name = torch.cuda.get_device_name(0)
-    origin = provenance(
-        machine_kind="gpu", gpu=name, driver=driver_version(), reference_version=f"torch {torch.__version__}"
-    )
     records = []
     for number, case in enumerate(cases):
         say(number, f"{case['groups']} groups, {case['form']}, n {case['n']}, k {case['k']}")

@@ -9,11 +9,9 @@ from statistics import median
 from typing import Any
 
 from ..arrays.dtypes import DTYPE_NAMES
-from ..errors import MissingDependency, install
 from .check import check
-from .climb_gpu import driver_version
 from .ladder import Progress
-from .record import provenance
+from .origin import torch_origin
 
 
 def host_microseconds(
@@ -36,17 +34,10 @@ def host_microseconds(
 
 def host_records(suite: str, cases: list[dict[str, Any]], say: Progress) -> list[dict[str, Any]]:
     """Time warm calls of tw.matmul and torch.mm, checked first. Raises MissingDependency without torch."""
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingDependency(f"the host suite needs torch: {install('bench')}") from error
+    torch, origin = torch_origin("the host suite")
     from ..gemm.matmul import matmul
 
     torch.backends.cuda.matmul.allow_tf32 = False
-    name = torch.cuda.get_device_name(0)
-    origin = provenance(
-        machine_kind="gpu", gpu=name, driver=driver_version(), reference_version=f"torch {torch.__version__}"
-    )
     records = []
     for number, case in enumerate(cases):
         m, n, k = case["m"], case["n"], case["k"]

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import MissingDependency, install
 from ..gemm.family import Products, plan_for
 from ..gemm.matmul import matmul
 from ..gemm.problem import GemmProblem
@@ -19,9 +18,8 @@ from ..plan.demands import Demands
 from ..plan.plan import Plan
 from .bench import time_pairs
 from .check import UNIT_ROUNDOFF
-from .climb_gpu import driver_version
 from .ladder import Progress, silent
-from .record import provenance
+from .origin import torch_origin
 from .reference import torch_stream
 
 MOST_PRODUCTS, MOST_ELEMENTS = 2e10, 6e7
@@ -94,17 +92,11 @@ def sums_records(
 ) -> list[dict[str, Any]]:
     """Records of cases {"what", "shapes", "seed", "layout"}, what: the "errors" of all shapes, or the "time" of shorter
     sums, over the case's number "timed" of the shapes whose plan has them. Raises MissingDependency without torch."""
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingDependency(f"the suite of fp32 sums needs torch: {install('bench')}") from error
+    torch, origin = torch_origin("the suite of fp32 sums")
     from ..jit.device import device
 
     where = device(0)
     torch.backends.cuda.matmul.allow_tf32 = False
-    origin = provenance(
-        machine_kind="gpu", gpu=where.name, driver=driver_version(), reference_version=f"torch {torch.__version__}"
-    )
     records = []
     for case in cases:
         torch.manual_seed(case["seed"])
