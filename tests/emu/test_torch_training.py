@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: E402
 import tilewright as tw  # noqa: E402
 import tilewright.torch as tt  # noqa: E402
 from tilewright import epilogue as ep  # noqa: E402
-from tilewright.torch import fused, product  # noqa: E402
+from tilewright.torch import fused, layer, product  # noqa: E402
 from tilewright.torch.layer import TilewrightLinear  # noqa: E402
 
 
@@ -156,10 +156,25 @@ def test_a_layer_with_an_activation_has_torchs_gradients_and_theirs(activation, 
     wanted = [one for one in given if one.requires_grad]
     after = getattr(F, activation)
     found = []
-    for layer in (lambda: TilewrightLinear.apply(*given, activation, AS_IT_IS), lambda: after(F.linear(*given))):
-        result = layer()
+    for made in (lambda: TilewrightLinear.apply(*given, activation, AS_IT_IS), lambda: after(F.linear(*given))):
+        result = made()
         first = torch.autograd.grad(result.square().sum(), wanted, create_graph=True)
         again = torch.autograd.grad(sum(one.square().sum() for one in first), wanted)
         found.append((result, *first, *again))
     for mine, its in zip(*found, strict=True):
         torch.testing.assert_close(mine, its, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
+def test_a_layer_of_long_sums_keeps_them_and_multiplies_no_more_than_torch(activation, monkeypatch):
+    sizes = {"x": (2, 5, 24), "weight": (3, 24), "bias": (3,)}
+    given = [values(*size, dtype=torch.float32, seed=n) for n, size in enumerate(sizes.values())]
+    multiplied = []
+    monkeypatch.setattr(layer, "KEPT_FROM", 24)
+    monkeypatch.setattr(fused, "fused_product", lambda *call: multiplied.append(call))
+    result = layer.at_once(*given, activation, AS_IT_IS)
+    found = torch.autograd.grad(result.square().sum(), given)
+    its = getattr(F, activation)(F.linear(*given))
+    torch.testing.assert_close((result, *found), (its, *torch.autograd.grad(its.square().sum(), given)),
+                               rtol=2e-4, atol=2e-4)  # fmt: skip
+    assert not multiplied, "no sum is made again"

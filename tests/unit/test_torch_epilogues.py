@@ -16,6 +16,7 @@ import tilewright as tw  # noqa: E402
 import tilewright.torch as tt  # noqa: E402
 from tilewright import epilogue as ep  # noqa: E402
 from tilewright.errors import InvalidEpilogue, InvalidOperand  # noqa: E402
+from tilewright.torch.backward import KEPT_FROM  # noqa: E402
 from tilewright.torch.matmul import _standard_text  # noqa: E402
 
 
@@ -133,6 +134,34 @@ def test_the_sum_is_made_again_only_where_the_derivative_needs_it(activation, mo
     with Products() as products:
         result.sum().backward()
     assert products.count == 2 + more, "of the gradients of a and b, and of the sum"
+
+
+LONG = {
+    "silu": ({"activation": "silu"}, 0, lambda acc, bias, r: torch.nn.functional.silu(acc + bias)),
+    "residual": ({"activation": "gelu"}, 0, lambda acc, bias, r: torch.nn.functional.gelu(acc + bias) + r),
+    "gated": ({"epilogue": lambda acc, bias, r: r * ep.tanh(acc + bias)}, 0,
+              lambda acc, bias, r: r * torch.tanh(acc + bias)),
+    "not cut": ({"epilogue": lambda acc, bias, r: ep.exp(ep.tanh(acc + bias)) * r}, 2,
+                lambda acc, bias, r: torch.exp(torch.tanh(acc + bias)) * r),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_sum_behind_an_activation_is_kept_and_not_made_again(name):
+    keywords, more, by_torch = LONG[name]
+    a, b, bias, r = values(4, KEPT_FROM), values(KEPT_FROM, 5), values(5), values(4, 5)
+    operands = {"bias": bias} | ({} if name == "silu" else {"residual" if name == "residual" else "r": r})
+    with Products() as products:
+        result = tt.matmul(a, b, **keywords, **operands)
+    assert products.count == 1
+    dy = values(4, 5).detach()
+    with Products() as products:
+        result.backward(dy)
+    assert products.count == 2 + more, "of the gradients of a and b, and of the sum"
+    wide = [x.detach().double().requires_grad_() for x in (a, b, bias, r)]
+    by_torch(wide[0] @ wide[1], *wide[2:]).backward(dy.double())
+    for mine, exact in zip((a, b, *operands.values()), wide, strict=False):
+        torch.testing.assert_close(mine.grad.double(), exact.grad, rtol=1e-4, atol=1e-4)
 
 
 def test_the_fake_has_the_shape_and_dtype_and_refuses_what_does_not_broadcast():

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+import torch
+
 from ..epilogue.codegen import live_nodes
 from ..epilogue.derivative import Derivative, differentiate
+from ..epilogue.ops import OPS
 from ..epilogue.recorded import Recorded, write
 from ..epilogue.trace import FLOAT, Graph, Traced
 
 MOST_PRODUCTS = 2
 """Of operands' gradients by themselves. More would cost more than the sum, made once in float32, and passes over it."""
+
+KEPT_FROM = 1024
+"""Sums of at least so many products are kept for the gradients behind an activation, as torch does. On an H200 one
+element's sum takes 3 ps for every 1000 products, to keep it and to pass over it again about 2.5 ps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,3 +82,49 @@ def before_relu(expression: Recorded) -> Recorded | None:
     inside = write(graph, values[last.args[0]])
     needs_sum = plan_backward(inside, True, (True,) * len(inside.operands)).needs_sum
     return None if needs_sum else inside
+
+
+def activate(activation: str, inside: torch.Tensor) -> torch.Tensor:
+    """The activation by torch's operation, in the type of what it gets."""
+    compute = OPS[activation].torch
+    assert compute is not None
+    value: torch.Tensor = compute(torch, inside)
+    return value
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An expression cut at its activation: `inside` needs no sum for its gradients, and torch applies the rest."""
+
+    inside: Recorded
+    activation: str
+    outer: tuple[str, str] | None
+    """"*" or "+" and the operand that the activation's value meets last, if there is one."""
+
+    def apply(self, inside: torch.Tensor, operands: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The expression's value; torch keeps what its gradients need."""
+        value = activate(self.activation, inside)
+        if self.outer is None:
+            return value
+        op, name = self.outer
+        return (value * operands[name] if op == "*" else value + operands[name]).to(value.dtype)
+
+
+@lru_cache(maxsize=1024)
+def cut_at_activation(expression: Recorded) -> Kept | None:
+    """The expression as torch would compute it behind a product of its own; None where it is no activation, or one that
+    an operand multiplies or is added to, or where a relu's result tells all (before_relu)."""
+    nodes, last, outer = expression.nodes, expression.nodes[-1], None
+    if last.op in ("*", "+"):
+        op, (first, second) = last.op, (nodes[arg] for arg in last.args)
+        last, other = (first, second) if first.op in OPS else (second, first)
+        if other.op != "input" or other.kind != FLOAT:
+            return None
+        outer = op, str(other.value)
+    if (last.op == "relu" and outer is None) or last.op not in OPS or not OPS[last.op].activation:
+        return None
+    graph = Graph()
+    values = [graph.add(node) for node in nodes]
+    inside = write(graph, values[last.args[0]])
+    needs_sum = plan_backward(inside, True, (True,) * len(inside.operands)).needs_sum
+    return None if needs_sum else Kept(inside, last.op, outer)

@@ -2,7 +2,8 @@
 
 The operator takes the expression as text. The backward pass has the expression's derivative as expressions, too: where
 one depends on the sum it is the epilogue of a product that makes the sum again, so that nothing of the result's size is
-kept for it (behind a relu the result itself is) and nothing but a gradient written (backward.py).
+kept for it (behind a relu the result itself is) and nothing but a gradient written (backward.py). A sum of many
+products behind an activation is kept instead: to make it again would cost more than to read it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from ..epilogue.recorded import Recorded, parse
 from ..errors import InvalidOperand
 from ..gemm.matmul import matmul as run
-from .backward import Backward, before_relu, plan_backward
+from .backward import KEPT_FROM, Backward, before_relu, cut_at_activation, plan_backward
 from .eager import is_batched, is_eager, runs_here, wants_gradients
 from .expression import Frame, compute_dtype, evaluate, in_one_operation
 from .product import How, gradient_of_a, gradient_of_b, gradient_of_c, lies_turned, product, product_shape, reduced
@@ -117,6 +118,10 @@ def fused_product(
 ) -> torch.Tensor:
     """call.expression of alpha * (a @ b) + beta * c and its operands, with gradients where they are asked for."""
     given = (a, b, *operands) if c is None else (a, b, c, *operands)
+    if a.shape[-1] >= KEPT_FROM and wants_gradients(given) and (kept := cut_at_activation(call.expression)) is not None:
+        named = dict(zip(call.expression.operands, operands, strict=True))
+        inside = call._replace(expression=kept.inside)
+        return kept.apply(fused_product(a, b, c, inside, [named[name] for name in kept.inside.operands]), named)
     if not is_eager(given):
         alpha, beta, out_dtype, expression, how = call
         return torch.ops.tilewright.fused_matmul(a, b, c, alpha, beta, out_dtype, expression.text, list(operands), *how)

@@ -16,7 +16,7 @@ from ..gemm.matmul import matmul as run
 from ..gemm.warm_layer import remember_gradients, remember_layer, warm_gradients, warm_layer
 from ..run.warm import MISS
 from . import fused
-from .backward import before_relu, plan_backward
+from .backward import KEPT_FROM, activate, before_relu, plan_backward
 from .eager import is_batched, is_eager, is_watched, past_transforms, wants_gradients
 from .product import How, gradient_of_a, gradient_of_b, reduced
 from .transforms import transforms_active
@@ -39,6 +39,8 @@ def at_once(
     ):  # fmt: skip
         return None
     if wants_gradients(tensors):
+        if activation is not None and activation != "relu" and weight.shape[1] >= KEPT_FROM:
+            return activate(activation, _differentiable(x, weight, bias, None, options))
         return _differentiable(x, weight, bias, activation, options)
     return _layer(x, weight, bias, activation, options)
 
@@ -85,7 +87,8 @@ class _Call(NamedTuple):
 
 
 class TilewrightLinear(torch.autograd.Function):
-    """The layer with gradients. Behind a relu they read the result; behind another activation the sum is made again."""
+    """The layer with gradients. Behind a relu they read the result; behind another activation the sum is made again,
+    where it is short (backward.KEPT_FROM)."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
