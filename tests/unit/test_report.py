@@ -9,7 +9,7 @@ import pytest
 
 from tilewright.errors import TilewrightError
 from tilewright.lab.record import find_records, write_json
-from tilewright.report import tables
+from tilewright.report import regions, tables
 
 
 def measured(rung: str = "f05_tile2d", **more) -> dict:
@@ -110,25 +110,25 @@ PAGE = (
 
 def test_regions_are_filled_from_the_records_and_the_rest_is_left(tmp_path):
     write_json(tmp_path / "a.json", [measured()])
-    text = tables.fill(PAGE, tmp_path)
+    text = regions.fill(PAGE, tmp_path)
     assert text.startswith("before\n<!-- records: fp32-ladder -->\n| rung |")
     assert "old" not in text
     assert "<!-- end -->\nbetween\n" in text
     assert "No record of suite counters yet" in text
     assert text.endswith("<!-- end -->\nafter\n")
-    assert tables.fill(text, tmp_path) == text
+    assert regions.fill(text, tmp_path) == text
 
 
 def test_a_region_of_an_unknown_suite_is_refused(tmp_path):
     with pytest.raises(TilewrightError, match="fp32-lader"):
-        tables.fill("<!-- records: fp32-lader -->\n<!-- end -->\n", tmp_path)
+        regions.fill("<!-- records: fp32-lader -->\n<!-- end -->\n", tmp_path)
 
 
 @pytest.mark.parametrize("text", ["<!-- records: counters -->\nno end\n", "<!-- records: counters --><!-- end -->\n",
                                   "<!-- records: counters -->\nno end\n" + PAGE])  # fmt: skip
 def test_a_region_that_is_not_whole_is_refused_and_takes_nothing_with_it(tmp_path, text):
     with pytest.raises(TilewrightError, match="end"):
-        tables.fill(text, tmp_path)
+        regions.fill(text, tmp_path)
 
 
 @pytest.mark.parametrize(("ms", "text"), [(0.002942, "0.00294"), (0.33456, "0.33456"), (2.58848, "2.588"),

@@ -18,8 +18,9 @@ from tilewright.lab import sanitizer
 from tilewright.lab.fingerprint import CHANGED, stamp, why_stale
 from tilewright.lab.record import find_records
 from tilewright.lab.suite import read_suite
+from tilewright.report.regions import fill
 from tilewright.report.tables import PAGES as TABLES
-from tilewright.report.tables import fill, markdown
+from tilewright.report.tables import markdown
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -76,15 +76,16 @@ def _title(problem: AttentionProblem) -> str:
 def _climb_gpu(steps: list[AttentionStep], seconds: float) -> list[dict[str, Any]]:
     """Climb on GPU 0 and print the table."""
     from ..lab.attention_gpu import climb_attention_on_gpu
-    from ..report.tables import ATTENTION_MEASURED, terminal_tables
+    from ..report.attention import MEASURED
+    from ..report.tables import terminal_tables
     from ..report.terminal import legend
 
     with Progress(len(steps)) as progress:
         records = climb_attention_on_gpu(steps, seconds=seconds, say=progress.show)
     origin, out = records[0]["provenance"], console()
     title = f"{_title(steps[0].problem)} on {origin['gpu']}"
-    tables = terminal_tables(ATTENTION_MEASURED, records, out.width)
-    show(title, tables, legend([name for name, _ in ATTENTION_MEASURED]))
+    tables = terminal_tables(MEASURED, records, out.width)
+    show(title, tables, legend([name for name, _ in MEASURED]))
     if origin["reference"] is None:
         out.print(f"No columns 'of FA2' and 'of cuDNN': {origin['no_reference']}", style="yellow", markup=False)
     return records

@@ -209,7 +209,7 @@ def _report(root: Path, write: bool) -> dict[str, Any]:
     from ..lab.record import write_text
     from ..report import traces
     from ..report.pictures import pictures
-    from ..report.tables import fill, pages_of
+    from ..report.regions import fill, pages_of
 
     pages = pages_of(root)
     made = {page: fill(page.read_text(encoding="utf-8"), root / "benchmarks" / "results") for page in pages}

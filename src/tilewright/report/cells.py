@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..lab.record import who
+from ..lab.record import went_wrong, who
 
 Record = dict[str, Any]
 Column = tuple[str, Callable[[Record], str]]
@@ -49,3 +49,11 @@ def spread(record: Record) -> str:
     if found.get("ratio") is None:
         return DASH
     return f"{found['ratio_p10']:.3f}..{found['ratio_p90']:.3f}"
+
+
+def verdict(record: Record) -> str:
+    return "WRONG" if went_wrong(record) else "right"
+
+
+def stall(name: str) -> Callable[[Record], str]:
+    return lambda record: number(record["result"]["stalls"][name], ".2f")

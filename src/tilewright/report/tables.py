@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from ..errors import TilewrightError
-from ..lab.fingerprint import NO_SUITE, why_stale
-from ..lab.record import find_records, went_wrong
-from ..lab.suite import read_suite
-from . import beside_torch, blocks, claims, compiled, fp8, grouped, precision, profiles, sanitizer, terminal, wgmma
-from .cells import DASH, Column, Record, number, percent
+from ..lab.fingerprint import NO_SUITE
+from ..lab.record import went_wrong
+from . import attention, beside_torch, blocks, compiled, fp8, grouped, precision, profiles, sanitizer, terminal, wgmma
+from .cells import DASH, Column, Record, number, percent, stall, verdict
 from .cells import config as _config
 from .cells import milliseconds as _milliseconds
 from .cells import result as _result
 from .cells import rung as _rung
 from .cells import share as _share
 from .cells import spread as _spread
-
-
-def _verdict(record: Record) -> str:
-    return "WRONG" if went_wrong(record) else "right"
 
 
 def _instructions(kind: str) -> Callable[[Record], str]:
@@ -36,7 +28,7 @@ def _bound(record: Record) -> str:
 
 COMPILER: tuple[Column, ...] = (
     ("rung", _rung),
-    ("check", _verdict),
+    ("check", verdict),
     ("max error", _result("max_error", ".1e")),
     ("registers", _result("registers", "d")),
     ("spill B", _result("spill_bytes", "d")),
@@ -65,7 +57,7 @@ EXECUTED_TENSOR: tuple[Column, ...] = (
 """For the 16-bit rungs."""
 MEASURED: tuple[Column, ...] = (
     ("rung", _rung),
-    ("check", _verdict),
+    ("check", verdict),
     ("ms", _milliseconds),
     ("TFLOP/s", _result("tflops", ".2f")),
     ("of cuBLAS", _share("ratio")),
@@ -74,17 +66,6 @@ MEASURED: tuple[Column, ...] = (
     ("spill B", _result("spill_bytes", "d")),
     ("shared B", _result("shared_bytes", "d")),
     ("occup.", _share("occupancy", 0)),
-)
-ATTENTION_MEASURED: tuple[Column, ...] = (
-    ("rung", _rung),
-    ("check", _verdict),
-    ("ms", _milliseconds),
-    ("TFLOP/s", _result("tflops", ".1f")),
-    ("of FA2", _share("ratio")),
-    ("of cuDNN", _share("ratio_cudnn")),
-    ("regs", _result("registers", "d")),
-    ("spill B", _result("spill_bytes", "d")),
-    ("shared B", _result("shared_bytes", "d")),
 )
 LADDER_PAGE: tuple[Column, ...] = (
     ("rung", _rung),
@@ -118,11 +99,6 @@ HOST_CALLS_PAGE: tuple[Column, ...] = (
     ("p10..p90", _spread),
     ("goal: at most", lambda record: str(record["result"].get("goal") or record["result"]["reason"] or DASH)),
     ("met", lambda record: {True: "yes", False: "no"}.get(record["result"].get("met"), DASH)),
-)
-ATTENTION_HOST_PAGE: tuple[Column, ...] = (
-    ("call", lambda record: f"`{record['case']['call']}`"),
-    ("batch x heads x length x d_head", lambda record: "{batch} x {heads} x {seq} x {d_head}".format(**record["case"])),
-    ("host us per call", _result("host_us", ".1f")),
 )
 COLD_PAGE: tuple[Column, ...] = (
     ("kernel cache", lambda record: str(record["case"]["cache"])),
@@ -228,16 +204,12 @@ COUNTERS_PAGE: tuple[Column, ...] = (
 )
 
 
-def _stall(name: str) -> Callable[[Record], str]:
-    return lambda record: number(record["result"]["stalls"][name], ".2f")
-
-
 STALLS_PAGE: tuple[Column, ...] = (
     ("rung", _rung),
     ("issue slots used", _share("issue_active", 0)),
     ("FMA pipe", _share("fma_pipe", 0)),
     ("shared data pipe", _share("shared_pipe", 0)),
-    *((name.replace("_", " "), _stall(name)) for name in
+    *((name.replace("_", " "), stall(name)) for name in
       ("long_scoreboard", "short_scoreboard", "mio_throttle", "barrier", "dispatch_stall", "not_selected")),
 )  # fmt: skip
 LADDER16_PAGE: tuple[Column, ...] = tuple(
@@ -248,41 +220,13 @@ STALLS16_PAGE: tuple[Column, ...] = (
     ("cycles per product", _result("cycles_per_product", ".1f")),
     ("issue slots used", _share("issue_active", 0)),
     ("shared data pipe", _share("shared_pipe", 0)),
-    *((name.replace("_", " "), _stall(name)) for name in
+    *((name.replace("_", " "), stall(name)) for name in
       ("long_scoreboard", "short_scoreboard", "mio_throttle", "barrier", "math_pipe_throttle")),
 )  # fmt: skip
 STEPS_PAGE: tuple[Column, ...] = (
     ("step", lambda record: str(record["case"]["step"])),
     ("NN", _result("ratio_nn", ".3f")),
     ("NT", _result("ratio_nt", ".3f")),
-)
-_ATTENTION_FIGURES: tuple[Column, ...] = (
-    ("config", _config),
-    ("ms", _milliseconds),
-    ("TFLOP/s", _result("tflops", ".1f")),
-    ("of FlashAttention-2", _share("ratio")),
-    ("p10..p90", _spread),
-    ("of cuDNN", _share("ratio_cudnn")),
-)
-ATTENTION_LADDER_PAGE: tuple[Column, ...] = (
-    ("rung", _rung),
-    *_ATTENTION_FIGURES,
-    ("registers", _result("registers", "d")),
-    ("spill B", _result("spill_bytes", "d")),
-)
-
-
-def _attention_shape(record: Record) -> str:
-    shape, shared = "{batch} x {heads_q} x {seq_q}".format(**record["case"]), record["case"]["heads_kv"]
-    return shape if shared == record["case"]["heads_q"] else f"{shape}, {shared} of keys"
-
-
-ATTENTION_SIZES_PAGE: tuple[Column, ...] = (
-    ("d_head", lambda record: str(record["case"]["d_head"])),
-    ("mask", lambda record: "causal" if record["case"]["is_causal"] else "full"),
-    ("batch x heads x length", _attention_shape),
-    ("rung", _rung),
-    *_ATTENTION_FIGURES,
 )
 
 
@@ -292,25 +236,6 @@ def _mebibytes(record: Record) -> str:
     return ", ".join("-" if one is None else f"{one >> 20}" for one in held)
 
 
-ATTENTION_DECODE_PAGE: tuple[Column, ...] = (
-    ("batch x queries x keys", lambda record: "{batch} x {seq_q} x {seq_k}".format(**record["case"])),
-    ("heads, of keys", lambda record: "{heads_q}, {heads_kv}".format(**record["case"])),
-    ("d_head", lambda record: str(record["case"]["d_head"])),
-    ("config", _config),
-    ("us", lambda record: f"{record['result']['ms'] * 1e3:.1f}"),
-    ("GB/s", _result("gb_s", ".0f")),
-    ("of FlashAttention-2", _share("ratio")),
-    ("of cuDNN", _share("ratio_cudnn")),
-)
-ATTENTION_STALLS_PAGE: tuple[Column, ...] = (
-    ("rung", _rung),
-    ("tensor pipe", _share("tensor_pipe", 0)),
-    ("issue slots used", _share("issue_active", 0)),
-    ("shared data pipe", _share("shared_pipe", 0)),
-    ("exponentials", _share("xu_pipe", 0)),
-    *((name.replace("_", " "), _stall(name)) for name in
-      ("wait", "math_pipe_throttle", "short_scoreboard", "long_scoreboard", "barrier", "not_selected")),
-)  # fmt: skip
 PEERS_PAGE: tuple[Column, ...] = (SIZES_PAGE[0], SIZES_PAGE[1], ("who", _rung), *SIZES_PAGE[2:])
 DUELS_PAGE: tuple[Column, ...] = (
     SIZES_PAGE[0],
@@ -397,20 +322,20 @@ PAGES: dict[str, Page] = {
     "hopper-power": beside_torch.POWER,
     "fp32-products": PRODUCTS_PAGE,
     "bf16-host": HOST_PAGE,
-    "attention-ladder": ATTENTION_LADDER_PAGE,
-    "attention-causal": ATTENTION_LADDER_PAGE,
-    "attention-hopper": ATTENTION_SIZES_PAGE,
-    "attention-sizes": ATTENTION_SIZES_PAGE,
-    "attention-planned": ATTENTION_SIZES_PAGE,
+    "attention-ladder": attention.LADDER,
+    "attention-causal": attention.LADDER,
+    "attention-hopper": attention.SIZES,
+    "attention-sizes": attention.SIZES,
+    "attention-planned": attention.SIZES,
     "attention-backward": (
-        *ATTENTION_SIZES_PAGE,
+        *attention.SIZES,
         ("same bits", lambda record: "yes" if record["case"]["deterministic"] else "no"),
         ("MiB held, cuDNN's", _mebibytes),
     ),
-    "attention-decode": ATTENTION_DECODE_PAGE,
-    "attention-host": ATTENTION_HOST_PAGE,
-    "attention-stalls": ATTENTION_STALLS_PAGE,
-    "attention-hopper-stalls": (ATTENTION_SIZES_PAGE[0], *ATTENTION_STALLS_PAGE),
+    "attention-decode": attention.DECODE,
+    "attention-host": attention.HOST,
+    "attention-stalls": attention.STALLS,
+    "attention-hopper-stalls": (attention.SIZES[0], *attention.STALLS),
     "profile": profiles.PAGE,
     "bf16-peers": PEERS_PAGE,
     "fp32-peers": PEERS_PAGE,
@@ -478,47 +403,3 @@ def _told(stale: Sequence[str]) -> list[str]:
     text = f"{DAGGER} {whole}{'stale' if whole else 'Stale'}: {'; '.join(reasons)}."
     again = "" if reasons == [NO_SUITE] else " `tilewright bench --stale --run` measures again."
     return ["", f"*{text}{again}*"]
-
-
-CLAIMS = "claims"
-"""The region of the documents' statements, which are held against records of many suites."""
-_REGION = re.compile(r"(<!-- records: ([\w.-]+)((?: \w+)*) -->\n)((?:(?!<!-- records:).)*?)(<!-- end -->)", re.DOTALL)
-
-
-def fill(text: str, folder: Path) -> str:
-    """`text` with every `<!-- records: SUITE -->` region made anew from the records in `folder`.
-
-    `<!-- records: SUITE f01 f02 -->` takes the rows of these rungs alone. Suites stand in the folder above. A suite
-    without records leaves its region saying so. Raises TilewrightError for a suite that has no page, and for a region
-    that is not closed.
-    """
-    opened, closed = text.count("<!-- records:"), len(_REGION.findall(text))
-    if opened != closed:
-        raise TilewrightError(
-            f'{opened} regions are opened, {closed} are whole. Write each as "<!-- records: SUITE -->", a line break, '
-            'and later "<!-- end -->".'
-        )
-
-    def region(match: re.Match[str]) -> str:
-        suite, rungs = match[2], tuple(match[3].split())
-        if suite == CLAIMS:
-            return f"{match[1]}{claims.markdown(folder)}\n{match[5]}"
-        if suite not in PAGES:
-            raise TilewrightError(f"no page is defined for suite {suite!r}. There are: {', '.join(PAGES)}.")
-        records, made_by = find_records(folder, suite), folder.parent / f"{suite}.json"
-        if rungs:
-            records = [record for record in records if str(record["case"].get("rung")).startswith(rungs)]
-        definition = read_suite(made_by) if made_by.is_file() else None
-        stale = [why_stale(record, definition) for record in records]
-        body = markdown(PAGES[suite], records, stale) if records else f"*No record of suite {suite} yet.*"
-        return f"{match[1]}{body}\n{match[5]}"
-
-    return _REGION.sub(region, text)
-
-
-def pages_of(root: Path) -> list[Path]:
-    """README.md and the pages of docs below `root`. Raises TilewrightError when there are none."""
-    pages = [path for path in (root / "README.md", *sorted((root / "docs").rglob("*.md"))) if path.is_file()]
-    if not pages:
-        raise TilewrightError(f"{root} holds neither README.md nor docs/*.md. Name the repository with --root.")
-    return pages
