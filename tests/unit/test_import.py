@@ -73,7 +73,7 @@ BELOW: dict[str, set[str]] = {
     "jit": {"errors", "gpus"},
     "arrays": {"errors", "jit"},
     "epilogue": {"errors", "jit", "arrays"},
-    "plan": {"errors", "gpus", "jit"},
+    "plan": {"words", "errors", "gpus", "jit"},
     "run": {"errors", "gpus", "jit", "arrays", "plan"},
 }
 """What a room of the core may import besides itself."""

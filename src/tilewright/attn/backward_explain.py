@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigRejected
 from ..gpus import Gpu
+from ..plan.explained import Explained, Row, compiled_words
 from ..run.program import Program
-from ..words import Told
 from .backward_plan import BackwardPlan, plan_backward
 from .backward_problem import BackwardProblem
 from .backward_rung import BackwardConfig, BackwardRung
@@ -17,15 +16,13 @@ from .backward_rungs import BACKWARD_RUNGS
 from .backward_score import differentiable
 from .backward_stages import backward_program
 from .call import read_attention, read_attention_varlen
-from .explain import Explanation, describe, gpu_of
+from .explain import describe, gpu_of
 from .problem import head_rows
 from .score import Modification
 
-_WIDTH = 100
-
 
 @dataclass(frozen=True, repr=False)
-class BackwardExplanation(Told):
+class BackwardExplanation(Explained):
     """What would run. `str()` tells it; the fields hold the same for programs."""
 
     problem: BackwardProblem | None
@@ -39,11 +36,7 @@ class BackwardExplanation(Told):
     refused: tuple[tuple[str, str], ...] = ()
     """(rung, why) of the rungs that cannot run the problem."""
 
-    def __str__(self) -> str:
-        return self.text()
-
-    def text(self, width: int = _WIDTH) -> str:
-        """Return what would run and why, in lines of at most `width` characters."""
+    def rows(self) -> list[Row]:
         rows = [("GPU", f"{self.gpu.name} ({self.gpu.arch}): {self.gpu_source}")]
         if self.problem is None or self.plan is None or self.program is None:
             rows.append(("runs", "nothing that multiplies: gradients are 0 or empty"))
@@ -60,9 +53,7 @@ class BackwardExplanation(Told):
             rows += [("compiled", f"{name}: {told}") for name, told in self.compiled]
             rows.append(("memory", f"{self.program.workspace_bytes} B borrowed, {self.problem.flops:.4g} FLOP"))
             rows += [("refused", f"{rung}: {why}") for rung, why in self.refused]
-        return "\n".join(
-            textwrap.fill(text, width, initial_indent=f"{label:<9}", subsequent_indent=" " * 9) for label, text in rows
-        )
+        return rows
 
 
 def explain_attention_backward(
@@ -92,9 +83,7 @@ def explain_attention_backward(
     program = backward_program(problem, plan)
     told: tuple[tuple[str, str], ...] = ()
     if compile:
-        told = tuple(
-            (stage.name, Explanation._compiled(stage.compile(named.arch).resources)) for stage in program.stages
-        )
+        told = tuple((stage.name, compiled_words(stage.compile(named.arch).resources)) for stage in program.stages)
     reasons = tuple(
         (other.id, reason)
         for other in BACKWARD_RUNGS

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass
 from typing import Any
 
-from ..gemm.explain import Explanation, Roofline, refused_rows
+from ..gemm.explain import Roofline
 from ..gemm.explain import _gpu_of as gpu_of
 from ..gpus import Gpu, Resources
 from ..plan.demands import NONE, Demands
+from ..plan.explained import Explained, Row, chosen_rows, compiled_words, refused_rows
 from ..plan.plan import Plan
-from ..words import Told
 from .call import AttentionCall, read_attention, read_attention_varlen
 from .family import plan_attention
 from .problem import AttentionProblem
 from .rung import AttentionConfig
 from .score import modification_of
 
-_WIDTH = 100
-
 
 @dataclass(frozen=True, repr=False)
-class AttentionExplanation(Told):
+class AttentionExplanation(Explained):
     """What would run. `str()` tells it; the fields hold the same for programs."""
 
     problem: AttentionProblem | None
@@ -39,21 +36,14 @@ class AttentionExplanation(Told):
     resources: Resources | None = None
     """The compiler's figures, when asked for."""
 
-    def __str__(self) -> str:
-        return self.text()
-
-    def text(self, width: int = _WIDTH) -> str:
-        """What would run and why, in lines of at most `width` characters."""
+    def rows(self) -> list[Row]:
         rows = [("GPU", f"{self.gpu.name} ({self.gpu.arch}): {self.gpu_source}")]
         if self.problem is None or self.plan is None or self.roofline is None:
             rows.append(("runs", "nothing: the result is empty"))
         else:
             rows = [("computes", describe(self.problem)), *rows]
             rows += [
-                ("runs", f"{self.plan.rung.id}, config {self.plan.config}"),
-                ("why", self.plan.why),
-                ("source", self.plan.source),
-                *(("next", f"{rung}, config {config}: {words}") for rung, config, words in self.plan.runners_up),
+                *chosen_rows(self.plan),
             ]
             rows += [("copies", f"{name}: {why}") for name, why in self.copied] or [
                 ("copies", "none: every operand is read and written where it lies")
@@ -63,14 +53,12 @@ class AttentionExplanation(Told):
                 ("launch", f"{grid} blocks of {self.block[0]} threads, {self.shared_bytes} B of shared memory a block")
             )
             if self.resources is not None:
-                rows.append(("compiled", Explanation._compiled(self.resources)))
+                rows.append(("compiled", compiled_words(self.resources)))
             rows.append(("bound", self._bound(self.roofline)))
             if self.plan.ignored:
                 rows.append(("ignored", self.plan.ignored))
             rows += refused_rows(self.plan.refused)
-        return "\n".join(
-            textwrap.fill(text, width, initial_indent=f"{label:<9}", subsequent_indent=" " * 9) for label, text in rows
-        )
+        return rows
 
     def _bound(self, bound: Roofline) -> str:
         peak = self.gpu.bf16_tflops

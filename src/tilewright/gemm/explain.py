@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,9 +10,10 @@ from ..arrays.dtypes import ITEM_BYTES
 from ..gpus import DEFAULT_GPU, Gpu, Resources, find_gpu
 from ..jit.launch import current_executor
 from ..plan.demands import NONE, Demands
-from ..plan.plan import Plan, Refusal
+from ..plan.explained import Explained, Row, chosen_rows, compiled_words, refused_rows
+from ..plan.plan import Plan
 from ..run.runner import Call as AnyCall
-from ..words import Activation, Precision, Told
+from ..words import Activation, Precision
 from .call import Call, Options, read_call
 from .config import GemmConfig
 from .family import plan_for
@@ -24,10 +24,6 @@ from .rung import Rung, vector_out
 from .shapes import GRID_BATCH
 from .stages import config_of, program_for
 from .verify import by_elements
-
-_WIDTH = 100
-_REFUSED = 8
-"""Refusals told one by one."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ class Roofline:
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation(Told):
+class Explanation(Explained):
     """What would run. `str()` tells it; the fields hold the same for programs."""
 
     problem: GemmProblem
@@ -71,11 +67,7 @@ class Explanation(Told):
     verification: str = ""
     """What the check costs, where verify=True asks for one."""
 
-    def __str__(self) -> str:
-        return self.text()
-
-    def text(self, width: int = _WIDTH) -> str:
-        """Return what would run and why, in lines of at most `width` characters."""
+    def rows(self) -> list[Row]:
         rows = [("product", describe(self.problem)), ("GPU", f"{self.gpu.name} ({self.gpu.arch}): {self.gpu_source}")]
         if self.plan is None:
             rows.append(("runs", "nothing: the result is empty"))
@@ -83,10 +75,7 @@ class Explanation(Told):
             if self.problem.epilogue is not None:
                 rows.append(("epilogue", describe_epilogue(self.problem)))
             rows += [
-                ("runs", f"{self.plan.rung.id}, config {self.plan.config}"),
-                ("why", self.plan.why),
-                ("source", self.plan.source),
-                *(("next", f"{rung}, config {config}: {words}") for rung, config, words in self.plan.runners_up),
+                *chosen_rows(self.plan),
                 ("path", self.path),
                 ("stores", self.output),
                 ("launch", self._launch()),
@@ -94,16 +83,14 @@ class Explanation(Told):
             if len(self.stages) > 1:
                 rows.append(("stages", f"{', '.join(self.stages)}; {self.workspace_bytes} B of memory borrowed"))
             if self.resources is not None:
-                rows.append(("compiled", self._compiled(self.resources)))
+                rows.append(("compiled", compiled_words(self.resources)))
             if self.verification:
                 rows.append(("verify", self.verification))
             rows.append(("bound", self._bound()))
             if self.plan.ignored:
                 rows.append(("ignored", self.plan.ignored))
             rows += refused_rows(self.plan.refused)
-        return "\n".join(
-            textwrap.fill(text, width, initial_indent=f"{label:<9}", subsequent_indent=" " * 9) for label, text in rows
-        )
+        return rows
 
     def _bound(self) -> str:
         bound, gpu, dtype = self.roofline, self.gpu, self.problem.kind
@@ -126,22 +113,6 @@ class Explanation(Told):
             f"{whose}{times} of {blocks} of {self.block[0]} threads{stays}, {self.shared_bytes} B of shared memory a "
             "block"
         )
-
-    @staticmethod
-    def _compiled(resources: Resources) -> str:
-        spills = resources.spill_store_bytes + resources.spill_load_bytes
-        return (
-            f"{resources.registers} registers a thread, {f'{spills} B of spills' if spills else 'no spills'}, "
-            f"{resources.shared_bytes} B of static shared memory"
-        )
-
-
-def refused_rows(refused: Sequence[Refusal]) -> list[tuple[str, str]]:
-    """Return what cannot run the problem; a table of results may know more of that than anyone reads."""
-    rows = [("refused", f"{rung}: {reason}") for rung, _, reason in refused]
-    if len(rows) > _REFUSED + 1:
-        rows[_REFUSED:] = [("refused", f"and {len(rows) - _REFUSED} more; the plan's `refused` has them all")]
-    return rows or [("refused", "none")]
 
 
 PRECISION_COSTS = {

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidOperand
 from ..gemm.config import GemmConfig
-from ..gemm.explain import Explanation, Roofline, refused_rows
+from ..gemm.explain import Roofline
 from ..gemm.explain import _gpu_of as gpu_of
 from ..gpus import Gpu, Resources
+from ..plan.explained import Explained, Row, chosen_rows, compiled_words, refused_rows
 from ..plan.plan import Plan
-from ..words import Told
 from .call import read_grouped
 from .problem import GroupedProblem
 
-_WIDTH = 100
 _CUT = {"m": "rows of A", "n": "columns of B", "k": "k"}
 
 
 @dataclass(frozen=True, repr=False)
-class GroupedExplanation(Told):
+class GroupedExplanation(Explained):
     """What would run. `str()` tells it; the fields hold the same for programs."""
 
     problem: GroupedProblem
@@ -39,35 +37,26 @@ class GroupedExplanation(Told):
     resources: Resources | None = None
     """The compiler's figures, when asked for."""
 
-    def __str__(self) -> str:
-        return self.text()
-
-    def text(self, width: int = _WIDTH) -> str:
-        """Return what would run and why, in lines of at most `width` characters."""
+    def rows(self) -> list[Row]:
         rows = [("product", describe(self.problem)), ("GPU", f"{self.gpu.name} ({self.gpu.arch}): {self.gpu_source}")]
         if self.plan is None:
             rows.append(("runs", "nothing: the result is empty"))
         else:
             rows += [
-                ("runs", f"{self.plan.rung.id}, config {self.plan.config}"),
-                ("why", self.plan.why),
-                ("source", self.plan.source),
-                *(("next", f"{rung}, config {config}: {words}") for rung, config, words in self.plan.runners_up),
+                *chosen_rows(self.plan),
                 ("path", self.path),
                 ("launch", f"at most {self.grid[0]} blocks of {self.block[0]} threads, tile after tile, "
                            f"{self.shared_bytes} B of shared memory a block"),
             ]  # fmt: skip
             if self.resources is not None:
-                rows.append(("compiled", Explanation._compiled(self.resources)))
+                rows.append(("compiled", compiled_words(self.resources)))
             bound = self.roofline
             rows.append(
                 ("bound", f"{bound.bound_tflops:.3g} TFLOP/s at most, by {bound.limiter} ({bound.intensity:.3g} FLOP "
                           "a byte of least traffic, if every group has its part): a roof, not a measurement")
             )  # fmt: skip
             rows += refused_rows(self.plan.refused)
-        return "\n".join(
-            textwrap.fill(text, width, initial_indent=f"{label:<9}", subsequent_indent=" " * 9) for label, text in rows
-        )
+        return rows
 
 
 def describe(problem: GroupedProblem) -> str:
