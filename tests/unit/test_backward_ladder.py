@@ -69,6 +69,27 @@ def test_every_rung_has_a_config_for_every_head_size(rung, d):
     assert all(config.why_not() is None for config in rung.defaults)
 
 
+@pytest.mark.parametrize(
+    ("d", "one", "same_bits"),
+    [
+        (32, "b02", "b01"), (64, "b04", "b05"), (96, "b05", "b05"), (128, "b04", "b05"), (192, "b06", "b06"),
+        (256, "b06", "b06"),
+    ],
+)  # fmt: skip
+def test_plans_take_what_was_measured_to_be_the_fastest(d, one, same_bits):
+    assert plan_backward(problem(d), H200).rung is find_backward_rung(one)
+    assert plan_backward(problem(d), H200, True).rung is find_backward_rung(same_bits)
+    assert plan_backward(problem(d), A100).rung is find_backward_rung("b02")
+
+
+@pytest.mark.parametrize("d", [64, 96, 256])
+def test_what_tma_cannot_read_is_planned_for_copies_by_threads(d):
+    rows = replace(problem(d).grad, head_stride=1 << 40)
+    for same_bits in (False, True):
+        plan = plan_backward(replace(problem(d), grad=rows), H200, same_bits)
+        assert not plan.rung.produced
+
+
 def test_a_rung_says_why_it_cannot():
     b01, b02 = BACKWARD_RUNGS[:2]
     config = BackwardConfig(64, Tile(128, 64, 8), Tile(128, 64, 8))

@@ -356,8 +356,9 @@ def _not_produced(config: BackwardConfig, rung: BackwardRung) -> str | None:
         if tile.warps != 8:
             return f"tile {tile}: two warpgroups multiply"
         along = 2 if rung.apart and tile is config.keys and not config.apart else 1
-        if rung.apart and (tile.along != along or tile.cols != 64):
-            return f"tile {tile}: rows are multiplied by 64, by {along} of two warpgroups"
+        if tile.along != along or (rung.apart and tile.cols != 64):
+            columns = " by 64 columns" if rung.apart else ""
+            return f"tile {tile}: {along} of two warpgroups multiplies the same rows{columns}"
     if config.ordered and not rung.writes:
         return "additions in order are made by the warpgroup that copies"
     return None
@@ -396,8 +397,6 @@ class BackwardRung:
         if self.apart:
             return self._apart_bytes(problem, walk, self.second_stages(problem, walk))
         own = 80 + 32 * walk.tile.stages if self.produced else 0
-        if self.produced and walk.tile.along > 1:  # P and dS take turns
-            own += 4 * walk.tile.rows * walk.tile.cols
         own += walk.shared_bytes(problem)
         return own + self.writers(problem, walk) * walk.sums_bytes
 

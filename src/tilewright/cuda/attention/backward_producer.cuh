@@ -70,6 +70,7 @@ struct ProducedWalk : FedWalk<Cfg> {
   using typename Base::Passing;
   using typename Base::T;
   static_assert(Base::by_keys && Base::makes_1 && Base::makes_2 && Cfg::sums, "the walk by keys that makes all three");
+  static_assert(Base::along == 1, "P and dS are left operands in registers");
 
   static constexpr int dq_bytes = Base::Sums::m * Base::d_head * 4;
   static constexpr int shared_bytes = Base::shared_bytes + Cfg::writes * dq_bytes + Signals<Cfg>::bytes;
@@ -327,127 +328,6 @@ struct ProducedWalk : FedWalk<Cfg> {
     add(sum, before);
     Base::meet();  // all have read what was kept
   }
-
-  // ---- with two warpgroups on the same keys, along == 2: P and dS go through shared memory
-
-  __device__ unsigned p_tile(int buffer) const { return ds_tile(2 + buffer); }
-
-  /// P and dS of a tile, of S and dP when at most `pending` newer products run.
-  template <int pending>
-  __device__ void score(float (&s)[1][Base::s_cols][4], float (&dp)[1][Base::s_cols][4], const Cursor& of_tile,
-                        int stage, int buffer) const {
-    const int row = this->place.row0 + this->warp_row + this->lane / 4;
-    const int col = of_tile.tile * Cfg::cols + this->warp_col + this->lane % 4 * 2;
-    const bool hides = this->pairs.hides(this->place.row0, of_tile.tile * Cfg::cols);
-    const auto of = this->column_stats(stage);
-    wgmma_wait<pending>();
-    wgmma_arrived(s[0]);
-    wgmma_arrived(dp[0]);
-    if (hides)
-      this->pairs.template apply<true>(s, dp, row, col, of_tile.head, of);
-    else
-      this->pairs.template apply<false>(s, dp, row, col, of_tile.head, of);
-    Held<1, Base::across_pieces> x;
-    Base::packed(x, s);
-    this->keep(x, p_tile(buffer));
-    Base::packed(x, dp);
-    this->keep(x, ds_tile(buffer));
-    tell_ds(buffer);
-  }
-
-  static constexpr int half_cols = Base::sum_cols / 2;
-  using Half = float[half_cols][4];
-
-  /// One half of this warpgroup's columns of dQ: both do not fit beside S and dP.
-  __device__ void start_half(Half& sum, int half, unsigned ds) const {
-#pragma unroll
-    for (int step = 0; step < Cfg::rows / 16; ++step)
-      Wgmma<T, true, true, half_cols>::multiply(
-          sum, Base::template along_rows<typename Base::Scores>(ds, this->group % Base::q_groups * 64, step),
-          Base::template along_rows<Kept>(this->kept_1,
-                                          this->group / Base::q_groups * Base::sum_d + half * half_cols * 8, step),
-          step > 0);
-    wgmma_commit();
-  }
-  __device__ void add_half(const Half& sum, int half, const Cursor& to) const {
-    float* sums = sums_of(to);
-#pragma unroll
-    for (int j = 0; j < half_cols; ++j) red_add_4(sums + Base::Sums::place(0, half * half_cols + j), sum[j]);
-  }
-
-  /// dV, dK and half of dQ of a tile, and the other half of the tile before; between them S and dP of the next tile,
-  /// whose weights are made under the half of dQ.
-  __device__ void wide_turn(int n, int count) {
-    float s[1][Base::s_cols][4], dp[1][Base::s_cols][4];
-    Half late, early;
-    const bool more = n + 1 < count;
-    const Cursor next = more ? now.next(this->first, this->end) : now;
-    Place<stages> from_next = from;
-    if (more) from_next.advance();
-    mbarrier_wait(at.ds_full(to.stage), to.parity);
-    begin_products();
-    this->start_shared(acc_2[0], p_tile(to.stage), grad_tile(from.stage));
-    this->start_shared(acc_1[0], ds_tile(to.stage), q_tile(from.stage));
-    start_half(late, 1, ds_tile(to_before.stage));
-    if (more) {
-      await_q(from_next, next);
-      mbarrier_wait(at.grad_full(from_next.stage), from_next.parity);
-      clear_passing(grad_tile(from_next.stage), next);
-    }
-    begin_products();
-    this->start_scores(s[0], this->kept_1, q_tile(from_next.stage));
-    this->start_scores(dp[0], this->kept_2, grad_tile(from_next.stage));
-    wgmma_wait<2>();
-    wgmma_arrived(acc_2[0]);
-    wgmma_arrived(acc_1[0]);
-    wgmma_arrived(late);
-    tell(at.grad_empty(from.stage));
-    tell(at.q_empty(from.stage));
-    tell(at.ds_empty(to_before.stage));
-    if (n > 0) add_half(late, 1, before);
-    start_half(early, 0, ds_tile(to.stage));
-    Place<2> to_next = to;
-    to_next.advance();
-    mbarrier_wait(at.ds_empty(to_next.stage), to_next.parity ^ 1);
-    score<1>(s, dp, next, from_next.stage, to_next.stage);
-    wgmma_wait<0>();
-    wgmma_arrived(early);
-    add_half(early, 0, now);
-    before = now, now = next, from = from_next, to_before = to, to = to_next;
-  }
-
-  __device__ void multiply_wide() {
-    Base::clear(acc_1[0]);
-    Base::clear(acc_2[0]);
-    wgmma_arrived(acc_1[0]);
-    wgmma_arrived(acc_2[0]);
-    const int count = steps();
-    if (count == 0) return;
-    now = before = Cursor{this->head_0, this->first};
-    clear_ds();
-    mbarrier_wait(at.k_full(), 0);
-    mbarrier_wait(at.v_full(), 0);
-    clear_kept();
-    await_q(from, now);
-    mbarrier_wait(at.grad_full(from.stage), from.parity);
-    clear_passing(grad_tile(from.stage), now);
-    {
-      float s[1][Base::s_cols][4], dp[1][Base::s_cols][4];
-      begin_products();
-      this->start_scores(s[0], this->kept_1, q_tile(from.stage));
-      this->start_scores(dp[0], this->kept_2, grad_tile(from.stage));
-      score<0>(s, dp, now, from.stage, to.stage);
-    }
-    mbarrier_wait(at.ds_full(0), 0);  // for dS of zeros
-    for (int n = 0; n < count; ++n) wide_turn(n, count);
-    Half late;
-    begin_products();
-    start_half(late, 1, ds_tile(to_before.stage));
-    wgmma_wait<0>();
-    wgmma_arrived(late);
-    add_half(late, 1, before);
-    Base::meet();  // all have read what was kept
-  }
 };
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
@@ -470,10 +350,7 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
     }
   } else {
     take_registers<240>();
-    if constexpr (ProducedWalk<Cfg>::along == 1)
-      walk.multiply_all();
-    else
-      walk.multiply_wide();
+    walk.multiply_all();
     walk.store_all();
   }
 }

@@ -107,9 +107,7 @@ struct Walk {
   static constexpr int scores_bytes = Cfg::sums || along > 1 ? Scores::bytes : 0;
 
   static constexpr int stages = Cfg::stages;
-  static constexpr int score_tiles = Cfg::threads > threads&& along > 1 ? 4 : 2;
-  static constexpr int shared_bytes =
-      2 * Kept::bytes + stages * (2 * Passing::bytes + stats_bytes) + score_tiles * scores_bytes;
+  static constexpr int shared_bytes = 2 * Kept::bytes + stages * (2 * Passing::bytes + stats_bytes) + 2 * scores_bytes;
 
   const BackwardArgs& args;
   const RowPlace<Cfg, !by_keys, Cfg::rows> place;
@@ -126,8 +124,8 @@ struct Walk {
   __device__ Walk(const BackwardArgs& args, unsigned char* shared)
       : args(args), place(args, head_of_block(), tile_of_block()), pairs(args, place), kept_1(shared_address(shared)),
         kept_2(kept_1 + Kept::bytes), passing_1(kept_2 + Kept::bytes), passing_2(passing_1 + stages * Passing::bytes),
-        scores(passing_2 + stages * Passing::bytes), stats(scores + score_tiles * scores_bytes),
-        stats_pointer(shared + 2 * Kept::bytes + 2 * stages * Passing::bytes + score_tiles * scores_bytes),
+        scores(passing_2 + stages * Passing::bytes), stats(scores + 2 * scores_bytes),
+        stats_pointer(shared + 2 * Kept::bytes + 2 * stages * Passing::bytes + 2 * scores_bytes),
         warp_row(threadIdx.x / 32 % (warps / along) * warp_rows),
         warp_col(threadIdx.x / 32 / (warps / along) * warp_cols), part(threadIdx.x / 32 / (warps / along)),
         lane(threadIdx.x % 32), head_0(by_keys ? place.head * args.group : place.head),
