@@ -84,7 +84,7 @@ def test_recursion_without_end_is_reported():
     text = """__device__ __noinline__ int down(int n, int *x) {
         x[n & 31] = n; return n == x[0] ? 0 : down(n + 1, x) * 3 ^ down(n + 2, x); }
     __global__ void k(int *out) { out[threadIdx.x] = down(threadIdx.x + 1, out); }"""
-    hazard = hazard_of(text, 32, ["i32[32]=arange"])
+    hazard = hazard_of(text, 1, ["i32[32]=arange"])
     assert hazard.kind == "stack_overflow"
     assert hazard.line == 2
     assert "512 calls within calls" in hazard.message

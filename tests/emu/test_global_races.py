@@ -205,6 +205,10 @@ RIGHT = {
 ARGS = {"unsigned char *a": ["u8[64]=zeros"], "float *a": ["f32[512]=ones"], "int *a": ["i32[512]=zeros"]}
 
 
+ALONE_TOO = {LOST_UPDATE["a histogram"], LOST_UPDATE["a running maximum"], FLAG_RACE["a plain look before the atomic"]}
+"""Threads of one block race as well."""
+
+
 def planted(group: dict[str, str], kind: str) -> list:
     return [pytest.param(source, kind, id=name) for name, source in group.items()]
 
@@ -218,7 +222,8 @@ def test_blocks_that_race_are_found(source, kind):
     found = hazards(source, 4, 64, args)
     assert {hazard.kind for hazard in found} == {kind}
     assert {hazard.level for hazard in found} == {"warning" if kind == "flag_race" else "error"}
-    assert kinds(source, 1, 64, args) == []
+    if source not in ALONE_TOO:
+        assert kinds(source, 1, 64, args) == []
 
 
 @pytest.mark.parametrize("name", FENCE_MISSING)

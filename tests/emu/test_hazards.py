@@ -80,15 +80,15 @@ def test_shared_out_of_bounds():
 @pytest.mark.parametrize("memory", ["global", "shared"])
 def test_misaligned_vector_access(memory):
     where = "a" if memory == "global" else "s"
-    text = source(f"""(float *a, int shift) {{
+    text = source(f"""(const float *a, float *out, int shift) {{
         __shared__ __align__(16) float s[256]; for (int i = 0; i < 256; ++i) s[i] = i; __syncthreads();
         float4 v = *(float4 *)({where} + 4 * threadIdx.x + shift); // here
-        a[threadIdx.x] = v.x + v.w;
+        out[threadIdx.x] = v.x + v.w;
     }}""")
-    hazard = hazard_of(text, 1, 32, ["f32[256]=random", 1])
+    hazard = hazard_of(text, 1, 32, ["f32[256]=random", "f32[32]=zeros", 1])
     assert (hazard.kind, hazard.line) == ("misaligned", line_of(text, "// here"))
     assert "16 bytes" in hazard.message
-    runs_clean(text, 1, 32, ["f32[256]=random", 4])
+    runs_clean(text, 1, 32, ["f32[256]=random", "f32[32]=zeros", 4])
 
 
 def test_write_to_read_only():
@@ -417,7 +417,7 @@ def test_a_spin_lock_that_lanes_of_one_warp_fight_for_is_no_endless_loop():
 
 def test_a_loop_that_counts_for_ever_ends_at_the_limit():
     body = "(unsigned *o) { for (unsigned i = 5; i >= 0; i--) o[i % 32] += i; }"
-    hazard = hazard_of(source(body), 1, 32, ["u32[32]=zeros"], limit=20000)
+    hazard = hazard_of(source(body), 1, 1, ["u32[32]=zeros"], limit=20000)
     assert hazard.kind == "endless_loop"
     assert "limit" in hazard.message
 

@@ -40,6 +40,12 @@ def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
     return len(a) == len(b) and bool((a == b).all())
 
 
+def _judged(instruction: Instruction, nbytes: int) -> int:
+    """Of how many bytes some have to hold a value for a load: structs, which have padding, are not copied as floats."""
+    kind = instruction.fields.get("type", "")
+    return int(kind[1:]) // 8 if kind in ("f32", "f64") else nbytes
+
+
 def _in_warps(machine: Machine, lanes: np.ndarray | None, addresses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Addresses of `lanes` laid out as [warps, 32] with the mask of the active; warps with none left out."""
     if lanes is None:
@@ -466,8 +472,9 @@ class GlobalPort:
         nbytes = pattern.nbytes
         index = pattern.index + (start - ARENA_BASE) // nbytes
         if not write or instruction.opcode.startswith(("atom", "red")):
-            marks: np.ndarray = written.view(ELEMENT[nbytes])
-            missing = marks[index] == 0
+            each = _judged(instruction, nbytes)
+            marks: np.ndarray = written.view(ELEMENT[each])
+            missing = (marks[index[:, None] * (nbytes // each) + np.arange(nbytes // each)] == 0).any(axis=1)
             if missing.any():
                 at = start + int(pattern.relative.view(np.int64)[missing][0])
                 self.machine.report(
@@ -617,8 +624,11 @@ class LocalMemory:
         """Report what lies in no function that is running, and reads of what has not been written."""
         machine = self.machine
         top = machine.calls.top
-        dead = seen + nbytes > (top if lanes is None else top[lanes])
-        missing = dead if write else dead | (self._marks[nbytes][index] == 0)
+        dead = missing = seen + nbytes > (top if lanes is None else top[lanes])
+        if not write:
+            each = _judged(instruction, nbytes)
+            parts = index[:, None] * (nbytes // each) + np.arange(nbytes // each)
+            missing = dead | (self._marks[each][parts] == 0).any(axis=1)
         if missing.any():
             at, gone = int(seen[missing][0]), bool(dead[missing][0])
             machine.report(

@@ -15,6 +15,8 @@ import numpy as np
 from .access import SharedPattern
 from .bulk_hazards import BulkClocks
 from .compiled import address
+from .lane_races import LaneTable
+from .messages import STRONG, Messages, passed, word_of
 from .product_hazards import ProductClocks, ProductJudge
 from .proxies import ProxyFences
 from .ptx import Immediate, Instruction
@@ -61,6 +63,11 @@ class ClockShadow(Shadow):
         """Whether anything has been noted in this batch."""
         self.products = ProductClocks(self) if machine.products else None
         self.bulk = BulkClocks(self)
+        self.words = [word_of(instruction, machine.program) for instruction in machine.program.instructions]
+        self.messages = Messages(self) if passed(machine.program) else None
+        self.lanes = LaneTable(machine) if self.messages is None else None
+        """Judges lanes of one warp, where they cannot pass one another messages."""
+        self._own: np.ndarray | None = None
         self.reset()
 
     def _make_known(self, columns: int) -> None:
@@ -84,8 +91,13 @@ class ClockShadow(Shadow):
                 table[:] = 0
             if self.products:
                 self.products.reset()
+            if self.lanes:
+                self.lanes.reset()
         self.used = False
         self.bulk.reset()
+        if self.messages:
+            self.messages.reset()
+        self._own = None
 
     # Who knows what
 
@@ -100,6 +112,7 @@ class ClockShadow(Shadow):
         warps = np.unique(warps)
         done = self.known[cluster[0], warps].max(axis=0)
         self.known[cluster[0], warps, warps] += 1
+        self._own = None
         if before is None:
             return done
         done[: len(before)] = np.maximum(done[: len(before)], before)
@@ -113,6 +126,23 @@ class ClockShadow(Shadow):
             warps = np.unique(warps)
             table[warps, : len(news)] = np.maximum(table[warps, : len(news)], news)
 
+    def step_on(self, cluster: int, warp: int) -> None:
+        """What a warp does from now on is not what it has handed on."""
+        self.known[cluster, warp, warp] += 1
+        self._own = None
+
+    def stamps(self) -> np.ndarray:
+        """The clock of each warp of the batch."""
+        if self._own is None:
+            every = np.arange(self.warps)
+            self._own = self.order[:, every, every].reshape(-1)
+        return self._own
+
+    def unordered(self, lanes: np.ndarray, others: np.ndarray, stamps: np.ndarray) -> np.ndarray:
+        """Whether the lanes' warps do not know of the others' steps."""
+        cluster, warps = self.place(lanes)
+        return np.asarray(self.order[cluster, warps, self.place(others)[1]] < stamps)
+
     def _where(self, pattern: SharedPattern) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(lanes of the batch, their warps in the cluster, what those know of warps [lanes, warps])."""
         lanes = np.arange(self.machine.lanes) if pattern.lanes is None else pattern.lanes
@@ -124,8 +154,12 @@ class ClockShadow(Shadow):
     def record(self, pattern: SharedPattern) -> None:
         """Check an access against what came before it, then note it."""
         self.used = True
+        word, kind = self.words[pattern.instruction.index], pattern.kind
+        messages = self.messages if kind in ("read", "write", "atomic") else None
+        if messages and word.hears:
+            messages.hear(*self._places(pattern))
         lanes, warps, known = self._where(pattern)
-        granules, kind = pattern.granules, pattern.kind
+        granules = pattern.granules
         addresses = np.broadcast_to(pattern.addresses, lanes.shape)
         flying = (self.flying[granules] != 0).any(axis=1)
         if flying.any():
@@ -138,16 +172,27 @@ class ClockShadow(Shadow):
             return
         if self.products and kind not in READING:
             self.products.written(pattern, lanes, addresses, known)
+        strong = word.strength == STRONG
+        if strong and kind == "write":
+            kind = "atomic"
         writing = kind in WRITING
         against = [(self.written, "write")]
         if kind not in READING:
             against.append((self.read, "read"))
-        if kind != "atomic":
+        if kind != "atomic" and not strong:
             against.append((self.updated, "atomic"))
         for table, name in against if self.noted[granules].any() else ():
             self._compare(pattern, table, known, lanes, warps, addresses, name)
         if kind.startswith("bulk_"):
             self.bulk.issued(pattern)
+            return
+        if self.lanes and kind in ("read", "write", "atomic"):
+            self.lanes.touch(pattern, granules, lanes, self.machine.meetings)
+        if messages and word.tells:
+            messages.tell(*self._places(pattern), word)
+        elif messages and kind == "write":
+            messages.tell_plainly(*self._places(pattern))
+        if strong and kind == "read":
             return
         own = known[np.arange(len(warps)), warps]
         columns = np.broadcast_to(warps[:, None], granules.shape)
@@ -162,6 +207,11 @@ class ClockShadow(Shadow):
         if kind == "copy":
             self.copies_of[pattern.instruction.index] = pattern
             self.flying[granules] = pattern.instruction.index + 1
+
+    def _places(self, pattern: SharedPattern) -> tuple[np.ndarray, np.ndarray]:
+        """(lanes of the batch, places of messages): below 0, where no place in global memory is."""
+        lanes = np.arange(self.machine.lanes) if pattern.lanes is None else pattern.lanes
+        return lanes, -1 - pattern.granules[:, 0]
 
     def _compare(
         self,
@@ -254,8 +304,10 @@ class ClockShadow(Shadow):
         joined = self.by_cta[chosen].max(axis=1)
         self.by_cta[chosen] = joined[:, None, :]
         self._tick(np.flatnonzero(chosen), np.ones(self.machine.warps_per_cta, bool))
+        self.machine.meetings.whole(np.repeat(chosen, self.machine.warps_per_cta))
 
     def _tick(self, ctas: np.ndarray, warps: np.ndarray) -> None:
+        self._own = None
         first = ctas % self.machine.cluster_size * self.machine.warps_per_cta
         for w in np.flatnonzero(warps):
             self.by_cta[ctas, w, first + w] += 1
@@ -276,6 +328,7 @@ class ClockShadow(Shadow):
         done = self.arrived.pop((cta, ident), None)
         if done is not None and warps.any():
             self.by_cta[cta, warps, : len(done)] = np.maximum(self.by_cta[cta, warps, : len(done)], done)
+            self.machine.meetings.whole(cta * self.machine.warps_per_cta + np.flatnonzero(warps))
 
     # mbarriers
 
@@ -356,6 +409,7 @@ class ClockShadow(Shadow):
     def acquired(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
         """Lanes have seen that a phase is complete."""
         self._learn(lanes, barrier.published)
+        self.machine.meetings.whole(np.unique(lanes // 32))
 
     # Bulk copies
 
@@ -389,6 +443,7 @@ class ClockShadow(Shadow):
         """Lanes go on from the barrier of their cluster."""
         for some in self._by_cluster(lanes):
             self._learn(some, self.arrived.get((-1 - int(self.place(some[:1])[0][0]), 1)))
+        self.machine.meetings.whole(np.unique(lanes // 32))
 
     def finish(self, ctas: np.ndarray | None = None) -> None:
         """Blocks ended: their peers may not be at their memory any more."""
@@ -440,7 +495,7 @@ _UNEVEN = (
 
 
 def _ordering(machine: Machine) -> Shadow:
-    if machine.cluster_size > 1:
+    if machine.cluster_size > 1 or passed(machine.program):
         return ClockShadow(machine)
     for instruction in machine.program.instructions:
         if instruction.opcode.startswith(_UNEVEN):

@@ -1,7 +1,7 @@
-"""Races between blocks on global memory.
+"""Races on global memory: between blocks here, within a block in unit_races.py.
 
 Nothing orders two blocks of a grid but what they tell each other through global memory (telling.py). A *unit* is a
-block, or a cluster, whose blocks have a barrier of their own; what warps of one unit do to each other is not judged.
+block, or a cluster, whose blocks have a barrier of their own; what happens within one is unit_races.py's.
 An access is *strong* if other blocks may race with it: atomics, volatile, relaxed, acquire and release of a scope that
 reaches them, and what bypasses the first-level cache. Strong accesses do not race with each other.
 
@@ -19,10 +19,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .global_words import AGAINST, POLL, READ, STRONG, WRITE, Role, constant_stored, own_load, role_of
+from .global_words import (
+    AGAINST,
+    POLL,
+    READ,
+    STRONG,
+    WRITE,
+    Role,
+    constant_stored,
+    looks_before_an_atomic,
+    own_load,
+    role_of,
+    stored_back,
+)
 from .memory import ARENA_BASE, Buffer
 from .ptx import Instruction
 from .telling import MOST_UNITS, Telling
+from .unit_races import Inner, UnitRaces
 
 if TYPE_CHECKING:
     from .access import GlobalPattern
@@ -109,6 +122,7 @@ class Track:
         self.owner: np.ndarray | None = None
         """Of each granule a lane of the only unit that has touched it, plus 1; until two units meet at one."""
         self.tables: list[Table] = []
+        self.inner = Inner()
 
     def granules(self, size: int) -> int:
         """How many of them the buffer has, and a few more for what begins inside of it."""
@@ -116,7 +130,7 @@ class Track:
 
 
 @dataclass
-class _Clash:
+class Clash:
     """Accesses of instruction `index` in one step that race with an earlier one, or with each other (`at_once`)."""
 
     index: int
@@ -130,6 +144,8 @@ class _Clash:
     rows: np.ndarray
     """Of the step's accesses."""
     at_once: bool = False
+    inside: bool = False
+    """Both are of one unit."""
 
 
 class GlobalRaces:
@@ -143,9 +159,12 @@ class GlobalRaces:
         units = -(-blocks // machine.cluster_size)
         roles = [role for role in self.roles if role is not None]
         listens = Telling.needed(self.roles)
-        self.on = units > 1 and units * self.width < 2**31 and any(role.kinds != (READ,) for role in roles)
-        self.on &= not listens or units <= MOST_UNITS
-        self.telling = Telling(machine, units, self.width) if listens and self.on else None
+        judged = units * self.width < 2**31 and any(role.kinds != (READ,) for role in roles)
+        self.between = judged and units > 1 and (not listens or units <= MOST_UNITS)
+        """Whether units are judged against one another."""
+        heard = listens or any(role.narrow and role.head != "st" for role in roles)
+        self.within = UnitRaces(self, lanes=not heard) if judged and self.width > 1 else None
+        self.telling = Telling(machine, units, self.width) if listens and self.between else None
         self.granule = min((role.nbytes for role in roles), default=4)
         self.batch = -1
         self.first_lane = 0
@@ -154,7 +173,7 @@ class GlobalRaces:
         self.tracks: list[Track] = []
         self.missed = False
         """Whether some access was not noted."""
-        self.waiting: list[_Clash] = []
+        self.waiting: list[Clash] = []
         """Stores that race with other stores, until their values are known."""
 
     def start(self, first_cta: int) -> None:
@@ -177,9 +196,13 @@ class GlobalRaces:
     def note(self, index: int, pattern: GlobalPattern | Rows, start: int, buffer: Buffer) -> None:
         """Instruction `index` accesses a buffer at the pattern's places from `start` on."""
         role = self.roles[index]
-        if role is None or buffer.read_only or not self.on:
+        if role is None or buffer.read_only:
             return
         track = self.track(buffer)
+        if self.within is not None and not isinstance(pattern, Rows):
+            self.within.note(role, index, pattern, start, track)
+        if not self.between:
+            return
         age = self.batch if self.telling is None else self.telling.age
         if track.age != age:
             track.seen.clear()
@@ -246,7 +269,7 @@ class GlobalRaces:
     def note_rows(self, instruction: Instruction, rows: Rows) -> None:
         """A bulk copy accesses global memory, all of it in one buffer."""
         role, buffer = self.roles[instruction.index], self.machine.memory.find(int(rows.starts[0]))
-        if role is not None and buffer is not None and not buffer.read_only and self.on:
+        if role is not None and buffer is not None and not buffer.read_only and self.between:
             self._look(role, instruction.index, rows, 0, self.track(buffer))
 
     def store_rows(self, instruction: Instruction, rows: Rows, put: Callable[[], None]) -> None:
@@ -286,8 +309,8 @@ class GlobalRaces:
     def _claim(self, owner: np.ndarray, note: tuple[Any, ...], track: Track) -> bool:
         """Whether no other unit than a noted access's own has touched its granules, which become that unit's."""
         _, pattern, start, first, _ = note
-        cells, lanes = self._cells(pattern, start, track)
-        ids, low = self._ids(lanes, first)
+        cells, lanes = self.cells(pattern, start, track)
+        ids, low = self.ids(lanes, first)
         before = owner[cells]
         if before.any():
             if (before == ids).all():
@@ -297,7 +320,7 @@ class GlobalRaces:
         owner[cells] = ids
         return pattern.unique or bool(_within(owner[cells], low, self.width).all())
 
-    def _ids(self, lanes: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
+    def ids(self, lanes: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
         """Lanes of the grid plus 1, and the first of each one's unit: both [lanes, 1]."""
         if first == self.first_lane:
             return self.lane[lanes], self.low[lanes]
@@ -309,8 +332,8 @@ class GlobalRaces:
         track.tables = [Table(count, 1 if kind == WRITE else 2) for kind in (READ, WRITE, STRONG, POLL)]
         track.active, track.owner = True, None
         for index, pattern, start, first, clocks in track.noted:
-            cells, lanes = self._cells(pattern, start, track)
-            ids, low = self._ids(lanes, first)
+            cells, lanes = self.cells(pattern, start, track)
+            ids, low = self.ids(lanes, first)
             role = self.roles[index]
             assert role is not None
             clock = 0 if clocks is None else clocks[(ids - 1) // self.width - first // self.width]
@@ -319,7 +342,7 @@ class GlobalRaces:
         track.noted.clear()
         track.patterns.clear()
 
-    def _cells(self, pattern: Any, start: int, track: Track) -> tuple[np.ndarray, np.ndarray]:
+    def cells(self, pattern: Any, start: int, track: Track) -> tuple[np.ndarray, np.ndarray]:
         """(granules of the buffer [accesses, k], lanes of the batch)."""
         if isinstance(pattern, Rows):
             each = max(pattern.nbytes // self.granule, 1)
@@ -328,13 +351,14 @@ class GlobalRaces:
         if pattern.cells is None:
             relative = pattern.relative.view(np.int64) // self.granule
             pattern.cells = relative[:, None] + np.arange(max(pattern.nbytes // self.granule, 1))
-            pattern.unique = len(np.unique(pattern.cells[:, 0])) == len(pattern.cells)
+            first = np.sort(pattern.cells[:, 0])
+            pattern.unique = bool((first[1:] != first[:-1]).all())
         lanes = np.arange(self.machine.lanes) if pattern.lanes is None else pattern.lanes
         return pattern.cells + (start - track.buffer.start) // self.granule, lanes
 
     def _tell(self, role: Role, index: int, pattern: Any, start: int, track: Track, telling: Telling) -> None:
         """A strong access, by which blocks may tell each other something."""
-        cells, lanes = self._cells(pattern, start, track)
+        cells, lanes = self.cells(pattern, start, track)
         words = track.buffer.start + cells[:, 0] * self.granule
         if role.listens and track.active:
             for word in telling.unknown(words):  # a plain store may have told it
@@ -346,11 +370,11 @@ class GlobalRaces:
         self._look(role, index, pattern, start, track)
         if role.tells:
             telling.act(role, lanes, words)
-        self.on = not telling.overflowed
+        self.between = not telling.overflowed
 
     def _tell_plainly(self, role: Role, pattern: Any, start: int, track: Track, telling: Telling) -> None:
         """A plain store: it tells something where others listen."""
-        cells, lanes = self._cells(pattern, start, track)
+        cells, lanes = self.cells(pattern, start, track)
         words = track.buffer.start + cells[:, 0] * self.granule
         flags = np.isin(words, list(telling.flags))
         if flags.any():
@@ -359,8 +383,8 @@ class GlobalRaces:
     # Judging
 
     def _judge(self, role: Role, index: int, pattern: Any, start: int, track: Track) -> None:
-        cells, lanes = self._cells(pattern, start, track)
-        ids, low = self._ids(lanes, self.first_lane)
+        cells, lanes = self.cells(pattern, start, track)
+        ids, low = self.ids(lanes, self.first_lane)
         clock = 0 if self.telling is None else self.telling.clock[(ids - 1 - self.first_lane) // self.width]
         for kind in role.kinds:
             clashes = [
@@ -370,14 +394,31 @@ class GlobalRaces:
             if kind == WRITE and not pattern.unique:
                 clashes += self._at_once(track, index, cells, lanes, low)
             for clash in clashes:
-                if kind == clash.other_kind == WRITE and role.head in STORES:
-                    self.waiting.append(clash)
-                else:
-                    self._report(kind, clash, same=False)
+                self.met(role, kind, clash)
+
+    def met(self, role: Role, kind: int, clash: Clash) -> None:
+        """Report a clash; of two stores once their values are known."""
+        if kind == clash.other_kind == WRITE and role.head in STORES:
+            self.waiting.append(clash)
+        else:
+            self._report(kind, clash, same=False)
+
+    def same_unit(self, last: np.ndarray, low: np.ndarray) -> np.ndarray:
+        """Which of `last` are lanes of the units that begin at the lanes `low`."""
+        return _within(last, low, self.width)
+
+    def clash(
+        self, track: Track, index: int, lanes: np.ndarray, bad: np.ndarray, cell: int, other: int, by: Instruction,
+        kind: int, told: bool = False,
+    ) -> Clash:  # fmt: skip
+        """Of accesses to [lanes, k] granules those marked `bad` meet what lane `other` of the grid did to one."""
+        rows = np.asarray(bad.any(axis=1))
+        address = track.buffer.start + cell * self.granule
+        return Clash(index, lanes[rows], address, other, by, kind, told, rows, inside=True)
 
     def _against(
         self, track: Track, kind: int, index: int, cells: np.ndarray, lanes: np.ndarray, low: np.ndarray
-    ) -> list[_Clash]:
+    ) -> list[Clash]:
         """Earlier accesses of one kind by other units, which nothing orders before these."""
         table = track.tables[kind]
         if not table.used:
@@ -407,10 +448,10 @@ class GlobalRaces:
             cell = int(cells[row, k])
             by = self.machine.program.instructions[int(table.by[slot][cell])]
             address = track.buffer.start + cell * self.granule
-            return [_Clash(index, lanes[bad], address, int(last[row, k]) - 1, by, kind, bool(told[row, k]), bad)]
+            return [Clash(index, lanes[bad], address, int(last[row, k]) - 1, by, kind, bool(told[row, k]), bad)]
         return []
 
-    def _at_once(self, track: Track, index: int, cells: np.ndarray, lanes: np.ndarray, low: np.ndarray) -> list[_Clash]:
+    def _at_once(self, track: Track, index: int, cells: np.ndarray, lanes: np.ndarray, low: np.ndarray) -> list[Clash]:
         """Units that write one granule in the same step."""
         last = track.tables[WRITE].lane[0][cells]
         other = ~_within(last, low, self.width)
@@ -420,7 +461,7 @@ class GlobalRaces:
         row, k = (int(v) for v in np.argwhere(other)[0])
         address = track.buffer.start + int(cells[row, k]) * self.granule
         instruction = self.machine.program.instructions[index]
-        return [_Clash(index, lanes[bad], address, int(last[row, k]) - 1, instruction, WRITE, False, bad, True)]
+        return [Clash(index, lanes[bad], address, int(last[row, k]) - 1, instruction, WRITE, False, bad, True)]
 
     def stored(self, before: np.ndarray, after: np.ndarray, values: np.ndarray) -> None:
         """A store that races with others has been done: `before` and `after` it, and its `values`, one a lane."""
@@ -432,7 +473,7 @@ class GlobalRaces:
 
     # Words
 
-    def _report(self, kind: int, clash: _Clash, same: bool) -> None:
+    def _report(self, kind: int, clash: Clash, same: bool) -> None:
         machine = self.machine
         instruction = machine.program.instructions[clash.index]
         role, other_role = self.roles[clash.index], self.roles[clash.other.index]
@@ -442,48 +483,62 @@ class GlobalRaces:
         cta, thread = divmod(clash.other_lane, machine.warps_per_cta * 32)
         block = machine.block_at(cta)
         where = machine.memory.describe(clash.address)
+        whose = f"block {block}"
+        if clash.inside and cta == int(machine.cta_of_lane[clash.lanes[0]]) + machine.first_cta:
+            same_warp = thread // 32 == int(machine.warp_of_lane[clash.lanes[0]])
+            whose = f"lane {thread % 32} of the same warp" if same_warp else f"warp {thread // 32} of the same block"
         details: dict[str, Any] = {
             "other_access": machine.reporter.sources.where(clash.other),
             "other_thread": f"block {block}, warp {thread // 32}, lane {thread % 32}",
         }
         narrow = [text for text, one in ((instruction.opcode, role), (clash.other.opcode, other_role)) if one.narrow]
-        if narrow:
+        if narrow and not clash.inside:
             details["scope"] = f"{narrow[0]} is seen by its own block; other blocks need .gpu"
         elif clash.told:
-            details["missing"] = "a __threadfence() between the other access and the flag or atomic that told of it"
+            fence = "__threadfence_block()" if clash.inside else "__threadfence()"
+            details["missing"] = f"a {fence} between the other access and the flag or atomic that told of it"
         if name == "lost_update":
             what = "reads, changes and stores, without an atomic,"
         else:
             what = f"{role.verb(kind)} of {role.nbytes} bytes at"
         machine.report(
             name,
-            f"{what} {clash.address:#x}, {where}; {other_role.verb(clash.other_kind)} by block {block}"
+            f"{what} {clash.address:#x}, {where}; {other_role.verb(clash.other_kind)} by {whose}"
             f"{' (the same instruction)' if clash.other is instruction else ''}, and nothing orders the two"
             + (", which store one value" if same else ""),
             instruction, clash.lanes, clash.address, details, clash.other,
         )  # fmt: skip
 
-    def _kind(
-        self, role: Role, instruction: Instruction, kind: int, clash: _Clash, other_role: Role, same: bool
-    ) -> str:
+    def _kind(self, role: Role, instruction: Instruction, kind: int, clash: Clash, other_role: Role, same: bool) -> str:
         program = self.machine.program
         pair, held = {kind, clash.other_kind}, self._held(clash, kind)
-        if role.narrow or other_role.narrow or (clash.told and pair <= {READ, WRITE} and not held):
+        narrow = (role.narrow or other_role.narrow) and not clash.inside
+        if narrow or (clash.told and pair <= {READ, WRITE} and not held):
             return "fence_missing"
         stores = [i for i, k in ((instruction, kind), (clash.other, clash.other_kind)) if k == WRITE]
+        loads = [i for i, k in ((instruction, kind), (clash.other, clash.other_kind)) if k == READ]
         if {STRONG, POLL} & pair:
+            if loads and clash.inside:  # the count of a block, read where a barrier is missing
+                return "flag_race" if looks_before_an_atomic(program, loads[0]) else "global_race"
             if READ in pair or all(constant_stored(program, store) for store in stores) or held:
                 return "flag_race"
             return "global_race"
-        if any(own_load(program, store) is not None for store in stores):
+        changed = any(own_load(program, store) is not None for store in stores)
+        if changed and all(stored_back(program, load) for load in loads):
             return "lost_update"
         if same or (READ in pair and constant_stored(program, stores[0])) or held:
             return "flag_race"
-        return "global_race"
+        return "lane_race" if self._one_warp(clash) else "global_race"
 
-    def _held(self, clash: _Clash, kind: int) -> bool:
+    def _one_warp(self, clash: Clash) -> bool:
+        return clash.inside and clash.other_lane // 32 == (self.first_lane + int(clash.lanes[0])) // 32
+
+    def _held(self, clash: Clash, kind: int) -> bool:
         """Whether the units of plain stores have used the place by atomics, as who holds a lock has."""
         writers = [clash.other_lane] if clash.other_kind == WRITE else []
         writers += [int(self.lane[clash.lanes[0], 0]) - 1] if kind == WRITE else []
-        telling = self.telling
+        telling, messages = self.telling, self.machine.shadow.messages
+        if clash.inside:
+            cluster = int(self.machine.cta_of_lane[clash.lanes[0]]) // self.machine.cluster_size
+            return messages is not None and (cluster, clash.address) in messages.places
         return telling is not None and all(telling.has_listened(clash.address, lane // self.width) for lane in writers)

@@ -36,6 +36,13 @@ class Role:
     """It is a fence for what came before."""
 
     @property
+    def inside(self) -> tuple[int, ...]:
+        """The kinds of access that it is to its own block."""
+        if not self.narrow:
+            return self.kinds
+        return (POLL,) if self.head.startswith("ld") else (STRONG,)
+
+    @property
     def tells(self) -> bool:
         """Whether others may learn by it."""
         return STRONG in self.kinds
@@ -115,6 +122,26 @@ def own_load(program: Program, store: Instruction) -> Instruction | None:
         wanted -= set(writes)
         wanted |= set(reads)
     return None
+
+
+def stored_back(program: Program, load: Instruction) -> bool:
+    """Whether what a load has read is changed and stored at the same place."""
+    if not load.opcode.startswith("ld"):
+        return False
+    for instruction in program.instructions[load.index + 1 : load.index + BACK]:
+        same = instruction.opcode.startswith("st") and instruction.operands[0] == load.operands[1]
+        if same and own_load(program, instruction) is load:
+            return True
+    return False
+
+
+def looks_before_an_atomic(program: Program, load: Instruction) -> bool:
+    """Whether an atomic follows at the very place that a load has looked at."""
+    place = load.operands[-1] if load.opcode.startswith("ld") else None
+    for instruction in program.instructions if place is not None else ():
+        if instruction.opcode.startswith(("atom", "red")) and place in instruction.operands[:2]:
+            return True
+    return False
 
 
 def constant_stored(program: Program, store: Instruction) -> bool:

@@ -220,7 +220,7 @@ def check_mode(mode: object) -> None:
 
 
 class Reporter:
-    """Collects hazards, or raises the first. A hazard of one kind at one instruction is kept once a launch."""
+    """Collects hazards, or raises the first. A hazard of one kind at one source line is kept once a launch."""
 
     def __init__(
         self, mode: str, sources: Sources, always: Mapping[str, Any] | None = None, *, strict: bool = False
@@ -235,7 +235,7 @@ class Reporter:
         """What comments in the source allow."""
         self.printed: list[str] = []
         """What each thread's printf gave, in the order of execution."""
-        self._seen: set[tuple[str, int]] = set()
+        self._seen: set[tuple[str, Location | int]] = set()
 
     def report(
         self,
@@ -251,10 +251,10 @@ class Reporter:
         other: Instruction | None = None,
     ) -> None:
         """Raise EmulatorFault, or keep the hazard when collecting. `other`: the other side of a race."""
-        if (kind, instruction.index) in self._seen:
-            return
-        self._seen.add((kind, instruction.index))
         place = instruction.location
+        if (kind, place or instruction.index) in self._seen:  # of the copies of an unrolled line one is enough
+            return
+        self._seen.add((kind, place or instruction.index))
         file, line = self.sources.place(place) if place else (None, None)
         details = dict(details or {}) | self.always
         if place and place.inlined_at:

@@ -1,8 +1,7 @@
 """Races between lanes of one warp on shared memory: one touches what another writes, and nothing brings them together.
 
-Lanes of a warp need not run in step. __syncwarp() orders what they do; other instructions that all of them run together
-(shuffles, votes, ldmatrix) are taken to do so too, as they do on the GPUs of today. Judged by epochs in
-which no two warps race, in the order in which things happened.
+meetings.py says when lanes come together. Judged by epochs in which no two warps race, in the order in which things
+happened; beside vector clocks at each access.
 """
 
 from __future__ import annotations
@@ -12,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .access import SharedPattern
+from .meetings import Meetings
 
 if TYPE_CHECKING:
+    from .machine import Machine
     from .shadow import EpochShadow
 
 SEVERAL = -1
@@ -22,114 +23,83 @@ _TOGETHER = ("ldmatrix", "stmatrix", "wmma")
 
 
 class Meeting:
-    """Warps whose lanes came together: [warps of the batch], or None for all."""
+    """The active lanes of a moment came together, those of each warp that their member masks name."""
 
-    __slots__ = ("warps",)
+    __slots__ = ("members", "warps")
 
-    def __init__(self, mask: np.ndarray | None) -> None:
+    def __init__(self, mask: np.ndarray | None, members: np.ndarray | None) -> None:
         self.warps = None if mask is None else mask.reshape(-1, 32).any(axis=1)
+        """Which warps of the batch; None: all."""
+        self.members = members
+        """Member mask of each lane of the batch; None: all lanes of these warps."""
 
 
-class LaneRaces:
-    """What EpochShadow asks about the lanes of each warp."""
+class LaneTable:
+    """Of each granule of shared memory the lanes of its warp that touched it last."""
 
-    def __init__(self, shadow: EpochShadow) -> None:
-        self.shadow, self.machine = shadow, shadow.machine
-        self._meetings: dict[bytes, Meeting] = {}
-        instructions = self.machine.program.instructions
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        instructions = machine.program.instructions
         self.atomic = np.array([i.opcode.startswith(("atom", "red")) for i in instructions])
-        granules = len(self.machine.shared.initialised)
-        self.marked = np.zeros(granules, bool)
+        granules = len(machine.shared.initialised)
         self.writer, self.reader = np.zeros(granules, np.int32), np.zeros(granules, np.int32)
         """1 + the lane of the batch that wrote or read last; SEVERAL for lanes of one step."""
         self.wrote_at, self.read_at = np.zeros(granules, np.int32), np.zeros(granules, np.int32)
-        """How often its warp had come together by then."""
+        """The time of that, by the meetings."""
         self.wrote, self.read = np.zeros(granules, np.int32), np.zeros(granules, np.int32)
         """The instruction."""
 
-    def meeting(self) -> Meeting:
-        """The active lanes come together, each with those of its warp; equal ones are one object."""
-        mask = self.machine.mask
-        key = b"" if mask is None else mask.tobytes()
-        if key not in self._meetings:
-            self._meetings[key] = Meeting(mask)
-        return self._meetings[key]
+    def reset(self) -> None:
+        """A new batch of blocks starts."""
+        self.writer[:] = self.reader[:] = 0
 
-    def judge(self, ctas: np.ndarray | None, events: list[Any]) -> bool:
-        """Whether no lane met another's access in this epoch."""
-        touched: list[np.ndarray] = []
-        try:
-            if not self._meets(ctas, events, touched):
-                return True
-            return self._walk(ctas, events, touched)
-        finally:
-            for granules in touched:
-                self.marked[granules] = False
-                self.writer[granules] = self.reader[granules] = 0
-
-    def _meets(self, ctas: np.ndarray | None, events: list[Any], touched: list[np.ndarray]) -> bool:
-        """Whether anything that is written is touched twice: if not there is nothing to look at."""
-        twice = False
-        patterns = list(dict.fromkeys(event for event in events if isinstance(event, SharedPattern)))
-        for pattern in patterns:
-            if pattern.kind in ("write", "atomic"):
-                granules = self.shadow.rows(pattern, ctas)[1]
-                twice = twice or bool(self.marked[granules].any())
-                self.marked[granules] = True
-                touched.append(granules)
-        reads = [pattern for pattern in patterns if pattern.kind == "read"] if touched else []
-        return twice or any(self.marked[self.shadow.rows(pattern, ctas)[1]].any() for pattern in reads)
-
-    def _walk(self, ctas: np.ndarray | None, events: list[Any], touched: list[np.ndarray]) -> bool:
-        met = np.zeros(self.machine.lanes // 32, np.int32)
-        clean = True
-        for event in events:
-            if isinstance(event, Meeting):
-                met += 1 if event.warps is None else event.warps
-                continue
-            if not isinstance(event, SharedPattern) or event.kind not in ("read", "write", "atomic"):
-                continue
-            _, granules, _ = self.shadow.rows(event, ctas)
-            lanes = self.shadow.lanes_of(event, ctas)
-            if event.instruction.opcode.startswith(_TOGETHER):
-                np.add.at(met, np.unique(lanes // 32), 1)
-            ids, now = (lanes + 1).astype(np.int32)[:, None], met[lanes // 32][:, None]
-            clean &= self._against(event, granules, lanes, ids, now)
-            if event.kind == "read":
-                if not self.marked[granules].any():
-                    continue
-                touched.append(granules)
-                self._put(self.reader, self.read_at, self.read, granules, ids, now, event)
-            else:
-                self._put(self.writer, self.wrote_at, self.wrote, granules, ids, now, event)
+    def touch(self, event: SharedPattern, granules: np.ndarray, lanes: np.ndarray, met: Meetings) -> bool:
+        """Note an access, and report what meets another lane's since the two came together; whether nothing does."""
+        if event.instruction.opcode.startswith(_TOGETHER):
+            met.whole(np.unique(lanes // 32))
+        ids = (lanes + 1).astype(np.int32)[:, None]
+        clean = self._against(event, granules, lanes, ids, met)
+        if event.kind == "read":
+            self._put(self.reader, self.read_at, self.read, granules, lanes, event, met)
+        else:
+            self._put(self.writer, self.wrote_at, self.wrote, granules, lanes, event, met)
         return clean
 
-    @staticmethod
     def _put(
-        who: np.ndarray, at: np.ndarray, by: np.ndarray, granules: np.ndarray, ids: np.ndarray, now: np.ndarray,
-        event: SharedPattern,
+        self, who: np.ndarray, at: np.ndarray, by: np.ndarray, granules: np.ndarray, lanes: np.ndarray,
+        event: SharedPattern, met: Meetings,
     ) -> None:  # fmt: skip
-        before = who[granules]
-        fresh = (before == 0) | (before == ids) | (at[granules] != now)
-        who[granules], at[granules], by[granules] = ids, now, event.instruction.index
-        several = (who[granules] != ids) | (~fresh & (event.kind == "read"))
+        before, ids = who[granules], (lanes + 1).astype(np.int32)[:, None]
+        others = (before != 0) & (before != ids) if event.kind == "read" else np.zeros(before.shape, bool)
+        if others.any():
+            others[others] = self._apart(before[others], at[granules][others], lanes[np.nonzero(others)[0]], met)
+        who[granules], at[granules], by[granules] = ids, met.time, event.instruction.index
+        several = (who[granules] != ids) | others
         who[granules[several]] = SEVERAL
 
+    @staticmethod
+    def _apart(last: np.ndarray, times: np.ndarray, lanes: np.ndarray, met: Meetings) -> np.ndarray:
+        """Which lanes have not met those of their warp who touched something last."""
+        others = np.where(last == SEVERAL, SEVERAL, last - 1)
+        near: np.ndarray = (others < 0) | (others // 32 == lanes // 32)
+        return near & met.apart(lanes, others, times)
+
     def _against(
-        self, event: SharedPattern, granules: np.ndarray, lanes: np.ndarray, ids: np.ndarray, now: np.ndarray
+        self, event: SharedPattern, granules: np.ndarray, lanes: np.ndarray, ids: np.ndarray, met: Meetings
     ) -> bool:
-        """Report what meets another lane's access since the two came together last; whether nothing does."""
         tables = [("write", self.writer, self.wrote_at, self.wrote)]
         if event.kind != "read":
             tables.append(("read", self.reader, self.read_at, self.read))
         instructions = self.machine.program.instructions
         for verb, who, at, by in tables:
             last = who[granules]
-            bad = (last != 0) & (last != ids) & (at[granules] == now)
+            bad = (last != 0) & (last != ids)
             if verb == "write" and bad.any():
                 atomic = self.atomic[by[granules]]
                 # Plain stores of several lanes in one step mostly store one value.
                 bad &= ~atomic if event.kind == "atomic" else (atomic | (last != SEVERAL))
+            if bad.any():
+                bad[bad] = self._apart(last[bad], at[granules][bad], lanes[np.nonzero(bad)[0]], met)
             if not bad.any():
                 continue
             row, k = (int(v) for v in np.argwhere(bad)[0])
@@ -153,3 +123,69 @@ class LaneRaces:
             "them",
             event.instruction, lanes, at, {"other_access": machine.reporter.sources.where(other)}, other,
         )  # fmt: skip
+
+
+class LaneRaces:
+    """What EpochShadow asks about the lanes of each warp."""
+
+    def __init__(self, shadow: EpochShadow) -> None:
+        self.shadow, self.machine = shadow, shadow.machine
+        self._meetings: dict[tuple[bytes, bytes], Meeting] = {}
+        self.table = LaneTable(self.machine)
+        self.marked = np.zeros(len(self.table.writer), bool)
+
+    def meeting(self, members: np.ndarray | None) -> Meeting:
+        """The active lanes come together, each with those of its warp that it names; equal ones are one object."""
+        mask = self.machine.mask
+        key = b"" if mask is None else mask.tobytes(), b"" if members is None else members.tobytes()
+        if key not in self._meetings:
+            self._meetings[key] = Meeting(mask, members)
+        return self._meetings[key]
+
+    def judge(self, ctas: np.ndarray | None, events: list[Any]) -> bool:
+        """Whether no lane met another's access in this epoch, in which no two warps race."""
+        touched: list[np.ndarray] = []
+        try:
+            if not self._meets(ctas, events, touched):
+                return True
+            return self._walk(ctas, events, touched)
+        finally:
+            for granules in touched:
+                self.marked[granules] = False
+                self.table.writer[granules] = self.table.reader[granules] = 0
+
+    def _meets(self, ctas: np.ndarray | None, events: list[Any], touched: list[np.ndarray]) -> bool:
+        """Whether anything that is written is touched twice: if not there is nothing to look at."""
+        twice = False
+        patterns = list(dict.fromkeys(event for event in events if isinstance(event, SharedPattern)))
+        for pattern in patterns:
+            if pattern.kind in ("write", "atomic"):
+                granules = self.shadow.rows(pattern, ctas)[1]
+                twice = twice or bool(self.marked[granules].any())
+                self.marked[granules] = True
+                touched.append(granules)
+        reads = [pattern for pattern in patterns if pattern.kind == "read"] if touched else []
+        return twice or any(self.marked[self.shadow.rows(pattern, ctas)[1]].any() for pattern in reads)
+
+    def _walk(self, ctas: np.ndarray | None, events: list[Any], touched: list[np.ndarray]) -> bool:
+        met = Meetings(self.machine.lanes // 32)
+        live = self.machine.scheduler.born
+        clean = True
+        for event in events:
+            if isinstance(event, Meeting):
+                if event.members is None:
+                    met.whole(event.warps)
+                else:
+                    met.some(event.members, live)
+                continue
+            if not isinstance(event, SharedPattern) or event.kind not in ("read", "write", "atomic"):
+                continue
+            _, granules, _ = self.shadow.rows(event, ctas)
+            lanes = self.shadow.lanes_of(event, ctas)
+            if event.kind == "read" and not self.marked[granules].any():
+                if event.instruction.opcode.startswith(_TOGETHER):
+                    met.whole(np.unique(lanes // 32))
+                continue
+            touched.append(granules)
+            clean &= self.table.touch(event, granules, lanes, met)
+        return clean

@@ -26,6 +26,7 @@ from .hazards import Reporter
 from .isa.registry import NUMPY, Compute, Step
 from .link import function_address
 from .mbarriers import Mbarriers
+from .meetings import Meetings
 from .memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, GlobalMemory
 from .products import AsyncProducts
 from .program import Program
@@ -136,8 +137,10 @@ class Machine:
         self.shared = SharedMemory(self, total, 1 if program.sub_word_shared else 4)
         self.local = LocalMemory(self, program.local_bytes)
         races = GlobalRaces(self, grid[0] * grid[1] * grid[2])
-        self.races = races if races.on else None
-        """Judges accesses of several blocks to global memory; None where there is nothing to judge."""
+        self.races = races if races.between or races.within else None
+        """Judges accesses to global memory; None where there is nothing to judge."""
+        self.meetings = Meetings(self.lanes // 32)
+        """When lanes of the warps came together."""
         self.port = GlobalPort(self)
         self.underflow = Underflow()
         self.carry = np.zeros(self.lanes, bool)
@@ -298,6 +301,7 @@ class Machine:
         self.clusters.reset()
         self.registers.reset()
         self.shadow.reset()
+        self.meetings.reset()
         if self.races:
             self.races.start(first_cta)
         self.clock[0] = 0
@@ -306,6 +310,21 @@ class Machine:
         self.scheduler.run()
         if self.engine:
             self.engine.count()
+
+    def meet(self, named: np.ndarray | None) -> None:
+        """The active lanes of each warp come together; `named`: member masks, one a lane or one for all (None: all)."""
+        members = None
+        if named is not None:
+            members = np.broadcast_to(named, (self.lanes,)).astype(np.uint32)
+            if self.mask is not None:
+                members[~self.mask] = 0
+            if ((members == 0xFFFFFFFF) | (members == 0)).all():
+                members = None
+        if members is None:
+            self.meetings.whole(None if self.mask is None else self.mask.reshape(-1, 32).any(axis=1))
+        else:
+            self.meetings.some(members, self.scheduler.live)
+        self.shadow.meet(members)
 
     def finish(self) -> None:
         """The launch has ended: report what malloc gave and nobody can find any more."""

@@ -25,6 +25,7 @@ class ProxyFences(Shadow):
     def __init__(self, machine: Machine, inner: Shadow) -> None:
         super().__init__(machine)
         self.inner = inner
+        self.messages = inner.messages
         granules = len(machine.shared.initialised)
         self.writer = np.full(granules, -1, np.int32)
         """Lane of the batch that wrote the granule last."""
@@ -50,9 +51,17 @@ class ProxyFences(Shadow):
         self.fenced.clear()
         self.inner.reset()
 
-    def meet(self) -> None:
+    def meet(self, members: np.ndarray | None) -> None:
         """The active lanes of each warp came together."""
-        self.inner.meet()
+        self.inner.meet(members)
+
+    def stamps(self) -> np.ndarray:
+        """How far each warp has come."""
+        return self.inner.stamps()
+
+    def unordered(self, lanes: np.ndarray, others: np.ndarray, stamps: np.ndarray) -> np.ndarray:
+        """Whether what other warps did may still go on."""
+        return self.inner.unordered(lanes, others, stamps)
 
     def fence(self) -> None:
         """The active lanes run fence.proxy.async."""

@@ -58,6 +58,8 @@ class Scheduler:
         self.tokens: dict[tuple[int, int], int] = {}
         """(cta, barrier) -> threads that arrived without waiting."""
         self.expected: dict[tuple[int, int], int | None] = {}
+        self.passed: dict[tuple[int, int], int] = {}
+        """(cta, barrier) -> threads that its last completed use counted."""
         self.on_release: dict[int, Release] = {}
         self.parked = np.zeros(n, bool)
         """Lanes that wait for anything but a barrier of their block: `wake` lets them go on."""
@@ -83,6 +85,7 @@ class Scheduler:
         self._apart[:] = False
         self.tokens.clear()
         self.expected.clear()
+        self.passed.clear()
         self.watch.reset()
         self.ran = self.picks = self._turn = 0
         self.fair = FAIR_EVERY
@@ -415,6 +418,7 @@ class Scheduler:
             return
         if expected is None:
             self._missing(machine.program.instructions[int(self.parked_at[lanes[0]])], cta)
+        self.passed[cta, ident] = expected or width
         self._same_place(lanes)
         if bool((waiting == live).all()) and expected in (None, machine.threads):
             whole = np.zeros(machine.ctas, bool)
@@ -456,6 +460,8 @@ class Scheduler:
         for k in range(machine.ctas) if cta is None else (cta,):
             if alive[k] and gone[k].any():
                 width = machine.warps_per_cta * 32
+                if self._uneven(k, instruction):
+                    return
                 machine.report(
                     "barrier_divergence",
                     f"{int(gone[k].sum())} of {machine.threads} threads of the block ended without reaching "
@@ -464,6 +470,23 @@ class Scheduler:
                     {"where_each_waits": self._whereabouts(k, instruction)},
                 )  # fmt: skip
                 return
+
+    def _uneven(self, cta: int, at: Instruction) -> bool:
+        """Report a barrier that threads of a block wait at for another number than passed it; whether there is one."""
+        machine = self.machine
+        span = slice(cta * machine.warps_per_cta * 32, (cta + 1) * machine.warps_per_cta * 32)
+        for (block, ident), before in self.passed.items():
+            lanes = np.flatnonzero(self.barrier[span] == ident) + span.start
+            wanted = (self.expected.get((cta, ident)) or machine.warps_per_cta * 32) if block == cta else before
+            if wanted != before and len(lanes):
+                machine.report(
+                    "barrier_counts",
+                    f"barrier {ident} is waited at for {wanted} threads, and {before} have passed it before",
+                    machine.program.instructions[int(self.parked_at[lanes[0]])], lanes[lanes // 32 == lanes[0] // 32],
+                    None, {"where_each_waits": self._whereabouts(cta, at)},
+                )  # fmt: skip
+                return True
+        return False
 
     def _whereabouts(self, cta: int, at: Instruction | None = None) -> list[str]:
         """One line for each warp of a block: which lanes wait where."""
@@ -498,6 +521,9 @@ class Scheduler:
         cta = int(machine.cta_of_lane[lanes[0]])
         first = lanes[machine.cta_of_lane[lanes] == cta]
         instruction = machine.program.instructions[int(self.parked_at[first[0]])]
+        if self._uneven(cta, instruction):
+            self._abandon()
+            return
         machine.report(
             "deadlock",
             "every thread that has not ended waits, and nothing can come to let it go",

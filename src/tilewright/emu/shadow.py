@@ -25,6 +25,7 @@ from .ptx import Instruction
 if TYPE_CHECKING:
     from .machine import Machine
     from .mbarriers import Mbarrier
+    from .messages import Messages
     from .product_hazards import ProductJudge
 
 WORDS = {
@@ -70,8 +71,19 @@ class Shadow:
     def waited(self, pattern: SharedPattern, due: np.ndarray) -> None:
         """Warps (`due` [warpgroups of the pattern, 4]) waited for a wgmma; `landed` follows for the first of four."""
 
-    def meet(self) -> None:
-        """The active lanes of each warp came together."""
+    def meet(self, members: np.ndarray | None) -> None:
+        """The active lanes of each warp came together; `members`: those that each one's mask names (None: all)."""
+
+    def stamps(self) -> np.ndarray:
+        """How far each warp of the batch has come, for `unordered`; it does not change any more."""
+        raise NotImplementedError
+
+    def unordered(self, lanes: np.ndarray, others: np.ndarray, stamps: np.ndarray) -> np.ndarray:
+        """Of pairs of lanes in one cluster: whether what the others' warps did at `stamps` may still go on now."""
+        raise NotImplementedError
+
+    messages: Messages | None = None
+    """What warps tell one another by flags; None for programs in which they cannot."""
 
     def fence(self) -> None:
         """The active lanes ran fence.proxy.async."""
@@ -212,6 +224,8 @@ class EpochShadow(Shadow):
         self.products: ProductJudge | None = None
         """Judges what wgmma reads, in programs that have it."""
         self.lane_races = LaneRaces(self)
+        self.epochs = np.zeros(machine.lanes // 32, np.int32)
+        """Epoch of each warp of the batch."""
         self.reset()
 
     def reset(self) -> None:
@@ -220,6 +234,15 @@ class EpochShadow(Shadow):
         self.start[:] = 0
         self.done[:] = False
         self.pending = [()] * self.machine.ctas
+        self.epochs = np.zeros_like(self.epochs)
+
+    def stamps(self) -> np.ndarray:
+        """The epoch of each warp."""
+        return self.epochs
+
+    def unordered(self, lanes: np.ndarray, others: np.ndarray, stamps: np.ndarray) -> np.ndarray:
+        """Whether the lanes' epoch is still the one of `stamps`."""
+        return np.asarray(self.epochs[lanes // 32] == stamps)
 
     def record(self, pattern: SharedPattern) -> None:
         """Note an access."""
@@ -227,9 +250,9 @@ class EpochShadow(Shadow):
         if len(self.log) >= LONGEST_EPOCH:
             self._shorten()
 
-    def meet(self) -> None:
+    def meet(self, members: np.ndarray | None) -> None:
         """Note that the active lanes of each warp came together."""
-        meeting = self.lane_races.meeting()
+        meeting = self.lane_races.meeting(members)
         if self.log and self.log[-1] is not meeting:
             self.log.append(meeting)
 
@@ -244,6 +267,13 @@ class EpochShadow(Shadow):
 
     def barrier(self, ctas: np.ndarray | None) -> None:
         """A barrier of whole blocks completed: of those marked in `ctas`, or of all (None). Judges their epoch."""
+        self._close(ctas)
+        chosen = np.ones(self.machine.ctas, bool) if ctas is None else ctas
+        warps = np.repeat(chosen, self.machine.warps_per_cta)
+        self.epochs = self.epochs + warps
+        self.machine.meetings.whole(warps)
+
+    def _close(self, ctas: np.ndarray | None) -> None:
         now = self.machine.copies.snapshot()
         if self.machine.products:
             now += self.machine.products.snapshot()
@@ -259,7 +289,7 @@ class EpochShadow(Shadow):
 
     def finish(self, ctas: np.ndarray | None = None) -> None:
         """Blocks ended (those marked, or all): judge what is left of them."""
-        self.barrier(ctas)
+        self._close(ctas)
         self.done |= True if ctas is None else ctas
         self._trim()
 
@@ -291,7 +321,7 @@ class EpochShadow(Shadow):
                 self.lane_races.judge(None, self.log)
                 self.log[:] = unique
                 return
-        self.barrier(None)
+        self._close(None)
 
     def rows(self, event: Any, ctas: np.ndarray | None) -> tuple[SharedPattern, np.ndarray, np.ndarray]:
         """(pattern, granules [rows, k], warps [rows]) of an event, for the lanes of the blocks asked for."""

@@ -8,7 +8,7 @@ from ..machine import Machine
 from ..ptx import Immediate, Instruction, Operand
 from ..schedule import Release
 from .registry import Step, executes
-from .shuffle import check_members
+from .shuffle import by_name, check_members
 
 BARRIERS = 16
 """Named barriers of a block."""
@@ -111,10 +111,11 @@ def barrier_reduce(machine: Machine, instruction: Instruction) -> Step:
 @executes("bar.warp.sync", kind="barrier", member_mask=0, destination="none")
 def warp_barrier(machine: Machine, instruction: Instruction) -> Step:
     """Lanes of a warp wait for one another; the scheduler sees to that."""
-    check = check_members(machine, instruction, machine.source(instruction, instruction.operands[0], "b32"))
+    members = machine.source(instruction, instruction.operands[0], "b32")
+    check, named = check_members(machine, instruction, members), by_name(instruction.operands[0], members)
 
     def step() -> None:
         check()
-        machine.shadow.meet()
+        machine.meet(named)
 
     return step

@@ -103,9 +103,7 @@ def cache_policy(machine: Machine, instruction: Instruction) -> Step:
     "{prefetch|prefetchu}{.global|.local|}{.L1|.L2}{::evict_last|::evict_normal|}",
     "applypriority{.global|}.L2::evict_normal",
     "discard{.global|}.L2",
-    "membar{.cta|}",
-    "fence{.acq_rel|.sc|.acquire|.release|}{.cta|.cluster|}",
-    "fence.acquire{.gpu|.sys}",
+    "fence.acquire{.cta|.cluster|.gpu|.sys|}",
     "fence.proxy.alias",
     "fence.proxy.tensormap::generic.{acquire|release}{.cta|.cluster|.gpu|.sys}",
     "nanosleep.u32",
@@ -121,13 +119,33 @@ def hint(machine: Machine, instruction: Instruction) -> Step:
 
 @executes("membar{.gl|.sys}", "fence{.acq_rel|.sc|.release|}{.gpu|.sys}", kind="control", destination="none")
 def fence(machine: Machine, instruction: Instruction) -> Step:
-    """What came before it is told by what comes after: to memory it does nothing, to races between blocks it does."""
-    telling = machine.races.telling if machine.races else None
-    if telling is None:
+    """What came before it is told by what comes after: to memory it does nothing, to races it does."""
+    telling, messages = machine.races.telling if machine.races else None, machine.shadow.messages
+    if telling is None and messages is None:
         return lambda: None
 
     def step() -> None:
         lanes = machine.lane_list()
-        telling.fence(np.arange(machine.lanes) if lanes is None else lanes)
+        lanes = np.arange(machine.lanes) if lanes is None else lanes
+        if telling is not None:
+            telling.fence(lanes)
+        if messages is not None:
+            messages.fence(lanes)
+
+    return step
+
+
+@executes(
+    "membar{.cta|}", "fence{.acq_rel|.sc|.release|}{.cta|.cluster|}", kind="control", destination="none"
+)  # fmt: skip
+def block_fence(machine: Machine, instruction: Instruction) -> Step:
+    """The same for the warps of a block."""
+    messages = machine.shadow.messages
+    if messages is None:
+        return lambda: None
+
+    def step() -> None:
+        lanes = machine.lane_list()
+        messages.fence(np.arange(machine.lanes) if lanes is None else lanes)
 
     return step

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..machine import Machine
-from ..ptx import Immediate, Instruction, Pair
+from ..ptx import Immediate, Instruction, Operand, Pair
 from .integer import count_bits
 from .registry import Step, dtype_of, executes
 
@@ -44,7 +44,7 @@ def _by_mask(
 
 def check_members(machine: Machine, instruction: Instruction, members: np.ndarray) -> Step:
     """A step that reports lanes which their own member mask does not name."""
-    if len(members) == 1 and isinstance(instruction.operands[-1], Immediate) and members[0] == 0xFFFFFFFF:
+    if by_name(instruction.operands[-1], members) is None:
         return lambda: None
 
     def step() -> None:
@@ -60,13 +60,19 @@ def check_members(machine: Machine, instruction: Instruction, members: np.ndarra
     return step
 
 
+def by_name(operand: Operand, members: np.ndarray) -> np.ndarray | None:
+    """Member masks that may name less than all lanes; None for the constant that names all."""
+    everybody = isinstance(operand, Immediate) and bool((members == 0xFFFFFFFF).all())
+    return None if everybody else members
+
+
 def _together(machine: Machine, instruction: Instruction, members: np.ndarray, step: Step) -> Step:
     """`step` after the check of the member mask, for lanes that come together."""
-    check = check_members(machine, instruction, members)
+    check, named = check_members(machine, instruction, members), by_name(instruction.operands[-1], members)
 
     def checked() -> None:
         check()
-        machine.shadow.meet()
+        machine.meet(named)
         step()
 
     return checked

@@ -1,0 +1,137 @@
+"""What warps of a block (or cluster) tell one another by flags, tickets and locks, and the fences before them.
+
+The vector clocks of clocks.py, handed on at places in global or shared memory: a strong store or an atomic hands on
+what its warp knew at its last fence (or, if it is a release, knows now), a strong load or an atomic whose old value is
+used takes that over. Of the reader no fence is asked. Beside what is known stands what would be if no fence were
+missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .ptx import Instruction, Register, Vector
+
+if TYPE_CHECKING:
+    from .clocks import ClockShadow
+    from .program import Program
+
+PLAIN, VOLATILE, STRONG, ATOMIC = range(4)
+MOST_PLACES = 4096
+"""Places by which warps may tell each other something; beyond them nothing is known."""
+_FENCES = ("membar", "fence.acq_rel", "fence.sc", "fence.release")
+
+
+@dataclass(frozen=True)
+class Word:
+    """How an instruction accesses what other threads may access at the same time."""
+
+    strength: int
+    hears: bool = False
+    tells: bool = False
+    releases: bool = False
+    """It is a fence for what came before."""
+
+
+def word_of(instruction: Instruction, program: Program) -> Word:
+    """How an instruction accesses memory, whichever it is."""
+    head, *parts = instruction.opcode.split(".")
+    if head not in ("ld", "st", "atom", "red") or {"local", "param", "const", "async"} & set(parts):
+        return Word(PLAIN)
+    releases = bool({"release", "acq_rel"} & set(parts))
+    if head in ("atom", "red"):
+        to = instruction.operands[:1] if head == "atom" else ()
+        items = [item for operand in to for item in (operand.items if isinstance(operand, Vector) else (operand,))]
+        used = any(isinstance(item, Register) and item in program.ever_read for item in items)
+        return Word(ATOMIC, used, True, releases)
+    strength = STRONG if {"relaxed", "acquire", "release", "mmio"} & set(parts) else PLAIN
+    strength = VOLATILE if "volatile" in parts else strength
+    return Word(strength, head == "ld" and strength > PLAIN, head == "st" and strength > PLAIN, releases)
+
+
+def passed(program: Program) -> bool:
+    """Whether warps of a kernel may pass one another messages: some hear, and some have a fence before they tell."""
+    words = [word_of(instruction, program) for instruction in program.instructions]
+    fences = any(i.opcode.startswith(_FENCES) for i in program.instructions) or any(word.releases for word in words)
+    return fences and any(word.hears for word in words)
+
+
+class Messages:
+    """The messages of one batch."""
+
+    def __init__(self, shadow: ClockShadow) -> None:
+        self.shadow = shadow
+        self.reset()
+
+    def reset(self) -> None:
+        """A new batch of blocks starts."""
+        self.fenced = np.zeros_like(self.shadow.known)
+        """What each warp knew at its last fence."""
+        self.heard = np.zeros_like(self.shadow.order)
+        """What each warp would know of warps if no fence were missing."""
+        self.places: dict[Hashable, tuple[np.ndarray, np.ndarray]] = {}
+        """(cluster, place) -> what one knows, and would know, who hears it."""
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether there are too many places to follow."""
+        return len(self.places) > MOST_PLACES
+
+    def fence(self, lanes: np.ndarray) -> None:
+        """Lanes run a fence of memory."""
+        for cluster, warp in self._warps(lanes):
+            known = self.shadow.known[cluster, warp]
+            if self.fenced.shape != self.shadow.known.shape:
+                self.fenced = np.pad(self.fenced, ((0, 0), (0, 0), (0, len(known) - self.fenced.shape[2])))
+            self.fenced[cluster, warp] = known
+            self.shadow.step_on(cluster, warp)
+
+    def hear(self, lanes: np.ndarray, places: np.ndarray) -> None:
+        """Lanes read places."""
+        for cluster, warp, place in self._each(lanes, places):
+            self._hear(cluster, warp, place)
+
+    def _hear(self, cluster: int, warp: int, place: int) -> None:
+        known, heard = self.places.setdefault((cluster, place), (np.zeros(0, np.int32), np.zeros(0, np.int32)))
+        for mine, news in ((self.shadow.known[cluster, warp], known), (self.heard[cluster, warp], heard)):
+            np.maximum(mine[: len(news)], news, out=mine[: len(news)])
+
+    def tell(self, lanes: np.ndarray, places: np.ndarray, word: Word) -> None:
+        """Lanes write places, one after another: over what was told there, or, by an atomic, besides that."""
+        shadow = self.shadow
+        for cluster, warp, place in self._each(lanes, places):
+            if word.hears:
+                self._hear(cluster, warp, place)
+            now = shadow.known[cluster, warp]
+            known = (now if word.releases else self.fenced[cluster, warp]).copy()
+            heard = np.maximum(self.heard[cluster, warp], now[: shadow.warps])
+            before = self.places.get((cluster, place))
+            if before is not None and word.strength == ATOMIC:
+                for mine, old in zip((known, heard), before, strict=True):
+                    np.maximum(mine[: len(old)], old, out=mine[: len(old)])
+            self.places[cluster, place] = known, heard
+            shadow.step_on(cluster, warp)
+
+    def tell_plainly(self, lanes: np.ndarray, places: np.ndarray) -> None:
+        """Plain stores: they tell something where others listen."""
+        clusters, _ = self.shadow.place(lanes)
+        some = [(c, p) in self.places for c, p in zip(clusters.tolist(), places.tolist(), strict=True)]
+        if any(some):
+            self.tell(lanes[some], places[some], Word(PLAIN, tells=True))
+
+    def told(self, lane: int, other: int, stamp: int) -> bool:
+        """Whether a lane would know what another one's warp did at `stamp` if no fence were missing."""
+        (cluster, _), (warp, its) = self.shadow.place(np.array([lane, other]))
+        return bool(self.heard[cluster, warp, its] >= stamp)
+
+    def _warps(self, lanes: np.ndarray) -> Iterable[tuple[int, int]]:
+        cluster, warps = self.shadow.place(lanes)
+        return dict.fromkeys(zip(cluster.tolist(), warps.tolist(), strict=True))
+
+    def _each(self, lanes: np.ndarray, places: np.ndarray) -> Iterable[tuple[int, int, int]]:
+        cluster, warps = self.shadow.place(lanes)
+        return dict.fromkeys(zip(cluster.tolist(), warps.tolist(), places.tolist(), strict=True))

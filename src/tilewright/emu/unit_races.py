@@ -1,0 +1,245 @@
+"""Races on global memory within a block (or cluster): between its warps, and between lanes of one warp.
+
+What orders warps is what orders their accesses to shared memory (shadow.py, clocks.py), what orders lanes are
+meetings.py's. Accesses to a buffer are noted, with the time of the newest of equal ones; its granules have owners once
+it meets kinds of access that may race. When a second lane touches a granule the notes are gone through, and from then
+on each granule keeps who accessed it last. Bulk copies are not judged here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .global_words import AGAINST, POLL, READ, STRONG, WRITE, Role
+from .messages import word_of
+
+if TYPE_CHECKING:
+    from .access import GlobalPattern
+    from .global_races import Clash, GlobalRaces, Track
+
+NOTED = 1 << 15
+"""Accesses of one buffer that are only noted."""
+LAST, ELSEWHERE, BESIDE = range(3)
+"""Slots of a table: the last access, the last by another warp than that one's, the last by another lane of its warp."""
+
+
+@dataclass(eq=False, slots=True)
+class Note:
+    """One access, and when it happened last."""
+
+    index: int
+    pattern: GlobalPattern
+    start: int
+    first: int
+    """The first lane of its batch, of the grid."""
+    stamps: np.ndarray
+    time: int
+
+
+class Last:
+    """Of each granule who did one kind of access last: lanes of the grid, plus 1."""
+
+    def __init__(self, granules: int, slots: int) -> None:
+        self.lane, self.by, self.stamp, self.time = (np.zeros((slots, granules), np.int32) for _ in range(4))
+        self.used = False
+
+    def put(self, cells: np.ndarray, ids: np.ndarray, index: int, stamps: np.ndarray, time: int) -> None:
+        """Lanes `ids`, whose warps stand at `stamps`: both [accesses, 1]."""
+        several = len(self.lane) > 1
+        if several and self.used:
+            last = self.lane[LAST][cells]
+            other = (last != 0) & (last != ids)
+            if other.any():
+                near = (last - 1) // 32 == (ids - 1) // 32
+                for slot, which in ((ELSEWHERE, other & ~near), (BESIDE, other & near)):
+                    for part in (self.lane, self.by, self.stamp, self.time):
+                        part[slot][cells[which]] = part[LAST][cells[which]]
+        self.used = True
+        self._set(LAST, cells, ids, index, stamps, time)
+        if several and (rest := self.lane[LAST][cells] != ids).any():  # lanes that met others here in this very step
+            near = (self.lane[LAST][cells] - 1) // 32 == (ids - 1) // 32
+            for slot, which in ((ELSEWHERE, rest & ~near), (BESIDE, rest & near)):
+                ours = (np.broadcast_to(part, cells.shape)[which] for part in (ids, stamps))
+                self._set(slot, cells[which], next(ours), index, next(ours), time)
+
+    def _set(
+        self, slot: int, cells: np.ndarray, ids: np.ndarray, index: int, stamps: np.ndarray, time: int
+    ) -> None:  # fmt: skip
+        self.lane[slot][cells], self.by[slot][cells] = ids, index
+        self.stamp[slot][cells], self.time[slot][cells] = stamps, time
+
+
+class Inner:
+    """What was done to one buffer in this launch."""
+
+    def __init__(self) -> None:
+        self.kinds: set[int] = set()
+        self.notes: dict[tuple[int, Any, int], Note] = {}
+        """By instruction, pattern and first address, in the order in which they first happened."""
+        self.judged: tuple[Any, int] = (None, -1)
+        """The time of those in `notes`, once each access is judged."""
+        self.owner: np.ndarray | None = None
+        """Of each granule the lane that touched it, plus 1."""
+        self.tables: list[Last] = []
+
+
+class UnitRaces:
+    """The checker of one launch."""
+
+    def __init__(self, races: GlobalRaces, lanes: bool) -> None:
+        self.races, self.machine = races, races.machine
+        self.lanes = lanes
+        """Whether lanes of one warp are judged: not where they may pass one another messages."""
+        program = races.machine.program
+        self.words = [word_of(instruction, program) for instruction in program.instructions]
+
+    def note(self, role: Role, index: int, pattern: GlobalPattern, start: int, track: Track) -> None:
+        """Instruction `index` accesses a buffer at the pattern's places from `start` on."""
+        word, messages = self.words[index], self.machine.shadow.messages
+        writes = role.inside == (WRITE,)
+        if messages is None or not (word.hears or word.tells or (writes and messages.places)):
+            self._look(role, index, pattern, start, track)
+            return
+        cells, lanes = self.races.cells(pattern, start, track)
+        places = track.buffer.start + cells[:, 0] * self.races.granule
+        if word.hears:
+            messages.hear(lanes, places)
+        self._look(role, index, pattern, start, track)
+        if word.tells:
+            messages.tell(lanes, places, word)
+        elif writes:
+            messages.tell_plainly(lanes, places)
+        if messages.overflowed:
+            self.races.within = None
+
+    def _look(self, role: Role, index: int, pattern: GlobalPattern, start: int, track: Track) -> None:
+        inner, machine = track.inner, self.machine
+        stamps, time = machine.shadow.stamps(), machine.meetings.time
+        key = index, pattern, start
+        if inner.tables:
+            if inner.judged[0] is not stamps or inner.judged[1] != time:
+                inner.notes.clear()
+                inner.judged = stamps, time
+            elif key in inner.notes:
+                return
+            inner.notes[key] = Note(index, pattern, start, self.races.first_lane, stamps, time)
+            self._judge(role, index, pattern, start, track, stamps, time)
+            return
+        known = inner.notes.get(key)
+        if known is not None and known.first == self.races.first_lane:
+            known.stamps, known.time = stamps, time
+            return
+        note = inner.notes[key] = Note(index, pattern, start, self.races.first_lane, stamps, time)
+        inner.kinds.update(role.inside)
+        if not (WRITE in inner.kinds or {READ, STRONG} <= inner.kinds):
+            if len(inner.notes) > NOTED:
+                inner.notes.clear()
+            return
+        new = [note]
+        if inner.owner is None:
+            inner.owner, new = np.zeros(track.granules(self.races.granule), np.int32), list(inner.notes.values())
+        if len(inner.notes) > NOTED or not all(self._claim(inner.owner, one, track) for one in new):
+            del inner.notes[key]
+            self._activate(inner, track)
+            self._judge(role, index, pattern, start, track, stamps, time)
+
+    def _claim(self, owner: np.ndarray, note: Note, track: Track) -> bool:
+        """Whether no other lane has touched the granules of an access, which become its lanes'."""
+        cells, lanes = self.races.cells(note.pattern, note.start, track)
+        ids, _ = self.races.ids(lanes, note.first)
+        before = owner[cells]
+        if before.any():
+            if (before == ids).all():
+                return True
+            if ((before != 0) & (before != ids)).any():
+                return False
+        owner[cells] = ids
+        return note.pattern.unique or bool((owner[cells] == ids).all())
+
+    def _activate(self, inner: Inner, track: Track) -> None:
+        count = track.granules(self.races.granule)
+        inner.tables = [Last(count, 1 if kind == WRITE else 3) for kind in (READ, WRITE, STRONG, POLL)]
+        inner.owner = None
+        for note in inner.notes.values():
+            cells, lanes = self.races.cells(note.pattern, note.start, track)
+            ids, _ = self.races.ids(lanes, note.first)
+            role = self.races.roles[note.index]
+            assert role is not None
+            stamps = note.stamps[lanes // 32][:, None]
+            for kind in role.inside:
+                inner.tables[kind].put(cells, ids, note.index, stamps, note.time)
+        inner.notes.clear()
+
+    def _judge(
+        self, role: Role, index: int, pattern: GlobalPattern, start: int, track: Track, stamps: np.ndarray, time: int
+    ) -> None:
+        cells, lanes = self.races.cells(pattern, start, track)
+        ids, low = self.races.ids(lanes, self.races.first_lane)
+        own = stamps[lanes // 32][:, None]
+        tables = track.inner.tables
+        for kind in role.inside:
+            clashes = [
+                clash for other in AGAINST[kind] for clash in self._against(track, other, index, cells, lanes, low)
+            ]
+            tables[kind].put(cells, ids, index, own, time)
+            if kind == WRITE and not pattern.unique:
+                clashes += self._at_once(track, index, cells, lanes)
+            for clash in clashes:
+                self.races.met(role, kind, clash)
+
+    def _against(
+        self, track: Track, kind: int, index: int, cells: np.ndarray, lanes: np.ndarray, low: np.ndarray
+    ) -> list[Clash]:
+        """Earlier accesses of one kind by other lanes of the unit, which nothing orders before these."""
+        table = track.inner.tables[kind]
+        for slot in range(len(table.lane)) if table.used else ():
+            last = table.lane[slot][cells]
+            other = last != 0
+            if not other.any():
+                continue
+            mine = np.broadcast_to(lanes[:, None], cells.shape)
+            theirs = last - (1 + self.races.first_lane)
+            other &= (theirs != mine) & self.races.same_unit(last, low)
+            if not other.any():
+                continue
+            where = cells[other]
+            other[other] = self._unordered(
+                mine[other], theirs[other], table.stamp[slot][where], table.time[slot][where]
+            )
+            if other.any():
+                row, k = (int(v) for v in np.argwhere(other)[0])
+                cell = int(cells[row, k])
+                by = self.machine.program.instructions[int(table.by[slot][cell])]
+                told = self._told(int(mine[row, k]), int(theirs[row, k]), int(table.stamp[slot][cell]))
+                return [self.races.clash(track, index, lanes, other, cell, int(last[row, k]) - 1, by, kind, told)]
+        return []
+
+    def _told(self, lane: int, other: int, stamp: int) -> bool:
+        messages = self.machine.shadow.messages
+        return messages is not None and messages.told(lane, other, stamp)
+
+    def _unordered(self, mine: np.ndarray, theirs: np.ndarray, stamps: np.ndarray, times: np.ndarray) -> np.ndarray:
+        near = mine // 32 == theirs // 32
+        result = np.zeros(len(mine), bool)
+        far = ~near
+        if far.any():
+            result[far] = self.machine.shadow.unordered(mine[far], theirs[far], stamps[far])
+        if self.lanes and near.any():
+            result[near] = self.machine.meetings.apart(mine[near], theirs[near], times[near])
+        return result
+
+    def _at_once(self, track: Track, index: int, cells: np.ndarray, lanes: np.ndarray) -> list[Clash]:
+        """Warps that write one granule in the same step. (Lanes of one warp mostly store one value.)"""
+        last = track.inner.tables[WRITE].lane[LAST][cells]
+        other = (last - (1 + self.races.first_lane)) // 32 != lanes[:, None] // 32
+        other &= self.races.same_unit(last, self.races.low[lanes])
+        if not other.any():
+            return []
+        row, k = (int(v) for v in np.argwhere(other)[0])
+        by = self.machine.program.instructions[index]
+        clash = self.races.clash(track, index, lanes, other, int(cells[row, k]), int(last[row, k]) - 1, by, WRITE)
+        clash.at_once = True
+        return [clash]
