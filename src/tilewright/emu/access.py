@@ -40,6 +40,12 @@ def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
     return len(a) == len(b) and bool((a == b).all())
 
 
+def _only_writes(machine: Machine, instruction: Instruction) -> bool:
+    """Whether an atomic is an exchange whose old value nobody uses."""
+    exchange = ".exch" in instruction.opcode
+    return exchange and not (instruction.opcode.startswith("atom") and machine.uses(instruction.operands[0]))
+
+
 def _judged(instruction: Instruction, nbytes: int) -> int:
     """Of how many bytes some have to hold a value for a load: structs, which have padding, are not copied as floats."""
     kind = instruction.fields.get("type", "")
@@ -314,7 +320,7 @@ class SharedMemory:
 
     def _initialised(self, pattern: SharedPattern) -> None:
         """Mark what a write initialises; complain of a read of bytes that nobody has written."""
-        if pattern.kind == "write":
+        if pattern.kind == "write" or _only_writes(self.machine, pattern.instruction):
             self.initialised[pattern.granules] = True
             pattern.batch = self.batch
             return
@@ -471,7 +477,9 @@ class GlobalPort:
         """Where some buffer held nothing at first: mark what is written, report a read of what has not been."""
         nbytes = pattern.nbytes
         index = pattern.index + (start - ARENA_BASE) // nbytes
-        if not write or instruction.opcode.startswith(("atom", "red")):
+        if (not write or instruction.opcode.startswith(("atom", "red"))) and not _only_writes(
+            self.machine, instruction
+        ):
             each = _judged(instruction, nbytes)
             marks: np.ndarray = written.view(ELEMENT[each])
             missing = (marks[index[:, None] * (nbytes // each) + np.arange(nbytes // each)] == 0).any(axis=1)

@@ -138,6 +138,10 @@ class ClockShadow(Shadow):
             self._own = self.order[:, every, every].reshape(-1)
         return self._own
 
+    def view(self, warp: int) -> np.ndarray:
+        """What a warp knows of warps, now."""
+        return np.array(self.order[warp // self.warps, warp % self.warps])
+
     def unordered(self, lanes: np.ndarray, others: np.ndarray, stamps: np.ndarray) -> np.ndarray:
         """Whether the lanes' warps do not know of the others' steps."""
         cluster, warps = self.place(lanes)

@@ -72,6 +72,8 @@ WARNINGS = frozenset({"mbarrier_fence_missing", "bulk_exit", "flag_race", "warp_
 RACES = frozenset(
     {"shared_race", "lane_race", "warp_synchronous", "global_race", "lost_update", "fence_missing", "flag_race"}
 )
+_LIBRARY = re.compile(r"/(?:nvidia/[^/]+|cuda[^/]*(?:/targets/[^/]+)?)/include/")
+"""Paths of CUDA's own headers."""
 _ALLOW = re.compile(r"//\s*tilewright:\s*allow\(([\w\s,]*)\)\s*(.*)")
 
 
@@ -201,10 +203,17 @@ class Sources:
             return f"PTX line {instruction.ptx_line}: {instruction.text}"
         return f"{self.shown(instruction.location)}: {instruction.text}"
 
+    def caller(self, location: Location) -> Location:
+        """The innermost place of a location that is not in one of CUDA's headers; itself where there is none."""
+        places = (at for at in (location, *location.calls) if not _LIBRARY.search(self.place(at)[0]))
+        return next(places, location)
+
     def shown(self, location: Location) -> str:
         """A location in words, with the calls that it was inlined into."""
-        text = "{}:{}".format(*self.place(location))
-        return text + (f" (inlined at {self.calls(location)})" if location.inlined_at else "")
+        caller = self.caller(location)
+        text = "{}:{}".format(*self.place(caller))
+        text += f" (inlined at {self.calls(caller)})" if caller.inlined_at else ""
+        return text if caller is location else text + ", in {}:{}".format(*self.place(location))
 
     def calls(self, location: Location) -> str:
         """The calls that a location was inlined into, the innermost first."""
@@ -251,7 +260,8 @@ class Reporter:
         other: Instruction | None = None,
     ) -> None:
         """Raise EmulatorFault, or keep the hazard when collecting. `other`: the other side of a race."""
-        place = instruction.location
+        at = instruction.location
+        place = self.sources.caller(at) if at else None
         if (kind, place or instruction.index) in self._seen:  # of the copies of an unrolled line one is enough
             return
         self._seen.add((kind, place or instruction.index))
@@ -259,6 +269,8 @@ class Reporter:
         details = dict(details or {}) | self.always
         if place and place.inlined_at:
             details["inlined_at"] = self.sources.calls(place)
+        if at and place is not at:
+            details["inside"] = "{}:{}".format(*self.sources.place(at))
         if place and place.near:
             details["line"] = "the last one before; the compiler gives this instruction none"
         hazard = Hazard(

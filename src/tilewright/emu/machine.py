@@ -311,6 +311,11 @@ class Machine:
         if self.engine:
             self.engine.count()
 
+    def uses(self, operand: Operand) -> bool:
+        """Whether any instruction reads a register of an operand."""
+        items = operand.items if isinstance(operand, Vector) else (operand,)
+        return any(isinstance(item, Register) and item in self.program.ever_read for item in items)
+
     def meet(self, named: np.ndarray | None) -> None:
         """The active lanes of each warp come together; `named`: member masks, one a lane or one for all (None: all)."""
         members = None

@@ -36,6 +36,13 @@ class ProxyFences(Shadow):
         self.time = 0
         self.when = np.zeros(granules, np.int64)
         """Time of the last write."""
+        self.clock = np.zeros(granules, np.int32)
+        """How far the writer's warp had come at the last write."""
+        opcodes = (instruction.opcode for instruction in machine.program.instructions)
+        self.stores = any(opcode.startswith("cp.") and ".bulk_group" in opcode for opcode in opcodes)
+        """Whether there are bulk copies from shared memory."""
+        self.seen: dict[int, np.ndarray] = {}
+        """Warp of the batch -> up to which clock it knew of each warp of its cluster at its last fence.proxy.async."""
         self.fenced_at = np.zeros(machine.lanes, np.int64)
         """Time of a lane's last fence.proxy.async."""
         self.init_fenced_at = np.zeros(machine.lanes, np.int64)
@@ -49,6 +56,7 @@ class ProxyFences(Shadow):
         self.time = 0
         self.fenced_at[:] = self.init_fenced_at[:] = 0
         self.fenced.clear()
+        self.seen.clear()
         self.inner.reset()
 
     def meet(self, members: np.ndarray | None) -> None:
@@ -58,6 +66,10 @@ class ProxyFences(Shadow):
     def stamps(self) -> np.ndarray:
         """How far each warp has come."""
         return self.inner.stamps()
+
+    def view(self, warp: int) -> np.ndarray:
+        """What a warp knows of others."""
+        return self.inner.view(warp)
 
     def unordered(self, lanes: np.ndarray, others: np.ndarray, stamps: np.ndarray) -> np.ndarray:
         """Whether what other warps did may still go on."""
@@ -70,6 +82,9 @@ class ProxyFences(Shadow):
         self.time += 1
         self.fences[every] += 1
         self.fenced_at[every] = self.time
+        if self.stores:
+            warps = range(self.machine.lanes // 32) if lanes is None else dict.fromkeys((lanes // 32).tolist())
+            self.seen.update((warp, self.inner.view(warp)) for warp in warps)
 
     def fence_init(self) -> None:
         """The active lanes run fence.mbarrier_init."""
@@ -109,6 +124,7 @@ class ProxyFences(Shadow):
         self.stamp[granules] = self.fences[lanes][:, None]
         self.time += 1
         self.when[granules] = self.time
+        self.clock[granules] = self.inner.stamps()[lanes // 32][:, None]
         self.by[granules] = pattern.instruction.index
         self.fenced.clear()
 
@@ -120,8 +136,11 @@ class ProxyFences(Shadow):
         bad = (self.stamp[granules] == self.fences[writer]) & (writer >= 0)
         assert pattern.lanes is not None
         if pattern.kind == "bulk_read":  # the fence may also be the reader's
-            warp = int(pattern.lanes[0]) // 32 * 32
-            bad &= self.when[granules] > self.fenced_at[warp : warp + 32].max()
+            warp = int(pattern.lanes[0]) // 32
+            seen = self.seen.get(warp)
+            if seen is not None:
+                later = self.when[granules] > self.fenced_at[warp * 32 : warp * 32 + 32].max()
+                bad &= np.where(writer // 32 == warp, later, self.clock[granules] > seen[writer // 32 % len(seen)])
         if not bad.any():
             if pattern.kind == "tensor":
                 self.fenced.add(pattern)

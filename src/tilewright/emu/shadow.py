@@ -82,6 +82,10 @@ class Shadow:
         """Of pairs of lanes in one cluster: whether what the others' warps did at `stamps` may still go on now."""
         raise NotImplementedError
 
+    def view(self, warp: int) -> np.ndarray:
+        """Up to which stamp a warp of the batch comes after each warp of its cluster."""
+        raise NotImplementedError
+
     messages: Messages | None = None
     """What warps tell one another by flags; None for programs in which they cannot."""
 
@@ -239,6 +243,12 @@ class EpochShadow(Shadow):
     def stamps(self) -> np.ndarray:
         """The epoch of each warp."""
         return self.epochs
+
+    def view(self, warp: int) -> np.ndarray:
+        """All of earlier epochs, and its own of this one."""
+        known = np.full(self.machine.warps_per_cta, self.epochs[warp] - 1, np.int32)
+        known[warp % self.machine.warps_per_cta] += 1
+        return known
 
     def unordered(self, lanes: np.ndarray, others: np.ndarray, stamps: np.ndarray) -> np.ndarray:
         """Whether the lanes' epoch is still the one of `stamps`."""

@@ -70,12 +70,12 @@ extern "C" __global__ void only_one_of_two_barriers(const float *in, float *scra
     scratch[t] = v; // BUG
 }
 
-//! global_race,lane_race | block 96 | i32[96]=arange
+//! lane_race,global_race | block 96 | i32[96]=arange
 extern "C" __global__ void bubble_sort_by_pairs(int *a) {
     for (int round = 0; round < 4; ++round) {
         int i = 2 * threadIdx.x + (round & 1);
         if (i + 1 < 96 && a[i] > a[i + 1]) { // BUG
-            int v = a[i];
+            int v = a[i]; // BUG
             a[i] = a[i + 1]; // BUG
             a[i + 1] = v; // BUG
         }

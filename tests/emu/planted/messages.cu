@@ -1,0 +1,242 @@
+// Messages between blocks: flags, tickets, locks and queues, with and without the fence that they need.
+#include <cooperative_groups.h>
+#include <cuda/atomic>
+namespace cg = cooperative_groups;
+
+struct Mailbox {
+    int value;
+    int ready;
+};
+
+//! fence_missing | grid 2 | block 32 | i32[2]=zeros i32[32]=zeros
+extern "C" __global__ void a_mailbox(Mailbox *box, int *out) {
+    if (blockIdx.x == 0) {
+        if (threadIdx.x == 0) {
+            box->value = 42; // BUG
+            atomicExch(&box->ready, 1);
+        }
+    } else if (threadIdx.x == 0) {
+        while (atomicAdd(&box->ready, 0) == 0) {}
+        out[0] = box->value; // BUG
+    }
+}
+
+//! right | grid 2 | block 32 | i32[2]=zeros i32[32]=zeros
+extern "C" __global__ void a_mailbox_with_a_fence(Mailbox *box, int *out) {
+    if (blockIdx.x == 0) {
+        if (threadIdx.x == 0) {
+            box->value = 42;
+            __threadfence();
+            atomicExch(&box->ready, 1);
+        }
+    } else if (threadIdx.x == 0) {
+        while (atomicAdd(&box->ready, 0) == 0) {}
+        __threadfence();
+        out[0] = box->value;
+    }
+}
+
+template <cuda::thread_scope Scope>
+__device__ void signal(int &flag) {
+    cuda::atomic_ref<int, Scope>(flag).store(1, cuda::std::memory_order_release); // BUG
+}
+template <cuda::thread_scope Scope>
+__device__ void await(int &flag) {
+    while (cuda::atomic_ref<int, Scope>(flag).load(cuda::std::memory_order_acquire) == 0) {} // BUG
+}
+
+//! fence_missing | grid 2 | block 32 | i32[2]=zeros i32[32]=zeros
+extern "C" __global__ void a_scope_of_the_block(Mailbox *box, int *out) {
+    if (threadIdx.x) return;
+    if (blockIdx.x == 0) {
+        box->value = 42; // BUG
+        signal<cuda::thread_scope_block>(box->ready);
+    } else {
+        await<cuda::thread_scope_device>(box->ready);
+        out[0] = box->value; // BUG
+    }
+}
+
+//! right | grid 2 | block 32 | i32[2]=zeros i32[32]=zeros
+extern "C" __global__ void a_scope_of_the_device(Mailbox *box, int *out) {
+    if (threadIdx.x) return;
+    if (blockIdx.x == 0) {
+        box->value = 42;
+        signal<cuda::thread_scope_device>(box->ready);
+    } else {
+        await<cuda::thread_scope_device>(box->ready);
+        out[0] = box->value;
+    }
+}
+
+//! fence_missing | grid 2 | block 32 | i32[2]=zeros i32[32]=zeros
+extern "C" __global__ void a_relaxed_flag(Mailbox *box, int *out) {
+    if (threadIdx.x) return;
+    cuda::atomic_ref<int, cuda::thread_scope_device> ready(box->ready);
+    if (blockIdx.x == 0) {
+        box->value = 42; // BUG
+        ready.store(1, cuda::std::memory_order_relaxed);
+    } else {
+        while (ready.load(cuda::std::memory_order_relaxed) == 0) {}
+        out[0] = box->value; // BUG
+    }
+}
+
+//! fence_missing | grid 4 | block 64 | f32[256]=random f32[5]=zeros i32[1]=zeros
+extern "C" __global__ void the_last_block_adds_up(const float *in, float *parts, int *done) {
+    __shared__ float s[64];
+    __shared__ bool last;
+    s[threadIdx.x] = in[blockIdx.x * 64 + threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        float sum = 0;
+        for (int i = 0; i < 64; ++i) sum += s[i];
+        parts[blockIdx.x] = sum; // BUG
+        last = atomicAdd(done, 1) == 3;
+        __threadfence();
+    }
+    __syncthreads();
+    if (last && threadIdx.x == 0) parts[4] = parts[0] + parts[1] + parts[2] + parts[3]; // BUG
+}
+
+//! right | grid 4 | block 64 | f32[256]=random f32[5]=zeros i32[1]=zeros
+extern "C" __global__ void the_last_block_adds_up_after_a_fence(const float *in, float *parts, int *done) {
+    __shared__ float s[64];
+    __shared__ bool last;
+    s[threadIdx.x] = in[blockIdx.x * 64 + threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        float sum = 0;
+        for (int i = 0; i < 64; ++i) sum += s[i];
+        parts[blockIdx.x] = sum;
+        __threadfence();
+        last = atomicAdd(done, 1) == 3;
+    }
+    __syncthreads();
+    if (last && threadIdx.x == 0) parts[4] = parts[0] + parts[1] + parts[2] + parts[3];
+}
+
+//! fence_missing | grid 3 | block 32 | i32[1]=zeros i32[3]=zeros
+extern "C" __global__ void inline_flags(int *flag, int *data) {
+    if (threadIdx.x) return;
+    if (blockIdx.x == 0) {
+        data[0] = 5; // BUG
+        asm volatile("membar.cta;" ::: "memory");
+        asm volatile("st.volatile.global.s32 [%0], 1;" ::"l"(flag) : "memory");
+    } else {
+        int seen = 0;
+        while (!seen) asm volatile("ld.volatile.global.s32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");
+        data[blockIdx.x] = data[0] + 1; // BUG
+    }
+}
+
+//! right | grid 3 | block 32 | i32[1]=zeros i32[3]=zeros
+extern "C" __global__ void inline_flags_after_a_fence_of_the_device(int *flag, int *data) {
+    if (threadIdx.x) return;
+    if (blockIdx.x == 0) {
+        data[0] = 5;
+        asm volatile("membar.gl;" ::: "memory");
+        asm volatile("st.volatile.global.s32 [%0], 1;" ::"l"(flag) : "memory");
+    } else {
+        int seen = 0;
+        while (!seen) asm volatile("ld.volatile.global.s32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");
+        data[blockIdx.x] = data[0] + 1;
+    }
+}
+
+//! fence_missing | grid 2 | block 32 | i32[1]=zeros i32[4]=zeros
+extern "C" __global__ void a_lock_without_fences(int *lock, int *account) {
+    if (threadIdx.x == 0) {
+        while (atomicCAS(lock, 0, 1) != 0) {}
+        account[0] -= 10; // BUG
+        account[1] += 10; // BUG
+        atomicExch(lock, 0);
+    }
+}
+
+struct SpinLock {
+    int *word;
+    __device__ void take() {
+        while (atomicCAS(word, 0, 1) != 0) __nanosleep(20);
+        __threadfence();
+    }
+    __device__ void give() {
+        __threadfence();
+        atomicExch(word, 0);
+    }
+};
+
+//! right | grid 3 | block 64 | i32[1]=zeros i32[4]=zeros
+extern "C" __global__ void a_lock_with_fences(int *word, int *account) {
+    SpinLock lock{word};
+    if (threadIdx.x % 32 == 0) {
+        lock.take();
+        account[0] -= 10;
+        account[1] += 10;
+        lock.give();
+    }
+}
+
+//! right | grid 3 | block 64 | i32[192]=arange i32[192]=zeros
+extern "C" __global__ void two_rounds_of_a_grid(const int *in, int *out) {
+    auto grid = cg::this_grid();
+    int i = grid.thread_rank();
+    out[i] = in[i];
+    grid.sync();
+    int v = out[(i + 64) % 192];
+    grid.sync();
+    out[i] = v;
+}
+
+//! global_race | grid 3 | block 64 | i32[192]=arange i32[192]=zeros
+extern "C" __global__ void one_round_of_a_grid_is_missing(const int *in, int *out) {
+    auto grid = cg::this_grid();
+    int i = grid.thread_rank();
+    out[i] = in[i];
+    grid.sync();
+    int v = out[(i + 64) % 192]; // BUG
+    out[i] = v; // BUG
+}
+
+// Within a block.
+
+//! fence_missing | block 64 | i32[1]=zeros i32[64]=zeros
+extern "C" __global__ void warps_of_a_block_without_a_fence(int *flag, int *data) {
+    int warp = threadIdx.x / 32;
+    if (threadIdx.x % 32) return;
+    if (warp == 0) {
+        data[0] = 5; // BUG
+        atomicExch(flag, 1);
+        __threadfence_block();
+    } else {
+        while (atomicAdd(flag, 0) == 0) {}
+        data[1] = data[0] + 1; // BUG
+    }
+}
+
+//! right | block 64 | i32[1]=zeros i32[64]=zeros
+extern "C" __global__ void warps_of_a_block_with_a_fence(int *flag, int *data) {
+    int warp = threadIdx.x / 32;
+    if (threadIdx.x % 32) return;
+    if (warp == 0) {
+        data[0] = 5;
+        __threadfence_block();
+        atomicExch(flag, 1);
+    } else {
+        while (atomicAdd(flag, 0) == 0) {}
+        data[1] = data[0] + 1;
+    }
+}
+
+//! right | grid 2 | block 96 | i32[192]=arange i32[192]=zeros i32[1]=zeros
+extern "C" __global__ void places_from_a_counter(const int *in, int *out, int *count) {
+    __shared__ int base, own;
+    if (threadIdx.x == 0) own = 0;
+    __syncthreads();
+    bool take = in[blockIdx.x * 96 + threadIdx.x] % 3 == 0;
+    int place = take ? atomicAdd(&own, 1) : 0;
+    __syncthreads();
+    if (threadIdx.x == 0) base = atomicAdd(count, own);
+    __syncthreads();
+    if (take) out[base + place] = in[blockIdx.x * 96 + threadIdx.x];
+}
