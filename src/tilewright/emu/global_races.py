@@ -217,12 +217,19 @@ class GlobalRaces:
         if self.telling is not None and self.telling.flags and role.kinds == (WRITE,):
             self._tell_plainly(role, pattern, start, track, self.telling)
 
+    @property
+    def on(self) -> bool:
+        """Whether anything is judged."""
+        return self.between or self.within is not None
+
     def only_reads(self, index: int, buffer: Buffer, count: int) -> bool:
         """Whether `count` accesses of instruction `index` can be noted at once: plain loads of what is only read."""
         role = self.roles[index]
         if role is None or buffer.read_only or not self.on:
             return True
         track = self.track(buffer)
+        if self.within is not None and not self.within.only_reads(role, track):
+            return False
         if role.kinds != (READ,) or role.listens or track.active or track.kinds - {READ}:
             return False
         return len(track.noted) + count <= NOTED and len(track.patterns) < PATTERNS
@@ -230,9 +237,15 @@ class GlobalRaces:
     def note_loads(self, index: int, pattern: GlobalPattern, starts: list[int], buffer: Buffer) -> None:
         """Note accesses of which `only_reads` holds."""
         telling = self.telling
-        if self.roles[index] is None or buffer.read_only or not self.on:
+        role = self.roles[index]
+        if role is None or buffer.read_only or not self.on:
             return
         track = self.track(buffer)
+        if self.within is not None:
+            for start in dict.fromkeys(starts):
+                self.within.note(role, index, pattern, start, track)
+        if not self.between:
+            return
         age = self.batch if telling is None else telling.age
         if track.age != age:
             track.seen.clear()
@@ -261,7 +274,7 @@ class GlobalRaces:
         for index, pattern, start, _, _ in track.noted:
             role = self.roles[index]
             assert role is not None
-            cells, _ = self._cells(pattern, start, track)
+            cells, _ = self.cells(pattern, start, track)
             for kind in role.kinds:
                 (read if kind in (READ, POLL) else wrote)[cells] = True
         return read, wrote

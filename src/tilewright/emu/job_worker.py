@@ -61,7 +61,7 @@ def _answer(task: dict[str, Any], memory: GlobalMemory, batches: list[int], back
             raise _Left("there is something to report")
         roles = [role_of(instruction, machine.program) for instruction in machine.program.instructions]
         writes = any(role is not None and role.kinds != (READ,) for role in roles)
-        if writes and (machine.races is None or not machine.races.on or machine.races.missed):
+        if writes and (machine.races is None or not machine.races.between or machine.races.missed):
             raise _Left("what its blocks touch cannot be followed")
         kinds = {} if machine.races is None else machine.races.kinds()
         _say(back, Part(kinds, _told(machine.trace), machine.reporter.printed, clock))

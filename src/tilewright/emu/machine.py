@@ -137,7 +137,7 @@ class Machine:
         self.shared = SharedMemory(self, total, 1 if program.sub_word_shared else 4)
         self.local = LocalMemory(self, program.local_bytes)
         races = GlobalRaces(self, grid[0] * grid[1] * grid[2])
-        self.races = races if races.between or races.within else None
+        self.races = races if races.on else None
         """Judges accesses to global memory; None where there is nothing to judge."""
         self.meetings = Meetings(self.lanes // 32)
         """When lanes of the warps came together."""

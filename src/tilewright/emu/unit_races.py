@@ -115,6 +115,11 @@ class UnitRaces:
         if messages.overflowed:
             self.races.within = None
 
+    @staticmethod
+    def only_reads(role: Role, track: Track) -> bool:
+        """Whether an access of this role only reads what is only read."""
+        return role.inside == (READ,) and not track.inner.tables and not track.inner.kinds - {READ}
+
     def _look(self, role: Role, index: int, pattern: GlobalPattern, start: int, track: Track) -> None:
         inner, machine = track.inner, self.machine
         stamps, time = machine.shadow.stamps(), machine.meetings.time
