@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, HOPPER_RUNGS, SPLIT_RUNGS, SplitConfig
-from tilewright.report.terminal import config_legend, legend, tables
+from tilewright.report.terminal import legend, tables
 
 AXPY = """extern "C" __global__ void axpy(const float* x, float* y, float a, int n) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -147,21 +147,21 @@ def test_columns_that_do_not_fit_stand_in_a_table_below(width):
 
 def test_every_part_of_every_default_config_is_told():
     for config in {rung.default for rung in GEMM_RUNGS}:
-        told, words = config_legend(config), re.findall(r"[a-z]{2,}", str(config))
+        told, words = config.legend, re.findall(r"[a-z]{2,}", str(config))
         assert words or str(config).replace("x", "").isdigit()
         for word in words:
             assert f"{word}: " in told or f"{word} " in told, (str(config), told)
     for attention in ATTENTION_RUNGS:
         for config in attention.defaults:
-            assert "d_head" in config_legend(config)
-            assert ("buffer" in config_legend(config)) == config.buffer
+            assert "d_head" in config.legend
+            assert ("buffer" in config.legend) == config.buffer
     for rung in HOPPER_RUNGS:
         for config in rung.defaults:
-            assert "stages" in config_legend(config)
-            assert ("in turns" in config_legend(config)) == bool(config.turns)
+            assert "stages" in config.legend
+            assert ("in turns" in config.legend) == bool(config.turns)
     for config in (*SPLIT_RUNGS[0].defaults, SplitConfig(128, 16, 32, parts=3)):
-        assert "along keys" in config_legend(config)
-        assert ("parts" in config_legend(config)) == (config.parts > 1)
+        assert "along keys" in config.legend
+        assert ("parts" in config.legend) == (config.parts > 1)
 
 
 def test_a_legend_names_each_short_column_once():

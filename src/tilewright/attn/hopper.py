@@ -92,6 +92,13 @@ class HopperConfig:
         barriers = 6 * self.groups + 4 * self.stages
         return 2 * self.d_head * (self.b_r + 2 * self.stages * self.b_c) + 8 * barriers
 
+    @property
+    def legend(self) -> str:
+        """One line that says what the parts of the text mean."""
+        told = ["(d_head, queries per block, keys per tile)", "stages: tiles of K, and of V, in shared memory"]
+        told += [f"in turns: warpgroups' {self.turns} do not meet"] if self.turns else []
+        return "; ".join(told)
+
     def __str__(self) -> str:
         text = f"({self.d_head}, {self.b_r}, {self.b_c}): {self.stages}_stages"
         return text + (f"+{self.turns}_in_turns" if self.turns else "")

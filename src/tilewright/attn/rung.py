@@ -70,6 +70,15 @@ class AttentionConfig:
         """Of a block: one tile each of Q (later out), K and V."""
         return 2 * self.d_head * (self.b_r + 2 * self.b_c)
 
+    @property
+    def legend(self) -> str:
+        """One line that says what the parts of the text mean."""
+        loads = "load_Q_K_V: 0 loads an operand's fragments at once, 2 in slices"
+        told = ["(d_head, queries per block, keys per step, warps)", loads]
+        told += ["buffer: two slices take turns"] if self.buffer else []
+        told += ["blocks: at least so many per SM"] if self.min_blocks != 1 else []
+        return "; ".join(told)
+
     def __str__(self) -> str:
         text = f"({self.d_head}, {self.b_r}, {self.b_c}, {self.n_warps}): "
         text += f"load_{self.load_q}_{self.load_k}_{self.load_v}_fragments"

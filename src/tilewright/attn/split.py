@@ -81,6 +81,15 @@ class SplitConfig:
         results = 4 * self.key_warps * self.b_r * (self.d_head + 8 + 2)
         return max(2 * self.b_r * self.d_head + ring, results)
 
+    @property
+    def legend(self) -> str:
+        """One line that says what the parts of the text mean."""
+        told = ["(d_head, rows per block, keys per tile): warps along rows x along keys", "stages: tiles in flight"]
+        told += ["parts: blocks that share a tile's keys"] if self.parts > 1 or self.part_keys else []
+        told += ["sliced q: Q is read from shared memory as it is multiplied"] if self.sliced_q else []
+        told += ["blocks: at least so many per SM"] if self.min_blocks != 1 else []
+        return "; ".join(told)
+
     def __str__(self) -> str:
         text = f"({self.d_head}, {self.b_r}, {self.b_c}): {self.row_warps}x{self.key_warps} warps, {self.stages} stages"
         if self.part_keys:

@@ -53,7 +53,6 @@ def explain(
     from ..gemm.explain import explain_problem
     from ..gemm.rungs import find_rung
     from ..lab.record import json_result
-    from ..report.terminal import config_legend
 
     if shape is not None:
         if (attention, size, m, n, k, batch) != (None,) * 5 + (1,):
@@ -78,7 +77,7 @@ def explain(
         out = console()
         print(told.text(out.width))
         if told.plan is not None:
-            out.print(f"config   {config_legend(told.plan.config)}", style="dim", markup=False)
+            out.print(f"config   {told.plan.config.legend}", style="dim", markup=False)
         write(as_data(told))
 
 

@@ -55,7 +55,6 @@ def show(
     from ..lab.record import json_result
     from ..lab.rung_source import show as find
     from ..lab.subject import every_rung, read_config
-    from ..report.terminal import config_legend
 
     if plain and (sass or ptx or line is not None):
         raise InvalidOperand("--plain prints the source alone: omit --sass, --ptx and --line.")
@@ -70,7 +69,7 @@ def show(
             assert rung is not None
             say(f"{found.rung} ({_types(rung)}): {found.teaches}")
             say(f"config  {found.config}", indent=8)
-            say(f"        {config_legend(read_config(rung, config, find_gpu(gpu).arch))}")
+            say(f"        {read_config(rung, config, find_gpu(gpu).arch).legend}")
             if found.below:
                 say(f"below   {found.below} {found.below_config}".rstrip(), indent=8)
             print(f"source  {CUDA_ROOT / found.file}\n")

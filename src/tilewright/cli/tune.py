@@ -216,7 +216,7 @@ def _entry_data(entry: AnyEntry) -> dict[str, Any]:
 
 def _show_space(name: str, space: Space[Any], gpu: str) -> dict[str, Any]:
     """Print the candidates of a problem; the same as data."""
-    from ..report.terminal import config_legend, legend, tables
+    from ..report.terminal import legend, tables
 
     names = ("#", "rung", "config", "blocks", "per SM", "waves", "registers", "bound by")
     rows = [
@@ -226,7 +226,7 @@ def _show_space(name: str, space: Space[Any], gpu: str) -> dict[str, Any]:
         ) for number, candidate in enumerate(space.kept, 1) for p in (candidate.prediction,)
     ]  # fmt: skip
     title = f"{name} on {gpu}: the model's order, nothing measured"
-    told = [legend(names)] + ([config_legend(space.kept[0].config)] if space.kept else [])
+    told = [legend(names)] + ([space.kept[0].config.legend] if space.kept else [])
     show(title, tables(names, rows, console().width, keys=2), "\n".join(told))
     console().print(str(space), markup=False)
     return {

@@ -170,6 +170,21 @@ class GemmConfig(HashedOnce, metaclass=_ByFields):
             given["cluster"] = "x".join(map(str, shape))
         return text + "".join(f" {words.format(given[name])}" for name, words in _WORDS.items() if name in given)
 
+    @property
+    def legend(self) -> str:
+        """One line that says what the parts of the text mean."""
+        given = self.to_dict()
+        told = ["tile of a block, m x n" + (" x k" if self.tile_k else "")]
+        if self.warp_m:
+            pieces = given.keys() & {"subtiles_m", "subtiles_n"}
+            told.append("warp: its part of the tile" + (", / in so many pieces" if pieces else ""))
+        if given.keys() & {"thread_m", "thread_n"}:
+            told.append("thread: its part of " + ("a piece" if self.warp_m else "the tile"))
+        told += [words for name, words in _LEVELS.items() if name in given]
+        told += [_CACHES[given["cache"]]] if given.get("cache") in _CACHES else []
+        told += ["cluster: blocks that share copies"] if self.cluster > 1 else []
+        return "; ".join(told)
+
 
 _WORDS = {
     "stages": "{} stages", "cache": "{}", "group_m": "group {}", "fragment_sets": "{} fragment sets",
@@ -177,6 +192,20 @@ _WORDS = {
     "turns": "{} turns", "staged": "{} staged", "sums": "{} sets of sums", "part_n": "parts of {}",
 }  # fmt: skip
 """How a config's text tells a level, after its tiles."""
+_CACHES = {"ca": "ca: copies pass through L1", "cg": "cg: copies skip L1"}
+_LEVELS = {
+    "stages": "stages: tiles of k in flight",
+    "group_m": "group: tile rows walked together",
+    "fragment_sets": "fragment sets: sets of registers that take turns",
+    "split_k": "split k: blocks that share a tile's sum",
+    "slices_k": "slices: groups of warps that share a tile's sum",
+    "sums": "sets of sums: one for a stretch of k, one for the stretches' sums",
+    "staged": "staged: buffers of a warp through which results leave",
+    "turns": "turns: sets of warps, each with tiles of its own: one multiplies while another stores",
+    "stream_k": "stream k: blocks that share the steps of the last tiles evenly",
+    "part_n": "parts of: columns of partial sums",
+}
+"""What a level means, by its field."""
 
 
 @dataclass(frozen=True, repr=False)
