@@ -11,11 +11,14 @@ import pytest
 from rung_products import Bench, Case
 
 import tilewright as tw
-from tilewright.gemm.problem import GemmProblem
-from tilewright.gemm.rung import GemmConfig, Rung
+from tilewright.gemm.problem import GemmProblem, Matrix
+from tilewright.gemm.rung import GemmConfig, Rung, walked
 from tilewright.gemm.rungs import find_rung
 from tilewright.gemm.rungs.tma import TMA_RUNGS, registers_of
+from tilewright.gemm.shapes import Product
+from tilewright.gemm.stages import program_of
 from tilewright.gpus import ARCHS
+from tilewright.plan.plan import Plan
 
 SMALL = GemmConfig(64, 64, 32, warp_m=16, warp_n=64, stages=3)
 
@@ -131,6 +134,49 @@ def test_blocks_that_stay_take_every_tile_once(rung, sms):
 )  # fmt: skip
 def test_batches_rows_and_results_of_every_kind(rung, case):
     Bench(case).run(rung, suited(rung), sms=2).assert_right()
+
+
+@pytest.mark.parametrize(
+    ("rung", "own"),
+    [("h15", {}), ("h16", {"cluster_m": 2}), ("h16", {"cluster_n": 2}), ("h17", {}),
+     ("h17", {"cluster_m": 2})], ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("sms", [2, 3, 7])
+def test_blocks_walk_the_tiles_of_all_products_of_a_batch(rung, own, sms):
+    """5 products of 6 tiles on fewer blocks, which end one product in the middle of their walk; ragged, and one B."""
+    config = suited(find_rung(rung), staged=2, group_m=2, **own)
+    for case in (
+        Case(3 * 64 - 8, 2 * 64 - 16, 72, "nt", dtype="bf16", out_dtype="bf16", batch=5, alpha=0.5),
+        Case(130, 120, 40, "tn", out="p", dtype="f16", out_dtype="f16", batch=5, shared_b=True),
+    ):
+        bench = Bench(case)
+        clusters = walked(config, bench.problem)[0]
+        assert find_rung(rung).shape(bench.problem, config).grid == (5 * clusters, 1, 1)
+        bench.run(find_rung(rung), config, sms=sms).assert_right()
+
+
+@pytest.mark.parametrize(
+    ("case", "own"),
+    [(Case(72, 64, 40, dtype="f16", out_dtype="f16", batch=3, beta=0.5), {}),  # C's products are told apart by blocks
+     (Case(72, 64, 40, dtype="f16", out_dtype="f16", out="t", batch=3), {}),  # no map of the result
+     (Case(72, 64, 40, dtype="f16", out_dtype="f16", batch=3), {"split_k": 2}),
+     (Case(72, 64, 40, dtype="f16", out_dtype="f16"), {})], ids=["c", "turned", "parts", "one"],
+)  # fmt: skip
+def test_a_grid_counts_the_products_that_maps_alone_do_not_tell_apart(case, own):
+    rung = find_rung("h15")
+    grid = rung.shape(Bench(case, own.get("split_k", 1)).problem, suited(rung, **own)).grid
+    assert grid == (2, case.batch, own.get("split_k", 1))
+
+
+def test_a_batch_of_several_launches_is_not_walked():
+    """65535 products, then 3: both launches have the same parameters."""
+    whole = Matrix(64, 1, 64 * 64)
+    for batch, grid in ((65534, (65534, 1, 1)), (65535, (1, 65535, 1))):
+        problem = GemmProblem(64, 64, 64, whole, whole, whole, None, batch, "bf16", "bf16")
+        assert find_rung("h15").shape(problem, suited(find_rung("h15"))).grid == grid
+    product = Product(GemmProblem(64, 64, 64, whole, whole, whole, None, 65538, "bf16", "bf16"), (), (4096,) * 4)
+    program = program_of(product, Plan(find_rung("h15"), suited(find_rung("h15")), "", ""))
+    assert [run.shapes[0].grid for run in program.runs] == [(1, 65535, 1), (1, 3, 1)]
 
 
 @every_rung

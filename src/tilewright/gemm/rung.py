@@ -63,6 +63,8 @@ class Addresses:
     """and of the words that say they are there."""
 
 
+WALK_ARGS = "<I"
+"""WalkArgs in cuda/tile/cluster_tiles.cuh."""
 STREAM_ARGS = "<2Q"
 """StreamArgs in cuda/tile/stream_pieces.cuh."""
 _ARGS = "<4Q12q3i2f4x"
@@ -172,6 +174,8 @@ class Rung:
     """The tensor maps that its kernel takes ahead of GemmArgs, in order: by the names of Addresses. None: not read."""
     passes_sums: Callable[[Any, GemmProblem], tuple[int, int]] | None = None
     """Bytes of Addresses.sums and flags, where its blocks pass sums on to one another."""
+    walks: Callable[[GemmConfig, GemmProblem], int] | None = None
+    """How many products of a batch its blocks walk as one row of tiles; where 1, the grid's second axis counts them."""
     libraries: Callable[[], tuple[Library, ...]] = tuple
     """Headers of other packages that its file includes. Raises MissingDependency where one is not installed."""
 
@@ -271,7 +275,9 @@ class Rung:
         """The grid, block and shared memory of one batch of at most 65535 products."""
         shared = self.shared_bytes(config, problem) if self.dynamic_shared else 0
         resident = config.min_blocks if self.stays else 0
-        grid, block = self.grid(config, problem), (self.threads(config), 1, 1)
+        x, y, z = self.grid(config, problem)
+        walked = self.walks(config, problem) if self.walks is not None else 1
+        grid, block = (x * walked, y // walked, z), (self.threads(config), 1, 1)
         return Launch(grid, block, b"", shared, self.overlaps, resident, config.cluster)
 
     def params(
@@ -280,6 +286,8 @@ class Rung:
         """The parameters of its kernel: tensor maps, if it takes any, then those of every rung's."""
         maps = [(found, getattr(at, name)) for name, found in self.maps(config, problem).items()]
         args = pack_args(problem, at, alpha, beta)
+        if self.walks is not None:
+            args += pack(WALK_ARGS, self.walks(config, problem))
         if self.passes_sums is not None:
             args += pack(STREAM_ARGS, at.sums, at.flags)
         return pack_maps(maps) + args if maps else args

@@ -290,14 +290,13 @@ def shapes_for(program: Program, count: int, copies: int = 1) -> tuple[Launch, .
 
     `copies`: entries of a stage's batch for each product, but for the sum of parts.
     """
-    return tuple(
-        stage.kernel.shape(_fewer(stage.problem, count * (1 if stage.name == SUM else copies)))
-        for stage in program.stages
-    )
+    return tuple(_of_fewer(stage, count * (1 if stage.name == SUM else copies)) for stage in program.stages)
 
 
-def _fewer(problem: GemmProblem, count: int) -> GemmProblem:
-    return problem if count >= problem.batch else replace(problem, batch=count)
+def _of_fewer(stage: Stage, count: int) -> Launch:
+    """The stage's launch for `count` entries of its batch, which the grid's second axis counts where they are fewer."""
+    x, _, z = stage.shape.grid
+    return stage.shape if count >= stage.problem.batch else replace(stage.shape, grid=(x, count, z))
 
 
 def parts_of(problem: GemmProblem, plan: Plan) -> tuple[Program, int]:

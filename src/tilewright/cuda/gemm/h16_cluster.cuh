@@ -13,12 +13,13 @@
 
 extern "C" __global__ void __cluster_dims__(ClusterTiles<Cfg>::blocks, 1, 1)
     __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks)
-        gemm(const __grid_constant__ TmaMapsAndOut maps, const __grid_constant__ GemmArgs args) {
+        gemm(const __grid_constant__ TmaMapsAndOut maps, const __grid_constant__ GemmArgs args,
+             const __grid_constant__ WalkArgs walk) {
   extern __shared__ __align__(1024) unsigned char shared[];
   using Product = typename ProductOf<Cfg>::Product;
   const unsigned stages = shared_address(shared), results = stages + Product::tile_bytes;
   Product product(args, stages, results + StagedRows<Cfg>::all_bytes);
-  const ClusterTiles<Cfg> tiles(args);
+  const ClusterTiles<Cfg> tiles(args, walk);
   product.share(tiles.down, tiles.across);
   if (threadIdx.x == 0) product.buffers.init(Cfg::threads / 128);
   tiles.sync();
@@ -27,8 +28,10 @@ extern "C" __global__ void __cluster_dims__(ClusterTiles<Cfg>::blocks, 1, 1)
     if constexpr (Cfg::hands_over) release_registers<Cfg::producer_registers>();
     if (threadIdx.x == Cfg::threads) {
       if (product.range.tiles > 0) prefetch_tensor_map(maps.a), prefetch_tensor_map(maps.b);
-      for (unsigned tile = tiles.first; tile < tiles.count; tile += tiles.step)
-        product.load(maps, tiles.origin_of(tile));
+      for (unsigned tile = tiles.first; tile < tiles.count; tile += tiles.step) {
+        const TilePlace at = tiles.place_of(tile);
+        product.load(maps, at.origin, at.entry);
+      }
     }
     if constexpr (Product::also > 0)
       if (threadIdx.x / 32 == Cfg::threads / 32 + 1)
@@ -39,11 +42,12 @@ extern "C" __global__ void __cluster_dims__(ClusterTiles<Cfg>::blocks, 1, 1)
     const WarpgroupTiling<Cfg> at;
     StagedRows<Cfg> staged(maps.out, results);
     for (unsigned tile = tiles.first; tile < tiles.count; tile += tiles.step) {
-      const TileOrigin origin = tiles.origin_of(tile);
+      const TilePlace place = tiles.place_of(tile);
+      const TileOrigin origin = place.origin;
       typename Product::Sums sums;
       typename Product::Sums::Rows rows;
       product.multiply(sums, rows, origin, at);
-      sums.leave(rows, args, origin.row + at.row0, origin.col + at.col0, staged);
+      sums.leave(rows, args, origin.row + at.row0, origin.col + at.col0, staged, tiles.out_entry(place));
     }
     staged.finish();
   }

@@ -4,9 +4,22 @@
 //
 //     cluster_m = 2     0          cluster_n = 2     0 1
 //                       1
+//
+// With Cfg::walks_batch the tiles of all products of a batch are one row, product after product: a block that has
+// stored a tile goes on to the next product's. Else the grid's second axis counts the products.
 
 #include "gemm/args.cuh"
 #include "ptx/cluster.cuh"
+
+/// gemm/rung.py packs it.
+struct WalkArgs {
+  unsigned entries;  // products whose tiles are walked as one row
+};
+
+struct TilePlace {
+  TileOrigin origin;
+  unsigned entry;  // of the batch
+};
 
 template <class Cfg>
 struct ClusterTiles {
@@ -21,10 +34,12 @@ struct ClusterTiles {
 
   const GemmArgs& args;
   unsigned count, first, step;  // of clusters' tiles: all; this one's first, and from one of its tiles to the next
+  unsigned each;                // of one product
   unsigned down, across;        // of this block in its cluster
 
-  __device__ explicit ClusterTiles(const GemmArgs& args)
-      : args(args), count(tiles_of<Whole>(args.m, args.n)), first(blockIdx.x / blocks), step(gridDim.x / blocks) {
+  __device__ explicit ClusterTiles(const GemmArgs& args, WalkArgs walk = {1})
+      : args(args), first(blockIdx.x / blocks), step(gridDim.x / blocks), each(tiles_of<Whole>(args.m, args.n)) {
+    count = Cfg::walks_batch ? each * walk.entries : each;
     const unsigned rank = blocks > 1 ? cluster_rank() : 0;
     down = rank / Cfg::cluster_n, across = rank % Cfg::cluster_n;
   }
@@ -33,6 +48,17 @@ struct ClusterTiles {
   __device__ TileOrigin origin_of(unsigned tile) const {
     const TileOrigin origin = tile_origin<Whole>(tile, args.m, args.n);
     return {origin.row + int(down) * Cfg::tile_m, origin.col + int(across) * Cfg::tile_n};
+  }
+
+  /// The same with the product that it is of.
+  __device__ TilePlace place_of(unsigned tile) const {
+    if constexpr (Cfg::walks_batch) return {origin_of(tile % each), tile / each};
+    return {origin_of(tile), blockIdx.y};
+  }
+
+  /// The number of its matrix in the result: with split_k, one for each part of k.
+  static __device__ unsigned out_entry(const TilePlace& place) {
+    return Cfg::split_k > 1 ? blockIdx.z * gridDim.y + place.entry : place.entry;
   }
 
   /// All threads of the cluster come.

@@ -82,7 +82,7 @@ def _tma_constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Const
     own = constants(config, problem) | {"part_n": config.part_n}
     found = tma._constants(*_for_tma(config, problem))
     own = {name: value for name, value in own.items() if name not in ("a_edge", "b_edge", "alone")}
-    return found | own | {"a_scale_lines": _scales_by_lines(problem)}
+    return found | own | {"a_scale_lines": _scales_by_lines(problem), "walks_batch": False}
 
 
 def _tma_maps(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
@@ -300,6 +300,7 @@ def _tma_rung(
         id, teaches, f"gemm/{id}.cuh", FP8, default, space, _tma_shared, check, vector_bytes=16, dynamic_shared=True,
         overlaps=True, own_constants=_tma_constants, levels=("split_k", "staged", "cluster_n"), only_on="sm_90a",
         warpgroups=True, stays=True, precision=precision, must_pack=must_pack, loaders=tma.WARPGROUP, maps=_tma_maps,
+        walks=lambda config, problem: 1,
     )  # fmt: skip
 
 

@@ -11,7 +11,8 @@ from ...jit.source import Constant
 from ...jit.tensor_map import MOST_BOX, TensorMap
 from ..config import WgmmaConfig, over
 from ..problem import GemmProblem, Matrix
-from ..rung import Rung, vector_out
+from ..rung import Rung, vector_out, walked
+from ..shapes import GRID_BATCH
 from .hopper import sums_constants
 from .tensor import HALVES, SHARED_OF_AN_SM, first_reason, power_of_two, stages_reason, tiles
 
@@ -146,6 +147,18 @@ def _maps(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap | No
     return _operand_maps(config, problem) | {"out": _out_map(config, problem)}
 
 
+def walks(config: WgmmaConfig, problem: GemmProblem) -> int:
+    """Return how many products of a batch blocks walk as one row of tiles (cuda/tile/cluster_tiles.cuh).
+
+    All of them, where only tensor maps tell one product from another; a batch that takes several launches is not
+    walked, since the last of those has fewer products.
+    """
+    reads_others = problem.use_c or (problem.epilogue is not None and problem.epilogue.operands)
+    if config.split_k > 1 or config.stream_k or reads_others or not staged_of(config, problem):
+        return 1
+    return problem.batch if problem.batch < GRID_BATCH and walked(config, problem)[0] * problem.batch < 1 << 31 else 1
+
+
 # --- roles ------------------------------------------------------------------------------------------------------------
 
 
@@ -185,6 +198,11 @@ def _constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]
         fits = addressable(name, problem)
         found |= {f"{name}_wide": fits, f"{name}_edge": not fits, f"{name}_batched": batched(name, problem)}
     return found | sums_constants(config, problem, multiplying if hands_over else _at_launch(config), _KEPT)
+
+
+def _walking_constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]:
+    """Those of kernels that walk by ClusterTiles."""
+    return _constants(config, problem) | {"walks_batch": walks(config, problem) > 1}
 
 
 def _stages(config: WgmmaConfig, columns: int) -> int:
@@ -370,25 +388,27 @@ TMA_RUNGS: tuple[Rung, ...] = (
     Rung(
         "h15_tma_store", "results leave by TMA, from shared memory: under the next tile's products, and no lane waits",
         "gemm/h15_tma_store.cuh", HALVES, replace(_DEFAULT, staged=2), _staged_space, _shared, _check, vector_bytes=16,
-        dynamic_shared=True, overlaps=True, own_constants=_constants, levels=("split_k",), only_on="sm_90a",
-        warpgroups=True, stays=True, loaders=WARPGROUP, maps=_maps,
+        dynamic_shared=True, overlaps=True, own_constants=_walking_constants, levels=("split_k",), only_on="sm_90a",
+        warpgroups=True, stays=True, loaders=WARPGROUP, maps=_maps, walks=walks,
     ),
     Rung(
         "h16_cluster", "clusters of two blocks: the operand that both need is copied once, by halves, to both",
         "gemm/h16_cluster.cuh", HALVES, replace(_DEFAULT, staged=2, cluster_m=2), _cluster_space, _shared,
-        _check_cluster, vector_bytes=16, dynamic_shared=True, overlaps=True, own_constants=_constants,
+        _check_cluster, vector_bytes=16, dynamic_shared=True, overlaps=True, own_constants=_walking_constants,
         levels=("split_k", "cluster_n"), only_on="sm_90a", warpgroups=True, stays=True, loaders=WARPGROUP, maps=_maps,
+        walks=walks,
     ),
     Rung(
         "h17_ping_pong", "two sets of warpgroups take turns: one has the tensor cores while the other stores its tile",
         "gemm/h17_ping_pong.cuh", HALVES, _TURNS, _turns_space, _shared, _check_turns, vector_bytes=16,
-        dynamic_shared=True, overlaps=True, own_constants=_constants, levels=("split_k", "cluster_m", "cluster_n"),
-        only_on="sm_90a", warpgroups=True, stays=True, loaders=WARPGROUP, maps=_maps,
+        dynamic_shared=True, overlaps=True, own_constants=_walking_constants,
+        levels=("split_k", "cluster_m", "cluster_n"), only_on="sm_90a", warpgroups=True, stays=True, loaders=WARPGROUP,
+        maps=_maps, walks=walks,
     ),
     Rung(
         "h18_stream_k", "blocks take equal parts of all tiles' steps: the last tiles keep every SM busy",
         "gemm/h18_stream_k.cuh", HALVES, _STREAM, _stream_space, _shared, _check_stream, vector_bytes=16,
-        dynamic_shared=True, overlaps=True, own_constants=_constants, levels=("cluster_m", "cluster_n"),
+        dynamic_shared=True, overlaps=True, own_constants=_walking_constants, levels=("cluster_m", "cluster_n"),
         only_on="sm_90a", warpgroups=True, grid=_stream_grid, loaders=WARPGROUP, maps=_maps, passes_sums=_passed_bytes,
     ),
     Rung(
