@@ -67,6 +67,12 @@ def test_a_named_config_without_a_rung_is_one_of_the_fast_rung():
     assert (plan.rung.id, plan.config, plan.source) == ("f12_multistage", config, "the caller")
 
 
+def test_a_warp_of_f12_whose_lanes_stand_in_one_row_is_refused_before_it_is_compiled():
+    config = GemmConfig(4, 256, 16, 4, 4, 4, 128, stages=2, cache="cg")
+    reason = find_rung("f12").why_not(GemmProblem.dense(1, 256, 64), config, H200.arch)
+    assert "a subtile takes 1 x 32 lanes: not 32 in two rows or more" in (reason or "")
+
+
 def test_a_named_config_that_does_not_fit_is_refused_with_numbers_and_a_way_out():
     config = dataclasses.replace(find_rung("f12").default, stages=10)
     with pytest.raises(ConfigRejected, match=r"needs \d+ B of shared memory a block; sm_90a allows 232448.*Omit rung"):

@@ -123,7 +123,8 @@ def _check_warps(config: SimtConfig, problem: GemmProblem) -> str | None:
             _divides("tile_n by warp_n", config.tile_n, config.warp_n),
             _divides("warp_m by subtiles_m * thread_m", config.warp_m, config.subtiles_m * config.thread_m),
             _divides("warp_n by subtiles_n * thread_n", config.warp_n, config.subtiles_n * config.thread_n),
-            None if lanes_m * lanes_n == 32 else f"a subtile takes {lanes_m} x {lanes_n} lanes; a warp has 32",
+            None if lanes_m * lanes_n == 32 and lanes_m > 1 else f"a subtile takes {lanes_m} x {lanes_n} lanes: not 32 "
+            "in two rows or more",
             _divides("thread_n by 4", config.thread_n, 4),
             _divides("tile_k by 4", config.tile_k, 4),
             _copies(config, problem, wide=True),
