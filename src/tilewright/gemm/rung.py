@@ -174,7 +174,7 @@ class Rung:
     """The tensor maps that its kernel takes ahead of GemmArgs, in order: by the names of Addresses. None: not read."""
     passes_sums: Callable[[Any, GemmProblem], tuple[int, int]] | None = None
     """Bytes of Addresses.sums and flags, where its blocks pass sums on to one another."""
-    walks: Callable[[GemmConfig, GemmProblem], int] | None = None
+    walks: Callable[[Any, GemmProblem], int] | None = None
     """How many products of a batch its blocks walk as one row of tiles; where 1, the grid's second axis counts them."""
     libraries: Callable[[], tuple[Library, ...]] = tuple
     """Headers of other packages that its file includes. Raises MissingDependency where one is not installed."""
