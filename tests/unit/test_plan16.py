@@ -163,3 +163,24 @@ def test_explain_tells_the_stages_and_what_is_borrowed():
     assert f"pack a, pack b, product; {told.workspace_bytes} B of memory borrowed" in text
     assert "path     aligned copies of packed operands" in text
     assert "\nstages" not in str(tw.explain(a[:4088, :4088], np.zeros((4088, 64), np.float16), gpu="H200", rung="h11"))
+
+
+@pytest.mark.parametrize(("m", "n", "k", "batch"), [(640, 1024, 512, 40), (768, 768, 768, 48), (512, 512, 2048, 32)])
+def test_a_batch_that_no_table_knows_is_planned_as_tiles_that_blocks_walk(m, n, k, batch):
+    problem = dense(m, n, k, batch=batch)
+    plan = plan_for(problem, GPUS["H200"])
+    assert plan.source == "cost model"
+    assert plan.rung.walks is not None
+    assert plan.rung.walks(plan.config, problem) == batch
+    assert plan.rung.shape(problem, plan.config).grid[1] == 1
+
+
+def test_a_batch_whose_products_blocks_cannot_walk_takes_no_turns_over_single_tiles():
+    """C's products are told apart by the grid, so that each block has one tile, and one set of h17 nothing to do."""
+    problem = dense(512, 512, 512, batch=64)
+    with_c = dataclasses.replace(problem, c=problem.out)
+    assert plan_for(problem, GPUS["H200"]).config.turns == 2
+    assert plan_for(with_c, GPUS["H200"]).config.turns == 1
+    h17 = find_rung("h17")
+    named = plan_for(with_c, GPUS["H200"], "h17", h17.default)
+    assert named.config == h17.default, "who names it has it"

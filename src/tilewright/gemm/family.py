@@ -76,6 +76,8 @@ class Products:
             return f"{config} walks k in parts; batch_invariant asks for one chain"
         if demands.batch_invariant and rung.id == "q01_convert" and gpu.arch.name == "sm_90a":
             return "it adds up otherwise than q02_promoted, which batch_invariant takes on sm_90a"
+        if reason := _idle_turns(problem, rung, config, gpu):
+            return reason
         if rung.halves and not halves_pay(problem):
             return f"{rung.id} was measured to pay from 512 rows and columns, 2^29 products and, of fp32x3, k = 512 on"
         return rung.why_not(problem.packed(config.tile, packs), config, gpu.arch)
@@ -245,6 +247,16 @@ def plan_for(
     if rung is not None and not isinstance(rung, str):
         raise ConfigRejected(f"rung is {rung!r}; pass the name of one, such as 'f12', or none.")
     return plan(PRODUCTS, problem, on, rung, config, demands)
+
+
+def _idle_turns(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu) -> str | None:
+    """Why sets of warpgroups that take turns have none to take, or None: products of a batch that are not walked."""
+    if problem.batch == 1 or config.turns == 1 or rung.walks is None or rung.walks(config, problem) > 1:
+        return None
+    tiles = tiles_of(problem, config) // problem.batch
+    if tiles > gpu.sm_count:
+        return None
+    return f"each block has one of the {tiles} tiles of a product, so that its {config.turns} sets have no turns to take"
 
 
 @lru_cache(maxsize=1 << 14)

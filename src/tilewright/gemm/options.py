@@ -13,7 +13,7 @@ from ..plan.family import Option
 from .config import MmaConfig, SimtConfig, WgmmaConfig
 from .problem import GemmProblem
 from .rungs import find_rung
-from .rungs.tma import addressable
+from .rungs.tma import addressable, may_be_walked
 
 
 def _f12(
@@ -192,11 +192,15 @@ def options_of(problem: GemmProblem) -> tuple[Option, ...]:
 def suits_tma(problem: GemmProblem) -> bool:
     """Return whether the product is like those with which the model of the rungs that copy by TMA was fitted.
 
-    16 bits, lines that TMA reads as they lie, and rows and columns for large tiles.
+    16 bits, lines that TMA reads as they lie, and rows and columns for large tiles; or a batch that blocks walk, whose
+    tiles are like those of one large product.
     """
+    m, n, batch = problem.m, problem.n, problem.batch
+    large = min(m, n) >= 128 and m * n >= 1 << 20
+    if batch > 1:
+        large = min(m, n) >= 512 and batch * m * n >= 1 << 22 and may_be_walked(problem)
     return (
-        problem.kind in ("f16", "bf16") and min(problem.m, problem.n) >= 128 and problem.k >= 64
-        and problem.batch == 1 and problem.m * problem.n >= 1 << 20
+        problem.kind in ("f16", "bf16") and large and problem.k >= 64
         and addressable("a", problem) and addressable("b", problem)
     )  # fmt: skip
 

@@ -113,12 +113,16 @@ def _out_matrices(config: WgmmaConfig, problem: GemmProblem) -> int:
     return problem.batch * config.split_k
 
 
-def staged_of(config: WgmmaConfig, problem: GemmProblem) -> int:
-    """Return the buffers of a warp for results that TMA can store: rows that lie apart, each of whole 16 bytes."""
-    out, item = problem.out, ITEM_BYTES[problem.out_dtype]
+def _stored_by_tma(problem: GemmProblem) -> bool:
+    """Return whether TMA can store the result: rows that lie apart, each of whole 16 bytes."""
     lies_well = vector_out(problem) and problem.n % 8 == 0
-    lies_well = lies_well and not_for_tma(out, problem.m, problem.n, item) is None
-    return config.staged if lies_well and (_out_matrices(config, problem) == 1 or out.batch_stride > 0) else 0
+    return lies_well and not_for_tma(problem.out, problem.m, problem.n, ITEM_BYTES[problem.out_dtype]) is None
+
+
+def staged_of(config: WgmmaConfig, problem: GemmProblem) -> int:
+    """Return the buffers of a warp for results that TMA can store."""
+    one = _out_matrices(config, problem) == 1
+    return config.staged if _stored_by_tma(problem) and (one or problem.out.batch_stride > 0) else 0
 
 
 def _row_bytes(config: WgmmaConfig, problem: GemmProblem) -> int:
@@ -147,16 +151,20 @@ def _maps(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap | No
     return _operand_maps(config, problem) | {"out": _out_map(config, problem)}
 
 
-def walks(config: WgmmaConfig, problem: GemmProblem) -> int:
-    """Return how many products of a batch blocks walk as one row of tiles (cuda/tile/cluster_tiles.cuh).
+def may_be_walked(problem: GemmProblem) -> bool:
+    """Return whether tensor maps alone tell the products of a batch apart, and one launch takes all of them.
 
-    All of them, where only tensor maps tell one product from another; a batch that takes several launches is not
-    walked, since the last of those has fewer products.
+    Of several launches the last has fewer products, and they share their parameters.
     """
     reads_others = problem.use_c or (problem.epilogue is not None and problem.epilogue.operands)
-    if config.split_k > 1 or config.stream_k or reads_others or not staged_of(config, problem):
+    return _stored_by_tma(problem) and problem.out.batch_stride > 0 and not reads_others and problem.batch < GRID_BATCH
+
+
+def walks(config: WgmmaConfig, problem: GemmProblem) -> int:
+    """Return how many products of a batch blocks walk as one row of tiles (cuda/tile/cluster_tiles.cuh)."""
+    if config.split_k > 1 or config.stream_k or not config.staged or not may_be_walked(problem):
         return 1
-    return problem.batch if problem.batch < GRID_BATCH and walked(config, problem)[0] * problem.batch < 1 << 31 else 1
+    return problem.batch if walked(config, problem)[0] * problem.batch < 1 << 31 else 1
 
 
 # --- roles ------------------------------------------------------------------------------------------------------------
