@@ -256,7 +256,7 @@ def _idle_turns(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu) 
     tiles = tiles_of(problem, config) // problem.batch
     if tiles > gpu.sm_count:
         return None
-    return f"each block has one of the {tiles} tiles of a product, so that its {config.turns} sets have no turns to take"
+    return f"each block has one of the {tiles} tiles of a product: its {config.turns} sets have no turns to take"
 
 
 @lru_cache(maxsize=1 << 14)
