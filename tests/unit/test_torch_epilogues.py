@@ -335,3 +335,21 @@ def test_a_layer_with_an_activation_is_linear_and_that_and_trains():
     assert math.isfinite(float(layer.weight.grad.abs().sum()))
     with pytest.raises(InvalidOperand, match="relu, gelu"):
         tt.Linear(6, 4, activation="swish")
+
+
+@pytest.mark.parametrize("k", [64, KEPT_FROM])
+@pytest.mark.filterwarnings("ignore:tilewright has no kernel")
+def test_layers_and_epilogues_compile_without_a_graph_break_short_sums_and_long(k):
+    layer = tt.Linear(k, 6, activation="silu")
+    x, w, r = values(3, k), values(k, 6), values(3, 6)
+
+    def both(x, w, r):
+        return layer(x) + tt.matmul(x, w, epilogue=lambda acc, r: ep.silu(acc) * r, r=r)
+
+    given = [x, w, r, layer.weight]
+    for dynamic in (False, True):
+        torch._dynamo.reset()
+        results = [both(x, w, r), torch.compile(both, backend="aot_eager", fullgraph=True, dynamic=dynamic)(x, w, r)]
+        torch.testing.assert_close(*results)
+        torch.testing.assert_close(*(torch.autograd.grad(result.square().sum(), given) for result in results),
+                                   rtol=1e-4, atol=1e-3)  # fmt: skip

@@ -37,8 +37,9 @@ def is_eager(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def runs_here(x: torch.Tensor) -> bool:
-    """Return whether kernels can take x: it is on a GPU, or an emulator is in force for the host's tensors."""
-    return x.is_cuda or current_executor() is not None
+    """Return whether kernels can take x: it is on a GPU, or an emulator is in force for the host's tensors. What
+    torch.compile traces is for a GPU: it cannot ask for an emulator."""
+    return x.is_cuda or (not torch.compiler.is_compiling() and current_executor() is not None)
 
 
 def wants_gradients(tensors: Sequence[torch.Tensor]) -> bool:
