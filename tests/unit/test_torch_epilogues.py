@@ -340,7 +340,7 @@ def test_a_layer_with_an_activation_is_linear_and_that_and_trains():
 @pytest.mark.parametrize("k", [64, KEPT_FROM])
 @pytest.mark.filterwarnings("ignore:tilewright has no kernel")
 def test_layers_and_epilogues_compile_without_a_graph_break_short_sums_and_long(k):
-    layer = tt.Linear(k, 6, activation="silu")
+    layer = tt.Linear(k, 6, activation="silu", dtype=torch.float64)
     x, w, r = values(3, k), values(k, 6), values(3, 6)
 
     def both(x, w, r):
