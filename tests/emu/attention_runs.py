@@ -39,18 +39,18 @@ def run_attention(
     with use_executor(emulator):
         kernel = rung.compile(problem, config, emulator.arch)
     rng = np.random.default_rng(seed)
-    shapes = [(problem.heads_q, problem.seq_q), *[(problem.heads_kv, problem.seq_k)] * 2]
+    shapes = {"q": (problem.heads_q, problem.seq_q), **dict.fromkeys("kv", (problem.heads_kv, problem.seq_k))}
     q, k, v = (
-        rounded(rng.standard_normal((problem.batch, h, s, problem.d_head), dtype=np.float32), problem.dtype)
-        for h, s in shapes
+        rounded(rng.standard_normal((problem.batch, *own, problem.columns(x)), dtype=np.float32), problem.dtype)
+        for x, own in shapes.items()
     )
     places = [
         emulator.upload(spread(x, rows, problem.dtype).view(np.uint8))
         for x, rows in ((q, problem.q), (k, problem.k), (v, problem.v))
     ]
-    out, lse = Guarded(q.shape, problem.dtype), Guarded(q.shape[:3], "f32")
+    out, lse = Guarded((*q.shape[:3], v.shape[3]), problem.dtype), Guarded(q.shape[:3], "f32")
     at_out, at_lse = (emulator.upload(x.whole.view(np.uint8)) for x in (out, lse))
-    dense = replace(problem, out=AttentionProblem.dense(*q.shape[:3], problem.seq_k, problem.d_head).out)
+    dense = replace(problem, out=AttentionProblem.dense(*q.shape[:3], problem.seq_k, v.shape[3]).out)
     addresses = AttentionAddresses(*places, at_out + 2 * out.band, at_lse + 4 * lse.band)
     launch = rung.launch(dense, config, addresses)
     emulator.launch(kernel, replace(launch, grid=(blocks, 1, 1)) if blocks else launch)

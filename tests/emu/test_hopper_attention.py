@@ -70,6 +70,36 @@ def test_blocks_that_stay_make_every_tile_once(blocks, is_causal):
     right("a22", problem, FEW, blocks=blocks)
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("blocks", [1, 3, 11])
+def test_the_next_q_has_room_of_its_own(blocks, is_causal):
+    problem = AttentionProblem.dense(2, 4, 150, 170, 32, heads_kv=2, is_causal=is_causal, with_lse=True)
+    right("a24", problem, HopperConfig(32, 128, 48, 2, "products", 2), blocks=blocks)
+
+
+@pytest.mark.parametrize("rung", ["a18", "a22", "a24"])
+@pytest.mark.parametrize(("d_head", "d_v"), [(192, 128), (64, 32), (32, 96), (96, 256)])
+def test_values_of_another_width_than_keys_are_right(rung, d_head, d_v):
+    problem = AttentionProblem.dense(1, 4, 100, 130, d_head, heads_kv=2, is_causal=True, with_lse=True, d_v=d_v)
+    right(rung, problem, HopperConfig(d_head, 128, 32, d_v=d_v))
+
+
+@pytest.mark.parametrize(("d", "d_v", "copied"), [(192, 128, ""), (100, 48, "qkvout"), (32, 64, "")])
+def test_a_call_with_values_of_another_width_pads_no_further_than_its_kernel_asks(d, d_v, copied):
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.standard_normal((1, 2, n, x)).astype(np.float16) for n, x in ((70, d), (90, d), (90, d_v)))
+    told = tw.explain_attention(q, k, v, rung="a24", gpu="H200")
+    assert "".join(name for name, _ in told.copied) == copied
+    with tw.emulator():
+        out, lse = tw.attention(q, k, v, is_causal=True, return_lse=True, rung="a24")
+        packed = [np.ascontiguousarray(x[0].swapaxes(0, 1)) for x in (q, k, v)]
+        rows = tw.attention_varlen(*packed, [0, 70], [0, 90], is_causal=True, rung="a24")
+        padded = tw.attention(q, k, v, is_causal=True, rung="a17")
+    judge(out, lse, q, k, v, is_causal=True)
+    judge(padded, None, q, k, v, is_causal=True)
+    assert (rows.swapaxes(0, 1)[None] == out).all()
+
+
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 1), (1, 77), (77, 1), (33, 65), (90, 40)])
 def test_more_queries_than_keys_and_the_reverse_are_right_and_queries_with_no_key_give_zero(seq_q, seq_k):
     for is_causal in (False, True):
@@ -194,7 +224,7 @@ def test_softcap_bias_and_a_score_function_change_scores_and_hidden_rows_are_zer
 def test_a_config_is_read_back_and_says_why_it_cannot():
     for rung in HOPPER_RUNGS:
         assert all(rung.check(config) is None for config in rung.defaults)
-        for config in (*rung.defaults, HopperConfig(128, 192, 80, 3, "exponentials")):
+        for config in (*rung.defaults, HopperConfig(128, 192, 80, 3, "exponentials", 2, 64)):
             assert HopperConfig.parse(str(config)) == config
     assert "one of 64, 128, 192" in HopperConfig(64, 96, 64).why_not()
     assert "multiple of 16" in HopperConfig(64, 128, 72).why_not()
@@ -218,4 +248,8 @@ def test_a_rung_says_why_it_cannot():
     back = AttentionProblem.dense(1, 1, 64, 64, 64)
     object.__setattr__(back, "k", HeadRows(64 * 64, 64 * 64, -64))
     assert "a stride of k is -128 bytes" in a20.why_not(back, SMALL, hopper)
+    a24, wide = find_attention_rung("a24"), AttentionProblem.dense(1, 1, 64, 64, 64, d_v=128)
+    assert "values of d_head columns; these have 128" in a24.why_not(wide, SMALL, hopper)
+    assert "values of 32 columns; these have 128" in a24.why_not(wide, replace(SMALL, d_v=32), hopper)
+    assert "room for Q of the next" in a20.why_not(problem, replace(SMALL, q_buffers=2), hopper)
     assert "B of shared memory" in a20.why_not(problem, HopperConfig(64, 128, 176, 5), hopper)

@@ -21,10 +21,11 @@ from ..errors import InvalidOperand
 from ..gpus import Gpu
 from ..jit.params import named_numbers
 from ..plan.demands import NONE, Demands
+from ..plan.plan import Plan
 from ..run.program import Program
 from ..run.runner import Output, Site
 from .cu_seqlens import Starts, length_of, read_starts, read_table, read_used
-from .family import plan_attention
+from .family import plan_attention, plan_own_columns
 from .problem import DTYPES, LAYOUTS, AttentionProblem, BiasRows, HeadRows, head_rows
 from .rung import D_HEADS
 from .score import NO_CHANGE, Modification
@@ -63,6 +64,9 @@ class AttentionCall:
     given_out: Any = None
     """The caller's array for the result."""
     demands: Demands = NONE
+    own_columns: tuple[AttentionProblem, tuple[tuple[str, str], ...]] | None = None
+    """The problem, and what is copied for it, with v and out of fewer or more columns than q and k, where they have
+    them: for kernels that take such. `problem` pads all to the widest."""
 
     @property
     def what(self) -> str:
@@ -117,12 +121,24 @@ class AttentionCall:
         """The launches; None for an empty result. Raises ConfigRejected."""
         if self.problem is None:
             return None
+        problem, copies, plan = self.planned(gpu, *self.plan_with)
         lies = tuple(
             Lies(name, view.shape, StridedRows(*view.strides), name == "out" and self.keeps)
             for name, view in (("q", self.q), ("k", self.k), ("v", self.v), ("out", self.out))
-            if any(name == copied for copied, _ in self.copied)
+            if any(name == copied for copied, _ in copies)
         )
-        return program_of(self.problem, plan_attention(self.problem, gpu, *self.plan_with, demands=self.demands), lies)
+        return program_of(problem, plan, lies)
+
+    def planned(
+        self, gpu: Gpu, rung: str | None, config: Any
+    ) -> tuple[AttentionProblem, tuple[tuple[str, str], ...], Plan]:
+        """The problem as a kernel of this GPU takes it, what is copied for it, and the plan. Raises ConfigRejected."""
+        assert self.problem is not None
+        if self.own_columns is not None:
+            problem, copied = self.own_columns
+            if (plan := plan_own_columns(problem, gpu, rung, config, self.demands)) is not None:
+                return problem, copied, plan
+        return self.problem, self.copied, plan_attention(self.problem, gpu, rung, config, demands=self.demands)
 
     @property
     def others(self) -> tuple[Operand, ...]:
@@ -385,31 +401,40 @@ def _finish(
     plan_with: tuple[str | None, Any],
 ) -> AttentionCall:  # fmt: skip
     batch, heads, seq_q, _ = q.shape
-    d_head = padded_head(q.shape[3], v.shape[3])
     heads_kv, seq_k = k.shape[1], options.pop("keys", k.shape[2])
     lse_shape: tuple[int, ...] = (batch, heads, seq_q)
     if starts is not None:
         batch, seq_q, seq_k = options.pop("lengths")
         lse_shape = (heads, q.shape[2])
-    copied, rows = [], {}
-    for operand in (q, k, v, out):
-        reason = _why_copied(operand, d_head)
-        if reason is not None and operand.size:
-            copied.append((operand.name, reason))
-            rows[operand.name] = head_rows(operand.shape[1], operand.shape[2], d_head)
-        else:
-            rows[operand.name] = _rows(operand)
-    problem = None
-    if q.size and batch and (starts is None or seq_q):
-        bias_rows = None
-        if bias is not None:
-            by_batch, by_head, by_row, by_col = bias.strides
-            bias_rows = BiasRows(by_batch, by_head, by_row, by_col, bias.dtype, math.gcd(16, bias.address))
+    bias_rows = None
+    if bias is not None:
+        by_batch, by_head, by_row, by_col = bias.strides
+        bias_rows = BiasRows(by_batch, by_head, by_row, by_col, bias.dtype, math.gcd(16, bias.address))
+
+    def taken(d_head: int, d_v: int) -> tuple[AttentionProblem, tuple[tuple[str, str], ...]]:
+        """The problem of a kernel for these columns, and what is copied for it."""
+        copied, rows = [], {}
+        for operand, columns in ((q, d_head), (k, d_head), (v, d_v), (out, d_v)):
+            reason = _why_copied(operand, columns)
+            if reason is not None and operand.size:
+                copied.append((operand.name, reason))
+                rows[operand.name] = head_rows(operand.shape[1], operand.shape[2], columns)
+            else:
+                rows[operand.name] = _rows(operand)
         problem = AttentionProblem(
             batch, heads, heads_kv, seq_q, seq_k, d_head, rows["q"], rows["k"], rows["v"], rows["out"],
-            q.dtype, bias=bias_rows, **options,
+            q.dtype, bias=bias_rows, d_v=d_v if d_v != d_head else 0, **options,
         )  # fmt: skip
+        return problem, tuple(copied)
+
+    problem: AttentionProblem | None = None
+    copied: tuple[tuple[str, str], ...] = ()
+    own = None
+    if q.size and batch and (starts is None or seq_q):
+        d_q, d_v = padded_head(q.shape[3], 1), padded_head(1, v.shape[3])
+        problem, copied = taken(max(d_q, d_v), max(d_q, d_v))
+        own = taken(d_q, d_v) if d_q != d_v else None
     return AttentionCall(
-        q, k, v, out, given_out is not None, bias, starts, None, None, problem, tuple(copied), out_shape, lse_shape,
-        options["with_lse"], plan_with, given_out,
+        q, k, v, out, given_out is not None, bias, starts, None, None, problem, copied, out_shape, lse_shape,
+        options["with_lse"], plan_with, given_out, own_columns=own,
     )  # fmt: skip

@@ -8,7 +8,6 @@ from typing import Any
 from ..gemm.explain import Roofline
 from ..gemm.explain import _gpu_of as gpu_of
 from ..gpus import Gpu, Resources
-from ..plan.demands import NONE, Demands
 from ..plan.explained import Explained, Row, chosen_rows, compiled_words, refused_rows
 from ..plan.plan import Plan
 from .call import AttentionCall, read_attention, read_attention_varlen
@@ -73,8 +72,9 @@ def describe(problem: AttentionProblem) -> str:
     """One line: sizes, dtype, and what the scores go through."""
     heads = f"{problem.heads_q} heads" + (f" on {problem.heads_kv} of keys" if problem.group > 1 else "")
     parts = [
-        f"{problem.batch} x {heads}, {problem.seq_q} queries, {problem.seq_k} keys, d_head {problem.d_head}, "
-        f"{problem.dtype}"
+        f"{problem.batch} x {heads}, {problem.seq_q} queries, {problem.seq_k} keys, d_head {problem.d_head}"
+        + (f", values of {problem.d_v} columns" if problem.d_v else "")
+        + f", {problem.dtype}"
     ]
     if problem.totals is not None:
         parts[0] = parts[0].replace("queries", "queries per entry").replace("keys, d", "keys per entry, d")
@@ -118,18 +118,20 @@ def explain_attention(
     named, source = gpu_of(call, gpu)
     if call.problem is None:
         return AttentionExplanation(None, named, source, None, (), (0, 1, 1), (0, 1, 1), 0, None)
-    return explain_attention_problem(
-        call.problem, named, source, rung, config, call.copied, compile=compile, demands=call.demands
-    )
+    return _explained(*call.planned(named, rung, config), named, source, compile)
 
 
 def explain_attention_problem(
     problem: AttentionProblem, gpu: Gpu, gpu_source: str, rung: str | None = None,
-    config: AttentionConfig | str | None = None, copied: tuple[tuple[str, str], ...] = (), *, compile: bool = False,
-    demands: Demands = NONE,
+    config: AttentionConfig | str | None = None, *, compile: bool = False,
 ) -> AttentionExplanation:  # fmt: skip
     """Explain a problem apart from arrays. Raises ConfigRejected (rung or config), CompileError if compiled."""
-    plan = plan_attention(problem, gpu, rung, config, demands=demands)
+    return _explained(problem, (), plan_attention(problem, gpu, rung, config), gpu, gpu_source, compile)
+
+
+def _explained(
+    problem: AttentionProblem, copied: tuple[tuple[str, str], ...], plan: Plan, gpu: Gpu, gpu_source: str, compile: bool
+) -> AttentionExplanation:
     launch = plan.rung.shape(problem, plan.config)
     memory = gpu.dram_gb_s * problem.intensity * 1e-3
     peak = gpu.peak_tflops(problem.dtype) or memory

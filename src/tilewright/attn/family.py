@@ -19,7 +19,7 @@ from ..plan.family import Option
 from ..plan.plan import Plan, Refusal
 from ..plan.tables import generation_now
 from .classes import AttentionClass, attention_class_of, attention_columns, attention_distances, attention_key
-from .hopper import HOPPER_RUNGS, HopperConfig
+from .hopper import HOPPER_RUNGS, ONLY_ON, HopperConfig
 from .problem import AttentionProblem
 from .rung import AttentionConfig, AttentionRung
 from .rungs import ATTENTION_RUNGS, find_attention_rung, parse_config
@@ -85,9 +85,12 @@ class Attention:
     def options(self, problem: AttentionProblem) -> Iterable[Option]:
         """Hopper's best measured for the d_head; those of the last rung that runs everywhere, and one of few rows."""
         if problem.totals is None:  # packed entries were not timed
-            for hopper in HOPPER_OPTIONS:
+            known = HOPPER_OPTIONS if not problem.d_v else HOPPER_RUNGS[-1].defaults_for(problem)
+            for hopper in known:
                 if hopper.d_head == problem.d_head:
                     yield Option(HOPPER_RUNGS[-1], hopper, HOPPER_SPEED if hopper.groups > 1 else ALONE_SPEED)
+        if problem.d_v:
+            return  # no other rung takes such
         top, d = ATTENTION_RUNGS[-1], problem.d_head
         own = tuple(config for config in top.defaults if config.d_head == d)
         small = AttentionConfig(d, 64, 64 if d <= 128 else 32, 4, 2, 2, 2)
@@ -173,6 +176,19 @@ class Attention:
 
 
 ATTENTION = Attention()
+
+
+def plan_own_columns(
+    problem: AttentionProblem, gpu: Gpu, rung: str | None, config: Any, demands: Demands
+) -> Plan | None:
+    """The plan for values of another width than keys where a kernel takes them as they are and is fast; else None, and
+    the call pads them. Few queries on many keys are padded for split attention."""
+    if gpu.arch.name != ONLY_ON or (rung is None and config is None):
+        return None
+    try:
+        return plan_attention(problem, gpu, rung, config, demands=demands)
+    except ConfigRejected:
+        return None
 
 
 def plan_attention(

@@ -24,7 +24,9 @@ KERNELS = "attention/hopper.cuh"
 ONLY_ON = "sm_90a"
 TURNS = ("", "products", "exponentials")
 """What warpgroups do in turns."""
-_GRAMMAR = re.compile(r"\((\d+), ?(\d+), ?(\d+)\): (\d+)_stages(?:\+(products|exponentials)_in_turns)?")
+_GRAMMAR = re.compile(
+    r"\((\d+)(?:/(\d+))?, ?(\d+), ?(\d+)\): (\d+)_stages(?:\+(\d+)_q)?(?:\+(products|exponentials)_in_turns)?"
+)
 _ARGS = "<3i4x"
 """What HopperArgs in cuda/attention/hopper.cuh adds to AttentionArgs; a test holds them equal."""
 _OTHERS = 24
@@ -36,11 +38,12 @@ _MOST_TILES = 2**31 - 1
 
 @dataclass(frozen=True)
 class HopperConfig:
-    """The tiles of an attention kernel of Hopper: `(d_head, b_r, b_c): N_stages[+products_in_turns]`.
+    """The tiles of an attention kernel of Hopper: `(d_head[/d_v], b_r, b_c): N_stages[+2_q][+products_in_turns]`.
 
     Each warpgroup of a block makes 64 of its b_r rows from tiles of b_c keys and values. `stages`: tiles of K, and of
     V, that shared memory holds. `turns`: what warpgroups do one after the other: "products" are started, "exponentials"
-    are computed, or "" for nothing.
+    are computed, or "" for nothing. `q_buffers`: tiles of Q that a warpgroup has room for; with two, the next comes
+    while one is multiplied. `d_v`: columns of values where they are not d_head.
     """
 
     d_head: int
@@ -48,6 +51,13 @@ class HopperConfig:
     b_c: int
     stages: int = 2
     turns: str = ""
+    q_buffers: int = 1
+    d_v: int = 0
+
+    @property
+    def columns(self) -> int:
+        """Of values, and of out."""
+        return self.d_v or self.d_head
 
     @property
     def groups(self) -> int:
@@ -84,13 +94,14 @@ class HopperConfig:
     @property
     def registers(self) -> int:
         """Registers per thread, estimated: out and scores in fp32, weights in 16 bits, and the rest."""
-        return self.d_head // 2 + self.b_c // 2 + self.b_c // 4 + _OTHERS
+        return self.columns // 2 + self.b_c // 2 + self.b_c // 4 + _OTHERS
 
     @property
     def shared_bytes(self) -> int:
         """Of a block: Q, the tiles of K and V, and 8 bytes a barrier."""
-        barriers = 6 * self.groups + 4 * self.stages
-        return 2 * self.d_head * (self.b_r + 2 * self.stages * self.b_c) + 8 * barriers
+        barriers = (2 * self.q_buffers + 4) * self.groups + 4 * self.stages
+        tiles = self.q_buffers * self.b_r * self.d_head + self.stages * self.b_c * (self.d_head + self.columns)
+        return 2 * tiles + 8 * barriers
 
     @property
     def legend(self) -> str:
@@ -100,7 +111,9 @@ class HopperConfig:
         return "; ".join(told)
 
     def __str__(self) -> str:
-        text = f"({self.d_head}, {self.b_r}, {self.b_c}): {self.stages}_stages"
+        d = f"{self.d_head}/{self.d_v}" if self.d_v else str(self.d_head)
+        text = f"({d}, {self.b_r}, {self.b_c}): {self.stages}_stages"
+        text += f"+{self.q_buffers}_q" if self.q_buffers > 1 else ""
         return text + (f"+{self.turns}_in_turns" if self.turns else "")
 
     @staticmethod
@@ -109,22 +122,27 @@ class HopperConfig:
         match = _GRAMMAR.fullmatch(text.strip())
         if match is None:
             raise ConfigRejected(
-                f"{text!r} is not a config of Hopper's rungs. One reads (d_head, b_r, b_c): N_stages, with "
-                "+products_in_turns or +exponentials_in_turns where wanted: (128, 128, 128): 2_stages"
+                f"{text!r} is not a config of Hopper's rungs. One reads (d_head, b_r, b_c): N_stages, or "
+                "(d_head/d_v, b_r, b_c), with +2_q and +products_in_turns or +exponentials_in_turns where wanted: "
+                "(128, 128, 128): 2_stages"
             )
-        d_head, b_r, b_c, stages = map(int, match.groups()[:4])
-        return HopperConfig(d_head, b_r, b_c, stages, match[5] or "")
+        d_head, d_v, b_r, b_c, stages, q_buffers = (int(number or 0) for number in match.groups()[:6])
+        return HopperConfig(d_head, b_r, b_c, stages, match[7] or "", q_buffers or 1, d_v)
 
     def why_not(self) -> str | None:
         """None when kernels can be made with it, or the reason."""
         if self.d_head not in D_HEADS:
             return f"d_head={self.d_head} is not one of {', '.join(map(str, D_HEADS))}"
+        if self.d_v and (self.d_v not in D_HEADS or self.d_v == self.d_head):
+            return f"d_v={self.d_v} is not one of {', '.join(map(str, D_HEADS))}, or is d_head: then it is 0"
         if self.b_r not in (64, 128, 192):
             return f"b_r={self.b_r} is not one of 64, 128, 192: 64 rows for each of up to three warpgroups"
         if not 16 <= self.b_c <= 256 or self.b_c % 16:
             return f"b_c={self.b_c} is not a multiple of 16 from 16 to 256, the widths of a product"
         if self.stages < 1:
             return f"stages={self.stages} must be at least 1"
+        if self.q_buffers not in (1, 2):
+            return f"q_buffers={self.q_buffers} must be 1 or 2"
         if self.turns not in TURNS:
             return f"turns={self.turns!r} is not one of {', '.join(map(repr, TURNS))}"
         if self.turns and self.groups == 1:
@@ -152,6 +170,14 @@ class HopperRung(AttentionRung):
     def include(self) -> str:
         return KERNELS
 
+    def defaults_for(self, problem: AttentionProblem) -> tuple[HopperConfig, ...]:
+        """Of values of another width than keys none was measured: as many keys a tile as registers hold."""
+        if not problem.d_v:
+            return super().defaults_for(problem)
+        turns = self.defaults[0].turns
+        tiles = (HopperConfig(problem.d_head, 128, b_c, 2, turns, d_v=problem.d_v) for b_c in (128, 96, 64, 48, 32))
+        return tuple(config for config in tiles if (config.why_not() or self.check(config)) is None)
+
     def threads(self, config: HopperConfig) -> int:
         """Threads of a block."""
         return config.threads if self.has_producer else 128 * config.groups
@@ -161,6 +187,8 @@ class HopperRung(AttentionRung):
             return f"{self.id} takes configs of Hopper's rungs, (d_head, b_r, b_c): N_stages; {config} is not one"
         if arch.name != ONLY_ON:
             return f"{self.id} needs instructions that only {ONLY_ON} has; the target is {arch}"
+        if config.q_buffers > 1 and not self.stays:
+            return f"{self.id} makes one tile of out; {config} has room for Q of the next"
         if reason := super().why_not(problem, config, arch):
             return reason
         if 0 in (problem.totals or (problem.seq_q, problem.seq_k)):
@@ -180,6 +208,8 @@ class HopperRung(AttentionRung):
             "b_r": config.b_r,
             "b_c": config.b_c,
             "stages": config.stages,
+            "q_buffers": config.q_buffers,
+            "d_v": config.columns,
             "turns": TURNS.index(config.turns),
             "threads": self.threads(config),
             "edge_q": problem.totals is not None or problem.seq_q % config.b_r != 0,
@@ -222,8 +252,9 @@ def map_of(problem: AttentionProblem, name: str, box_rows: int) -> TensorMap:
     lengths = problem.totals or (problem.seq_q, problem.seq_k)
     heads, length = (problem.heads_q, lengths[0]) if name == "q" else (problem.heads_kv, lengths[1])
     batch = 1 if problem.totals else problem.batch
-    panel = 32 if problem.d_head % 64 else 64
-    panels = problem.d_head // panel
+    columns = problem.columns(name)
+    panel = 32 if columns % 64 else 64
+    panels = columns // panel
     strides = (2 * rows.row_stride, 2 * panel, 2 * rows.head_stride, 2 * rows.batch_stride)
     return TensorMap(
         None, problem.dtype, (panel, length, panels, heads, batch), strides, (panel, box_rows, panels, 1, 1),

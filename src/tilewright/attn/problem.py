@@ -66,9 +66,10 @@ class BiasRows:
 class AttentionProblem:
     """out = softmax(scale Q K^T) V, for each batch entry and head; fp32 inside, out in the operands' type.
 
-    Q and out are [batch, heads_q, seq_q, d_head], K and V [batch, heads_kv, seq_k, d_head]; query head h reads head
-    h // (heads_q // heads_kv). If causal, query i sees key j when j <= i + seq_k - seq_q. A query that sees no key gets
-    0, and -inf in the LSE (fp32 [batch, heads_q, seq_q], natural logarithm).
+    Q is [batch, heads_q, seq_q, d_head], K [batch, heads_kv, seq_k, d_head]; V has K's rows and out has Q's, with d_v
+    columns where that is not 0. Query head h reads head h // (heads_q // heads_kv). If causal, query i sees key j when
+    j <= i + seq_k - seq_q. A query that sees no key gets 0, and -inf in the LSE (fp32 [batch, heads_q, seq_q], natural
+    logarithm).
 
     A score goes through these in order, where given:
         s = scale q k           softcap tanh(s / softcap)           s + bias           modify(s, b, h, i, j)
@@ -108,6 +109,8 @@ class AttentionProblem:
     pages: tuple[int, int, int] | None = None
     """(keys of a page, row stride of the table of pages, pages): keys and values lie in pages, found by a table on the
     device. Their batch stride is then a page's."""
+    d_v: int = 0
+    """Columns of V and out; 0: d_head."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "heads_q", "heads_kv", "seq_q", "seq_k", "d_head"):
@@ -117,6 +120,8 @@ class AttentionProblem:
                 raise InvalidOperand(
                     f"{name}={value} is outside {least}..{LARGEST_EXTENT}, the range of a kernel's sizes."
                 )
+        if not 0 <= self.d_v <= LARGEST_EXTENT:
+            raise InvalidOperand(f"d_v={self.d_v} is outside 0..{LARGEST_EXTENT}; 0 is d_head.")
         if self.heads_q % self.heads_kv:
             raise InvalidOperand(
                 f"heads_q={self.heads_q} is not a multiple of heads_kv={self.heads_kv}: key heads are shared evenly."
@@ -142,15 +147,20 @@ class AttentionProblem:
     def dense(
         batch: int, heads: int, seq_q: int, seq_k: int, d_head: int, *, heads_kv: int | None = None,
         layout: str = "bhsd", dtype: str = "bf16", is_causal: bool = False, scale: float | None = None,
-        with_lse: bool = False,
+        with_lse: bool = False, d_v: int = 0,
     ) -> AttentionProblem:  # fmt: skip
         """Dense, aligned operands; `scale` 1/sqrt(d_head) unless given."""
         heads_kv = heads if heads_kv is None else heads_kv
-        q, kv = head_rows(heads, seq_q, d_head, layout), head_rows(heads_kv, seq_k, d_head, layout)
+        q, k = head_rows(heads, seq_q, d_head, layout), head_rows(heads_kv, seq_k, d_head, layout)
+        v, out = head_rows(heads_kv, seq_k, d_v or d_head, layout), head_rows(heads, seq_q, d_v or d_head, layout)
         return AttentionProblem(
-            batch, heads, heads_kv, seq_q, seq_k, d_head, q, kv, kv, q, dtype, is_causal,
-            1 / math.sqrt(max(d_head, 1)) if scale is None else scale, with_lse,
+            batch, heads, heads_kv, seq_q, seq_k, d_head, q, k, v, out, dtype, is_causal,
+            1 / math.sqrt(max(d_head, 1)) if scale is None else scale, with_lse, d_v=d_v if d_v != d_head else 0,
         )  # fmt: skip
+
+    def columns(self, operand: str) -> int:
+        """Columns of "q", "k", "v" or "out"."""
+        return self.d_v or self.d_head if operand in ("v", "out") else self.d_head
 
     @property
     def kind(self) -> str:
@@ -193,21 +203,22 @@ class AttentionProblem:
 
     @property
     def flops(self) -> int:
-        """4 d_head for each visible pair: a multiplication and an addition each in Q K^T and in P V."""
-        return 4 * self.d_head * self.visible_pairs * self.batch * self.heads_q
+        """Of each visible pair, a multiplication and an addition per column in Q K^T and in P V."""
+        return 2 * (self.d_head + self.columns("v")) * self.visible_pairs * self.batch * self.heads_q
 
     @property
     def bytes(self) -> int:
         """The fewest bytes through device memory: Q, K and V once, out once, the LSE where asked for."""
         item = ITEM_BYTES[self.dtype]
-        rows = 2 * self.heads_q * self.seq_q + 2 * self.heads_kv * self.seq_k
+        columns = self.d_head + self.columns("v")  # of Q and out, and of K and V
+        rows = self.heads_q * self.seq_q + self.heads_kv * self.seq_k
         lse = 4 * self.heads_q * self.seq_q if self.with_lse else 0
         bias = 0
         if self.bias is not None:
             extents = (self.batch, self.heads_q, self.seq_q, self.seq_k)
             strides = (self.bias.batch_stride, self.bias.head_stride, self.bias.row_stride, self.bias.col_stride)
             bias = ITEM_BYTES[self.bias.dtype] * math.prod(e for e, s in zip(extents, strides, strict=True) if s)
-        return self.batch * (rows * self.d_head * item + lse) + bias
+        return self.batch * (rows * columns * item + lse) + bias
 
     @property
     def intensity(self) -> float:

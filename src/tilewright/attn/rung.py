@@ -234,18 +234,21 @@ class AttentionRung:
         """Its file below cuda/."""
         return KERNELS
 
+    def defaults_for(self, problem: AttentionProblem) -> tuple[Any, ...]:
+        """The defaults for the problem's columns."""
+        return tuple(config for config in self.defaults if config.d_head == problem.d_head)
+
     def default(self, problem: AttentionProblem, arch: Arch) -> Any:
         """The best measured config that can run the problem on the architecture.
 
         Raises ConfigRejected with every candidate's reason when there is none.
         """
         reasons = []
-        for config in self.defaults:
-            if config.d_head == problem.d_head:
-                reason = self.why_not(problem, config, arch)
-                if reason is None:
-                    return config
-                reasons.append(reason)
+        for config in self.defaults_for(problem):
+            reason = self.why_not(problem, config, arch)
+            if reason is None:
+                return config
+            reasons.append(reason)
         raise ConfigRejected(
             f"{self.id} cannot run d_head={problem.d_head} on {arch}: "
             + ("; ".join(dict.fromkeys(reasons)) or f"it is not one of {', '.join(map(str, D_HEADS))}")
@@ -269,6 +272,9 @@ class AttentionRung:
             return f"{self.id} takes whole entries that lie row by row, not caches with seqused or pages"
         if config.d_head != problem.d_head:
             return f"{config} is for d_head={config.d_head}; the operands have {problem.d_head}"
+        if (d_v := getattr(config, "d_v", 0)) != problem.d_v:
+            of_config, of_problem = (d or "d_head" for d in (d_v, problem.d_v))
+            return f"{config} is for values of {of_config} columns; these have {of_problem}"
         if config.shared_bytes > arch.shared_per_block:
             return (
                 f"{config} needs {config.shared_bytes} B of shared memory a block; {arch} allows "

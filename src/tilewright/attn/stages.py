@@ -95,14 +95,14 @@ class Lies:
     keeps: bool = False
     """Of a result: whether rows that the kernel does not write must stay as they are."""
 
-    def copy(self, d_head: int, back: bool) -> RowCopy:
-        """To a dense copy of `d_head` columns, or `back`."""
+    def copy(self, wanted: int, back: bool) -> RowCopy:
+        """To a dense copy of `wanted` columns, or `back`."""
         batch, heads, rows, columns = self.shape
-        dense = head_rows(heads, rows, d_head)
+        dense = head_rows(heads, rows, wanted)
         padded = StridedRows(dense.batch_stride, dense.head_stride, dense.row_stride)
         if back:
             return RowCopy(padded, self.strides, batch, heads, rows, columns, columns)
-        return RowCopy(self.strides, padded, batch, heads, rows, columns, d_head)
+        return RowCopy(self.strides, padded, batch, heads, rows, columns, wanted)
 
 
 @lru_cache(maxsize=4096)
@@ -113,16 +113,17 @@ def program_of(problem: AttentionProblem, plan: Plan, copied: tuple[Lies, ...] =
     after: list[Stage] = []
     places = {name: Place(name) for name in ("q", "k", "v", "out")}
     for lies in copied:
-        size = ITEM_BYTES[problem.dtype] * prod(lies.shape[:3]) * problem.d_head
+        columns = problem.columns(lies.name)
+        size = ITEM_BYTES[problem.dtype] * prod(lies.shape[:3]) * columns
         own, made = Place(lies.name), workspace.room(size)
         places[lies.name] = made
         back = lies.name == "out"
-        copy = lies.copy(problem.d_head, back)
+        copy = lies.copy(columns, back)
         params = copy.params(made, own) if back else copy.params(own, made)
         stage = Stage(f"copy {lies.name}", COPY_ROWS, copy, COPY_ROWS.shape(copy), params)
         (after if back else before).append(stage)
         if lies.keeps:  # the way back brings all rows
-            there = lies.copy(problem.d_head, False)
+            there = lies.copy(columns, False)
             params = there.params(own, made)
             before.append(Stage(f"keep {lies.name}", COPY_ROWS, there, COPY_ROWS.shape(there), params))
     numbers = tuple(Scalar(name) for name in number_names(len(problem.numbers)))

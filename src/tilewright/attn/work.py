@@ -66,17 +66,18 @@ def _steps(problem: AttentionProblem, config: AttentionConfig | HopperConfig) ->
 def _work_on_hopper(problem: AttentionProblem, rung: AttentionRung, config: HopperConfig) -> Work:
     item, scores = ITEM_BYTES[problem.dtype], config.b_r * config.b_c
     steps, longest = _steps(problem, config)
-    brought = 2 * config.b_c * config.d_head * item
+    columns = config.d_head + config.columns  # of keys and of values
+    brought = config.b_c * columns * item
     reads = config.groups * (brought + 64.0 * config.d_head * item)  # each warpgroup multiplies its Q with all of K, V
     registers = 65536 // config.threads // 8 * 8  # at the start, before roles share them out
-    weights = _EXPONENTIAL * scores * min(1.0, 64 / config.d_head) ** _WIDER * (_ALONE if config.groups == 1 else 1.0)
+    weights = _EXPONENTIAL * scores * min(1.0, 128 / columns) ** _WIDER * (_ALONE if config.groups == 1 else 1.0)
     row_tiles = ceil_div(problem.seq_q, config.b_r)
     slower = _SLOWER_HOPPER.get(rung.id[:3], 1.0)
     if problem.is_causal and row_tiles % 2:  # pairs of a long and a short tile lie across heads
         slower *= 1 + min(0.1, 0.9 / row_tiles)
     return Work(
         "wgmma attention", problem.dtype, row_tiles * problem.heads_q * problem.batch, steps,
-        2 * scores * config.d_head, config.threads, registers, rung.shared_bytes(config), 1, config.stages,
+        scores * columns, config.threads, registers, rung.shared_bytes(config), 1, config.stages,
         config.stages * brought, brought, brought, reads, problem.bytes, 0.0, longest=longest, others=weights,
         slower=slower,
     )  # fmt: skip

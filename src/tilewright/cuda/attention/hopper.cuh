@@ -5,11 +5,11 @@
 // out: S = Q K^T in its registers becomes weights P there, and P is the left operand of P V as it lies.
 //
 // Roles (from a19 on)   warpgroup 0: one thread starts the copies. Warpgroups 1 ..: 64 rows of out each.
-// Shared memory         Q       64 x d_head a warpgroup
-//                       K, V    Cfg::stages tiles of b_c x d_head each
-//                       in panels of 64 columns (32 where d_head is not a multiple of 64), swizzled by TMA
-// Barriers              q_full[w]               1 arrival and the bytes of Q of warpgroup w
-//                       q_empty[w]              an arrival of each warp of warpgroup w, after its last Q K^T
+// Shared memory         Q       Cfg::q_buffers tiles of 64 x d_head a warpgroup
+//                       K, V    Cfg::stages tiles of b_c x d_head and of b_c x d_v
+//                       in panels of 64 columns (32 where 64 does not divide the columns), swizzled by TMA
+// Barriers              q_full[w][b]            1 arrival and the bytes of Q of warpgroup w
+//                       q_empty[w][b]           an arrival of each warp of warpgroup w, after its last Q K^T
 //                       k_full[s], v_full[s]    1 arrival and the bytes of a tile
 //                       k_empty[s], v_empty[s]  an arrival of each warp that multiplies, or lets the tile pass: one
 //                                               warp for four would leave behind another that still waits for the
@@ -102,27 +102,28 @@ struct RingPlace {
 template <class Cfg>
 struct Layout {
   static constexpr int d_head = Cfg::d_head, panel = d_head % 64 ? 32 : 64, row_bytes = 2 * panel;
-  static constexpr int groups = Cfg::b_r / 64, stages = Cfg::stages;
-  static constexpr unsigned q_panel = 64 * row_bytes, kv_panel = Cfg::b_c * row_bytes;
-  static constexpr unsigned q_bytes = 64 * 2 * d_head, kv_bytes = Cfg::b_c * 2 * d_head;
-  static constexpr unsigned k0 = groups * q_bytes, v0 = k0 + stages * kv_bytes, barriers = v0 + stages * kv_bytes;
+  static constexpr int v_row_bytes = Cfg::d_v % 64 ? 64 : 128;
+  static constexpr int groups = Cfg::b_r / 64, stages = Cfg::stages, qs = groups * Cfg::q_buffers;
+  static constexpr unsigned q_panel = 64 * row_bytes, k_panel = Cfg::b_c * row_bytes, v_panel = Cfg::b_c * v_row_bytes;
+  static constexpr unsigned q_bytes = 64 * 2 * d_head, k_bytes = Cfg::b_c * 2 * d_head, v_bytes = Cfg::b_c * 2 * Cfg::d_v;
+  static constexpr unsigned k0 = qs * q_bytes, v0 = k0 + stages * k_bytes, barriers = v0 + stages * v_bytes;
 
   unsigned base;
-  __device__ unsigned q(int group) const { return base + group * q_bytes; }
-  __device__ unsigned k(int stage) const { return base + k0 + stage * kv_bytes; }
-  __device__ unsigned v(int stage) const { return base + v0 + stage * kv_bytes; }
-  __device__ unsigned q_full(int group) const { return barrier(group); }
-  __device__ unsigned q_empty(int group) const { return barrier(groups + group); }
-  __device__ unsigned k_full(int stage) const { return barrier(2 * groups + stage); }
-  __device__ unsigned k_empty(int stage) const { return barrier(2 * groups + stages + stage); }
-  __device__ unsigned v_full(int stage) const { return barrier(2 * groups + 2 * stages + stage); }
-  __device__ unsigned v_empty(int stage) const { return barrier(2 * groups + 3 * stages + stage); }
+  __device__ unsigned q(int group, int buffer) const { return base + (buffer * groups + group) * q_bytes; }
+  __device__ unsigned k(int stage) const { return base + k0 + stage * k_bytes; }
+  __device__ unsigned v(int stage) const { return base + v0 + stage * v_bytes; }
+  __device__ unsigned q_full(int group, int buffer) const { return barrier(buffer * groups + group); }
+  __device__ unsigned q_empty(int group, int buffer) const { return barrier(qs + buffer * groups + group); }
+  __device__ unsigned k_full(int stage) const { return barrier(2 * qs + stage); }
+  __device__ unsigned k_empty(int stage) const { return barrier(2 * qs + stages + stage); }
+  __device__ unsigned v_full(int stage) const { return barrier(2 * qs + 2 * stages + stage); }
+  __device__ unsigned v_empty(int stage) const { return barrier(2 * qs + 3 * stages + stage); }
 
-  __device__ unsigned turn(int number) const { return barrier(2 * groups + 4 * stages + number); }
+  __device__ unsigned turn(int number) const { return barrier(2 * qs + 4 * stages + number); }
 
   /// By one thread, before all others pass a barrier.
   __device__ void start_barriers() const {
-    for (int group = 0; group < groups; ++group) mbarrier_init(q_full(group), 1), mbarrier_init(q_empty(group), 4);
+    for (int tile = 0; tile < qs; ++tile) mbarrier_init(q_full(tile, 0), 1), mbarrier_init(q_empty(tile, 0), 4);
     for (int stage = 0; stage < stages; ++stage) {
       mbarrier_init(k_full(stage), 1), mbarrier_init(k_empty(stage), 4 * groups);
       mbarrier_init(v_full(stage), 1), mbarrier_init(v_empty(stage), 4 * groups);
@@ -183,6 +184,8 @@ struct OutTile {
     kv_head = head / args.group;
   }
 
+  /// Packed lengths can leave tiles without rows.
+  __device__ bool exists() const { return !Cfg::varlen || row0 < seq_q; }
   /// The entry of a tensor map.
   __device__ int entry() const { return Cfg::varlen ? 0 : batch; }
   /// The first row of out of this tile's entry and head.
@@ -216,26 +219,29 @@ struct Copies {
   using At = Layout<Cfg>;
   const Maps& maps;
   const At at;
+  RingPlace<Cfg::q_buffers> q;
   RingPlace<Cfg::stages> k, v;
 
-  __device__ void start_q(const OutTile<Cfg>& tile, unsigned parity) const {
+  __device__ void start_q(const OutTile<Cfg>& tile) {
     for (int group = 0; group < At::groups; ++group) {
-      mbarrier_wait(at.q_empty(group), parity ^ 1);
-      mbarrier_arrive_expect(at.q_full(group), At::q_bytes);
-      tma_load(at.q(group), maps.q, 0, tile.start_q + tile.row0 + 64 * group, 0, tile.head, tile.entry(),
-               at.q_full(group));
+      const unsigned full = at.q_full(group, q.stage);
+      mbarrier_wait(at.q_empty(group, q.stage), q.parity ^ 1);
+      mbarrier_arrive_expect(full, At::q_bytes);
+      tma_load(at.q(group, q.stage), maps.q, 0, tile.start_q + tile.row0 + 64 * group, 0, tile.head, tile.entry(),
+               full);
     }
+    q.advance();
   }
   __device__ void start_k(const OutTile<Cfg>& tile, int number) {
     mbarrier_wait(at.k_empty(k.stage), k.parity ^ 1);
-    mbarrier_arrive_expect(at.k_full(k.stage), At::kv_bytes);
+    mbarrier_arrive_expect(at.k_full(k.stage), At::k_bytes);
     tma_load(at.k(k.stage), maps.k, 0, tile.start_k + number * Cfg::b_c, 0, tile.kv_head, tile.entry(),
              at.k_full(k.stage));
     k.advance();
   }
   __device__ void start_v(const OutTile<Cfg>& tile, int number) {
     mbarrier_wait(at.v_empty(v.stage), v.parity ^ 1);
-    mbarrier_arrive_expect(at.v_full(v.stage), At::kv_bytes);
+    mbarrier_arrive_expect(at.v_full(v.stage), At::v_bytes);
     tma_load(at.v(v.stage), maps.v, 0, tile.start_k + number * Cfg::b_c, 0, tile.kv_head, tile.entry(),
              at.v_full(v.stage));
     v.advance();
@@ -253,11 +259,12 @@ struct Multiplier {
   using At = Layout<Cfg>;
   using Scores = Score<Cfg>;
   static constexpr int all_values = 4;  // a named barrier
-  static constexpr int keys = Cfg::b_c / 8, columns = Cfg::d_head / 8, depth = Cfg::d_head / 16;
+  static constexpr int keys = Cfg::b_c / 8, columns = Cfg::d_v / 8, depth = Cfg::d_head / 16;
 
   const HopperArgs& args;
   const At at;
   const int group;  // of those that multiply
+  RingPlace<Cfg::q_buffers> q;
   RingPlace<Cfg::stages> k, v;
   unsigned turn_parity = 0;
   RowWeights<!Scores::rewrites, Scores::may_hide_rows> weights;
@@ -269,11 +276,15 @@ struct Multiplier {
 
   __device__ bool speaks() const { return threadIdx.x % 32 == 0; }
 
+  /// Waits for Q of the next tile of out.
+  __device__ void await_q() const { mbarrier_wait(at.q_full(group, q.stage), q.parity); }
+
   /// Waits for the next tile of keys.
   __device__ void await_k() const { mbarrier_wait(at.k_full(k.stage), k.parity); }
 
   /// S = Q K^T of that tile, as one group.
   __device__ void start_qk() {
+    const unsigned rows = Cfg::q_buffers == 1 ? at.q(group, 0) : the_same(at.q(group, q.stage));
     const unsigned tile = the_same(at.k(k.stage));
     wgmma_fence();
 #pragma unroll
@@ -281,8 +292,8 @@ struct Multiplier {
       constexpr int steps = At::panel / 16;  // of a panel
       const unsigned along = step % steps * 32;
       Wgmma<T, false, false, keys>::multiply(
-          s[0], wgmma_operand<At::row_bytes>(at.q(group) + step / steps * At::q_panel + along, 0),
-          wgmma_operand<At::row_bytes>(tile + step / steps * At::kv_panel + along, 0), step > 0);
+          s[0], wgmma_operand<At::row_bytes>(rows + step / steps * At::q_panel + along, 0),
+          wgmma_operand<At::row_bytes>(tile + step / steps * At::k_panel + along, 0), step > 0);
     }
     wgmma_commit();
   }
@@ -294,7 +305,7 @@ struct Multiplier {
 #pragma unroll
     for (int step = 0; step < keys / 2; ++step)
       WgmmaHeld<T, true, columns>::multiply(
-          out, p[step], wgmma_operand<At::row_bytes>(tile + step * 16 * At::row_bytes, At::kv_panel));
+          out, p[step], wgmma_operand<At::v_row_bytes>(tile + step * 16 * At::v_row_bytes, At::v_panel));
     wgmma_commit();
   }
   /// With packed lengths, rows of the last tile of values after the entry's last are another entry's. A weight of 0
@@ -304,8 +315,8 @@ struct Multiplier {
       const int rows = score.seq_k - (score.end - 1) * Cfg::b_c;
       if (rows >= Cfg::b_c) return;
       mbarrier_wait(at.v_full(v.stage), v.parity);
-      constexpr int chunks = At::row_bytes / 16;  // of a row of a panel
-      for (unsigned panel = at.v(v.stage); panel < at.v(v.stage) + At::kv_bytes; panel += At::kv_panel)
+      constexpr int chunks = At::v_row_bytes / 16;  // of a row of a panel
+      for (unsigned panel = at.v(v.stage); panel < at.v(v.stage) + At::v_bytes; panel += At::v_panel)
         for (int i = rows * chunks + group * 128 + threadIdx.x % 128; i < Cfg::b_c * chunks; i += 128 * At::groups)
           store_shared_zero_128(panel + 16 * i);
       fence_proxy_async();
@@ -414,8 +425,9 @@ struct Multiplier {
   }
 
   /// After the last Q K^T: Q of the next tile may come.
-  __device__ void release_q() const {
-    if (speaks()) mbarrier_arrive(at.q_empty(group));
+  __device__ void release_q() {
+    if (speaks()) mbarrier_arrive(at.q_empty(group, q.stage));
+    q.advance();
   }
 
   /// Lets tile n of the block's pass by.
@@ -544,9 +556,10 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
         int number;
         for (int step = 0; (number = walk.number(step)) < args.tiles; ++step) {
           const OutTile<Cfg> tile(args, number, walk.pairs);
+          if (!tile.exists()) continue;
           if (threadIdx.x == 0) {
             const Score<Cfg> score(args, tile, Cfg::b_r);
-            copies.start_q(tile, step % 2);
+            copies.start_q(tile);
             for (int n = score.end - 1; n >= score.first; --n) {
               copies.start_k(tile, n);
               if (n + 1 < score.end) copies.start_v(tile, n + 1);
@@ -565,10 +578,11 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
       int number;
       for (int step = 0; (number = walk.number(step)) < args.tiles; ++step) {
         const OutTile<Cfg> tile(args, number, walk.pairs);
+        if (!tile.exists()) continue;
         const Score<Cfg> block(args, tile, Cfg::b_r);
         const int row0 = tile.row0 + 64 * multiplier.group;
         const int row = row0 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
-        mbarrier_wait(at.q_full(multiplier.group), step % 2);
+        multiplier.await_q();
         if constexpr (Rung::own_keys)
           multiplier.walk(block, keys_of_group<Cfg>(args, tile, row0, block.end), row, [](int) {});
         else
@@ -581,14 +595,14 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
     const OutTile<Cfg> tile(args, blockIdx.x, false);
     const Score<Cfg> score(args, tile, Cfg::b_r);
     if (threadIdx.x == 0) {
-      copies.start_q(tile, 0);
+      copies.start_q(tile);
       for (int n = 0; n < Cfg::stages && n < score.end - score.first; ++n)
         copies.start_k(tile, score.end - 1 - n), copies.start_v(tile, score.end - 1 - n);
     }
     __syncwarp();
     Multiplier<Cfg> multiplier(args, at, warpgroup);
     const int row = tile.row0 + 64 * warpgroup + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
-    mbarrier_wait(at.q_full(warpgroup), 0);
+    multiplier.await_q();
     multiplier.walk(score, score, row, [&](int n) {
       const int next = score.end - 1 - n - Cfg::stages;
       if (threadIdx.x == 0 && next >= score.first) copies.start_k(tile, next), copies.start_v(tile, next);
