@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionAddresses
 from ..attn.rungs import find_attention_rung, parse_config
 from ..errors import MissingDependency, TilewrightError, install
-from ..gpus import Gpu
+from ..gpus import Arch, Gpu
 from ..jit import CompiledKernel
 from ..jit.device import Device, Prepared, bound_to, device, executor_for
 from ..jit.timing import Start
@@ -64,6 +65,13 @@ def small_problem(problem: AttentionProblem, config: Any) -> AttentionProblem:
         problem.d_head, heads_kv=heads_kv, dtype=problem.dtype, is_causal=problem.is_causal, scale=problem.scale,
     )  # fmt: skip
     return replace(dense, with_lse=problem.with_lse)
+
+
+def compile_all(steps: Sequence[AttentionStep], arch: Arch) -> None:
+    """Compile what the steps will launch, a kernel a core, so that none of them waits for the compiler."""
+    wanted = [(step, p) for step in steps for p in (step.problem, small_problem(step.problem, step.config))]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda one: one[0].rung.compile(one[1], one[0].config, arch), wanted))
 
 
 def make_buffers(problem: AttentionProblem, ordinal: int, seed: int) -> AttentionBuffers:
@@ -162,6 +170,7 @@ def climb_attention_on_gpu(
         reference_version=version if references else None, no_reference=None if references else version,
     )  # fmt: skip
     records: list[dict[str, Any]] = []
+    compile_all(steps, where.arch)
     for problem in dict.fromkeys(step.problem for step in steps):
         same = [step for step in steps if step.problem == problem]
         count = min(max(2, 3 * where.gpu.l2 // problem.bytes + 1), 64)
@@ -226,6 +235,7 @@ def attention_stalls(steps: Sequence[AttentionStep], gpu: Gpu, say: Progress = s
     tool = shutil.which("ncu")
     if tool is None:
         raise MissingDependency("ncu (Nsight Compute) is not on the PATH; the hardware's counters cannot be read.")
+    compile_all(steps, gpu.arch)
     say(0, "Nsight Compute")
     launches = [
         f"{step.rung.id};{step.config};{p.batch};{p.heads_q};{p.seq_q};{p.d_head}"
