@@ -207,6 +207,23 @@ def test_packed_lengths_and_what_lies_next_to_an_entry(rung):
                 assert (out[rows_q] == together[rows_q]).all(), "bits depend on a neighbour"
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_tiles_that_blocks_draw_are_each_made_once(is_causal):
+    """More tiles than SMs, some without rows; a tile that two blocks make is a race."""
+    lengths = [0, 35, 98, 13, 130, 1, 0, 0, 29, 81, 7, 1, 44, 0, 19, 300, 2]
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    (q,), (k,), (v,) = operands(1, 18, 2, starts[-1], starts[-1], 32)
+    rows = [np.ascontiguousarray(x.swapaxes(0, 1)) for x in (q, k, v)]
+    config = HopperConfig(32, 64, 64, q_buffers=2)
+    with tw.emulator():
+        out, lse = tw.attention_varlen(*rows, starts, starts, is_causal=is_causal, return_lse=True, config=config)
+    for entry in range(len(lengths)):
+        if lengths[entry]:
+            part = slice(*starts[entry : entry + 2])
+            own = [x[None, :, part] for x in (q, k, v)]
+            judge(out[part].swapaxes(0, 1)[None], lse[None, :, part], *own, is_causal=is_causal)
+
+
 def test_softcap_bias_and_a_score_function_change_scores_and_hidden_rows_are_zero():
     q, k, v = operands(1, 2, 2, 70, 90, 32)
     bias = np.random.default_rng(5).standard_normal((2, 70, 90)).astype(np.float32)

@@ -27,7 +27,7 @@ TURNS = ("", "products", "exponentials")
 _GRAMMAR = re.compile(
     r"\((\d+)(?:/(\d+))?, ?(\d+), ?(\d+)\): (\d+)_stages(?:\+(\d+)_q)?(?:\+(products|exponentials)_in_turns)?"
 )
-_ARGS = "<3i4x"
+_ARGS = "<3i4xQ"
 """What HopperArgs in cuda/attention/hopper.cuh adds to AttentionArgs; a test holds them equal."""
 _OTHERS = 24
 """Registers per thread besides out, scores and weights."""
@@ -98,10 +98,11 @@ class HopperConfig:
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block: Q, the tiles of K and V, and 8 bytes a barrier."""
+        """Of a block: Q, the tiles of K and V, 8 bytes a barrier, and the drawn tiles of out with each Q."""
         barriers = (2 * self.q_buffers + 4) * self.groups + 4 * self.stages
+        drawn = 32 * self.q_buffers * self.groups + 8
         tiles = self.q_buffers * self.b_r * self.d_head + self.stages * self.b_c * (self.d_head + self.columns)
-        return 2 * tiles + 8 * barriers
+        return 2 * tiles + 8 * barriers + drawn
 
     @property
     def legend(self) -> str:
@@ -178,6 +179,10 @@ class HopperRung(AttentionRung):
         tiles = (HopperConfig(problem.d_head, 128, b_c, 2, turns, d_v=problem.d_v) for b_c in (128, 96, 64, 48, 32))
         return tuple(config for config in tiles if (config.why_not() or self.check(config)) is None)
 
+    def draws(self, problem: AttentionProblem) -> bool:
+        """Whether blocks draw their tiles from a counter: only the device knows what those of packed lengths take."""
+        return self.stays and problem.totals is not None
+
     def threads(self, config: HopperConfig) -> int:
         """Threads of a block."""
         return config.threads if self.has_producer else 128 * config.groups
@@ -215,20 +220,23 @@ class HopperRung(AttentionRung):
             "edge_q": problem.totals is not None or problem.seq_q % config.b_r != 0,
             "edge_k": problem.totals is not None or problem.seq_k % config.b_c != 0,
             "packed": 1,
+            "draws": self.draws(problem),
         } | score_constants(problem, self.scale_first(problem))
 
     def shape(self, problem: AttentionProblem, config: Any) -> Launch:
         grid, block = (_tiles(problem, config), 1, 1), (self.threads(config), 1, 1)
-        return Launch(grid, block, b"", config.shared_bytes, resident=int(self.stays))
+        return Launch(grid, block, b"", config.shared_bytes, self.draws(problem), resident=int(self.stays))
 
     def params(self, problem: AttentionProblem, config: Any, at: AttentionAddresses) -> Template:
-        """Tensor maps of Q, K and V, then HopperArgs."""
+        """Tensor maps of Q, K and V, then HopperArgs. Raises ValueError for tiles to draw without a counter."""
+        if self.draws(problem) and at.drawn == 0:
+            raise ValueError(f"{self.id}: blocks draw the tiles of packed lengths from a counter, which starts at 0")
         boxes: list[tuple[TensorMap, Address]] = [
             (map_of(problem, "q", 64), at.q), (map_of(problem, "k", config.b_c), at.k),
             (map_of(problem, "v", config.b_c), at.v),
         ]  # fmt: skip
         added = (problem.heads_q, _row_tiles(problem, config), _tiles(problem, config))
-        return pack_maps(boxes) + pack_args(problem, self, at) + pack(_ARGS, *added)
+        return pack_maps(boxes) + pack_args(problem, self, at) + pack(_ARGS, *added, at.drawn)
 
 
 def _tiles(problem: AttentionProblem, config: HopperConfig) -> int:

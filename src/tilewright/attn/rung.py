@@ -140,6 +140,8 @@ class AttentionAddresses:
     """Where the problem has `pages`: the table."""
     parts: tuple[Address, Address] = (0, 0)
     """Where results of parts of the keys lie until they are added, and their maxima and sums (attn/split.py)."""
+    drawn: Address = 0
+    """The counter that blocks of Hopper draw the tiles of packed lengths from: uint32, 0 at the start."""
 
 
 _ARGS = "<5Q12q3i2fi4q2i2f3Q"

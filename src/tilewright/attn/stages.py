@@ -12,6 +12,8 @@ from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Address, Place, Scalar, Template, number_names, pack
 from ..run.program import Program, Stage, Workspace
+from ..run.start import START
+from .hopper import HopperRung
 from .problem import AttentionProblem, head_rows
 from .rung import AttentionAddresses, AttentionRung
 from .split import Merge, SplitRung, parts_room
@@ -137,6 +139,9 @@ def program_of(problem: AttentionProblem, plan: Plan, copied: tuple[Lies, ...] =
     )  # fmt: skip
     if isinstance(plan.rung, SplitRung):
         at = replace(at, parts=parts_room(problem, plan.config, workspace))
+    if isinstance(plan.rung, HopperRung) and plan.rung.draws(problem):
+        at = replace(at, drawn=workspace.room(4))
+        before.append(Stage("start", START, problem, START.shape(problem), pack("<Q", at.drawn)))
     params = plan.rung.params(problem, plan.config, at)
     tiled = Tiled(plan.rung, plan.config)
     main = [Stage("attention", tiled, problem, tiled.shape(problem), params)]

@@ -17,6 +17,7 @@ from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Address, Place, Template, pack
 from ..jit.tensor_map import TensorMap
 from ..run.program import Program, Stage, Workspace
+from ..run.start import START
 from .problem import AXES, GroupedProblem
 
 if TYPE_CHECKING:
@@ -103,20 +104,6 @@ class Tiled:
             (max(most_tiles(problem, config), 1), 1, 1), (self.rung.threads(config), 1, 1), b"",
             self.rung.shared_bytes(config, problem.product), self.rung.overlaps, config.min_blocks,
         )  # fmt: skip
-
-
-class Start:
-    """The kernel that sets to 0 what blocks draw their tiles from."""
-
-    def compile(self, problem: GroupedProblem, arch: Arch) -> CompiledKernel:
-        """Raises CompileError with the log."""
-        return compile_rung("grouped/start.cuh", {}, "start", arch.name)
-
-    def shape(self, problem: GroupedProblem) -> Launch:
-        return Launch((1, 1, 1), (1, 1, 1), b"", overlaps=True)
-
-
-START = Start()
 
 
 @lru_cache(maxsize=4096)

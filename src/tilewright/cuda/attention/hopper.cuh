@@ -14,10 +14,13 @@
 //                       k_empty[s], v_empty[s]  an arrival of each warp that multiplies, or lets the tile pass: one
 //                                               warp for four would leave behind another that still waits for the
 //                                               phase, whose wait would never end once the next has completed
+// Packed lengths        blocks that stay draw their tiles from a counter, as nobody knows before how long a tile takes;
+//                       a tile is passed on with Q, and one without rows ends the block's work
 // Named barriers        1 + w, of turns between warpgroups (a21); 4, of those that clear rows of V
 
 #include "attention/entries.cuh"
 #include "attention/hopper_args.cuh"
+#include "ptx/grid_dependency.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/tma.cuh"
@@ -105,7 +108,8 @@ struct Layout {
   static constexpr int v_row_bytes = Cfg::d_v % 64 ? 64 : 128;
   static constexpr int groups = Cfg::b_r / 64, stages = Cfg::stages, qs = groups * Cfg::q_buffers;
   static constexpr unsigned q_panel = 64 * row_bytes, k_panel = Cfg::b_c * row_bytes, v_panel = Cfg::b_c * v_row_bytes;
-  static constexpr unsigned q_bytes = 64 * 2 * d_head, k_bytes = Cfg::b_c * 2 * d_head, v_bytes = Cfg::b_c * 2 * Cfg::d_v;
+  static constexpr unsigned q_bytes = 64 * 2 * d_head, k_bytes = Cfg::b_c * 2 * d_head,
+                            v_bytes = Cfg::b_c * 2 * Cfg::d_v;
   static constexpr unsigned k0 = qs * q_bytes, v0 = k0 + stages * k_bytes, barriers = v0 + stages * v_bytes;
 
   unsigned base;
@@ -120,6 +124,10 @@ struct Layout {
   __device__ unsigned v_empty(int stage) const { return barrier(2 * qs + 3 * stages + stage); }
 
   __device__ unsigned turn(int number) const { return barrier(2 * qs + 4 * stages + number); }
+
+  /// Where tiles are passed on (Cfg::draws): one with each Q.
+  static constexpr unsigned drawn = (barriers + 8 * (2 * qs + 4 * stages + 4 * groups) + 15) / 16 * 16;
+  static __device__ int place(int group, int buffer) { return buffer * groups + group; }
 
   /// By one thread, before all others pass a barrier.
   __device__ void start_barriers() const {
@@ -137,16 +145,17 @@ struct Layout {
   __device__ unsigned barrier(int number) const { return base + barriers + 8 * number; }
 };
 
-/// Which tiles of out a block makes, where it stays: each gridDim.x-th. Under a causal mask all blocks are to have the
-/// same to do. Where a block makes four tiles or more, it takes pairs of a long tile and a short one of the same head,
-/// which share keys in the L2. Where it makes fewer, tiles are taken by length, forwards and backwards in turns.
+/// Which tiles of out a block makes, where it stays and does not draw them: each gridDim.x-th. Under a causal mask all
+/// blocks are to have the same to do. Where a block makes four tiles or more, it takes pairs of a long tile and a short
+/// one of the same head, which share keys in the L2. Where it makes fewer, tiles are taken by length, forwards and
+/// backwards in turns.
 template <class Cfg>
 struct Walk {
+  static constexpr bool by_mask = Cfg::is_causal && Cfg::rung::stays && !Cfg::draws;
   const bool pairs, by_length;
   const int row_tiles, tiles;
   __device__ Walk(const HopperArgs& args)
-      : pairs(Cfg::is_causal && Cfg::rung::stays && args.tiles >= 4 * int(gridDim.x)),
-        by_length(Cfg::is_causal && Cfg::rung::stays && !Cfg::varlen && !pairs), row_tiles(args.row_tiles),
+      : pairs(by_mask && args.tiles >= 4 * int(gridDim.x)), by_length(by_mask && !pairs), row_tiles(args.row_tiles),
         tiles(args.tiles) {}
   __device__ int number(int step) const {
     const int own = blockIdx.x, all = gridDim.x;
@@ -157,9 +166,9 @@ struct Walk {
   }
 };
 
-/// A tile of out: b_r rows of a head.
+/// A tile of out: b_r rows of a head. Where Cfg::draws, the warp that copies finds it and passes it on with Q.
 template <class Cfg>
-struct OutTile {
+struct alignas(16) OutTile {
   int batch, head, kv_head, row0, seq_q, seq_k;
   int start_q = 0, start_k = 0;  // Cfg::varlen: the entry's first rows
 
@@ -167,6 +176,13 @@ struct OutTile {
   __device__ OutTile(const HopperArgs& args, int number, bool pairs)
       : head(number / args.row_tiles % args.heads), seq_q(args.seq_q), seq_k(args.seq_k) {
     int tiles = args.row_tiles, tile = number % tiles;
+    if constexpr (Cfg::draws) {
+      // The same rows of up to 16 heads side by side: they take as long, and the L2 holds the keys of so many.
+      constexpr int together = 16;
+      const int first = number / (tiles * together) * together, heads = min(args.heads - first, together);
+      number -= tiles * first;
+      tile = number / heads, head = first + number % heads;
+    }
     if constexpr (Cfg::varlen) {
       const auto first_of = [&](int entry) { return first_tile_of(args, entry, Cfg::b_r, 1); };
       batch = entry_of(tile, args.entries, first_of);
@@ -183,6 +199,11 @@ struct OutTile {
     row0 = tile * Cfg::b_r;
     kv_head = head / args.group;
   }
+
+  /// What is drawn after the last tile.
+  struct None {};
+  __device__ OutTile(None) : row0(-1) {}
+  __device__ bool is_none() const { return row0 < 0; }
 
   /// Packed lengths can leave tiles without rows.
   __device__ bool exists() const { return !Cfg::varlen || row0 < seq_q; }
@@ -219,13 +240,33 @@ struct Copies {
   using At = Layout<Cfg>;
   const Maps& maps;
   const At at;
+  OutTile<Cfg>* const drawn;
   RingPlace<Cfg::q_buffers> q;
   RingPlace<Cfg::stages> k, v;
+
+  /// All copies of a tile of out.
+  __device__ void start(const OutTile<Cfg>& tile, const Score<Cfg>& score) {
+    start_q(tile);
+    for (int n = score.end - 1; n >= score.first; --n) {
+      start_k(tile, n);
+      if (n + 1 < score.end) start_v(tile, n + 1);
+    }
+    if (score.first < score.end) start_v(tile, score.first);
+  }
+  /// Tells all that no tile follows.
+  __device__ void end() {
+    for (int group = 0; group < At::groups; ++group) {
+      mbarrier_wait(at.q_empty(group, q.stage), q.parity ^ 1);
+      drawn[At::place(group, q.stage)] = typename OutTile<Cfg>::None();
+      mbarrier_arrive(at.q_full(group, q.stage));
+    }
+  }
 
   __device__ void start_q(const OutTile<Cfg>& tile) {
     for (int group = 0; group < At::groups; ++group) {
       const unsigned full = at.q_full(group, q.stage);
       mbarrier_wait(at.q_empty(group, q.stage), q.parity ^ 1);
+      if constexpr (Cfg::draws) drawn[At::place(group, q.stage)] = tile;
       mbarrier_arrive_expect(full, At::q_bytes);
       tma_load(at.q(group, q.stage), maps.q, 0, tile.start_q + tile.row0 + 64 * group, 0, tile.head, tile.entry(),
                full);
@@ -433,6 +474,7 @@ struct Multiplier {
   /// Lets tile n of the block's pass by.
   __device__ void pass_by(const Scores& block, int n) {
     await_k();
+    __syncwarp();  // turns are taken by whole warps, and no product brought its lanes together
     if constexpr (Rung::turns == 1) {
       if (n > 0) take_turn(), pass_turn();
     } else if constexpr (Rung::turns == 2) {
@@ -469,7 +511,7 @@ struct Multiplier {
       release_q();
     } else if (first < end) {
       await_k();
-      if (Rung::turns == 1 && first > 0) take_turn();
+      if (Rung::turns == 1 && first > 0) __syncwarp(), take_turn();
       start_qk();
       if (Rung::turns == 1 && first > 0) pass_turn();
       end_qk<0>();
@@ -547,53 +589,63 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
   if (threadIdx.x == 0) at.start_barriers();
   __syncthreads();
 
-  Copies<Cfg> copies{maps, at};
+  OutTile<Cfg>* const drawn = reinterpret_cast<OutTile<Cfg>*>(shared + At::drawn);
+  Copies<Cfg> copies{maps, at, drawn};
   const Walk<Cfg> walk(args);
+  if constexpr (Cfg::draws) wait_for_earlier_grids();
   if constexpr (Rung::has_producer) {
     if (warpgroup == 0) {
       if constexpr (At::groups > 1) release_registers<At::groups == 3 ? 32 : 24>();
       if (threadIdx.x < 32) {
-        int number;
-        for (int step = 0; (number = walk.number(step)) < args.tiles; ++step) {
+        int number = walk.number(0);
+        for (int step = 0; number < args.tiles; ++step) {
+          int next = 0;
+          if (Cfg::draws && threadIdx.x == 0) next = gridDim.x + atomicAdd(args.drawn, 1);
           const OutTile<Cfg> tile(args, number, walk.pairs);
-          if (!tile.exists()) continue;
-          if (threadIdx.x == 0) {
-            const Score<Cfg> score(args, tile, Cfg::b_r);
-            copies.start_q(tile);
-            for (int n = score.end - 1; n >= score.first; --n) {
-              copies.start_k(tile, n);
-              if (n + 1 < score.end) copies.start_v(tile, n + 1);
-            }
-            if (score.first < score.end) copies.start_v(tile, score.first);
-          }
+          if (threadIdx.x == 0 && tile.exists()) copies.start(tile, Score<Cfg>(args, tile, Cfg::b_r));
           __syncwarp();
           if (!Rung::stays) break;
+          number = Cfg::draws ? __shfl_sync(~0u, next, 0) : walk.number(step + 1);
         }
+        if (Cfg::draws && threadIdx.x == 0) copies.end();
       }
     } else {
       if constexpr (At::groups > 1) take_registers<At::groups == 3 ? 160 : 240>();
       Multiplier<Cfg> multiplier(args, at, warpgroup - 1);
       if (Rung::turns == 1 && multiplier.group == At::groups - 1) multiplier.pass_turn();
       if (Rung::turns == 2 && multiplier.group == At::groups - 1) multiplier.pass_exponentials();
-      int number;
-      for (int step = 0; (number = walk.number(step)) < args.tiles; ++step) {
-        const OutTile<Cfg> tile(args, number, walk.pairs);
-        if (!tile.exists()) continue;
+      const auto make = [&](const OutTile<Cfg>& tile) {
         const Score<Cfg> block(args, tile, Cfg::b_r);
         const int row0 = tile.row0 + 64 * multiplier.group;
         const int row = row0 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
-        multiplier.await_q();
+        if constexpr (!Cfg::draws) multiplier.await_q();
         if constexpr (Rung::own_keys)
           multiplier.walk(block, keys_of_group<Cfg>(args, tile, row0, block.end), row, [](int) {});
         else
           multiplier.walk(block, block, row, [](int) {});
         multiplier.store(tile, row);
-        if (!Rung::stays) break;
+      };
+      if constexpr (Cfg::draws) {
+        while (true) {
+          multiplier.await_q();
+          const OutTile<Cfg> tile = drawn[At::place(multiplier.group, multiplier.q.stage)];
+          __syncwarp();  // all lanes have read it, and one lets the next come
+          if (tile.is_none()) break;
+          make(tile);
+        }
+      } else {
+        int number;
+        for (int step = 0; (number = walk.number(step)) < args.tiles; ++step) {
+          const OutTile<Cfg> tile(args, number, walk.pairs);
+          if (tile.exists()) make(tile);
+          if (!Rung::stays) break;
+        }
       }
     }
   } else {
     const OutTile<Cfg> tile(args, blockIdx.x, false);
     const Score<Cfg> score(args, tile, Cfg::b_r);
+    if (!tile.exists()) return;
     if (threadIdx.x == 0) {
       copies.start_q(tile);
       for (int n = 0; n < Cfg::stages && n < score.end - score.first; ++n)

@@ -5,4 +5,5 @@
 
 struct HopperArgs : AttentionArgs {
   int heads, row_tiles, tiles;  // query heads; tiles of out of a head (Cfg::varlen: of all entries), and in all
+  unsigned* drawn;              // Cfg::draws: tiles that blocks have come for besides their first ones
 };

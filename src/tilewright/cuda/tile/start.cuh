@@ -1,4 +1,4 @@
-// start: sets the counter that g03's blocks draw their tiles from to 0.
+// start: sets the counter that blocks draw their tiles from to 0.
 #include "ptx/grid_dependency.cuh"
 
 extern "C" __global__ void start(unsigned* counter) {
