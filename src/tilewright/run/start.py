@@ -13,7 +13,7 @@ class Start:
 
     def compile(self, problem: Any, arch: Arch) -> CompiledKernel:
         """Raises CompileError with the log."""
-        return compile_rung("tile/start.cuh", {}, "start", arch.name)
+        return compile_rung("copy/start.cuh", {}, "start", arch.name)
 
     def shape(self, problem: Any) -> Launch:
         return Launch((1, 1, 1), (1, 1, 1), b"", overlaps=True)
