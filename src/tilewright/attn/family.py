@@ -84,11 +84,10 @@ class Attention:
 
     def options(self, problem: AttentionProblem) -> Iterable[Option]:
         """Hopper's best measured for the d_head; those of the last rung that runs everywhere, and one of few rows."""
-        if problem.totals is None:  # packed entries were not timed
-            known = HOPPER_OPTIONS if not problem.d_v else HOPPER_RUNGS[-1].defaults_for(problem)
-            for hopper in known:
-                if hopper.d_head == problem.d_head:
-                    yield Option(HOPPER_RUNGS[-1], hopper, HOPPER_SPEED if hopper.groups > 1 else ALONE_SPEED)
+        known = HOPPER_OPTIONS if not problem.d_v else HOPPER_RUNGS[-1].defaults_for(problem)
+        for hopper in known:
+            if hopper.d_head == problem.d_head:
+                yield Option(HOPPER_RUNGS[-1], hopper, HOPPER_SPEED if hopper.groups > 1 else ALONE_SPEED)
         if problem.d_v:
             return  # no other rung takes such
         top, d = ATTENTION_RUNGS[-1], problem.d_head

@@ -34,6 +34,8 @@ _OTHERS = 24
 LEAST_STRIDE, STRIDES_END = 0, 1 << 40
 """In bytes, what a tensor map takes."""
 _MOST_TILES = 2**31 - 1
+_FEWEST_SMS = 64
+"""That a GPU of this architecture has: so many tiles are made at once."""
 
 
 @dataclass(frozen=True)
@@ -179,9 +181,9 @@ class HopperRung(AttentionRung):
         tiles = (HopperConfig(problem.d_head, 128, b_c, 2, turns, d_v=problem.d_v) for b_c in (128, 96, 64, 48, 32))
         return tuple(config for config in tiles if (config.why_not() or self.check(config)) is None)
 
-    def draws(self, problem: AttentionProblem) -> bool:
+    def draws(self, problem: AttentionProblem, config: HopperConfig) -> bool:
         """Whether blocks draw their tiles from a counter: only the device knows what those of packed lengths take."""
-        return self.stays and problem.totals is not None
+        return self.stays and problem.totals is not None and _tiles(problem, config) > _FEWEST_SMS
 
     def threads(self, config: HopperConfig) -> int:
         """Threads of a block."""
@@ -220,16 +222,16 @@ class HopperRung(AttentionRung):
             "edge_q": problem.totals is not None or problem.seq_q % config.b_r != 0,
             "edge_k": problem.totals is not None or problem.seq_k % config.b_c != 0,
             "packed": 1,
-            "draws": self.draws(problem),
+            "draws": self.draws(problem, config),
         } | score_constants(problem, self.scale_first(problem))
 
     def shape(self, problem: AttentionProblem, config: Any) -> Launch:
         grid, block = (_tiles(problem, config), 1, 1), (self.threads(config), 1, 1)
-        return Launch(grid, block, b"", config.shared_bytes, self.draws(problem), resident=int(self.stays))
+        return Launch(grid, block, b"", config.shared_bytes, self.draws(problem, config), resident=int(self.stays))
 
     def params(self, problem: AttentionProblem, config: Any, at: AttentionAddresses) -> Template:
         """Tensor maps of Q, K and V, then HopperArgs. Raises ValueError for tiles to draw without a counter."""
-        if self.draws(problem) and at.drawn == 0:
+        if self.draws(problem, config) and at.drawn == 0:
             raise ValueError(f"{self.id}: blocks draw the tiles of packed lengths from a counter, which starts at 0")
         boxes: list[tuple[TensorMap, Address]] = [
             (map_of(problem, "q", 64), at.q), (map_of(problem, "k", config.b_c), at.k),

@@ -139,7 +139,7 @@ def program_of(problem: AttentionProblem, plan: Plan, copied: tuple[Lies, ...] =
     )  # fmt: skip
     if isinstance(plan.rung, SplitRung):
         at = replace(at, parts=parts_room(problem, plan.config, workspace))
-    if isinstance(plan.rung, HopperRung) and plan.rung.draws(problem):
+    if isinstance(plan.rung, HopperRung) and plan.rung.draws(problem, plan.config):
         at = replace(at, drawn=workspace.room(4))
         before.append(Stage("start", START, problem, START.shape(problem), pack("<Q", at.drawn)))
     params = plan.rung.params(problem, plan.config, at)
