@@ -179,6 +179,25 @@ def test_packed_batches(torch, options, asked):
                 judge(torch, part[0], lse[:, mine][None], *part[1:], **options)
 
 
+@pytest.mark.parametrize("d", [64, 128, 256])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_many_entries_of_uneven_lengths(torch, d, is_causal):
+    """More tiles than the GPU makes at once, tiles without rows, and neighbours that hold infinities."""
+    rng = random.Random(d)
+    lengths = [rng.choice([0, 1, rng.randint(2, 90), rng.randint(90, 1500)]) for _ in range(60)]
+    starts = [sum(lengths[:i]) for i in range(61)]
+    q, k, v = (torch.randn(starts[-1], heads, d, device="cuda").half() for heads in (8, 2, 2))
+    bad = max(range(60), key=lengths.__getitem__)
+    v[starts[bad] : starts[bad + 1]] = math.inf
+    at = torch.tensor(starts, dtype=torch.int32, device="cuda")
+    out, lse = tw.attention_varlen(q, k, v, at, at, is_causal=is_causal, return_lse=True)
+    for entry in range(60):
+        part = slice(*starts[entry : entry + 2])
+        if entry != bad and lengths[entry]:
+            own = [x[part].transpose(0, 1)[None] for x in (q, k, v)]
+            judge(torch, out[part].transpose(0, 1)[None], lse[None, :, part], *own, is_causal=is_causal)
+
+
 def test_starts_that_lie_cannot_reach_beyond_the_operands(torch):
     q, k, v = (torch.randn(100, 2, 64, device="cuda").half() for _ in range(3))
     starts = torch.tensor([-70, 50, 4000, 2**31 - 1], device="cuda", dtype=torch.int32)

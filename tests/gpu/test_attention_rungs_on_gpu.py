@@ -68,6 +68,24 @@ def test_every_turn_and_number_of_warpgroups_is_right(rung, tile, turns, is_caus
     assert found.ok, found.reason
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(("d_head", "d_v", "b_c"), [(192, 128, 128), (64, 128, 96), (128, 64, 128), (96, 32, 80)])
+@pytest.mark.parametrize("rung", ["a18", "a21", "a24"])
+def test_values_of_another_width_than_keys_are_right(rung, d_head, d_v, b_c, is_causal):
+    config = HopperConfig(d_head, 128, b_c, 1 if d_head > 128 else 2, d_v=d_v)
+    found = verdict(rung, (2, 4, 2, 300, 457), d_head=d_head, config=config, is_causal=is_causal, d_v=d_v)
+    assert found.ok, found.reason
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(("d_head", "b_r", "b_c"), [(64, 128, 128), (64, 192, 64), (128, 128, 112)])
+def test_room_for_the_next_q_changes_no_result(d_head, b_r, b_c, is_causal):
+    config = HopperConfig(d_head, b_r, b_c, 2, "products", 2)
+    for shape in ((30, 8, 2, 500, 500), (2, 8, 8, 1100, 1300)):
+        found = verdict("a24", shape, d_head=d_head, config=config, is_causal=is_causal)
+        assert found.ok, found.reason
+
+
 @pytest.mark.parametrize("rung", RUNGS)
 def test_the_same_call_gives_the_same_bits(rung):
     problem = AttentionProblem.dense(4, 16, 1000, 1000, 128, is_causal=True)

@@ -58,7 +58,7 @@ class AttentionStep:
 
 @dataclass(frozen=True)
 class AttentionOperands:
-    """Q [b, h, sq, d], K and V [b, hk, sk, d] as float32 values that the problem's type can hold, and the result."""
+    """Q [b, h, sq, d], K [b, hk, sk, d] and V [b, hk, sk, d_v] as float32 values that the problem's type can hold."""
 
     q: np.ndarray
     k: np.ndarray
@@ -78,10 +78,10 @@ def select_attention_rungs(text: str | None) -> tuple[AttentionRung, ...]:
 def prepare_attention(problem: AttentionProblem, seed: int = 0) -> AttentionOperands:
     """Random normal operands and what attention must make of them."""
     rng = np.random.default_rng(seed)
-    shapes = [(problem.heads_q, problem.seq_q), *[(problem.heads_kv, problem.seq_k)] * 2]
+    shapes = {"q": (problem.heads_q, problem.seq_q), **dict.fromkeys("kv", (problem.heads_kv, problem.seq_k))}
     q, k, v = (
-        rounded(rng.standard_normal((problem.batch, heads, rows, problem.d_head), dtype=np.float32), problem.dtype)
-        for heads, rows in shapes
+        rounded(rng.standard_normal((problem.batch, *own, problem.columns(x)), dtype=np.float32), problem.dtype)
+        for x, own in shapes.items()
     )
     return AttentionOperands(q, k, v, attention_reference(q, k, v, problem))
 
@@ -94,7 +94,8 @@ def run_attention_checked(
     Raises what the launch raises.
     """
     problem = step.problem
-    out, lse = Guarded(given.q.shape, problem.dtype), Guarded(given.q.shape[:3])
+    shape = given.q.shape[:3]
+    out, lse = Guarded((*shape, given.v.shape[3]), problem.dtype), Guarded(shape)
     held: list[int] = []
     try:
         for name, values in (("q", given.q), ("k", given.k), ("v", given.v)):
