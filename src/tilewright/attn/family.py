@@ -28,19 +28,24 @@ from .split_plan import FEW_QUERIES_SLOWER, best_split, few_on_many, invariant_s
 from .work import work_of
 
 AttentionEntry = Entry[AttentionClass, AttentionConfig]
-SPLIT_GAIN = 1.15
+SPLIT_GAIN = 1.2
 """How much faster than one launch the model must find split attention, for it to be chosen."""
 PREFERRED = 1.1
 """How much faster than its default the model must find another config of the last rung, for it to be chosen."""
-HOPPER_SPEED = 1.2
+HOPPER_SPEED = 1.3
 """How much faster than modelled Hopper's rung counts beside a17, which took up to 1.6 of its own modelled time where
-both were measured."""
-ALONE_SPEED = 1.08
+both were measured, and longer for packed lengths, of which the average hides the longest."""
+ALONE_SPEED = 1.17
 """The same for a block of 64 rows."""
+ALONE_SLOWER = 1.25
+"""How much longer than modelled such blocks take on many keys: 1.2 to 1.5 where they were measured."""
+SHORT_SPEED = 1.28
+"""The same as HOPPER_SPEED for tiles of 64 keys at d_head 64, which are ahead at 512 causal rows and behind at 1024."""
 HOPPER_OPTIONS = tuple(
     HopperConfig(*tile)
     for tile in (
-        (64, 192, 96, 2, "products"), (64, 128, 128, 2, "products"), (64, 64, 128), (96, 128, 128, 2, "products"),
+        (64, 192, 96, 2, "products"), (64, 128, 128, 3, "products", 2), (64, 128, 64, 4, "", 2), (64, 64, 128),
+        (96, 128, 128, 2, "products"),
         (128, 128, 128, 2, "products"), (128, 64, 128), (192, 128, 64, 2, "products"),
         (256, 128, 64), (256, 64, 64),
     )
@@ -87,7 +92,8 @@ class Attention:
         known = HOPPER_OPTIONS if not problem.d_v else HOPPER_RUNGS[-1].defaults_for(problem)
         for hopper in known:
             if hopper.d_head == problem.d_head:
-                yield Option(HOPPER_RUNGS[-1], hopper, HOPPER_SPEED if hopper.groups > 1 else ALONE_SPEED)
+                short = SHORT_SPEED if hopper.b_c == 64 and hopper.d_head == 64 else HOPPER_SPEED
+                yield Option(HOPPER_RUNGS[-1], hopper, short if hopper.groups > 1 else ALONE_SPEED)
         if problem.d_v:
             return  # no other rung takes such
         top, d = ATTENTION_RUNGS[-1], problem.d_head
@@ -182,7 +188,8 @@ def plan_own_columns(
 ) -> Plan | None:
     """The plan for values of another width than keys where a kernel takes them as they are and is fast; else None, and
     the call pads them. Few queries on many keys are padded for split attention."""
-    if gpu.arch.name != ONLY_ON or (rung is None and config is None):
+    named = rung is not None or config is not None
+    if gpu.arch.name != ONLY_ON or (not named and few_on_many(problem)):
         return None
     try:
         return plan_attention(problem, gpu, rung, config, demands=demands)
@@ -231,6 +238,8 @@ def _unnamed(problem: AttentionProblem, gpu: Gpu, demands: Demands, generation: 
     ms, split = predict(ATTENTION.work(problem, whole.rung, whole.config, ()), gpu).ms, best_split(problem, gpu)
     if problem.seq_q < whole.config.b_r:
         ms *= FEW_QUERIES_SLOWER
+    if isinstance(whole.config, HopperConfig) and whole.config.groups == 1:
+        ms *= ALONE_SLOWER
     if split.ms * SPLIT_GAIN >= ms:
         return whole
     why = f"modelled at {split.ms / ms:.2f} of the time of {whole.rung}, config {whole.config}"
