@@ -236,15 +236,29 @@ def test_the_plan_takes_hoppers_last_rung_where_it_can_run_and_has_been_timed():
     h200 = GPUS["H200"]
     assert plan_attention(problem, h200).rung.id == "a24_old_maximum"
     assert plan_attention(replace(problem, window=(100, 0), with_lse=True), h200).rung.id == "a24_old_maximum"
+    assert plan_attention(replace(problem, totals=(4096, 4096)), h200).rung.id == "a24_old_maximum"
+    short = replace(AttentionProblem.dense(512, 16, 32, 32, 128), totals=(16384, 16384))
     others = {
         "another GPU": (problem, GPUS["A100"]),
         "a stride that TMA does not take": (replace(problem, k=HeadRows(2**40, 2048 * 128, 128)), h200),
-        "packed entries": (replace(problem, totals=(4096, 4096)), h200),
+        "packed entries of few rows": (short, h200),
         "a head size that was not timed": (AttentionProblem.dense(2, 16, 2048, 2048, 32), h200),
         "no keys": (replace(problem, seq_k=0), h200),
     }
     for what, (other, gpu) in others.items():
         assert plan_attention(other, gpu).rung.id == "a17_lazy_rescale", what
+
+
+def test_values_of_another_width_than_keys_are_padded_only_where_no_kernel_takes_them():
+    q, k, v = (np.zeros((1, 16, n, d), np.float16) for n, d in ((300, 192), (300, 192), (300, 128)))
+    asked = {"H200": "", "A100": "vout"}
+    for gpu, copied in asked.items():
+        assert "".join(name for name, _ in tw.explain_attention(q, k, v, gpu=gpu).copied) == copied
+    named = tw.explain_attention(q, k, v, gpu="H200", rung="a17")
+    assert [name for name, _ in named.copied] == ["v", "out"]
+    many = np.zeros((1, 16, 9000, 192), np.float16)
+    few = tw.explain_attention(q[:, :, :1], many, many[..., :128], gpu="H200")
+    assert few.plan.rung.id == "d01_split"
 
 
 @pytest.mark.parametrize("gpu", GPUS)
