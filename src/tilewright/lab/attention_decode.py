@@ -116,9 +116,9 @@ def _measure(torch: Any, problem: AttentionProblem, gpu: Gpu, ordinal: int, seco
         return {"case": case, "result": result}
     rounds = max(1, round(GRAPH_MS * _BYTES_PER_MS / problem.bytes / len(sets)))
     calls = rounds * len(sets)
-    own = [_replayed(torch, mine, sets * rounds, ordinal)]
+    own = [replayed(torch, mine, sets * rounds, ordinal)]
     for name, theirs in REFERENCES.items():
-        other = [_replayed(torch, torchs(getattr(SDPBackend, theirs)), sets * rounds, ordinal)]
+        other = [replayed(torch, torchs(getattr(SDPBackend, theirs)), sets * rounds, ordinal)]
         timing, conditions = time_pairs(ordinal, own, other, seconds=seconds, graphs=False)
         told = {key: value for key, value in timing.to_dict().items() if key not in ("by_graph", "pairs")}
         told |= {key: told[key] / calls for key in ("ms", "reference_ms")}
@@ -133,7 +133,7 @@ def _measure(torch: Any, problem: AttentionProblem, gpu: Gpu, ordinal: int, seco
     return {"case": case, "result": result}
 
 
-def _replayed(torch: Any, call: Callable[[Any, Any, Any], Any], sets: list[list[Any]], ordinal: int) -> Start:
+def replayed(torch: Any, call: Callable[[Any, Any, Any], Any], sets: list[list[Any]], ordinal: int) -> Start:
     """One call for each set, captured in a graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -185,6 +185,7 @@ KINDS: dict[str, Kind] = {
     ),
     "attention-stalls": Kind(_attention_stalls, 15),
     "attention-decode": Kind(_timed_cases("attention_decode.attention_decode_records"), 10),
+    "attention-packed": Kind(_timed_cases("attention_packed.packed_records"), 5),
     "attention-host": Kind(_cases("attention_host.attention_host_records"), 1),
     "sums": Kind(_timed_cases("sums.sums_records"), 45),
     "blocks": Kind(_timed_cases("blocks.block_records"), 30),

@@ -64,6 +64,19 @@ DECODE: tuple[Column, ...] = (
     ("of FlashAttention-2", _share("ratio")),
     ("of cuDNN", _share("ratio_cudnn")),
 )
+PACKED: tuple[Column, ...] = (
+    ("entries of rows", lambda record: "{entries} of {shortest} to {longest}".format(**record["case"])),
+    ("mask", lambda record: "causal" if record["case"]["is_causal"] else "full"),
+    ("heads, of keys", lambda record: "{heads_q}, {heads_kv}".format(**record["case"])),
+    ("d_head", lambda record: str(record["case"]["d_head"])),
+    ("rung", _rung),
+    ("config", _config),
+    ("us", lambda record: f"{record['result']['ms'] * 1e3:.1f}"),
+    ("TFLOP/s", _result("tflops", ".1f")),
+    ("of varlen_attn", _share("ratio")),
+    ("p10..p90", _spread),
+    ("of a17", _share("ratio_a17")),
+)
 STALLS: tuple[Column, ...] = (
     ("rung", _rung),
     ("tensor pipe", _share("tensor_pipe", 0)),

@@ -333,6 +333,7 @@ PAGES: dict[str, Page] = {
         ("MiB held, cuDNN's", _mebibytes),
     ),
     "attention-decode": attention.DECODE,
+    "attention-packed": attention.PACKED,
     "attention-host": attention.HOST,
     "attention-stalls": attention.STALLS,
     "attention-hopper-stalls": (attention.SIZES[0], *attention.STALLS),
