@@ -32,14 +32,16 @@ SPLIT_GAIN = 1.2
 """How much faster than one launch the model must find split attention, for it to be chosen."""
 PREFERRED = 1.1
 """How much faster than its default the model must find another config of the last rung, for it to be chosen."""
-HOPPER_SPEED = 1.3
+HOPPER_SPEED = 1.2
 """How much faster than modelled Hopper's rung counts beside a17, which took up to 1.6 of its own modelled time where
-both were measured, and longer for packed lengths, of which the average hides the longest."""
-ALONE_SPEED = 1.17
+both were measured."""
+ALONE_SPEED = 1.08
 """The same for a block of 64 rows."""
+PACKED_SPEED = 1.1
+"""How much more so with packed lengths, of which the average hides the longest."""
 ALONE_SLOWER = 1.25
 """How much longer than modelled such blocks take on many keys: 1.2 to 1.5 where they were measured."""
-SHORT_SPEED = 1.28
+SHORT_SPEED = 1.18
 """The same as HOPPER_SPEED for tiles of 64 keys at d_head 64, which are ahead at 512 causal rows and behind at 1024."""
 HOPPER_OPTIONS = tuple(
     HopperConfig(*tile)
@@ -92,8 +94,10 @@ class Attention:
         known = HOPPER_OPTIONS if not problem.d_v else HOPPER_RUNGS[-1].defaults_for(problem)
         for hopper in known:
             if hopper.d_head == problem.d_head:
-                short = SHORT_SPEED if hopper.b_c == 64 and hopper.d_head == 64 else HOPPER_SPEED
-                yield Option(HOPPER_RUNGS[-1], hopper, short if hopper.groups > 1 else ALONE_SPEED)
+                speed = HOPPER_SPEED if hopper.groups > 1 else ALONE_SPEED
+                if hopper.groups > 1 and (hopper.d_head, hopper.b_c) == (64, 64):
+                    speed = SHORT_SPEED
+                yield Option(HOPPER_RUNGS[-1], hopper, speed * (PACKED_SPEED if problem.totals else 1.0))
         if problem.d_v:
             return  # no other rung takes such
         top, d = ATTENTION_RUNGS[-1], problem.d_head
