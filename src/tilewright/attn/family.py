@@ -41,18 +41,21 @@ PACKED_SPEED = 1.1
 """How much more so with packed lengths, of which the average hides the longest."""
 ALONE_SLOWER = 1.25
 """How much longer than modelled such blocks take on many keys: 1.2 to 1.5 where they were measured."""
-SHORT_SPEED = 1.18
-"""The same as HOPPER_SPEED for tiles of 64 keys at d_head 64, which are ahead at 512 causal rows and behind at 1024."""
+NEXT_Q_SPEED = {128: 1.18, 64: 1.16}
+"""The same as HOPPER_SPEED with room for the next Q, by the keys of a tile. Those of 64 keys are ahead up to 512 causal
+rows, and behind from 1024 on."""
 HOPPER_OPTIONS = tuple(
     HopperConfig(*tile)
     for tile in (
-        (64, 192, 96, 2, "products"), (64, 128, 128, 3, "products", 2), (64, 128, 64, 4, "", 2), (64, 64, 128),
+        (64, 192, 96, 2, "products"), (64, 128, 128, 3, "products", 2), (64, 128, 64, 4, "products", 2), (64, 64, 128),
         (96, 128, 128, 2, "products"),
         (128, 128, 128, 2, "products"), (128, 64, 128), (192, 128, 64, 2, "products"),
         (256, 128, 64), (256, 64, 64),
     )
 )  # fmt: skip
-"""The best of a sweep on an H200, which had no case of d_head 32."""
+"""The best of sweeps on an H200, which had no case of d_head 32."""
+SHORT_PACKED, SHORT_PACKED_ROWS = Option(HOPPER_RUNGS[-1], HopperConfig(64, 192, 64, 3, "", 2), 1.9), 512
+"""Besides them, where packed entries have so few rows on average: it took 0.8 to 1.05 of the others' time."""
 _RUNGS = {rung.id: rung for rung in (*ATTENTION_RUNGS, *HOPPER_RUNGS)}
 _LAST = {HopperConfig: HOPPER_RUNGS[-1], SplitConfig: SPLIT_RUNGS[-1]}
 """The last rung that takes a kind of config, where that is not the last of ATTENTION_RUNGS."""
@@ -91,12 +94,13 @@ class Attention:
 
     def options(self, problem: AttentionProblem) -> Iterable[Option]:
         """Hopper's best measured for the d_head; those of the last rung that runs everywhere, and one of few rows."""
-        known = HOPPER_OPTIONS if not problem.d_v else HOPPER_RUNGS[-1].defaults_for(problem)
-        for hopper in known:
+        if problem.totals and problem.seq_q <= SHORT_PACKED_ROWS and (problem.d_head, problem.d_v) == (64, 0):
+            yield SHORT_PACKED
+        for hopper in HOPPER_RUNGS[-1].defaults_for(problem) if problem.d_v else HOPPER_OPTIONS:
             if hopper.d_head == problem.d_head:
                 speed = HOPPER_SPEED if hopper.groups > 1 else ALONE_SPEED
-                if hopper.groups > 1 and (hopper.d_head, hopper.b_c) == (64, 64):
-                    speed = SHORT_SPEED
+                if hopper.q_buffers > 1:
+                    speed = NEXT_Q_SPEED[hopper.b_c]
                 yield Option(HOPPER_RUNGS[-1], hopper, speed * (PACKED_SPEED if problem.totals else 1.0))
         if problem.d_v:
             return  # no other rung takes such
