@@ -19,9 +19,10 @@ from unittest import mock
 import numpy as np
 from fake_driver import Board
 
+from tilewright.gemm import warm, warm_host, warm_layer
 from tilewright.gemm.params import LAYOUTS
 from tilewright.jit import device as device_module
-from tilewright.jit import device_calls
+from tilewright.jit import device_calls, staging
 
 
 class HostBoard(Board):
@@ -89,11 +90,20 @@ class HostBoard(Board):
     def cuTensorMapEncodeTiled(self, dtype, rank, address, *rest):
         return 0, types.SimpleNamespace(opaque=[address] + [0] * 15)
 
+    def cuGetErrorString(self, status):
+        return 0, b"of the stub"
+
     def cuMemAlloc(self, nbytes):
         held = ctypes.create_string_buffer(nbytes + 256)
         address = -(-ctypes.addressof(held) // 256) * 256
         self._memory[address] = held
         return 0, address
+
+    def cuMemHostAlloc(self, nbytes, flags):
+        return self.cuMemAlloc(nbytes)
+
+    def cuMemFreeHost(self, address):
+        return self.cuMemFree(address)
 
     def cuMemFree(self, address):
         del self._memory[address]
@@ -181,16 +191,21 @@ def stub_gpu(board: HostBoard | None = None) -> Iterator[HostBoard]:
     def driver() -> HostBoard:
         return found
 
-    with mock.patch.object(device_module, "driver", driver), mock.patch.object(device_calls, "driver", driver):
+    with contextlib.ExitStack() as stack:
+        for module in (device_module, device_calls, staging):
+            stack.enter_context(mock.patch.object(module, "driver", driver))
         _forget()
-        try:
-            yield found
-        finally:
-            _forget()
+        stack.callback(_forget)
+        yield found
+
+
+_REMEMBERED = (
+    warm.calls, warm.view_calls, warm_host.numpy_calls, warm_layer.layer_calls, warm_layer.gradient_calls,
+)  # fmt: skip
 
 
 def _forget() -> None:
-    from tilewright.gemm import rows, warm, warm_layer
+    from tilewright.gemm import rows
     from tilewright.jit.limits import Recent
     from tilewright.run import ready
 
@@ -199,9 +214,10 @@ def _forget() -> None:
     device_module._modules = Recent(device_module._modules._limit)
     device_module._prepared = Recent(device_module._prepared._limit)
     device_module.Module.retired.clear()
+    staging._idle.clear()
     ready._kept = Recent(ready._kept._limit)
     rows._weights = Recent(rows._weights._limit)
-    for calls in (warm.calls, warm.view_calls, warm_layer.layer_calls, warm_layer.gradient_calls):
+    for calls in _REMEMBERED:
         calls.forget()
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from stub_gpu import Interface, MultiplyingBoard, aligned, stub_gpu
+from stub_gpu import HostBoard, Interface, MultiplyingBoard, aligned, stub_gpu
 
 import tilewright as tw
-from tilewright.errors import WrongResult
+from tilewright.errors import DeviceError, WrongResult
 from tilewright.gemm import call as call_module
 from tilewright.gemm import warm
 from tilewright.gemm.call import Options
 from tilewright.gemm.freivalds import seed
-from tilewright.jit import device_calls
+from tilewright.jit import device_calls, staging
 from tilewright.plan import choose, tables
 from tilewright.run import libraries
 
@@ -96,7 +96,11 @@ def laid_out(how: str, rows: int, cols: int) -> np.ndarray:
 
 @pytest.mark.parametrize("of_out", ["", "dense", "gaps", "odd address"])
 @pytest.mark.parametrize("of_a", ["dense", "gaps", "transposed", "odd address"])
-def test_a_warm_call_of_host_arrays_copies_what_it_reads_and_nothing_else(board, of_a, of_out, monkeypatch):
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_warm_call_of_host_arrays_copies_what_it_reads_and_nothing_else(board, pinned, of_a, of_out, monkeypatch):
+    if not pinned:
+        monkeypatch.setattr(staging, "SIZE", 0)
+
     def call():
         a, b = laid_out(of_a, 48, 32), normal(32, 40)
         a[...] = normal(48, 32)
@@ -124,7 +128,38 @@ def test_a_warm_call_of_host_arrays_reads_c_and_gives_its_memory_back(board, mon
     held = len(board._memory)
     for beta in (0.5, 2.0):
         assert np.allclose(tw.matmul(a, b, c=c, beta=beta), a @ b + beta * c, atol=1e-4)
-    assert len(board._memory) == held + 1, "one block, which stays for the next call"
+    assert len(board._memory) == held + 2, "a block there and a pinned one here, which stay for the next call"
+
+
+def test_a_remembered_call_of_host_arrays_that_fails_gives_its_block_back_after_a_wait(board, monkeypatch):
+    a, b = normal(48, 32), normal(32, 40)
+    for _ in range(2):
+        tw.matmul(a, b)
+    (kept,) = staging._idle[0]
+    waited = []
+    monkeypatch.setattr(device_calls, "synchronize", waited.append)
+    monkeypatch.setattr(HostBoard, "cuMemcpyDtoHAsync", lambda self, *_: (Failed(),))
+    with pytest.raises(DeviceError, match="copying from the GPU failed: GONE"):
+        tw.matmul(a, b)
+    assert waited == [0]
+    assert staging._idle[0] == [kept]
+
+
+class Failed(int):
+    """A status of the driver's."""
+
+    name = "GONE"
+
+    def __new__(cls):
+        return int.__new__(cls, 7)
+
+
+def test_products_of_numpy_whose_alpha_or_shapes_differ_are_right_when_remembered(board, monkeypatch):
+    a, b = normal(48, 32), normal(32, 40)
+    for alpha in (1.0, 2.0, 3, np.float32(0.5)):
+        for x, y in ((a, b), (a[:1], b), (a[::-1], b), (a, b.T.copy().T), (a[:, ::2], b[::2]), (a[0], b), (a, b[:, 0])):
+            assert np.allclose(tw.matmul(x, y, alpha=alpha), alpha * (x @ y), atol=1e-4)
+            assert np.allclose(tw.matmul(x, y, alpha=alpha), alpha * (x @ y), atol=1e-4)
 
 
 def test_another_folder_of_tuned_results_drops_plans_and_remembered_calls(board, monkeypatch, tmp_path):

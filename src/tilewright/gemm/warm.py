@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +14,19 @@ from ..arrays.streams import in_order
 from ..arrays.view import Operand, as_operand
 from ..arrays.written import mark_written
 from ..epilogue.expression import expression_of
-from ..errors import DeviceError, InvalidOperand
+from ..errors import InvalidOperand
 from ..jit import device, device_calls
 from ..jit.launch import current_executor
 from ..jit.params import WORK, number_names
 from ..run import libraries
-from ..run.runner import Ran, Staging
+from ..run.runner import Ran
 from ..run.warm import MISS, Calls, Remembered, remembered
 from .freivalds import seed
 from .fusion import Request
 from .params import fused_base
 from .problem import INDEX
 from .verify import WarmCheck, warm_check
+from .warm_host import Copies, copies_of, remember_numpy, run_copied
 
 if TYPE_CHECKING:
     from ..epilogue.codegen import Expression
@@ -57,6 +57,8 @@ class WarmProduct:
     """Of the epilogue's arrays: the caller's name, extent, and whether it may be out's very view."""
     check: WarmCheck | None = None
     """How its results are verified; None until one was."""
+    copies: Copies | None = None
+    """Where arrays of the host lie on the GPU; None for arrays on one."""
 
 
 calls: Calls[WarmProduct] = Calls()
@@ -216,7 +218,15 @@ def remember(call: Call, result: Any, ran: Ran, asked: Request | None) -> None:
         calls.put(key, known)
     else:
         key = _views_key(operands, c is not None, call.c is not None, out is not None, options, asked, form)
-        view_calls.put(key, _warm(call, call.out.dtype, ran, numbers))
+        known = _warm(call, call.out.dtype, ran, numbers)
+        if call.a.device is None:
+            views = call.fusion.views if call.fusion is not None else ()
+            fused = (None if view.dtype == INDEX else view for view in views)
+            inputs = (call.a, call.others[0], call.c, *fused)
+            known = replace(known, copies=copies_of(inputs, call.out, known.launches.workspace_bytes))
+            if asked is c is out is None:
+                remember_numpy(call.a.owner, call.others[0].owner, result, known, options)
+        view_calls.put(key, known)
 
 
 def known(a: Any, b: Any, options: tuple[Any, ...], asked: Request | None = None, form: Any = None) -> Any:
@@ -291,7 +301,7 @@ def warm_views(
             return MISS
     inputs = [first, others[0], c_view, *(None if name is None else fused[name] for name in call.fused)]
     scalars = (alpha, scale, *numbers)
-    run = _staged_warm if first.device is None else _in_place_warm
+    run = _copied_warm if first.device is None else _in_place_warm
     result = run(call, inputs, (*others, *fused.values()), out, out_view, scalars)
     if out is not None and result is not MISS:
         mark_written(out)
@@ -321,47 +331,18 @@ def _in_place_warm(
     return result if out_view is not None else as_callers_kind(result, first)
 
 
-_APART = 256
-"""Copies of host arrays start at multiples of this many bytes, and then as far from one as on the host."""
-
-
-def _staged_warm(
+def _copied_warm(
     call: WarmProduct, inputs: Sequence[Operand | None], others: Sequence[Operand], out: Any, out_view: Operand | None,
     scalars: Sequence[float],
 ) -> Any:  # fmt: skip
-    """Copy the operands into one block of the GPU's memory, run there, copy the result back."""
-    first, launches = inputs[0], call.launches
+    first = inputs[0]
     assert first is not None
-    executor = device.executor_for(launches.ordinal)
+    assert call.copies is not None
     result = empty_like(first, call.shape, call.dtype) if out_view is None else out
     view = out_view if out_view is not None else result_operand(result, first)
-    used = -(-launches.workspace_bytes // _APART) * _APART
-    spans = []  # (where element 0 is in the block, where the bytes begin there and on the host, and how many)
-    for operand in (*inputs, view):
-        low, high = (0, 0) if operand is None else byte_extent(operand)
-        at = used + low % 16
-        spans.append((at + (operand.address - low if operand is not None else 0), at, low, high - low))
-        used = -(-(at + high - low) // _APART) * _APART
-    with device.bound_to(launches.ordinal):
-        block = executor.borrow(used)
-        try:
-            for _, at, low, nbytes in spans[:-1]:
-                executor.copy_in(block + at, low, nbytes)
-            addresses = [0 if x is None else block + span[0] for x, span in zip((*inputs, view), spans, strict=True)]
-            a, b, c, *fused, made = addresses
-            if not launches.start((a, b, c, made, block, *fused), scalars, 0):
-                return MISS
-            _, at, low, nbytes = spans[-1]
-            if nbytes == view.size * view.item_bytes:
-                executor.copy_out(low, block + at, nbytes)
-            else:  # what lies between its elements stays
-                Staging(executor).fetch(made, view)
-        except BaseException:
-            with suppress(DeviceError):  # a launch may be at work on the block
-                executor.synchronize()
-            raise
-        finally:
-            executor.give_back(block)
+    addresses = [0 if operand is None else operand.address for operand in inputs]
+    if not run_copied(call.launches, call.copies, addresses, scalars, view.address, view):
+        return MISS
     return result if out_view is not None else as_callers_kind(result, first)
 
 
