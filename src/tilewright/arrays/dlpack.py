@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import InvalidOperand
 
@@ -21,6 +21,8 @@ _TYPE_CODES = {
     (_FLOAT, 32): "f32", (_FLOAT, 16): "f16", (_BFLOAT, 16): "bf16", (_E4M3FN, 8): "e4m3", (_E5M2, 8): "e5m2",
 }  # fmt: skip
 _READ_ONLY = 1
+LEGACY_STREAM = 1
+"""What the protocol calls the default stream that a launch names 0."""
 _KIND_NAMES = {0: "int", 1: "uint", 2: "float", 3: "opaque", 4: "bfloat", 5: "complex", 6: "bool"}
 
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -73,27 +75,51 @@ _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_cha
 _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
 
 
+class Raw(NamedTuple):
+    """What stands in a capsule, which must outlive it."""
+
+    fields: tuple[int, ...]
+    """As _TENSOR."""
+    read_only: bool
+
+    @staticmethod
+    def of(capsule: Any, name: str) -> Raw:
+        """Raises InvalidOperand for what is no unused capsule of a version that is read here."""
+        if _is_valid(capsule, _VERSIONED):
+            place = _pointer(capsule, _VERSIONED)
+            major, minor, _, _, flags, *fields = _BOTH.unpack(ctypes.string_at(place, _BOTH.size))
+            if major != 1:
+                raise InvalidOperand(f"{name} offers DLPack {major}.{minor}; only 1.x is read here.")
+            return Raw(tuple(fields), bool(flags & _READ_ONLY))
+        if _is_valid(capsule, _PLAIN):
+            return Raw(_TENSOR.unpack(ctypes.string_at(_pointer(capsule, _PLAIN), _TENSOR.size)), False)
+        raise InvalidOperand(f"{name}.__dlpack__() did not return an unused DLPack capsule, but {capsule!r}.")
+
+    @property
+    def address(self) -> int:
+        return self.fields[0] + self.fields[-1]
+
+    @property
+    def device(self) -> tuple[int, int]:
+        """DLPack's kind of device, and the ordinal."""
+        return self.fields[1], self.fields[2]
+
+    @property
+    def layout(self) -> tuple[Any, ...]:
+        """The shape, the strides or None, and the numbers of the type."""
+        _, _, _, axes, code, bits, lanes, shape, strides, _ = self.fields
+        return _numbers(shape, axes), _numbers(strides, axes) if strides else None, code, bits, lanes
+
+
 class Imported:
     """The tensor in a capsule, which stays unused and is kept: when both are gone, the capsule gives the tensor back to
     its producer by itself. Taking it over, as a library does that makes an array of it, costs four more calls."""
 
     def __init__(self, capsule: Any, name: str) -> None:
         self.capsule = capsule
-        self.read_only = False
-        if _is_valid(capsule, _VERSIONED):
-            place = _pointer(capsule, _VERSIONED)
-            major, minor, _, _, flags = _HEAD.unpack(ctypes.string_at(place, _HEAD.size))
-            if major != 1:
-                raise InvalidOperand(f"{name} offers DLPack {major}.{minor}; only 1.x is read here.")
-            self.read_only = bool(flags & _READ_ONLY)
-            place += _HEAD.size
-        elif _is_valid(capsule, _PLAIN):
-            place = _pointer(capsule, _PLAIN)
-        else:
-            raise InvalidOperand(f"{name}.__dlpack__() did not return an unused DLPack capsule, but {capsule!r}.")
-        data, kind, ordinal, axes, code, bits, lanes, shape, strides, offset = _TENSOR.unpack(
-            ctypes.string_at(place, _TENSOR.size)
-        )
+        raw = Raw.of(capsule, name)
+        data, kind, ordinal, axes, code, bits, lanes, shape, strides, offset = raw.fields
+        self.read_only = raw.read_only
         self.address: int = data + offset
         self.shape: tuple[int, ...] = _numbers(shape, axes)
         self.strides: tuple[int, ...] = _numbers(strides, axes) if strides else dense_strides(self.shape)
@@ -107,10 +133,10 @@ class Imported:
             self.dtype = described if lanes == 1 else f"{described}x{lanes}"
 
 
-_HEAD = struct.Struct("<2I3Q")
-"""What a versioned tensor has ahead of the tensor: _Versioned."""
 _TENSOR = struct.Struct("<Q3i2BH3Q")
 """_Tensor."""
+_BOTH = struct.Struct("<2I3QQ3i2BH3Q")
+"""_Versioned: its head, and the tensor."""
 
 
 def _numbers(address: int, count: int) -> tuple[int, ...]:
@@ -127,6 +153,14 @@ def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def capsule_of(value: Any, stream: int | None) -> Any:
+    """What `__dlpack__` gives, with what is under way ordered before `stream`. Raises what the producer raises."""
+    try:
+        return value.__dlpack__(max_version=(1, 0), stream=stream)
+    except TypeError:  # a producer from before DLPack 1.0
+        return value.__dlpack__(stream=stream)
+
+
 def take(value: Any, name: str, stream: int) -> Imported:
     """The tensor that `value.__dlpack__()` gives, with what its producer has under way ordered before `stream`.
 
@@ -137,12 +171,8 @@ def take(value: Any, name: str, stream: int) -> Imported:
     kind = int(kind)
     if kind not in (CPU, CUDA, CUDA_HOST, CUDA_MANAGED):
         raise InvalidOperand(f"{name} lies on DLPack device ({kind}, {ordinal}); only the host and CUDA GPUs are read.")
-    asked: dict[str, Any] = {"stream": None if kind in (CPU, CUDA_HOST) else stream or 1}  # 1: the legacy stream
     try:
-        try:
-            capsule = value.__dlpack__(max_version=(1, 0), **asked)
-        except TypeError:  # a producer from before DLPack 1.0
-            capsule = value.__dlpack__(**asked)
+        capsule = capsule_of(value, None if kind in (CPU, CUDA_HOST) else stream or LEGACY_STREAM)
     except (BufferError, ValueError, TypeError, RuntimeError) as error:
         raise InvalidOperand(f"{name} ({type(value).__name__}) cannot be exported through DLPack: {error}") from error
     return Imported(capsule, name)

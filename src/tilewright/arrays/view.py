@@ -54,6 +54,13 @@ class Operand:
         )  # fmt: skip
 
     @property
+    def given(self) -> Any:
+        """The caller's array."""
+        if self.owner is None:  # a buffer that XLA passes
+            return self
+        return self.owner[0] if self.kind in ("dlpack", "jax") else self.owner
+
+    @property
     def item_bytes(self) -> int:
         return ITEM_BYTES[self.dtype]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from ..jit import device, device_calls
 from ..jit.launch import current_executor
 from ..jit.params import WORK, number_names
 from ..run import libraries
+from ..run.glance import Glance, glance
 from ..run.runner import Ran
 from ..run.warm import MISS, Calls, Remembered, remembered
 from .freivalds import seed
@@ -217,7 +218,14 @@ def remember(call: Call, result: Any, ran: Ran, asked: Request | None) -> None:
             known = replace(known, check=warm_check(call, ran))
         calls.put(key, known)
     else:
-        key = _views_key(operands, c is not None, call.c is not None, out is not None, options, asked, form)
+        for operand in operands:
+            libraries.learn(operand.kind)
+        try:
+            seen = [glance(operand.given, call.a.stream or 0) for operand in operands]
+            key = _views_key(seen, c is not None, call.c is not None, out is not None, options, asked, form)
+            hash(key)
+        except _UNSEEN:
+            return
         known = _warm(call, call.out.dtype, ran, numbers)
         if call.a.device is None:
             views = call.fusion.views if call.fusion is not None else ()
@@ -256,16 +264,18 @@ def _warm(call: Call, dtype: Any, ran: Ran, numbers: tuple[float, ...]) -> WarmP
 # --- arrays without a library of their own here: NumPy, JAX, DLPack, __cuda_array_interface__ -------------------------
 
 view_calls: Calls[WarmProduct] = Calls()
-"""By the views of the arrays."""
+"""By how the arrays are read."""
+_UNSEEN = (InvalidOperand, AttributeError, LookupError, RuntimeError, TypeError, ValueError, BufferError)
+"""What may be raised for arrays of which a glance tells nothing."""
 
 
 def _views_key(
-    views: Sequence[Operand], has_c: bool, uses_c: bool, has_out: bool, options: tuple[Any, ...],
+    views: Iterable[Glance], has_c: bool, uses_c: bool, has_out: bool, options: tuple[Any, ...],
     asked: Request | None, form: Any,
 ) -> Any:  # fmt: skip
-    known = tuple((x.kind, x.shape, x.strides, x.dtype, x.device, x.address & 15, x.read_only, x.stream) for x in views)
+    """`views`: of a, b, c, out and the epilogue's arrays, as far as they are there."""
     names = None if asked is None else (asked.function is None, tuple(asked.operands))
-    return known, has_c, uses_c, has_out, options, names, form
+    return tuple([x.signature for x in views]), has_c, uses_c, has_out, options, names, form
 
 
 def warm_views(
@@ -276,21 +286,24 @@ def warm_views(
     if not len(view_calls) or type(alpha) not in _NUMBERS or current_executor() is not None:
         return MISS
     try:
-        first = as_operand(a, "a")
+        first = glance(a)
         stream = first.stream or 0
-        others = [as_operand(b, "b", stream)]
-        others += [as_operand(x, name, stream) for name, x in (("c", c), ("out", out)) if x is not None]
-        fused: dict[str, Operand] = {}
+        others = [glance(b, stream)]
+        others += [glance(x, stream) for x in (c, out) if x is not None]
+        fused: dict[str, Glance] = {}
         form, numbers = (None, ()) if asked is None else _expression(asked)
         for name, value in asked.operands.items() if asked is not None else ():
             if type(value) not in _NUMBERS:
-                fused[name] = as_operand(value, name, stream)
+                fused[name] = glance(value, stream)
         scale = (c is not None) if beta is None else beta
         uses_c = _SCALARS.pack(alpha, scale)[4:] not in _ZEROS
-    except (InvalidOperand, TypeError, OverflowError, struct.error):
-        return MISS
+    except (*_UNSEEN, OverflowError, struct.error):
+        return MISS  # the full path says what is wrong
     views = (first, *others, *fused.values())
-    call = view_calls.get(_views_key(views, c is not None, uses_c, out is not None, options, asked, form))
+    try:
+        call = view_calls.get(_views_key(views, c is not None, uses_c, out is not None, options, asked, form))
+    except TypeError:  # a part of an interface that is no number
+        return MISS
     if call is None:
         return MISS
     c_view = others[1] if uses_c else None
@@ -309,13 +322,13 @@ def warm_views(
 
 
 def _in_place_warm(
-    call: WarmProduct, inputs: Sequence[Operand | None], others: Sequence[Operand], out: Any, out_view: Operand | None,
+    call: WarmProduct, inputs: Sequence[Glance | None], others: Sequence[Glance], out: Any, out_view: Glance | None,
     scalars: Sequence[float],
 ) -> Any:  # fmt: skip
     first, launches = inputs[0], call.launches
     assert first is not None
-    result = empty_like(first, call.shape, call.dtype) if out_view is None else out
-    at = out_view.address if out_view is not None else result_operand(result, first).address
+    result = empty_like(first.operand(), call.shape, call.dtype) if out_view is None else out
+    at = out_view.address if out_view is not None else result_operand(result, first.operand()).address
     addresses = [0 if view is None else view.address for view in inputs]
     executor = device.executor_for(launches.ordinal)
     with device.bound_to(launches.ordinal), in_order(first, others) as stream:
@@ -328,22 +341,24 @@ def _in_place_warm(
                 executor.give_back(work)
     if not started:
         return MISS
-    return result if out_view is not None else as_callers_kind(result, first)
+    return result if out_view is not None else as_callers_kind(result, first.operand())
 
 
 def _copied_warm(
-    call: WarmProduct, inputs: Sequence[Operand | None], others: Sequence[Operand], out: Any, out_view: Operand | None,
+    call: WarmProduct, inputs: Sequence[Glance | None], others: Sequence[Glance], out: Any, out_view: Glance | None,
     scalars: Sequence[float],
 ) -> Any:  # fmt: skip
     first = inputs[0]
     assert first is not None
     assert call.copies is not None
-    result = empty_like(first, call.shape, call.dtype) if out_view is None else out
-    view = out_view if out_view is not None else result_operand(result, first)
+    like = first.operand()
+    result = empty_like(like, call.shape, call.dtype) if out_view is None else out
+    at = out_view.address if out_view is not None else result.ctypes.data
+    view = None if call.copies.is_dense else as_operand(result, "out")
     addresses = [0 if operand is None else operand.address for operand in inputs]
-    if not run_copied(call.launches, call.copies, addresses, scalars, view.address, view):
+    if not run_copied(call.launches, call.copies, addresses, scalars, at, view):
         return MISS
-    return result if out_view is not None else as_callers_kind(result, first)
+    return result if out_view is not None else as_callers_kind(result, like)
 
 
 def _extent(operand: Operand | None) -> int:

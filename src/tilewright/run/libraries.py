@@ -17,6 +17,8 @@ Signature = tuple[Any, ...]
 class TorchArrays:
     """torch.Tensor and torch.nn.Parameter on a GPU. Raises AttributeError where torch lacks a name."""
 
+    kind = "torch"
+
     def __init__(self, torch: Any) -> None:
         self.types: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
         self.address: Callable[[Any], int] = torch.Tensor.data_ptr
@@ -47,6 +49,14 @@ class TorchArrays:
             x.is_neg(),
         )  # fmt: skip
 
+    def ordinal(self, x: Any) -> int:
+        """Return the GPU of an array; a negative number for the host."""
+        return int(x.get_device())
+
+    def has_tangents(self) -> bool:
+        """Return whether an operand may have a tangent, which would be lost."""
+        return bool(self._duals._current_level >= 0)
+
     def mark_written(self, x: Any) -> None:
         """As arrays.written.mark_written."""
         if not x.is_inference():
@@ -60,6 +70,8 @@ class TorchArrays:
 
 class CupyArrays:
     """cupy.ndarray."""
+
+    kind = "cupy"
 
     def __init__(self, cupy: Any) -> None:
         self.types: tuple[type, ...] = (cupy.ndarray,)
@@ -87,6 +99,12 @@ class CupyArrays:
 
     def new(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Any:
         return self._array(shape, dtype)
+
+    def ordinal(self, x: Any) -> int:
+        return int(x.data.device_id)
+
+    def has_tangents(self) -> bool:
+        return False
 
     def mark_written(self, x: Any) -> None:
         """CuPy keeps no versions."""
