@@ -7,7 +7,7 @@ import pytest
 from stub_gpu import HostBoard, Interface, MultiplyingBoard, aligned, stub_gpu
 
 import tilewright as tw
-from tilewright.errors import DeviceError, WrongResult
+from tilewright.errors import DeviceError, InvalidOperand, WrongResult
 from tilewright.gemm import call as call_module
 from tilewright.gemm import warm
 from tilewright.gemm.call import Options
@@ -81,6 +81,42 @@ def test_a_warm_call_of_an_interface_gives_a_new_result(board, monkeypatch):
 
     got = np.frombuffer(ctypes.string_at(view.address, 4 * 64 * 64), np.float32).reshape(64, 64)
     assert np.allclose(got, a.array @ b.array, atol=1e-4)
+
+
+CHANGES = {
+    "mask": {"mask": object()}, "version": {"version": 1}, "dtype": {"typestr": "<f8"}, "order": {"typestr": ">f4"},
+    "stream": {"stream": 0}, "shape": {"shape": (64, 32)}, "strides": {"strides": (3, 4)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_is_refused_stays_refused_after_a_remembered_call(board, change):
+    (_, a), (_, b), (_, out) = (in_place(Interface, (64, 64)) for _ in range(3))
+    for _ in range(2):
+        tw.matmul(a, b, out=out)
+    b.__cuda_array_interface__ = b.__cuda_array_interface__ | change
+    with pytest.raises(InvalidOperand):
+        tw.matmul(a, b, out=out)
+
+
+def test_a_result_that_may_not_be_written_to_stays_refused_after_a_remembered_call(board):
+    (_, a), (_, b), (_, out) = (in_place(Interface, (64, 64)) for _ in range(3))
+    for _ in range(2):
+        tw.matmul(a, b, out=out)
+    out.__cuda_array_interface__["data"] = out.array.ctypes.data, True
+    with pytest.raises(InvalidOperand, match="read-only"):
+        tw.matmul(a, b, out=out)
+
+
+def test_interfaces_that_lie_otherwise_are_right_after_a_remembered_call(board):
+    (_, a), (_, b), (_, out) = (in_place(Interface, (64, 64)) for _ in range(3))
+    for _ in range(2):
+        tw.matmul(a, b, out=out)
+    turned = Interface(b.array)
+    turned.__cuda_array_interface__ |= {"strides": (4, 256)}
+    for _ in range(2):
+        tw.matmul(a, turned, out=out)
+        assert np.allclose(out.array, a.array @ b.array.T, atol=1e-4)
 
 
 def laid_out(how: str, rows: int, cols: int) -> np.ndarray:

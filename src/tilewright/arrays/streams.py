@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from ..jit import device_calls
-from .view import Operand
 
 ORDERED = frozenset({"torch", "cupy", "xla"})
 """Kinds of operands whose library takes memory back only after what is in its stream by then."""
+
+
+class Placed(Protocol):
+    """What of an operand says where it is and what orders work on it: as Operand has them."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def device(self) -> int | None: ...
+
+    @property
+    def stream(self) -> int | None: ...
 
 
 class in_order:
@@ -19,7 +32,7 @@ class in_order:
     memory back at once.
     """
 
-    def __init__(self, first: Operand, others: Sequence[Operand]) -> None:
+    def __init__(self, first: Placed, others: Sequence[Placed]) -> None:
         assert first.device is not None
         self.device = first.device
         self.stream = first.stream or 0

@@ -48,8 +48,8 @@ def glance(value: Any, stream: int = 0) -> Glance:
         return _of_library(library, value)
     if kind is np.ndarray:
         address = value.ctypes.data
-        signature = (kind, value.shape, value.strides, value.dtype, address & 15, value.flags.writeable)
-        return Glance(signature, "numpy", address, None, None, value)
+        of_numpy = (kind, value.shape, value.strides, value.dtype, address & 15, value.flags.writeable)
+        return Glance(of_numpy, "numpy", address, None, None, value)
     if not isinstance(value, (np.ndarray, Operand)):
         if hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__"):
             if (found := _of_dlpack(value, stream)) is not None:
