@@ -141,7 +141,7 @@ def test_under_autocast_a_layer_takes_the_same_way(board, runs, monkeypatch):
     linear = sys.modules[tt.linear.__module__]
     monkeypatch.setattr(layer_module, "_differentiable", lambda *given: taken.append(given[0].dtype) or whole(*given))
     assert linear.at_once is layer_module.at_once
-    monkeypatch.setattr(layer_module, "_layer", lambda x, weight, *_: x @ weight.t())
+    monkeypatch.setattr(layer_module, "_whole", lambda x, weight, *_: x @ weight.t())
     with torch.autocast("cpu", torch.bfloat16):
         result = tt.linear(values(8, 16), values(8, 16))
     assert taken == [torch.bfloat16]

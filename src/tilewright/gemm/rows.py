@@ -13,6 +13,7 @@ from math import log2
 from operator import attrgetter
 from typing import Any
 
+from ..arrays.dtypes import ceil_div
 from ..gpus import Gpu
 from ..jit.limits import Recent
 from ..jit.source import Constant
@@ -40,6 +41,8 @@ class _Weight:
     """The rung and what is packed, the rows, and what the kernel is compiled for."""
     serving: dict[Any, int] = field(default_factory=dict)
     """Rows of a kernel that serves (a rung, a config, what is packed, and a number of rows by `_alike`); 0: none."""
+    fastest: Recent[Any, Any] = field(default_factory=lambda: Recent(lambda: 256))
+    """What is estimated the fastest of some plans (a rung, a config, what is packed), by those and their tiles of m."""
     adopted: Recent[int, Plan] = field(default_factory=lambda: Recent(lambda: 256))
     """By rows, of those that took another number's kernel."""
 
@@ -115,22 +118,37 @@ def _kernel_for(weight: _Weight, problem: GemmProblem, plan: Plan, gpu: Gpu) -> 
     return found
 
 
+def _fastest(weight: _Weight, problem: GemmProblem, found: dict[Any, tuple[int, Plan, int]], gpu: Gpu) -> Any:
+    """The key of what is estimated the fastest; the same for numbers of rows that are as many tiles of each."""
+    if len(found) == 1:
+        return next(iter(found))
+    tiles = tuple([(key, ceil_div(problem.m, plan.config.tile_m)) for key, (_, plan, _) in found.items()])
+    chosen = weight.fastest.get(tiles)
+    if chosen is None:
+        times = {
+            key: (predict(work_of(problem, plan.rung, plan.config, plan.packs), gpu).ms, m)
+            for key, (m, plan, _) in found.items()
+        }
+        chosen = min(times, key=times.__getitem__)
+        weight.fastest.put(tiles, chosen)
+    return chosen
+
+
 def _of_the_nearest(weight: _Weight, product: Product, gpu: Gpu) -> Plan | None:
     """The plan of another number of rows that suits this one best; None where a kernel would have to be compiled."""
     problem = product.problem
-    found: dict[Any, tuple[float, int, Plan, int]] = {}
+    found: dict[Any, tuple[int, Plan, int]] = {}
     plans = weight.plans.copy()  # another thread may add one and drop one
     own = log2(problem.m)
     for m, plan in sorted(plans.items(), key=lambda one: abs(log2(one[0]) - own)):
         key = plan.rung.id, plan.config, plan.packs
         if key not in found and (rows := _kernel_for(weight, problem, plan, gpu)):
-            ms = predict(work_of(problem, plan.rung, plan.config, plan.packs), gpu).ms
-            found[key] = ms, m, plan, rows
+            found[key] = m, plan, rows
             if len(found) == NEAREST:
                 break
     if not found:
         return None
-    _, m, plan, rows = min(found.values(), key=lambda one: one[:2])
+    m, plan, rows = found[_fastest(weight, problem, found, gpu)]
     return Plan(
         plan.rung, plan.config, "the kernels that are there",
         f"this weight has run with {len(plans)} numbers of rows; of the kernels of the nearest that of {m} rows "

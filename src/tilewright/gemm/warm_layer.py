@@ -40,7 +40,12 @@ def warm_layer(x: Any, weight: Any, bias: Any, activation: str | None, options: 
     library = libraries.known.get(type(x))
     if library is None or type(weight) not in library.types:
         return MISS
-    call = layer_calls.get(_key(library, x, weight, bias, activation, options))
+    if bias is not None and type(bias) not in library.types:
+        return MISS
+    try:
+        call = layer_calls.get(_key(library, x, weight, bias, activation, options))
+    except RuntimeError:  # no memory of its own
+        return MISS
     if call is None or current_executor() is not None:
         return MISS
     launches, address = call.launches, library.address

@@ -134,6 +134,8 @@ def _why_torch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, d
 
 def _refused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, enable_gqa: bool) -> bool:
     """Return whether torch refuses these: it then says so in its own words."""
+    if mask is None and query.shape == key.shape == value.shape and query.dtype == key.dtype == value.dtype:
+        return False
     own, shared = (x.shape[-3] if x.dim() > 2 else 1 for x in (query, key))
     if own != shared and (not enable_gqa or shared == 0 or own % shared):
         return True

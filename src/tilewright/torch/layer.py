@@ -32,25 +32,26 @@ def at_once(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None, options: Options
 ) -> torch.Tensor | None:
     """The layer's result; None where anything has to see or record more."""
+    if is_watched() or transforms_active():
+        return None
     tensors = (x, weight) if bias is None else (x, weight, bias)
-    if (
-        x.dtype not in DTYPES or weight.dim() != 2 or (bias is not None and bias.dim() != 1)
-        or not is_eager(tensors) or transforms_active(tensors)
-    ):  # fmt: skip
+    if not wants_gradients(tensors):
+        result = warm_layer(x, weight, bias, activation, options)  # none is remembered of what is_eager refuses
+        if result is not MISS:
+            return result
+    if x.dtype not in DTYPES or weight.dim() != 2 or (bias is not None and bias.dim() != 1) or not is_eager(tensors):
         return None
     if wants_gradients(tensors):
         if activation is not None and activation != "relu" and weight.shape[1] >= KEPT_FROM:
             return activate(activation, _differentiable(x, weight, bias, None, options))
         return _differentiable(x, weight, bias, activation, options)
-    return _layer(x, weight, bias, activation, options)
+    return _whole(x, weight, bias, activation, options)
 
 
-def _layer(
+def _whole(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: Any, options: Options
 ) -> torch.Tensor:
-    result = warm_layer(x, weight, bias, activation, options)
-    if result is not MISS:
-        return result
+    """The layer's result by a product that is then remembered."""
     _, deterministic, batch_invariant, _, _, precision = options
     result = run(
         x, weight.t(), bias=bias, activation=activation, deterministic=deterministic, batch_invariant=batch_invariant,
@@ -93,7 +94,9 @@ class TilewrightLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
         x, weight, bias, activation, options = inputs
-        result = _layer(x, weight, bias, activation, options)
+        result = warm_layer(x, weight, bias, activation, options)
+        if result is MISS:
+            result = _whole(x, weight, bias, activation, options)
         needs = ctx.needs_input_grad
         if activation is None or activation == "relu":
             kept = None if activation is None else result

@@ -106,6 +106,11 @@ class Linear(nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """input [..., in_features] -> [..., out_features]."""
+        if not torch.compiler.is_compiling() and input.is_cuda and not torch.is_autocast_enabled("cuda"):
+            options = (None, self.deterministic, self.batch_invariant, None, None, self.precision)
+            result = at_once(input, self.weight, self.bias, self.activation, options)
+            if result is not None:
+                return result
         return linear(
             input, self.weight, self.bias, self.activation, precision=self.precision,
             deterministic=self.deterministic, batch_invariant=self.batch_invariant,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch.autograd import forward_ad
 from ..errors import InvalidOperand
 
 
-def transforms_active(operands: Sequence[torch.Tensor]) -> bool:
+def transforms_active() -> bool:
     """Return whether refuse_transforms might refuse: a transform or a level of dual numbers is active."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
