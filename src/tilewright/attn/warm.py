@@ -53,6 +53,31 @@ def _key(library: libraries.Library, given: tuple[Any, ...], options: tuple[Any,
     )  # fmt: skip
 
 
+def find(given: tuple[Any, ...], options: tuple[Any, ...]) -> WarmAttention | None:
+    """The remembered call of arrays that lie so, if there is one. Arguments as of warm_attention."""
+    library = libraries.known.get(type(given[0]))
+    return None if library is None else calls.get(_key(library, given, options))
+
+
+def repeat(call: WarmAttention, q: Any, k: Any, v: Any) -> Any:
+    """The result, with the LSE where the call gives it, of operands that lie as the call's did and are all it reads;
+    MISS where this thread cannot launch it at once."""
+    library = libraries.known[type(q)]
+    launches, address = call.launches, library.address
+    if current_executor() is not None or not library.is_plain(launches.ordinal):
+        return MISS
+    result = library.new(call.shape, call.strides, call.dtype)
+    lse = None if call.lse is None else library.new(*call.lse)
+    held, work = library.scratch(launches.workspace_bytes) if launches.workspace_bytes else (None, 0)
+    bases = (
+        address(q), address(k), address(v), address(result), 0 if lse is None else address(lse), work, 0, 0, 0, 0, 0,
+    )  # fmt: skip
+    if not launches.start(bases, (), library.stream(launches.ordinal)):
+        return MISS
+    del held  # given back now: the library's pool keeps it apart until the stream has passed
+    return result if lse is None else (result, lse)
+
+
 def warm_attention(given: tuple[Any, ...], options: tuple[Any, ...], numbers: tuple[float, ...]) -> Any:
     """The result, with the LSE where it is asked for, or MISS. `given`: q, k, v, bias, out, both starts, seqused and
     block_table; `numbers`: those of the function of a score, whose code is among the options."""

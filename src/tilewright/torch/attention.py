@@ -13,11 +13,14 @@ from torch.nn import functional
 
 from ..attn.call import read_window
 from ..attn.rung import D_HEADS
+from ..attn.warm import repeat
 from ..errors import InvalidOperand
 from ..jit.launch import current_executor
+from ..run.warm import MISS
+from . import attention_warm
 from .attention_gradient import Call, Options, attend, direct, forward, forward_with_lse
-from .eager import is_eager, wants_gradients
-from .transforms import refuse_transforms
+from .eager import is_eager, is_watched, wants_gradients
+from .transforms import refuse_transforms, transforms_active
 
 
 def attention(
@@ -159,6 +162,15 @@ def scaled_dot_product_attention(
     dtypes than float16 and bfloat16, tensors off the GPU, d_head above 256) torch's own does, and a RuntimeWarning says
     so once for each reason. Gradients: see this module.
     """
+    asked = is_causal, scale, enable_gqa
+    simple = (
+        attn_mask is None and dropout_p == 0.0 and type(is_causal) is type(enable_gqa) is bool
+        and (scale is None or type(scale) is float)
+    )  # fmt: skip
+    if simple and not is_watched() and not transforms_active():
+        found = _again(query, key, value, asked)
+        if found is not MISS:
+            return found
     reason = _why_torch(query, key, value, attn_mask, dropout_p)
     if reason is not None or _refused(query, key, value, attn_mask, is_causal, enable_gqa):
         if reason is not None:
@@ -182,4 +194,18 @@ def scaled_dot_product_attention(
     elif is_causal and more > 0:
         window, is_causal = (-1, more), False
     out = attention(query, key, value, is_causal=is_causal, scale=scale, window=window, bias=bias)
+    if simple and not unbatched and not (is_causal and more < 0) and is_eager((query, key, value)):
+        options = _options(query, is_causal, scale, window, 0.0)
+        attention_warm.remember(query, key, value, out, asked, options, wants_gradients((query, key, value)))
     return out.squeeze(0) if unbatched else out
+
+
+def _again(query: Tensor, key: Tensor, value: Tensor, asked: tuple[Any, ...]) -> Any:
+    """The result of a call like an earlier one, or MISS."""
+    known = attention_warm.find(query, key, value, asked)
+    if known is None:
+        return MISS
+    options, call = known
+    if call.lse is None:
+        return repeat(call, query, key, value)
+    return attend(query, key, value, None, Call(None, -1, options, None, False, call))

@@ -20,8 +20,11 @@ from torch.nn import functional
 from ..attn.attention import attention as run
 from ..attn.attention import attention_varlen as run_varlen
 from ..attn.backward import attention_backward as run_backward
+from ..attn.warm import WarmAttention, repeat
 from ..errors import InvalidOperand
-from .eager import past_transforms
+from ..run.warm import MISS
+from . import attention_warm
+from .eager import is_watched, past_transforms
 
 
 class Options(NamedTuple):
@@ -39,6 +42,7 @@ class Options(NamedTuple):
         return {"is_causal": self.is_causal, "scale": self.scale, "window": window, "softcap": self.softcap}
 
 
+_deterministic = torch.are_deterministic_algorithms_enabled
 Score = Callable[..., Any] | None
 _OPTIONS = "bool is_causal, float scale, int left, int right, float softcap"
 
@@ -184,8 +188,7 @@ def _gradients(
                 f"attention with {what} has no gradient of its gradient. Omit create_graph=True, or differentiate once."
             )
         return _by_torch(grad, grad_lse, (q, k, v, bias), needs, options)
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    found = backward(grad, grad_lse, q, k, v, bias, out, lse, packed, options, deterministic, score)
+    found = backward(grad, grad_lse, q, k, v, bias, out, lse, packed, options, _deterministic(), score)
     return [*(x if need else None for x, need in zip(found, needs, strict=False)), None]
 
 
@@ -307,6 +310,8 @@ class Call(NamedTuple):
     options: Options
     score: Score
     return_lse: bool
+    known: WarmAttention | None = None
+    """The same call of operands that lay alike."""
 
 
 class TilewrightAttention(torch.autograd.Function):
@@ -314,8 +319,9 @@ class TilewrightAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, call: Call) -> Any:
-        starts, longest, options, score, return_lse = call
-        out, lse = _with_lse(q, k, v, bias, starts, longest, options, score)
+        starts, longest, options, score, return_lse, known = call
+        found = MISS if known is None else repeat(known, q, k, v)
+        out, lse = _with_lse(q, k, v, bias, starts, longest, options, score) if found is MISS else found
         if starts is None:
             ctx.save_for_backward(q, k, v, bias, out, lse)
         else:
@@ -326,8 +332,18 @@ class TilewrightAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None = None) -> tuple[Any, ...]:
-        found = _gradients(_backward, grad, grad_lse, ctx.saved_tensors, ctx.needs_input_grad, *ctx.call)
-        return (*found, None)
+        saved, needs = ctx.saved_tensors, ctx.needs_input_grad
+        options, score = ctx.call
+        q, k, v, bias, out, lse, *starts = saved
+        once = grad is not None and grad_lse is bias is score is None and not starts
+        if not once or torch.is_grad_enabled() or is_watched():
+            return (*_gradients(_backward, grad, grad_lse, saved, needs, options, score), None)
+        given = (grad, q, k, v, out, lse)
+        found = attention_warm.gradients(given, options)
+        if found is MISS:
+            found = _backward(grad, None, q, k, v, None, out, lse, None, options, _deterministic())
+            attention_warm.remember_gradients(given, options, found)
+        return (*(x if need else None for x, need in zip(found, needs, strict=False)), None, None)
 
 
 attend = past_transforms(TilewrightAttention)
