@@ -100,7 +100,7 @@ def test_an_eager_layer_gives_torchs_result_gradients_and_their_gradients(shape,
     tensors = [x, weight] + ([bias] if with_bias else [])
     found = []
     for layer in (
-        lambda *t: TilewrightLinear.apply(t[0], t[1], bias, None, OPTIONS),
+        lambda *t: TilewrightLinear.apply(t[0], t[1], bias, None, OPTIONS, None),
         lambda *t: torch.nn.functional.linear(t[0], t[1], bias),
     ):
         with tw.emulator():

@@ -23,6 +23,7 @@ from tilewright.gemm import warm, warm_host, warm_layer
 from tilewright.gemm.params import LAYOUTS
 from tilewright.jit import device as device_module
 from tilewright.jit import device_calls, staging
+from tilewright.plan.tables import results_changed
 
 
 class HostBoard(Board):
@@ -200,7 +201,8 @@ def stub_gpu(board: HostBoard | None = None) -> Iterator[HostBoard]:
 
 
 _REMEMBERED = (
-    warm.calls, warm.view_calls, warm_host.numpy_calls, warm_layer.layer_calls, warm_layer.gradient_calls,
+    warm.calls, warm.view_calls, warm_host.numpy_calls, warm_layer.layer_calls, warm_layer.derivative_calls,
+    warm_layer.gradient_calls,
 )  # fmt: skip
 
 
@@ -219,6 +221,7 @@ def _forget() -> None:
     rows._weights = Recent(rows._weights._limit)
     for calls in _REMEMBERED:
         calls.forget()
+    results_changed()  # what other modules remember goes at their next call
 
 
 class Interface:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import struct
 import sys
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from stub_gpu import MultiplyingBoard, stub_gpu  # noqa: E402
+from stub_gpu import HostBoard, MultiplyingBoard, stub_gpu  # noqa: E402
 
 import tilewright.torch as tt  # noqa: E402
 from tilewright.arrays import view  # noqa: E402
 from tilewright.gemm import warm_layer  # noqa: E402
 from tilewright.run import libraries  # noqa: E402
+from tilewright.torch import attention_gradient as gradient_module  # noqa: E402
 from tilewright.torch import layer as layer_module  # noqa: E402
 
+attention_module = sys.modules["tilewright.torch.attention"]
 OPTIONS = (None, False, False, None, None, "ieee")
 
 
@@ -146,3 +150,97 @@ def test_under_autocast_a_layer_takes_the_same_way(board, runs, monkeypatch):
         result = tt.linear(values(8, 16), values(8, 16))
     assert taken == [torch.bfloat16]
     assert result.dtype == torch.bfloat16
+
+
+# --- attention: what is launched again, and how results lie -----------------------------------------------------------
+
+
+class Recording(HostBoard):
+    """The entry and the parameters of each launch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[tuple[str, bytes]] = []
+
+    def cuLaunchKernel(self, function, *arguments):
+        _, place, _, size, _ = (ctypes.c_void_p * 5).from_address(arguments[-1])
+        nbytes = ctypes.c_size_t.from_address(size).value
+        self.made.append((self.names[function], ctypes.string_at(place, nbytes)))
+        return super().cuLaunchKernel(function)
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    library, read = HostTensors(), view._from_torch
+    monkeypatch.setattr(libraries, "known", dict.fromkeys(library.types, library))
+    monkeypatch.setattr(libraries, "_library", lambda kind: library)
+    monkeypatch.setattr(view, "_from_torch", lambda *given: dataclasses.replace(read(*given), device=0, stream=0))
+    monkeypatch.setattr(attention_module, "_why_torch", lambda *_: None)
+    with stub_gpu(Recording()) as found:
+        yield found
+
+
+def no_reading(monkeypatch):
+    def fail(*_, **__):
+        raise AssertionError("a call like an earlier one was read")
+
+    for name in ("tilewright.attn.attention.read_attention", "tilewright.attn.backward.read_backward"):
+        monkeypatch.setattr(name, fail)
+    monkeypatch.setattr(gradient_module, "run", fail)
+    monkeypatch.setattr(gradient_module, "run_backward", fail)
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["heads outside rows", "rows outside heads"])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_the_second_step_of_attention_launches_the_same_with_results_that_lie_the_same(
+    recorded, outside, is_causal, monkeypatch
+):
+    def tensors():
+        shape = (2, 130, 4, 64) if outside else (2, 4, 130, 64)
+        return [torch.randn(shape).bfloat16().requires_grad_() for _ in range(4)]
+
+    def step(q, k, v, grad):
+        given = [x.detach().transpose(1, 2).requires_grad_() if outside else x for x in (q, k, v, grad)]
+        with torch.no_grad():
+            bare = tt.scaled_dot_product_attention(*given[:3], is_causal=is_causal)
+        out = tt.scaled_dot_product_attention(*given[:3], is_causal=is_causal)
+        found = torch.autograd.grad(out, given[:3], given[3].detach())
+        return [(tuple(x.shape), x.stride(), x.dtype) for x in (bare, out, *found)]
+
+    first = step(*tensors())
+    made, recorded.made = recorded.made, []
+    no_reading(monkeypatch)
+    for _ in range(2):
+        recorded.made = []
+        assert step(*tensors()) == first
+        assert [(name, len(params)) for name, params in recorded.made] == [(n, len(p)) for n, p in made]
+
+
+def test_operands_and_results_are_named_in_the_parameters_of_a_repeated_step(recorded):
+    q, k, v, grad = (torch.randn(1, 4, 128, 64).bfloat16().requires_grad_() for _ in range(4))
+
+    def step():
+        recorded.made = []
+        out = tt.scaled_dot_product_attention(q, k, v)
+        found = torch.autograd.grad(out, (q, k, v), grad.detach())
+        named = {"q": q, "k": k, "v": v, "out": out, "grad": grad} | dict(zip(("dq", "dk", "dv"), found, strict=True))
+        addresses = {x.data_ptr(): name for name, x in named.items()}
+        words = [struct.unpack(f"<{len(params) // 8}Q", params[: len(params) // 8 * 8]) for _, params in recorded.made]
+        return [[(place, addresses[word]) for place, word in enumerate(each) if word in addresses] for each in words]
+
+    first = step()
+    assert any(first)
+    assert step() == first
+    assert step() == first
+
+
+def test_a_scale_or_a_flag_that_differs_is_not_taken_for_another(recorded):
+    q, k, v = (torch.randn(1, 4, 128, 64).bfloat16() for _ in range(3))
+    for options in ({}, {"is_causal": True}, {"scale": 0.5}, {"scale": 0.25}):
+        for _ in range(2):
+            tt.scaled_dot_product_attention(q, k, v, **options)
+    assert len(recorded.made) == 8
+    fresh = [recorded.made[2 * number] for number in range(4)]
+    again = [recorded.made[2 * number + 1] for number in range(4)]
+    assert [name for name, _ in fresh] == [name for name, _ in again]
+    assert recorded.made[4][1] != recorded.made[6][1], "the scale is among the parameters"

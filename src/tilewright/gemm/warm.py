@@ -69,7 +69,7 @@ def _key(
     library: libraries.Library, a: Any, b: Any, c: Any, uses_c: bool, out: Any, options: tuple[Any, ...],
     asked: Request | None, form: Any,
 ) -> Any:  # fmt: skip
-    """The key of a call. `form`: as _expression. Numbers are in no key: each launch is given its own.
+    """The key of a call. `form`: as form_of. Numbers are in no key: each launch is given its own.
 
     Raises RuntimeError or AttributeError for what has no strides or memory.
     """
@@ -87,7 +87,7 @@ def _key(
     return tuple(fused)
 
 
-def _expression(asked: Request) -> tuple[Any, tuple[float, ...]]:
+def form_of(asked: Request) -> tuple[Any, tuple[float, ...]]:
     """Return what is to be fused, but for its numbers; and those. Raises InvalidEpilogue as expression_of does."""
     function, activation, operands = asked
     if function is None:
@@ -122,7 +122,7 @@ def warm_matmul(
             numbers: tuple[float, ...] = ()
             call = calls.get((library.pair(a, b), options, uses_c, False, False))
         else:
-            form, numbers = (None, ()) if asked is None else _expression(asked)
+            form, numbers = (None, ()) if asked is None else form_of(asked)
             call = calls.get(_key(library, a, b, c, uses_c, out, options, asked, form))
     except (AttributeError, RuntimeError, TypeError, OverflowError, struct.error):
         return MISS
@@ -238,7 +238,7 @@ def remember(call: Call, result: Any, ran: Ran, asked: Request | None) -> None:
 
 
 def known(a: Any, b: Any, options: tuple[Any, ...], asked: Request | None = None, form: Any = None) -> Any:
-    """Return the remembered product of a and b, without c or out; None where there is none. `form`: as _expression."""
+    """Return the remembered product of a and b, without c or out; None where there is none. `form`: as form_of."""
     library = libraries.known.get(type(a))
     return None if library is None else calls.get(_key(library, a, b, None, False, None, options, asked, form))
 
@@ -291,7 +291,7 @@ def warm_views(
         others = [glance(b, stream)]
         others += [glance(x, stream) for x in (c, out) if x is not None]
         fused: dict[str, Glance] = {}
-        form, numbers = (None, ()) if asked is None else _expression(asked)
+        form, numbers = (None, ()) if asked is None else form_of(asked)
         for name, value in asked.operands.items() if asked is not None else ():
             if type(value) not in _NUMBERS:
                 fused[name] = glance(value, stream)

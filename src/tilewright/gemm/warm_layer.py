@@ -35,39 +35,101 @@ def _key(
     return library.pair(x, weight), bias is not None and library.signature(bias), activation, options
 
 
-def warm_layer(x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]) -> Any:
-    """activation(x @ weight.T + bias), or MISS. `options`: as warm_matmul."""
+def find_layer(
+    x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]
+) -> WarmProduct | None:  # fmt: skip
+    """The remembered layer of tensors that lie so, if there is one. `options`: as warm_matmul.
+
+    Whether a gradient is wanted is in the tensors' signatures.
+    """
     library = libraries.known.get(type(x))
     if library is None or type(weight) not in library.types:
-        return MISS
+        return None
     if bias is not None and type(bias) not in library.types:
-        return MISS
+        return None
     try:
-        call = layer_calls.get(_key(library, x, weight, bias, activation, options))
+        return layer_calls.get(_key(library, x, weight, bias, activation, options))
     except RuntimeError:  # no memory of its own
+        return None
+
+
+def repeat_layer(call: WarmProduct, x: Any, weight: Any, named: dict[str, Any], numbers: tuple[float, ...] = ()) -> Any:
+    """The product of x and weight.T as it was found; MISS where this thread cannot launch it at once. `named`,
+    `numbers`: the epilogue's."""
+    launches, library = call.launches, libraries.known[type(x)]
+    if current_executor() is not None or not library.is_plain(launches.ordinal):
         return MISS
-    if call is None or current_executor() is not None:
-        return MISS
-    launches, address = call.launches, library.address
-    if not library.is_plain(launches.ordinal):
-        return MISS
+    address = library.address
     result = library.new(call.shape, call.strides, call.dtype)
     held, work = library.scratch(launches.workspace_bytes) if launches.workspace_bytes else (None, 0)
     bases = [address(x), address(weight), 0, address(result), work]
-    if call.fused:
-        bases.append(address(bias))
-    if not launches.start(bases, (1.0, 0.0), library.stream(launches.ordinal)):
+    for name in call.fused:
+        bases.append(address(named[name]))  # type: ignore[index]
+    if not launches.start(bases, (1.0, 0.0, *numbers), library.stream(launches.ordinal)):
         return MISS
-    del held
+    del held  # given back now: the library's pool keeps it apart until the stream has passed
     return result
 
 
 def remember_layer(x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]) -> None:
-    """Let later layers of this kind take the warm path, where the product just made did."""
+    """Let later layers of this kind be found, where the product just made was remembered."""
     asked = request(None, activation, bias, None, None, None, {})
     call = warm.known(x, weight.t(), options, asked, activation if asked else None)
     if call is not None and set(call.fused) <= {"bias"}:
-        layer_calls.put(_key(libraries.known[type(x)], x, weight, bias, activation, options), call)
+        keep_layer(call, x, weight, bias, activation, options)
+
+
+def keep_layer(
+    call: WarmProduct, x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]
+) -> None:
+    """Let `call` be found for tensors like these."""
+    layer_calls.put(_key(libraries.known[type(x)], x, weight, bias, activation, options), call)
+
+
+# --- what an activation got, differentiated: its derivative is the epilogue of the same product -----------------------
+
+derivative_calls: Calls[tuple[WarmProduct, tuple[float, ...]]] = Calls()
+"""With the numbers of the derivative's expression."""
+
+
+def _derivative_key(
+    library: libraries.Library, grad: Any, x: Any, weight: Any, bias: Any, activation: str, options: tuple[Any, ...]
+) -> Any:
+    signature = library.signature
+    return library.pair(x, weight), signature(grad), bias is not None and signature(bias), activation, options
+
+
+def warm_derivative(grad: Any, x: Any, weight: Any, bias: Any, activation: str, options: tuple[Any, ...]) -> Any:
+    """The gradient of what the activation got, from that of the layer's result; or MISS."""
+    library = libraries.known.get(type(grad))
+    if library is None:
+        return MISS
+    for one in (x, weight) if bias is None else (x, weight, bias):
+        if type(one) not in library.types:
+            return MISS
+    try:
+        call = derivative_calls.get(_derivative_key(library, grad, x, weight, bias, activation, options))
+    except RuntimeError:  # no memory: a batch of gradients in disguise, say
+        return MISS
+    return MISS if call is None else repeat_layer(call[0], x, weight, {"bias": bias, GRAD: grad}, call[1])
+
+
+GRAD = "grad"
+"""The name of the result's gradient among the epilogue's tensors."""
+
+
+def remember_derivative(
+    grad: Any, x: Any, weight: Any, bias: Any, activation: str, options: tuple[Any, ...], expression: Any, dtype: Any
+) -> None:
+    """Let later ones of this kind take the warm path, where the product just made did. `expression`: its epilogue;
+    `dtype`: its out_dtype."""
+    asked = request(expression, None, bias, None, None, None, {GRAD: grad})
+    assert asked is not None
+    form, numbers = warm.form_of(asked)
+    call = warm.known(x, weight.t(), (dtype, *options[1:]), asked, form)
+    if call is not None and set(call.fused) <= {"bias", GRAD}:
+        library = libraries.known[type(x)]
+        derivative_calls.put(_derivative_key(library, grad, x, weight, bias, activation, options), (call, numbers))
 
 
 # --- its gradients ----------------------------------------------------------------------------------------------------

@@ -320,7 +320,7 @@ class TilewrightAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, call: Call) -> Any:
         starts, longest, options, score, return_lse, known = call
-        found = MISS if known is None else repeat(known, q, k, v)
+        found: Any = MISS if known is None else repeat(known, q, k, v)
         out, lse = _with_lse(q, k, v, bias, starts, longest, options, score) if found is MISS else found
         if starts is None:
             ctx.save_for_backward(q, k, v, bias, out, lse)

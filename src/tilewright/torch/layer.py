@@ -13,7 +13,17 @@ import torch
 
 from ..epilogue.expression import record_standard
 from ..gemm.matmul import matmul as run
-from ..gemm.warm_layer import remember_gradients, remember_layer, warm_gradients, warm_layer
+from ..gemm.warm_layer import (
+    GRAD,
+    find_layer,
+    keep_layer,
+    remember_derivative,
+    remember_gradients,
+    remember_layer,
+    repeat_layer,
+    warm_derivative,
+    warm_gradients,
+)
 from ..run.warm import MISS
 from . import fused
 from .backward import KEPT_FROM, activate, before_relu, plan_backward
@@ -35,16 +45,25 @@ def at_once(
     if is_watched() or transforms_active():
         return None
     tensors = (x, weight) if bias is None else (x, weight, bias)
-    if not wants_gradients(tensors):
-        result = warm_layer(x, weight, bias, activation, options)  # none is remembered of what is_eager refuses
+    found = find_layer(x, weight, bias, activation, options)  # none is there of what is refused below
+    if found is not None:
+        if wants_gradients(tensors):
+            return _differentiable(x, weight, bias, activation, options, found)
+        result = repeat_layer(found, x, weight, {"bias": bias})
         if result is not MISS:
             return result
     if x.dtype not in DTYPES or weight.dim() != 2 or (bias is not None and bias.dim() != 1) or not is_eager(tensors):
         return None
     if wants_gradients(tensors):
         if activation is not None and activation != "relu" and weight.shape[1] >= KEPT_FROM:
-            return activate(activation, _differentiable(x, weight, bias, None, options))
-        return _differentiable(x, weight, bias, activation, options)
+            got = at_once(x, weight, bias, None, options)
+            return None if got is None else activate(activation, got)
+        result = _differentiable(x, weight, bias, activation, options, None)
+        with torch.no_grad():  # as it was made
+            found = find_layer(x, weight, bias, activation, options)
+        if found is not None:
+            keep_layer(found, x, weight, bias, activation, options)
+        return result
     return _whole(x, weight, bias, activation, options)
 
 
@@ -93,8 +112,8 @@ class TilewrightLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
-        x, weight, bias, activation, options = inputs
-        result = warm_layer(x, weight, bias, activation, options)
+        x, weight, bias, activation, options, found = inputs
+        result = MISS if found is None else repeat_layer(found, x, weight, {"bias": bias})
         if result is MISS:
             result = _whole(x, weight, bias, activation, options)
         needs = ctx.needs_input_grad
@@ -116,7 +135,9 @@ class TilewrightLinear(torch.autograd.Function):
         elif call.activation is not None:
             if is_batched(grad):  # torch's operations then make the derivative
                 return _as_fused(call, grad, x, weight, other, needs)
-            grad = _before_activation(call, grad, x, weight, other)
+            once = not torch.is_grad_enabled() and not is_watched()
+            made = warm_derivative(grad, x, weight, other, call.activation, call.options) if once else MISS
+            grad = _before_activation(call, grad, x, weight, other, once) if made is MISS else made
         of_bias = reduced(grad, *call.bias) if needs[2] else None
         x, weight = x if needs[1] else None, weight if needs[0] else None
         if torch.is_grad_enabled() or is_watched():  # to be differentiated again, or to be seen
@@ -125,23 +146,30 @@ class TilewrightLinear(torch.autograd.Function):
             found = warm_gradients(grad, x, weight, call.options)
             if found is MISS:
                 found = _made(call, grad, x, weight)
-        return *found, of_bias, None, None
+        return *found, of_bias, None, None, None
 
 
 _differentiable = past_transforms(TilewrightLinear)
 
 
 def _before_activation(
-    call: _Call, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    call: _Call, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, once: bool
 ) -> torch.Tensor:
-    """The gradient of what the activation got: its derivative is the epilogue of a product that makes the sum again."""
+    """The gradient of what the activation got: its derivative is the epilogue of a product that makes the sum again.
+
+    `once`: nothing differentiates it again or watches; it is then remembered.
+    """
     product = call.product
     plan = plan_backward(product.expression, True, (True,) * len(product.expression.operands))
     assert plan.of_sum is not None
     expression = plan.by_product[plan.of_sum]
-    given = {"bias": bias, plan.derivative.grad: grad}
+    given = {"bias": bias, GRAD: grad}
     again = product._replace(out_dtype=call.dtype, expression=expression)
-    return fused.fused_product(x, weight.t(), None, again, [given[name] for name in expression.operands])
+    result = fused.fused_product(x, weight.t(), None, again, [given[name] for name in expression.operands])
+    if once and call.activation is not None:
+        used = bias if "bias" in expression.operands else None
+        remember_derivative(grad, x, weight, used, call.activation, call.options, expression, call.dtype)
+    return result
 
 
 def _as_fused(
@@ -153,7 +181,7 @@ def _as_fused(
         call.product, (x, weight.t(), None, *operands), like, True, grad, (needs[0], needs[1], False),
         (needs[2],) * len(operands),
     )  # fmt: skip
-    return of_x, None if of_b is None else of_b.t(), of_operands[0] if of_operands else None, None, None
+    return of_x, None if of_b is None else of_b.t(), of_operands[0] if of_operands else None, None, None, None
 
 
 def _as_products(call: _Call, grad: torch.Tensor, x: Any, weight: Any) -> Found:
