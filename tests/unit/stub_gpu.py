@@ -219,9 +219,9 @@ def _forget() -> None:
     staging._idle.clear()
     ready._kept = Recent(ready._kept._limit)
     rows._weights = Recent(rows._weights._limit)
+    results_changed()  # what other modules remember goes at their next call
     for calls in _REMEMBERED:
         calls.forget()
-    results_changed()  # what other modules remember goes at their next call
 
 
 class Interface:

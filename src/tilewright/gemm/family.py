@@ -261,7 +261,12 @@ def _idle_turns(problem: GemmProblem, rung: Rung, config: GemmConfig, gpu: Gpu) 
 
 @lru_cache(maxsize=1 << 14)
 def in_parts(config: GemmConfig, parts: int) -> GemmConfig:
-    return config if parts == config.split_k else replace(config, split_k=parts)
+    """The config with k in so many parts."""
+    if parts == config.split_k:
+        return config
+    split = replace(config, split_k=parts)
+    split.__dict__.update(whole_k=config.whole_k, no_block=config.no_block)  # what no split changes
+    return split
 
 
 def _rung_for(config: GemmConfig | None, problem: GemmProblem, known: tuple[Rung, ...], gpu: Gpu) -> Rung:

@@ -25,7 +25,7 @@ import numpy as np
 from ..gpus import GPUS, Arch, Gpu
 from .demands import NONE, Demands
 from .entries import AnyEntry, View, worded
-from .estimate import Work, predict, predict_all
+from .estimate import Work, predict_all
 from .family import Family
 from .plan import Plan, Refusal, RunnerUp
 from .tables import SHIPPED, generation_now, sources_for
@@ -347,7 +347,8 @@ def _refused(
 def _by_model(family: AnyFamily, problem: Any, gpu: Gpu, rungs: Mapping[str, Any], demands: Demands) -> Plan:
     """The quickest of the family's options by the model; of equals the one preferred."""
     refused: dict[tuple[str, str], Refusal] = {}
-    found: list[Estimate] = []
+    able: list[tuple[str, Any, tuple[str, ...], float]] = []
+    works: list[Work] = []
     for rung, config, speed in family.options(problem):
         if rung.id not in rungs:
             continue
@@ -357,8 +358,11 @@ def _by_model(family: AnyFamily, problem: Any, gpu: Gpu, rungs: Mapping[str, Any
         for way, packs in family.relatives(problem, rung, config, gpu, True):
             as_it_is = way is config and not packs  # which runs, as was just found
             if as_it_is or family.why_not(problem, rung, way, packs, gpu, demands) is None:
-                ms = predict(family.work(problem, rung, way, packs), gpu).ms / speed
-                found.append(Estimate(ms, rung.id, way, packs))
+                able.append((rung.id, way, packs, speed))
+                works.append(family.work(problem, rung, way, packs))
+    found = [
+        Estimate(ms / speed, *one) for ms, (*one, speed) in zip(predict_all(works, gpu).tolist(), able, strict=True)
+    ]
     if not found:
         return family.last_resort(problem, gpu, tuple(refused.values()))
     best = min(found, key=lambda one: one.ms)

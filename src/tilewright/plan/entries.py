@@ -356,7 +356,7 @@ def encode(table: Table) -> bytes:
 def trusted(data: bytes) -> Table:
     """As `decode`, of a table that ships: laid out as `encode` does, and what is damaged within is found when asked."""
     try:
-        text = LaidOut(data.decode())
+        text = LaidOut(data)
         if text.head["schema"] != SCHEMA:
             raise ValueError(f"schema {text.head['schema']!r} instead of {SCHEMA}")
         return Table(text.head["gpu"], text.head["driver"], text=text)

@@ -21,16 +21,16 @@ def line(value: Any) -> str:
 class LaidOut:
     """The text of a table as `encode` writes it. Raises ValueError for another layout, as far as a glance tells."""
 
-    def __init__(self, text: str) -> None:
-        head = text.index(CONFIGS)
-        middle = text.index(ENTRIES, head)
-        if not text.endswith(END):
+    def __init__(self, data: bytes) -> None:
+        head = data.index(CONFIGS.encode())
+        middle = data.index(ENTRIES.encode(), head)
+        if not data.endswith(END.encode()):
             raise ValueError("a table's text has no end")
-        self.head: dict[str, Any] = json.loads(text[:head] + "}")
-        self._text = text
+        self.head: dict[str, Any] = json.loads(data[:head] + b"}")
+        self._data = data
         # each from the line's end before the first row to the end of the last row
         self._configs = head + len(CONFIGS) - 1, middle
-        self._entries = middle + len(ENTRIES) - 1, len(text) - len(END)
+        self._entries = middle + len(ENTRIES) - 1, len(data) - len(END)
 
     def row(self, of_class: Mapping[str, Any]) -> str | None:
         """The entry of a class, as text; None where there is none."""
@@ -44,16 +44,16 @@ class LaidOut:
 
     def split(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """All rows, and the configs by name: text still, or parsed where the layout is another."""
-        found = by_rows(self._text)
+        found = by_rows(self._data.decode())
         return tuple(found["entries"]), dict(found["configs"])
 
     def _find(self, start: str, region: tuple[int, int]) -> str | None:
         """The row that starts so."""
-        at = self._text.find("\n" + start, *region)
+        at = self._data.find(b"\n" + start.encode(), *region)
         if at < 0:
             return None
-        end = self._text.find(",\n", at, region[1])
-        return self._text[at + 1 : region[1] if end < 0 else end]
+        end = self._data.find(b",\n", at, region[1])
+        return self._data[at + 1 : region[1] if end < 0 else end].decode()
 
 
 def by_rows(text: str) -> dict[str, Any]:
