@@ -140,6 +140,7 @@ _TMA = (
     ("h15", _wide(128, 4, 256, staged=2), 1.014),
     ("h15", _wide(192, 3, 256, staged=3), 1.025),
     ("h15", WgmmaConfig(192, 192, 64, warp_m=16, warp_n=192, stages=4, group_m=8, staged=1), 1.04),
+    ("h15", WgmmaConfig(192, 160, 64, warp_m=16, warp_n=160, stages=4, group_m=8, staged=1), 1.03),
     ("h15", WgmmaConfig(192, 128, 64, warp_m=16, warp_n=128, stages=5, group_m=8, staged=1), 1.035),
     ("h14", WgmmaConfig(192, 96, 64, warp_m=16, warp_n=96, stages=6, group_m=8), 0.97),
     ("h14", WgmmaConfig(64, 128, 64, warp_m=16, warp_n=128, stages=8, group_m=8), 0.97),
