@@ -65,6 +65,15 @@ def _in_warps(machine: Machine, lanes: np.ndarray | None, addresses: np.ndarray)
     return every.reshape(-1, 32)[keep], active.reshape(-1, 32)[keep]
 
 
+def _sectors(machine: Machine, lanes: np.ndarray | None, addresses: np.ndarray, nbytes: int) -> int:
+    """Sectors of all warps of an access: addresses int64, one for each of `lanes`."""
+    if machine.compiled is not None:
+        places = 0 if lanes is None else address(lanes)
+        return int(machine.compiled.sectors(address(addresses), places, len(addresses), nbytes))
+    grid, active = _in_warps(machine, lanes, addresses)
+    return int(coalesce.sectors(grid, nbytes, active).sum())
+
+
 class SharedPattern:
     """One set of addresses of one instruction in shared memory.
 
@@ -358,7 +367,7 @@ class GlobalPattern:
     """Addresses of one instruction in global memory, relative to those of its first active lane."""
 
     __slots__ = (
-        "aligned", "buffer", "cells", "high", "index", "lanes", "low", "nbytes", "relative", "requests", "sectors",
+        "aligned", "buffer", "cells", "high", "lanes", "low", "nbytes", "relative", "requests", "sectors",
         "unique",
     )  # fmt: skip
 
@@ -368,13 +377,12 @@ class GlobalPattern:
         self.nbytes = nbytes
         self.cells: np.ndarray | None = None
         """Granules that each lane touches, from the first address on, and whether no two lanes touch the same."""
-        self.unique = False
+        self.unique: bool | None = None
         signed = relative.view(np.int64)
         self.low, self.high = int(signed.min()), int(signed.max()) + nbytes
-        self.aligned = not (signed % nbytes).any()
-        self.index = signed // nbytes
+        self.aligned = not (signed & (nbytes - 1)).any()
         self.buffer: Buffer | None = None
-        self.requests = len(_in_warps(machine, lanes, signed)[0])
+        self.requests = machine.lanes // 32 if lanes is None else int(np.count_nonzero(np.diff(lanes >> 5))) + 1
         self.sectors: dict[int, int] = {}
         """First address modulo 32 -> sectors of all warps."""
 
@@ -434,16 +442,13 @@ class GlobalPort:
                 lanes, addresses = machine.some(lanes, good), pattern.relative[good] + np.uint64(start % 2**64)
                 if not len(lanes):
                     return None
-                grid, active = _in_warps(machine, lanes, addresses.view(np.int64))
-                site.requests += len(grid)
-                site.sectors += int(coalesce.sectors(grid, nbytes, active).sum())
+                site.requests += machine.lanes // 32 if lanes is None else len(np.unique(lanes >> 5))
+                site.sectors += _sectors(machine, lanes, addresses.view(np.int64), nbytes)
                 site.bytes += nbytes * len(lanes)
                 return lanes, (addresses - np.uint64(ARENA_BASE)).view(np.int64), 0
         phase = start % coalesce.SECTOR
         if phase not in pattern.sectors:
-            absolute = pattern.relative.view(np.int64) + start
-            grid, active = _in_warps(machine, lanes, absolute)
-            pattern.sectors[phase] = int(coalesce.sectors(grid, nbytes, active).sum())
+            pattern.sectors[phase] = _sectors(machine, lanes, pattern.relative.view(np.int64) + start, nbytes)
         if self.memory.written is not None:
             self._follow(instruction, pattern, start, self.memory.written, write)
         if self.races is not None:
@@ -476,7 +481,7 @@ class GlobalPort:
     ) -> None:
         """Where some buffer held nothing at first: mark what is written, report a read of what has not been."""
         nbytes = pattern.nbytes
-        index = pattern.index + (start - ARENA_BASE) // nbytes
+        index = (pattern.relative.view(np.int64) + (start - ARENA_BASE)) // nbytes
         if (not write or instruction.opcode.startswith(("atom", "red"))) and not _only_writes(
             self.machine, instruction
         ):

@@ -49,10 +49,10 @@ class Library:
         self._dll = ctypes.CDLL(str(path))
         self.lanes = self._function("tw_lanes", 4)
         """(operations, how many, mask or 0, lanes)."""
-        self.mma = self._function("tw_mma", 5)
-        """(product, fragments, instructions, warps or 0, how many of them)."""
-        self.tiles = self._function("tw_tiles", 9)
-        """(product, tiles, A, tiles' places in A, step of k, the same of B, D)."""
+        self.mma = self._function("tw_mma", 5, ctypes.c_int64)
+        """(product, fragments, instructions, warps or 0, how many of them) -> whether there was memory for it."""
+        self.tiles = self._function("tw_tiles", 9, ctypes.c_int64)
+        """(product, tiles, A, tiles' places in A, step of k, the same of B, D) -> likewise."""
         self.apart = self._function("tw_apart", 4, ctypes.c_int64)
         """(addresses, lanes or 0, how many, relative addresses) -> whether they are those."""
         self.equal = self._function("tw_equal", 5, ctypes.c_int64)
@@ -75,10 +75,23 @@ class Library:
         """(what native/control.c calls Act, units, flags, pairs) -> whether somebody learned something."""
         self.go = self._function("tw_go", 1, ctypes.c_int64)
         """(what native/engine.c calls State) -> what Python has to do."""
+        self.sectors = self._function("tw_sectors", 4, ctypes.c_int64)
+        """(addresses, lanes or 0, how many, bytes) -> distinct sectors of each warp, summed."""
+        self.claim = self._function("tw_claim", 8, ctypes.c_int64)
+        """(owners, cells, lanes, cells a lane, shift, lanes' numbers, units' first, width) -> whether all were free."""
+        self._firsts = self._function("tw_firsts", 4, ctypes.c_int64)
         self.piece = int(self._dll.tw_piece())
         """Elements that a constant source has."""
         self.codes = self._names("tw_operation")
         self.atomics = self._names("tw_atomic_name")
+
+    def firsts(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where each different one of some keys (int64) is first, in that order, and which of them each key is."""
+        first, which = np.empty((2, len(keys)), np.int64)
+        count = self._firsts(address(keys), len(keys), address(first), address(which))
+        if count < 0:
+            raise MemoryError("no room for a table of addresses")
+        return first[:count], which
 
     def _names(self, listing: str) -> dict[str, int]:
         """Name -> code."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .compiled import address
 from .global_words import (
     AGAINST,
     POLL,
@@ -168,6 +169,7 @@ class GlobalRaces:
         self.granule = min((role.nbytes for role in roles), default=4)
         self.batch = -1
         self.first_lane = 0
+        self._every = np.arange(machine.lanes)
         self.lane = np.zeros(0, np.int32)
         self.low = np.zeros(0, np.int32)
         self.tracks: list[Track] = []
@@ -322,6 +324,13 @@ class GlobalRaces:
     def _claim(self, owner: np.ndarray, note: tuple[Any, ...], track: Track) -> bool:
         """Whether no other unit than a noted access's own has touched its granules, which become that unit's."""
         _, pattern, start, first, _ = note
+        compiled = self.machine.compiled
+        if compiled is not None and not isinstance(pattern, Rows):
+            lanes = self._prepare(pattern)
+            ids, low = self.ids(lanes, first)
+            shift, each = (start - track.buffer.start) // self.granule, pattern.cells.shape[1]
+            places = address(owner), address(pattern.cells), len(pattern.cells), each, shift, address(ids), address(low)
+            return bool(compiled.claim(*places, self.width))
         cells, lanes = self.cells(pattern, start, track)
         ids, low = self.ids(lanes, first)
         before = owner[cells]
@@ -336,7 +345,7 @@ class GlobalRaces:
     def ids(self, lanes: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
         """Lanes of the grid plus 1, and the first of each one's unit: both [lanes, 1]."""
         if first == self.first_lane:
-            return self.lane[lanes], self.low[lanes]
+            return (self.lane, self.low) if lanes is self._every else (self.lane[lanes], self.low[lanes])
         ids = (lanes + (first + 1)).astype(np.int32)[:, None]
         return ids, (ids - 1) // np.int32(self.width) * np.int32(self.width) + 1
 
@@ -361,13 +370,18 @@ class GlobalRaces:
             each = max(pattern.nbytes // self.granule, 1)
             first = (pattern.starts - track.buffer.start) // self.granule
             return first[:, None] + np.arange(each), np.broadcast_to(pattern.lanes, (len(first),))
+        lanes = self._prepare(pattern)
+        if pattern.unique is None:
+            first = np.sort(pattern.cells[:, 0])
+            pattern.unique = bool((first[1:] != first[:-1]).all())
+        return pattern.cells + (start - track.buffer.start) // self.granule, lanes
+
+    def _prepare(self, pattern: GlobalPattern) -> np.ndarray:
+        """The lanes of a pattern; from then on it knows its granules, from the first address on."""
         if pattern.cells is None:
             relative = pattern.relative.view(np.int64) // self.granule
             pattern.cells = relative[:, None] + np.arange(max(pattern.nbytes // self.granule, 1))
-            first = np.sort(pattern.cells[:, 0])
-            pattern.unique = bool((first[1:] != first[:-1]).all())
-        lanes = np.arange(self.machine.lanes) if pattern.lanes is None else pattern.lanes
-        return pattern.cells + (start - track.buffer.start) // self.granule, lanes
+        return self._every if pattern.lanes is None else pattern.lanes
 
     def _tell(self, role: Role, index: int, pattern: Any, start: int, track: Track, telling: Telling) -> None:
         """A strong access, by which blocks may tell each other something."""

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 FEW_LANES = 4096
 """Batches up to this size bind runs of equal instructions together, lest the cost of NumPy calls prevail."""
 GROUP_ELEMENTS = 8192
+"""Lanes of all instructions of such a run, in NumPy."""
+GROUP_COMPILED = 64
+"""Instructions of one for the compiled loops."""
 ASIDE = 32
 """Lanes between two rows of registers for the compiled loops: rows a power of two apart lie in few sets of a cache."""
 HEAP_BYTES = 8 << 20
@@ -200,7 +203,7 @@ class Machine:
                 continue
             finish()
             try:
-                alone = watch or recorded or self.lanes > FEW_LANES
+                alone = watch or recorded or (self.lanes > FEW_LANES and not self.compiled)
                 group = self._group(i, block.end) if handler.together and not alone else []
                 if handler.together and len(group) > 1:
                     entries.append(Entry(handler.together(self, group)))
@@ -236,7 +239,8 @@ class Machine:
         first = self.program.instructions[start]
         group: list[Instruction] = []
         written: set[int] = set()
-        for instruction in self.program.instructions[start : min(end, start + GROUP_ELEMENTS // self.lanes)]:
+        most = GROUP_COMPILED if self.compiled else GROUP_ELEMENTS // self.lanes
+        for instruction in self.program.instructions[start : min(end, start + most)]:
             if instruction.opcode != first.opcode or instruction.guard:
                 break
             to, *sources = [_only_registers(operand) for operand in instruction.operands]

@@ -26,9 +26,9 @@ POISON = 0xFF
 ELEMENT = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
 
-def aligned_bytes(count: int, fill: int = POISON) -> np.ndarray:
-    """`count` bytes whose first lies at a multiple of 256 of the host."""
-    raw = np.full(count + ALIGNMENT, fill, np.uint8)
+def aligned_bytes(count: int, fill: int | None = POISON) -> np.ndarray:
+    """`count` bytes whose first lies at a multiple of 256 of the host; `fill` None: they hold anything."""
+    raw = np.empty(count + ALIGNMENT, np.uint8) if fill is None else np.full(count + ALIGNMENT, fill, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + count]
 
@@ -106,7 +106,7 @@ class GlobalMemory:
         offset = start - ARENA_BASE
         need = -(-(offset + len(raw)) // ALIGNMENT) * ALIGNMENT + GUARD
         if need > len(self._data):
-            grown = aligned_bytes(max(2 * len(self._data), need))
+            grown = aligned_bytes(max(2 * len(self._data), need), None)
             grown[: len(self._data)] = self._data
             self._hold(grown)
         self._data[offset : offset + len(raw)] = raw

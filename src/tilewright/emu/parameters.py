@@ -36,7 +36,8 @@ class BufferArgument:
         if not self.array.size:
             return self.array.copy()
         raw = memory.read(self.address, span_of(self.array))
-        return np.ndarray(self.array.shape, self.array.dtype, raw, strides=self.array.strides).copy()
+        held = np.ndarray(self.array.shape, self.array.dtype, raw, strides=self.array.strides)
+        return held if held.flags.c_contiguous else held.copy()
 
 
 def span_of(array: np.ndarray) -> int:
@@ -47,6 +48,8 @@ def span_of(array: np.ndarray) -> int:
 
 def laid_out(array: np.ndarray) -> np.ndarray:
     """Bytes in which an array's elements lie as its strides say, zeros between them: uint8."""
+    if array.flags.c_contiguous:
+        return array.reshape(-1).view(np.uint8)
     raw = np.zeros(span_of(array), np.uint8)
     np.ndarray(array.shape, array.dtype, raw, strides=array.strides)[...] = array
     return raw

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import PtxError
 from .compiled import address
 from .isa.registry import NUMPY
-from .ptx import Immediate, Instruction, Operand, Register, Special, Symbol, Vector
+from .ptx import Immediate, Instruction, Memory, Operand, Register, Special, Symbol, Vector
 
 if TYPE_CHECKING:
     from .compiled import Library
@@ -142,6 +142,8 @@ class Straight:
         table = 0
         form: Form
         try:
+            if opcode.startswith("ld.param."):
+                return self._parameter(instruction)
             if opcode == "lop3.b32":
                 *operands_, truth = operands
                 if not isinstance(truth, Immediate):
@@ -159,6 +161,31 @@ class Straight:
             return self._row(instruction, name, kinds, operands, table)
         except (PtxError, KeyError, ValueError, AttributeError, IndexError, TypeError):
             return None  # the handler says what is wrong with it
+
+    def _parameter(self, instruction: Instruction) -> list[list[int]] | None:
+        """A parameter of the kernel by its name: a constant."""
+        machine, (to, where) = self.machine, instruction.operands
+        kind = instruction.fields["type"]
+        if not isinstance(to, Register) or not isinstance(where, Memory) or not isinstance(where.base, Symbol):
+            return None
+        symbol = where.base
+        if instruction.fields["vec"] or kind == "b128" or symbol.name in machine.program.arguments:
+            return None
+        size = np.dtype(NUMPY[kind]).itemsize
+        start = machine.params[symbol.name] + symbol.offset + where.offset
+        if start < 0 or start + size > len(machine.param_data) or machine.row(to).itemsize != size or to.kind == "pred":
+            return None
+        value = machine.param_data[start : start + size].copy().view(f"u{size}")
+        place, zero = self._constant(f"u{size}", value), self._zeros()
+        name = self.library.codes[f"mov{8 * size}"]
+        return [[name, address(machine.row(to)), place, zero, zero, 1, 1, 1, 0, 0, 0, 0]]
+
+    def _constant(self, kind: str, value: np.ndarray) -> int:
+        """Where so many equal values lie."""
+        key = (kind, value.tobytes())
+        if key not in self._constants:
+            self._constants[key] = np.full(self.library.piece, value[0], value.dtype)
+        return address(self._constants[key])
 
     def _vector(self, instruction: Instruction) -> list[list[int]] | None:
         """`mov d, {a, b}` and `mov {a, b}, d`."""
@@ -217,10 +244,7 @@ class Straight:
             return None
         values: np.ndarray[Any, Any] = machine.source(instruction, operand, kind)
         if isinstance(operand, Immediate):
-            key = (kind, values.tobytes())
-            if key not in self._constants:
-                self._constants[key] = np.full(self.library.piece, values[0], values.dtype)
-            return address(self._constants[key]), 1
+            return self._constant(kind, values), 1
         if len(values) != machine.lanes or values.strides != (values.itemsize,) or isinstance(operand, Symbol):
             return None
         return address(values), 0

@@ -54,6 +54,8 @@ class Telling:
         self.read = np.full((FLAGS, count), -1, np.int64)
         """The version that each unit of the batch has seen; -1: none."""
         self.overflowed = False
+        self.quiet = True
+        """Nobody has run a fence: `known`, `fenced` and `flag_known` are all zeros."""
 
     def _make_room(self) -> None:
         """Room for twice as many flags."""
@@ -84,6 +86,7 @@ class Telling:
 
     def fence(self, lanes: np.ndarray) -> None:
         """Lanes run a fence that reaches other blocks."""
+        self.quiet = False
         units = np.unique(lanes // self.width)
         self.fenced[units] = self.known[units]
         self.fenced[units, units + self.first] = self.clock[units]
@@ -105,6 +108,7 @@ class Telling:
 
     def told(self, word: int, unit: int) -> None:
         """A plain store of a unit has told something by a place: what its last fence covers."""
+        self.quiet = False
         flag, here = self.flag(word), unit - self.first
         self.version[flag] += 1
         if 0 <= here < len(self.known):
@@ -116,14 +120,25 @@ class Telling:
     def act(self, role: Role, lanes: np.ndarray, words: np.ndarray, tells: bool = True) -> None:
         """Lanes listen at places, and tell (unless not `tells`), one after another."""
         units = lanes // self.width
-        _, first = np.unique(words.astype(np.int64) * len(self.known) + units, return_index=True)
-        first.sort()
-        places, which = np.unique(words[first], return_inverse=True)
-        flags = np.array([self.flag(word) for word in places.tolist()], np.int64)[which]
-        if self._act(role, units[first].astype(np.int64), flags, tells):
+        self.quiet &= not role.releases
+        first, _ = self._firsts(words * len(self.known) + units)
+        words, units = words[first], units[first]
+        places, which = self._firsts(words)
+        flags = np.array([self.flag(word) for word in words[places].tolist()], np.int64)[which]
+        if self._act(role, units.astype(np.int64), flags, tells):
             self.age += not tells
         if tells:
             self._tick(np.unique(units))
+
+    def _firsts(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where each different key is first, in that order, and which of them each key is."""
+        if self.machine.compiled is not None:
+            return self.machine.compiled.firsts(np.ascontiguousarray(keys, np.int64))
+        _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        return first[order], rank[which]
 
     def _act(self, role: Role, units: np.ndarray, flags: np.ndarray, tells: bool) -> bool:
         """Each unit at its flag, one after another; whether somebody learned something."""
@@ -131,7 +146,7 @@ class Telling:
         if compiled is not None:
             tables = (self.known, self.heard, self.fenced, self.clock, self.flag_known, self.flag_heard, self.version)
             places = [address(table) for table in (*tables, self.read)]
-            told = [*places, self.first, role.listens, tells, atomic, role.releases]
+            told = [*places, self.first, role.listens, tells, atomic, role.releases, not self.quiet]
             act = np.array([self.units, len(self.known), *told], np.int64)
             return bool(compiled.act(address(act), address(units), address(flags), len(units)))
         changed = False

@@ -74,7 +74,7 @@ class Warps:
         c_size, a_size, b_size = sizes
         layouts: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
             lambda words: fragments.d_matrix(words, m, n, c_size),
-            lambda words: fragments.a_matrix(words, m, a_size),
+            lambda words: fragments.a_matrix(words, m, a_size).swapaxes(0, 1),  # rows of k
             lambda words: fragments.b_matrix(words, n, b_size),
             lambda words: fragments.d_matrix(words, m, n, c_size),
         )
@@ -83,13 +83,20 @@ class Warps:
         for operand, layout, size in zip(held, layouts, (c_size, a_size, b_size, c_size), strict=True):
             place = _places(layout, len(operand.rows), size)
             rows = np.ascontiguousarray(operand.rows[:, :, 0], np.int64)
-            self._kept += [place, rows]
+            run = 16 // size
+            in_rows = len(place) % run == 0 and (np.diff(place.reshape(-1, run), axis=1) == size).all()
+            slots: dict[tuple[int, ...], int] = {}
+            slot = np.array([slots.setdefault(tuple(column), len(slots)) for column in rows.T.tolist()], np.int32)
+            self._kept += [place, rows, slot]
             told += [
                 address(operand.bank),
                 operand.bank.strides[0],
                 len(rows),
                 address(rows),
                 address(place),
+                run if in_rows else 1,
+                len(slots),
+                address(slot),
             ]
         self.fragments = np.array(told, np.int64)
         self.instructions = held[0].rows.shape[1]
@@ -100,7 +107,8 @@ class Warps:
         assert library is not None
         count = self.machine.lanes // 32 if warps is None else len(warps)
         place = 0 if warps is None else address(warps)
-        library.mma(address(self.product), address(self.fragments), self.instructions, place, count)
+        done = library.mma(address(self.product), address(self.fragments), self.instructions, place, count)
+        _expect_room(done)
 
 
 def run_tiles(machine: Machine, product: np.ndarray, a: np.ndarray, b: np.ndarray, d: np.ndarray) -> None:
@@ -112,7 +120,13 @@ def run_tiles(machine: Machine, product: np.ndarray, a: np.ndarray, b: np.ndarra
         assert x.shape in ((len(a), outer, inner, size), (len(a), outer, 1, size))
     tiles = np.arange(outer * inner)
     a_tiles, b_tiles = ((tiles if x.shape[2] > 1 else tiles // inner) * size for x, size in ((a, m), (b, n)))
-    machine.compiled.tiles(
+    done = machine.compiled.tiles(
         address(product), len(tiles), address(a), address(a_tiles), a[0].size, address(b), address(b_tiles), b[0].size,
         address(d),
     )  # fmt: skip
+    _expect_room(done)
+
+
+def _expect_room(done: int) -> None:
+    if not done:
+        raise MemoryError("no room for the operands of tensor cores")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..machine import Machine
+from ..machine import GROUP_ELEMENTS, Machine
 from ..ptx import Instruction, Operand, Register, Vector
 from ..tensor_tiles import Warps, described
 from . import fragments, tensor_sum
@@ -133,6 +133,16 @@ def arithmetic(
     return found
 
 
+def in_turn(steps: Sequence[Step]) -> Step:
+    """Steps one after another: NumPy is slower at them together where lanes are many."""
+
+    def every() -> None:
+        for step in steps:
+            step()
+
+    return every
+
+
 def product(
     machine: Machine,
     instructions: Sequence[Instruction],
@@ -157,6 +167,8 @@ def product(
     d, a, b, c = held(0, m * n, d_size), held(1, m * k, a_size), held(2, k * n, b_size), held(3, m * n, c_size)
     compute = arithmetic(machine, instruction, unit, kinds, saturate)
     told = described(machine, unit, shape, kinds)
+    if told is None and len(instructions) > 1 and len(instructions) * machine.lanes > GROUP_ELEMENTS:
+        return in_turn([product(machine, [one], unit, shape, kinds, saturate) for one in instructions])
     compiled = None if told is None else Warps(machine, told, (d, a, b, c), (c_size, a_size, b_size))
 
     def step() -> None:

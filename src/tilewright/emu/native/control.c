@@ -50,7 +50,7 @@ typedef struct {
   const s32 *fenced, *clock;
   s32 *flag_known, *flag_heard;
   s64 *version, *read;
-  s64 first, listens, tells, atomic, releases;
+  s64 first, listens, tells, atomic, releases, knows;  // knows: 0 while known, fenced and flag_known are zeros
 } Act;
 
 // What emu/telling.py's `act` does for pairs of a unit and a flag, one after another; whether somebody learned
@@ -64,17 +64,17 @@ EXPORT s64 tw_act(const Act* a, const s64* units, const s64* flags, s64 pairs) {
     s32 *flag_known = a->flag_known + flag * n, *flag_heard = a->flag_heard + flag * n;
     s64* read = a->read + flag * a->batch + unit;
     if (a->listens && *read != a->version[flag]) {
-      join(known, flag_known, n);
+      if (a->knows) join(known, flag_known, n);
       join(heard, flag_heard, n);
       *read = a->version[flag];
       changed = 1;
     }
     if (!a->tells) continue;
     if (!a->atomic) {
-      memset(flag_known, 0, 4 * (size_t)n);
+      if (a->knows) memset(flag_known, 0, 4 * (size_t)n);
       memset(flag_heard, 0, 4 * (size_t)n);
     }
-    join(flag_known, a->releases ? known : a->fenced + unit * n, n);
+    if (a->knows) join(flag_known, a->releases ? known : a->fenced + unit * n, n);
     join(flag_heard, heard, n);
     flag_heard[me] = a->clock[unit];
     if (a->releases) flag_known[me] = a->clock[unit];

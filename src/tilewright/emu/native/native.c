@@ -6,3 +6,4 @@
 #include "atomics.c"
 #include "access.c"
 #include "engine.c"
+#include "counting.c"

@@ -17,11 +17,12 @@ static inline f64 wide_number(u64 bits) {
   return x;
 }
 
-// Values and exponents of elements of A or B. `low` and `high` bound the exponents of all numbers but zeros.
+// Values and exponents of elements of A or B. `low` and `high` bound the exponents of all numbers but zeros. Of A the
+// element of a row and a k is row * by_row + k * by_k; of B that of a column is k * columns + column.
 typedef struct {
-  f32 values[DEEPEST * WIDEST];
-  s16 exponents[DEEPEST * WIDEST];
-  int low, high, finite;
+  f32* values;
+  s16* exponents;
+  int low, high, finite, by_row, by_k;
 } Factors;
 
 static inline u32 half_bits(u32 word) {  // of fp32
@@ -100,14 +101,14 @@ LARGER(16)
 
 // For `rows` x n sums: the largest exponent of their products and of what is in largest[], W columns at once.
 #define LARGEST(W)                                                                                                \
-  static void largest_##W(const Factors* fa, const Factors* fb, int row, int rows, int m, int n, int first,       \
+  static void largest_##W(const Factors* fa, const Factors* fb, int row, int rows, int n, int first,       \
                           int last, s16* largest) {                                                               \
     for (int r = 0; r < rows; ++r)                                                                                \
       for (int j = 0; j < n; j += W) {                                                                            \
         s16x##W most = *(const s16x##W*)(largest + r * n + j);                                                    \
         for (int k = first; k < last; ++k) {                                                                      \
           const s16x##W b = *(const s16x##W*)(fb->exponents + k * n + j);                                         \
-          most = larger_##W(b + fa->exponents[k * m + row + r], most);                                            \
+          most = larger_##W(b + fa->exponents[k * fa->by_k + (row + r) * fa->by_row], most);                                            \
         }                                                                                                         \
         *(s16x##W*)(largest + r * n + j) = most;                                                                  \
       }                                                                                                           \
@@ -117,7 +118,7 @@ LARGEST(16)
 
 // Add the products, scaled by small[] and cut, to sums[]. `most`: how many of them an s32 holds the sum of.
 #define PRODUCTS(W)                                                                                              \
-  static void products_##W(const Factors* fa, const Factors* fb, int row, int rows, int m, int n, int first,     \
+  static void products_##W(const Factors* fa, const Factors* fb, int row, int rows, int n, int first,     \
                            int last, const f32* small, int most, f64* sums) {                                    \
     for (int r = 0; r < rows; ++r)                                                                               \
       for (int j = 0; j < n; j += W) {                                                                           \
@@ -127,7 +128,7 @@ LARGEST(16)
           s32x##W total = {0};                                                                                   \
           for (int k = from; k < to; ++k) {                                                                      \
             const f32x##W b = *(const f32x##W*)(fb->values + k * n + j);                                         \
-            total += __builtin_convertvector(fa->values[k * m + row + r] * b * by, s32x##W);                     \
+            total += __builtin_convertvector(fa->values[k * fa->by_k + (row + r) * fa->by_row] * b * by, s32x##W);                     \
           }                                                                                                      \
           *(f64x##W*)(sums + r * n + j) += __builtin_convertvector(total, f64x##W);                              \
         }                                                                                                        \
@@ -139,7 +140,7 @@ PRODUCTS(16)
 // rows x n sums of products of A's rows from `row` on, A's element being k * m + row, and B's columns, k * n + column,
 // each with its C in words[], where D's go.
 static inline __attribute__((always_inline)) void sum_of_products(const Factors* fa, const Factors* fb, int row,
-                                                                  int rows, int m, const int n, int depth,
+                                                                  int rows, const int n, int depth,
                                                                   const Rule* rule, const int half, u32* words) {
   const int fraction = (int)rule->fraction, step = (int)rule->step, low = fa->low + fb->low, high = fa->high + fb->high;
   const int narrow = high <= 100 && low >= -100, most = fraction < 29 ? 1 << (29 - fraction) : 1;
@@ -158,7 +159,7 @@ static inline __attribute__((always_inline)) void sum_of_products(const Factors*
       c[j] = value;
       largest[j] = (s16)exponent;
     }
-    (n % 16 ? largest_8 : largest_16)(fa, fb, row, rows, m, n, first, last, largest);
+    (n % 16 ? largest_8 : largest_16)(fa, fb, row, rows, n, first, last, largest);
     for (int j = 0; j < count; ++j) {
       scale[j] = wide_number((u64)(1023 + fraction - largest[j]) << 52);
       sums[j] = __builtin_trunc(c[j] * scale[j]);
@@ -166,12 +167,12 @@ static inline __attribute__((always_inline)) void sum_of_products(const Factors*
     if (narrow) {
       for (int j = 0; j < count; ++j)
         small[j] = number((u32)(127 + fraction - (largest[j] > -100 ? largest[j] : -100)) << 23);
-      (n % 16 ? products_8 : products_16)(fa, fb, row, rows, m, n, first, last, small, most, sums);
+      (n % 16 ? products_8 : products_16)(fa, fb, row, rows, n, first, last, small, most, sums);
     } else {
       for (int k = first; k < last; ++k)
         for (int r = 0; r < rows; ++r)
           for (int j = 0; j < n; ++j)
-            sums[r * n + j] += __builtin_trunc((f64)fa->values[k * m + row + r] * (f64)fb->values[k * n + j] *
+            sums[r * n + j] += __builtin_trunc((f64)fa->values[k * fa->by_k + (row + r) * fa->by_row] * (f64)fb->values[k * n + j] *
                                                scale[r * n + j]);
     }
     for (int j = 0; j < count; ++j) sums[j] *= wide_number((u64)(1023 - fraction + largest[j]) << 52);
@@ -179,7 +180,7 @@ static inline __attribute__((always_inline)) void sum_of_products(const Factors*
       for (int j = 0; j < count; ++j) {
         f64 plain = c[j];
         for (int k = first; k < last; ++k)
-          plain += (f64)fa->values[k * m + row + j / n] * (f64)fb->values[k * n + j % n];
+          plain += (f64)fa->values[k * fa->by_k + (row + j / n) * fa->by_row] * (f64)fb->values[k * n + j % n];
         if (!(plain - plain == 0)) sums[j] = plain;
       }
     }
@@ -204,12 +205,12 @@ static inline __attribute__((always_inline)) void sum_of_products(const Factors*
   }
 }
 
-static __attribute__((noinline)) void sum_rows(const Factors* fa, const Factors* fb, int row, int rows, int m, int n,
+static __attribute__((noinline)) void sum_rows(const Factors* fa, const Factors* fb, int row, int rows, int n,
                                                int depth, const Rule* rule, u32* words) {
   if (rule->half)
-    sum_of_products(fa, fb, row, rows, m, n, depth, rule, 1, words);
+    sum_of_products(fa, fb, row, rows, n, depth, rule, 1, words);
   else
-    sum_of_products(fa, fb, row, rows, m, n, depth, rule, 0, words);
+    sum_of_products(fa, fb, row, rows, n, depth, rule, 0, words);
 }
 
 typedef struct {
@@ -232,22 +233,32 @@ static inline u32 load_word(const char* at, int size) {
 
 static int size_of(s64 kind) { return kind == TF32 ? 4 : kind >= E4M3 ? 1 : 2; }
 
-// Registers of a warp's operand, 128 bytes each: element i lies at byte place[i] of them all.
+// Registers of a warp's operand, 128 bytes each: element i lies at byte place[i] of them all; `run` elements at a time
+// lie in a row. slot[i]: which of the `slots` different operands instruction i has.
 typedef struct {
   char* bank;
   s64 row_bytes, registers;
   const s64* rows;
   const s32* place;
+  s64 run, slots;
+  const s32* slot;
 } Fragment;
 
 #define MOST_REGISTERS 32
+#define MOST_ELEMENTS 512  // of A or B of one instruction of a warp
 
 static void read_warp(const Fragment* f, s64 i, s64 instructions, s64 warp, int count, int size, u32* restrict words) {
   char held[MOST_REGISTERS * 128];
   const s32* restrict place = f->place;
   for (int r = 0; r < f->registers; ++r)
     memcpy(held + r * 128, f->bank + f->rows[r * instructions + i] * f->row_bytes + warp, 128);
-  if (size == 1)
+  if (f->run == 8 && size == 2)
+    for (int e = 0; e < count; e += 8) {
+      u16 run[8];
+      memcpy(run, held + place[e], 16);
+      for (int k = 0; k < 8; ++k) words[e + k] = run[k];
+    }
+  else if (size == 1)
     for (int e = 0; e < count; ++e) words[e] = *(const u8*)(held + place[e]);
   else if (size == 2)
     for (int e = 0; e < count; ++e) words[e] = *(const u16*)(held + place[e]);
@@ -267,41 +278,70 @@ static void write_warp(const Fragment* f, s64 i, s64 instructions, s64 warp, int
     memcpy(f->bank + f->rows[r * instructions + i] * f->row_bytes + warp, held + r * 128, 128);
 }
 
-static Factors* workspace(void) {
-  static __thread Factors space[2];
-  Factors* found = space;
-  __asm__("" : "+r"(found));  // else its address is looked up in every loop
-  return found;
+// Room of this thread for `count` operands of `elements` each; null where there is no memory.
+static Factors* workspace(s64 count, s64 elements) {
+  static __thread char* space;
+  static __thread s64 room;
+  const s64 each = (s64)sizeof(Factors) + elements * 6, need = count * each;
+  if (need > room) {
+    char* more = realloc(space, (size_t)need);
+    if (!more) return 0;
+    space = more, room = need;
+  }
+  Factors* all = (Factors*)space;
+  char* rest = space + count * (s64)sizeof(Factors);
+  for (s64 k = 0; k < count; ++k) {
+    all[k].values = (f32*)(rest + k * elements * 4);
+    all[k].exponents = (s16*)(rest + count * elements * 4 + k * elements * 2);
+  }
+  return all;
 }
 
-// `instructions` independent products by each of some warps (`warps`: their numbers; null: 0, 1, ...).
-EXPORT void tw_mma(const Product* p, const Fragment* fragments, s64 instructions, const s64* warps, s64 count) {
-  Factors *const a = workspace(), *const b = a + 1;
-  u32 c[32 * 16];
+// `instructions` independent products by each of some warps (`warps`: their numbers; null: 0, 1, ...). 0: no memory.
+EXPORT s64 tw_mma(const Product* p, const Fragment* fragments, s64 instructions, const s64* warps, s64 count) {
+  const Fragment *of_a = fragments + 1, *of_b = fragments + 2;
   const int m = (int)p->m, n = (int)p->n, k = (int)p->k, c_size = p->rule.half ? 2 : 4;
   const int rows = WIDEST / n < m ? WIDEST / n : m;  // summed at once
-  for (s64 i = 0; i < instructions; ++i)
-    for (s64 w = 0; w < count; ++w) {
-      const s64 warp = (warps ? warps[w] : w) * 128;
-      read_warp(fragments + 1, i, instructions, warp, m * k, size_of(p->kind_a), (u32*)a->values);
-      read_warp(fragments + 2, i, instructions, warp, n * k, size_of(p->kind_b), (u32*)b->values);
+  Factors* const as = workspace(of_a->slots + of_b->slots, MOST_ELEMENTS);
+  if (!as) return 0;
+  Factors* const bs = as + of_a->slots;
+  u32 c[32 * 16];
+  for (s64 w = 0; w < count; ++w) {
+    const s64 warp = (warps ? warps[w] : w) * 128;
+    s64 held_a = 0, held_b = 0;  // slots are numbered as they come
+    for (s64 i = 0; i < instructions; ++i) {
+      Factors *const a = as + of_a->slot[i], *const b = bs + of_b->slot[i];
+      if (of_a->slot[i] == held_a) {
+        ++held_a;
+        a->by_row = k, a->by_k = 1;
+        read_warp(of_a, i, instructions, warp, m * k, size_of(p->kind_a), (u32*)a->values);
+        decode(p, a, 0, m * k);
+      }
+      if (of_b->slot[i] == held_b) {
+        ++held_b;
+        read_warp(of_b, i, instructions, warp, n * k, size_of(p->kind_b), (u32*)b->values);
+        decode(p, b, 1, n * k);
+      }
       read_warp(fragments + 3, i, instructions, warp, m * n, c_size, c);
-      decode(p, a, 0, m * k);
-      decode(p, b, 1, n * k);
-      for (int row = 0; row < m; row += rows) sum_rows(a, b, row, rows, m, n, k, &p->rule, c + row * n);
+      for (int row = 0; row < m; row += rows) sum_rows(a, b, row, rows, n, k, &p->rule, c + row * n);
       write_warp(fragments, i, instructions, warp, m * n, c_size, c);
     }
+  }
+  return 1;
 }
 
 // Products of matrices in memory: A [k, tile, m] and B [k, tile, n] of their types with A's tile t at a_tile[t]
-// elements and its k a_step apart, B alike; C and D [tile, m, n]: the same array.
-EXPORT void tw_tiles(const Product* p, s64 tiles, const char* a_words, const s64* a_tile, s64 a_step,
-                     const char* b_words, const s64* b_tile, s64 b_step, char* d) {
-  Factors *const a = workspace(), *const b = a + 1;
+// elements and its k a_step apart, B alike; C and D [tile, m, n]: the same array. 0: no memory.
+EXPORT s64 tw_tiles(const Product* p, s64 tiles, const char* a_words, const s64* a_tile, s64 a_step,
+                    const char* b_words, const s64* b_tile, s64 b_step, char* d) {
+  Factors* const a = workspace(2, DEEPEST * WIDEST);
+  if (!a) return 0;
+  Factors* const b = a + 1;
   u32 words[WIDEST];
   const int m = (int)p->m, n = (int)p->n, k = (int)p->k, size_a = size_of(p->kind_a), size_b = size_of(p->kind_b);
   const int rows = WIDEST / n;  // summed at once
   s64 last_b = -1;
+  a->by_row = 1, a->by_k = m;
   for (s64 t = 0; t < tiles; ++t) {
     for (int z = 0; z < k; ++z)
       for (int i = 0; i < m; ++i)
@@ -321,11 +361,12 @@ EXPORT void tw_tiles(const Product* p, s64 tiles, const char* a_words, const s64
         for (int j = 0; j < count; ++j) words[j] = ((u16*)at)[j];
       else
         memcpy(words, at, 4 * (size_t)count);
-      sum_rows(a, b, row, some, m, n, k, &p->rule, words);
+      sum_rows(a, b, row, some, n, k, &p->rule, words);
       if (p->rule.half)
         for (int j = 0; j < count; ++j) ((u16*)at)[j] = (u16)words[j];
       else
         memcpy(at, words, 4 * (size_t)count);
     }
   }
+  return 1;
 }
