@@ -324,13 +324,9 @@ class GlobalRaces:
     def _claim(self, owner: np.ndarray, note: tuple[Any, ...], track: Track) -> bool:
         """Whether no other unit than a noted access's own has touched its granules, which become that unit's."""
         _, pattern, start, first, _ = note
-        compiled = self.machine.compiled
-        if compiled is not None and not isinstance(pattern, Rows):
-            lanes = self._prepare(pattern)
-            ids, low = self.ids(lanes, first)
-            shift, each = (start - track.buffer.start) // self.granule, pattern.cells.shape[1]
-            places = address(owner), address(pattern.cells), len(pattern.cells), each, shift, address(ids), address(low)
-            return bool(compiled.claim(*places, self.width))
+        claimed = self.claim(owner, pattern, start, first, track, self.width)
+        if claimed is not None:
+            return claimed
         cells, lanes = self.cells(pattern, start, track)
         ids, low = self.ids(lanes, first)
         before = owner[cells]
@@ -341,6 +337,17 @@ class GlobalRaces:
                 return False
         owner[cells] = ids
         return pattern.unique or bool(_within(owner[cells], low, self.width).all())
+
+    def claim(self, owner: np.ndarray, pattern: Any, start: int, first: int, track: Track, width: int) -> bool | None:
+        """The same by the compiled loops, None where they cannot. width 1: each lane is a unit."""
+        compiled = self.machine.compiled
+        if compiled is None or isinstance(pattern, Rows):
+            return None
+        ids, low = self.ids(self._prepare(pattern), first)
+        shift, (count, each) = (start - track.buffer.start) // self.granule, pattern.cells.shape
+        low = ids if width == 1 else low
+        places = address(owner), address(pattern.cells), count, each, shift, address(ids), address(low)
+        return bool(compiled.claim(*places, width))
 
     def ids(self, lanes: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
         """Lanes of the grid plus 1, and the first of each one's unit: both [lanes, 1]."""

@@ -153,6 +153,9 @@ class UnitRaces:
 
     def _claim(self, owner: np.ndarray, note: Note, track: Track) -> bool:
         """Whether no other lane has touched the granules of an access, which become its lanes'."""
+        claimed = self.races.claim(owner, note.pattern, note.start, note.first, track, 1)
+        if claimed is not None:
+            return claimed
         cells, lanes = self.races.cells(note.pattern, note.start, track)
         ids, _ = self.races.ids(lanes, note.first)
         before = owner[cells]
