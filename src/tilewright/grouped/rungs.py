@@ -13,8 +13,9 @@ from ..gemm.rungs import find_rung
 
 def _over_groups(of: str, id: str, teaches: str, levels: tuple[str, ...] = ()) -> Rung:
     return replace(
-        find_rung(of), id=id, teaches=teaches, include=f"grouped/{id}.cuh", entry="grouped", stays=True, levels=levels
-    )
+        find_rung(of), id=id, teaches=teaches, include=f"grouped/{id}.cuh", entry="grouped", stays=True, levels=levels,
+        walks=None,
+    )  # fmt: skip
 
 
 TURNS = 64

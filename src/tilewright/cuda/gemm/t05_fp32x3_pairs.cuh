@@ -30,8 +30,8 @@ struct PairsProduct : TmaProduct<Cfg> {
 
   /// As TmaProduct's, both parts of each operand.
   template <class Maps>
-  __device__ void load(const Maps& maps, TileOrigin origin) {
-    const int entry_a = Cfg::a_batched ? 2 * blockIdx.y : 0, entry_b = Cfg::b_batched ? 2 * blockIdx.y : 0;
+  __device__ void load(const Maps& maps, TileOrigin origin, int entry = blockIdx.y) {
+    const int entry_a = Cfg::a_batched ? 2 * entry : 0, entry_b = Cfg::b_batched ? 2 * entry : 0;
     for (int tile = 0; tile < this->range.tiles; ++tile, this->buffers.turn()) {
       const unsigned to = this->tiles + this->buffers.stage * stage_bytes, full = this->buffers.full();
       const int k = tile * Cfg::tile_k;

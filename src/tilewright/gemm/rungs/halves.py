@@ -83,7 +83,7 @@ def _of(parts: int) -> Rung:
         if parts == 2:
             free = int(found["free_registers"]) - 2 * config.warp_m * config.warp_n // 32
             found |= {"stretch": min(STRETCH, config.tile_k), "free_registers": free}
-        return found | {"a_unit": UNITS["col"], "b_unit": UNITS["row"]}
+        return found | {"a_unit": UNITS["col"], "b_unit": UNITS["row"], "walks_batch": False}
 
     def maps(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
         found = {name: _operand_map(name, parts, config, problem) for name in "ab"}
@@ -125,7 +125,7 @@ def _of(parts: int) -> Rung:
         id, teaches, f"gemm/{id}.cuh", ("f32",), _DEFAULTS[parts], space, shared, check, vector_bytes=16,
         dynamic_shared=True, overlaps=True, own_constants=constants, precision="tf32" if parts == 1 else "fp32x3",
         splits=True, halves=parts, levels=("cluster_m", "cluster_n"), only_on="sm_90a", warpgroups=True, stays=True,
-        loaders=tma.WARPGROUP, maps=maps,
+        loaders=tma.WARPGROUP, maps=maps, walks=lambda config, problem: 1,
     )  # fmt: skip
 
 
