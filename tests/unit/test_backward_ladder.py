@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.attn.backward_config import BackwardConfig, Tile, walks_of
 from tilewright.attn.backward_plan import plan_backward
 from tilewright.attn.backward_problem import BackwardProblem
-from tilewright.attn.backward_rung import _ARGS, BackwardConfig, Tile, walks_of
+from tilewright.attn.backward_rung import _ARGS
 from tilewright.attn.backward_rungs import BACKWARD_RUNGS, find_backward_rung
 from tilewright.attn.problem import AttentionProblem, HeadRows
 from tilewright.attn.rung import D_HEADS

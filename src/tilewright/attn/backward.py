@@ -10,7 +10,7 @@ from ..run.runner import run
 from ..run.warm import MISS
 from ..words import Array, HeadLayout
 from .backward_call import read_backward
-from .backward_rung import BackwardConfig
+from .backward_config import BackwardConfig
 from .backward_score import differentiable
 from .backward_warm import remember, warm_backward
 from .masks import as_bias, is_mask

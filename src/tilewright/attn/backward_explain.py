@@ -9,9 +9,10 @@ from ..errors import ConfigRejected
 from ..gpus import Gpu
 from ..plan.explained import Explained, Row, compiled_words
 from ..run.program import Program
+from .backward_config import BackwardConfig
 from .backward_plan import BackwardPlan, plan_backward
 from .backward_problem import BackwardProblem
-from .backward_rung import BackwardConfig, BackwardRung
+from .backward_rung import BackwardRung
 from .backward_rungs import BACKWARD_RUNGS
 from .backward_score import differentiable
 from .backward_stages import backward_program

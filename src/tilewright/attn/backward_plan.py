@@ -6,8 +6,8 @@ from functools import lru_cache
 
 from ..errors import ConfigRejected
 from ..gpus import Arch, Gpu
+from .backward_config import BackwardConfig
 from .backward_problem import BackwardProblem
-from .backward_rung import BackwardConfig
 from .backward_rungs import BACKWARD_RUNGS, find_backward_rung
 from .backward_stages import BackwardPlan
 
@@ -54,5 +54,7 @@ def _last_that_fits(problem: BackwardProblem, arch: Arch, deterministic: bool) -
             reasons.append(str(error))
             continue
         same = ", with gradients of the same bits at every run" if deterministic else ""
-        return BackwardPlan(rung, config, f"the best measured config of the last rung that runs it on {arch}{same}")
+        return BackwardPlan(
+            rung, config, f"the best measured config of the rung planned for it on {arch}{same}"
+        )
     raise ConfigRejected(" ".join(reasons))

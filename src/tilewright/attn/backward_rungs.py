@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..errors import ConfigRejected
-from .backward_rung import BackwardConfig, BackwardRung, Tile
+from .backward_config import BackwardConfig, Tile
+from .backward_rung import BackwardRung
 
 _TWO_WALKS = (
     BackwardConfig(32, Tile(128, 64, 8), Tile(128, 64, 8)),

@@ -9,16 +9,15 @@ from math import prod
 from ..arrays.dtypes import ITEM_BYTES
 from ..jit.params import Address, Place, Scalar, number_names
 from ..run.program import Program, Stage, Workspace
+from .backward_config import BackwardConfig, walks_of
 from .backward_problem import BackwardProblem
 from .backward_rung import (
     BackwardAddresses,
-    BackwardConfig,
     BackwardRung,
     FinishKernel,
     RowsKernel,
     WalkKernel,
     pack_args,
-    walks_of,
     workspace_rows,
 )
 from .stages import COPY_ROWS, Lies

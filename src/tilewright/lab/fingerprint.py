@@ -15,8 +15,9 @@ from functools import lru_cache
 from typing import Any
 
 from ..arrays.dtypes import FP8
+from ..attn.backward_config import walks_of
 from ..attn.backward_problem import BackwardProblem
-from ..attn.backward_rung import BackwardRung, constants_of, walks_of
+from ..attn.backward_rung import BackwardRung, constants_of
 from ..attn.backward_rungs import BACKWARD_RUNGS
 from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionRung
