@@ -73,14 +73,25 @@ def test_every_rung_has_a_config_for_every_head_size(rung, d):
 @pytest.mark.parametrize(
     ("d", "one", "same_bits"),
     [
-        (32, "b02", "b01"), (64, "b04", "b05"), (96, "b05", "b05"), (128, "b04", "b05"), (192, "b06", "b06"),
+        (32, "b04", "b05"), (64, "b04", "b05"), (96, "b05", "b05"), (128, "b04", "b05"), (192, "b06", "b06"),
         (256, "b06", "b06"),
     ],
 )  # fmt: skip
 def test_plans_take_what_was_measured_to_be_the_fastest(d, one, same_bits):
-    assert plan_backward(problem(d), H200).rung is find_backward_rung(one)
+    assert plan_backward(problem(d, is_causal=True), H200).rung is find_backward_rung(one)
     assert plan_backward(problem(d), H200, True).rung is find_backward_rung(same_bits)
     assert plan_backward(problem(d), A100).rung is find_backward_rung("b02")
+
+
+def test_a_plan_looks_at_the_mask_and_at_lengths():
+    assert plan_backward(problem(128), H200).rung is find_backward_rung("b05")
+    windowed = replace(problem(128).forward, window=(9, 5))
+    assert plan_backward(replace(problem(128), forward=windowed), H200).rung is find_backward_rung("b04")
+    assert plan_backward(problem(256), H200).config.apart
+    assert plan_backward(problem(256, seq=4096, is_causal=True), H200).config.apart
+    assert not plan_backward(problem(256, is_causal=True), H200).config.apart
+    capped = replace(problem(256, is_causal=True).forward, softcap=2.0)
+    assert plan_backward(replace(problem(256), forward=capped), H200).config.apart
 
 
 @pytest.mark.parametrize("d", [64, 96, 256])

@@ -45,8 +45,7 @@ def _last_that_fits(problem: BackwardProblem, arch: Arch, deterministic: bool) -
     """The last rung that is planned for the problem and has a config, with its best measured one."""
     reasons = []
     for rung in reversed(BACKWARD_RUNGS):
-        planned = rung.planned if not deterministic or rung.planned_same is None else rung.planned_same
-        if problem.forward.d_head not in planned:
+        if not rung.is_planned(problem, deterministic):
             continue
         try:
             config = rung.default(problem, arch, deterministic)
@@ -54,7 +53,5 @@ def _last_that_fits(problem: BackwardProblem, arch: Arch, deterministic: bool) -
             reasons.append(str(error))
             continue
         same = ", with gradients of the same bits at every run" if deterministic else ""
-        return BackwardPlan(
-            rung, config, f"the best measured config of the rung planned for it on {arch}{same}"
-        )
+        return BackwardPlan(rung, config, f"the best measured config of the rung planned for it on {arch}{same}")
     raise ConfigRejected(" ".join(reasons))

@@ -23,6 +23,9 @@ SECTION_BYTES = 1 << 24
 _TILES_LIMIT = 65535
 _SHARED_ON_HOPPER = find_arch("sm_90a").shared_per_block
 _LOG2_E = 1.4426950408889634
+_SHORT = 2048
+"""Rows up to which dV and dK of a causal mask are made by one walk rather than apart: tiles that it hides by half weigh
+more there, and blocks of 64 keys have fewer of them. Measured at 512, 1024 (faster), 4096 (the same) and 16384."""
 
 
 @dataclass(frozen=True)
@@ -196,11 +199,21 @@ class BackwardRung:
     """Whether each gradient has a walk of its own (attention/backward_apart.cuh)."""
     planned: tuple[int, ...] = D_HEADS
     """The d_heads at which a plan takes it by itself: those at which it was measured to be the fastest."""
+    planned_full: tuple[int, ...] = ()
+    """Those at which it was so only where no mask bounds a query's last key, or lengths are packed."""
     planned_same: tuple[int, ...] | None = None
-    """The same for gradients of the same bits at every run; None: as `planned`."""
+    """Those for gradients of the same bits at every run; None: as `planned`."""
 
     def __str__(self) -> str:
         return self.id
+
+    def is_planned(self, problem: BackwardProblem, deterministic: bool) -> bool:
+        """Whether a plan takes it for the problem where it can."""
+        p = problem.forward
+        if deterministic and self.planned_same is not None:
+            return p.d_head in self.planned_same
+        full = p.totals is not None or not (p.is_causal or p.window[1] >= 0)
+        return p.d_head in self.planned or (full and p.d_head in self.planned_full)
 
     def shared_bytes(self, problem: BackwardProblem, walk: Walk) -> int:
         """Dynamic shared memory of a block; barriers (Signals in attention/backward_producer.cuh) included."""
@@ -256,7 +269,9 @@ class BackwardRung:
         Raises ConfigRejected with every candidate's reason when there is none.
         """
         reasons = []
-        for config in self.defaults:
+        p = problem.forward
+        short = self.apart and p.is_causal and max(p.seq_q, p.seq_k) <= _SHORT
+        for config in sorted(self.defaults, key=lambda one: short and one.apart):
             if config.d_head == problem.forward.d_head and (config.deterministic or not deterministic):
                 if (reason := self.why_not(problem, config, arch)) is None:
                     return config

@@ -40,13 +40,14 @@ _GROUPS = (
     BackwardConfig(256, Tile(64, 64, 8, along=2), Tile(64, 64, 8, along=2)),
 )
 _PRODUCED = (
+    BackwardConfig(32, Tile(128, 128, 8), sums=8, wider=64),
     BackwardConfig(64, Tile(128, 128, 8), sums=8),
     BackwardConfig(96, Tile(128, 64, 8), sums=4, wider=128),
     BackwardConfig(128, Tile(128, 64, 8), sums=4),
 )
 _APART = (
     *(BackwardConfig(d, Tile(128, 64, 8), Tile(128, 64, 8), apart=True) for d in (64, 128, 192, 256)),
-    BackwardConfig(256, Tile(64, 64, 8, along=2), Tile(128, 64, 8)),
+    *(BackwardConfig(d, Tile(64, 64, 8, along=2), Tile(128, 64, 8)) for d in (192, 256)),
 )
 _ORDERED = tuple(replace(config, ordered=True) for config in _PRODUCED)
 _WRITTEN = (*(config for config in _ORDERED if config.d_head == 96), *_PRODUCED, *_ORDERED)
@@ -71,12 +72,13 @@ BACKWARD_RUNGS: tuple[BackwardRung, ...] = (
     BackwardRung(
         "b04_producer",
         "a warpgroup copies by TMA, and those that multiply wait for one another only where dQ needs all of dS",
-        True, _PRODUCED, wgmma=True, produced=True, planned=(64, 128),
+        True, _PRODUCED, wgmma=True, produced=True, planned=(32, 64, 128),
     ),
     BackwardRung(
         "b05_writer",
         "a warp adds dQ by bulk copies out of shared memory: those that multiply do not wait, in order or not",
-        True, _WRITTEN, wgmma=True, produced=True, writes=True, planned=(96,), planned_same=(64, 96, 128),
+        True, _WRITTEN, wgmma=True, produced=True, writes=True, planned=(96,), planned_full=(128,),
+        planned_same=(32, 64, 96, 128),
     ),
     BackwardRung(
         "b06_apart",
