@@ -9,11 +9,13 @@ from ..errors import TilewrightError
 from ..lab.fingerprint import why_stale
 from ..lab.record import find_records
 from ..lab.suite import read_suite
-from . import claims
+from . import claims, instructions
 from .tables import PAGES, markdown
 
 CLAIMS = "claims"
 """The region of the documents' statements, which are held against records of many suites."""
+INSTRUCTIONS = "instructions"
+"""The region of what the emulator executes, which needs no record."""
 _REGION = re.compile(r"(<!-- records: ([\w.-]+)((?: \w+)*) -->\n)((?:(?!<!-- records:).)*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -35,6 +37,8 @@ def fill(text: str, folder: Path) -> str:
         suite, rungs = match[2], tuple(match[3].split())
         if suite == CLAIMS:
             return f"{match[1]}{claims.markdown(folder)}\n{match[5]}"
+        if suite == INSTRUCTIONS:
+            return f"{match[1]}{instructions.markdown()}\n{match[5]}"
         if suite not in PAGES:
             raise TilewrightError(f"no page is defined for suite {suite!r}. There are: {', '.join(PAGES)}.")
         records, made_by = find_records(folder, suite), folder.parent / f"{suite}.json"

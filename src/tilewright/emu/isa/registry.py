@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -52,6 +53,8 @@ class Handler:
     """What happens to the first operand: "write", "update" (read and written), or "none" (only read)."""
     warpgroup: bool
     """The work of four warps, who wait for one another at it."""
+    family: str
+    """The module that registered it."""
     together: Together | None
     """Binds several independent instructions of one opcode as one step, for batches of few lanes."""
 
@@ -101,11 +104,22 @@ def executes(
     together: Together | None = None,
 ) -> Callable[[Bind], Bind]:
     """Register a handler for the forms. See the head of this file and `Handler`."""
+    family = sys._getframe(1).f_globals["__name__"]
 
     def register(bind: Bind) -> Bind:
         for form in forms:
             handler = Handler(
-                form, _compile(form), bind, kind, flops, ends_block, member_mask, destination, warpgroup, together
+                form,
+                _compile(form),
+                bind,
+                kind,
+                flops,
+                ends_block,
+                member_mask,
+                destination,
+                warpgroup,
+                family,
+                together,
             )
             for head in _heads(form):
                 _by_head.setdefault(head, []).append(handler)
@@ -135,6 +149,15 @@ def forms() -> list[str]:
     """Every registered form, sorted."""
     _load()
     return sorted(handler.form for handlers in _by_head.values() for handler in handlers)
+
+
+def families() -> dict[str, list[str]]:
+    """Module of a family of instructions -> the forms that it registers."""
+    _load()
+    found: dict[str, list[str]] = {}
+    for handler in (handler for handlers in _by_head.values() for handler in handlers):
+        found.setdefault(handler.family, []).append(handler.form)
+    return dict(sorted(found.items()))
 
 
 def elementwise(
