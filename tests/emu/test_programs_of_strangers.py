@@ -406,3 +406,18 @@ def test_a_kernel_of_a_torch_extension_runs_and_transcendental_functions_of_half
     out = tw.emulate(EXTENSION, "gelu_f16x2_kernel", 1, 32, [x, np.zeros_like(x), 64]).arrays[1]
     want = np.where(np.arange(64) % 2, np.exp(x.astype("f8")), x * (0.5 + 0.5 * np.tanh(x.astype("f8"))))
     np.testing.assert_allclose(out, want, rtol=5e-3, atol=5e-3)
+
+
+def test_lambdas_that_say_where_they_run_and_types_that_nvcc_brings_are_taken():
+    source = """
+#include <functional>
+#include <iostream>
+template <int N> __global__ void apply(uint32_t *x, uint64_t limit) {
+    auto scaled = [=] __device__ (uint32_t v) { return v * N; };
+    auto least = [] __host__ __device__ (uint64_t a, uint64_t b) { return a < b ? a : b; };
+    x[threadIdx.x] = least(scaled(x[threadIdx.x]), limit % UINT32_MAX);
+}
+int main() { std::function<void()> run = [] { apply<3><<<1, 32>>>(nullptr, 9); }; run(); std::cout << "done\\n"; }
+"""
+    result = tw.emulate(source, "apply<3>", 1, 32, ["u32[32]=arange", 9])
+    assert result.arrays[0].tolist() == [min(3 * i, 9) for i in range(32)]

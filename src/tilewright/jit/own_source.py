@@ -22,6 +22,9 @@ _ERROR = re.compile(r"^(.+?)\((\d+)\): (?:catastrophic )?error", re.MULTILINE)
 _CONTINUED = re.compile(r"\\[ \t]+\n")
 """A line that blanks keep from being continued: for nvcc's host compiler it is."""
 _NOT_OF_STD = re.compile(r'namespace "std" has no member "(\w+)"')
+_LAMBDA = re.compile(r"(?<=\])\s*(?:__(?:host|device)__\s*)+(?=[({])")
+"""Where a lambda says that it runs: nvcc takes that by an option which run-time compilation lacks, and needs not."""
+_FIXED_WIDTH = re.compile(r"\bu?int(?:8|16|32|64)_t\b|\bUINT(?:8|16|32|64)_MAX\b")
 _DOUBLE_MACRO = 47
 """The compiler's number for a macro that is defined twice, as libcu++ and the stand-ins for <limits.h> do."""
 
@@ -43,16 +46,19 @@ def compile_source(
     whole program is compiled without the host's part (jit/host_code.py), as is a file that does not compile with it.
     Raises CompileError with the compiler's log, or when the source has no such entry.
     """
-    text = _CONTINUED.sub("\\\\\n", text.removeprefix("\ufeff"))
+    text = _as_nvcc_takes_it(text.removeprefix("\ufeff"))
     folders = [*(Path(folder) for folder in include), CUDA_ROOT]
     gathered = gather(text, folders, leave=True, not_in_brackets=wheels.STANDARD)
-    headers = tuple((header, _CONTINUED.sub("\\\\\n", body)) for header, body in gathered)
+    headers = tuple((header, _as_nvcc_takes_it(body)) for header, body in gathered)
     libraries = wheels.toolkit() if wheels.needs_toolkit(text, headers) else ()
     headers += wheels.of_cub(text, headers, libraries)
     expression = "" if entry.startswith("_Z") else entry
     flags = (f"--pre-include={wheels.IMPLICIT}", "--device-int128", *options)
     if libraries:
         flags = (*flags, f"--diag-suppress={_DOUBLE_MACRO}")
+    bodies = [text, *(body for _, body in headers)]
+    if any(_FIXED_WIDTH.search(body) for body in bodies) and not wheels.STANDARD_INCLUDED.search("\n".join(bodies)):
+        flags = (*flags, f"--pre-include={wheels.COMMON}")  # nvcc's own header brings these
 
     def compiled(text: str, headers: Headers) -> CompiledKernel:
         given = {header for header, _ in headers}
@@ -71,6 +77,11 @@ def compile_source(
         attempt = device.next(failures[-1], attempt) if len(failures) < ROUNDS else None
     told = failures[-1] if program or wheels.missing_header(failures[0].log) else failures[0]
     raise _explained(told, name, entry, text, device) from told
+
+
+def _as_nvcc_takes_it(text: str) -> str:
+    """What nvcc and its host compiler allow and run-time compilation does not, written so that it does."""
+    return _LAMBDA.sub(lambda found: re.sub(r"\S", " ", found[0]), _CONTINUED.sub("\\\\\n", text))
 
 
 class _DevicePart:

@@ -50,7 +50,7 @@ STANDARD = (
 )  # fmt: skip
 """Host headers that kernels include out of habit: run-time compilation has no host's, and knows most of them itself."""
 
-IMPLICIT, _COMMON = "tilewright/implicit.h", "tilewright/standard.h"
+IMPLICIT, COMMON = "tilewright/implicit.h", "tilewright/standard.h"
 CUB = "cub/cub.cuh"
 OF_STD = {
     "algorithm": "min max clamp swap", "limits": "numeric_limits", "array": "array", "bit": "bit_cast",
@@ -61,6 +61,7 @@ OF_STD = {
     "cstddef": "size_t byte ptrdiff_t nullptr_t",
 }  # fmt: skip
 """Headers of the C++ library that libcu++ has for kernels, and what is looked for there; all else in type_traits."""
+STANDARD_INCLUDED = re.compile(rf"^[ \t]*#[ \t]*include[ \t]*<(?:{'|'.join(map(re.escape, STANDARD))})>", re.MULTILINE)
 _INCLUDE = re.compile(r"""^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]""", re.MULTILINE)
 _NOT_FOUND = re.compile(r'(?:could not|cannot) open source file "([^"]+)"')
 
@@ -68,8 +69,8 @@ _NOT_FOUND = re.compile(r'(?:could not|cannot) open source file "([^"]+)"')
 @lru_cache(maxsize=1)
 def standard_headers() -> tuple[tuple[str, str], ...]:
     """(name, text) of what stands in for host headers: macros every CUDA source may use, and STANDARD."""
-    texts = ((name, (CUDA_ROOT / "host" / Path(name).name).read_text()) for name in (IMPLICIT, _COMMON, HEADER))
-    return (*texts, *((name, f"#include <{_COMMON}>\n") for name in STANDARD))
+    texts = ((name, (CUDA_ROOT / "host" / Path(name).name).read_text()) for name in (IMPLICIT, COMMON, HEADER))
+    return (*texts, *((name, f"#include <{COMMON}>\n") for name in STANDARD))
 
 
 def needs_toolkit(text: str, headers: tuple[tuple[str, str], ...]) -> bool:
