@@ -128,7 +128,7 @@ def test_each_wrong_turn_is_caught(wrong, kind, says):
     ("operands", "kind", "says"),
     [
         ({"b0": descriptor(3 * 4352 - 128, 128, 256, 16)}, "out_of_bounds", "the block has 13056 bytes of it"),
-        ({"a0": descriptor(256, 0, 1024, 128)}, "misaligned", "128-byte swizzle starts at shared address 0x100"),
+        ({"a0": descriptor(64, 0, 512, 64)}, "misaligned", "64-byte swizzle starts at shared address 0x40"),
         ({"a0": descriptor(0, 128, 256, 16) | 1 << 50}, "bad_descriptor", "the base offset 2, which is not modelled"),
         ({"b0": 1 << 14}, "bad_descriptor", "bits set that mean nothing (0x4000)"),
     ],
@@ -137,6 +137,36 @@ def test_what_a_descriptor_names_is_checked(operands, kind, says):
     hazard = caught(pipelined, "right", 1, **operands)
     assert hazard.kind == kind
     assert says in str(hazard)
+
+
+@pytest.mark.parametrize("row", [0, 1, 6])
+def test_an_operand_of_128_byte_swizzle_may_start_at_any_row_as_on_a_gpu(row):
+    text = """extern "C" __global__ void k(float *d, const float *a, const float *b, int row) {
+        extern __shared__ __align__(1024) unsigned char s[];
+        unsigned at = (unsigned)__cvta_generic_to_shared(s), A = at + row * 128, B = at + 12288 + row * 128;
+        for (int i = threadIdx.x; i < 72 * 64; i += 128) {
+            unsigned place = (i < 4096 ? A : B - 8192) + i / 64 * 128 + i % 64 * 2;
+            float v = i < 4096 ? a[i] : b[i - 4096];
+            *(unsigned short *)(s + ((place ^ (place >> 3 & 112)) - at)) = __float_as_uint(v) >> 16;
+        }
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        __syncthreads();
+        float c[4] = {};
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        for (int k = 0; k < 4; ++k) {
+            unsigned long long rest = 64ull << 32 | 1ull << 62;
+            asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;"
+                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                : "l"(A + 32 * k >> 4 | rest), "l"(B + 32 * k >> 4 | rest));
+        }
+        asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        for (int i = 0; i < 4; ++i) d[(warp * 16 + lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = c[i];
+    }"""
+    rng = np.random.default_rng(row)
+    a, b = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((64, 64), (8, 64)))
+    result = emu.emulate(text, "k", 1, 128, [np.zeros((64, 8), np.float32), a, b, row], shared_bytes=15360)
+    assert np.array_equal(result.arrays[0], a @ b.T)
 
 
 def test_wrong_descriptors_give_nan_when_hazards_are_collected():

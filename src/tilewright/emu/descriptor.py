@@ -54,14 +54,19 @@ def why_wrong(bits: int) -> str | None:
     return None
 
 
+MEASURED = 128
+"""Bytes of a swizzle's rows that may start anywhere."""
+
+
 def begins_askew(bits: int) -> int | None:
     """The multiple of bytes at which a swizzled operand's rows have to start if they do not, else None.
 
-    A step along k within the first row is fine; to start at another row takes a base offset.
+    A step along k within the first row is fine. Rows of 128 bytes may start anywhere: an H200 swizzles them by the bits
+    of their addresses, with a base offset of 0 (each of the 8 rows was tried). Of narrower ones nothing was measured.
     """
     what = Descriptor.of(bits)
     pattern = 8 * what.row
-    return pattern if what.row > UNIT and what.start % pattern >= what.row else None
+    return pattern if UNIT < what.row < MEASURED and what.start % pattern >= what.row else None
 
 
 @lru_cache(maxsize=256)
