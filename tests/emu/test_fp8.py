@@ -334,15 +334,6 @@ def test_scales_results_and_precisions_of_fp8_are_refused_elsewhere():
             tw.matmul(a, a, precision="fast")
 
 
-def test_grouped_products_refuse_fp8():
-    a, b = np.ones((4, 4), E4M3), np.ones((1, 4, 4), E4M3)
-    ends = np.array([4], np.int32)
-    with tw.emulator():
-        for given in ((a, b), (a.astype(np.float16), b.astype(np.float16))):
-            with pytest.raises(InvalidOperand, match="no fp8"):
-                tw.grouped_matmul(*given, offs=ends, out_dtype="e4m3")
-
-
 def test_out_may_not_be_a_scale_of_blocks():
     a, b = normal((128, 128 * 2)), normal((128 * 2, 2))
     scale = scales(128, 2)

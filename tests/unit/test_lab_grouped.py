@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.lab.fp8 import whole_scale
 from tilewright.lab.grouped import make_arrays, sizes_of, verdict
 from tilewright.lab.suite import read_suite
 
@@ -34,8 +35,26 @@ def test_one_wrong_element_of_a_group_is_found(form, layout):
         else:
             arrays.out[begin:end] = arrays.a[begin:end] @ arrays.b[group]
         begin = end
+    assert_finds_one_wrong(torch, case, arrays)
+
+
+@pytest.mark.parametrize("scales", ["rows", "blocks"])
+def test_one_wrong_element_of_fp8_groups_is_found(scales):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    case = SMALL | {"form": "rows", "layout": "nt", "dtype": "e4m3", "scales": scales, "k": 256}
+    arrays = make_arrays(torch, case, "cpu")
+    begin = 0
+    for group, end in enumerate(arrays.ends):
+        a = arrays.a[begin:end].float() * whole_scale(torch, arrays.scales["a_scale"][begin:end], (end - begin, 256))
+        b = arrays.b[group].float() * whole_scale(torch, arrays.scales["b_scale"][group], (256, 24))
+        arrays.out[begin:end] = a @ b
+        begin = end
+    assert_finds_one_wrong(torch, case, arrays)
+
+
+def assert_finds_one_wrong(torch, case, arrays):
     assert verdict(torch, case, arrays) == ""
-    arrays.out[..., 3, 5] += 8
+    arrays.out[..., 3, 5] += 80
     assert verdict(torch, case, arrays).startswith("group")
     arrays.out[..., 3, 5] = float("nan")
     assert verdict(torch, case, arrays).startswith("group")

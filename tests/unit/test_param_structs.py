@@ -11,7 +11,7 @@ import pytest
 from tilewright.gemm.freivalds import DEQUANTISE, SIGN_ROWS, check_rows
 from tilewright.gemm.params import LAYOUTS
 from tilewright.gemm.problem import GemmProblem
-from tilewright.gemm.stages import CLEAR, PACK, SUM_PARTS, TURN, Halve, Split
+from tilewright.gemm.stages import CLEAR, PACK, SUM_PARTS, TURN, WIDEN, Halve, Split
 from tilewright.gemm.verify import COMPARE, EXPECTED
 from tilewright.gpus import ARCHS
 from tilewright.jit import use_executor
@@ -21,7 +21,7 @@ from tilewright.jit.source import CUDA_ROOT
 
 KERNELS = {
     "clear": CLEAR, "pack": PACK, "split": Split(32, 32), "halve": Halve(2), "sum_parts": SUM_PARTS,
-    "sign_rows": SIGN_ROWS, "check_rows": check_rows("f32"), "turn": TURN,
+    "sign_rows": SIGN_ROWS, "check_rows": check_rows("f32"), "turn": TURN, "widen": WIDEN,
     "dequantise": DEQUANTISE, "expected": EXPECTED, "compare": COMPARE,
 }  # fmt: skip
 ENDS_IN = {"sum_parts": "result", "expected": "fused"}

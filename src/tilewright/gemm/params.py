@@ -15,6 +15,7 @@ LAYOUTS = {
     "clear": ("ClearArgs", "<Qq"),
     "pack": ("PackArgs", "<2Q5q3i4x"),
     "turn": ("PackArgs", "<2Q5q3i4x"),
+    "widen": ("PackArgs", "<2Q5q3i4x"),
     "dequantise": ("DequantiseArgs", "<3Q7q2i"),
     "split": ("SplitArgs", "<2Q4q2i"),
     "halve": ("HalveArgs", "<2Q3q2i"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ..arrays.dtypes import FP8, ITEM_BYTES, ceil_div
+from ..arrays.dtypes import CPP_TYPES, FP8, ITEM_BYTES, ceil_div
 from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Place
@@ -84,6 +84,9 @@ TURN = Helper(
     lambda p: {"aligned": p.a.alignment >= 4 and p.a.col_stride % 4 == 0 and p.a.batch_stride % 4 == 0},
     lambda p: 256 * ceil_div(p.n, TURNED) * ceil_div(p.out.row_stride, TURNED),
 )  # fmt: skip
+WIDEN = Helper(
+    "widen", 256, 1, lambda p: {"in_type": CPP_TYPES[p.dtype]}, lambda p: p.m * ceil_div(p.k, 8), lambda p: {}
+)
 SUM_PARTS = Helper(
     "sum_parts", 128, 1,
     lambda p: result_constants(p) | {"edge": True, "split_k": 1},
@@ -202,7 +205,7 @@ def _clear_stage(place: Place, size: int) -> Stage:
     return Stage("clear flags", CLEAR, words, CLEAR.shape(words), clear_params(place, size // 4))
 
 
-def _pack_stage(
+def pack_stage(
     name: str, problem: GemmProblem, config: GemmConfig, workspace: Workspace
 ) -> tuple[Stage, Matrix, Place]:
     """The copy of operand `name` to whole tiles, how it then lies, and where."""
@@ -220,10 +223,25 @@ def _pack_stage(
     return Stage(f"pack {name}", helper, copy, helper.shape(copy), params), lies, place
 
 
+def widen_stage(
+    name: str, dtype: str, source: Matrix, lines: int, length: int, workspace: Workspace
+) -> tuple[Stage, Place]:
+    """The fp16 copy of an fp8 operand in `lines` of `length` elements, and where: its lines are widened_pitch apart."""
+    pitch = widened_pitch(length)
+    place = workspace.room(2 * lines * pitch)
+    copy = GemmProblem(lines, lines, length, source, Matrix(0, 0), Matrix(pitch, 1), dtype=dtype, out_dtype="f16")
+    return Stage(f"widen {name}", WIDEN, copy, WIDEN.shape(copy), pack_params(copy, Place(name), place)), place
+
+
+def widened_pitch(length: int) -> int:
+    """Elements from one line of a widened operand to the next."""
+    return ceil_div(length, 8) * 8
+
+
 def _split_stage(
     name: str, problem: GemmProblem, config: GemmConfig, workspace: Workspace
 ) -> tuple[Stage, Matrix, Place]:
-    """As _pack_stage, into parts."""
+    """As pack_stage, into parts."""
     source, lines, split = (
         (problem.a, problem.m, Split(config.tile_m, config.tile_k)) if name == "a"
         else (replace(problem.b, row_stride=problem.b.col_stride, col_stride=problem.b.row_stride), problem.n,
@@ -239,7 +257,7 @@ def _split_stage(
 
 
 def _halve_stage(name: str, problem: GemmProblem, parts: int, workspace: Workspace) -> tuple[Stage, Matrix, Place]:
-    """As _pack_stage, into scaled halves."""
+    """As pack_stage, into scaled halves."""
     source, lines = (
         (problem.a, problem.m) if name == "a"
         else (replace(problem.b, row_stride=problem.b.col_stride, col_stride=problem.b.row_stride), problem.n)
@@ -313,7 +331,7 @@ def parts_of(problem: GemmProblem, plan: Plan) -> tuple[Program, int]:
         if plan.rung.halves:
             prepared, lies, places[name] = _halve_stage(name, whole, plan.rung.halves, workspace)
         else:
-            prepare = _split_stage if plan.rung.splits else _pack_stage
+            prepare = _split_stage if plan.rung.splits else pack_stage
             prepared, lies, places[name] = prepare(name, whole, config, workspace)
         stages.append(prepared)
         product = replace(product, a=lies) if name == "a" else replace(product, b=lies)

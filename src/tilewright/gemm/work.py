@@ -118,7 +118,7 @@ def _block(rung: Rung, config: GemmConfig, kind: str, item: int) -> _Block:
         promoting = _KEEPING * config.tile_m * config.tile_n * tile_k // STRETCH
     splitting = (config.tile_m + config.tile_n) * tile_k * _SPLITTING
     return _Block(
-        way_of(kind, rung, config), "f16" if rung.id == "q01_convert" or rung.halves else kind,
+        way_of(kind, rung, config), "f16" if rung.halves or (kind == "fp8" and not rung.warpgroups) else kind,
         product_of * config.tile_m * config.tile_n * tile_k, estimate_registers(config, rung),
         max(config.stages - reading, 1) * brought, brought, reads,
         splitting if kind == "fp32x3" and not rung.splits else promoting,

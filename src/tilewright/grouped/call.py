@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
@@ -15,14 +15,17 @@ from ..arrays.dtypes import DTYPE_NAMES, FP8, parse_dtype
 from ..arrays.extents import check_out
 from ..arrays.view import Operand, as_operand
 from ..errors import InvalidOperand
+from ..gemm.params import fused_base
 from ..gemm.problem import GemmProblem, Matrix
+from ..gemm.stages import widened_pitch
 from ..gpus import Gpu
 from ..plan.plan import Plan
 from ..run.program import Program
 from ..run.runner import Output, Site
 from .ends import Ends, read_ends
 from .family import plan_grouped
-from .problem import GroupedProblem, typical
+from .problem import GroupedProblem, Widened, typical
+from .scales import NO_SCALES, Scales, check_devices, read_scales
 from .stages import program_of
 
 
@@ -40,6 +43,7 @@ class GroupedCall:
     """The rung and config that the caller named."""
     given_out: Any = None
     """The caller's array for the result."""
+    scales: Scales = NO_SCALES
 
     @property
     def what(self) -> str:
@@ -51,13 +55,14 @@ class GroupedCall:
 
     @property
     def others(self) -> tuple[Operand, ...]:
-        given = (self.b, self.ends.operand, self.out if self.given_out is not None else None)
+        given = (self.b, self.ends.operand, self.out if self.given_out is not None else None, *self.scales.views)
         return tuple(operand for operand in given if operand is not None)
 
     @property
     def inputs(self) -> tuple[tuple[str, Operand | np.ndarray | None], ...]:
         ends = self.ends
-        return ("a", self.a), ("b", self.b), ("ends", ends.operand if ends.operand is not None else ends.host)
+        scales = ((fused_base(number), view) for number, view in enumerate(self.scales.views))
+        return ("a", self.a), ("b", self.b), ("ends", ends.operand if ends.operand is not None else ends.host), *scales
 
     @property
     def outputs(self) -> tuple[Output, ...]:
@@ -66,7 +71,8 @@ class GroupedCall:
 
     @property
     def scalars(self) -> dict[str, float]:
-        return {}
+        """As launches have them: the empty sum is 0, also times infinity."""
+        return {"alpha": self.scales.alpha if self.problem.product.k else 0.0}
 
     @property
     def verify(self) -> bool:
@@ -92,19 +98,17 @@ FORMS = {(2, 3): "m", (3, 2): "n", (2, 2): "k"}
 
 
 def read_grouped(
-    a: Any, b: Any, offs: Any, out: Any = None, out_dtype: Any = None, plan_with: tuple[str | None, Any] = (None, None)
-) -> GroupedCall:
+    a: Any, b: Any, offs: Any, out: Any = None, out_dtype: Any = None, plan_with: tuple[str | None, Any] = (None, None),
+    a_scale: Any = None, b_scale: Any = None,
+) -> GroupedCall:  # fmt: skip
     """Read the arguments of `grouped_matmul` but for two arrays of three axes. Raises InvalidOperand in the caller's
     terms."""
     a_view = as_operand(a, "a")
     stream = a_view.stream or 0
     b_view = as_operand(b, "b", stream)
     out_view = as_operand(out, "out", stream) if out is not None else None
-    for other in (b_view, out_view):
-        if other is not None and other.device != a_view.device:
-            places = ["the host" if one.device is None else f"GPU {one.device}" for one in (a_view, other)]
-            raise InvalidOperand(f"a is on {places[0]} and {other.name} on {places[1]}. Move them to one device.")
-    if a_view.dtype != b_view.dtype:
+    check_devices(a_view, [view for view in (b_view, out_view) if view is not None])
+    if a_view.dtype != b_view.dtype and not {a_view.dtype, b_view.dtype} <= set(FP8):
         names = DTYPE_NAMES[a_view.dtype], DTYPE_NAMES[b_view.dtype]
         raise InvalidOperand(f"a is {names[0]} and b is {names[1]}. Convert one to the other's dtype.")
     shapes = a_view.shape, b_view.shape
@@ -124,10 +128,13 @@ def read_grouped(
         if len(shape) == 3 and shape[0] != ends.groups:
             raise InvalidOperand(f"{name} has shape {shape}, for {shape[0]} groups, and offs ends {ends.groups}.")
     shape = (ends.groups, m, n) if axis == "k" else (m, n)
-    dtype = (out_view or a_view).dtype if out_dtype is None else parse_dtype(out_dtype)
-    if a_view.dtype in FP8 or dtype in FP8:
-        raise InvalidOperand(f"a is {DTYPE_NAMES[a_view.dtype]}, the result {DTYPE_NAMES[dtype]}: grouped products "
-                             "take and give no fp8. Multiply the groups one by one (tilewright.matmul).")  # fmt: skip
+    dtype = out_view.dtype if out_view is not None else "bf16" if a_view.dtype in FP8 else a_view.dtype
+    dtype = dtype if out_dtype is None else parse_dtype(out_dtype)
+    if dtype in FP8 and a_view.dtype not in FP8:
+        raise InvalidOperand(f"the result is {DTYPE_NAMES[dtype]} and the operands are {DTYPE_NAMES[a_view.dtype]}: "
+                             "results in fp8 are of fp8 operands. Quantize the result afterwards.")  # fmt: skip
+    scales = read_scales({"a_scale": a_scale, "b_scale": b_scale}, axis, (m, n, k), ends.groups, a_view)
+    check_devices(a_view, scales.views)
     if out_view is None:
         steps = tuple(0 if e <= 1 else s for e, s in zip(shape, dense_strides(shape), strict=True))
         out_view = Operand("out", a_view.kind, 0, shape, steps, dtype, a_view.device, stream=a_view.stream)
@@ -138,9 +145,24 @@ def read_grouped(
             names = DTYPE_NAMES[out_view.dtype], DTYPE_NAMES[dtype]
             raise InvalidOperand(f"out is {names[0]} and out_dtype says {names[1]}. Omit out_dtype.")
         lists = [ends.operand] if ends.operand is not None else []
-        check_out(out_view, [a_view, b_view, *lists], None)
+        check_out(out_view, [a_view, b_view, *lists, *scales.views], None)
     problem = _problem(axis, total, ends.groups, (m, n, k), a_view, b_view, out_view, out is None)
-    return GroupedCall(a_view, b_view, out_view, ends, problem, plan_with, out)
+    product = replace(problem.product, epilogue=scales.epilogue)
+    problem = replace(problem, product=product)
+    if a_view.dtype in FP8:
+        problem = _of_fp8(problem, (a_view.dtype, b_view.dtype))
+    return GroupedCall(a_view, b_view, out_view, ends, problem, plan_with, out, scales)
+
+
+def _of_fp8(problem: GroupedProblem, dtypes: tuple[str, str]) -> GroupedProblem:
+    """The problem of these operands. Those cut along k become fp16 in lines along m and n, which TMA can read from any
+    k on."""
+    product = problem.product
+    if problem.axis != "k":
+        return replace(problem, product=replace(product, b_dtype=dtypes[1]))
+    widened = Widened(dtypes, product.a, product.b)
+    a, b = Matrix(1, widened_pitch(product.m)), Matrix(widened_pitch(product.n), 1)
+    return replace(problem, product=replace(product, a=a, b=b, dtype="f16"), widened=widened)
 
 
 def _problem(

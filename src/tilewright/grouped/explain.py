@@ -63,9 +63,11 @@ def describe(problem: GroupedProblem) -> str:
     """One line: sizes, dtype, what is cut into how many groups."""
     whole, groups = problem.whole, f"{problem.groups} x "
     a, b = (groups if problem.axis == "n" else ""), (groups if problem.axis == "m" else "")
-    made = f" to {whole.out_dtype}" if whole.out_dtype != whole.dtype else ""
+    dtypes = problem.widened.dtypes if problem.widened else (whole.dtype, whole.dtype_of("b"))
+    dtype = " by ".join(dict.fromkeys(dtypes)) + (", as f16," if problem.widened else "")
+    made = f" to {whole.out_dtype}" if whole.out_dtype != dtypes[0] else ""
     return (
-        f"{a}[{whole.m} x {whole.k}] @ {b}[{whole.k} x {whole.n}] in {whole.dtype}{made}; {_CUT[problem.axis]} in "
+        f"{a}[{whole.m} x {whole.k}] @ {b}[{whole.k} x {whole.n}] in {dtype}{made}; {_CUT[problem.axis]} in "
         f"{problem.groups} groups; {problem.flops:.4g} FLOP if none is left over"
     )
 
@@ -84,7 +86,8 @@ def path_of(problem: GroupedProblem, plan: Plan) -> str:
 
 def explain_grouped_matmul(
     a: Any, b: Any, offs: Any, *, out: Any = None, out_dtype: Any = None, rung: str | None = None,
-    config: GemmConfig | None = None, gpu: str | None = None, compile: bool = False,
+    config: GemmConfig | None = None, gpu: str | None = None, compile: bool = False, a_scale: Any = None,
+    b_scale: Any = None,
 ) -> GroupedExplanation:  # fmt: skip
     """Return what `grouped_matmul` would run for the same arguments, and why; nothing is launched. Print the result.
 
@@ -93,7 +96,7 @@ def explain_grouped_matmul(
     """
     if offs is None:
         raise InvalidOperand("explain_grouped_matmul needs offs; tilewright.explain tells of a batch.")
-    call = read_grouped(a, b, offs, out, out_dtype, (rung, config))
+    call = read_grouped(a, b, offs, out, out_dtype, (rung, config), a_scale, b_scale)
     named, source = gpu_of(call, gpu)
     problem, program = call.problem, call.program(named)
     memory, peak = named.dram_gb_s * problem.flops / max(problem.bytes, 1) * 1e-3, named.peak_tflops(problem.kind)

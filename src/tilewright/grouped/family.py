@@ -73,6 +73,9 @@ class GroupedProducts(Products):
         tiles = tiles_of(problem.product, plan.config)
         return f"about {tiles} tiles on {gpu.sm_count} SMs, if groups are of one size"
 
+    def settled(self, problem: Any, chosen: Plan, demands: Demands) -> Plan:
+        return super().settled(problem.product, chosen, demands)
+
     def classes(self, problem: Any) -> Sequence[Sequence[ProblemClass]]:
         """None: no table holds grouped products yet."""
         return ()

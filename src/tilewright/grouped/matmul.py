@@ -6,6 +6,7 @@ from typing import Any
 
 from ..errors import InvalidOperand
 from ..gemm.config import GemmConfig
+from ..gemm.fusion import fold_numbers
 from ..gemm.matmul import matmul
 from ..run import gradients
 from ..run.runner import run
@@ -24,6 +25,8 @@ def grouped_matmul(
     out_dtype: Any = None,
     rung: str | None = None,
     config: GemmConfig | None = None,
+    a_scale: Any = None,
+    b_scale: Any = None,
 ) -> Array:
     """One product for each group of rows, of columns or of k; `offs` says where each group ends.
 
@@ -36,14 +39,22 @@ def grouped_matmul(
     Group g is what lies from offs[g - 1] (0 for the first) to offs[g]. Groups have any size, 0 and 1 included, and
     start anywhere: nothing has to be aligned. A group without k gives a matrix of zeros.
 
-    a, b: arrays of one dtype, float32, float16 or bfloat16, any strides; libraries as for `matmul`.
+    a, b: arrays of one dtype, float32, float16 or bfloat16, or of fp8 in any mixture; any strides; libraries as
+        for `matmul`.
     offs: int32 [groups]. For arrays on a GPU it lies there, and the host never waits for it: a CUDA graph replays with
         whatever it holds then. Its numbers are not checked there, but cannot make a kernel leave the arrays: one that
         falls below an earlier one counts as that, and one beyond the end as the end. For host arrays any integers,
         which are checked.
     out: an array of exactly the result's shape to write to; it must not overlap the others.
     out_dtype: the result's dtype, as for `matmul`. Sums are made in float32 and rounded once.
-    rung, config: which kernel: "g01" to "g04", and a tilewright.ladder.GemmConfig. By default the plan chooses.
+    a_scale, b_scale: of fp8 operands, as for `matmul`: numbers, or float32 arrays, whose first axis may be the groups'
+        where groups do not cut theirs:
+            rows of a cut       a_scale [], [g, 1, 1], [M, 1], [M, ceil(k / 128)]
+                                b_scale [], [1, n], [ceil(k / 128), ceil(n / 128)], and with [g, ...] in front
+            columns of b cut    a_scale [], [m, 1], [m, ceil(k / 128)], and with [g, ...] in front
+                                b_scale [], [g, 1, 1], [1, N]
+            k cut               a_scale [], [m, 1], [g, m, 1]; b_scale [], [1, n], [g, 1, n]
+    rung, config: which kernel: "g01" to "g07", and a tilewright.ladder.GemmConfig. By default the plan chooses.
 
     Rows or columns of the result after the last group's end are 0 in a new array, and stay as they are in `out`.
     A group's part of the result has the same bits however many groups there are, and wherever it starts.
@@ -55,19 +66,23 @@ def grouped_matmul(
     (no GPU for host arrays, or the driver's word), CompileError.
     """
     options = (out_dtype, rung, config)
-    result: Any = warm_grouped(a, b, offs, out, options)
+    scaled = not (a_scale is b_scale is None)
+    alpha, *arrays = fold_numbers(1.0, a_scale, b_scale) if scaled else (1.0, None, None)
+    result: Any = warm_grouped(a, b, offs, out, options, (arrays[0], arrays[1]), alpha)
     if result is not MISS:
         return result
     if offs is None and getattr(a, "ndim", 0) == 3 == getattr(b, "ndim", 0):
         if rung is not None or config is not None:
             raise InvalidOperand("rung and config choose a grouped kernel; a batch is a product of `matmul`.")
-        return matmul(a, b, out=out, out_dtype=out_dtype)
-    if gradients.wanted((a, b, out)):
+        return matmul(a, b, out=out, out_dtype=out_dtype, a_scale=a_scale, b_scale=b_scale)
+    if gradients.wanted((a, b, out, a_scale, b_scale)):
+        if scaled:
+            raise InvalidOperand("a product of fp8 operands gives no gradients. Call it under torch.no_grad().")
         differentiable = gradients.differentiable(
             "grouped_matmul", {"out": out is not None, "rung": rung is not None, "config": config is not None}
         )
         return differentiable(a, b, offs, out_dtype=out_dtype)
-    call = read_grouped(a, b, offs, out, out_dtype, (rung, config))
+    call = read_grouped(a, b, offs, out, out_dtype, (rung, config), a_scale, b_scale)
     (result,), ran = run(call)
     if ran is not None:
         remember(call, result, ran, options)

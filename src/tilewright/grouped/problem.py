@@ -7,10 +7,20 @@ from typing import Any
 
 from ..arrays.dtypes import ITEM_BYTES, LARGEST_EXTENT
 from ..errors import InvalidOperand
-from ..gemm.problem import GemmProblem
+from ..gemm.problem import GemmProblem, Matrix
 from ..gpus import HashedOnce
 
 AXES = ("m", "n", "k")
+
+
+@dataclass(frozen=True)
+class Widened:
+    """fp8 operands as they are given. Tensor cores read fp8 along k in lines that start at multiples of 16 bytes, where
+    groups do not."""
+
+    dtypes: tuple[str, str]
+    a: Matrix
+    b: Matrix
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,8 @@ class GroupedProblem(HashedOnce):
     """The axis of all groups together, and what belongs to none after them."""
     fills: bool = False
     """True where rows or columns of the result after the last group's are set to 0; False: nothing writes them."""
+    widened: Widened | None = None
+    """Of fp8 operands that are cut along k: what they are before they are made fp16, which `product` has."""
 
     __hash__ = HashedOnce.__hash__
 
@@ -51,6 +63,24 @@ class GroupedProblem(HashedOnce):
         """The product with the axis of all groups, as kernels are given it."""
         sizes: dict[str, Any] = {self.axis: self.total}
         return replace(self.product, **sizes)
+
+    def with_operand(self, name: str, lies: Matrix) -> GroupedProblem:
+        """Return the problem with a copy of operand "a" or "b" that ends in zeros: k may be odd there no more."""
+        product = replace(self.product, k=self.product.k + self.product.k % 2)
+        return replace(self, product=replace(product, a=lies) if name == "a" else replace(product, b=lies))
+
+    @property
+    def turned(self) -> GroupedProblem:
+        """The product of the transposed operands in the other order, whose result is the transpose."""
+        product, axis = self.product, {"m": "n", "n": "m", "k": "k"}[self.axis]
+
+        def across(matrix: Matrix) -> Matrix:
+            return replace(matrix, row_stride=matrix.col_stride, col_stride=matrix.row_stride)
+
+        other = replace(
+            product, m=product.n, n=product.m, a=across(product.b), b=across(product.a), out=across(product.out)
+        )
+        return replace(self, product=other, axis=axis)
 
     @property
     def flops(self) -> int:

@@ -38,6 +38,24 @@ def _drawn(rung: Rung) -> Rung:
     )  # fmt: skip
 
 
+TURNED = "g08_turned"
+"""The rung that makes out^T = B^T A^T, whose columns groups cut where they cut rows of A."""
+
+
+def _turned(rung: Rung) -> Rung:
+    """The rung with its rows and columns changed over."""
+    plain, check = rung.shared_bytes, rung.check
+
+    def own_check(config: GemmConfig, problem: GemmProblem) -> str | None:
+        if config.warp_m != 16 or config.warp_n != config.tile_n:
+            return f"a warpgroup makes 64 rows of all of a tile's columns; the config has {config}"
+        return check(config, problem)
+
+    return replace(
+        rung, check=own_check, shared_bytes=lambda config, problem: plain(config, problem) + TURNS
+    )
+
+
 GROUPED_RUNGS: tuple[Rung, ...] = (
     _over_groups("h11", "g01_mma", "h11 over groups: blocks stay and find their tiles on the device", ("slices_k",)),
     _over_groups("h13", "g02_wgmma", "wgmma: the next tile's first copies, of any group, run during stores"),
@@ -50,8 +68,20 @@ GROUPED_RUNGS: tuple[Rung, ...] = (
                      "products", ("staged",))
     ),
     _over_groups("f12", "g04_ffma", "f12 over groups: float32 operands"),
+    _over_groups("q01", "g06_convert", "q01 over groups: fp8 operands, as fp16, on mma.sync"),
+    _turned(
+        _over_groups("h14", "g08_turned", "the product turned: groups cut columns, which wgmma takes 16 at a time")
+    ),
+    _drawn(
+        _over_groups("q03", "g07_promoted", "q03 over groups: fp8 by wgmma, 128 of k at a time; tiles are drawn")
+    ),
 )  # fmt: skip
-OVER = {"h11_mma_multistage": GROUPED_RUNGS[0], "f12_multistage": GROUPED_RUNGS[-1]}
+OVER = {
+    product: next(rung for rung in GROUPED_RUNGS if rung.id == over)
+    for product, over in (
+        ("h11_mma_multistage", "g01_mma"), ("f12_multistage", "g04_ffma"), ("q01_convert", "g06_convert"),
+    )
+}  # fmt: skip
 """The rungs that take the configs which products have for theirs."""
 
 

@@ -6,19 +6,25 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ..arrays.dtypes import CPP_TYPES, ceil_div
+from ..arrays.dtypes import CPP_TYPES, FP8, ceil_div
 from ..errors import ConfigRejected
 from ..gemm.config import GemmConfig
-from ..gemm.problem import GemmProblem
+from ..gemm.fused import fused_headers
+from ..gemm.params import ALPHA, addresses_of
+from ..gemm.problem import GemmProblem, Matrix
 from ..gemm.rung import Addresses, Rung
+from ..gemm.rungs.tensor import HALVES
 from ..gemm.rungs.tma import k_inner
+from ..gemm.stages import pack_stage, widen_stage
 from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, compile_rung
 from ..jit.params import Address, Place, Template, pack
+from ..jit.source import Constant
 from ..jit.tensor_map import TensorMap
 from ..run.program import Program, Stage, Workspace
 from ..run.start import START
 from .problem import AXES, GroupedProblem
+from .rungs import TURNED
 
 if TYPE_CHECKING:
     from ..plan.plan import Plan
@@ -39,14 +45,41 @@ def most_tiles(problem: GroupedProblem, config: GemmConfig) -> int:
     return (problem.total // along + min(problem.groups + 1, problem.total)) * across
 
 
+def as_run(problem: GroupedProblem, rung: Rung) -> GroupedProblem:
+    """The problem as the rung's kernel meets it."""
+    return problem.turned if rung.id == TURNED else problem
+
+
 def why_not(problem: GroupedProblem, rung: Rung, config: GemmConfig, arch: Arch) -> str | None:
     """None where the config can run the problem; else the reason, with the numbers."""
+    if rung.id == TURNED:
+        if reason := _why_not_turned(problem):
+            return f"{rung.id} {reason}"
+        problem = as_run(problem, rung)
     if config.staged and problem.axis != "k":
         return f"{config} stores rows of whole tiles by TMA, which would run over a group's end; it can have staged=0"
     if reason := rung.why_not(problem.product, config, arch):
         return reason
     tiles = most_tiles(problem, config)
     return f"{config} makes up to {tiles} tiles; 2147483647 can be counted" if tiles >= 2**31 else None
+
+
+def _why_not_turned(problem: GroupedProblem) -> str | None:
+    """Of the problem before it is turned."""
+    product, out = problem.product, problem.product.out
+    if problem.axis != "m":
+        return f"multiplies groups of rows; these are cut along {problem.axis}"
+    if product.dtype not in HALVES or product.out_dtype not in HALVES or product.epilogue is not None:
+        return f"gives 16-bit results of 16-bit operands; these are {product.dtype} to {product.out_dtype}"
+    if out.col_stride != 1 or product.n % 8 or not out.readable(product.m, product.n, 2, 16):
+        return "stores 16 bytes of rows that lie contiguous and start at multiples of them"
+    if not k_inner("a", product):
+        return "reads rows of A along k"
+    return None
+
+
+TURNED_BOX = 32
+"""Columns of a TMA box of B where the product is turned (turned_box in cuda/grouped/turned_tiles.cuh)."""
 
 
 def cut_box(extent: int) -> int:
@@ -59,12 +92,15 @@ def _in_boxes(rung: Rung, axis: str) -> Rung:
 
     Where A's lines run along m, boxes are panels of them already.
     """
-    if axis != "m" or not rung.loaders:
+    if not rung.loaders or (axis != "m" and rung.id != TURNED):
         return rung
 
     def maps(config: GemmConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
         found = dict(rung.maps(config, problem))
-        if (a := found["a"]) is not None and k_inner("a", problem):
+        if rung.id == TURNED:
+            if (b := found["b"]) is not None:
+                found["b"] = replace(b, box=(b.box[0], TURNED_BOX, *b.box[2:]))
+        elif (a := found["a"]) is not None and k_inner("a", problem):
             found["a"] = replace(a, box=(a.box[0], cut_box(config.tile_m), *a.box[2:]))
         return found
 
@@ -72,10 +108,24 @@ def _in_boxes(rung: Rung, axis: str) -> Rung:
 
 
 def params(problem: GroupedProblem, plan: Plan, at: Addresses, ends: Address, drawn: Address = 0) -> Template:
-    """The rung's tensor maps, if it takes any, then GroupedArgs."""
-    return _in_boxes(plan.rung, problem.axis).params(problem.whole, plan.config, at, 1.0, 0.0) + pack(
+    """The rung's tensor maps, if it takes any, then GroupedArgs. Of fp8 operands alpha is the scales that are
+    numbers."""
+    problem = as_run(problem, plan.rung)
+    alpha = ALPHA if problem.widened or problem.product.dtype in FP8 else 1.0
+    return _in_boxes(plan.rung, problem.axis).params(problem.whole, plan.config, at, alpha, 0.0) + pack(
         ENDS, ends, problem.groups, drawn
     )
+
+
+def _of_elements(product: GemmProblem) -> dict[str, Constant]:
+    """What strides of operands count, and the scales: those of A's blocks start anywhere, with their group."""
+    scaled, operands = product.scaled_blocks, product.epilogue.operands if product.epilogue else ()
+    found: dict[str, Constant] = {
+        "scales": len(operands), "a_blocks": scaled.get("a", -1), "b_blocks": scaled.get("b", -1),
+    }  # fmt: skip
+    if product.dtype in FP8:
+        return found | {"element": "unsigned short"}  # two neighbours along k (gemm/rung.py, in_pairs)
+    return found | {"element": CPP_TYPES[product.dtype], "in_type": CPP_TYPES[product.dtype]}
 
 
 @dataclass(frozen=True)
@@ -89,17 +139,15 @@ class Tiled:
         """Raises ConfigRejected with the reason, CompileError with the log."""
         if reason := why_not(problem, self.rung, self.config, arch):
             raise ConfigRejected(f"{reason}.")
-        constants = self.rung.constants(problem.product, self.config)
-        constants |= {
-            "in_type": CPP_TYPES[problem.product.dtype],
-            "axis": AXES.index(problem.axis),
-            "fills": problem.fills,
-        }
-        return compile_rung(self.rung.include, constants, self.rung.entry, arch.name)
+        problem = as_run(problem, self.rung)
+        product = problem.product
+        constants = self.rung.constants(product, self.config)
+        constants |= {"axis": AXES.index(problem.axis), "fills": problem.fills} | _of_elements(product)
+        return compile_rung(self.rung.include, constants, self.rung.entry, arch.name, generated=fused_headers(product))
 
     def shape(self, problem: GroupedProblem) -> Launch:
         """The grid, block and shared memory; as many blocks as tiles may be, of which those start that SMs hold."""
-        config = self.config
+        config, problem = self.config, as_run(problem, self.rung)
         return Launch(
             (max(most_tiles(problem, config), 1), 1, 1), (self.rung.threads(config), 1, 1), b"",
             self.rung.shared_bytes(config, problem.product), self.rung.overlaps, config.min_blocks,
@@ -109,13 +157,28 @@ class Tiled:
 @lru_cache(maxsize=4096)
 def program_of(problem: GroupedProblem, plan: Plan) -> Program:
     """The launches that `plan` means for `problem`. Pure."""
-    tiled, at = Tiled(plan.rung, plan.config), Addresses(Place("a"), Place("b"), Place("out"))
     workspace = Workspace()
-    before: tuple[Stage, ...] = ()
+    before: list[Stage] = []
+    places: dict[str, Address] = {name: Place(name) for name in ("a", "b", "out")}
+    whole = problem.whole
+    if (given := problem.widened) is not None:
+        for name, dtype, source, length in (
+            ("a", given.dtypes[0], Matrix(given.a.col_stride, given.a.row_stride), whole.m),
+            ("b", given.dtypes[1], given.b, whole.n),
+        ):  # fmt: skip
+            widened, places[name] = widen_stage(name, dtype, source, whole.k, length, workspace)
+            before.append(widened)
+    for name in plan.rung.packs(whole):
+        packed, lies, places[name] = pack_stage(name, whole, plan.config, workspace)
+        before.append(packed)
+        problem = problem.with_operand(name, replace(lies, padded=False))  # tiles start where groups do, not at its own
     drawn: Address = 0
     if plan.rung.loaders:  # the rungs whose blocks draw their tiles
         drawn = workspace.room(4)
-        before = (Stage("start", START, problem, START.shape(problem), pack("<Q", drawn)),)
+        before.append(Stage("start", START, problem, START.shape(problem), pack("<Q", drawn)))
+    tiled = Tiled(plan.rung, plan.config)
+    first, second = "ba" if plan.rung.id == TURNED else "ab"
+    at = addresses_of(problem.product, places[first], places[second], 0, places["out"])
     main = Stage(
         "grouped product", tiled, problem, tiled.shape(problem), params(problem, plan, at, Place("ends"), drawn)
     )

@@ -10,11 +10,17 @@ def _groups(record: Record) -> str:
     return f"{record['case']['groups']} of {sizes if isinstance(sizes, int) else '{} to {}'.format(*sizes)}"
 
 
+def _operands(record: Record) -> str:
+    case = record["case"]
+    return f"{case['dtype']}, scales of {case['scales']}" if "scales" in case else str(case["dtype"])
+
+
 TIMES: tuple[Column, ...] = (
     ("groups", _groups),
     ("cut", lambda record: str(record["case"]["form"])),
     ("n, k", lambda record: "{n}, {k}".format(**record["case"])),
     ("layout", lambda record: str(record["case"]["layout"]).upper()),
+    ("operands", _operands),
     ("rung", rung),
     ("config", config),
     ("ms", milliseconds),

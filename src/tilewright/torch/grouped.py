@@ -31,6 +31,9 @@ def grouped_matmul(
     Gradients reach a and b, in their dtype; those of rows, columns and k after the last group's end are 0. Raises as
     tilewright.grouped_matmul does.
     """
+    if a.dtype in FLOAT8 or b.dtype in FLOAT8:
+        raise InvalidOperand(f"a is {a.dtype} and b {b.dtype}: fp8 has no gradients here. Use "
+                             "tilewright.grouped_matmul, which takes scales too.")  # fmt: skip
     if offs is None and a.dim() == b.dim() == 3:
         return matmul(a, b, out_dtype=out_dtype)
     refuse_transforms("tilewright.torch.grouped_matmul", a, b)
@@ -42,6 +45,9 @@ def grouped_matmul(
     if not compiling and runs_here(a) and not wants_gradients((a, b)) and is_eager((a, b, offs)):
         return run(a, b, offs, out_dtype=out_dtype)
     return torch.ops.tilewright.grouped_matmul(a, b, offs, out_dtype)
+
+
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 @torch.library.custom_op("tilewright::grouped_matmul", mutates_args=(), device_types="cuda")

@@ -12,18 +12,27 @@ constexpr int clearing = 15;  // the consumers' barrier
 extern "C" __global__ void __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks)
     grouped(const __grid_constant__ TmaMapsAndOut maps, const __grid_constant__ GroupedArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  using Product = TmaProduct<Cfg>;
+  using Product = typename ProductOf<Cfg>::Product;
   GroupTile at;
   const unsigned tiles = shared_address(shared), results = tiles + Product::tile_bytes;
-  const unsigned barriers = results + StagedRows<Cfg>::all_bytes;
-  Product product(at.product, tiles, barriers);
-  Turns<Cfg::threads / 32> turns(barriers + Product::Buffers::barrier_bytes);
+  const unsigned drawn = results + StagedRows<Cfg>::all_bytes;
+  Product product(at.product, tiles, drawn + turns_bytes);
+  constexpr int readers = Cfg::threads / 32 + (Product::also > 0);
+  Turns<readers> turns(drawn);
   if (threadIdx.x == 0) product.buffers.init(Cfg::threads / 128), turns.init();
   __syncthreads();
   start_after_earlier_grids<Cfg::alone>();
   if (threadIdx.x >= Cfg::threads) {
     if constexpr (Cfg::hands_over) release_registers<Cfg::producer_registers>();
     if (threadIdx.x < Cfg::threads + 32) copy_drawn_tiles(product, maps, args, at, turns);
+    if constexpr (Product::also > 0)
+      if (threadIdx.x / 32 == Cfg::threads / 32 + 1) {
+        Groups<Cfg> groups(args);
+        while (groups.find(turns.take(), at)) {
+          product.range = KRange<Cfg>(at.product.k);
+          product.load_also(at.origin);
+        }
+      }
   } else {
     if constexpr (Cfg::hands_over) take_registers<Cfg::consumer_registers>();
     const WarpgroupTiling<Cfg> mine;
@@ -31,17 +40,17 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks
     Groups<Cfg> groups(args);
     while (groups.find(turns.take(), at)) {
       product.range = KRange<Cfg>(at.product.k);
+      if (clear_rest<Cfg>(args, at, Cfg::threads)) continue;
       if (Cfg::axis != axis_k && at.origin.row + mine.row0 >= at.product.m) {
         product.pass();
         continue;
       }
       typename Product::Sums sums;
       typename Product::Sums::Rows rows;
-      const auto landed = [&](int step, unsigned stage) {
-        if constexpr (Cfg::axis == axis_k)
-          clear_after_group<Product, Cfg::threads>(stage, at.product.k - step * Cfg::tile_k, clearing);
-      };
-      multiply_rows(product, sums, rows, at, mine, landed);
+      if constexpr (Cfg::axis == axis_k)
+        multiply_along_k<Cfg::threads>(product, sums, rows, at, mine, clearing, [](int) {});
+      else
+        multiply_rows(product, sums, rows, at, mine, [](int, unsigned) {});
       sums.leave(rows, at.product, at.origin.row + mine.row0, at.origin.col + mine.col0, staged, at.group);
       __syncwarp();
     }

@@ -21,6 +21,7 @@
 // back; every warp finds them by itself, with no barrier.
 
 #include "gemm/args.cuh"
+#include "ptx/number16.cuh"
 
 constexpr int axis_m = 0, axis_n = 1, axis_k = 2;
 
@@ -105,7 +106,7 @@ class Groups {
   /// The product of a group that is `size` long along the axis, from `from` on.
   __device__ void set(GemmArgs& product, int group, int from, int size) const {
     product = args.product;
-    using In = typename Cfg::in_type;
+    using In = typename Cfg::element;
     using Out = typename Cfg::out_type;
     const auto* a = static_cast<const In*>(product.a);
     const auto* b = static_cast<const In*>(product.b);
@@ -120,5 +121,35 @@ class Groups {
     if (Cfg::fills && group == args.groups) product.k = 0;
     product.a = a, product.b = b, product.out = out;
     product.a_batch = product.b_batch = product.out_batch = 0;
+    move_scales(product, min(group, max(args.groups - 1, 0)), from);
+  }
+
+  /// The same of what is fused: scales of fp8 operands. Those of B's blocks have rows along k, those of A's columns.
+  template <class Args>
+  static __device__ void move_scales(Args& product, int group, int from) {
+    if constexpr (Cfg::scales > 0) {
+#pragma unroll
+      for (int i = 0; i < Cfg::scales; ++i) {
+        auto& scale = product.fused.operand[i];
+        long long away = group * scale.batch;
+        if (Cfg::axis == axis_m && i != Cfg::b_blocks) away += from * scale.row;
+        if (Cfg::axis == axis_n && i != Cfg::a_blocks) away += from * scale.col;
+        scale.base = static_cast<const float*>(scale.base) + away;
+      }
+    }
   }
 };
+
+/// Sets a tile that belongs to no group to 0, by `threads` threads; whether it was one. Others' sums without k are 0
+/// too, but here there may be no scale, or any, to multiply them by.
+template <class Cfg>
+__device__ inline bool clear_rest(const GroupedArgs& args, const GroupTile& at, int threads) {
+  if (!Cfg::fills || Cfg::scales == 0 || at.group < args.groups) return false;
+  using Out = typename Cfg::out_type;
+  const int rows = min(Cfg::tile_m, at.product.m - at.origin.row), cols = min(Cfg::tile_n, at.product.n - at.origin.col);
+  auto* out = static_cast<Out*>(at.product.out);
+  for (int i = threadIdx.x; i < rows * cols; i += threads)
+    out[(at.origin.row + i / cols) * at.product.out_row + (at.origin.col + i % cols) * at.product.out_col] =
+        from_float<Out>(0);
+  return true;
+}

@@ -77,7 +77,7 @@ struct StageScales {
   /// The warp's side: the scales of one tile, step after step. A lane's addresses are found once a tile, since a warp
   /// that computes them at each step is slower than the products.
   struct Copies {
-    static constexpr int each = Cfg::a_scale_lines ? 4 : 1;  // scales of neighbouring rows that a lane copies at once
+    static constexpr int each = Cfg::a_scale_run == 4 ? 4 : 1;  // scales of neighbouring rows that a lane copies at once
     static constexpr int steps = scale_block / (2 * Cfg::tile_k);  // along k with the same scales
 
     const GemmArgs& args;
@@ -92,7 +92,7 @@ struct StageScales {
       if constexpr (Cfg::a_blocks >= 0) {
         const auto& scales = args.fused.operand[Cfg::a_blocks];
         a = static_cast<const float*>(scales.base) + blockIdx.y * scales.batch + block * scales.col;
-        if constexpr (Cfg::a_scale_lines) a += row;
+        if constexpr (Cfg::a_scale_run > 0) a += row;
       }
       if constexpr (Cfg::b_blocks >= 0) {
         const auto& scales = args.fused.operand[Cfg::b_blocks];
@@ -105,7 +105,10 @@ struct StageScales {
     /// Starts the copies of a step to `to`; then the next one's are meant.
     __device__ void start(unsigned to) {
       const int lane = threadIdx.x % 32;
-      if constexpr (Cfg::a_scale_lines) {
+      if constexpr (Cfg::a_scale_run == 1) {
+#pragma unroll
+        for (int i = 0; i < rows; i += 32) cp_async_4_or_zero(to + 4 * (i + lane), a + i, row + i < args.m);
+      } else if constexpr (Cfg::a_scale_run == 4) {
 #pragma unroll
         for (int i = 0; i < rows; i += 128) {
           const int left = 4 * (args.m - row - i);  // bytes to the last row's end

@@ -50,6 +50,12 @@ struct PromotedTiles : TmaProduct<Cfg, scale_lanes<Cfg>> {
     sums.multiply(*this, this->args, this->range, at, row, col);
     sums.read_ahead(rows, this->args, row, col);
   }
+  /// Where rows after the first `products` x 64 lie outside, they are multiplied too; `landed` is not called.
+  template <int products = WarpgroupTiling<Cfg>::products, class Landed>
+  __device__ void multiply(Sums& sums, typename Sums::Rows& rows, TileOrigin origin, const WarpgroupTiling<Cfg>& at,
+                           const Landed&) {
+    multiply(sums, rows, origin, at);
+  }
 };
 
 #define TW_PROMOTED(type)               \

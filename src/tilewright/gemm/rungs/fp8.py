@@ -82,7 +82,7 @@ def _tma_constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Const
     own = constants(config, problem) | {"part_n": config.part_n}
     found = tma._constants(*_for_tma(config, problem))
     own = {name: value for name, value in own.items() if name not in ("a_edge", "b_edge", "alone")}
-    return found | own | {"a_scale_lines": _scales_by_lines(problem), "walks_batch": False}
+    return found | own | {"a_scale_run": _scale_run(problem), "walks_batch": False}
 
 
 def _tma_maps(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
@@ -98,14 +98,16 @@ def _scale_bytes(config: WgmmaConfig, problem: GemmProblem) -> int:
     return ceil_div(4 * numbers, 16) * 16
 
 
-def _scales_by_lines(problem: GemmProblem) -> bool:
-    """Return whether the scales of A's blocks lie by columns that start at multiples of 16 bytes."""
+def _scale_run(problem: GemmProblem) -> int:
+    """Return how many scales of A's neighbouring rows one copy can bring: 4 or 1 where they lie by columns, and 0 where
+    they do not."""
     number = problem.scaled_blocks.get("a")
     if number is None or problem.epilogue is None:
-        return False
+        return 0
     lies = problem.epilogue.operands[number].matrix
-    pitches = lies.col_stride, lies.batch_stride
-    return (lies.row_stride == 1 or problem.m == 1) and lies.alignment == 16 and not any(4 * p % 16 for p in pitches)
+    if lies.row_stride != 1 and problem.m > 1:
+        return 0
+    return 4 if lies.alignment == 16 and not any(4 * step % 16 for step in (lies.col_stride, lies.batch_stride)) else 1
 
 
 def _tma_shared(config: WgmmaConfig, problem: GemmProblem) -> int:
