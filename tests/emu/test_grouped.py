@@ -12,7 +12,8 @@ from ml_dtypes import bfloat16
 import tilewright as tw
 from tilewright.emu import Emulator
 from tilewright.errors import ConfigRejected, InvalidOperand
-from tilewright.gemm.rung import Addresses, GemmConfig
+from tilewright.gemm.config import GemmConfig
+from tilewright.gemm.rung import Addresses
 from tilewright.gpus import GPUS
 from tilewright.grouped.call import read_grouped
 from tilewright.grouped.family import plan_grouped
@@ -29,6 +30,10 @@ TMA = GemmConfig(128, 64, 64, warp_m=16, warp_n=64, stages=3, group_m=2)
 KERNELS = [("g01", MMA), ("g02", WGMMA)]
 PING_PONG = GemmConfig(128, 64, 64, warp_m=32, warp_n=64, stages=3, group_m=2, turns=2)
 BY_TMA = [("g03", TMA), ("g05", PING_PONG)]
+TURNED = [
+    GemmConfig(128, 64, 64, warp_m=16, warp_n=64, stages=3, group_m=2),
+    GemmConfig(64, 256, 64, warp_m=16, warp_n=256, stages=2),
+]
 KINDS = {"f16": np.dtype(np.float16), "bf16": np.dtype(bfloat16), "f32": np.dtype(np.float32)}
 BAND = 256
 
@@ -249,6 +254,32 @@ def test_ends_that_fall_or_run_over_touch_nothing_outside(form, rung, config):
 def test_ends_that_fall_or_run_over_are_clamped_for_tma_too(form, rung, config):
     layouts = {"m": "nnn", "n": "ntn", "k": "tnn"}[form]
     run(Case(form, (5, 0, 0, 35, 0, 32, 0), layouts), rung, config, ends=[5, 3, -7, 40, 10, 2**31 - 1, -(2**31)])
+
+
+@pytest.mark.parametrize("config", TURNED, ids=str)
+@pytest.mark.parametrize("layouts", ["nnn", "ntn", "pnp", "ptn"])
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_a_turned_product_is_right_for_groups_of_every_size(dtype, layouts, config):
+    sizes = (*SIZES, 15, 16, 17, 64, 65, 257)
+    run(Case("m", sizes, layouts, others=(72, 136), rest=5, dtype=dtype, out_dtype=dtype), "g08", config)
+
+
+def test_a_turned_products_ends_are_clamped_too():
+    run(Case("m", (5, 0, 0, 35, 0, 32, 0)), "g08", TURNED[0], ends=[5, 3, -7, 40, 10, 2**31 - 1, -(2**31)])
+
+
+@pytest.mark.parametrize(
+    ("form", "layouts", "others", "out_dtype", "words"),
+    [
+        ("k", "tnn", (40, 72), "f16", "multiplies groups of rows; these are cut along k"),
+        ("m", "nnn", (40, 72), "f32", "gives 16-bit results of 16-bit operands; these are f16 to f32"),
+        ("m", "nnt", (40, 72), "f16", "stores 16 bytes of rows"), ("m", "nnn", (40, 60), "f16", "stores 16 bytes of"),
+        ("m", "tnn", (40, 72), "f16", "reads rows of A along k"),
+    ],
+)  # fmt: skip
+def test_what_a_turned_product_cannot_take_is_refused(form, layouts, others, out_dtype, words):
+    with pytest.raises(ConfigRejected, match=words):
+        run(Case(form, (8, 8), layouts, others=others, out_dtype=out_dtype), "g08", TURNED[0])
 
 
 def test_a_group_without_k_gives_zeros():

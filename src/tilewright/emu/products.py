@@ -59,9 +59,9 @@ class AsyncProducts:
         """Whether the warp has run wgmma.fence."""
         self.group = np.full((len(where.number), warps), FREE, np.int64)
         """Of each register that wgmma works on: the group of the product that did so last."""
-        self.use = np.zeros(len(where.number), np.int64)
+        self.use = np.zeros((len(where.number), warps), np.int64)
         """How it did: a number for each shape of accumulators, or A."""
-        self.by = np.zeros(len(where.number), np.int64)
+        self.by = np.zeros((len(where.number), warps), np.int64)
         """The instruction that did."""
 
     def reset(self) -> None:
@@ -98,14 +98,15 @@ class AsyncProducts:
         every = len(warps) == len(self.committed)
         group = self.group if every else self.group[:, warps]
         busy = group[numbers] >= self.finished[warps]
-        wrong = busy & (self.use[numbers] != use)[:, None]
+        own = np.ix_(numbers, warps)
+        wrong = busy & (self.use[own] != use[:, None])
         if wrong.any():
             row = int(np.flatnonzero(wrong.any(axis=1))[0])
             self._late(instruction, int(numbers[row]), warps[wrong[row]])
-        self.group[np.ix_(numbers, warps)] = self.committed[warps]
+        self.group[own] = self.committed[warps]
         self.newest[warps], self.last[warps] = self.committed[warps], instruction.index
-        self.use[numbers] = use
-        self.by[numbers] = instruction.index
+        self.use[own] = use[:, None]
+        self.by[own] = instruction.index
         for pattern in reads:
             self.flights.append(_Flight(pattern, self.committed[warps].reshape(-1, 4)))
 
@@ -164,7 +165,7 @@ class AsyncProducts:
             busy = self.group[numbers] >= self.finished
             if busy.any():
                 busy &= self._running(instruction)
-                busy &= (writes | (self.use[numbers] != A))[:, None]
+                busy &= writes[:, None] | (self.use[numbers] != A)
                 for row in np.flatnonzero(busy.any(axis=1))[:1].tolist():
                     self._late(instruction, int(numbers[row]), np.flatnonzero(busy[row]))
 
@@ -175,14 +176,17 @@ class AsyncProducts:
 
         def step() -> None:
             warps = np.flatnonzero(self._running(instruction))
-            follows = source is not None and self.use[source] != A
-            new = self.group[source, warps] if follows else np.full(len(warps), FREE)
+            new = np.full(len(warps), FREE)
+            if source is not None:
+                follows = self.use[source, warps] != A
+                new[follows] = self.group[source, warps[follows]]
             lost = (self.group[to, warps] >= self.finished[warps]) & (new < self.finished[warps])
             if lost.any():
                 self._late(instruction, to, warps[lost])
             self.group[to, warps] = new
-            if follows:
-                self.use[to], self.by[to] = self.use[source], self.by[source]
+            if source is not None:
+                self.use[to, warps[follows]] = self.use[source, warps[follows]]
+                self.by[to, warps[follows]] = self.by[source, warps[follows]]
 
         return step
 
@@ -196,8 +200,8 @@ class AsyncProducts:
 
     def _late(self, instruction: Instruction, number: int, warps: np.ndarray) -> None:
         register = list(self.where.number)[number]
-        product = self.machine.program.instructions[int(self.by[number])]
-        role = "A of" if self.use[number] == A else "an accumulator of"
+        product = self.machine.program.instructions[int(self.by[number, warps[0]])]
+        role = "A of" if self.use[number, warps[0]] == A else "an accumulator of"
         self._report(
             "wgmma_not_waited",
             f"the register {register.name} is {role} a wgmma that this warp has not waited for",

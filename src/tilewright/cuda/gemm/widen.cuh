@@ -1,5 +1,5 @@
-// widen: an fp8 operand as fp16, which holds every e4m3 and e5m2, in lines that start at multiples of 16 bytes; zeros up
-// to their pitch. A thread writes eight numbers.
+// widen: an fp8 operand as fp16, which holds every e4m3 and e5m2, in lines that start at multiples of 16 bytes; zeros
+// up to their pitch. A thread writes eight numbers.
 #include "ptx/grid_dependency.cuh"
 #include "ptx/number8.cuh"
 

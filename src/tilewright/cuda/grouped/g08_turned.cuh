@@ -1,5 +1,6 @@
-// g08: new over g03: the product is turned, so that groups cut its columns, which wgmma takes 16 at a time; rows it takes
-// 64 at a time. A group's columns are shared out evenly among its tiles, and a tile is as wide as its columns ask.
+// g08: new over g03: the product is turned, so that groups cut its columns, which wgmma takes 16 at a time; rows it
+// takes 64 at a time. A group's columns are shared out evenly among its tiles, and a tile is as wide as its columns
+// ask.
 //
 //     out^T [n, M] = B[group]^T [n, k] @ A^T [k, rows of the group]      n in tiles of tile_m, rows in tiles of tile_n
 //
@@ -44,9 +45,8 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks
       typename Product::Sums sums;
       __syncwarp();  // lanes may have parted while they stored
       sums.clear();
-      with_columns<Cfg::tile_n / 8>(tile.columns, [&](auto eights) {
-        multiply_columns<decltype(eights)::value>(product, sums, mine);
-      });
+      with_columns<Cfg::tile_n / 8>(
+          tile.columns, [&](auto eights) { multiply_columns<decltype(eights)::value>(product, sums, mine); });
       store_turned<Cfg>(sums.value[0], at.product, at.origin.row + mine.row0, tile);
       __syncwarp();
     }

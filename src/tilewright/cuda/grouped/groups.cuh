@@ -146,7 +146,8 @@ template <class Cfg>
 __device__ inline bool clear_rest(const GroupedArgs& args, const GroupTile& at, int threads) {
   if (!Cfg::fills || Cfg::scales == 0 || at.group < args.groups) return false;
   using Out = typename Cfg::out_type;
-  const int rows = min(Cfg::tile_m, at.product.m - at.origin.row), cols = min(Cfg::tile_n, at.product.n - at.origin.col);
+  const int rows = min(Cfg::tile_m, at.product.m - at.origin.row),
+            cols = min(Cfg::tile_n, at.product.n - at.origin.col);
   auto* out = static_cast<Out*>(at.product.out);
   for (int i = threadIdx.x; i < rows * cols; i += threads)
     out[(at.origin.row + i / cols) * at.product.out_row + (at.origin.col + i % cols) * at.product.out_col] =

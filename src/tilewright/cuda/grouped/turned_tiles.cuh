@@ -111,8 +111,7 @@ __device__ inline void store_turned(const float (&value)[eights][4], const GemmA
       now[i] = odd ? got : word[0][i], next[i] = odd ? word[1][i] : got;
     }
     const int column = 8 * (j + lane % 4 / 2 * 2) + lane / 4;
-    if (row < args.m && column < tile.columns)
-      store_global_16(out + (tile.first + column) * args.out_col, now);
+    if (row < args.m && column < tile.columns) store_global_16(out + (tile.first + column) * args.out_col, now);
     if (row < args.m && column + 8 < tile.columns)
       store_global_16(out + (tile.first + column + 8) * args.out_col, next);
   }

@@ -77,7 +77,8 @@ struct StageScales {
   /// The warp's side: the scales of one tile, step after step. A lane's addresses are found once a tile, since a warp
   /// that computes them at each step is slower than the products.
   struct Copies {
-    static constexpr int each = Cfg::a_scale_run == 4 ? 4 : 1;  // scales of neighbouring rows that a lane copies at once
+    static constexpr int each =
+        Cfg::a_scale_run == 4 ? 4 : 1;  // scales of neighbouring rows that a lane copies at once
     static constexpr int steps = scale_block / (2 * Cfg::tile_k);  // along k with the same scales
 
     const GemmArgs& args;
