@@ -117,8 +117,6 @@ _SMALL_FP8 = (
     ("q01", _q01((16, 64), (16, 16), 128, 4, 4)),
 )
 _FP8 = (("q03", _promoted((128, 128), 128, 128, 5, staged=2)), *_SMALL_FP8)
-_BLOCKS = (("q03", _promoted((128, 256), 256, 128, 4)), *_SMALL_FP8)
-"""Of scaled blocks: with their scales in registers too, parts of a larger tile are faster than two that take turns."""
 _FAST = (("q05", WgmmaConfig(128, 256, 128, warp_m=16, warp_n=256, stages=4, group_m=8)), *_FP8)
 
 
@@ -166,9 +164,8 @@ _HALVED = {
 }
 CONFIGS = {
     "f32": _F32, "f16": _HALVES, "bf16": _HALVES, "tf32": _TF32, "fp32x3": _FP32X3, "fp8": _FP8, "fast": _FAST,
-    "blocks": _BLOCKS,
 }  # fmt: skip
-"""(rung, config) by kind of product (GemmProblem.kind); "blocks": of fp8 whose blocks have scales."""
+"""(rung, config) by kind of product (GemmProblem.kind)."""
 
 OPTIONS = {
     kind: tuple(Option(rung := find_rung(name), config, speed_of(rung.id, config)) for name, config in configs)
@@ -184,7 +181,7 @@ HALVED_OPTIONS = {
 
 def options_of(problem: GemmProblem) -> tuple[Option, ...]:
     """The options for a product, the larger tiles first."""
-    found = OPTIONS.get("blocks" if problem.scaled_blocks else problem.kind, ())
+    found = OPTIONS.get(problem.kind, ())
     if problem.kind in HALVED_OPTIONS and halves_pay(problem):
         return HALVED_OPTIONS[problem.kind] + found
     return TMA_OPTIONS + found if suits_tma(problem) else found

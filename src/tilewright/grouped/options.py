@@ -6,8 +6,6 @@ with it. Of mma.sync and fp32 those of products serve, the 16 rows for groups of
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ..arrays.dtypes import FP8
 from ..gemm.config import MmaConfig, WgmmaConfig
 from ..gemm.options import options_of as products_options
@@ -38,17 +36,30 @@ _MEASURED = (
 )
 
 
+def _promoted(tile: tuple[int, int], part_n: int, stages: int, blocks: int = 1) -> WgmmaConfig:
+    return WgmmaConfig(*tile, 128, warp_m=16, warp_n=tile[1], stages=stages, group_m=8, min_blocks=blocks,
+                       part_n=part_n)  # fmt: skip
+
+
+_OF_LINES, _OF_BLOCKS = _promoted((128, 128), 128, 6), _promoted((128, 256), 128, 4)
+"""Of large groups of fp8. Where groups begin, scales of blocks come one by one, which tiles of 128 columns wait for."""
+_FP8_OF_FEW = (Option(_G07, _promoted((64, 128), 128, 4, 2), 1.1), Option(_G07, _promoted((64, 64), 64, 6, 2), 1.0))
+_OF_MMA_FP8 = 0.5
+"""How fast configs of mma.sync are for groups of fp8, over what they are for products."""
+
+
 def options_of(problem: GroupedProblem) -> tuple[Option, ...]:
     """The options for a grouped product, those that were measured first."""
     if problem.product.dtype == "f32":
         return tuple(Option(OVER[rung.id], *rest) for rung, *rest in products_options(problem.product))
     if problem.product.dtype in FP8:
-        over = OVER | {"q03_tma": _G07}
-        return tuple(
-            Option(over[rung.id], replace(config, staged=0) if rung.loaders else config, _OF_PRODUCTS * speed)
-            for rung, config, speed in products_options(problem.product)
-            if rung.id in over
-        )
+        of_mma = products_options(problem.product)
+        large = Option(_G07, _OF_BLOCKS if problem.product.scaled_blocks else _OF_LINES, 1.1)
+        few = min(problem.product.m, problem.product.n) <= 64
+        return (
+            *(() if few else (large,)), *_FP8_OF_FEW,
+            *(Option(OVER[rung.id], config, _OF_MMA_FP8 * speed) for rung, config, speed in of_mma if rung.id in OVER),
+        )  # fmt: skip
     short = (_OF_SHORT_K,) if problem.axis == "k" and problem.product.k <= _SHORT else ()
     others = ((OVER.get(rung.id), config, speed) for rung, config, speed in products_options(problem.product))
     return (
