@@ -18,7 +18,7 @@ BLOCKS = Epilogue(
                 FusedOperand("b_scale", "f32", Matrix(32, 1), scales="b")),
 )  # fmt: skip
 BY_WGMMA = [rung for rung in FP8_RUNGS if rung.warpgroups]
-CHOSEN = [(name, config) for name, config in CONFIGS["blocks"] if find_rung(name).warpgroups]
+CHOSEN = [(name, config) for name, config in CONFIGS["fp8"] if find_rung(name).warpgroups]
 
 
 def compiled_well(rung, config, problem) -> None:

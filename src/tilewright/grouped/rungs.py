@@ -51,14 +51,15 @@ def _turned(rung: Rung) -> Rung:
             return f"a warpgroup makes 64 rows of all of a tile's columns; the config has {config}"
         return check(config, problem)
 
-    return replace(
-        rung, check=own_check, shared_bytes=lambda config, problem: plain(config, problem) + TURNS
-    )
+    return replace(rung, check=own_check, shared_bytes=lambda config, problem: plain(config, problem) + TURNS)
 
 
-GROUPED_RUNGS: tuple[Rung, ...] = (
+GROUPED_RUNGS: tuple[Rung, ...] = (  # of those that fit a config which is named alone, the last is taken
     _over_groups("h11", "g01_mma", "h11 over groups: blocks stay and find their tiles on the device", ("slices_k",)),
     _over_groups("h13", "g02_wgmma", "wgmma: the next tile's first copies, of any group, run during stores"),
+    _turned(
+        _over_groups("h14", "g08_turned", "the product turned: groups cut columns, which wgmma takes 16 at a time")
+    ),
     _drawn(
         _over_groups("h15", "g03_tma", "TMA, roles, and tiles that blocks draw: those at a group's end are shorter",
                      ("staged",))
@@ -69,9 +70,6 @@ GROUPED_RUNGS: tuple[Rung, ...] = (
     ),
     _over_groups("f12", "g04_ffma", "f12 over groups: float32 operands"),
     _over_groups("q01", "g06_convert", "q01 over groups: fp8 operands, as fp16, on mma.sync"),
-    _turned(
-        _over_groups("h14", "g08_turned", "the product turned: groups cut columns, which wgmma takes 16 at a time")
-    ),
     _drawn(
         _over_groups("q03", "g07_promoted", "q03 over groups: fp8 by wgmma, 128 of k at a time; tiles are drawn")
     ),

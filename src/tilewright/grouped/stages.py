@@ -13,6 +13,7 @@ from ..gemm.fused import fused_headers
 from ..gemm.params import ALPHA, addresses_of
 from ..gemm.problem import GemmProblem, Matrix
 from ..gemm.rung import Addresses, Rung
+from ..gemm.rungs.fp8 import scale_bytes
 from ..gemm.rungs.tensor import HALVES
 from ..gemm.rungs.tma import k_inner
 from ..gemm.stages import pack_stage, widen_stage
@@ -117,11 +118,12 @@ def params(problem: GroupedProblem, plan: Plan, at: Addresses, ends: Address, dr
     )
 
 
-def _of_elements(product: GemmProblem) -> dict[str, Constant]:
+def _of_elements(product: GemmProblem, config: GemmConfig) -> dict[str, Constant]:
     """What strides of operands count, and the scales: those of A's blocks start anywhere, with their group."""
     scaled, operands = product.scaled_blocks, product.epilogue.operands if product.epilogue else ()
     found: dict[str, Constant] = {
         "scales": len(operands), "a_blocks": scaled.get("a", -1), "b_blocks": scaled.get("b", -1),
+        "scale_bytes": config.stages * scale_bytes(config, product) if scaled else 0,
     }  # fmt: skip
     if product.dtype in FP8:
         return found | {"element": "unsigned short"}  # two neighbours along k (gemm/rung.py, in_pairs)
@@ -142,7 +144,7 @@ class Tiled:
         problem = as_run(problem, self.rung)
         product = problem.product
         constants = self.rung.constants(product, self.config)
-        constants |= {"axis": AXES.index(problem.axis), "fills": problem.fills} | _of_elements(product)
+        constants |= {"axis": AXES.index(problem.axis), "fills": problem.fills} | _of_elements(product, self.config)
         return compile_rung(self.rung.include, constants, self.rung.entry, arch.name, generated=fused_headers(product))
 
     def shape(self, problem: GroupedProblem) -> Launch:

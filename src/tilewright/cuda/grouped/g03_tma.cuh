@@ -15,10 +15,10 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks
   using Product = typename ProductOf<Cfg>::Product;
   GroupTile at;
   const unsigned tiles = shared_address(shared), results = tiles + Product::tile_bytes;
-  const unsigned drawn = results + StagedRows<Cfg>::all_bytes;
-  Product product(at.product, tiles, drawn + turns_bytes);
+  const unsigned barriers = results + StagedRows<Cfg>::all_bytes;
+  Product product(at.product, tiles, barriers);
   constexpr int readers = Cfg::threads / 32 + (Product::also > 0);
-  Turns<readers> turns(drawn);
+  Turns<readers> turns(barriers + Product::Buffers::barrier_bytes + Cfg::scale_bytes);
   if (threadIdx.x == 0) product.buffers.init(Cfg::threads / 128), turns.init();
   __syncthreads();
   start_after_earlier_grids<Cfg::alone>();
@@ -47,10 +47,11 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks
       }
       typename Product::Sums sums;
       typename Product::Sums::Rows rows;
-      if constexpr (Cfg::axis == axis_k)
-        multiply_along_k<Cfg::threads>(product, sums, rows, at, mine, clearing, [](int) {});
-      else
-        multiply_rows(product, sums, rows, at, mine, [](int, unsigned) {});
+      const auto landed = [&](int step, unsigned stage) {
+        if constexpr (Cfg::axis == axis_k)
+          clear_after_group<Product, Cfg::threads>(stage, at.product.k - step * Cfg::tile_k, clearing);
+      };
+      multiply_rows(product, sums, rows, at, mine, landed);
       sums.leave(rows, at.product, at.origin.row + mine.row0, at.origin.col + mine.col0, staged, at.group);
       __syncwarp();
     }

@@ -20,9 +20,9 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks
   using Drawn = Turns<Cfg::threads / 32>;
   GroupTile at;
   const unsigned tiles = shared_address(shared), results = tiles + Product::tile_bytes;
-  const unsigned drawn = results + StagedRows<Cfg>::all_bytes;
-  Product product(at.product, tiles, drawn + turns_bytes);
-  Drawn turns(drawn);
+  const unsigned barriers = results + StagedRows<Cfg>::all_bytes;
+  Product product(at.product, tiles, barriers);
+  Drawn turns(barriers + Product::Buffers::barrier_bytes);
   const unsigned turn = turns.at + Drawn::bytes;  // two barriers
   if (threadIdx.x == 0) {
     product.buffers.init(1), turns.init();
@@ -55,13 +55,12 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks
       if (product.range.tiles == 0) pass_on();
       typename Product::Sums sums;
       typename Product::Sums::Rows rows;
-      const auto landed = [&](int step) {
+      const auto landed = [&](int step, unsigned stage) {
+        if constexpr (Cfg::axis == axis_k)
+          clear_after_group<Product, 128>(stage, at.product.k - step * Cfg::tile_k, 1 + set);
         if (step + 1 == product.range.tiles) pass_on();
       };
-      if constexpr (Cfg::axis == axis_k)
-        multiply_along_k<128>(product, sums, rows, at, mine, 1 + set, landed);
-      else
-        multiply_rows(product, sums, rows, at, mine, [&](int step, unsigned) { landed(step); });
+      multiply_rows(product, sums, rows, at, mine, landed);
       sums.leave(rows, at.product, at.origin.row + mine.row0, at.origin.col + mine.col0, staged, at.group);
       __syncwarp();
     }

@@ -20,9 +20,9 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks
   static_assert(Cfg::axis == axis_n, "groups cut columns");
   using Product = TmaProduct<Cfg>;
   GroupTile at;
-  const unsigned tiles = shared_address(shared), drawn = tiles + Product::tile_bytes;
-  Product product(at.product, tiles, drawn + turns_bytes);
-  Turns<Cfg::threads / 32> turns(drawn);
+  const unsigned tiles = shared_address(shared), barriers = tiles + Product::tile_bytes;
+  Product product(at.product, tiles, barriers);
+  Turns<Cfg::threads / 32> turns(barriers + Product::Buffers::barrier_bytes);
   if (threadIdx.x == 0) product.buffers.init(Cfg::threads / 128), turns.init();
   __syncthreads();
   start_after_earlier_grids<Cfg::alone>();

@@ -89,7 +89,7 @@ def _tma_maps(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap 
     return tma._maps(*_for_tma(config, problem))
 
 
-def _scale_bytes(config: WgmmaConfig, problem: GemmProblem) -> int:
+def scale_bytes(config: GemmConfig, problem: GemmProblem) -> int:
     """Of the scales of blocks in a stage (StageScales in tile/block_scales.cuh)."""
     scaled, columns = problem.scaled_blocks, config.tile_n
     whole = SCALE_BLOCK % columns == 0 or columns % SCALE_BLOCK == 0
@@ -111,7 +111,7 @@ def _scale_run(problem: GemmProblem) -> int:
 
 
 def _tma_shared(config: WgmmaConfig, problem: GemmProblem) -> int:
-    return tma._shared(*_for_tma(config, problem)) + config.stages * _scale_bytes(config, problem)
+    return tma._shared(*_for_tma(config, problem)) + config.stages * scale_bytes(config, problem)
 
 
 def _reasons(config: GemmConfig, problem: GemmProblem) -> Iterator[str | None]:
