@@ -17,7 +17,7 @@ from tilewright.gemm.rung import Addresses
 from tilewright.gpus import GPUS
 from tilewright.grouped.call import read_grouped
 from tilewright.grouped.family import plan_grouped
-from tilewright.grouped.rungs import GROUPED_RUNGS
+from tilewright.grouped.rungs import GROUPED_RUNGS, find_grouped_rung
 from tilewright.grouped.stages import ENDS, params
 from tilewright.jit import use_executor
 from tilewright.jit.compile import compile_unit
@@ -383,7 +383,9 @@ def test_a_kernel_that_cannot_run_is_refused_with_the_reason():
     with tw.emulator():
         with pytest.raises(ConfigRejected, match="no such level"):
             tw.grouped_matmul(A, B, [1, 2], config=dataclasses.replace(MMA, split_k=2))
-        with pytest.raises(ConfigRejected, match="Known: g01_mma, g02_wgmma, g03_tma, g05_ping_pong, g04_ffma"):
+        with pytest.raises(
+            ConfigRejected, match="Known: g01_mma, g02_wgmma, g08_turned, g03_tma, g05_ping_pong, g04_ffma"
+        ):
             tw.grouped_matmul(A, B, [1, 2], rung="h13")
         with pytest.raises(InvalidOperand, match="a batch is a product of `matmul`"):
             tw.grouped_matmul(B, B.transpose(0, 2, 1), rung="g01")
@@ -399,7 +401,7 @@ def test_plans_follow_the_average_size_and_the_architecture():
         ends = [rows // groups * (group + 1) for group in range(groups)]
         return plan_grouped(read_grouped(a, b, ends).problem, GPUS[gpu])
 
-    assert plan(8 * 512, 8, "H200").rung is GROUPED_RUNGS[2]
+    assert plan(8 * 512, 8, "H200").rung is find_grouped_rung("g03")
     assert plan(64, 64, "A100").config.tile_m == 16
     assert plan(8 * 512, 8, "A100").config.tile_m >= 64
     assert plan(8 * 512, 8, "A100").rung is GROUPED_RUNGS[0]
