@@ -229,7 +229,7 @@ def check_mode(mode: object) -> None:
 
 
 class Reporter:
-    """Collects hazards, or raises the first. A hazard of one kind at one source line is kept once a launch."""
+    """Collects hazards, or raises the first. One of a kind, at one line, by one operation is kept once a launch."""
 
     def __init__(
         self, mode: str, sources: Sources, always: Mapping[str, Any] | None = None, *, strict: bool = False
@@ -244,7 +244,7 @@ class Reporter:
         """What comments in the source allow."""
         self.printed: list[str] = []
         """What each thread's printf gave, in the order of execution."""
-        self._seen: set[tuple[str, Location | int]] = set()
+        self._seen: set[tuple[str | Location | int, ...]] = set()
 
     def report(
         self,
@@ -262,9 +262,11 @@ class Reporter:
         """Raise EmulatorFault, or keep the hazard when collecting. `other`: the other side of a race."""
         at = instruction.location
         place = self.sources.caller(at) if at else None
-        if (kind, place or instruction.index) in self._seen:  # of the copies of an unrolled line one is enough
+        # Of the copies of an unrolled line one is enough: they do the same to the arrays that the message names.
+        same = (kind, place or instruction.index, instruction.opcode, *re.findall(r"'[^']+'", message))
+        if same in self._seen:
             return
-        self._seen.add((kind, place or instruction.index))
+        self._seen.add(same)
         file, line = self.sources.place(place) if place else (None, None)
         details = dict(details or {}) | self.always
         if place and place.inlined_at:
