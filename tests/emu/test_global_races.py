@@ -297,7 +297,7 @@ def test_lanes_that_reach_several_buffers_are_judged_in_each():
     }}"""
     args = ["f32[128]=zeros", "f32[128]=zeros"]
     assert kinds(source.replace("PART", "blockIdx.x"), 4, 32, args) == []
-    assert kinds(source.replace("PART", "(blockIdx.x / 2)"), 4, 32, args) == ["lost_update"]
+    assert kinds(source.replace("PART", "(blockIdx.x / 2)"), 4, 32, args) == ["lost_update"] * 2  # of a, and of b
     own = f"{K}(int *a) {{ int *p = new int; *p = 3; a[blockIdx.x * 32 + threadIdx.x] = *p; delete p; }}"
     assert kinds(own, 4, 32, ["i32[128]=zeros"]) == []
 
