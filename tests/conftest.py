@@ -21,14 +21,15 @@ os.environ["TILEWRIGHT_TUNED"] = _FOLDER.name
 MATRICES = {
     "test_split_attention.py", "test_hopper_attention.py", "test_hopper_attention_compiled.py",
     "test_attention_backward.py", "test_backward_ladder.py", "test_tma_rungs.py", "test_tma_compiled.py", "test_fp8.py",
-    "test_fp8_compiled.py", "test_grouped.py", "test_quantize.py", "test_page_traces.py", "test_halves_rungs.py",
+    "test_fp8_compiled.py", "test_grouped.py", "test_grouped_fp8.py", "test_tensor_rungs.py", "test_tensor32_rungs.py",
+    "test_quantize.py", "test_page_traces.py", "test_halves_rungs.py",
 }  # fmt: skip
 """Files whose tests cross many shapes with many rungs."""
-EVERY = 4
+EVERY = 6
 
 
 def pytest_addoption(parser):
-    parser.addoption("--whole", action="store_true", help="every case of the largest matrices, not a quarter of them")
+    parser.addoption("--whole", action="store_true", help="every case of the largest matrices, not a sixth of them")
 
 
 def pytest_sessionstart(session):
@@ -40,8 +41,8 @@ def pytest_sessionstart(session):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Of a test of MATRICES keep every fourth case: with all of them two cores take a quarter of an hour. What is named
-    on the command line runs whole, and so does everything with `--whole`."""
+    """Of a test of MATRICES keep every sixth case: with all of them two cores take over a quarter of an hour. What is
+    named on the command line runs whole, and so does everything with `--whole`."""
     if config.getoption("--whole") or config.option.markexpr != "not gpu":
         return
     if any("::" in argument or argument.endswith(".py") for argument in config.args):
