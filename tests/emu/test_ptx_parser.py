@@ -15,9 +15,9 @@ from tilewright.emu.ptx import (
     Special,
     Symbol,
     Vector,
-    parse,
     registers_of,
 )
+from tilewright.emu.ptx_parser import parse
 from tilewright.errors import PtxError
 
 HEADER = ".version 8.3\n.target sm_90a\n.address_size 64\n"

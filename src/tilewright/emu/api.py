@@ -23,7 +23,8 @@ from .machine import Machine
 from .memory import GlobalMemory
 from .orders import Order
 from .program import Program, decode
-from .ptx import Module, Special, Variable, parse
+from .ptx import Module, Special, Variable
+from .ptx_parser import parse
 from .recorder import Recorder
 from .textures import BoundSurface, Texture
 from .trace import Counters, Trace

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .access import SharedPattern
 from .mbarriers import Mbarrier
 from .ptx import Instruction
+from .shared_memory import SharedPattern
 
 if TYPE_CHECKING:
     from .machine import Machine

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .access import SharedPattern
 from .compiled import address
 from .ptx import Instruction
 from .shadow import WORDS
+from .shared_memory import SharedPattern
 
 if TYPE_CHECKING:
     from .clocks import ClockShadow

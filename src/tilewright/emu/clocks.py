@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .access import SharedPattern
 from .bulk_hazards import BulkClocks
 from .compiled import address
 from .lane_races import LaneTable
@@ -21,6 +20,7 @@ from .product_hazards import ProductClocks, ProductJudge
 from .proxies import ProxyFences
 from .ptx import Immediate, Instruction
 from .shadow import EpochShadow, Shadow
+from .shared_memory import SharedPattern
 
 if TYPE_CHECKING:
     from .machine import Machine

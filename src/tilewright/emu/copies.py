@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .access import SharedPattern
 from .shadow import Landing
+from .shared_memory import SharedPattern
 
 if TYPE_CHECKING:
     from .machine import Machine

@@ -20,10 +20,11 @@ from .memory import ARENA_BASE
 from .ptx import Instruction, Memory, Operand, Register
 
 if TYPE_CHECKING:
-    from .access import GlobalPattern, SharedPattern
     from .compiled import Library
+    from .global_port import GlobalPattern
     from .isa.memory import Spread
     from .machine import Machine
+    from .shared_memory import SharedPattern
     from .trace import Site
 
 # As native/engine.c and native/access.c number and name them.

@@ -39,7 +39,7 @@ from .telling import MOST_UNITS, Telling
 from .unit_races import Inner, UnitRaces
 
 if TYPE_CHECKING:
-    from .access import GlobalPattern
+    from .global_port import GlobalPattern
     from .machine import Machine
 
 STORES = ("st", "wmma", "cp.async.bulk")

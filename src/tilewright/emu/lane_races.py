@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .access import SharedPattern
 from .meetings import Meetings
+from .shared_memory import SharedPattern
 
 if TYPE_CHECKING:
     from .machine import Machine

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import PtxError
-from .access import GlobalPort, LocalMemory, SharedMemory
 from .bulk_copies import BulkCopies
 from .calls import CallStack
 from .clocks import make_shadow
@@ -21,10 +20,12 @@ from .clusters import Clusters
 from .compiled import library
 from .copies import AsyncCopies
 from .engine import Engine, Entry
+from .global_port import GlobalPort
 from .global_races import GlobalRaces
 from .hazards import Reporter
 from .isa.registry import NUMPY, Compute, Step
 from .link import function_address
+from .local_memory import LocalMemory
 from .mbarriers import Mbarriers
 from .meetings import Meetings
 from .memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, GlobalMemory
@@ -34,6 +35,7 @@ from .ptx import Immediate, Instruction, Memory, Negated, Operand, Register, Spe
 from .register_pool import RegisterPool
 from .schedule import Scheduler
 from .shadow import Shadow
+from .shared_memory import SharedMemory
 from .specials import places, special_registers
 from .straight import Straight
 from .trace import Trace

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .access import SharedPattern
 from .compiled import address
 from .ptx import Instruction
 from .shadow import Landing, Shadow
+from .shared_memory import SharedPattern
 
 if TYPE_CHECKING:
     from .clocks import ClockShadow

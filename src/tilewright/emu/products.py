@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .access import SharedPattern
 from .in_flight import is_copy
 from .isa.registry import Step
 from .program import effects
 from .ptx import Instruction, Register
 from .shadow import Landing
+from .shared_memory import SharedPattern
 
 if TYPE_CHECKING:
     from .in_flight import InFlight

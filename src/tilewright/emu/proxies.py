@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .access import SharedPattern
 from .ptx import Instruction
 from .shadow import Shadow
+from .shared_memory import SharedPattern
 
 if TYPE_CHECKING:
     from .machine import Machine

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .access import SharedPattern
 from .lane_races import LaneRaces, Meeting
 from .ptx import Instruction
+from .shared_memory import SharedPattern
 
 if TYPE_CHECKING:
     from .machine import Machine

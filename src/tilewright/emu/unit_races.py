@@ -17,7 +17,7 @@ from .global_words import AGAINST, POLL, READ, STRONG, WRITE, Role
 from .messages import word_of
 
 if TYPE_CHECKING:
-    from .access import GlobalPattern
+    from .global_port import GlobalPattern
     from .global_races import Clash, GlobalRaces, Track
 
 NOTED = 1 << 15

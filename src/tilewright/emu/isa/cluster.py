@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..access import PEER
 from ..machine import WINDOWS, Machine
 from ..ptx import Instruction
+from ..shared_memory import PEER
 from .bulk import Bytes, Told, active_lanes, merging
 from .memory import Spread, vector_of
 from .registry import Step, dtype_of, executes

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..access import PEER
 from ..machine import WINDOWS, Machine
 from ..mbarriers import MOST, PENDING_BITS, Mbarrier
 from ..ptx import Instruction, Operand
+from ..shared_memory import PEER
 from .registry import Compute, Step, elementwise, executes
 
 _CTA = "{space:.shared|.shared::cta|}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..access import PEER
 from ..machine import WINDOWS, Machine
 from ..ptx import Instruction, Vector
+from ..shared_memory import PEER
 from .registry import NUMPY, Compute, Step, elementwise, executes
 
 

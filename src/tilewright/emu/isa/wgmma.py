@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..access import SharedPattern
 from ..descriptor import Descriptor, addresses, begins_askew, why_wrong
 from ..in_flight import given_to
 from ..machine import Machine
 from ..products import A
 from ..ptx import Immediate, Instruction, Operand, Register, Vector
+from ..shared_memory import SharedPattern
 from ..tensor_tiles import described, run_tiles
 from .mma import SIZE, arithmetic
 from .registry import Step, executes
