@@ -1,8 +1,6 @@
 """Races on shared memory where parts of a block wait for one another: named barriers, mbarriers, clusters, bulk copies.
 
-Vector clocks, the general form of the epochs of shadow.py. A warp knows, of each warp of its cluster, the newest step
-that it is ordered after; of each mbarrier, how many phases it knows to be complete. What synchronises hands on
-knowledge: a barrier joins that of those that arrived into those that wait. An access races with an earlier one of
+Vector clocks (knowledge.py), the general form of the epochs of shadow.py. An access races with an earlier one of
 another warp that it is not ordered after. Checked at each access, so slower than judging epochs.
 """
 
@@ -14,12 +12,11 @@ import numpy as np
 
 from .bulk_hazards import BulkClocks
 from .compiled import address
+from .knowledge import Knowledge
 from .lane_races import LaneTable
 from .messages import STRONG, Messages, passed, word_of
-from .product_hazards import ProductClocks, ProductJudge
-from .proxies import ProxyFences
-from .ptx import Immediate, Instruction
-from .shadow import EpochShadow, Shadow
+from .product_hazards import ProductClocks
+from .ptx import Instruction
 from .shared_memory import SharedPattern
 
 if TYPE_CHECKING:
@@ -28,23 +25,14 @@ if TYPE_CHECKING:
 
 WRITING = ("write", "copy", "bulk_write", "bulk_merge")
 READING = ("read", "tensor", "bulk_read")
-COLUMNS = 32
-"""mbarriers of a cluster for which there is room at first."""
 
 
-class ClockShadow(Shadow):
+class ClockShadow(Knowledge):
     """Last write, reads and atomics of every granule, by warp."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
         granules = len(machine.shared.initialised)
-        self.warps = machine.cluster_size * machine.warps_per_cta
-        """Warps of a cluster."""
-        self.clusters = machine.ctas // machine.cluster_size
-        self.columns = np.zeros(self.clusters, np.int64)
-        """mbarriers of each cluster so far."""
-        self._make_known(COLUMNS)
-        self.arrived: dict[tuple[int, int], np.ndarray] = {}
         self.written = np.zeros((granules, self.warps), np.int32)
         """Clock of each warp's last write of a granule; 0: none."""
         self.read = np.zeros((granules, self.warps), np.int32)
@@ -67,25 +55,11 @@ class ClockShadow(Shadow):
         self.messages = Messages(self) if passed(machine.program) else None
         self.lanes = LaneTable(machine) if self.messages is None else None
         """Judges lanes of one warp, where they cannot pass one another messages."""
-        self._own: np.ndarray | None = None
         self.reset()
-
-    def _make_known(self, columns: int) -> None:
-        """Room for so many mbarriers."""
-        old = getattr(self, "known", None)
-        self.known = np.zeros((self.clusters, self.warps, self.warps + columns), np.int32)
-        if old is not None:
-            self.known[:, :, : old.shape[2]] = old
-        self.order = self.known[:, :, : self.warps]
-        """What warps know of warps."""
-        self.by_cta = self.known.reshape(self.machine.ctas, self.machine.warps_per_cta, -1)
 
     def reset(self) -> None:
         """A new batch of blocks starts."""
-        self.known[:] = 0
-        self.known[:, range(self.warps), range(self.warps)] = 1
-        self.columns[:] = 0
-        self.arrived.clear()
+        self.know_nothing()
         if self.used:  # else they are as they were made, and to write them is to use the memory
             for table in (self.written, self.read, self.updated, self.flying, self.noted):
                 table[:] = 0
@@ -97,55 +71,6 @@ class ClockShadow(Shadow):
         self.bulk.reset()
         if self.messages:
             self.messages.reset()
-        self._own = None
-
-    # Who knows what
-
-    def place(self, lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(cluster, warp within the cluster) of lanes of the batch."""
-        cta, size = self.machine.cta_of_lane[lanes], self.machine.cluster_size
-        return cta // size, cta % size * self.machine.warps_per_cta + self.machine.warp_of_lane[lanes]
-
-    def _join(self, lanes: np.ndarray, before: np.ndarray | None) -> np.ndarray:
-        """What the warps of lanes of one cluster know together, and what is in `before`; the warps then step on."""
-        cluster, warps = self.place(lanes)
-        warps = np.unique(warps)
-        done = self.known[cluster[0], warps].max(axis=0)
-        self.known[cluster[0], warps, warps] += 1
-        self._own = None
-        if before is None:
-            return done
-        done[: len(before)] = np.maximum(done[: len(before)], before)
-        return done
-
-    def _learn(self, lanes: np.ndarray, news: np.ndarray | None) -> None:
-        """The warps of lanes of one cluster take over knowledge."""
-        if news is not None:
-            cluster, warps = self.place(lanes)
-            table = self.known[cluster[0]]
-            warps = np.unique(warps)
-            table[warps, : len(news)] = np.maximum(table[warps, : len(news)], news)
-
-    def step_on(self, cluster: int, warp: int) -> None:
-        """What a warp does from now on is not what it has handed on."""
-        self.known[cluster, warp, warp] += 1
-        self._own = None
-
-    def stamps(self) -> np.ndarray:
-        """The clock of each warp of the batch."""
-        if self._own is None:
-            every = np.arange(self.warps)
-            self._own = self.order[:, every, every].reshape(-1)
-        return self._own
-
-    def view(self, warp: int) -> np.ndarray:
-        """What a warp knows of warps, now."""
-        return np.array(self.order[warp // self.warps, warp % self.warps])
-
-    def unordered(self, lanes: np.ndarray, others: np.ndarray, stamps: np.ndarray) -> np.ndarray:
-        """Whether the lanes' warps do not know of the others' steps."""
-        cluster, warps = self.place(lanes)
-        return np.asarray(self.order[cluster, warps, self.place(others)[1]] < stamps)
 
     def _where(self, pattern: SharedPattern) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(lanes of the batch, their warps in the cluster, what those know of warps [lanes, warps])."""
@@ -300,40 +225,6 @@ class ClockShadow(Shadow):
         lanes, _, _ = self._where(pattern)
         return self.bulk.unknown(pattern, lanes)
 
-    # Barriers of a block
-
-    def barrier(self, ctas: np.ndarray | None) -> None:
-        """All warps of a block know all that was done before."""
-        chosen = np.ones(self.machine.ctas, bool) if ctas is None else ctas
-        joined = self.by_cta[chosen].max(axis=1)
-        self.by_cta[chosen] = joined[:, None, :]
-        self._tick(np.flatnonzero(chosen), np.ones(self.machine.warps_per_cta, bool))
-        self.machine.meetings.whole(np.repeat(chosen, self.machine.warps_per_cta))
-
-    def _tick(self, ctas: np.ndarray, warps: np.ndarray) -> None:
-        self._own = None
-        first = ctas % self.machine.cluster_size * self.machine.warps_per_cta
-        for w in np.flatnonzero(warps):
-            self.by_cta[ctas, w, first + w] += 1
-
-    def arrive(self, cta: int, ident: int, warps: np.ndarray) -> None:
-        """What the arriving warps have done so far is handed to the barrier."""
-        if not warps.any():
-            return
-        done = self.by_cta[cta][warps].max(axis=0)
-        before = self.arrived.get((cta, ident))
-        if before is not None:
-            done[: len(before)] = np.maximum(done[: len(before)], before)
-        self.arrived[(cta, ident)] = done
-        self._tick(np.array([cta]), warps)
-
-    def release(self, cta: int, ident: int, warps: np.ndarray) -> None:
-        """Those that waited take over what was handed to the barrier."""
-        done = self.arrived.pop((cta, ident), None)
-        if done is not None and warps.any():
-            self.by_cta[cta, warps, : len(done)] = np.maximum(self.by_cta[cta, warps, : len(done)], done)
-            self.machine.meetings.whole(cta * self.machine.warps_per_cta + np.flatnonzero(warps))
-
     # mbarriers
 
     def made(self, barrier: Mbarrier) -> None:
@@ -345,7 +236,7 @@ class ClockShadow(Shadow):
             columns[key] = self.warps + int(self.columns[cluster])
             self.columns[cluster] += 1
             if columns[key] >= self.known.shape[2]:
-                self._make_known(2 * (self.known.shape[2] - self.warps))
+                self.make_room(2 * (self.known.shape[2] - self.warps))
         barrier.column = columns[key]
         self._wrote(barrier, barrier.lane, barrier.instruction, True)
 
@@ -388,33 +279,6 @@ class ClockShadow(Shadow):
             self.updated[part, warps[far]] = known[far, warps[far]]
             self.by["atomic"][part] = instruction.index
 
-    def released(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
-        """Lanes hand on what they know."""
-        for some in self._by_cluster(lanes):
-            cluster = self.place(some[:1])[0][0]
-            if cluster == barrier.cta // self.machine.cluster_size:
-                barrier.handed = self._join(some, barrier.handed)
-
-    def _by_cluster(self, lanes: np.ndarray) -> list[np.ndarray]:
-        cluster, _ = self.place(lanes)
-        if (cluster == cluster[0]).all():
-            return [lanes]
-        return [lanes[cluster == number] for number in np.unique(cluster)]
-
-    def completed(self, barrier: Mbarrier) -> None:
-        """A phase of an mbarrier is complete."""
-        width = self.known.shape[2]
-        news = np.zeros(width, np.int32)
-        if barrier.handed is not None:
-            news[: len(barrier.handed)] = barrier.handed
-        news[barrier.column] = barrier.completed
-        barrier.handed = barrier.published = news
-
-    def acquired(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
-        """Lanes have seen that a phase is complete."""
-        self._learn(lanes, barrier.published)
-        self.machine.meetings.whole(np.unique(lanes // 32))
-
     # Bulk copies
 
     def aimed(self, pattern: SharedPattern, barrier: Mbarrier, lane: int) -> None:
@@ -429,25 +293,7 @@ class ClockShadow(Shadow):
         """A thread has waited for its bulk store to have read."""
         self.bulk.read_done(pattern)
 
-    # Clusters
-
-    def cluster_released(self, lanes: np.ndarray) -> None:
-        """Lanes arrive at the barrier of their cluster."""
-        for some in self._by_cluster(lanes):
-            key = (-1 - int(self.place(some[:1])[0][0]), 0)
-            self.arrived[key] = self._join(some, self.arrived.get(key))
-
-    def cluster_completed(self, cluster: int) -> None:
-        """All have arrived."""
-        done = self.arrived.pop((-1 - cluster, 0), None)
-        if done is not None:
-            self.arrived[(-1 - cluster, 1)] = done
-
-    def cluster_acquired(self, lanes: np.ndarray) -> None:
-        """Lanes go on from the barrier of their cluster."""
-        for some in self._by_cluster(lanes):
-            self._learn(some, self.arrived.get((-1 - int(self.place(some[:1])[0][0]), 1)))
-        self.machine.meetings.whole(np.unique(lanes // 32))
+    # Ends of blocks
 
     def finish(self, ctas: np.ndarray | None = None) -> None:
         """Blocks ended: their peers may not be at their memory any more."""
@@ -478,39 +324,3 @@ class ClockShadow(Shadow):
             "then: nothing orders its end after this",
             access, lanes, address,
         )  # fmt: skip
-
-
-def make_shadow(machine: Machine) -> Shadow:
-    """Epochs where every barrier is one of the whole block, else clocks; with async proxies, inside of ProxyFences."""
-    shadow = _ordering(machine)
-    return ProxyFences(machine, shadow) if machine.products or isinstance(shadow, ClockShadow) else shadow
-
-
-_UNEVEN = (
-    "mbarrier.",
-    "cp.async.bulk",
-    "cp.reduce.async",
-    "cp.async.mbarrier",
-    "barrier.cluster",
-    "st.async",
-    "red.async",
-)
-"""What orders a part of a block, or lets something else than a warp touch shared memory."""
-
-
-def _ordering(machine: Machine) -> Shadow:
-    if machine.cluster_size > 1 or passed(machine.program):
-        return ClockShadow(machine)
-    for instruction in machine.program.instructions:
-        if instruction.opcode.startswith(_UNEVEN):
-            return ClockShadow(machine)
-        parts = instruction.opcode.split(".")
-        if parts[0] not in ("bar", "barrier") or "warp" in parts:
-            continue
-        counts = instruction.operands[2:-1] if "red" in parts else instruction.operands[1:]
-        whole = all(isinstance(n, Immediate) and n.bits == machine.threads for n in counts)
-        if "arrive" in parts or not whole:
-            return ClockShadow(machine)
-    epochs = EpochShadow(machine)
-    epochs.products = ProductJudge(epochs) if machine.products else None
-    return epochs

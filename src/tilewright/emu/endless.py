@@ -72,7 +72,7 @@ class Watch:
     def _registers(self) -> bytes:
         scheduler = self.scheduler
         machine = scheduler.machine
-        arrays: list[Any] = [scheduler.live, scheduler.barrier, machine.carry, machine.calls.depth]
+        arrays: list[Any] = [scheduler.live, scheduler.barriers.at, machine.carry, machine.calls.depth]
         arrays += [] if scheduler.uniform else [scheduler.key]
         return _digest([*arrays, *machine.banks.values()])
 

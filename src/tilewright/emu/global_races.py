@@ -14,29 +14,18 @@ of two units.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .compiled import address
-from .global_words import (
-    AGAINST,
-    POLL,
-    READ,
-    STRONG,
-    WRITE,
-    Role,
-    constant_stored,
-    looks_before_an_atomic,
-    own_load,
-    role_of,
-    stored_back,
-)
+from .global_reports import RaceReports
+from .global_tracks import Clash, Rows, Table, Track, within
+from .global_words import AGAINST, POLL, READ, STRONG, WRITE, Role, role_of
 from .memory import ARENA_BASE, Buffer
 from .ptx import Instruction
 from .telling import MOST_UNITS, Telling
-from .unit_races import Inner, UnitRaces
+from .unit_races import UnitRaces
 
 if TYPE_CHECKING:
     from .global_port import GlobalPattern
@@ -48,105 +37,6 @@ NOTED = 1 << 17
 """Accesses of one buffer that are only noted."""
 PATTERNS = 512
 """Different patterns among them."""
-
-
-class Rows:
-    """Rows of `nbytes` that a bulk copy of one lane reads or writes, from absolute addresses; stands for a pattern."""
-
-    __slots__ = ("lanes", "nbytes", "starts", "unique")
-
-    def __init__(self, lane: int, starts: np.ndarray, nbytes: int) -> None:
-        self.starts, self.nbytes = starts, nbytes
-        self.lanes = np.array([lane])
-        self.unique = True
-
-    @classmethod
-    def of(cls, lane: int, addresses: np.ndarray, size: int) -> Rows:
-        """Elements of `size` bytes, put together where they lie in a row."""
-        edges = np.flatnonzero(np.diff(addresses) != size) + 1
-        lengths = np.diff(edges, prepend=0, append=len(addresses))
-        if (lengths == lengths[0]).all():
-            return cls(lane, addresses[np.append(0, edges)], int(lengths[0]) * size)
-        return cls(lane, addresses, size)
-
-
-class Table:
-    """Of each granule the lanes (of the grid, plus 1) that did one kind of access last, of so many different units."""
-
-    def __init__(self, granules: int, slots: int) -> None:
-        self.lane = np.zeros((slots, granules), np.int32)
-        self.by = np.zeros((slots, granules), np.int32)
-        """The instruction."""
-        self.clock = np.zeros((slots, granules), np.int32)
-        self.used = False
-
-    def put(self, cells: np.ndarray, ids: np.ndarray, low: np.ndarray, width: int, index: int, clock: Any) -> None:
-        """Lanes `ids` of units that begin at the lanes `low`; all [accesses, 1], cells [accesses, granules]."""
-        if len(self.lane) > 1 and self.used:
-            self._shift(cells, low, width)
-        self.used = True
-        self.lane[0][cells], self.by[0][cells], self.clock[0][cells] = ids, index, clock
-        if len(self.lane) > 1:  # a unit that met another one here, in this very step
-            rest = ~_within(self.lane[0][cells], low, width)
-            if rest.any():
-                some = cells[rest]
-                self.lane[1][some], self.by[1][some] = np.broadcast_to(ids, cells.shape)[rest], index
-                self.clock[1][some] = np.broadcast_to(clock, cells.shape)[rest]
-
-    def _shift(self, cells: np.ndarray, low: np.ndarray, width: int) -> None:
-        last = self.lane[0][cells]
-        other = (last != 0) & ~_within(last, low, width)
-        if other.any():
-            some = cells[other]
-            for part in (self.lane, self.by, self.clock):
-                part[1][some] = part[0][some]
-
-
-def _within(lanes: np.ndarray, low: np.ndarray, width: int) -> np.ndarray:
-    """Which lanes are of the unit that begins at `low`."""
-    return (lanes - low).view(np.uint32) < width
-
-
-class Track:
-    """What was done to one buffer in this launch."""
-
-    def __init__(self, launch: GlobalRaces, buffer: Buffer) -> None:
-        self.launch, self.buffer = launch, buffer
-        self.kinds: set[int] = set()
-        self.active = False
-        self.seen: dict[tuple[int, Any], set[int]] = {}
-        """(instruction, pattern) -> first addresses, in this batch and since blocks last told each other anything."""
-        self.age = -1
-        self.noted: list[tuple[int, Any, int, int, np.ndarray | None]] = []
-        """(instruction, pattern, address, first lane of the batch, clocks) while it is not active."""
-        self.patterns: set[int] = set()
-        self.owner: np.ndarray | None = None
-        """Of each granule a lane of the only unit that has touched it, plus 1; until two units meet at one."""
-        self.tables: list[Table] = []
-        self.inner = Inner()
-
-    def granules(self, size: int) -> int:
-        """How many of them the buffer has, and a few more for what begins inside of it."""
-        return -(-self.buffer.bytes // size) + 16
-
-
-@dataclass
-class Clash:
-    """Accesses of instruction `index` in one step that race with an earlier one, or with each other (`at_once`)."""
-
-    index: int
-    lanes: np.ndarray
-    address: int
-    other_lane: int
-    other: Instruction
-    other_kind: int
-    told: bool
-    """A fence would have ordered them."""
-    rows: np.ndarray
-    """Of the step's accesses."""
-    at_once: bool = False
-    inside: bool = False
-    """Both are of one unit."""
 
 
 class GlobalRaces:
@@ -175,6 +65,7 @@ class GlobalRaces:
         self.tracks: list[Track] = []
         self.missed = False
         """Whether some access was not noted."""
+        self.reports = RaceReports(self)
         self.waiting: list[Clash] = []
         """Stores that race with other stores, until their values are known."""
 
@@ -299,7 +190,7 @@ class GlobalRaces:
             waiting, self.waiting = self.waiting, []
             same = np.array_equal(before, part)
             for clash in waiting:
-                self._report(WRITE, clash, same)
+                self.reports.report(WRITE, clash, same)
 
     def _look(self, role: Role, index: int, pattern: Any, start: int, track: Track) -> None:
         track.kinds.update(role.kinds)
@@ -333,10 +224,10 @@ class GlobalRaces:
         if before.any():
             if (before == ids).all():
                 return True
-            if ((before != 0) & ~_within(before, low, self.width)).any():
+            if ((before != 0) & ~within(before, low, self.width)).any():
                 return False
         owner[cells] = ids
-        return pattern.unique or bool(_within(owner[cells], low, self.width).all())
+        return pattern.unique or bool(within(owner[cells], low, self.width).all())
 
     def claim(self, owner: np.ndarray, pattern: Any, start: int, first: int, track: Track, width: int) -> bool | None:
         """The same by the compiled loops, None where they cannot. width 1: each lane is a unit."""
@@ -435,11 +326,11 @@ class GlobalRaces:
         if kind == clash.other_kind == WRITE and role.head in STORES:
             self.waiting.append(clash)
         else:
-            self._report(kind, clash, same=False)
+            self.reports.report(kind, clash, same=False)
 
     def same_unit(self, last: np.ndarray, low: np.ndarray) -> np.ndarray:
         """Which of `last` are lanes of the units that begin at the lanes `low`."""
-        return _within(last, low, self.width)
+        return within(last, low, self.width)
 
     def clash(
         self, track: Track, index: int, lanes: np.ndarray, bad: np.ndarray, cell: int, other: int, by: Instruction,
@@ -462,7 +353,7 @@ class GlobalRaces:
             other = last != 0
             if not other.any():
                 continue
-            other &= ~_within(last, low, self.width)
+            other &= ~within(last, low, self.width)
             if not other.any():
                 continue
             told = np.zeros(other.shape, bool)
@@ -488,7 +379,7 @@ class GlobalRaces:
     def _at_once(self, track: Track, index: int, cells: np.ndarray, lanes: np.ndarray, low: np.ndarray) -> list[Clash]:
         """Units that write one granule in the same step."""
         last = track.tables[WRITE].lane[0][cells]
-        other = ~_within(last, low, self.width)
+        other = ~within(last, low, self.width)
         if not other.any():
             return []
         bad = np.asarray(other.any(axis=1))
@@ -503,76 +394,4 @@ class GlobalRaces:
         waiting, self.waiting = self.waiting, []
         for clash in waiting:
             kept = (raw[2] == raw[1 if clash.at_once else 0]).all(axis=1)
-            self._report(WRITE, clash, same=bool(kept[clash.rows].all()))
-
-    # Words
-
-    def _report(self, kind: int, clash: Clash, same: bool) -> None:
-        machine = self.machine
-        instruction = machine.program.instructions[clash.index]
-        role, other_role = self.roles[clash.index], self.roles[clash.other.index]
-        assert role is not None
-        assert other_role is not None
-        name = self._kind(role, instruction, kind, clash, other_role, same)
-        cta, thread = divmod(clash.other_lane, machine.warps_per_cta * 32)
-        block = machine.block_at(cta)
-        where = machine.memory.describe(clash.address)
-        whose = f"block {block}"
-        if clash.inside and cta == int(machine.cta_of_lane[clash.lanes[0]]) + machine.first_cta:
-            same_warp = thread // 32 == int(machine.warp_of_lane[clash.lanes[0]])
-            whose = f"lane {thread % 32} of the same warp" if same_warp else f"warp {thread // 32} of the same block"
-        details: dict[str, Any] = {
-            "other_access": machine.reporter.sources.where(clash.other),
-            "other_thread": f"block {block}, warp {thread // 32}, lane {thread % 32}",
-        }
-        narrow = [text for text, one in ((instruction.opcode, role), (clash.other.opcode, other_role)) if one.narrow]
-        if narrow and not clash.inside:
-            details["scope"] = f"{narrow[0]} is seen by its own block; other blocks need .gpu"
-        elif clash.told:
-            fence = "__threadfence_block()" if clash.inside else "__threadfence()"
-            details["missing"] = f"a {fence} between the other access and the flag or atomic that told of it"
-        if name == "lost_update":
-            what = "reads, changes and stores, without an atomic,"
-        else:
-            what = f"{role.verb(kind)} of {role.nbytes} bytes at"
-        machine.report(
-            name,
-            f"{what} {clash.address:#x}, {where}; {other_role.verb(clash.other_kind)} by {whose}"
-            f"{' (the same instruction)' if clash.other is instruction else ''}, and nothing orders the two"
-            + (", which store one value" if same else ""),
-            instruction, clash.lanes, clash.address, details, clash.other,
-        )  # fmt: skip
-
-    def _kind(self, role: Role, instruction: Instruction, kind: int, clash: Clash, other_role: Role, same: bool) -> str:
-        program = self.machine.program
-        pair, held = {kind, clash.other_kind}, self._held(clash, kind)
-        narrow = (role.narrow or other_role.narrow) and not clash.inside
-        if narrow or (clash.told and pair <= {READ, WRITE} and not held):
-            return "fence_missing"
-        stores = [i for i, k in ((instruction, kind), (clash.other, clash.other_kind)) if k == WRITE]
-        loads = [i for i, k in ((instruction, kind), (clash.other, clash.other_kind)) if k == READ]
-        if {STRONG, POLL} & pair:
-            if loads and clash.inside:  # the count of a block, read where a barrier is missing
-                return "flag_race" if looks_before_an_atomic(program, loads[0]) else "global_race"
-            if READ in pair or all(constant_stored(program, store) for store in stores) or held:
-                return "flag_race"
-            return "global_race"
-        changed = any(own_load(program, store) is not None for store in stores)
-        if changed and all(stored_back(program, load) for load in loads):
-            return "lost_update"
-        if same or (READ in pair and constant_stored(program, stores[0])) or held:
-            return "flag_race"
-        return "lane_race" if self._one_warp(clash) else "global_race"
-
-    def _one_warp(self, clash: Clash) -> bool:
-        return clash.inside and clash.other_lane // 32 == (self.first_lane + int(clash.lanes[0])) // 32
-
-    def _held(self, clash: Clash, kind: int) -> bool:
-        """Whether the units of plain stores have used the place by atomics, as who holds a lock has."""
-        writers = [clash.other_lane] if clash.other_kind == WRITE else []
-        writers += [int(self.lane[clash.lanes[0], 0]) - 1] if kind == WRITE else []
-        telling, messages = self.telling, self.machine.shadow.messages
-        if clash.inside:
-            cluster = int(self.machine.cta_of_lane[clash.lanes[0]]) // self.machine.cluster_size
-            return messages is not None and (cluster, clash.address) in messages.places
-        return telling is not None and all(telling.has_listened(clash.address, lane // self.width) for lane in writers)
+            self.reports.report(WRITE, clash, same=bool(kept[clash.rows].all()))

@@ -8,16 +8,16 @@ cannot starve those they wait for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .block_barriers import BlockBarriers
 from .compiled import address
 from .endless import FAIR_EVERY, Watch
-from .hazards import lane_ranges
 from .orders import NOWHERE
 from .ptx import Instruction
+from .standstill import report_deadlock, report_endless
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 OFTEN = 16
 """Each time it does, the number halves, down to this, as somebody may be spinning; it doubles when all lanes meet."""
-
-Release = Callable[[np.ndarray], None]
 
 
 class Scheduler:
@@ -48,19 +46,12 @@ class Scheduler:
         """What the compiled pick has found."""
         self.key = np.full(n, NOWHERE, np.int32)
         """Block that a lane runs next; NOWHERE when it has exited or waits."""
-        self.barrier = np.full(n, -1, np.int16)
-        """Barrier that a lane waits for."""
         self.parked_at = np.full(n, -1, np.int32)
         """Instruction at which a lane waits."""
         self.resume = np.full(n, NOWHERE, np.int32)
         self.joining = np.full(n, -1, np.int32)
         """Block whose first instruction a lane waits to execute together with others of its warp."""
-        self.tokens: dict[tuple[int, int], int] = {}
-        """(cta, barrier) -> threads that arrived without waiting."""
-        self.expected: dict[tuple[int, int], int | None] = {}
-        self.passed: dict[tuple[int, int], int] = {}
-        """(cta, barrier) -> threads that its last completed use counted."""
-        self.on_release: dict[int, Release] = {}
+        self.barriers = BlockBarriers(self)
         self.parked = np.zeros(n, bool)
         """Lanes that wait for anything but a barrier of their block: `wake` lets them go on."""
         self.born = np.ones(n, bool)
@@ -79,13 +70,10 @@ class Scheduler:
         self.born = born
         self.uniform, self.current = True, self.machine.program.first_block
         self.key[:] = NOWHERE
-        self.barrier[:] = -1
         self.joining[:] = -1
         self.parked[:] = False
         self._apart[:] = False
-        self.tokens.clear()
-        self.expected.clear()
-        self.passed.clear()
+        self.barriers.reset()
         self.watch.reset()
         self.ran = self.picks = self._turn = 0
         self.fair = FAIR_EVERY
@@ -128,7 +116,7 @@ class Scheduler:
                     clock[0] += block.end - block.start
             if clock[0] > limit:
                 total = int(clock[0]) + machine.ran_before
-                self._endless(here, f"{total:,} instructions were run, more than limit={machine.limit:,} allows")
+                report_endless(self, here, f"{total:,} instructions were run, more than limit={machine.limit:,} allows")
             else:
                 finals[here]()
 
@@ -154,7 +142,7 @@ class Scheduler:
         trace.block_warps[here] += warps
         self.ran += 1
         if self.ran >= self.watch.at and self.watch.look(here, self.ran):
-            self._endless(here, "the same state as before is reached again, so the loop has no end")
+            report_endless(self, here, "the same state as before is reached again, so the loop has no end")
             return -1
         return here
 
@@ -171,7 +159,7 @@ class Scheduler:
             here, self.active, self.active_warps = self._out.tolist()
         if here == NOWHERE:
             if not machine.mbarriers.stir(idle=True) and not self._let_go():
-                self._deadlock()
+                report_deadlock(self)
             return -1
         if machine.order is not None:
             return self._pick_otherwise(machine.order)
@@ -259,9 +247,10 @@ class Scheduler:
         if self.uniform:
             self.current = target
         else:
-            np.putmask(self.key, self._mask(), target)
+            np.putmask(self.key, self.active_mask(), target)
 
-    def _mask(self) -> np.ndarray:
+    def active_mask(self) -> np.ndarray:
+        """The active lanes."""
         mask = self.machine.mask
         return self.live if mask is None else mask
 
@@ -277,13 +266,13 @@ class Scheduler:
             self.goto(otherwise)
         else:
             self._diverge()
-            np.putmask(self.key, self._mask(), otherwise)
+            np.putmask(self.key, self.active_mask(), otherwise)
             np.putmask(self.key, taken, target)
 
     def scatter(self, targets: np.ndarray) -> None:
         """Each active lane goes to its own block: `targets` [lanes]."""
         self._diverge()
-        np.putmask(self.key, self._mask(), targets)
+        np.putmask(self.key, self.active_mask(), targets)
 
     def _diverge(self) -> None:
         if self.uniform:
@@ -292,7 +281,7 @@ class Scheduler:
 
     def leave(self, gone: np.ndarray | None, otherwise: int) -> None:
         """Active lanes (of them those marked in `gone`; None: all) exit; the others go on at `otherwise`."""
-        mask = self._mask()
+        mask = self.active_mask()
         leaving = mask if gone is None else mask & gone
         if not leaving.any():
             self.goto(otherwise)
@@ -313,68 +302,7 @@ class Scheduler:
             machine.shadow.finish(ended)
         if (self.joining >= 0).any():  # some may have waited for those that left
             np.copyto(self.key, self.joining, where=self.joining >= 0)
-        for cta, ident in list(self.expected):
-            if after[cta]:
-                self._try_release(cta, ident)
-
-    def arrive(
-        self,
-        instruction: Instruction,
-        ident: int,
-        expected: int | None,
-        resume: int,
-        *,
-        blocking: bool = True,
-        on_release: Release | None = None,
-    ) -> None:
-        """The active lanes reach barrier `ident`. `expected`: threads it takes; None: every thread of the block.
-
-        `blocking`: they wait; else they only count. `on_release` gets the lanes as they are let go.
-        """
-        machine = self.machine
-        if self.uniform and blocking and expected is None and not self.tokens and on_release is None:
-            alive: np.ndarray | None = None
-            if self.live_count != machine.lanes:
-                self._missing(instruction, None)
-                alive = self.running()
-            machine.shadow.barrier(alive)
-            self.current = resume
-            return
-        mask = self._mask()
-        by_warp = mask.reshape(-1, 32).any(axis=1).reshape(machine.ctas, -1)
-        present = np.flatnonzero(by_warp.any(axis=1)).tolist()
-        if blocking:
-            self.separate()
-            self.barrier[mask] = ident
-            self.parked_at[mask] = instruction.index
-            self.resume[mask] = resume
-            self.key[mask] = NOWHERE
-            if on_release is not None:
-                self.on_release[instruction.index] = on_release
-        else:
-            self.goto(resume)
-        for cta in present:
-            place = (cta, ident)
-            if place in self.expected:
-                self._counts(instruction, place, expected)
-            self.expected[place] = expected
-            if not blocking:
-                self.tokens[place] = self.tokens.get(place, 0) + 32 * int(by_warp[cta].sum())
-            machine.shadow.arrive(cta, ident, by_warp[cta])
-            self._try_release(cta, ident)
-
-    def _counts(self, instruction: Instruction, place: tuple[int, int], expected: int | None) -> None:
-        """Report arrivals at one barrier that count different numbers of threads."""
-        machine = self.machine
-        every = machine.warps_per_cta * 32
-        before = self.expected[place]
-        if (before or every) != (expected or every):
-            machine.report(
-                "barrier_counts",
-                f"barrier {place[1]} is reached for {expected or every} threads, and was for {before or every}",
-                instruction, np.flatnonzero(self._mask() & (machine.cta_of_lane == place[0])), None,
-                {"where_each_waits": self._whereabouts(place[0], instruction)},
-            )  # fmt: skip
+        self.barriers.look_again(after)
 
     def park(self, lanes: np.ndarray, instruction: Instruction, resume: int) -> None:
         """Lanes (indices) wait at an instruction until somebody wakes them; they go on at a block. Separate first."""
@@ -390,173 +318,15 @@ class Scheduler:
 
     def separate(self) -> np.ndarray:
         """Let every lane have a place of its own from now on; the active lanes as a mask."""
-        active = self._mask()
+        active = self.active_mask()
         if self.uniform:
             self._diverge()
             np.putmask(self.key, self.live, self.current)
         return active
 
-    def _try_release(self, cta: int, ident: int) -> None:
-        machine = self.machine
-        width = machine.warps_per_cta * 32
-        span = slice(cta * width, (cta + 1) * width)
-        waiting = self.barrier[span] == ident
-        live = self.live[span]
-        expected = self.expected[(cta, ident)]
-        arrived = 32 * int(waiting.reshape(-1, 32).any(axis=1).sum()) + self.tokens.get((cta, ident), 0)
-        if expected is None:
-            if not waiting.any() or (live & ~waiting).any():
-                return
-        elif arrived < expected:
-            return
-        lanes = np.flatnonzero(waiting) + span.start
-        del self.expected[(cta, ident)]
-        self.tokens.pop((cta, ident), None)
-        warps = waiting.reshape(-1, 32).any(axis=1)
-        if not len(lanes):  # all only arrived
-            machine.shadow.release(cta, ident, warps)
-            return
-        if expected is None:
-            self._missing(machine.program.instructions[int(self.parked_at[lanes[0]])], cta)
-        self.passed[cta, ident] = expected or width
-        self._same_place(lanes)
-        if bool((waiting == live).all()) and expected in (None, machine.threads):
-            whole = np.zeros(machine.ctas, bool)
-            whole[cta] = True
-            machine.shadow.barrier(whole)
-        machine.shadow.release(cta, ident, warps)
-        self.barrier[lanes] = -1
-        self.key[lanes] = self.resume[lanes]
-        for index in np.unique(self.parked_at[lanes]).tolist():
-            if index in self.on_release:
-                self.on_release[index](lanes[self.parked_at[lanes] == index])
-
-    def _same_place(self, lanes: np.ndarray) -> None:
-        """A warp's lanes have to arrive at one instruction if the barrier is an aligned one."""
-        places = self.parked_at[lanes]
-        if (places == places[0]).all():
-            return
-        machine = self.machine
-        warps = lanes // 32
-        order = np.argsort(warps, kind="stable")
-        split = (warps[order][1:] == warps[order][:-1]) & (places[order][1:] != places[order][:-1])
-        for k in np.flatnonzero(split).tolist():
-            instruction = machine.program.instructions[int(places[order][k])]
-            if not instruction.opcode.startswith("barrier.") or ".aligned" in instruction.opcode:
-                other = machine.program.instructions[int(places[order][k + 1])]
-                machine.report(
-                    "barrier_divergence",
-                    f"lanes of one warp reach {instruction.text!r} and {other.text!r} apart",
-                    instruction, lanes[order][[k]], None,
-                    {"the_other": machine.reporter.sources.where(other)},
-                )  # fmt: skip
-                return
-
-    def _missing(self, instruction: Instruction, cta: int | None) -> None:
-        """Threads that ended before a barrier that others of their block reach."""
-        machine = self.machine
-        gone = (self.born & ~self.live).reshape(machine.ctas, -1)
-        alive = self.running()
-        for k in range(machine.ctas) if cta is None else (cta,):
-            if alive[k] and gone[k].any():
-                width = machine.warps_per_cta * 32
-                if self._uneven(k, instruction):
-                    return
-                machine.report(
-                    "barrier_divergence",
-                    f"{int(gone[k].sum())} of {machine.threads} threads of the block ended without reaching "
-                    "the barrier (CUDA C++ leaves that undefined; GPUs since Volta let the others pass)",
-                    instruction, np.flatnonzero(self.live[k * width : (k + 1) * width]) + k * width, None,
-                    {"where_each_waits": self._whereabouts(k, instruction)},
-                )  # fmt: skip
-                return
-
-    def _uneven(self, cta: int, at: Instruction) -> bool:
-        """Report a barrier that threads of a block wait at for another number than passed it; whether there is one."""
-        machine = self.machine
-        span = slice(cta * machine.warps_per_cta * 32, (cta + 1) * machine.warps_per_cta * 32)
-        for (block, ident), before in self.passed.items():
-            lanes = np.flatnonzero(self.barrier[span] == ident) + span.start
-            wanted = (self.expected.get((cta, ident)) or machine.warps_per_cta * 32) if block == cta else before
-            if wanted != before and len(lanes):
-                machine.report(
-                    "barrier_counts",
-                    f"barrier {ident} is waited at for {wanted} threads, and {before} have passed it before",
-                    machine.program.instructions[int(self.parked_at[lanes[0]])], lanes[lanes // 32 == lanes[0] // 32],
-                    None, {"where_each_waits": self._whereabouts(cta, at)},
-                )  # fmt: skip
-                return True
-        return False
-
-    def _whereabouts(self, cta: int, at: Instruction | None = None) -> list[str]:
-        """One line for each warp of a block: which lanes wait where."""
-        machine, out = self.machine, []
-        sources = machine.reporter.sources
-        width = machine.warps_per_cta
-        for warp in range(width):
-            span = slice((cta * width + warp) * 32, (cta * width + warp + 1) * 32)
-            places: dict[str, list[int]] = {}
-            for lane in np.flatnonzero(self.born[span]).tolist():
-                k = span.start + lane
-                if not self.live[k]:
-                    where = "have exited"
-                elif self.barrier[k] >= 0 or self.joining[k] >= 0 or self.parked[k]:
-                    where = "wait at " + sources.where(machine.program.instructions[int(self.parked_at[k])])
-                elif at is not None:
-                    where = "wait at " + sources.where(at)
-                elif self.key[k] != NOWHERE:
-                    first = machine.program.blocks[int(self.key[k])].start
-                    where = "run at " + sources.where(machine.program.instructions[first])
-                else:
-                    where = "run"
-                places.setdefault(where, []).append(lane)
-            parts = [f"{lane_ranges(tuple(lanes))} {where}" for where, lanes in places.items()]
-            out.append(f"warp {warp}: " + "; ".join(parts))
-        return out
-
-    def _deadlock(self) -> None:
-        """Nobody can run and some wait."""
-        machine = self.machine
-        lanes = np.flatnonzero(self.live)
-        cta = int(machine.cta_of_lane[lanes[0]])
-        first = lanes[machine.cta_of_lane[lanes] == cta]
-        instruction = machine.program.instructions[int(self.parked_at[first[0]])]
-        if self._uneven(cta, instruction):
-            self._abandon()
-            return
-        machine.report(
-            "deadlock",
-            "every thread that has not ended waits, and nothing can come to let it go",
-            instruction, first[self.parked_at[first] == instruction.index], None,
-            {"where_each_waits": self._whereabouts(cta), **self._waited_for(cta)},
-        )  # fmt: skip
-        self._abandon()
-
-    def _waited_for(self, cta: int) -> dict[str, list[str]]:
-        """What the blocks of a cluster wait for besides barriers of a block, in words."""
-        machine = self.machine
-        first = cta // machine.cluster_size * machine.cluster_size
-        blocks = range(first, first + machine.cluster_size)
-        lines = [line for block in blocks for line in machine.mbarriers.waited_for(block)]
-        lines += [*machine.clusters.waited_for(first), *machine.registers.waited_for(blocks)]
-        return {"what_is_waited_for": lines} if lines else {}
-
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         """When collecting, the batch ends here."""
         self.uniform = False
         self.key[:] = NOWHERE
         self._set_live(np.zeros(self.machine.lanes, bool))
         self.machine.shadow.finish(None)
-
-    def _endless(self, here: int, why: str) -> None:
-        """The batch would run for ever, or longer than allowed."""
-        machine = self.machine
-        if self.uniform:  # from here on each lane's place can be shown
-            self.separate()
-        lanes = np.flatnonzero(self._mask() & self.live)
-        cta = int(machine.cta_of_lane[lanes[0]])
-        machine.report(
-            "endless_loop", why, machine.program.instructions[machine.program.blocks[here].start], lanes, None,
-            {"where_each_is": self._whereabouts(cta)},
-        )  # fmt: skip
-        self._abandon()

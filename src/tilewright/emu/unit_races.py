@@ -18,7 +18,8 @@ from .messages import word_of
 
 if TYPE_CHECKING:
     from .global_port import GlobalPattern
-    from .global_races import Clash, GlobalRaces, Track
+    from .global_races import GlobalRaces
+    from .global_tracks import Clash, Track
 
 NOTED = 1 << 15
 """Accesses of one buffer that are only noted."""

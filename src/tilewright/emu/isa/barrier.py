@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..block_barriers import Release
 from ..machine import Machine
 from ..ptx import Immediate, Instruction, Operand
-from ..schedule import Release
 from .registry import Step, executes
 from .shuffle import by_name, check_members
 
@@ -42,7 +42,7 @@ def _arrive(
             )
             scheduler.goto(resume)
             return
-        scheduler.arrive(instruction, number, expected, resume, blocking=blocking, on_release=on_release)
+        scheduler.barriers.arrive(instruction, number, expected, resume, blocking=blocking, on_release=on_release)
 
     def step() -> None:
         lanes = machine.lane_list()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..bulk_copies import UNIT, Merge
-from ..global_races import Rows
+from ..global_tracks import Rows
 from ..machine import Machine
 from ..mbarriers import Mbarrier
 from ..memory import ARENA_BASE

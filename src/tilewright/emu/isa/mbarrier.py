@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..machine import WINDOWS, Machine
+from ..machine import Machine
 from ..mbarriers import MOST, PENDING_BITS, Mbarrier
+from ..operands import WINDOWS
 from ..ptx import Instruction, Operand
 from ..shared_memory import PEER
 from .registry import Compute, Step, elementwise, executes

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ..compiled import address
-from ..machine import WINDOWS, Machine
+from ..machine import Machine
+from ..operands import WINDOWS
 from ..ptx import Immediate, Instruction, Memory, Operand, Register, Symbol, Vector
 from ..trace import Site
 from .registry import NUMPY, Step, executes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..machine import WINDOWS, Machine
+from ..machine import Machine
+from ..operands import WINDOWS
 from ..ptx import Instruction, Vector
 from ..shared_memory import PEER
 from .registry import NUMPY, Compute, Step, elementwise, executes

@@ -11,9 +11,10 @@ import numpy as np
 from ...errors import InvalidOperand
 from ...jit.tensor_map import SHARED_ALIGNMENT, TensorMap
 from ..bulk_copies import UNIT, Merge, Put
-from ..global_races import Rows
-from ..machine import WINDOWS, Machine
+from ..global_tracks import Rows
+from ..machine import Machine
 from ..memory import ARENA_BASE, WINDOW_BYTES
+from ..operands import WINDOWS
 from ..ptx import Immediate, Instruction, Operand, Register, Vector
 from ..tensor_maps import BYTES, NAN, locate, swizzled, unpack, with_field
 from .bulk import Bytes, Masked, Told, active_lanes, check_global, merging

@@ -1,0 +1,102 @@
+"""Races on global memory in words: what each one is called, and what is told of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .global_tracks import Clash
+from .global_words import (
+    POLL,
+    READ,
+    STRONG,
+    WRITE,
+    Role,
+    constant_stored,
+    looks_before_an_atomic,
+    own_load,
+    stored_back,
+)
+from .ptx import Instruction
+
+if TYPE_CHECKING:
+    from .global_races import GlobalRaces
+
+
+class RaceReports:
+    """Reports what GlobalRaces finds."""
+
+    def __init__(self, races: GlobalRaces) -> None:
+        self.races, self.machine = races, races.machine
+
+    def report(self, kind: int, clash: Clash, same: bool) -> None:
+        """Report accesses of one kind that race; `same`: both store one value."""
+        machine = self.machine
+        instruction = machine.program.instructions[clash.index]
+        role, other_role = self.races.roles[clash.index], self.races.roles[clash.other.index]
+        assert role is not None
+        assert other_role is not None
+        name = self._kind(role, instruction, kind, clash, other_role, same)
+        cta, thread = divmod(clash.other_lane, machine.warps_per_cta * 32)
+        block = machine.block_at(cta)
+        where = machine.memory.describe(clash.address)
+        whose = f"block {block}"
+        if clash.inside and cta == int(machine.cta_of_lane[clash.lanes[0]]) + machine.first_cta:
+            same_warp = thread // 32 == int(machine.warp_of_lane[clash.lanes[0]])
+            whose = f"lane {thread % 32} of the same warp" if same_warp else f"warp {thread // 32} of the same block"
+        details: dict[str, Any] = {
+            "other_access": machine.reporter.sources.where(clash.other),
+            "other_thread": f"block {block}, warp {thread // 32}, lane {thread % 32}",
+        }
+        narrow = [text for text, one in ((instruction.opcode, role), (clash.other.opcode, other_role)) if one.narrow]
+        if narrow and not clash.inside:
+            details["scope"] = f"{narrow[0]} is seen by its own block; other blocks need .gpu"
+        elif clash.told:
+            fence = "__threadfence_block()" if clash.inside else "__threadfence()"
+            details["missing"] = f"a {fence} between the other access and the flag or atomic that told of it"
+        if name == "lost_update":
+            what = "reads, changes and stores, without an atomic,"
+        else:
+            what = f"{role.verb(kind)} of {role.nbytes} bytes at"
+        machine.report(
+            name,
+            f"{what} {clash.address:#x}, {where}; {other_role.verb(clash.other_kind)} by {whose}"
+            f"{' (the same instruction)' if clash.other is instruction else ''}, and nothing orders the two"
+            + (", which store one value" if same else ""),
+            instruction, clash.lanes, clash.address, details, clash.other,
+        )  # fmt: skip
+
+    def _kind(self, role: Role, instruction: Instruction, kind: int, clash: Clash, other_role: Role, same: bool) -> str:
+        program = self.machine.program
+        pair, held = {kind, clash.other_kind}, self._held(clash, kind)
+        narrow = (role.narrow or other_role.narrow) and not clash.inside
+        if narrow or (clash.told and pair <= {READ, WRITE} and not held):
+            return "fence_missing"
+        stores = [i for i, k in ((instruction, kind), (clash.other, clash.other_kind)) if k == WRITE]
+        loads = [i for i, k in ((instruction, kind), (clash.other, clash.other_kind)) if k == READ]
+        if {STRONG, POLL} & pair:
+            if loads and clash.inside:  # the count of a block, read where a barrier is missing
+                return "flag_race" if looks_before_an_atomic(program, loads[0]) else "global_race"
+            if READ in pair or all(constant_stored(program, store) for store in stores) or held:
+                return "flag_race"
+            return "global_race"
+        changed = any(own_load(program, store) is not None for store in stores)
+        if changed and all(stored_back(program, load) for load in loads):
+            return "lost_update"
+        if same or (READ in pair and constant_stored(program, stores[0])) or held:
+            return "flag_race"
+        return "lane_race" if self._one_warp(clash) else "global_race"
+
+    def _one_warp(self, clash: Clash) -> bool:
+        return clash.inside and clash.other_lane // 32 == (self.races.first_lane + int(clash.lanes[0])) // 32
+
+    def _held(self, clash: Clash, kind: int) -> bool:
+        """Whether the units of plain stores have used the place by atomics, as who holds a lock has."""
+        writers = [clash.other_lane] if clash.other_kind == WRITE else []
+        writers += [int(self.races.lane[clash.lanes[0], 0]) - 1] if kind == WRITE else []
+        telling, messages = self.races.telling, self.machine.shadow.messages
+        if clash.inside:
+            cluster = int(self.machine.cta_of_lane[clash.lanes[0]]) // self.machine.cluster_size
+            return messages is not None and (cluster, clash.address) in messages.places
+        return telling is not None and all(
+            telling.has_listened(clash.address, lane // self.races.width) for lane in writers
+        )

@@ -1,0 +1,114 @@
+"""What the checker of races between blocks keeps of each buffer (global_races.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .memory import Buffer
+from .ptx import Instruction
+from .unit_races import Inner
+
+if TYPE_CHECKING:
+    from .global_races import GlobalRaces
+
+
+class Rows:
+    """Rows of `nbytes` that a bulk copy of one lane reads or writes, from absolute addresses; stands for a pattern."""
+
+    __slots__ = ("lanes", "nbytes", "starts", "unique")
+
+    def __init__(self, lane: int, starts: np.ndarray, nbytes: int) -> None:
+        self.starts, self.nbytes = starts, nbytes
+        self.lanes = np.array([lane])
+        self.unique = True
+
+    @classmethod
+    def of(cls, lane: int, addresses: np.ndarray, size: int) -> Rows:
+        """Elements of `size` bytes, put together where they lie in a row."""
+        edges = np.flatnonzero(np.diff(addresses) != size) + 1
+        lengths = np.diff(edges, prepend=0, append=len(addresses))
+        if (lengths == lengths[0]).all():
+            return cls(lane, addresses[np.append(0, edges)], int(lengths[0]) * size)
+        return cls(lane, addresses, size)
+
+
+class Table:
+    """Of each granule the lanes (of the grid, plus 1) that did one kind of access last, of so many different units."""
+
+    def __init__(self, granules: int, slots: int) -> None:
+        self.lane = np.zeros((slots, granules), np.int32)
+        self.by = np.zeros((slots, granules), np.int32)
+        """The instruction."""
+        self.clock = np.zeros((slots, granules), np.int32)
+        self.used = False
+
+    def put(self, cells: np.ndarray, ids: np.ndarray, low: np.ndarray, width: int, index: int, clock: Any) -> None:
+        """Lanes `ids` of units that begin at the lanes `low`; all [accesses, 1], cells [accesses, granules]."""
+        if len(self.lane) > 1 and self.used:
+            self._shift(cells, low, width)
+        self.used = True
+        self.lane[0][cells], self.by[0][cells], self.clock[0][cells] = ids, index, clock
+        if len(self.lane) > 1:  # a unit that met another one here, in this very step
+            rest = ~within(self.lane[0][cells], low, width)
+            if rest.any():
+                some = cells[rest]
+                self.lane[1][some], self.by[1][some] = np.broadcast_to(ids, cells.shape)[rest], index
+                self.clock[1][some] = np.broadcast_to(clock, cells.shape)[rest]
+
+    def _shift(self, cells: np.ndarray, low: np.ndarray, width: int) -> None:
+        last = self.lane[0][cells]
+        other = (last != 0) & ~within(last, low, width)
+        if other.any():
+            some = cells[other]
+            for part in (self.lane, self.by, self.clock):
+                part[1][some] = part[0][some]
+
+
+def within(lanes: np.ndarray, low: np.ndarray, width: int) -> np.ndarray:
+    """Which lanes are of the unit that begins at `low`."""
+    return (lanes - low).view(np.uint32) < width
+
+
+class Track:
+    """What was done to one buffer in this launch."""
+
+    def __init__(self, launch: GlobalRaces, buffer: Buffer) -> None:
+        self.launch, self.buffer = launch, buffer
+        self.kinds: set[int] = set()
+        self.active = False
+        self.seen: dict[tuple[int, Any], set[int]] = {}
+        """(instruction, pattern) -> first addresses, in this batch and since blocks last told each other anything."""
+        self.age = -1
+        self.noted: list[tuple[int, Any, int, int, np.ndarray | None]] = []
+        """(instruction, pattern, address, first lane of the batch, clocks) while it is not active."""
+        self.patterns: set[int] = set()
+        self.owner: np.ndarray | None = None
+        """Of each granule a lane of the only unit that has touched it, plus 1; until two units meet at one."""
+        self.tables: list[Table] = []
+        self.inner = Inner()
+
+    def granules(self, size: int) -> int:
+        """How many of them the buffer has, and a few more for what begins inside of it."""
+        return -(-self.buffer.bytes // size) + 16
+
+
+@dataclass
+class Clash:
+    """Accesses of instruction `index` in one step that race with an earlier one, or with each other (`at_once`)."""
+
+    index: int
+    lanes: np.ndarray
+    address: int
+    other_lane: int
+    other: Instruction
+    other_kind: int
+    told: bool
+    """A fence would have ordered them."""
+    rows: np.ndarray
+    """Of the step's accesses."""
+    at_once: bool = False
+    inside: bool = False
+    """Both are of one unit."""

@@ -1,0 +1,183 @@
+"""What warps know of one another's steps, as vector clocks.
+
+A warp knows, of each warp of its cluster, the newest step that it is ordered after; of each mbarrier, how many phases
+it knows to be complete. What synchronises hands on knowledge: a barrier joins that of those that arrived into those
+that wait.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .shadow import Shadow
+
+if TYPE_CHECKING:
+    from .machine import Machine
+    from .mbarriers import Mbarrier
+
+COLUMNS = 32
+"""mbarriers of a cluster for which there is room at first."""
+
+
+class Knowledge(Shadow):
+    """Who knows what; clocks.py adds what accesses need to know."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self.warps = machine.cluster_size * machine.warps_per_cta
+        """Warps of a cluster."""
+        self.clusters = machine.ctas // machine.cluster_size
+        self.columns = np.zeros(self.clusters, np.int64)
+        """mbarriers of each cluster so far."""
+        self.make_room(COLUMNS)
+        self.arrived: dict[tuple[int, int], np.ndarray] = {}
+        self._own: np.ndarray | None = None
+
+    def know_nothing(self) -> None:
+        """A new batch of blocks starts."""
+        self.known[:] = 0
+        self.known[:, range(self.warps), range(self.warps)] = 1
+        self.columns[:] = 0
+        self.arrived.clear()
+        self._own = None
+
+    def make_room(self, columns: int) -> None:
+        """Room for so many mbarriers."""
+        old = getattr(self, "known", None)
+        self.known = np.zeros((self.clusters, self.warps, self.warps + columns), np.int32)
+        if old is not None:
+            self.known[:, :, : old.shape[2]] = old
+        self.order = self.known[:, :, : self.warps]
+        """What warps know of warps."""
+        self.by_cta = self.known.reshape(self.machine.ctas, self.machine.warps_per_cta, -1)
+
+    def place(self, lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(cluster, warp within the cluster) of lanes of the batch."""
+        cta, size = self.machine.cta_of_lane[lanes], self.machine.cluster_size
+        return cta // size, cta % size * self.machine.warps_per_cta + self.machine.warp_of_lane[lanes]
+
+    def _join(self, lanes: np.ndarray, before: np.ndarray | None) -> np.ndarray:
+        """What the warps of lanes of one cluster know together, and what is in `before`; the warps then step on."""
+        cluster, warps = self.place(lanes)
+        warps = np.unique(warps)
+        done = self.known[cluster[0], warps].max(axis=0)
+        self.known[cluster[0], warps, warps] += 1
+        self._own = None
+        if before is None:
+            return done
+        done[: len(before)] = np.maximum(done[: len(before)], before)
+        return done
+
+    def _learn(self, lanes: np.ndarray, news: np.ndarray | None) -> None:
+        """The warps of lanes of one cluster take over knowledge."""
+        if news is not None:
+            cluster, warps = self.place(lanes)
+            table = self.known[cluster[0]]
+            warps = np.unique(warps)
+            table[warps, : len(news)] = np.maximum(table[warps, : len(news)], news)
+
+    def step_on(self, cluster: int, warp: int) -> None:
+        """What a warp does from now on is not what it has handed on."""
+        self.known[cluster, warp, warp] += 1
+        self._own = None
+
+    def stamps(self) -> np.ndarray:
+        """The clock of each warp of the batch."""
+        if self._own is None:
+            every = np.arange(self.warps)
+            self._own = self.order[:, every, every].reshape(-1)
+        return self._own
+
+    def view(self, warp: int) -> np.ndarray:
+        """What a warp knows of warps, now."""
+        return np.array(self.order[warp // self.warps, warp % self.warps])
+
+    def unordered(self, lanes: np.ndarray, others: np.ndarray, stamps: np.ndarray) -> np.ndarray:
+        """Whether the lanes' warps do not know of the others' steps."""
+        cluster, warps = self.place(lanes)
+        return np.asarray(self.order[cluster, warps, self.place(others)[1]] < stamps)
+
+    # Barriers of a block
+
+    def barrier(self, ctas: np.ndarray | None) -> None:
+        """All warps of a block know all that was done before."""
+        chosen = np.ones(self.machine.ctas, bool) if ctas is None else ctas
+        joined = self.by_cta[chosen].max(axis=1)
+        self.by_cta[chosen] = joined[:, None, :]
+        self._tick(np.flatnonzero(chosen), np.ones(self.machine.warps_per_cta, bool))
+        self.machine.meetings.whole(np.repeat(chosen, self.machine.warps_per_cta))
+
+    def _tick(self, ctas: np.ndarray, warps: np.ndarray) -> None:
+        self._own = None
+        first = ctas % self.machine.cluster_size * self.machine.warps_per_cta
+        for w in np.flatnonzero(warps):
+            self.by_cta[ctas, w, first + w] += 1
+
+    def arrive(self, cta: int, ident: int, warps: np.ndarray) -> None:
+        """What the arriving warps have done so far is handed to the barrier."""
+        if not warps.any():
+            return
+        done = self.by_cta[cta][warps].max(axis=0)
+        before = self.arrived.get((cta, ident))
+        if before is not None:
+            done[: len(before)] = np.maximum(done[: len(before)], before)
+        self.arrived[(cta, ident)] = done
+        self._tick(np.array([cta]), warps)
+
+    def release(self, cta: int, ident: int, warps: np.ndarray) -> None:
+        """Those that waited take over what was handed to the barrier."""
+        done = self.arrived.pop((cta, ident), None)
+        if done is not None and warps.any():
+            self.by_cta[cta, warps, : len(done)] = np.maximum(self.by_cta[cta, warps, : len(done)], done)
+            self.machine.meetings.whole(cta * self.machine.warps_per_cta + np.flatnonzero(warps))
+
+    # mbarriers
+
+    def released(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
+        """Lanes hand on what they know."""
+        for some in self._by_cluster(lanes):
+            cluster = self.place(some[:1])[0][0]
+            if cluster == barrier.cta // self.machine.cluster_size:
+                barrier.handed = self._join(some, barrier.handed)
+
+    def _by_cluster(self, lanes: np.ndarray) -> list[np.ndarray]:
+        cluster, _ = self.place(lanes)
+        if (cluster == cluster[0]).all():
+            return [lanes]
+        return [lanes[cluster == number] for number in np.unique(cluster)]
+
+    def completed(self, barrier: Mbarrier) -> None:
+        """A phase of an mbarrier is complete."""
+        width = self.known.shape[2]
+        news = np.zeros(width, np.int32)
+        if barrier.handed is not None:
+            news[: len(barrier.handed)] = barrier.handed
+        news[barrier.column] = barrier.completed
+        barrier.handed = barrier.published = news
+
+    def acquired(self, barrier: Mbarrier, lanes: np.ndarray) -> None:
+        """Lanes have seen that a phase is complete."""
+        self._learn(lanes, barrier.published)
+        self.machine.meetings.whole(np.unique(lanes // 32))
+
+    # Clusters
+
+    def cluster_released(self, lanes: np.ndarray) -> None:
+        """Lanes arrive at the barrier of their cluster."""
+        for some in self._by_cluster(lanes):
+            key = (-1 - int(self.place(some[:1])[0][0]), 0)
+            self.arrived[key] = self._join(some, self.arrived.get(key))
+
+    def cluster_completed(self, cluster: int) -> None:
+        """All have arrived."""
+        done = self.arrived.pop((-1 - cluster, 0), None)
+        if done is not None:
+            self.arrived[(-1 - cluster, 1)] = done
+
+    def cluster_acquired(self, lanes: np.ndarray) -> None:
+        """Lanes go on from the barrier of their cluster."""
+        for some in self._by_cluster(lanes):
+            self._learn(some, self.arrived.get((-1 - int(self.place(some[:1])[0][0]), 1)))
+        self.machine.meetings.whole(np.unique(lanes // 32))

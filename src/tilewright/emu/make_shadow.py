@@ -1,0 +1,50 @@
+"""Which checker of shared memory a launch needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .clocks import ClockShadow
+from .messages import passed
+from .product_hazards import ProductJudge
+from .proxies import ProxyFences
+from .ptx import Immediate
+from .shadow import EpochShadow, Shadow
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+_UNEVEN = (
+    "mbarrier.",
+    "cp.async.bulk",
+    "cp.reduce.async",
+    "cp.async.mbarrier",
+    "barrier.cluster",
+    "st.async",
+    "red.async",
+)
+"""What orders a part of a block, or lets something else than a warp touch shared memory."""
+
+
+def make_shadow(machine: Machine) -> Shadow:
+    """Epochs where every barrier is one of the whole block, else clocks; with async proxies, inside of ProxyFences."""
+    shadow = _ordering(machine)
+    return ProxyFences(machine, shadow) if machine.products or isinstance(shadow, ClockShadow) else shadow
+
+
+def _ordering(machine: Machine) -> Shadow:
+    if machine.cluster_size > 1 or passed(machine.program):
+        return ClockShadow(machine)
+    for instruction in machine.program.instructions:
+        if instruction.opcode.startswith(_UNEVEN):
+            return ClockShadow(machine)
+        parts = instruction.opcode.split(".")
+        if parts[0] not in ("bar", "barrier") or "warp" in parts:
+            continue
+        counts = instruction.operands[2:-1] if "red" in parts else instruction.operands[1:]
+        whole = all(isinstance(n, Immediate) and n.bits == machine.threads for n in counts)
+        if "arrive" in parts or not whole:
+            return ClockShadow(machine)
+    epochs = EpochShadow(machine)
+    epochs.products = ProductJudge(epochs) if machine.products else None
+    return epochs
