@@ -22,8 +22,8 @@ from tilewright.plan.entries import Entry, Timed
 from tilewright.plan.tables import results_changed, store_of
 from tilewright.run.program import SLOT
 
-H200 = dataclasses.replace(GPUS["H200"], name="H200 without a table")
-"""What the model says by itself."""
+H200 = dataclasses.replace(GPUS["H200"], name="H200 without a table", sm_count=130)
+"""What the model says by itself: no table ships for one of so many SMs."""
 H11 = find_rung("h11")
 
 

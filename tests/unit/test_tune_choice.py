@@ -17,12 +17,12 @@ from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rung import GemmConfig, Rung
 from tilewright.gemm.rungs import find_rung
 from tilewright.gemm.work import work_of
-from tilewright.gpus import GPUS
+from tilewright.gpus import GPUS, as_found
 from tilewright.lab.sums import AS_CHOSEN
 from tilewright.plan import tables
 from tilewright.plan.choose import choose, estimates, neighbours, plan
 from tilewright.plan.demands import Demands
-from tilewright.plan.entries import Entry, Timed, decode, table_of, trusted
+from tilewright.plan.entries import Entry, Table, Timed, decode, table_of, trusted
 from tilewright.plan.estimate import predict
 from tilewright.plan.store import Store
 from tilewright.plan.tables import generation, results_changed, sources_for
@@ -536,13 +536,31 @@ def test_results_that_could_not_be_written_outlive_a_look(looking_always, tuned_
 
 
 def test_the_users_store_is_asked_before_the_shipped_table(store, monkeypatch):
-    monkeypatch.setattr(tables, "shipped", lambda gpu: table_of([entry(problem(), (LARGE, 1.0))]))
+    ours = table_of([entry(problem(), (LARGE, 1.0))])
+    monkeypatch.setattr(tables, "shipped", lambda gpu: ours if gpu == "H200" else Table(gpu))
     results_changed()
     assert plan_for(problem(), H200).source == "shipped with the package"
     store.add([entry(problem(), (SMALL, 5.0))])
     results_changed()
     assert plan_for(problem(), H200).config == SMALL
     assert [name for name, _ in sources_for(PRODUCTS, H200)] == ["tuned here", "shipped with the package"]
+
+
+def test_a_board_without_a_table_takes_that_of_one_with_as_many_sms(monkeypatch):
+    ours = table_of([entry(problem(), (SMALL, 1.0))])
+    monkeypatch.setattr(tables, "shipped", lambda gpu: ours if gpu == "H200" else Table(gpu))
+    results_changed()
+    plan = plan_for(problem(), GPUS["H100"])
+    assert (plan.config, plan.source) == (SMALL, "shipped with the package for the H200")
+    own = table_of([entry(problem(), (LARGE, 1.0))])
+    monkeypatch.setattr(tables, "shipped", lambda gpu: {"H200": ours, "H100": own}.get(gpu) or Table(gpu))
+    results_changed()
+    plan = plan_for(problem(), GPUS["H100"])
+    assert (plan.config, plan.source) == (LARGE, "shipped with the package"), "its own comes first"
+    fewer = as_found(GPUS["H100"], 114, 0, 0)
+    monkeypatch.setattr(tables, "shipped", lambda gpu: ours if gpu == "H200" else Table(gpu))
+    results_changed()
+    assert "shipped" not in plan_for(problem(), fewer).source, "fewer SMs make other waves"
 
 
 def test_without_a_driver_the_newest_file_of_the_gpu_is_read(tuned_folder, monkeypatch):

@@ -28,7 +28,7 @@ from .entries import AnyEntry, View, worded
 from .estimate import Work, predict_all
 from .family import Family
 from .plan import Plan, Refusal, RunnerUp
-from .tables import SHIPPED, generation_now, sources_for
+from .tables import generation_now, ships, sources_for
 
 NEIGHBOURS = 10
 REACH = 1.0
@@ -69,7 +69,7 @@ def _plan(
     ignored: list[str] = []
     found = None
     if family.classes(problem):
-        sources = [source for source in sources_for(family, gpu) if not demands.deterministic or source[0] == SHIPPED]
+        sources = [source for source in sources_for(family, gpu) if not demands.deterministic or ships(source[0])]
         found = choose(family, problem, gpu, sources, demands, ignored)
     found = found or _by_model(family, problem, gpu, rungs, demands)
     return replace(family.settled(problem, found, demands), ignored="; ".join(ignored))
@@ -98,7 +98,7 @@ def choose(
             if (found := _exact(family, problem, gpu, name, entry, rungs, demands)) is not None:
                 return found
     for name, view in sources:
-        if name == SHIPPED and family.is_modelled(problem, gpu):
+        if ships(name) and family.is_modelled(problem, gpu):
             continue
         near = neighbours(family, own[0][0], view)
         told.extend(line for line in _unknown(name, [entry for _, entry in near], every) if line not in told)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from ..errors import CacheError, DeviceError
-from ..gpus import Gpu
+from ..gpus import GPUS, Gpu
 from .entries import Table, View, trusted
 from .family import Family
 from .store import FOLDER_VARIABLES, FORMAT, Store, default_folder, file_name, stored_files
 
 TUNED_HERE, SHIPPED = "tuned here", "shipped with the package"
+"""What the tables are called. Of those that ship for a GPU's likes, the name goes on to say so (`ships`)."""
 
 
 def driver_name() -> str:
@@ -90,10 +92,25 @@ def shipped(gpu: str) -> Table:
     return trusted(place.read_bytes()) if place.is_file() else Table(gpu)
 
 
+def ships(name: str) -> bool:
+    """Return whether a table of this name ships with the package."""
+    return name.startswith(SHIPPED)
+
+
+def likes_of(gpu: Gpu) -> Iterator[Gpu]:
+    """The listed GPUs with as many SMs of the same architecture, which make as many waves of the same kernels."""
+    for other in GPUS.values():
+        if other.name != gpu.name and (other.arch, other.sm_count) == (gpu.arch, gpu.sm_count):
+            yield other
+
+
 def sources_for(family: Family[Any, Any, Any, Any], gpu: Gpu) -> list[tuple[str, View]]:
     """Return what a plan asks, in order: what each table is called, and the family's entries in it. What was tuned here
     is missing where nothing was."""
     tuned, found = _tuned_here(gpu), [(SHIPPED, shipped(gpu.name).of(family))]
+    for like in likes_of(gpu):
+        if len(table := shipped(like.name)):
+            found.append((f"{SHIPPED} for the {like.name}", table.of(family)))
     return found if tuned is None else [(TUNED_HERE, tuned.of(family)), *found]
 
 
