@@ -87,6 +87,15 @@ def test_batch_invariant_plans_never_split_k_but_may_pack(shape):
     assert bool(plan.packs) == (shape[0] == 1000)
 
 
+@pytest.mark.parametrize(("n", "k"), [(512, 4096), (333, 1001), (4096, 4096), (11008, 4096), (8192, 8192)])
+def test_batch_invariant_plans_add_up_one_chain_whatever_the_number_of_rows(n, k):
+    demands = Demands(batch_invariant=True)
+    for m in (*range(1, 18), 33, 64, 100, 128, 1024, 3000):
+        for layout in ("nn", "nt"):
+            config = plan_for(dense(m, n, k, layout=layout), H200, demands=demands).config
+            assert (config.sums, config.parts, config.slices_k) == (1, 1, 1), f"m = {m}, {layout}: {config}"
+
+
 def test_what_cannot_be_read_wide_is_packed_and_said_so():
     problem = dataclasses.replace(dense(4096, 4096, 4096), b=Matrix(8192, 2))
     plan = plan_for(problem, UNTUNED)

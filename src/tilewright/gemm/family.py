@@ -19,7 +19,7 @@ from ..plan.estimate import Work
 from ..plan.family import Option
 from ..plan.plan import Plan, Refusal
 from .classes import Columns, ProblemClass, class_key, columns, distances, own_classes
-from .config import ORDER, GemmConfig, of_fields
+from .config import ORDER, GemmConfig, SimtConfig, of_fields
 from .long_sums import with_shorter_sums
 from .options import halves_pay, options_of, suits_tma
 from .problem import GemmProblem
@@ -74,6 +74,8 @@ class Products:
             return f"{' and '.join(packs)} can be read as they lie: packing is for operands that wide accesses cannot"
         if demands.batch_invariant and (config.split_k > 1 or config.slices_k > 1):
             return f"{config} walks k in parts; batch_invariant asks for one chain"
+        if demands.batch_invariant and isinstance(config, SimtConfig) and config.sums > 1:
+            return f"{config} adds up stretches of k apart; batch_invariant asks for one chain"
         if demands.batch_invariant and rung.id == "q01_convert" and gpu.arch.name == "sm_90a":
             return "it adds up otherwise than q02_promoted, which batch_invariant takes on sm_90a"
         if reason := _idle_turns(problem, rung, config, gpu):
