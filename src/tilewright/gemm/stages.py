@@ -85,7 +85,7 @@ TURN = Helper(
     lambda p: 256 * ceil_div(p.n, TURNED) * ceil_div(p.out.row_stride, TURNED),
 )  # fmt: skip
 WIDEN = Helper(
-    "widen", 256, 1, lambda p: {"in_type": CPP_TYPES[p.dtype]}, lambda p: p.m * ceil_div(p.k, 8), lambda p: {}
+    "widen", 256, 1, lambda p: {"in_type": CPP_TYPES[p.dtype]}, lambda p: max(p.m * ceil_div(p.k, 8), 1), lambda p: {}
 )
 SUM_PARTS = Helper(
     "sum_parts", 128, 1,

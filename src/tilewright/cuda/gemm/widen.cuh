@@ -14,10 +14,10 @@ struct PackArgs {
 extern "C" __global__ void __launch_bounds__(Cfg::threads) widen(const __grid_constant__ PackArgs args) {
   const unsigned long long index = blockIdx.x * (unsigned long long)Cfg::threads + threadIdx.x;
   const unsigned chunks = args.pitch / 8;
-  const int line = int(index / chunks), first = int(index % chunks) * 8;
   wait_for_earlier_grids();
   let_later_grids_start();
-  if (line >= args.lines) return;
+  if (index >= args.lines * (unsigned long long)chunks) return;  // with no lines there is a block all the same
+  const int line = int(index / chunks), first = int(index % chunks) * 8;
   const auto* from = static_cast<const typename Cfg::in_type*>(args.from) + line * args.line_stride;
   unsigned word[4];
 #pragma unroll
