@@ -19,8 +19,8 @@ from tilewright.emu.isa import tensor_sum
 from tilewright.jit import use_executor
 from tilewright.lab.record import read_records
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-FILES = {name: RESULTS / f"tensor-bits-{name}.json" for name in ("H200", "H100", "mended-H200")}
+DATA = Path(__file__).parent / "data"
+FILES = {name: DATA / f"tensor_bits_{name.replace('-', '_').lower()}.json" for name in ("H200", "H100", "mended-H200")}
 BY_GPU = {
     name: {record["case"]["form"]: record["result"] for record in read_records(path)} for name, path in FILES.items()
 }

@@ -1,6 +1,6 @@
 """Every form of mma, wmma and wgmma on the GPU, a million results each, bit by bit beside the emulator's sums:
 
-    PYTHONPATH=src python tests/gpu/tensor_bits.py benchmarks/results/tensor-bits-H200.json [--results 1000000]
+    PYTHONPATH=src python tests/gpu/tensor_bits.py tests/emu/data/tensor_bits_h200.json [--results 1000000]
         [--only wgmma] [--emulator]
 
 Writes one record a form: how many results differ, the first of them in full, how other rules would have done where any

@@ -16,6 +16,7 @@ from tilewright.gemm.rungs import find_rung, rungs_for
 from tilewright.gpus import GPUS, find_gpu
 from tilewright.lab import counters
 from tilewright.lab.kinds import attention_steps, steps_of
+from tilewright.lab.ladder import Step
 from tilewright.lab.record import (
     check_writable,
     find_records,
@@ -253,36 +254,52 @@ def ncu_csv(rows: int = 1) -> str:
 
 
 def test_the_metrics_of_the_profiler_are_read_with_their_thousands():
-    found = counters.parse_csv(ncu_csv())
-    assert list(found) == list(counters.METRICS)
-    assert list(found.values()) == [1000 * (i + 1) for i in range(len(found))]
+    first, second = counters.parse_csv(ncu_csv(2), 2)
+    assert list(first) == list(counters.METRICS)
+    assert first == second
+    assert list(first.values()) == [1000 * (i + 1) for i in range(len(first))]
 
 
 @pytest.mark.parametrize("rows", [0, 2])
 def test_a_profile_of_any_other_number_of_kernels_is_refused(rows):
     with pytest.raises(TilewrightError, match=f"{rows} kernels"):
-        counters.parse_csv(ncu_csv(rows), "permission denied")
+        counters.parse_csv(ncu_csv(rows), 1, "permission denied")
 
 
 def test_a_missing_profiler_is_named(monkeypatch):
     from tilewright.gemm.problem import GemmProblem
 
+    step = Step(find_rung("f01"), find_rung("f01").default, GemmProblem.dense(64, 64, 64))
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(MissingDependency, match="ncu"):
-        counters.read_hardware(find_rung("f01"), GemmProblem.dense(64, 64, 64))
+        counters.read_hardware([step])
 
 
-def test_a_suite_of_duels_names_whom_against(tmp_path):
+def test_one_process_under_the_profiler_makes_every_launch(tmp_path, monkeypatch):
+    from tilewright.gemm.problem import GemmProblem
+
+    tool = tmp_path / "ncu"
+    tool.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/words\ncat {tmp_path}/page\n')
+    tool.chmod(0o755)
+    (tmp_path / "page").write_text(ncu_csv(2))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    steps = [Step(find_rung(name), find_rung(name).default, GemmProblem.dense(64, 32, 16)) for name in ("f01", "f12")]
+    assert len(counters.read_hardware(steps)) == 2
+    (words,) = (tmp_path / "words").read_text().splitlines()
+    assert words.endswith("f01_naive:64:32:16:nn:f32 f12_multistage:64:32:16:nn:f32")
+
+
+def test_a_suite_that_needs_no_gpu_names_one(tmp_path):
     path = tmp_path / "d.json"
-    path.write_text(json.dumps({"name": "d", "kind": "duels", "cases": []}))
-    with pytest.raises(TilewrightError, match='"against"'):
+    path.write_text(json.dumps({"name": "d", "kind": "compiled", "cases": []}))
+    with pytest.raises(TilewrightError, match='"gpu"'):
         read_suite(path)
 
 
 def test_suites_hold_plain_data():
     for path in BENCHMARKS.glob("*.json"):
         keys = json.loads(path.read_text()).keys()
-        assert {"name", "kind", "cases"} <= keys <= {"name", "kind", "cases", "peers", "against", "each", "gpu"}
+        assert {"name", "kind", "cases"} <= keys <= {"name", "kind", "cases", "peers", "each", "gpu"}
 
 
 def test_devices_and_pipes_are_written_to_and_links_stay_links(tmp_path):

@@ -10,7 +10,17 @@ import pytest
 
 from tilewright.cli import main
 from tilewright.lab import fingerprint
-from tilewright.lab.fingerprint import CHANGED, NO_SUITE, REDEFINED, UNKNOWN, kernel_hash, rungs_of, stamp, why_stale
+from tilewright.lab.fingerprint import (
+    CHANGED,
+    NO_SUITE,
+    REDEFINED,
+    REFITTED,
+    UNKNOWN,
+    kernel_hash,
+    rungs_of,
+    stamp,
+    why_stale,
+)
 from tilewright.lab.kinds import KINDS
 from tilewright.lab.record import read_records, write_json
 from tilewright.lab.stale import NEVER, find_stale
@@ -80,6 +90,26 @@ def test_a_suite_that_is_defined_anew_makes_its_records_stale():
     assert why_stale(mine, SUITE | {"cases": []}) == REDEFINED
     assert why_stale(mine, None) == NO_SUITE
     assert why_stale(record(), SUITE) == UNKNOWN
+
+
+def test_a_record_of_the_model_holds_until_its_constants_change(tmp_path, monkeypatch):
+    told = {"case": {"kind": "bf16", "chosen_by": "the model"}, "provenance": {}}
+    (mine,) = stamp([told], SUITE, 1.0)
+    assert why_stale(mine, SUITE) == ""
+    (tmp_path / "fits.json").write_text("{}")
+    monkeypatch.setattr(fingerprint, "FITTED", tmp_path / "fits.json")
+    assert why_stale(mine, SUITE) == REFITTED
+
+
+def test_every_record_that_is_kept_has_a_suite_that_makes_it():
+    found = find_stale(ROOT / "benchmarks" / "results")
+    assert [entry.suite for entry in found if not entry.measurable] == []
+
+
+def test_all_suites_together_take_an_hour_of_a_gpu_by_their_own_estimates(tmp_path):
+    every = find_stale(tmp_path)
+    assert {entry.suite for entry in every} == set(suites())
+    assert sum(entry.seconds for entry in every if entry.needs_gpu) < 3600
 
 
 def test_a_record_is_of_the_rungs_that_it_may_have_run():

@@ -12,7 +12,7 @@ from tilewright.lab import sweep
 from tilewright.lab.suite import find_suite, read_suite
 from tilewright.report.tables import PAGES, markdown
 
-SWEEPS = ("fp32-f12-sweep", "bf16-program-sweep", "precision-sizes", "bf16-wgmma-sweep", "bf16-wgmma-tiles")
+SWEEPS = ("fp32-f12-sweep", "precision-sizes", "bf16-wgmma-tiles")
 
 
 @pytest.mark.parametrize("name", SWEEPS)
@@ -52,14 +52,13 @@ def gpu(monkeypatch):
 
 
 def test_a_record_has_its_configs_in_order_and_says_what_was_wrong(gpu):
-    cases = read_suite(find_suite("bf16-program-sweep"))["cases"][:1]
-    (record,) = sweep.sweep_records("bf16-program-sweep", cases, say=lambda *told: None)
+    cases = read_suite(find_suite("fp32-f12-sweep"))["cases"][:1]
+    (record,) = sweep.sweep_records("fp32-f12-sweep", cases, say=lambda *told: None)
     times = [config["us"] for config in record["result"]["configs"]]
     assert times == sorted(times)
     assert len(times) == cases[0]["keep"] - 1
     assert record["result"]["right"] is False
     assert "is wrong" in record["result"]["reason"]
-    assert record["result"]["configs"][0]["config_text"] in markdown(PAGES["bf16-program-sweep"], [record])
 
 
 def test_each_config_may_have_a_record_of_its_own(gpu):

@@ -10,7 +10,6 @@ import pytest
 
 from tilewright.errors import ConfigRejected, DeviceError, MissingDependency
 from tilewright.gemm.problem import GemmProblem
-from tilewright.gemm.rung import GemmConfig
 from tilewright.lab.check import Guarded
 from tilewright.lab.ground import Buffers
 from tilewright.lab.ladder import prepare
@@ -233,35 +232,3 @@ def test_cublaslt_that_is_not_installed_is_named_with_the_way_to_get_it(monkeypa
     monkeypatch.setattr("tilewright.lab.peers.cublaslt_library.ctypes.CDLL", absent)
     with pytest.raises(MissingDependency, match=r"libcublasLt(.|\n)*tilewright\[cublaslt\]"):
         peer.enter(SimpleNamespace(problem=PROBLEM, executor=None))
-
-
-def duel(ground, monkeypatch, entrants, ratios: dict[str, float]):
-    """A rung's record against `entrants`; each pair's ratio by the opponent's name."""
-    own = writes(ground, text="own")
-    monkeypatch.setattr(compete, "rung_candidate", lambda step, kernel, ground: own)
-    monkeypatch.setattr(compete, "launches_of", lambda each, ground: [each.text])
-    fake_race(monkeypatch, {c.text: 1.0 for c in entrants})
-    ground.where.arch = None
-    ground.timed = lambda launches, seconds, against=None: {
-        "ratio": ratios[against[0]], "ratio_p10": 0.9, "ratio_p90": 1.1, "reference_ms": 1.0
-    }  # fmt: skip
-    rung = SimpleNamespace(id="h11", compile=lambda problem, config, arch: None)
-    step = SimpleNamespace(rung=rung, config=GemmConfig(16, 16), problem=PROBLEM)
-    peer = Peer("p", "", lambda g: Entry("p 1.0", entrants))
-    return compete.duel_record(peer, step, ground, "s", 1.0, {"gpu": "x"})
-
-
-def test_a_duel_is_quoted_against_the_strongest_opponent_that_is_right(ground, monkeypatch):
-    entrants = [writes(ground, text="weak"), writes(ground, spoiled(0), "wrong"), writes(ground, text="strong")]
-    record = duel(ground, monkeypatch, entrants, {"weak": 1.2, "strong": 1.05, "wrong": 0.1})
-    assert (record["result"]["ratio"], record["result"]["against_config"]) == (1.05, "strong")
-    assert set(record["result"]["finalists"]) == {"weak", "strong"}
-    assert (record["case"]["rung"], record["case"]["against"]) == ("h11", "p")
-    assert record["provenance"] == {"gpu": "x", "reference_version": "p 1.0"}
-
-
-def test_a_duel_without_a_right_opponent_has_no_ratio(ground, monkeypatch):
-    record = duel(ground, monkeypatch, [writes(ground, spoiled(0), "a"), writes(ground, nan, "b")], {})
-    assert "ratio" not in record["result"]
-    assert record["result"]["right"] is None
-    assert "'a': 'at (0, 3)" in record["result"]["reason"]

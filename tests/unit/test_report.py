@@ -86,14 +86,6 @@ def test_a_peer_stands_in_the_rungs_table_by_its_name():
     assert (row["rung"], row["check"], row["of cuBLAS"], row["regs"]) == ("cublaslt_best", "right", "103.6%", "-")
 
 
-def test_a_duel_names_both_configs_and_the_ratio():
-    record = measured("h11_mma_multistage", against_config="128x256x32 warp 64x64 3 stages")
-    record["case"]["against"] = "cutlass_tuned"
-    row = dict(zip([n for n, _ in tables.DUELS_PAGE], [c(record) for _, c in tables.DUELS_PAGE], strict=True))
-    assert (row["against"], row["its strongest"]) == ("cutlass_tuned", "128x256x32 warp 64x64 3 stages")
-    assert (row["ratio"], row["p10..p90"]) == ("1.036", "1.033..1.038")
-
-
 def test_a_wrong_rung_is_shown_as_wrong_with_dashes_for_what_was_not_measured():
     record = counted()
     record["result"] |= {"right": False, "max_error": None}

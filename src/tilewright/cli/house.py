@@ -83,7 +83,9 @@ def cache_import(archive: Annotated[Path, typer.Argument(help="A file that `cach
 def bench(
     suite: Annotated[list[str] | None, typer.Argument(help="Names of suites in benchmarks/, or files.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("benchmarks/results"),
-    seconds: Annotated[float, typer.Option(help="Measured time per case.", min=0.01)] = 1.0,
+    seconds: Annotated[
+        float | None, typer.Option(help="Measured time per case; without it 0.4.", min=0.01, show_default=False)
+    ] = None,
     stale: Annotated[
         bool, typer.Option("--stale", help="List the suites whose records no longer match kernels and suite.")
     ] = False,
@@ -97,10 +99,11 @@ def bench(
     json_file: Json = None,
 ) -> None:
     """Run benchmark suites on a GPU and write their records; or judge and time your own .cu file."""
+    from ..lab.kinds import SECONDS
     from ..lab.record import json_result
     from ..lab.suite import benchmarks, find_suite, read_suite, suites
 
-    names = suite or []
+    names, seconds = suite or [], seconds or SECONDS
     own = [name for name in names if name.endswith(".cu")]
     if own and (len(names) > 1 or stale or run):
         raise InvalidOperand(f"{own[0]} is timed by itself: omit suites, other files, --stale and --run.")
@@ -172,7 +175,7 @@ def _stale(results: Path, names: list[str]) -> list[Stale]:
         say(f"all records in {results} match the kernels and suites that are here")
         return found
     show(f"Records in {results}:", tables(columns, rows, console().width))
-    total = sum(entry.seconds for entry in found if entry.measurable)
+    total = sum(entry.seconds for entry in found if entry.measurable and entry.needs_gpu)
     say(f"about {in_minutes(total)} of a GPU: by the recorded runs where they say how long they took, else a guess")
     return found
 

@@ -6,8 +6,6 @@ Both references are torch's: its scaled_dot_product_attention with one back end 
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +18,7 @@ from ..arrays.device_array import DeviceArray
 from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionAddresses
 from ..attn.rungs import find_attention_rung, parse_config
-from ..errors import MissingDependency, TilewrightError, install
+from ..errors import install
 from ..gpus import Arch, Gpu
 from ..jit import CompiledKernel
 from ..jit.device import Device, Prepared, bound_to, device, executor_for
@@ -29,7 +27,7 @@ from .attention import AttentionStep, attention_record, prepare_attention, run_a
 from .bench import time_pairs
 from .bounds import peak_tflops
 from .climb_gpu import driver_version
-from .counters import PIPES, STALLS, parse_csv
+from .counters import PIPES, STALLS, watched
 from .ladder import Progress, silent, verdict_dict
 from .numbers import to_stored
 from .record import provenance
@@ -229,36 +227,22 @@ _SHARES = ("issue_active", "fma_pipe", "shared_pipe", "tensor_pipe", "xu_pipe")
 def attention_stalls(steps: Sequence[AttentionStep], gpu: Gpu, say: Progress = silent) -> list[dict[str, Any]]:
     """One record a step: the check, the busiest pipes (shares), warps stalled per issued instruction by reason.
 
-    Read by Nsight Compute from one launch each, in a process of its own, on dense operands without a mask. Raises
-    MissingDependency without it.
+    Read by Nsight Compute from one launch each, on dense operands without a mask. Raises MissingDependency without it.
     """
-    tool = shutil.which("ncu")
-    if tool is None:
-        raise MissingDependency("ncu (Nsight Compute) is not on the PATH; the hardware's counters cannot be read.")
     compile_all(steps, gpu.arch)
     say(0, "Nsight Compute")
     launches = [
         f"{step.rung.id};{step.config};{p.batch};{p.heads_q};{p.seq_q};{p.d_head}"
         for step, p in ((step, step.problem) for step in steps)
     ]
-    command = [
-        tool, "--clock-control", "none", "--csv", "--page", "raw", "--metrics", ",".join(STALL_METRICS.values()),
-        sys.executable, "-m", "tilewright.lab.attention_gpu", *launches,
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=os.environ.copy())
-    head, units, *rows = [line for line in done.stdout.splitlines() if line.startswith('"')] or ("", "")
-    if len(rows) != len(steps):
-        raise TilewrightError(
-            f"ncu profiled {len(rows)} kernels instead of {len(steps)}: {(done.stderr or done.stdout)[-500:]}"
-        )
+    found = watched("tilewright.lab.attention_gpu", launches, STALL_METRICS)
     executor, records = executor_for(0), []
     origin = provenance(machine_kind="gpu", gpu=gpu.name, arch=gpu.arch.name, driver=driver_version())
-    for number, (step, row) in enumerate(zip(steps, rows, strict=True)):
+    for number, (step, read) in enumerate(zip(steps, found, strict=True)):
         say(number, step.rung.id)
         small = replace(step, problem=small_problem(step.problem, step.config))
         kernel = step.rung.compile(small.problem, step.config, gpu.arch)
         result = verdict_dict(run_attention_checked(small, kernel, executor, prepare_attention(small.problem)))
-        read = parse_csv("\n".join((head, units, row)), done.stderr, STALL_METRICS)
         result |= {name: read[name] / 100 for name in _SHARES}
         result["stalls"] = {name: read[name] for name in STALLS}
         records.append(attention_record("attention-stalls", step, result, origin))

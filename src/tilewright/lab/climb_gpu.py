@@ -13,7 +13,7 @@ from ..jit.device import check as check_call
 from .ground import Ground, rung_launcher
 from .ladder import Progress, Step, as_record, run_checked, silent, verdict_dict
 from .peers import Peer
-from .peers.compete import duel_record, peer_record
+from .peers.compete import peer_record
 from .record import provenance
 from .reference import find_reference
 
@@ -42,21 +42,6 @@ def climb_on_gpu(
         for peer in peers:
             say(len(records), peer.id)
             records.append(peer_record(peer, ground, suite, seconds, origin))
-    return records
-
-
-def duels_on_gpu(
-    steps: Sequence[Step], peers: Sequence[Peer], ordinal: int = 0, suite: str = "gpu-duels", seconds: float = 1.0,
-    say: Progress = silent,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """One record a step and peer: the rung in pairs with the peer itself, chosen in this run (compete.duel_record)."""
-    where = device(ordinal)
-    records: list[dict[str, Any]] = []
-    for step in steps:
-        ground = Ground(step.problem, where, None)
-        for peer in peers:
-            say(len(records), f"{step.rung.id} against {peer.id} at {step.problem.m} {step.problem.layout}")
-            records.append(duel_record(peer, step, ground, suite, seconds, origin_of(where, peer.id, None)))
     return records
 
 

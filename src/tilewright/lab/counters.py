@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..arrays.dtypes import ITEM_BYTES
 from ..errors import MissingDependency, TilewrightError
 from ..gemm.problem import GemmProblem
-from ..gemm.rung import Addresses, Rung
+from ..gemm.rung import Addresses
 from ..gemm.rungs import find_rung
 from ..gpus import Gpu
 from ..jit.device import executor_for
@@ -63,20 +62,29 @@ PIPES = {
 } | {name: f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio" for name in STALLS}
 
 
-def read_hardware(
-    rung: Rung, problem: GemmProblem, metrics: dict[str, str] = METRICS, ordinal: int = 0
-) -> dict[str, float]:
-    """Launch the rung once under ncu in a process of its own. Raises MissingDependency without ncu."""
+def watched(module: str, launches: Sequence[str], metrics: Mapping[str, str]) -> list[dict[str, float]]:
+    """The metrics of each launch: `python -m module LAUNCH...` makes them in order, all in one process under ncu.
+
+    Raises MissingDependency without ncu, TilewrightError where it profiled another number of kernels.
+    """
     tool = shutil.which("ncu")
     if tool is None:
         raise MissingDependency("ncu (Nsight Compute) is not on the PATH; the hardware's counters cannot be read.")
     command = [
         tool, "--clock-control", "none", "--csv", "--page", "raw", "--metrics", ",".join(metrics.values()),
-        sys.executable, "-m", "tilewright.lab.counters", rung.id, str(problem.m), str(problem.n), str(problem.k),
-        problem.layout, problem.dtype, str(ordinal),
+        sys.executable, "-m", module, *launches,
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=os.environ.copy())
-    return parse_csv(done.stdout, done.stderr, metrics)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=os.environ.copy())
+    return parse_csv(done.stdout, len(launches), done.stderr, metrics)
+
+
+def read_hardware(steps: Sequence[Step], metrics: Mapping[str, str] = METRICS) -> list[dict[str, float]]:
+    """The metrics of one launch of each step's rung in its default config. Raises MissingDependency without ncu."""
+    launches = [
+        ":".join(map(str, (step.rung.id, p.m, p.n, p.k, p.layout, p.dtype)))
+        for step, p in ((step, step.problem) for step in steps)
+    ]
+    return watched("tilewright.lab.counters", launches, metrics)
 
 
 def stall_records(steps: Sequence[Step], gpu: Gpu, say: Progress = silent) -> list[dict[str, Any]]:
@@ -87,13 +95,13 @@ def stall_records(steps: Sequence[Step], gpu: Gpu, say: Progress = silent) -> li
     executor, records = executor_for(0), []
     operands: dict[GemmProblem, Operands] = {}
     origin = provenance(machine_kind="gpu", gpu=gpu.name, arch=gpu.arch.name, driver=driver_version())
-    for number, step in enumerate(steps):
+    say(0, "Nsight Compute")
+    for number, (step, read) in enumerate(zip(steps, read_hardware(steps, PIPES), strict=True)):
         say(number, step.rung.id)
         if step.problem not in operands:
             operands = {step.problem: prepare(step.problem)}
         kernel = step.rung.compile(step.problem, step.config, gpu.arch)
         result = verdict_dict(run_checked(step, kernel, executor, operands[step.problem]))
-        read = read_hardware(step.rung, step.problem, PIPES)
         products, quarters = read["products"], gpu.arch.warp_schedulers * gpu.sm_count
         result |= {name: read[name] / 100 for name in ("issue_active", "fma_pipe", "shared_pipe")}
         result["cycles_per_product"] = read["cycles"] * quarters / products if products else None
@@ -102,20 +110,31 @@ def stall_records(steps: Sequence[Step], gpu: Gpu, say: Progress = silent) -> li
     return records
 
 
-def parse_csv(text: str, error: str = "", metrics: dict[str, str] = METRICS) -> dict[str, float]:
-    """The metrics of the one kernel in ncu's raw CSV page. Raises TilewrightError when there is none."""
+def parse_csv(
+    text: str, count: int = 1, error: str = "", metrics: Mapping[str, str] = METRICS
+) -> list[dict[str, float]]:
+    """The metrics of each kernel in ncu's raw CSV page. Raises TilewrightError unless there are `count`."""
     rows = list(csv.reader(line for line in text.splitlines() if line.startswith('"')))
-    if len(rows) != 3:
-        raise TilewrightError(f"ncu profiled {max(len(rows) - 2, 0)} kernels instead of 1: {(error or text)[-500:]}")
-    header, _, values = rows
-    return {name: float(values[header.index(metric)].replace(",", "")) for name, metric in metrics.items()}
+    header, values = rows[0] if rows else [], rows[2:]
+    if len(values) != count:
+        raise TilewrightError(f"ncu profiled {len(values)} kernels instead of {count}: {(error or text)[-500:]}")
+    return [{name: float(row[header.index(metric)].replace(",", "")) for name, metric in metrics.items()}
+            for row in values]  # fmt: skip
 
 
-def compare(rung: Rung, problem: GemmProblem, gpu: Gpu) -> dict[str, Any]:
-    """One record: both sides' counts, and the two ratios that must agree."""
-    hardware = {name: int(value) for name, value in read_hardware(rung, problem).items()}
+def counter_records(suite: str, steps: Sequence[Step], gpu: Gpu, say: Progress = silent) -> list[dict[str, Any]]:
+    """One record a step, whose rung runs in its default config: both sides' counts, and the ratios that must agree."""
+    say(0, "Nsight Compute")
+    records = []
+    for number, (step, read) in enumerate(zip(steps, read_hardware(steps), strict=True)):
+        say(number, step.rung.id)
+        records.append(_compared(step, read, gpu) | {"suite": suite})
+    return records
+
+
+def _compared(step: Step, read: Mapping[str, float], gpu: Gpu) -> dict[str, Any]:
+    hardware = {name: int(value) for name, value in read.items()}
     hardware["shared_load_instructions"] += hardware.pop("ldmatrix_instructions")
-    step = Step(rung, rung.default, problem)
     (record,) = climb_on_emulator([step], gpu, suite="counters")
     emulated = record["result"]["counters"]
     mine = {
@@ -146,21 +165,18 @@ def compare(rung: Rung, problem: GemmProblem, gpu: Gpu) -> dict[str, Any]:
     return record
 
 
-def _launch_once(arguments: list[str]) -> None:
-    """What runs under ncu: one launch of one rung."""
-    parser = argparse.ArgumentParser()
-    for name in ("rung", "m", "n", "k", "layout", "dtype", "ordinal"):
-        parser.add_argument(name)
-    given = parser.parse_args(arguments)
-    rung = find_rung(given.rung)
-    problem = GemmProblem.dense(int(given.m), int(given.n), int(given.k), layout=given.layout, dtype=given.dtype)
-    executor = executor_for(int(given.ordinal))
-    held = [executor.upload(raw_bytes(side, problem.dtype)) for side in random_operands(problem)]
-    out = executor.allocate(ITEM_BYTES[problem.out_dtype] * problem.m * problem.n)
-    kernel = rung.compile(problem, rung.default, executor.arch)
-    executor.launch(kernel, rung.launch(problem, rung.default, Addresses(held[0], held[1], out)))
-    executor.synchronize()
+def _launch_each(launches: Sequence[str]) -> None:
+    """What runs under ncu: one launch of each rung named, with its default config."""
+    executor = executor_for(0)
+    for launch in launches:
+        name, m, n, k, layout, dtype = launch.split(":")
+        rung, problem = find_rung(name), GemmProblem.dense(int(m), int(n), int(k), layout=layout, dtype=dtype)
+        held = [executor.upload(raw_bytes(side, problem.dtype)) for side in random_operands(problem)]
+        out = executor.allocate(ITEM_BYTES[problem.out_dtype] * problem.m * problem.n)
+        kernel = rung.compile(problem, rung.default, executor.arch)
+        executor.launch(kernel, rung.launch(problem, rung.default, Addresses(held[0], held[1], out)))
+        executor.synchronize()
 
 
 if __name__ == "__main__":
-    _launch_once(sys.argv[1:])
+    _launch_each(sys.argv[1:])

@@ -29,6 +29,7 @@ from ..gemm.rung import Rung
 from ..gemm.rungs import GEMM_RUNGS, rungs_for
 from ..grouped.rungs import GROUPED_RUNGS
 from ..jit.source import CUDA_ROOT, gather
+from ..plan.estimate import FITTED
 from ..tuning.fused import with_epilogue
 
 AnyRung = Rung | AttentionRung
@@ -91,6 +92,18 @@ def kernel_hash(rungs: Iterable[HashedRung]) -> str:
     return hashlib.sha256("\0".join(told).encode()).hexdigest()[:12]
 
 
+def measured_hash(case: dict[str, Any]) -> str:
+    """A short hash of what a case measured: its kernels, or the model of time and the tables that judge it."""
+    if not _is_of_the_model(case):
+        return kernel_hash(rungs_of(case))
+    files = (FITTED, *sorted(FITTED.parent.glob("shipped/*.json")))
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:12]
+
+
+def _is_of_the_model(case: dict[str, Any]) -> bool:
+    return "chosen_by" in case
+
+
 def suite_hash(suite: dict[str, Any]) -> str:
     """A short hash of a suite's definition."""
     return hashlib.sha256(json.dumps(suite, sort_keys=True).encode()).hexdigest()[:12]
@@ -116,7 +129,7 @@ def stamp(records: Iterable[dict[str, Any]], suite: dict[str, Any], seconds: flo
         record
         | {
             "provenance": record["provenance"]
-            | {"kernels": kernel_hash(rungs_of(record["case"])), "suite": definition, "run_seconds": round(seconds, 1)}
+            | {"kernels": measured_hash(record["case"]), "suite": definition, "run_seconds": round(seconds, 1)}
         }
         for record in records
     ]
@@ -124,6 +137,7 @@ def stamp(records: Iterable[dict[str, Any]], suite: dict[str, Any], seconds: flo
 
 UNKNOWN = "made before records carried hashes"
 CHANGED = "its kernels have changed since"
+REFITTED = "the table or the model's constants have changed since"
 REDEFINED = "its suite has changed since"
 NO_SUITE = "no suite makes these records, so they are not measured again"
 
@@ -135,6 +149,6 @@ def why_stale(record: dict[str, Any], suite: dict[str, Any] | None) -> str:
         return NO_SUITE
     if "kernels" not in origin or "suite" not in origin:
         return UNKNOWN
-    if origin["kernels"] != kernel_hash(rungs_of(record["case"])):
-        return CHANGED
+    if origin["kernels"] != measured_hash(record["case"]):
+        return REFITTED if _is_of_the_model(record["case"]) else CHANGED
     return "" if origin["suite"] == suite_hash(suite) else REDEFINED

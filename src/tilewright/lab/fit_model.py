@@ -1,11 +1,12 @@
 """Fit the model of time (plan/estimate.py) to measured times, and say what it misses.
 
-    python -m tilewright.lab.fit_model            judge the constants that are there
-    python -m tilewright.lab.fit_model --write    fit them anew, and write fits.json and the record
+    python -m tilewright.lab.fit_model --write    fit the constants anew, into fits.json
+    tilewright bench model-fit                    record what the model misses
 
-The times are those of the H200 in this repository: the table that ships, each class with up to 24 kernels, and sweeps
-in benchmarks/results. What counts is the order of the kernels of one problem, most of all near the fastest; how long
-each takes counts a little, since plans compare problems too. Needs no GPU. The same input gives the same constants.
+The times are those of the H200 in this repository: the table that ships, each class with up to 24 kernels, and kernels
+that were swept one by one (benchmarks/times). What counts is the order of the kernels of one problem, most of all near
+the fastest; how long each takes counts a little, since plans compare problems too. Needs no GPU. The same input gives
+the same constants.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import exp, log
-from pathlib import Path
 from statistics import fmean, median, quantiles
 from typing import Any, NamedTuple
 
@@ -34,10 +34,10 @@ from ..plan.choose import choose
 from ..plan.demands import NONE
 from ..plan.estimate import FITTED, Fit, Work, fits, forget_fits, predict, speed_key
 from ..plan.tables import SHIPPED, shipped
+from .ladder import Progress, silent
 from .record import provenance
+from .suite import benchmarks
 
-ROOT = Path(__file__).parents[3]
-RESULTS = ROOT / "benchmarks" / "results"
 GPU = GPUS["H200"]
 NEAR = 0.25
 """A kernel that takes so much longer than the problem's fastest counts 1/e of it in the fit."""
@@ -120,41 +120,35 @@ def _read_config(rung: str, text: str, min_blocks: int) -> GemmConfig | None:
     return in_parts(config, int(parts[1])) if config and parts else config
 
 
+@lru_cache(maxsize=1)
+def _swept() -> Mapping[str, Any]:
+    """The times of benchmarks/times: kernels as [rung, config, blocks per SM, packed operands, ms]."""
+    return json.loads((benchmarks() / "times" / f"{GPU.name}.json").read_text(encoding="utf-8"))
+
+
 def sweeps() -> Iterator[Case]:
-    """Products whose kernels were swept one by one: records with a list of configs, or one record per config."""
-    groups: dict[str, tuple[GemmProblem, list[tuple[str, GemmConfig, tuple[str, ...], float]]]] = {}
-    for suite in ("fp32-f12-sweep", "bf16-program-sweep", "precision-sizes", "bf16-wgmma-tiles"):
-        for record in json.loads((RESULTS / f"{suite}-{GPU.name}.json").read_text()):
-            case, result = record["case"], record["result"]
-            names = ("m", "n", "k", "layout", "dtype", "out_dtype", "precision", "batch")
-            given = {name: case[name] for name in names if name in case}
-            for one in result.get("configs", [case | result]):
-                rung = find_rung(one.get("rung", case.get("rung"))).id
-                config = _read_config(rung, one["config_text"], one["min_blocks"])
-                if config is not None:
-                    _, kernels = groups.setdefault(suite + json.dumps(given), (GemmProblem.dense(**given), []))
-                    ms = one["us"] * 1e-3 if "us" in one else one["ms"]
-                    kernels.append((rung, config, tuple(one.get("packs", ())), ms))
-    for problem, kernels in groups.values():
+    """Products whose kernels were swept one by one."""
+    for group in _swept()["products"]:
+        problem = GemmProblem.dense(**group["problem"])
+        read = [(rung, _read_config(rung, text, blocks), tuple(packs), ms)
+                for rung, text, blocks, packs, ms in group["kernels"]]  # fmt: skip
+        kernels = [(rung, config, packs, ms) for rung, config, packs, ms in read if config is not None]
         yield _case(problem, f"{problem.kind}, swept", kernels)
 
 
 def attention() -> Iterator[Case]:
-    """Attention's rungs on the problems of its suites. Its sizes are cases of no kind: each holds many problems."""
-    groups: dict[str, tuple[AttentionProblem, list[Kernel]]] = {}
-    for suite in ("attention-ladder", "attention-causal", "attention-sizes"):
-        for record in json.loads((RESULTS / f"{suite}-{GPU.name}.json").read_text()):
-            case = record["case"]
+    """Attention's rungs on its ladder's problems and by size. Sizes are cases of no kind: each holds many problems."""
+    for group in _swept()["attention"]:
+        kernels = []
+        for given, name, fields, ms in group["kernels"]:
             problem = AttentionProblem.dense(
-                case["batch"], case["heads_q"], case["seq_q"], case["seq_k"], case["d_head"],
-                heads_kv=case["heads_kv"], dtype=case["dtype"], is_causal=case["is_causal"], layout=case["layout"],
+                given["batch"], given["heads"], given["seq_q"], given["seq_k"], given["d_head"],
+                heads_kv=given["heads_kv"], dtype=given["dtype"], is_causal=given["is_causal"], layout=given["layout"],
             )  # fmt: skip
-            rung, config = find_attention_rung(case["rung"]), AttentionConfig(**case["config"])
-            work = ATTENTION.work(problem, rung, config, ())
-            group = groups.setdefault(f"{problem.d_head} {problem.is_causal} {suite}", (problem, []))
-            group[1].append(Kernel(rung, config, (), record["result"]["ms"], work))
-    for key, (problem, kernels) in groups.items():
-        yield Case(problem, "" if "sizes" in key else "attention", tuple(kernels))
+            rung, config = find_attention_rung(name), AttentionConfig(**fields)
+            kernels.append((problem, Kernel(rung, config, (), ms, ATTENTION.work(problem, rung, config, ()))))
+        kind = "" if group["of"] == "sizes" else "attention"
+        yield Case(kernels[0][0], kind, tuple(kernel for _, kernel in kernels))
 
 
 # --- fitting ----------------------------------------------------------------------------------------------------------
@@ -270,26 +264,27 @@ def summary(found: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def records(
+def misses(
     cases: Sequence[Case], fit: Mapping[str, Fit], speed: Mapping[str, float], held_out: Mapping[str, list[float]]
-) -> list[dict[str, Any]]:
-    """Return what the model misses, by kind of problem and by what chooses."""
-    kinds = dict.fromkeys(case.kind for case in cases if case.kind)
-    found: list[tuple[str, str, list[float]]] = []
-    for kind in kinds:
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """(case, result) of a record for each kind of problem and each way to choose."""
+    for kind in dict.fromkeys(case.kind for case in cases if case.kind):
         own = [case for case in cases if case.kind == kind]
-        found.append((kind, "the model, among all measured", losses(own, fit)))
-        found.append((kind, "the model, fitted to the other half", held_out.get(kind, [])))
-        found.append((kind, "the model, among the options", option_losses(own, fit, speed)))
+        found = [
+            ("the model, among all measured", losses(own, fit)),
+            ("the model, fitted to the other half", held_out.get(kind, [])),
+            ("the model, among the options", option_losses(own, fit, speed)),
+        ]
         if kind in CONFIGS:
-            found.append((kind, "neighbours' times, the class left out", neighbour_losses(kind)))
-    return [
-        {"suite": "model-fit", "case": {"kind": kind, "chosen_by": how}, "result": {"right": True, **summary(values)}}
-        for kind, how, values in found if values
-    ]  # fmt: skip
+            found.append(("neighbours' times, the class left out", neighbour_losses(kind)))
+        for how, values in found:
+            if values:
+                yield {"kind": kind, "chosen_by": how}, {"right": True, **summary(values)}
 
 
-def halves(cases: Sequence[Case], start: Mapping[str, Fit], say: Callable[[str], None]) -> dict[str, list[float]]:
+def halves(
+    cases: Sequence[Case], start: Mapping[str, Fit], say: Callable[[str], None] = lambda text: None
+) -> dict[str, list[float]]:
     """The model's losses on each half of the cases when it was fitted to the other one, by kind."""
     found: dict[str, list[float]] = {}
     for half in range(2):
@@ -299,24 +294,30 @@ def halves(cases: Sequence[Case], start: Mapping[str, Fit], say: Callable[[str],
     return found
 
 
-def main(write: bool) -> None:
-    cases = [*tables(), *sweeps(), *attention()]
-    fit, held_out = fits(), {}
-    if write:
-        fit = fitted(cases, START, print)
-        data = {"fits": {way: values._asdict() for way, values in fit.items()}, "speeds": speeds(cases, fit)}
-        FITTED.write_text(json.dumps(data, indent=1) + "\n")
-        forget_fits()
-        held_out = halves(cases, START, lambda text: None)
-    speed = speeds(cases, fit)
-    told = records(cases, fit, speed, held_out)
-    for record in told:
-        print(*record["case"].values(), record["result"], sep=" | ")
-    if write:
-        origin = provenance(machine_kind="gpu", gpu=GPU.name)
-        place = RESULTS / f"model-fit-{GPU.name}.json"
-        place.write_text(json.dumps([record | {"provenance": origin} for record in told], indent=1) + "\n")
+def measured() -> list[Case]:
+    """Every case that constants are fitted to."""
+    return [*tables(), *sweeps(), *attention()]
+
+
+def model_records(suite: str, cases: Sequence[dict[str, Any]], say: Progress = silent) -> list[dict[str, Any]]:
+    """What the shipped constants miss, by kind of problem and by what chooses. `cases` of the suite hold nothing."""
+    known, fit = measured(), fits()
+    held_out = halves(known, START, lambda text: say(0, text))
+    origin = provenance(machine_kind="gpu", gpu=GPU.name)
+    told = misses(known, fit, speeds(known, fit), held_out)
+    return [{"suite": suite, "case": case, "result": result, "provenance": origin} for case, result in told]
+
+
+def main() -> None:
+    """Fit the constants anew, and write them."""
+    cases = measured()
+    fit = fitted(cases, START, print)
+    data = {"fits": {way: values._asdict() for way, values in fit.items()}, "speeds": speeds(cases, fit)}
+    FITTED.write_text(json.dumps(data, indent=1) + "\n")
+    forget_fits()
 
 
 if __name__ == "__main__":
-    main("--write" in sys.argv[1:])
+    if sys.argv[1:] != ["--write"]:
+        raise SystemExit("usage: python -m tilewright.lab.fit_model --write")
+    main()

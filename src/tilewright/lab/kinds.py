@@ -1,4 +1,8 @@
-"""The kinds of suites: what runs one, and about how long. Adding a kind is one entry of KINDS."""
+"""The kinds of suites: what runs one, and about how long. Adding a kind is one entry of KINDS.
+
+The seconds are those of an H200's host with 16 cores, at the default of SECONDS per measurement, with every kernel
+compiled in the run.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,8 @@ from .peers import select_peers
 from .select import select_rungs
 from .subject import read_config
 
+SECONDS = 0.4
+"""Measured time per case, if a run does not say how long."""
 Suite = dict[str, Any]
 Records = list[dict[str, Any]]
 
@@ -116,13 +122,6 @@ def _times(suite: Suite, run: Run) -> Records:
     )
 
 
-def _duels(suite: Suite, run: Run) -> Records:
-    against = select_peers(suite["against"])
-    return _function("climb_gpu.duels_on_gpu")(
-        steps_of(suite, run.gpu), against, suite=suite["name"], seconds=run.seconds, say=run.say
-    )
-
-
 def _attention(suite: Suite, run: Run) -> Records:
     return _function("attention_gpu.climb_attention_on_gpu")(
         attention_steps(suite, run.gpu), suite=suite["name"], seconds=run.seconds, say=run.say
@@ -140,11 +139,7 @@ def _stalls(suite: Suite, run: Run) -> Records:
 
 
 def _counters(suite: Suite, run: Run) -> Records:
-    records = []
-    for number, step in enumerate(steps_of(suite, run.gpu)):
-        run.say(number, step.rung.id)
-        records.append(_function("counters.compare")(step.rung, step.problem, run.gpu) | {"suite": suite["name"]})
-    return records
+    return _function("counters.counter_records")(suite["name"], steps_of(suite, run.gpu), run.gpu, run.say)
 
 
 def _sweep(suite: Suite, run: Run) -> Records:
@@ -162,41 +157,41 @@ def _compiled(suite: Suite, run: Run) -> Records:
 
 
 KINDS: dict[str, Kind] = {
-    "times": Kind(_times, 4),
-    "peers": Kind(_times, 10),
-    "duels": Kind(_duels, 15, ("against",)),
-    "products": Kind(_timed_cases("products.product_records"), 5),
-    "beside-torch": Kind(_timed_cases("beside_torch.torch_records"), 1),
+    "times": Kind(_times, 3),
+    "peers": Kind(_times, 8),
+    "products": Kind(_timed_cases("products.product_records"), 2),
+    "beside-torch": Kind(_timed_cases("beside_torch.torch_records"), 0.5),
     "beside-cublaslt": Kind(_timed_cases("beside_cublaslt.cublaslt_records"), 2),
-    "power": Kind(_timed_cases("beside_torch.power_records"), 8),
-    "sweep": Kind(_sweep, 3, parts=lambda suite: sum(case.get("keep", 12) for case in suite["cases"])),
-    "epilogue": Kind(_timed_cases("epilogues.epilogue_records"), 8),
-    "accuracy": Kind(_cases("accuracy.accuracy_records"), 5),
-    "counters": Kind(_counters, 15),
-    "stalls": Kind(_stalls, 10),
+    "power": Kind(_timed_cases("beside_torch.power_records"), 6),
+    "sweep": Kind(_sweep, 1.2, parts=lambda suite: sum(case.get("keep", 12) for case in suite["cases"])),
+    "epilogue": Kind(_timed_cases("epilogues.epilogue_records"), 3),
+    "accuracy": Kind(_cases("accuracy.accuracy_records"), 1),
+    "counters": Kind(_counters, 3),
+    "stalls": Kind(_stalls, 4),
     "host": Kind(_cases("host.host_records"), 1),
     "host-calls": Kind(_cases("host_calls.host_call_records"), 2),
-    "cold": Kind(_cases("cold.cold_records"), 30),
-    "attention": Kind(_attention, 5),
+    "cold": Kind(_cases("cold.cold_records"), 15),
+    "attention": Kind(_attention, 3),
     "attention-backward": Kind(
         _timed_cases("backward_gpu.backward_records"),
         4,
         parts=lambda suite: sum(len(case.get("rungs", ["", "deterministic"])) for case in suite["cases"]),
     ),
-    "attention-stalls": Kind(_attention_stalls, 15),
-    "attention-decode": Kind(_timed_cases("attention_decode.attention_decode_records"), 10),
-    "attention-packed": Kind(_timed_cases("attention_packed.packed_records"), 5),
+    "attention-stalls": Kind(_attention_stalls, 3),
+    "attention-decode": Kind(_timed_cases("attention_decode.attention_decode_records"), 5),
+    "attention-packed": Kind(_timed_cases("attention_packed.packed_records"), 2),
     "attention-host": Kind(_cases("attention_host.attention_host_records"), 1),
     "sums": Kind(_timed_cases("sums.sums_records"), 45),
-    "blocks": Kind(_timed_cases("blocks.block_records"), 30),
-    "grouped": Kind(_timed_cases("grouped.grouped_records"), 15),
-    "fp8": Kind(_timed_cases("fp8.fp8_records"), 5),
-    "heldout": Kind(_timed_cases("heldout.heldout_records"), 30, whole=True),
-    "tuning-time": Kind(_cases("tuning_time.tuning_time_records"), 60),
-    "profile": Kind(_profile, 20, parts=lambda suite: sum(len(case["kernels"]) for case in suite["cases"])),
+    "blocks": Kind(_timed_cases("blocks.block_records"), 10),
+    "grouped": Kind(_timed_cases("grouped.grouped_records"), 4),
+    "fp8": Kind(_timed_cases("fp8.fp8_records"), 2),
+    "heldout": Kind(_timed_cases("heldout.heldout_records"), 5, parts=lambda suite: len(suite["cases"]), whole=True),
+    "tuning-time": Kind(_cases("tuning_time.tuning_time_records"), 8),
+    "profile": Kind(_profile, 12, parts=lambda suite: sum(len(case["kernels"]) for case in suite["cases"])),
     "latency": Kind(_cases("latency.latency_records"), 2),
     "compiled": Kind(_compiled, 1, ("gpu",), lambda suite: sum(len(c["configs"]) for c in suite["cases"]), False),
     "corpus": Kind(_cases("corpus.corpus_records"), 5, ("gpu",), needs_gpu=False),
     "emulator": Kind(_cases("emulator_speed.emulator_records"), 10, ("gpu",), needs_gpu=False),
-    "sanitizer": Kind(_cases("sanitizer.sanitizer_records"), 10),
+    "model": Kind(_cases("fit_model.model_records"), 100, ("gpu",), lambda suite: 1, needs_gpu=False, whole=True),
+    "sanitizer": Kind(_cases("sanitizer.sanitizer_records"), 2),
 }

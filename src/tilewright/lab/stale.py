@@ -17,7 +17,7 @@ NEVER = "never measured"
 
 @dataclass(frozen=True)
 class Stale:
-    """A suite whose records do not all hold: how many of them, why, and about how many seconds a GPU needs."""
+    """A suite whose records do not all hold: how many of them, why, and about how many seconds a run takes."""
 
     suite: str
     file: Path | None
@@ -27,6 +27,7 @@ class Stale:
     seconds: float
     known: bool
     """Whether `seconds` is the time that the recorded run took; else it is an estimate by the suite's kind."""
+    needs_gpu: bool = True
 
     @property
     def measurable(self) -> bool:
@@ -71,5 +72,7 @@ def find_stale(results: Path) -> list[Stale]:
         if reasons:
             seconds, taken = _seconds(suite, records)
             why = ", ".join(reasons)
-            found.append(Stale(name, path, len(records), reasons.total() if records else 0, why, seconds, taken))
+            needs_gpu = suite is None or KINDS[suite["kind"]].needs_gpu
+            stale = reasons.total() if records else 0
+            found.append(Stale(name, path, len(records), stale, why, seconds, taken, needs_gpu))
     return found

@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import TilewrightError
 from ..gpus import find_gpu
 from .fingerprint import stamp
-from .kinds import KINDS, Run
+from .kinds import KINDS, SECONDS, Run
 from .ladder import Progress, silent
 from .record import went_wrong, who, write_json
 
@@ -69,7 +69,7 @@ def read_suite(path: Path) -> dict[str, Any]:
 
 
 def run_suite(
-    suite: dict[str, Any], out: Path, seconds: float = 1.0, say: Progress = silent
+    suite: dict[str, Any], out: Path, seconds: float = SECONDS, say: Progress = silent
 ) -> tuple[Path, list[dict[str, Any]]]:
     """Run a suite on GPU 0 and write its records to `out`. DeviceError without a GPU, where its kind needs one.
 
@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run benchmark suites on a GPU and write their records.")
     parser.add_argument("suite", nargs="+", help="names of suites in benchmarks/, or files")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the records")
-    parser.add_argument("--seconds", type=float, default=1.0, help="measured time a case")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="measured time per case")
     given = parser.parse_args(arguments)
     wrong = 0
     for name in given.suite:

@@ -45,19 +45,17 @@ RANGES: tuple[Column, ...] = (
     ("cuBLAS fp32", _error("cuBLAS fp32", "share", ".2f")),
     ("infinite, NaN and finite where float64 is", _kinds),
 )
-_FIGURES: tuple[Column, ...] = (
+TIMES: tuple[Column, ...] = (
+    ("rung", rung),
+    ("ms", milliseconds),
     ("config", config),
     ("layout", _layout),
     ("TFLOP/s", result("tflops", ".1f")),
     ("of cuBLAS in its precision", share("ratio")),
+    ("p10..p90", spread),
+    ("registers", result("registers", "d")),
+    ("spill B", result("spill_bytes", "d")),
 )
-_COMPILED: tuple[Column, ...] = (("registers", result("registers", "d")), ("spill B", result("spill_bytes", "d")))
-TIMES: tuple[Column, ...] = (
-    ("rung", rung), ("ms", milliseconds), *_FIGURES, ("p10..p90", spread), *_COMPILED,
-)  # fmt: skip
-STEPS: tuple[Column, ...] = (
-    ("rung", rung), ("kernel", lambda record: str(record["case"]["step"])), ("m x n x k", _size), *_FIGURES, *_COMPILED,
-)  # fmt: skip
 
 
 def _fastest(rung_id: str, name: str, form: str = "") -> Callable[[Record], str]:
@@ -70,23 +68,6 @@ def _fastest(rung_id: str, name: str, form: str = "") -> Callable[[Record], str]
     return text
 
 
-def _of(which: str, name: str, form: str) -> Callable[[Record], str]:
-    """A figure of the fastest kernel of "halves" or "others"."""
-    return lambda record: format(record["result"][which][name], form)
-
-
-HALVES: tuple[Column, ...] = (
-    ("precision", lambda record: str(record["case"]["precision"])),
-    ("m x n x k", _size),
-    ("layout", _layout),
-    ("scaled halves by", lambda record: str(record["result"]["halves"]["config_text"])),
-    ("us", _of("halves", "us", ".1f")),
-    ("of cuBLAS in its precision", _of("halves", "ratio_to_cublas", ".1%")),
-    ("t01 to t03 of cuBLAS", _of("others", "ratio_to_cublas", ".1%")),
-    ("rms error", _of("halves", "rms", ".2e")),
-    ("t01 to t03's", _of("others", "rms", ".2e")),
-    ("cuBLAS's", result("cublas_rms", ".2e")),
-)  # fmt: skip
 SIZES: tuple[Column, ...] = (
     ("m x n x k", _size),
     *(column for rung_id in ("t02_fp32x3", "t03_fp32x3_split") for column in (

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..lab.fingerprint import NO_SUITE
 from ..lab.record import went_wrong
-from . import attention, beside_torch, blocks, compiled, fp8, grouped, precision, profiles, sanitizer, terminal, wgmma
+from . import attention, beside_torch, blocks, compiled, fp8, grouped, precision, profiles, sanitizer, terminal
 from .cells import DASH, Column, Record, number, percent, stall, verdict
 from .cells import config as _config
 from .cells import milliseconds as _milliseconds
@@ -109,11 +109,6 @@ COLD_PAGE: tuple[Column, ...] = (
 )
 
 
-def _cost(record: Record) -> str:
-    result = record["result"]
-    return f"{result['cost']:+.1%} ({result['cost_p10']:+.1%}..{result['cost_p90']:+.1%})"
-
-
 SUMS_PAGE: tuple[Column, ...] = (
     ("what", lambda record: str(record["case"]["what"])),
     ("shapes", _result("shapes", "d")),
@@ -133,42 +128,12 @@ EPILOGUE_PAGE: tuple[Column, ...] = (
     ("p10..p90", _spread),
     ("host us per call", _result("host_us", ".1f")),
 )
-EPILOGUE_PARTS_PAGE: tuple[Column, ...] = (
-    ("config", _config),
-    ("fused", lambda record: str(record["case"]["fused"])),
-    ("ms", _milliseconds),
-    ("bare, ms", _result("bare_ms", ".3f")),
-    ("cost (p10..p90)", _cost),
-)
-EPILOGUE_FETCH_PAGE: tuple[Column, ...] = (
-    ("dtype", lambda record: str(record["case"]["dtype"])),
-    ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
-    ("config", _config),
-    ("residual fetched into L2", lambda record: str(record["case"]["fetched"])),
-    ("ms", _milliseconds),
-    ("bare, ms", _result("bare_ms", ".4f")),
-    ("torch's three kernels, ms", _result("torch_ms", ".4f")),
-)
 
 
 def _stages(record: Record) -> str:
     return ", ".join(record["case"]["stages"])
 
 
-def _best(name: str, form: str = "") -> Callable[[Record], str]:
-    """Of the fastest config of a sweep's record."""
-    return lambda record: format(record["result"]["configs"][0][name], form)
-
-
-PROGRAMS_PAGE: tuple[Column, ...] = (
-    ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
-    ("layout", lambda record: str(record["case"]["layout"]).upper()),
-    ("best config", _best("config_text")),
-    ("packed", lambda record: ", ".join(record["result"]["configs"][0]["packs"]) or DASH),
-    ("us", _best("us", ".1f")),
-    ("torch us", _result("torch_us", ".1f")),
-    ("torch / ours", _best("ratio_to_torch", ".2f")),
-)
 PRODUCTS_PAGE: tuple[Column, ...] = (
     ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
     ("layout", lambda record: str(record["case"]["layout"]).upper()),
@@ -223,11 +188,6 @@ STALLS16_PAGE: tuple[Column, ...] = (
     *((name.replace("_", " "), stall(name)) for name in
       ("long_scoreboard", "short_scoreboard", "mio_throttle", "barrier", "math_pipe_throttle")),
 )  # fmt: skip
-STEPS_PAGE: tuple[Column, ...] = (
-    ("step", lambda record: str(record["case"]["step"])),
-    ("NN", _result("ratio_nn", ".3f")),
-    ("NT", _result("ratio_nt", ".3f")),
-)
 
 
 def _mebibytes(record: Record) -> str:
@@ -237,16 +197,13 @@ def _mebibytes(record: Record) -> str:
 
 
 PEERS_PAGE: tuple[Column, ...] = (SIZES_PAGE[0], SIZES_PAGE[1], ("who", _rung), *SIZES_PAGE[2:])
-DUELS_PAGE: tuple[Column, ...] = (
-    SIZES_PAGE[0],
-    SIZES_PAGE[1],
+TILES_PAGE: tuple[Column, ...] = (
+    *SIZES_PAGE[:2],
+    ("rung", _rung),
     ("config", _config),
-    ("against", lambda record: str(record["case"]["against"])),
-    ("its strongest", lambda record: str(record["result"].get("against_config", DASH))),
+    ("blocks per SM", lambda record: str(record["case"]["min_blocks"])),
     ("ms", _milliseconds),
-    ("TFLOP/s", _result("tflops", ".1f")),
-    ("ratio", _result("ratio", ".3f")),
-    ("p10..p90", _spread),
+    *SIZES_PAGE[-2:],
 )
 TUNING_TIME_PAGE: tuple[Column, ...] = (
     ("type", lambda record: str(record["case"]["dtype"])),
@@ -301,18 +258,12 @@ PAGES: dict[str, Page] = {
     "fp32-sums": SUMS_PAGE,
     "cold-start": COLD_PAGE,
     "epilogue": EPILOGUE_PAGE,
-    "epilogue-parts": EPILOGUE_PARTS_PAGE,
-    "epilogue-fetch": EPILOGUE_FETCH_PAGE,
     "counters": COUNTERS_PAGE,
     "fp32-stalls": STALLS_PAGE,
-    "fp32-f12-steps": STEPS_PAGE,
     "bf16-ladder": LADDER16_PAGE,
     "bf16-stalls": STALLS16_PAGE,
     "bf16-counters": COUNTERS_PAGE,
-    "bf16-steps": STEPS_PAGE,
-    "bf16-wgmma-steps": wgmma.STEPS,
-    "bf16-wgmma-tiles": wgmma.TILES,
-    "bf16-sectors": wgmma.SECTORS,
+    "bf16-wgmma-tiles": TILES_PAGE,
     "bf16-products": PRODUCTS_PAGE,
     "bf16-cubes": PRODUCTS_PAGE,
     "hopper-products": beside_torch.summary,
@@ -340,8 +291,6 @@ PAGES: dict[str, Page] = {
     "profile": profiles.PAGE,
     "bf16-peers": PEERS_PAGE,
     "fp32-peers": PEERS_PAGE,
-    "bf16-duels": DUELS_PAGE,
-    "bf16-duels-swizzled": DUELS_PAGE,
     "torch-blocks": blocks.TIMES,
     "llama-training": blocks.TIMES,
     "grouped": grouped.TIMES,
@@ -349,16 +298,13 @@ PAGES: dict[str, Page] = {
     "tune-heldout": HELDOUT_PAGE,
     "model-fit": MODEL_PAGE,
     "tune-cold": TUNING_TIME_PAGE,
-    "bf16-program-sweep": PROGRAMS_PAGE,
     "compiled": compiled.BUILT,
     "emulator": EMULATOR_PAGE,
     "corpus": CORPUS_PAGE,
     "precision": precision.TIMES,
     "precision-accuracy": precision.ACCURACY,
     "precision-ranges": precision.RANGES,
-    "precision-steps": precision.STEPS,
     "precision-sizes": precision.SIZES,
-    "precision-halves": precision.HALVES,
 }
 """Which columns a suite's records have in README and docs."""
 

@@ -9,8 +9,8 @@ from ...errors import ConfigRejected, DeviceError, MissingDependency
 from ...jit.timing import Start
 from ..check import CheckResult
 from ..ground import Ground
-from ..ladder import Step, as_record, verdict_dict
-from .candidate import ROWS, Candidate, Entry, Peer, judge, race, rung_candidate
+from ..ladder import verdict_dict
+from .candidate import ROWS, Candidate, Entry, Peer, judge, race
 
 FINALISTS = 5
 """Of more candidates, so many are compared in pairs."""
@@ -89,45 +89,3 @@ def peer_record(peer: Peer, ground: Ground, suite: str, seconds: float, origin: 
     if verdict.ok:
         result |= ground.timed(launches_of(best, ground), seconds)
     return record(best, field.version, result)
-
-
-def duel_record(
-    peer: Peer, step: Step, ground: Ground, suite: str, seconds: float, origin: dict[str, Any]
-) -> dict[str, Any]:
-    """A rung in pairs with each of the peer's finalists; the record is of the one it does worst against.
-
-    A race decides by a few rounds, so the strongest opponent is the one that the pairs find.
-    """
-
-    def record(result: dict[str, Any]) -> dict[str, Any]:
-        version = {"reference_version": result.get("against_version")}
-        made = as_record(suite, step, result, origin | version)
-        made["case"] |= {"against": peer.id}
-        return made
-
-    try:
-        field = hold_race(peer.enter(ground), ground)
-    except (MissingDependency, ConfigRejected) as error:
-        return record({"right": None, "reason": str(error)})
-    verdicts = {candidate.text: _tried(candidate, ground, None) for candidate in field.best}
-    refused = field.refused | {text: verdict.reason for text, verdict in verdicts.items() if not verdict.ok}
-    right = [candidate for candidate in field.best if verdicts[candidate.text].ok]
-    own = rung_candidate(step, step.rung.compile(step.problem, step.config, ground.where.arch), ground)
-    verdict = _tried(own, ground, None)
-    if not verdict.ok:
-        return record(verdict_dict(verdict))
-    if not right:
-        return record({"right": None, "reason": f"{peer.id} makes no right product: {refused}", "refused": refused})
-    launches = launches_of(own, ground)
-    met = {candidate.text: ground.timed(launches, seconds, launches_of(candidate, ground)) for candidate in right}
-    hardest = min(met, key=lambda text: float(met[text]["ratio"]))
-    finalists = {
-        text: {name: timing[name] for name in ("ratio", "ratio_p10", "ratio_p90", "reference_ms")}
-        for text, timing in met.items()
-    }
-    return record(
-        verdict_dict(verdict) | own.facts | met[hardest] | {
-            "against_config": hardest, "against_version": field.version, "candidates": field.entered,
-            "refused": refused, "finalists": finalists,
-        }
-    )  # fmt: skip
