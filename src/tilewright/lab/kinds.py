@@ -185,7 +185,7 @@ KINDS: dict[str, Kind] = {
     "blocks": Kind(_timed_cases("blocks.block_records"), 10),
     "grouped": Kind(_timed_cases("grouped.grouped_records"), 4),
     "fp8": Kind(_timed_cases("fp8.fp8_records"), 2),
-    "heldout": Kind(_timed_cases("heldout.heldout_records"), 5, parts=lambda suite: len(suite["cases"]), whole=True),
+    "heldout": Kind(_timed_cases("heldout.heldout_records"), 1.5, parts=lambda suite: len(suite["cases"]), whole=True),
     "tuning-time": Kind(_cases("tuning_time.tuning_time_records"), 8),
     "profile": Kind(_profile, 12, parts=lambda suite: sum(len(case["kernels"]) for case in suite["cases"])),
     "latency": Kind(_cases("latency.latency_records"), 2),
