@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from . import arch as arch
     from . import epilogue, errors
     from . import gpus as gpus
     from . import lab as lab
@@ -98,7 +99,7 @@ __all__ = [
 if not TYPE_CHECKING:  # type checkers then know a misspelt name
 
     def __getattr__(name: str) -> Any:
-        if name in ("epilogue", "errors", "gpus", "lab", "ladder", "torch"):
+        if name in ("arch", "epilogue", "errors", "gpus", "lab", "ladder", "torch"):
             return import_module(f".{name}", __name__)
         if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class TilewrightError(Exception):
@@ -11,6 +15,10 @@ class TilewrightError(Exception):
 
 class InvalidOperand(TilewrightError, ValueError):
     """An array cannot be used as given: its shape, dtype, strides, device, or an overlap with another."""
+
+
+class UnknownKeyword(TilewrightError, TypeError):
+    """A call names a keyword that the function does not have; the message names the nearest one."""
 
 
 class InvalidEpilogue(TilewrightError, ValueError):
@@ -64,3 +72,36 @@ class WrongResult(TilewrightError):
 def install(extra: str) -> str:
     """The command that installs an optional part of this package, by the name of its extra in pyproject.toml."""
     return f"pip install 'tilewright[{extra}]' (in a clone: pip install '.[{extra}]')"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'alpha'?" for the nearest known name, or "" where none is near."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, list(known), 1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def unknown_keyword(function: Callable[..., Any], names: Iterable[str], more: str = "") -> UnknownKeyword:
+    """Return the error for keywords that a function does not have; `more` is said at its end."""
+    known, name = _keywords(function), next(iter(names))
+    takes = f"It takes {', '.join(known)}."
+    return UnknownKeyword(f"{function.__name__} has no argument {name!r}.{did_you_mean(name, known)} {takes}{more}")
+
+
+def _keywords(function: Callable[..., Any]) -> tuple[str, ...]:
+    code = function.__code__
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
+def suggests(function: Function) -> Function:
+    """Let a function without **options answer a misspelt keyword with the nearest one."""
+    known = frozenset(_keywords(function))
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        if not known.issuperset(options):
+            raise unknown_keyword(function, [name for name in options if name not in known])
+        return function(*args, **options)
+
+    return call  # type: ignore[return-value]

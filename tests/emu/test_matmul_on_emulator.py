@@ -207,3 +207,26 @@ def test_a_fault_in_a_kernel_gives_its_uploads_back(monkeypatch):
         with pytest.raises(EmulatorFault, match=r"out_of_bounds: .* past the end of 'a'"):
             tw.matmul(a, a, rung="f01")
         assert not emulator.memory._buffers
+
+
+def test_an_emulator_can_be_entered_again_and_in_itself_and_decorates():
+    a = np.eye(4, dtype=np.float32)
+    held = tw.emulator()
+    with held as first:
+        tw.matmul(a, a)
+    with held as second, held:
+        tw.matmul(a, a)
+    assert first is second
+    assert len(first.results) == 2
+
+    @tw.emulator()
+    def product():
+        return tw.matmul(a, a)
+
+    assert (product() == a).all()
+    assert (product() == a).all()
+
+
+def test_a_way_to_treat_hazards_that_is_not_known_is_refused_before_with():
+    with pytest.raises(tw.errors.InvalidOperand, match="ignore"):
+        tw.emulator(hazards="ignore")

@@ -51,6 +51,32 @@ def test_a_misspelt_keyword_of_matmul_is_answered_with_the_nearest():
         tw.matmul(a, a, mask=a)
 
 
+@pytest.mark.parametrize(
+    ("called", "options", "meant"),
+    [
+        ("attention", {"is_casual": True}, "is_causal"),
+        ("attention_varlen", {"is_casual": True}, "is_causal"),
+        ("attention_backward", {"determinstic": True}, "deterministic"),
+        ("grouped_matmul", {"out_dtyp": "bf16"}, "out_dtype"),
+        ("quantize", {"blok": (1, 128)}, "block"),
+        ("emulate", {"gird": 4}, "grid"),
+        ("emulator", {"gpuu": "H100"}, "gpu"),
+        ("explain_grouped_matmul", {"gpuu": "H100"}, "gpu"),
+        ("lab.occupancy", {"threads": 32, "registres": 32}, "registers"),
+        ("lab.inspect", {"confg": "stages=2"}, "config"),
+        ("lab.roofline", {"gpuu": "H100"}, "gpu"),
+    ],
+)
+def test_a_misspelt_keyword_is_a_type_error_that_names_the_nearest(called, options, meant):
+    import operator
+
+    import tilewright as tw
+
+    given = [None] * {"attention": 3, "attention_varlen": 5, "attention_backward": 6}.get(called, 2)
+    with pytest.raises(TypeError, match=rf"Did you mean '{meant}'\?"):
+        operator.attrgetter(called)(tw)(*([] if called.startswith(("lab", "emulat")) else given), **options)
+
+
 def test_public_names_are_there_and_types_of_results_among_them():
     import tilewright as tw
 
@@ -58,6 +84,7 @@ def test_public_names_are_there_and_types_of_results_among_them():
         assert getattr(tw, name) is not None
     assert isinstance(tw.GemmConfig(64, 64), tw.ladder.GemmConfig)
     assert "H200" in tw.gpus.GPUS
+    assert "H200" in tw.arch.GPUS
 
 
 def test_a_value_that_jax_traces_is_named_as_such():

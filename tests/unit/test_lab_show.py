@@ -45,6 +45,18 @@ def test_a_definition_is_where_it_is_said_to_be(rung):
         assert use.name in (CUDA_ROOT / use.file).read_text().splitlines()[use.line - 1]
 
 
+def test_ptx_alone_needs_no_disassembler(monkeypatch):
+    def missing(*_):
+        raise MissingDependency("no disassembler here")
+
+    monkeypatch.setattr("tilewright.lab.sass.find_disassembler", missing)
+    found = tw.lab.show("f02", compiled=True, sass=False)
+    assert sum("fma.rn" in text for line in found.lines for text in line.ptx)
+    assert not any(line.sass for line in found.lines)
+    with pytest.raises(MissingDependency, match="no disassembler here"):
+        tw.lab.show("f02", compiled=True)
+
+
 def test_every_instruction_belongs_to_a_line_of_the_rung():
     try:
         find_disassembler()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from ..errors import unknown_keyword
 from ..run import gradients
 from ..run.runner import run
 from ..run.warm import MISS
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
         block_table: Any
 
 
+_TORCH_NAMES = " torch's names (attn_mask, enable_gqa) are those of tilewright.torch.scaled_dot_product_attention."
+
+
 @overload
 def attention(
     q: Array, k: Any, v: Any, *, return_lse: Literal[False] = ..., **options: Unpack[_DenseOptions]
@@ -65,6 +69,7 @@ def attention(
     out: Any = None,
     rung: str | None = None,
     config: AttentionConfig | str | None = None,
+    **unknown: Any,
 ) -> Any:
     """softmax(scale q k^T) v for each batch entry and head, by a kernel of the attention ladder.
 
@@ -111,6 +116,8 @@ def attention(
     Raises InvalidOperand (shapes, dtypes, strides, devices, overlaps), ConfigRejected (rung or config), DeviceError
     (no GPU for host arrays, or the driver's word), CompileError.
     """
+    if unknown:
+        raise unknown_keyword(attention, unknown, _TORCH_NAMES)
     modify = modification_of(score)
     options = (
         is_causal, scale, window, softcap, layout, return_lse, rung, config, None, None, modify.code, batch_invariant,
@@ -175,6 +182,7 @@ def attention_varlen(
     out: Any = None,
     rung: str | None = None,
     config: AttentionConfig | str | None = None,
+    **unknown: Any,
 ) -> Any:
     """`attention` for a batch of entries of different lengths, packed one after the other.
 
@@ -188,6 +196,8 @@ def attention_varlen(
     The LSE is [heads, rows of all entries]. Rows after the end of the last entry are not written. All else as for
     `attention`, for each entry by itself.
     """
+    if unknown:
+        raise unknown_keyword(attention_varlen, unknown)
     modify, most = modification_of(score), (max_seqlen_q, max_seqlen_k)
     options = (
         is_causal, scale, window, softcap, "varlen", return_lse, rung, config, *most, modify.code, batch_invariant,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import InvalidOperand
+from ..errors import InvalidOperand, suggests
 from ..run.runner import run
 from ..run.warm import MISS
 from ..words import Array, HeadLayout
@@ -16,6 +16,7 @@ from .backward_warm import remember, warm_backward
 from .masks import as_bias, is_mask
 
 
+@suggests
 def attention_backward(
     grad: Any,
     q: Array,

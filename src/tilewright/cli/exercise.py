@@ -36,7 +36,7 @@ def new(
 
     with json_result(json_file) as write:
         made = new_kernel(file, kind, force=force)
-        say(f"{made}: a {kind} to improve. Next: tilewright check {made}")
+        say(f"{made}: the exercise {kind!r}, to be improved. Next: tilewright check {made}")
         write({"file": str(made), "kind": kind})
 
 

@@ -90,6 +90,7 @@ def bench(
         bool, typer.Option("--stale", help="List the suites whose records no longer match kernels and suite.")
     ] = False,
     run: Annotated[bool, typer.Option("--run", help="With --stale: measure these again.")] = False,
+    entry: Annotated[str | None, typer.Option(help="With a .cu file: the kernel, where it has several.")] = None,
     against: Annotated[
         str | None, typer.Option(help="With a .cu file: a rung (f09) or cublas, timed in pairs with it.")
     ] = None,
@@ -107,10 +108,12 @@ def bench(
     own = [name for name in names if name.endswith(".cu")]
     if own and (len(names) > 1 or stale or run):
         raise InvalidOperand(f"{own[0]} is timed by itself: omit suites, other files, --stale and --run.")
-    if not own and (against is not None or set_):
-        raise InvalidOperand("--against and --set are for a .cu file of your own, which `tilewright new` writes.")
+    if not own and (against is not None or set_ or entry is not None):
+        raise InvalidOperand(
+            "--entry, --against and --set are for a .cu file of your own, which `tilewright new` writes."
+        )
     if own:
-        _time_own(own[0], set_, against, seconds, json_file)
+        _time_own(own[0], entry, set_, against, seconds, json_file)
         return
     if run and not stale:
         raise InvalidOperand("--run measures what --stale lists: give both, or name suites.")
@@ -130,13 +133,15 @@ def bench(
         raise typer.Exit(1)
 
 
-def _time_own(file: str, sizes: list[str] | None, against: str | None, seconds: float, json_file: str | None) -> None:
+def _time_own(
+    file: str, entry: str | None, sizes: list[str] | None, against: str | None, seconds: float, json_file: str | None
+) -> None:
     """Judge and time one kernel file, and print its times."""
     from ..lab.own_timing import time_own
     from ..lab.record import json_result
 
     with json_result(json_file) as write:
-        found = time_own(file, sizes=sizes_of(sizes), against=against, seconds=seconds)
+        found = time_own(file, entry=entry, sizes=sizes_of(sizes), against=against, seconds=seconds)
         show_result(found)
         write(found.to_dict())
 

@@ -59,7 +59,7 @@ def show(
     if plain and (sass or ptx or line is not None):
         raise InvalidOperand("--plain prints the source alone: omit --sass, --ptx and --line.")
     with json_result(json_file) as write:
-        found = find(name, config=config, gpu=gpu, compiled=sass or ptx, file=file)
+        found = find(name, config=config, gpu=gpu, compiled=sass or ptx, sass=sass, file=file)
         if line is not None and line not in (known := [each.number for each in found.lines]):
             raise InvalidOperand(f"--line {line}: {found.rung}'s lines in {found.file} are {known[0]} to {known[-1]}.")
         if plain:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InvalidOperand
+from ..errors import InvalidOperand, suggests
 from ..gpus import DEFAULT_GPU, find_gpu
 from ..jit.entry import ParameterType, parameter_names
 from ..words import Hazards, Told
@@ -108,6 +108,7 @@ def in_order(args: Sequence[Any] | Mapping[str, Any], kernel: Kernel) -> list[An
     return list(args)
 
 
+@suggests
 def emulate(
     source_or_ptx: str | Path,
     entry: str,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..errors import suggests
 from ..gpus import DEFAULT_GPU, Arch, Gpu, find_gpu
 from ..jit.launch import Launch, use_executor
 from .api import EmuResult, run
@@ -121,7 +122,29 @@ class Emulator:
             self.results.append(result)
 
 
-@contextlib.contextmanager
+class Session(contextlib.ContextDecorator):
+    """What `emulator` returns: `with` it, several times too, or decorate a function with it. Each gives `emulator`."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self.emulator = emulator
+        self._open = threading.local()  # what this thread has entered
+
+    def __repr__(self) -> str:
+        return f"{self.emulator!r}, to be entered: with tilewright.emulator() as emu: ..."
+
+    def __enter__(self) -> Emulator:
+        if not hasattr(self._open, "entered"):
+            self._open.entered = []
+        entered = use_executor(self.emulator)
+        entered.__enter__()
+        self._open.entered.append(entered)
+        return self.emulator
+
+    def __exit__(self, *raised: object) -> None:
+        self._open.entered.pop().__exit__(None, None, None)
+
+
+@suggests
 def emulator(
     gpu: str = DEFAULT_GPU,
     hazards: str = "raise",
@@ -130,8 +153,8 @@ def emulator(
     seed: int = 0,
     strict: bool = False,
     jobs: int = 1,
-) -> Iterator[Emulator]:
-    """Run every op inside on the emulator, as on the GPU named.
+) -> Session:
+    """Run every op inside `with emulator():` on the emulator, as on the GPU named.
 
     NumPy arrays in, NumPy arrays out. It is in force for this thread (and what copies its context), not for threads
     started inside, which may enter emulators of their own. progress(done, all) is called with numbers of blocks while a
@@ -141,6 +164,4 @@ def emulator(
     Raises InvalidOperand for an unknown GPU or way to treat hazards; a kernel that does what a GPU punishes raises
     EmulatorFault, unless `hazards` is "collect".
     """
-    executor = Emulator(gpu, hazards, progress, order, seed, strict, jobs=jobs)
-    with use_executor(executor):
-        yield executor
+    return Session(Emulator(gpu, hazards, progress, order, seed, strict, jobs=jobs))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from ..arrays.view import Operand, as_operand, broadcast
 from ..epilogue.codegen import Expression, finish
 from ..epilogue.expression import INDICES, SCALES, expression_of, standard, standard_graph, trace
 from ..epilogue.functions import ACTIVATIONS
-from ..errors import InvalidEpilogue, InvalidOperand
+from ..errors import InvalidEpilogue, InvalidOperand, did_you_mean
 from .problem import INDEX, SCALE_BLOCK
 from .shapes import Shapes, with_matrix_axes
 
@@ -62,11 +61,9 @@ def request(
         given.update(operands)
     elif operands:
         name = next(iter(operands))
-        close = get_close_matches(name, KEYWORDS, 1)
-        meant = f" Did you mean {close[0]!r}?" if close else ""
         raise InvalidEpilogue(
-            f"matmul has no argument {name!r}.{meant} Operands of your own need an epilogue that names them: "
-            f"epilogue=lambda acc, {', '.join(operands)}: ..."
+            f"matmul has no argument {name!r}.{did_you_mean(name, KEYWORDS)} Operands of your own need an epilogue "
+            f"that names them: epilogue=lambda acc, {', '.join(operands)}: ..."
         )
     elif activation is None and not given:
         return None

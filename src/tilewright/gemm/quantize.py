@@ -11,12 +11,13 @@ import numpy as np
 
 from ..arrays.dtypes import DTYPE_NAMES, FP8, ceil_div, numpy_dtype, parse_dtype
 from ..arrays.float8 import LARGEST, Float8Array, to_bits
-from ..errors import InvalidOperand, MissingDependency, install
+from ..errors import InvalidOperand, MissingDependency, install, suggests
 
 LEAST_SCALE = 2.0**-126
 """The least normal number of fp32, so that dividing by a scale is exact enough."""
 
 
+@suggests
 def quantize(x: Any, dtype: Any = "e4m3", *, block: tuple[int, int] | None = None) -> tuple[Any, Any]:
     """Return x in fp8 and the scales by which its elements are multiplied again: x is about x8 * scale.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import InvalidOperand
+from ..errors import InvalidOperand, suggests
 from ..gemm.config import GemmConfig
 from ..gemm.explain import Roofline
 from ..gemm.explain import _gpu_of as gpu_of
@@ -84,6 +84,7 @@ def path_of(problem: GroupedProblem, plan: Plan) -> str:
     return f"tests the ends of groups along {problem.axis}; 16-byte accesses{alone}"
 
 
+@suggests
 def explain_grouped_matmul(
     a: Any, b: Any, offs: Any, *, out: Any = None, out_dtype: Any = None, rung: str | None = None,
     config: GemmConfig | None = None, gpu: str | None = None, compile: bool = False, a_scale: Any = None,

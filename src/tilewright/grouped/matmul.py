@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
-from ..errors import InvalidOperand
+from ..errors import InvalidOperand, unknown_keyword
 from ..gemm.config import GemmConfig
 from ..gemm.fusion import fold_numbers
 from ..gemm.matmul import matmul
@@ -27,6 +27,7 @@ def grouped_matmul(
     config: GemmConfig | None = None,
     a_scale: Any = None,
     b_scale: Any = None,
+    **unknown: NoReturn,
 ) -> Array:
     """One product for each group of rows, of columns or of k; `offs` says where each group ends.
 
@@ -65,6 +66,8 @@ def grouped_matmul(
     Raises InvalidOperand (shapes, dtypes, devices, offsets on the host), ConfigRejected (rung or config), DeviceError
     (no GPU for host arrays, or the driver's word), CompileError.
     """
+    if unknown:
+        raise unknown_keyword(grouped_matmul, unknown)
     options = (out_dtype, rung, config)
     scaled = not (a_scale is b_scale is None)
     alpha, *arrays = fold_numbers(1.0, a_scale, b_scale) if scaled else (1.0, None, None)

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from ..emu.banks import BANKS, WARP, WORD, ideal, wavefronts
-from ..errors import InvalidOperand
+from ..errors import InvalidOperand, suggests
 from ..swizzle import Swizzle
 from .shown import Grid, Shown
 
@@ -67,6 +67,7 @@ class BankReport(Shown):
         return (Grid(heading, first.names, first.rows, first.note), *made[1:])
 
 
+@suggests
 def banks(
     stride: int = 1,
     *,
@@ -165,6 +166,7 @@ class StrideTable(Shown):
         return (Grid(title, ("thread", "strides", "base", "columns, step by step"), lines),)
 
 
+@suggests
 def swizzle_strides(size: int = 8) -> StrideTable:
     """Return thread ^ step for each thread and step below `size` (a power of two) as a base and signed strides.
 

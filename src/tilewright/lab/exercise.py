@@ -30,7 +30,7 @@ from ..emu.own_kernel import EmulateResult
 from ..emu.parameters import as_numbers
 from ..emu.reference import Reference
 from ..emu.trace import Counters, InstructionRow
-from ..errors import EmulatorFault, InvalidOperand
+from ..errors import EmulatorFault, InvalidOperand, suggests
 from ..gpus import DEFAULT_GPU
 from .shown import Grid, Shown
 from .subject import kernels_of
@@ -84,8 +84,11 @@ class Exercise:
         return tuple(filter(None, found))
 
 
-def read_exercise(path: Path, sizes: Mapping[str, int] | None = None) -> Exercise:
-    """Read a kernel file's `// check:` lines; `sizes` replace what its `let` lines say. Raises InvalidOperand."""
+def read_exercise(path: Path, sizes: Mapping[str, int] | None = None, entry: str | None = None) -> Exercise:
+    """Read a kernel file's `// check:` lines; `sizes` replace its `let` lines, and `entry` its `entry` line.
+
+    Raises InvalidOperand.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
@@ -93,6 +96,8 @@ def read_exercise(path: Path, sizes: Mapping[str, int] | None = None) -> Exercis
     said = _Said(path, dict(sizes or {}))
     for match in _LINE.finditer(text):
         said.take(match[1], match[2], text.count("\n", 0, match.start()) + 1)
+    if entry is not None:
+        said.once["entry"] = entry
     return said.exercise(text)
 
 
@@ -247,6 +252,7 @@ class CheckReport(Shown):
         return (Grid(title, ("", "points", ""), rows, "\n".join(self.costly)),)
 
 
+@suggests
 def check_kernel(
     path: str | Path, *, sizes: Mapping[str, int] | None = None, gpu: str = DEFAULT_GPU, seed: int = 0
 ) -> CheckReport:

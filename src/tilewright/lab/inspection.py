@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..attn.rung import AttentionRung
-from ..errors import InvalidOperand, TilewrightError
+from ..errors import InvalidOperand, TilewrightError, suggests
 from ..gpus import DEFAULT_GPU, GPUS, Arch, Gpu, Resources, find_gpu
 from ..gpus import occupancy as of_resources
 from . import sass_facts
@@ -300,6 +300,7 @@ def _subject(
     return of_file(Path(what), gpu, entry, threads, dynamic_shared, include)
 
 
+@suggests
 def inspect(
     what: str | Path,
     *,
@@ -331,6 +332,7 @@ def inspect_diff(what: str | Path, other: str | Path, **options: Any) -> Inspect
         return InspectionDiff(one.result(), two.result())
 
 
+@suggests
 def inspect_space(
     what: str,
     configs: Sequence[str | AnyConfig] | None = None,

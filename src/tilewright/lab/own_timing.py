@@ -13,7 +13,7 @@ import numpy as np
 from ..emu.api import decoded
 from ..emu.own_kernel import in_order, load
 from ..emu.parameters import as_numbers, pack
-from ..errors import InvalidOperand, WrongResult
+from ..errors import DeviceError, InvalidOperand, WrongResult, suggests
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
 from ..gemm.rungs import GEMM_RUNGS
@@ -154,21 +154,27 @@ def find_opponent(text: str) -> Rung | None:
     return rung
 
 
+@suggests
 def time_own(
-    path: str | Path, *, sizes: Mapping[str, int] | None = None, against: str | None = None, seconds: float = 1.0,
-    ordinal: int = 0, seed: int = 0,
+    path: str | Path, *, entry: str | None = None, sizes: Mapping[str, int] | None = None, against: str | None = None,
+    seconds: float = 1.0, ordinal: int = 0, seed: int = 0,
 ) -> OwnTiming:  # fmt: skip
     """Judge a kernel file on a GPU by its `// check:` lines, then time it, in pairs with a rung or cuBLAS.
 
-    sizes: replace what its `let` lines say. against: a rung ("f09") or "cublas", on a product of the same sizes. Raises
-    DeviceError without a GPU, WrongResult for a kernel that is not right, InvalidOperand.
+    entry: the kernel, where the file has several. sizes: replace what its `let` lines say. against: a rung ("f09") or
+    "cublas", on a product of the same sizes. Raises DeviceError without a GPU, WrongResult for a kernel that is not
+    right, InvalidOperand.
     """
-    from ..jit.device import Prepared, bound_to, device, executor_for
+    from ..jit.device import Prepared, bound_to, device, executor_for, why_no_gpu
     from .bench import time_pairs
 
-    exercise = read_exercise(Path(path), sizes)
+    exercise = read_exercise(Path(path), sizes, entry)
     rung = find_opponent(against) if against is not None else None
     problem = product_of(exercise) if against is not None else None
+    if why := why_no_gpu():
+        raise DeviceError(
+            f"{path} is timed on a GPU, and there is none to use: {why}. On the emulator: tilewright check {path}"
+        )
     where, executor = device(ordinal), executor_for(ordinal)
     first = place(exercise, executor, where.arch.name, seed)
     judge(exercise, first, executor, seed)

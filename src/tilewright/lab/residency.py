@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import InvalidOperand
+from ..errors import InvalidOperand, suggests
 from ..gpus import ARCHS, DEFAULT_GPU, GPUS, Arch, Occupancy, Resources, block_limits, find_arch, find_gpu
 from ..gpus import occupancy as of_resources
 from .shown import Grid, Shown
@@ -53,6 +53,7 @@ def place_of(gpu: str) -> tuple[str, Arch]:
     return board.name, board.arch
 
 
+@suggests
 def occupancy(threads: int, registers: int = 32, shared: int = 0, gpu: str = DEFAULT_GPU) -> OccupancyReport:
     """Return how many blocks of `threads` threads an SM of `gpu` holds, what limits them, and what would allow more.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import InvalidOperand, TilewrightError
+from ..errors import InvalidOperand, TilewrightError, suggests
 from ..gemm.problem import PRECISIONS, GemmProblem
 from ..gpus import DEFAULT_GPU, Gpu, find_gpu
 from .bounds import bound, peak_tflops, tiled_bytes
@@ -71,6 +71,7 @@ class RooflineReport(Shown):
         return (Grid(title, tuple(names), tuple(lines), note.strip()),)
 
 
+@suggests
 def roofline(
     gpu: str = DEFAULT_GPU,
     dtype: str = "f32",

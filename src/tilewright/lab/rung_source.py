@@ -9,7 +9,7 @@ from typing import Any
 
 from ..attn.rung import AttentionRung
 from ..attn.rungs import EVERY_RUNG
-from ..errors import ConfigRejected, InvalidOperand
+from ..errors import ConfigRejected, InvalidOperand, suggests
 from ..gemm.rungs import GEMM_RUNGS
 from ..gpus import DEFAULT_GPU, find_gpu
 from ..jit.source import CUDA_ROOT, gather
@@ -160,19 +160,23 @@ def _file_of(path: str) -> str:
     return "/".join(path.rsplit("/", 2)[-2:])
 
 
+@suggests
 def show(
     name: str,
     *,
     config: str | AnyConfig | None = None,
     gpu: str = DEFAULT_GPU,
     compiled: bool = False,
+    sass: bool = True,
     file: str | None = None,
 ) -> RungSource:
     """Return a rung's source, with the lines that are new over the rung below, and what they bring in.
 
-    compiled: also the PTX and SASS of each line, counting what it calls; needs a disassembler. config, gpu: what it is
-    compiled with and for. file: show this file that the rung includes ("gemm/warp_tiled.cuh") instead of its own; every
-    line then has what was made from it and what it calls. Raises ConfigRejected, InvalidOperand, CompileError.
+    compiled: also the PTX and SASS of each line, counting what it calls. SASS needs a disassembler; sass=False omits
+    it. config, gpu: what it is compiled with and for. file: show this file that the rung includes
+    ("gemm/warp_tiled.cuh") instead of its own; every line then has what was made from it and what it calls.
+
+    Raises ConfigRejected, InvalidOperand, CompileError.
     """
     rung = every_rung(name)
     if rung is None:
@@ -186,7 +190,7 @@ def show(
         lines, place = _shared_file(rung, lower, file), file
     by_file: tuple[tuple[str, int], ...] = ()
     if compiled:
-        lines, by_file = _with_code(rung, chosen, board, lines, place)
+        lines, by_file = _with_code(rung, chosen, board, lines, place, sass)
     lower_config = str(read_config(lower, None, board.arch)) if lower is not None and config is None else ""
     return RungSource(
         rung.id, tuple(rung.dtypes), getattr(rung, "precision", "ieee"), rung.teaches, str(chosen),
@@ -207,7 +211,7 @@ def _shared_file(rung: AnyRung, lower: AnyRung | None, file: str) -> list[Source
 
 
 def _with_code(
-    rung: AnyRung, config: Any, board: Any, lines: list[SourceLine], file: str
+    rung: AnyRung, config: Any, board: Any, lines: list[SourceLine], file: str, with_sass: bool
 ) -> tuple[list[SourceLine], tuple[tuple[str, int], ...]]:
     """The lines with their PTX and SASS: of each instruction the outermost line of `file` that it was made for."""
     subject = of_rung(rung, config, board)
@@ -216,7 +220,7 @@ def _with_code(
     sass: dict[int, list[str]] = {}
     groups: dict[int, Counter[str]] = {}
     files: Counter[str] = Counter()
-    for instruction in listings(subject.cubin)[subject.entry]:
+    for instruction in listings(subject.cubin)[subject.entry] if with_sass else ():
         places = [(_file_of(path), number) for path, number in instruction.places]
         if places:
             files[places[0][0]] += 1

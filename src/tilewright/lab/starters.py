@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..errors import InvalidOperand
+from ..errors import InvalidOperand, suggests
 from .record import check_writable, write_text
 
 _HEAD = """// Score it without a GPU:  tilewright check {name}
@@ -18,6 +18,7 @@ FREE = ("transpose", "matmul", "sum")
 STARTERS = {name: _FOLDER / f"{name}.cu" for name in (*FREE, *sorted({f.stem for f in _FOLDER.glob("*.cu")} - {*FREE}))}
 
 
+@suggests
 def new_kernel(path: str | Path, kind: str = "transpose", *, force: bool = False) -> Path:
     """Write a kernel to start from, whose comments say how to check it. Return its path.
 

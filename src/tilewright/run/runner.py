@@ -144,7 +144,8 @@ def executor_for_host(first: Operand, others: Sequence[Operand]) -> Executor | N
     if not gpu_available():
         raise DeviceError(
             f"NumPy arrays need a CUDA GPU or the emulator, and no usable GPU was found: {why_no_gpu()}. Run on the "
-            "emulator: with tilewright.emulator(): ...; `tilewright doctor` says what was looked for."
+            "emulator: with tilewright.emulator(): ... in the thread that calls; `tilewright doctor` says what was "
+            "looked for."
         )
     return executor_for(0, 0)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DeviceError, InvalidOperand
+from ..errors import DeviceError, InvalidOperand, suggests
 
 if TYPE_CHECKING:
     from .run import Tuned
@@ -83,6 +83,7 @@ def tune(
     return tuned
 
 
+@suggests
 def tune_attention(
     q: Any,
     k: Any,

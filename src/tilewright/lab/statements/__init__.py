@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...errors import InvalidOperand
+from ...errors import InvalidOperand, suggests
 from ..suite import benchmarks
 from .cutlass import LEARN_CUTLASS
 from .flash import PART_5, PART_8
@@ -16,6 +16,7 @@ STATEMENTS: tuple[Statement, ...] = (*PART_5, *DOUBLE_BUFFERING, *PART_8, *CLIMB
 __all__ = ["STATEMENTS", "TITLES", "ClaimTable", "Statement", "Verdict", "claims"]
 
 
+@suggests
 def claims(document: str | None = None, *, folder: Path | None = None) -> ClaimTable:
     """Return what became of the documents' statements here: holds, differs because, or not measurable here because.
 
