@@ -150,18 +150,19 @@ def test_a_new_kernel_is_checked_and_scored(run, tmp_path, monkeypatch):
 
 
 def test_times_need_a_gpu_and_say_so(run, tmp_path, monkeypatch):
-    from tilewright.errors import DeviceError
     from tilewright.jit import device
 
-    def none(ordinal):
-        raise DeviceError("no CUDA driver could be loaded")
-
-    monkeypatch.setattr(device, "device", none)
+    monkeypatch.setattr(device, "why_no_gpu", lambda: "No CUDA GPU here")
     monkeypatch.chdir(tmp_path)
     assert run("new", "mine.cu", "--kind", "matmul")[0] == 0
     status, out, err = run("bench", "mine.cu", "--against", "f02")
     assert (status, out) == (2, "")
-    assert "no CUDA driver" in err
+    assert (
+        "timed on a GPU, and there is none to use: No CUDA GPU here. On the emulator: tilewright check mine.cu" in err
+    )
+    status, out, err = run("bench", "fp32-ladder")
+    assert (status, out) == (2, "")
+    assert "tilewright report fp32-ladder" in err
 
 
 def test_a_page_is_one_file(run, tmp_path):

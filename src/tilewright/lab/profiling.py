@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..attn.problem import AttentionProblem
-from ..errors import InvalidOperand, MissingDependency, TilewrightError, suggests
+from ..errors import InvalidOperand, MissingDependency, TilewrightError
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
 from .counters import PIPES, STALLS
@@ -225,7 +225,6 @@ def profile_of(
     )  # fmt: skip
 
 
-@suggests
 def profile(
     names: Sequence[str], *, seconds: float = 1.0, small: int = 256, say: Progress = silent, **options: Any
 ) -> ProfileReport:
