@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import tilewright as tw  # noqa: E402
 import tilewright.torch as tt  # noqa: E402
 from tilewright.errors import InvalidOperand  # noqa: E402
-from tilewright.torch.layer import TilewrightLinear  # noqa: E402
+from tilewright.torch.layer import TilewrightLinear, new_layer  # noqa: E402
 
 OPTIONS = (None, False, False, None, None, "ieee")
 
@@ -100,7 +100,7 @@ def test_an_eager_layer_gives_torchs_result_gradients_and_their_gradients(shape,
     tensors = [x, weight] + ([bias] if with_bias else [])
     found = []
     for layer in (
-        lambda *t: TilewrightLinear.apply(t[0], t[1], bias, None, OPTIONS, None),
+        lambda *t: TilewrightLinear.apply(t[0], t[1], bias, new_layer(t[0], t[1], bias, None, OPTIONS)),
         lambda *t: torch.nn.functional.linear(t[0], t[1], bias),
     ):
         with tw.emulator():

@@ -12,7 +12,7 @@ import tilewright as tw  # noqa: E402
 import tilewright.torch as tt  # noqa: E402
 from tilewright import epilogue as ep  # noqa: E402
 from tilewright.torch import fused, layer, product  # noqa: E402
-from tilewright.torch.layer import TilewrightLinear  # noqa: E402
+from tilewright.torch.layer import TilewrightLinear, new_layer  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +111,12 @@ def test_gradients_and_operands_that_are_lazily_negated_views_are_written_out_fi
 # --- a layer, as it is differentiated at once on a GPU ----------------------------------------------------------------
 
 AS_IT_IS = (None, False, False, None, None, "ieee")
+
+
+def differentiable(x, weight, bias=None, activation=None):
+    return TilewrightLinear.apply(x, weight, bias, new_layer(x, weight, bias, activation, AS_IT_IS))
+
+
 """Options of a layer."""
 
 
@@ -122,7 +128,7 @@ def test_a_layer_keeps_nothing_for_gradients_that_nobody_wants():
         with torch.autograd.graph.saved_tensors_hooks(
             lambda one, to=saved: (to.append(one.shape), one)[1], lambda x: x
         ):
-            result = TilewrightLinear.apply(*given, None, None, AS_IT_IS, None)
+            result = differentiable(*given)
         assert saved == [frozen.shape], "what the gradient of the other reads"
         (found,) = torch.autograd.grad(result.sum(), [kept])
         (right,) = torch.autograd.grad(F.linear(*given).sum(), [kept])
@@ -132,7 +138,7 @@ def test_a_layer_keeps_nothing_for_gradients_that_nobody_wants():
 @pytest.mark.parametrize("shape", [(2, 3, 0), (0, 8), (2, 0, 8), (8,)], ids=str)
 def test_a_layer_without_rows_or_columns_has_gradients(shape):
     x, weight = values(*shape, dtype=torch.float32, seed=0), values(3, shape[-1], dtype=torch.float32, seed=1)
-    found = torch.autograd.grad(TilewrightLinear.apply(x, weight, None, None, AS_IT_IS, None).sum(), [x, weight])
+    found = torch.autograd.grad(differentiable(x, weight).sum(), [x, weight])
     torch.testing.assert_close(found, torch.autograd.grad(F.linear(x, weight).sum(), [x, weight]))
 
 
@@ -142,7 +148,7 @@ def test_gradients_of_a_batched_layer_can_be_asked_for_many_at_once(activation):
     pulls = torch.randn(4, 2, 5, 3, generator=torch.Generator().manual_seed(2))
     after = getattr(F, activation or "", lambda x: x)
     made = [torch.autograd.grad(f(x, weight), [x, weight], pulls, is_grads_batched=True)
-            for f in (lambda *given: TilewrightLinear.apply(*given, None, activation, AS_IT_IS, None),
+            for f in (lambda *given: differentiable(*given, activation=activation),
                       lambda *given: after(F.linear(*given)))]  # fmt: skip
     torch.testing.assert_close(*made, rtol=1e-4, atol=1e-5)
 
@@ -156,7 +162,7 @@ def test_a_layer_with_an_activation_has_torchs_gradients_and_theirs(activation, 
     wanted = [one for one in given if one.requires_grad]
     after = getattr(F, activation)
     found = []
-    for made in (lambda: TilewrightLinear.apply(*given, activation, AS_IT_IS, None), lambda: after(F.linear(*given))):
+    for made in (lambda: differentiable(*given, activation=activation), lambda: after(F.linear(*given))):
         result = made()
         first = torch.autograd.grad(result.square().sum(), wanted, create_graph=True)
         again = torch.autograd.grad(sum(one.square().sum() for one in first), wanted)

@@ -5,6 +5,7 @@ Both launch what products of the same operands launched, with no view of a trans
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..jit.launch import current_executor
@@ -14,7 +15,25 @@ from . import warm
 from .fusion import request
 from .warm import WarmProduct
 
-layer_calls: Calls[WarmProduct] = Calls()
+
+@dataclass(eq=False)
+class WarmLayer:
+    """A layer that was made before. Equal to itself alone, so that it is a quick part of a key."""
+
+    call: Any
+    """What the caller keeps with it."""
+    laid: tuple[tuple[Any, ...], tuple[Any, ...]]
+    """How x and weight lie (`lies`)."""
+    product: WarmProduct | None = None
+    """None until its product was remembered."""
+
+
+layer_calls: Calls[WarmLayer] = Calls()
+
+
+def lies(x: Any) -> tuple[Any, ...]:
+    """Return what of a tensor without tangent, negation or gradient decides how it is read."""
+    return x.shape, x.stride(), x.data_ptr() & 15, x.dtype
 
 
 class WarmGradients(NamedTuple):
@@ -37,7 +56,7 @@ def _key(
 
 def find_layer(
     x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]
-) -> WarmProduct | None:  # fmt: skip
+) -> WarmLayer | None:  # fmt: skip
     """The remembered layer of tensors that lie so, if there is one. `options`: as warm_matmul.
 
     Whether a gradient is wanted is in the tensors' signatures.
@@ -53,7 +72,7 @@ def find_layer(
         return None
 
 
-def repeat_layer(call: WarmProduct, x: Any, weight: Any, named: dict[str, Any], numbers: tuple[float, ...] = ()) -> Any:
+def repeat_layer(call: Any, x: Any, weight: Any, named: dict[str, Any], numbers: tuple[float, ...] = ()) -> Any:
     """The product of x and weight.T as it was found; MISS where this thread cannot launch it at once. `named`,
     `numbers`: the epilogue's."""
     launches, library = call.launches, libraries.known[type(x)]
@@ -71,19 +90,20 @@ def repeat_layer(call: WarmProduct, x: Any, weight: Any, named: dict[str, Any], 
     return result
 
 
-def remember_layer(x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]) -> None:
-    """Let later layers of this kind be found, where the product just made was remembered."""
+def product_of(
+    x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]
+) -> WarmProduct | None:  # fmt: skip
+    """The product of a layer that was just made, if it was remembered. Arguments as of find_layer."""
     asked = request(None, activation, bias, None, None, None, {})
     call = warm.known(x, weight.t(), options, asked, activation if asked else None)
-    if call is not None and set(call.fused) <= {"bias"}:
-        keep_layer(call, x, weight, bias, activation, options)
+    return call if call is not None and set(call.fused) <= {"bias"} else None
 
 
-def keep_layer(
-    call: WarmProduct, x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]
+def remember_layer(
+    known: WarmLayer, x: Any, weight: Any, bias: Any, activation: str | None, options: tuple[Any, ...]
 ) -> None:
-    """Let `call` be found for tensors like these."""
-    layer_calls.put(_key(libraries.known[type(x)], x, weight, bias, activation, options), call)
+    """Let `known`, which has its product, be found for tensors like these."""
+    layer_calls.put(_key(libraries.known[type(x)], x, weight, bias, activation, options), known)
 
 
 # --- what an activation got, differentiated: its derivative is the epilogue of the same product -----------------------
@@ -135,23 +155,22 @@ def remember_derivative(
 # --- its gradients ----------------------------------------------------------------------------------------------------
 
 
-def _gradient_key(library: libraries.Library, grad: Any, x: Any, weight: Any, options: tuple[Any, ...]) -> Any:
-    signature = library.signature
-    return signature(grad), x is not None and signature(x), weight is not None and signature(weight), options
+def _gradient_key(known: WarmLayer, grad: Any, x: Any, weight: Any) -> Any:
+    return known, grad.stride(), grad.data_ptr() & 15, grad.dtype, grad.is_neg(), x is None, weight is None
 
 
-def warm_gradients(grad: Any, x: Any, weight: Any, options: tuple[Any, ...]) -> Any:
-    """(grad @ weight, grad.T @ x), or MISS. x is None where weight needs no gradient, weight where x needs none.
-
-    `options`: as remember_gradients has them.
-    """
+def warm_gradients(known: WarmLayer, grad: Any, x: Any, weight: Any) -> Any:
+    """(grad @ weight, grad.T @ x), or MISS. x is None where weight needs no gradient, weight where x needs none."""
     library = libraries.known.get(type(grad))
-    if library is None or not (x is None or type(x) in library.types):
+    if library is None:
         return MISS
-    if not (weight is None or type(weight) in library.types):
-        return MISS
+    x_lies, weight_lies = known.laid
     try:
-        call = gradient_calls.get(_gradient_key(library, grad, x, weight, options))
+        call = gradient_calls.get(_gradient_key(known, grad, x, weight))
+        if x is not None and (x.shape, x.stride(), x.data_ptr() & 15, x.dtype) != x_lies:
+            return MISS  # what torch.autograd.graph.saved_tensors_hooks gave back may lie otherwise
+        if weight is not None and (weight.shape, weight.stride(), weight.data_ptr() & 15, weight.dtype) != weight_lies:
+            return MISS
     except RuntimeError:  # no memory: a batch of gradients in disguise, say
         return MISS
     if call is None or current_executor() is not None or not library.is_plain(call.ordinal):
@@ -175,9 +194,8 @@ def warm_gradients(grad: Any, x: Any, weight: Any, options: tuple[Any, ...]) -> 
 
 
 def remember_gradients(
-    grad: Any, x: Any, weight: Any, options: tuple[Any, ...], of_x: tuple[Any, ...] | None,
-    of_weight: tuple[Any, ...] | None,
-) -> None:  # fmt: skip
+    known: WarmLayer, grad: Any, x: Any, weight: Any, of_x: tuple[Any, ...] | None, of_weight: tuple[Any, ...] | None
+) -> None:
     """Let later gradients of this kind take the warm path, where the products just made did.
 
     of_x, of_weight: (a, b, options) of each product, with a at grad's address and b at the other operand's.
@@ -186,8 +204,8 @@ def remember_gradients(
     if any(product is None and made is not None for product, made in zip(products, (of_x, of_weight), strict=True)):
         return
     launches = [product.launches for product in products if product is not None]
-    if not launches:
+    if not launches or any(y is not None and lies(y) != laid for y, laid in zip((x, weight), known.laid, strict=True)):
         return
     most = max(one.workspace_bytes for one in launches)
-    key = _gradient_key(libraries.known[type(grad)], grad, x, weight, options)
+    key = _gradient_key(known, grad, x, weight)
     gradient_calls.put(key, WarmGradients(products[0], products[1], launches[0].ordinal, most))

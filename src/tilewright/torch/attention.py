@@ -18,7 +18,7 @@ from ..errors import InvalidOperand
 from ..jit.launch import current_executor
 from ..run.warm import MISS
 from . import attention_warm
-from .attention_gradient import Call, Options, attend, direct, forward, forward_with_lse
+from .attention_gradient import Call, Options, attend, attend_again, direct, forward, forward_with_lse
 from .eager import is_eager, is_watched, wants_gradients
 from .transforms import refuse_transforms, transforms_active
 
@@ -40,6 +40,9 @@ def attention(
         raise InvalidOperand(f"q has shape {tuple(q.shape)}; it must have the 4 axes [batch, heads, rows, d_head].")
     refuse_transforms("tilewright.torch.attention", q, k, v, bias)
     options = _options(q, is_causal, scale, window, softcap)
+    simple = bias is score is None and not return_lse and not is_watched()
+    if simple and (found := _again(q, k, v, options)) is not MISS:
+        return found
     given = (q, k, v) if bias is None else (q, k, v, bias)
     if not is_eager(given):
         if score is not None:
@@ -50,9 +53,14 @@ def attention(
             found = forward_with_lse(q, k, v, bias, None, None, -1, *options)
             return found if return_lse else found[0]
         return forward(q, k, v, bias, *options)
-    if not wants_gradients(given):
-        return direct(q, k, v, bias, options, score=score, return_lse=return_lse)
-    return attend(q, k, v, bias, Call(None, -1, options, score, return_lse))
+    wanted = wants_gradients(given)
+    if wanted:
+        out = attend(q, k, v, bias, Call(None, -1, options, score, return_lse))
+    else:
+        out = direct(q, k, v, bias, options, score=score, return_lse=return_lse)
+    if simple:
+        attention_warm.remember(q, k, v, out, options, options, wanted)
+    return out
 
 
 def attention_varlen(
@@ -205,7 +213,6 @@ def _again(query: Tensor, key: Tensor, value: Tensor, asked: tuple[Any, ...]) ->
     known = attention_warm.find(query, key, value, asked)
     if known is None:
         return MISS
-    options, call = known
-    if call.lse is None:
-        return repeat(call, query, key, value)
-    return attend(query, key, value, None, Call(None, -1, options, None, False, call))
+    if known.laid:
+        return attend_again(query, key, value, known)
+    return repeat(known.call, query, key, value)

@@ -20,10 +20,11 @@ from torch.nn import functional
 from ..attn.attention import attention as run
 from ..attn.attention import attention_varlen as run_varlen
 from ..attn.backward import attention_backward as run_backward
-from ..attn.warm import WarmAttention, repeat
+from ..attn.warm import repeat
 from ..errors import InvalidOperand
 from ..run.warm import MISS
 from . import attention_warm
+from .attention_warm import Known
 from .eager import is_watched, past_transforms
 
 
@@ -310,8 +311,6 @@ class Call(NamedTuple):
     options: Options
     score: Score
     return_lse: bool
-    known: WarmAttention | None = None
-    """The same call of operands that lay alike."""
 
 
 class TilewrightAttention(torch.autograd.Function):
@@ -319,32 +318,48 @@ class TilewrightAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, call: Call) -> Any:
-        starts, longest, options, score, return_lse, known = call
-        found: Any = MISS if known is None else repeat(known, q, k, v)
-        out, lse = _with_lse(q, k, v, bias, starts, longest, options, score) if found is MISS else found
-        if starts is None:
-            ctx.save_for_backward(q, k, v, bias, out, lse)
-        else:
-            ctx.save_for_backward(q, k, v, bias, out, lse, *starts)
+        starts, longest, options, score, return_lse = call
+        out, lse = _with_lse(q, k, v, bias, starts, longest, options, score)
+        ctx.save_for_backward(q, k, v, bias, out, lse, *(starts or ()))
         ctx.call = options, score
         ctx.set_materialize_grads(False)
         return (out, lse) if return_lse else out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None = None) -> tuple[Any, ...]:
-        saved, needs = ctx.saved_tensors, ctx.needs_input_grad
-        options, score = ctx.call
-        q, k, v, bias, out, lse, *starts = saved
-        once = grad is not None and grad_lse is bias is score is None and not starts
-        if not once or torch.is_grad_enabled() or is_watched():
-            return (*_gradients(_backward, grad, grad_lse, saved, needs, options, score), None)
-        given = (grad, q, k, v, out, lse)
-        found = attention_warm.gradients(given, options)
-        if found is MISS:
-            found = _backward(grad, None, q, k, v, None, out, lse, None, options, _deterministic())
-            attention_warm.remember_gradients(given, options, found)
-        return (*(x if need else None for x, need in zip(found, needs, strict=False)), None, None)
+        found = _gradients(_backward, grad, grad_lse, ctx.saved_tensors, ctx.needs_input_grad, *ctx.call)
+        return *found, None
 
 
 attend = past_transforms(TilewrightAttention)
 """attend(q, k, v, bias, call): with gradients, in eager mode."""
+
+
+class RepeatedAttention(torch.autograd.Function):
+    """The same, of a call like an earlier one: its backward pass runs in another thread, whose caches hold none of
+    what the forward pass read, so that it reads little."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, known: Known) -> Tensor:
+        found = repeat(known.call, q, k, v)
+        out, lse = direct(q, k, v, None, known.options, return_lse=True) if found is MISS else found
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.known = known
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        known, saved = ctx.known, ctx.saved_tensors
+        q, k, v, out, lse = saved
+        if torch.is_grad_enabled() or is_watched():  # to be differentiated again, or to be seen
+            needs = (*ctx.needs_input_grad[:3], False)
+            return *_gradients(_backward, grad, None, (q, k, v, None, out, lse), needs, known.options)[:3], None
+        found = attention_warm.gradients(known, grad, saved)
+        if found is MISS:
+            found = _backward(grad, None, q, k, v, None, out, lse, None, known.options, _deterministic())
+            attention_warm.remember_gradients(known, grad, saved, found)
+        return *found, None
+
+
+attend_again = past_transforms(RepeatedAttention)
+"""attend_again(q, k, v, known): with gradients, in eager mode."""

@@ -6,8 +6,8 @@ lie as q does.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,32 +24,31 @@ _CODE = modification_of(None).code
 _SLOPE = differentiable(None).slope
 
 
-class Known(NamedTuple):
-    """A call that was made before."""
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A call that was made before. Equal to itself alone, so that it is a quick part of a key."""
 
     options: Any
     """attention_gradient.Options."""
     call: WarmAttention
     """It gives the LSE too where a gradient is wanted."""
+    laid: tuple[Any, ...]
+    """How its operands, result and LSE lie (`_laid`); empty where no gradient is wanted."""
 
 
 _forward: Calls[Known] = Calls()
 _backward: Calls[WarmBackward] = Calls()
-
-
-def _forward_key(q: Tensor, k: Tensor, v: Tensor, asked: tuple[Any, ...]) -> Any:
-    library = libraries.known.get(type(q))
-    if library is None or type(k) not in library.types or type(v) not in library.types:
-        return None
-    return library.pair(q, k), library.signature(v), asked
+_deterministic = torch.are_deterministic_algorithms_enabled
 
 
 def find(q: Tensor, k: Tensor, v: Tensor, asked: tuple[Any, ...]) -> Known | None:
     """The call that was made with `asked` of tensors that lie so, if it is known. Whether a gradient is wanted is in
     the tensors' signatures."""
+    library = libraries.known.get(type(q))
+    if library is None or type(k) not in library.types or type(v) not in library.types:
+        return None
     try:
-        key = _forward_key(q, k, v, asked)
-        return None if key is None else _forward.get(key)
+        return _forward.get((library.pair(q, k), library.signature(v), asked))
     except (RuntimeError, TypeError):  # no memory of its own; a number that is a tensor
         return None
 
@@ -57,7 +56,7 @@ def find(q: Tensor, k: Tensor, v: Tensor, asked: tuple[Any, ...]) -> Known | Non
 def remember(q: Tensor, k: Tensor, v: Tensor, out: Tensor, asked: tuple[Any, ...], options: Any, lse: bool) -> None:
     """Let later calls like the one just made be found. `lse`: whether its gradient is wanted."""
     try:
-        key = _forward_key(q, k, v, asked)
+        library = libraries.known[type(q)]
         outside = out.stride(1) < out.stride(2) and out.shape[1] > 1 and out.shape[2] > 1
         given, out_given = ((q, k, v), None) if not outside else ([x.transpose(1, 2) for x in (q, k, v)], out)
         words = options.words()
@@ -69,52 +68,59 @@ def remember(q: Tensor, k: Tensor, v: Tensor, out: Tensor, asked: tuple[Any, ...
                     "bshd" if outside else "bhsd", lse, None, None, None, None, _CODE, False,
                 ),
             )  # fmt: skip
-        if key is None or found is None:
+        if found is None or not {type(k), type(v)} <= {*library.types}:
             return
-        _forward.put(key, Known(options, replace(found, shape=tuple(out.shape), strides=out.stride())))
-    except (AttributeError, RuntimeError, TypeError):
+        call = replace(found, shape=tuple(out.shape), strides=out.stride())
+        laid: tuple[Any, ...] = ()
+        if call.lse is not None:  # both results are new: at multiples of 16 bytes
+            shape, strides, dtype = call.lse
+            laid = (*_laid(q), *_laid(k), *_laid(v), call.shape, call.strides, 0, call.dtype, shape, strides, 0, dtype)
+        _forward.put((library.pair(q, k), library.signature(v), asked), Known(options, call, laid))
+    except (AttributeError, KeyError, RuntimeError, TypeError):
         return
 
 
-def _backward_key(given: tuple[Tensor, ...], options: Any, deterministic: bool) -> Any:
-    library = libraries.known.get(type(given[0]))
-    if library is None:
-        return None
-    for x in given:
-        if type(x) not in library.types:
-            return None
-    signature = library.signature
-    return tuple([signature(x) for x in given]), options, deterministic
+def _laid(x: Tensor) -> tuple[Any, ...]:
+    return x.shape, x.stride(), x.data_ptr() & 15, x.dtype
 
 
-def gradients(given: tuple[Tensor, ...], options: Any) -> Any:
-    """(dq, dk, dv) of grad, q, k, v, out and the LSE, or MISS."""
+def _gradient_key(known: Known, grad: Tensor) -> Any:
+    return known, grad.stride(), grad.data_ptr() & 15, grad.dtype, grad.is_neg(), _deterministic()
+
+
+def gradients(known: Known, grad: Tensor, saved: tuple[Tensor, ...]) -> Any:
+    """(dq, dk, dv) of q, k, v, out and the LSE, which were `saved`, or MISS."""
+    q, k, v, out, lse = saved
     try:
-        key = _backward_key(given, options, torch.are_deterministic_algorithms_enabled())
-        call = None if key is None else _backward.get(key)
-    except (RuntimeError, TypeError):
+        call = _backward.get(_gradient_key(known, grad))
+        if call is None or (
+            q.shape, q.stride(), q.data_ptr() & 15, q.dtype, k.shape, k.stride(), k.data_ptr() & 15, k.dtype,
+            v.shape, v.stride(), v.data_ptr() & 15, v.dtype, out.shape, out.stride(), out.data_ptr() & 15, out.dtype,
+            lse.shape, lse.stride(), lse.data_ptr() & 15, lse.dtype,
+        ) != known.laid:  # fmt: skip
+            return MISS  # what torch.autograd.graph.saved_tensors_hooks gave back may lie otherwise
+    except RuntimeError:  # no memory: a batch of gradients in disguise, say
         return MISS
-    return MISS if call is None else backward_warm.repeat(call, given)
+    return backward_warm.repeat(call, (grad, q, k, v, out, lse))
 
 
-def remember_gradients(given: tuple[Tensor, ...], options: Any, results: tuple[Tensor, ...]) -> None:
+def remember_gradients(known: Known, grad: Tensor, saved: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> None:
     """Let later gradients like those just made be found."""
     try:
-        deterministic = torch.are_deterministic_algorithms_enabled()
-        key = _backward_key(given, options, deterministic)
-        grad, q, k, v, out, lse = given
+        key = _gradient_key(known, grad)
+        q, k, v, out, lse = saved
         outside = q.stride(1) < q.stride(2) and q.shape[1] > 1 and q.shape[2] > 1
         if outside:
             grad, q, k, v, out = (x.transpose(1, 2) for x in (grad, q, k, v, out))
-        words = options.words()
+        words = known.options.words()
         found = backward_warm.find(
             (grad, q, k, v, out, lse, None, None, None, None),
             (
                 words["is_causal"], words["scale"], words["window"], words["softcap"], "bshd" if outside else "bhsd",
-                deterministic, None, None, _CODE, _SLOPE,
+                _deterministic(), None, None, _CODE, _SLOPE,
             ),
         )  # fmt: skip
-        if key is None or found is None:
+        if found is None or sum(map(_laid, saved), ()) != known.laid:
             return
         laid = tuple((tuple(x.shape), x.stride()) for x in results)
         _backward.put(key, replace(found, results=laid))

@@ -15,8 +15,10 @@ from ..epilogue.expression import record_standard
 from ..gemm.matmul import matmul as run
 from ..gemm.warm_layer import (
     GRAD,
+    WarmLayer,
     find_layer,
-    keep_layer,
+    lies,
+    product_of,
     remember_derivative,
     remember_gradients,
     remember_layer,
@@ -45,39 +47,49 @@ def at_once(
     if is_watched() or transforms_active():
         return None
     tensors = (x, weight) if bias is None else (x, weight, bias)
-    found = find_layer(x, weight, bias, activation, options)  # none is there of what is refused below
-    if found is not None:
+    known = find_layer(x, weight, bias, activation, options)  # none is there of what is refused below
+    if known is not None:
         if wants_gradients(tensors):
-            return _differentiable(x, weight, bias, activation, options, found)
-        result = repeat_layer(found, x, weight, {"bias": bias})
+            return _differentiable(x, weight, bias, known)
+        result = repeat_layer(known.product, x, weight, {"bias": bias})
         if result is not MISS:
             return result
     if x.dtype not in DTYPES or weight.dim() != 2 or (bias is not None and bias.dim() != 1) or not is_eager(tensors):
         return None
-    if wants_gradients(tensors):
-        if activation is not None and activation != "relu" and weight.shape[1] >= KEPT_FROM:
-            got = at_once(x, weight, bias, None, options)
-            return None if got is None else activate(activation, got)
-        result = _differentiable(x, weight, bias, activation, options, None)
+    wanted = wants_gradients(tensors)
+    if wanted and activation is not None and activation != "relu" and weight.shape[1] >= KEPT_FROM:
+        got = at_once(x, weight, bias, None, options)
+        return None if got is None else activate(activation, got)
+    known = new_layer(x, weight, bias, activation, options)
+    if wanted:
+        result = _differentiable(x, weight, bias, known)
         with torch.no_grad():  # as it was made
-            found = find_layer(x, weight, bias, activation, options)
-        if found is not None:
-            keep_layer(found, x, weight, bias, activation, options)
-        return result
-    return _whole(x, weight, bias, activation, options)
+            known.product = product_of(x, weight, bias, activation, options)
+    else:
+        result = _whole(x, weight, bias, known.call)
+        known.product = product_of(x, weight, bias, activation, options)
+    if known.product is not None:
+        remember_layer(known, x, weight, bias, activation, options)
+    return result
 
 
-def _whole(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: Any, options: Options
-) -> torch.Tensor:
-    """The layer's result by a product that is then remembered."""
-    _, deterministic, batch_invariant, _, _, precision = options
-    result = run(
+def new_layer(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None, options: Options
+) -> WarmLayer:
+    """A layer that was not made before."""
+    like_bias = None if bias is None else (bias.shape, bias.dtype)
+    call = _Call(x.shape, x.dtype, weight.shape, like_bias, activation, options)
+    return WarmLayer(call, (lies(x), lies(weight)))
+
+
+def _whole(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, call: _Call) -> torch.Tensor:
+    """The layer's result by a product."""
+    _, deterministic, batch_invariant, _, _, precision = call.options
+    activation: Any = call.activation
+    return run(
         x, weight.t(), bias=bias, activation=activation, deterministic=deterministic, batch_invariant=batch_invariant,
         precision=precision,
     )  # fmt: skip
-    remember_layer(x, weight, bias, activation, options)
-    return result
 
 
 class _Call(NamedTuple):
@@ -111,42 +123,41 @@ class TilewrightLinear(torch.autograd.Function):
     where it is short (backward.KEPT_FROM)."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
-        x, weight, bias, activation, options, found = inputs
-        result = MISS if found is None else repeat_layer(found, x, weight, {"bias": bias})
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, known: WarmLayer
+    ) -> torch.Tensor:
+        result = MISS if known.product is None else repeat_layer(known.product, x, weight, {"bias": bias})
         if result is MISS:
-            result = _whole(x, weight, bias, activation, options)
-        needs = ctx.needs_input_grad
-        if activation is None or activation == "relu":
-            kept = None if activation is None else result
-            ctx.save_for_backward(x if needs[1] else None, weight if needs[0] else None, kept)
+            result = _whole(x, weight, bias, known.call)
+        activation, needs = known.call.activation, ctx.needs_input_grad
+        if activation is None:
+            ctx.save_for_backward(x if needs[1] else None, weight if needs[0] else None)
+        elif activation == "relu":
+            ctx.save_for_backward(x if needs[1] else None, weight if needs[0] else None, result)
         else:
             ctx.save_for_backward(x, weight, bias)
-        like_bias = None if bias is None else (bias.shape, bias.dtype)
-        ctx.call = _Call(x.shape, x.dtype, weight.shape, like_bias, activation, options)
+        ctx.known = known
         return result
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-        x, weight, other = ctx.saved_tensors
-        call, needs = ctx.call, ctx.needs_input_grad
+        x, weight, *other = ctx.saved_tensors
+        known, needs = ctx.known, ctx.needs_input_grad
+        call = known.call
+        once = not torch.is_grad_enabled() and not is_watched()  # not to be differentiated again, or to be seen
         if call.activation == "relu":
-            grad = torch.ops.aten.threshold_backward.default(grad, other, 0)
+            grad = torch.ops.aten.threshold_backward.default(grad, other[0], 0)
         elif call.activation is not None:
             if is_batched(grad):  # torch's operations then make the derivative
-                return _as_fused(call, grad, x, weight, other, needs)
-            once = not torch.is_grad_enabled() and not is_watched()
-            made = warm_derivative(grad, x, weight, other, call.activation, call.options) if once else MISS
-            grad = _before_activation(call, grad, x, weight, other, once) if made is MISS else made
+                return _as_fused(call, grad, x, weight, other[0], needs)
+            made = warm_derivative(grad, x, weight, other[0], call.activation, call.options) if once else MISS
+            grad = _before_activation(call, grad, x, weight, other[0], once) if made is MISS else made
+            x, weight = x if needs[1] else None, weight if needs[0] else None
         of_bias = reduced(grad, *call.bias) if needs[2] else None
-        x, weight = x if needs[1] else None, weight if needs[0] else None
-        if torch.is_grad_enabled() or is_watched():  # to be differentiated again, or to be seen
-            found = _as_products(call, grad, x, weight)
-        else:
-            found = warm_gradients(grad, x, weight, call.options)
-            if found is MISS:
-                found = _made(call, grad, x, weight)
-        return *found, of_bias, None, None, None
+        if not once:
+            return *_as_products(call, grad, x, weight), of_bias, None
+        found = warm_gradients(known, grad, x, weight)
+        return *(_made(known, grad, x, weight) if found is MISS else found), of_bias, None
 
 
 _differentiable = past_transforms(TilewrightLinear)
@@ -181,7 +192,7 @@ def _as_fused(
         call.product, (x, weight.t(), None, *operands), like, True, grad, (needs[0], needs[1], False),
         (needs[2],) * len(operands),
     )  # fmt: skip
-    return of_x, None if of_b is None else of_b.t(), of_operands[0] if of_operands else None, None, None, None
+    return of_x, None if of_b is None else of_b.t(), of_operands[0] if of_operands else None, None
 
 
 def _as_products(call: _Call, grad: torch.Tensor, x: Any, weight: Any) -> Found:
@@ -194,8 +205,9 @@ def _as_products(call: _Call, grad: torch.Tensor, x: Any, weight: Any) -> Found:
     return of_x, gradient_of_b(x, call.features[::-1], True, narrow, 1.0, call.how).t()
 
 
-def _made(call: _Call, grad: torch.Tensor, x: Any, weight: Any) -> Found:
+def _made(known: WarmLayer, grad: torch.Tensor, x: Any, weight: Any) -> Found:
     """The same, now, and remembered."""
+    call: _Call = known.call
     if not is_eager([one for one in (grad, x, weight) if one is not None]):
         return _as_products(call, grad, x, weight)
     _, deterministic, batch_invariant, _, _, precision = call.options
@@ -214,5 +226,5 @@ def _made(call: _Call, grad: torch.Tensor, x: Any, weight: Any) -> Found:
         of_weight = run(rows.t(), by, deterministic=deterministic, precision=precision)
         made_weight = rows.t(), by, (None, deterministic, False, None, None, precision)
     if stays:  # what was multiplied lies where grad and x do
-        remember_gradients(grad, x, weight, call.options, made_x, made_weight)
+        remember_gradients(known, grad, x, weight, made_x, made_weight)
     return of_x, of_weight

@@ -227,7 +227,7 @@ def reduced(x: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torc
     wide = dtype if dtype == x.dtype else torch.promote_types(compute_dtype(x.dtype), dtype)
     lead = x.dim() - len(shape)
     if x.shape[lead:] == shape:
-        result = x.sum(list(range(lead)), dtype=wide)
+        result = x.sum(0) if lead == 1 and wide == x.dtype else x.sum(list(range(lead)), dtype=wide)
     else:
         axes = [n for n in range(x.dim()) if n < lead or (shape[n - lead] == 1 and x.shape[n] != 1)]
         result = x.sum(axes, keepdim=True, dtype=wide).view(shape)
