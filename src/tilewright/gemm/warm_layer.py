@@ -83,7 +83,7 @@ def repeat_layer(call: Any, x: Any, weight: Any, named: dict[str, Any], numbers:
     held, work = library.scratch(launches.workspace_bytes) if launches.workspace_bytes else (None, 0)
     bases = [address(x), address(weight), 0, address(result), work]
     for name in call.fused:
-        bases.append(address(named[name]))  # type: ignore[index]
+        bases.append(address(named[name]))
     if not launches.start(bases, (1.0, 0.0, *numbers), library.stream(launches.ordinal)):
         return MISS
     del held  # given back now: the library's pool keeps it apart until the stream has passed
