@@ -15,12 +15,14 @@ from ..attn.call import read_window
 from ..attn.rung import D_HEADS
 from ..attn.warm import repeat
 from ..errors import InvalidOperand
-from ..jit.launch import current_executor
 from ..run.warm import MISS
 from . import attention_warm
 from .attention_gradient import Call, Options, attend, attend_again, direct, forward, forward_with_lse
-from .eager import is_eager, is_watched, wants_gradients
+from .eager import as_autocast_does, is_eager, is_watched, runs_here, wants_gradients
 from .transforms import refuse_transforms, transforms_active
+
+_torchs = functional.scaled_dot_product_attention
+"""Torch's own, whatever stands in its place later."""
 
 
 def attention(
@@ -127,8 +129,9 @@ def _why_torch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, d
         return "dropout is not done here"
     if query.is_nested or key.is_nested or value.is_nested:
         return "nested tensors are not taken here"
-    on_gpu = query.is_cuda or (not torch.compiler.is_compiling() and current_executor() is not None)
-    if not on_gpu:
+    if not torch.compiler.is_compiling() and transforms_active():
+        return "torch.func's transforms and forward-mode derivatives are not taken here"
+    if not runs_here(query):
         return f"tensors on {query.device.type} are not run here"
     if query.dtype not in (torch.float16, torch.bfloat16):
         return f"{query.dtype} is not taken here (float16 and bfloat16 are)"
@@ -179,13 +182,13 @@ def scaled_dot_product_attention(
         found = _again(query, key, value, asked)
         if found is not MISS:
             return found
+    if runs_here(query) and torch.is_autocast_enabled(query.device.type):
+        query, key, value = map(as_autocast_does, (query, key, value))
     reason = _why_torch(query, key, value, attn_mask, dropout_p)
     if reason is not None or _refused(query, key, value, attn_mask, is_causal, enable_gqa):
         if reason is not None:
             _say_once(reason)
-        return functional.scaled_dot_product_attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
+        return _torchs(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     unbatched = query.dim() == 3
     if unbatched:
         query, key, value = (x.unsqueeze(0) for x in (query, key, value))

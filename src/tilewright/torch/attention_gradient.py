@@ -27,6 +27,9 @@ from . import attention_warm
 from .attention_warm import Known
 from .eager import is_watched, past_transforms
 
+_torchs = functional.scaled_dot_product_attention
+"""Torch's own, whatever stands in its place later."""
+
 
 class Options(NamedTuple):
     """The numbers of a call, as operators take them."""
@@ -122,7 +125,7 @@ def recompute(
     right = 0 if is_causal else right
     steps = softcap != 0 or with_lse
     if bias is None and not steps and left < 0 and (right < 0 or (right == 0 and sq == sk)):
-        found = functional.scaled_dot_product_attention(q, k, v, is_causal=right == 0, scale=scale)
+        found = _torchs(q, k, v, is_causal=right == 0, scale=scale)
         return found, None, None
     place = torch.arange(sq, device=q.device)[:, None] + (sk - sq)
     key = torch.arange(sk, device=q.device)[None, :]
@@ -139,7 +142,7 @@ def recompute(
     if not steps:
         mask = torch.where(seen, added.to(q.dtype), torch.full((), -math.inf, dtype=q.dtype, device=q.device))
         mask = mask.expand(*q.shape[:3], sk)
-        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale), rows, None
+        return _torchs(q, k, v, attn_mask=mask, scale=scale), rows, None
     scores = scale * (q.float() @ k.float().transpose(2, 3))
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)

@@ -39,7 +39,12 @@ def is_eager(tensors: Sequence[torch.Tensor]) -> bool:
 def runs_here(x: torch.Tensor) -> bool:
     """Return whether kernels can take x: it is on a GPU, or an emulator is in force for the host's tensors. What
     torch.compile traces is for a GPU: it cannot ask for an emulator."""
-    return x.is_cuda or (not torch.compiler.is_compiling() and current_executor() is not None)
+    return x.is_cuda or (not torch.compiler.is_compiling() and x.is_cpu and current_executor() is not None)
+
+
+def as_autocast_does(x: torch.Tensor) -> torch.Tensor:
+    """x in the type of torch.autocast, which leaves float64 alone."""
+    return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(x.device.type))
 
 
 def wants_gradients(tensors: Sequence[torch.Tensor]) -> bool:

@@ -14,10 +14,13 @@ from torch.nn import functional
 from ..errors import InvalidOperand
 from ..gemm.problem import check_precision
 from ..words import Activation, Precision
-from .eager import runs_here
+from .eager import as_autocast_does, runs_here
 from .layer import DTYPES, at_once
 from .matmul import matmul
+from .transforms import transforms_active
 
+_torchs = functional.linear
+"""Torch's own, whatever stands in its place later."""
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": functional.relu,
     "gelu": functional.gelu,
@@ -40,41 +43,47 @@ def linear(
     "gelu_tanh", "silu", "sigmoid" or "tanh"; residual broadcasts to the result. Bias, activation and residual are
     computed inside the kernel, in float32, before the result is rounded to out_dtype, by default x's. precision,
     deterministic, batch_invariant: as tilewright.torch.matmul has them. Under torch.autocast operands are cast as
-    torch.nn.functional.linear would. CPU tensors and other dtypes take torch's own, which knows nothing of these
-    three; a warning says so once. Raises InvalidOperand for an unknown activation, and as tilewright.matmul does.
+    torch.nn.functional.linear would. CPU tensors, nested ones, other dtypes and torch.func's transforms take torch's
+    own, which knows nothing of these three; a warning says so once. Raises InvalidOperand for an unknown activation,
+    and as tilewright.matmul does.
     """
     if activation is not None and activation not in ACTIVATIONS:
         raise InvalidOperand(f"activation {activation!r} is not known. There are: {', '.join(ACTIVATIONS)}.")
-    if runs_here(x) and torch.is_autocast_enabled(x.device.type):
-        x, weight = _as_autocast_does(x), _as_autocast_does(weight)
-        bias = None if bias is None else _as_autocast_does(bias)
+    here = runs_here(x)
+    if here and torch.is_autocast_enabled(x.device.type):
+        x, weight = as_autocast_does(x), as_autocast_does(weight)
+        bias = None if bias is None else as_autocast_does(bias)
     if out_dtype is None and residual is None and not torch.compiler.is_compiling() and x.is_cuda:
         result = at_once(x, weight, bias, activation, (None, deterministic, batch_invariant, None, None, precision))
         if result is not None:
             return result
-    if runs_here(x) and x.dtype in DTYPES:
+    if x.is_nested:
+        why = "nested tensors"
+    elif not torch.compiler.is_compiling() and transforms_active():
+        why = "torch.func's transforms and forward-mode derivatives"
+    elif here and x.dtype in DTYPES:
         return matmul(
             x, weight.t(), bias=bias, activation=activation, residual=residual, out_dtype=out_dtype,
             precision=precision, deterministic=deterministic, batch_invariant=batch_invariant,
         )  # fmt: skip
+    else:
+        why = f"{x.dtype} on {x.device.type}"
     if not torch.compiler.is_compiling():
         unkept = {"precision": precision != "ieee", "deterministic": deterministic, "batch_invariant": batch_invariant}
         names = ", ".join(name for name, asked in unkept.items() if asked)
         warnings.warn(
-            f"tilewright has no kernel for {x.dtype} on {x.device.type}; torch's own linear runs instead"
+            f"tilewright has no kernel for {why}; torch's own linear runs instead"
             f"{f', without {names}' if names else ''}.",
             stacklevel=2,
         )
-    result = functional.linear(x, weight, bias)
+    result = _torchs(x, weight, bias)
     if activation is not None:
         result = ACTIVATIONS[activation](result)
     result = result if residual is None else result + residual
     return result if out_dtype is None else result.to(out_dtype)
 
 
-def _as_autocast_does(x: torch.Tensor) -> torch.Tensor:
-    """torch's autocast leaves float64 alone."""
-    return x if x.dtype == torch.float64 else x.to(torch.get_autocast_dtype(x.device.type))
+torch.fx.wrap("linear")  # one node of what torch.fx.symbolic_trace makes of a model
 
 
 class Linear(nn.Linear):
@@ -106,7 +115,10 @@ class Linear(nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """input [..., in_features] -> [..., out_features]."""
-        if not torch.compiler.is_compiling() and input.is_cuda and not torch.is_autocast_enabled("cuda"):
+        if (
+            not torch.compiler.is_compiling() and type(input) is torch.Tensor and input.is_cuda
+            and not torch.is_autocast_enabled("cuda")
+        ):  # fmt: skip
             options = (None, self.deterministic, self.batch_invariant, None, None, self.precision)
             result = at_once(input, self.weight, self.bias, self.activation, options)
             if result is not None:
