@@ -180,3 +180,47 @@ def test_warpgroups_may_share_a_factor(of_a, of_b):
     product = described(machine, "wgmma", (64, 24, 16), kinds)
     run_tiles(machine, product, a, b, d)
     np.testing.assert_array_equal(d, expected)
+
+
+def _numbers(rng: np.random.Generator, shape: tuple[int, ...], kind: str, spread: int) -> np.ndarray:
+    """Bits of numbers whose exponents lie `spread` apart, with zeros; spread 0: any bits at all."""
+    size = {"f32": 4, "tf32": 4, "e4m3": 1, "e5m2": 1}.get(kind, 2)
+    if not spread:
+        return rng.integers(0, 256, (*shape, size), np.uint8).view(f"u{size}")[..., 0]
+    values = (rng.standard_normal(shape) * 2.0 ** rng.integers(-spread // 2, spread // 2 + 1, shape)).astype(np.float32)
+    values *= rng.random(shape) < 0.9
+    if size == 4:
+        return values.view(np.uint32)
+    if kind == "bf16":
+        return (values.view(np.uint32) >> 16).astype(np.uint16)
+    if kind == "f16":
+        return np.clip(values, -60000, 60000).astype(np.float16).view(np.uint16)
+    return rng.integers(0, 128, shape, np.uint8)
+
+
+@pytest.mark.parametrize("spread", [2, 20, 90, 240, 0])
+@pytest.mark.parametrize(
+    ("unit", "kind", "k", "out"),
+    [
+        ("wgmma", "bf16", 16, "f32"),
+        ("wgmma", "f16", 16, "f32"),
+        ("wgmma", "f16", 16, "f16"),
+        ("wgmma", "tf32", 8, "f32"),
+        ("wgmma", "e4m3", 32, "f32"),
+        ("wgmma", "e5m2", 32, "f16"),
+        ("mma", "bf16", 16, "f32"),
+        ("wmma", "tf32", 8, "f32"),
+    ],
+)
+def test_compiled_sums_have_the_bits_of_the_rule(unit, kind, k, out, spread):
+    rng = np.random.default_rng(spread)
+    machine = SimpleNamespace(compiled=compiled.library(), gpu=find_gpu("H200"))
+    kinds, m, n = (out, kind, kind, out), 32, 40
+    a, b = (_numbers(rng, (k, 3, 2, size), kind, spread) for size in (m, n))
+    d = _numbers(rng, (3, 2, m, n), out, spread)
+    d[0] = 0
+    for negative in (False, True):
+        expected = arithmetic(unit, kinds, (9, 0), negative=negative)(a[..., None], b[:, :, :, None], d)
+        product, sums = described(machine, unit, (m, n, k), kinds, negative), d.copy()
+        run_tiles(machine, product, a, b, sums)
+        np.testing.assert_array_equal(sums, expected)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 KINDS = ("f16", "bf16", "tf32", "e4m3", "e5m2")
 """As native/tensor.c numbers them."""
+COLUMNS = 16
+"""Columns of a product that it sums up at once."""
 
 
 def described(
@@ -72,12 +74,24 @@ class Warps:
         self.machine, self.product = machine, product
         m, n = (int(v) for v in product[3:5])
         c_size, a_size, b_size = sizes
+        # What becomes D, A, B and C there: [rows, columns], [rows, k], [k, columns].
         layouts: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
             lambda words: fragments.d_matrix(words, m, n, c_size),
-            lambda words: fragments.a_matrix(words, m, a_size).swapaxes(0, 1),  # rows of k
-            lambda words: fragments.b_matrix(words, n, b_size),
+            lambda words: fragments.a_matrix(words, m, a_size)[:, :, 0].swapaxes(0, 1),
+            lambda words: fragments.b_matrix(words, n, b_size)[:, 0],
             lambda words: fragments.d_matrix(words, m, n, c_size),
         )
+        if n % COLUMNS and not m % COLUMNS:  # the loops go along columns: D' = B' A'
+            d, a, b, c = held
+            held, (a_size, b_size) = (d, b, a, c), (b_size, a_size)
+            self.product = product.copy()
+            self.product[[0, 1, 3, 4]] = product[[1, 0, 4, 3]]
+            straight = layouts
+
+            def across(k: int) -> Callable[[np.ndarray], np.ndarray]:
+                return lambda words: straight[k](words).swapaxes(0, 1)
+
+            layouts = across(0), across(2), across(1), across(3)
         self._kept: list[np.ndarray] = []
         told = []
         for operand, layout, size in zip(held, layouts, (c_size, a_size, b_size, c_size), strict=True):

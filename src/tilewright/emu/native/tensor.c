@@ -83,134 +83,186 @@ static inline u32 to_half(f64 x) {  // rounded to nearest even; a NaN is 0x7fff,
   return sign | (u32)((bits >> 42) - (1008ull << 10));
 }
 
+// Cut to fp32, of whose mantissa `kept` bits are used; a NaN is 0x7fffffff, a zero has no sign.
+static inline u32 cut_to_f32(f64 sum, int kept) {
+  const f64 up = wide_number((u64)(1023 + 126 + kept) << 52), down = wide_number((u64)(1023 - 126 - kept) << 52);
+  u64 bits;
+  memcpy(&bits, &sum, 8);
+  f64 x = wide_number(bits & ~0ull << (52 - kept));
+  const f64 size = x < 0 ? -x : x;
+  x = size < 0x1p-126 ? __builtin_trunc(x * up) * down + 0.0 : x;
+  const f32 y = (f32)x;
+  return y != y ? 0x7fffffffu : bits_of(y);
+}
+
 typedef struct {
   s64 fraction, step, kept, half;  // half: C and D are fp16, else fp32
 } Rule;
 
-#define LARGER(W)                                                              \
-  typedef s16 s16x##W __attribute__((vector_size(2 * W), aligned(2)));          \
-  typedef s32 s32x##W __attribute__((vector_size(4 * W), aligned(4)));          \
-  typedef f32 f32x##W __attribute__((vector_size(4 * W), aligned(4)));          \
-  typedef f64 f64x##W __attribute__((vector_size(8 * W), aligned(8)));          \
-  static inline s16x##W larger_##W(s16x##W x, s16x##W y) {                      \
-    const s16x##W first = x > y;                                                \
-    return (x & first) | (y & ~first);                                          \
-  }
-LARGER(8)
-LARGER(16)
+#ifdef __AVX2__
+#include <immintrin.h>
+#define LARGER_8(x, y) (s16x8) _mm_max_epi16((__m128i)(x), (__m128i)(y))
+#define LARGER_16(x, y) (s16x16) _mm256_max_epi16((__m256i)(x), (__m256i)(y))
+#else
+#define LARGER_8(x, y) (((x) & ((x) > (y))) | ((y) & ~((x) > (y))))
+#define LARGER_16 LARGER_8
+#endif
 
-// For `rows` x n sums: the largest exponent of their products and of what is in largest[], W columns at once.
-#define LARGEST(W)                                                                                                \
-  static void largest_##W(const Factors* fa, const Factors* fb, int row, int rows, int n, int first,       \
-                          int last, s16* largest) {                                                               \
-    for (int r = 0; r < rows; ++r)                                                                                \
-      for (int j = 0; j < n; j += W) {                                                                            \
-        s16x##W most = *(const s16x##W*)(largest + r * n + j);                                                    \
-        for (int k = first; k < last; ++k) {                                                                      \
-          const s16x##W b = *(const s16x##W*)(fb->exponents + k * n + j);                                         \
-          most = larger_##W(b + fa->exponents[k * fa->by_k + (row + r) * fa->by_row], most);                                            \
-        }                                                                                                         \
-        *(s16x##W*)(largest + r * n + j) = most;                                                                  \
-      }                                                                                                           \
+#define VECTORS(W)                                                      \
+  typedef s16 s16x##W __attribute__((vector_size(2 * W), aligned(2)));  \
+  typedef s32 s32x##W __attribute__((vector_size(4 * W), aligned(4)));  \
+  typedef f32 f32x##W __attribute__((vector_size(4 * W), aligned(4)));  \
+  typedef f64 f64x##W __attribute__((vector_size(8 * W), aligned(8)));  \
+  typedef u64 u64x##W __attribute__((vector_size(8 * W), aligned(8)));  \
+  typedef s8 s8x##W __attribute__((vector_size(W), aligned(1)));        \
+  static inline int any_##W(s32x##W mask) {                             \
+    const s8x##W bytes = __builtin_convertvector(mask, s8x##W);         \
+    u64 parts[W / 8];                                                   \
+    memcpy(parts, &bytes, W);                                           \
+    return (parts[0] | parts[W / 8 - 1]) != 0;                          \
+  }
+VECTORS(8)
+VECTORS(16)
+
+// Products `first` to `last` of a row of A and of W columns of B from `column` on, of B's `n`, each with its C in
+// words[], where D's go.
+typedef struct {
+  const Factors *a, *b;
+  int row, column, n, first, last;
+  const Rule* rule;
+} Step;
+
+static inline f32 a_value(const Step* s, int k) { return s->a->values[k * s->a->by_k + s->row * s->a->by_row]; }
+
+// For each k of a step a's element and W of b's from a table of them.
+#define FOR_EACH_K(FROM, TO, TABLE, T)                                                            \
+  const T* a = s->a->TABLE + (FROM) * s->a->by_k + s->row * s->a->by_row;                            \
+  const T* b = s->b->TABLE + (FROM) * s->n + s->column;                                              \
+  const s64 next_a = s->a->by_k, next_b = s->n;                                                      \
+  _Pragma("GCC unroll 8") for (int left = (TO) - (FROM); left > 0; --left, a += next_a, b += next_b)
+
+// The largest exponent of each column's products and of what is in `most`.
+#define LARGEST(W)                                                                                   \
+  static inline s16x##W largest_##W(const Step* s, s16x##W most) {                                   \
+    FOR_EACH_K(s->first, s->last, exponents, s16) {                                         \
+      const s16x##W sum = *(const s16x##W*)b + *a;                                                   \
+      most = LARGER_##W(sum, most);                                                                  \
+    }                                                                                                \
+    return most;                                                                                     \
   }
 LARGEST(8)
 LARGEST(16)
 
-// Add the products, scaled by small[] and cut, to sums[]. `most`: how many of them an s32 holds the sum of.
-#define PRODUCTS(W)                                                                                              \
-  static void products_##W(const Factors* fa, const Factors* fb, int row, int rows, int n, int first,     \
-                           int last, const f32* small, int most, f64* sums) {                                    \
-    for (int r = 0; r < rows; ++r)                                                                               \
-      for (int j = 0; j < n; j += W) {                                                                           \
-        const f32x##W by = *(const f32x##W*)(small + r * n + j);                                                 \
-        for (int from = first; from < last; from += most) {                                                      \
-          const int to = last - from < most ? last : from + most;                                                \
-          s32x##W total = {0};                                                                                   \
-          for (int k = from; k < to; ++k) {                                                                      \
-            const f32x##W b = *(const f32x##W*)(fb->values + k * n + j);                                         \
-            total += __builtin_convertvector(fa->values[k * fa->by_k + (row + r) * fa->by_row] * b * by, s32x##W);                     \
-          }                                                                                                      \
-          *(f64x##W*)(sums + r * n + j) += __builtin_convertvector(total, f64x##W);                              \
-        }                                                                                                        \
-      }                                                                                                          \
+// The products from `from` to `to`, scaled by `by` and cut, summed.
+#define PRODUCTS(W)                                                                                  \
+  static inline s32x##W products_##W(const Step* s, int from, int to, f32x##W by) {                  \
+    s32x##W total = {0};                                                                             \
+    FOR_EACH_K(from, to, values, f32)                                                       \
+      total += __builtin_convertvector(*(const f32x##W*)b * *a * by, s32x##W);                       \
+    return total;                                                                                    \
   }
 PRODUCTS(8)
 PRODUCTS(16)
 
-// rows x n sums of products of A's rows from `row` on, A's element being k * m + row, and B's columns, k * n + column,
-// each with its C in words[], where D's go.
-static inline __attribute__((always_inline)) void sum_of_products(const Factors* fa, const Factors* fb, int row,
-                                                                  int rows, const int n, int depth,
-                                                                  const Rule* rule, const int half, u32* words) {
-  const int fraction = (int)rule->fraction, step = (int)rule->step, low = fa->low + fb->low, high = fa->high + fb->high;
-  const int narrow = high <= 100 && low >= -100, most = fraction < 29 ? 1 << (29 - fraction) : 1;
-  const int count = rows * n;
-  f64 c[WIDEST], sums[WIDEST], scale[WIDEST];
-  f32 small[WIDEST];
-  s16 largest[WIDEST];
-  for (int first = 0; first < depth; first += step) {
-    const int last = first + step < depth ? first + step : depth;
-    for (int j = 0; j < count; ++j) {
-      const u32 word = words[j];
-      const f32 value = half ? number(half_bits(word)) : number(word);
-      const int field = half ? (int)(word >> 10 & 31) : (int)(word >> 23 & 255);
-      int exponent = (field > 1 ? field : 1) - (half ? 15 : 127);
-      if ((half || low < -126) && value == 0) exponent = SMALLEST_EXPONENT;
-      c[j] = value;
-      largest[j] = (s16)exponent;
-    }
-    (n % 16 ? largest_8 : largest_16)(fa, fb, row, rows, n, first, last, largest);
-    for (int j = 0; j < count; ++j) {
-      scale[j] = wide_number((u64)(1023 + fraction - largest[j]) << 52);
-      sums[j] = __builtin_trunc(c[j] * scale[j]);
-    }
-    if (narrow) {
-      for (int j = 0; j < count; ++j)
-        small[j] = number((u32)(127 + fraction - (largest[j] > -100 ? largest[j] : -100)) << 23);
-      (n % 16 ? products_8 : products_16)(fa, fb, row, rows, n, first, last, small, most, sums);
-    } else {
-      for (int k = first; k < last; ++k)
-        for (int r = 0; r < rows; ++r)
-          for (int j = 0; j < n; ++j)
-            sums[r * n + j] += __builtin_trunc((f64)fa->values[k * fa->by_k + (row + r) * fa->by_row] * (f64)fb->values[k * n + j] *
-                                               scale[r * n + j]);
-    }
-    for (int j = 0; j < count; ++j) sums[j] *= wide_number((u64)(1023 - fraction + largest[j]) << 52);
-    if (!(fa->finite && fb->finite)) {
-      for (int j = 0; j < count; ++j) {
-        f64 plain = c[j];
-        for (int k = first; k < last; ++k)
-          plain += (f64)fa->values[k * fa->by_k + (row + j / n) * fa->by_row] * (f64)fb->values[k * n + j % n];
-        if (!(plain - plain == 0)) sums[j] = plain;
-      }
-    }
-    if (half) {
-      for (int j = 0; j < count; ++j) words[j] = to_half(sums[j]);
-      continue;
-    }
-    const u64 keep = ~0ull << (52 - rule->kept);
-    const f64 up = wide_number((u64)(1023 + 126 + rule->kept) << 52),
-              down = wide_number((u64)(1023 - 126 - rule->kept) << 52);
-    for (int j = 0; j < count; ++j) {
-      u64 bits;
-      memcpy(&bits, sums + j, 8);
-      f64 x = wide_number(bits & keep);
-      const f64 size = x < 0 ? -x : x;
-      x = size < 0x1p-126 ? __builtin_trunc(x * up) * down + 0.0 : x;
-      const f32 y = (f32)x;
-      u32 out;
-      memcpy(&out, &y, 4);
-      words[j] = y != y ? 0x7fffffffu : out;
-    }
-  }
-}
+// How many products scaled and cut an s32 holds the sum of.
+static inline int most_products(const Rule* rule) { return rule->fraction < 29 ? 1 << (29 - rule->fraction) : 1; }
 
-static __attribute__((noinline)) void sum_rows(const Factors* fa, const Factors* fb, int row, int rows, int n,
-                                               int depth, const Rule* rule, u32* words) {
-  if (rule->half)
-    sum_of_products(fa, fb, row, rows, n, depth, rule, 1, words);
-  else
-    sum_of_products(fa, fb, row, rows, n, depth, rule, 0, words);
+// fp32's sums where all numbers are finite, products' exponents lie within -100 and 100, and none of the largest is one
+// at which fp32 ends: all of it in registers. 0 where that is not so, and nothing is done.
+#define FUSED(W)                                                                                          \
+  static inline int fused_##W(const Step* s, u32* words) {                                                \
+    const int fraction = (int)s->rule->fraction, kept = (int)s->rule->kept;                               \
+    const s32x##W bits = *(const s32x##W*)words, field = bits >> 23 & 255;                                \
+    const s32x##W zero = (bits & 0x7fffffff) == 0;                                                        \
+    s32x##W exponent = field - (field == 0) - 127;                                                        \
+    if (s->a->low + s->b->low < -126) exponent = (zero & SMALLEST_EXPONENT) | (~zero & exponent);         \
+    const s32x##W top = __builtin_convertvector(                                                          \
+        largest_##W(s, __builtin_convertvector(exponent, s16x##W)), s32x##W);                             \
+    const s32x##W odd = (top > 127) | ((top < -100) & ~zero), tiny = top < -100;                          \
+    if (any_##W(odd)) return 0;                                                                           \
+    const s32x##W at = (tiny & -100) | (~tiny & top);                                                     \
+    const f32x##W by = (f32x##W)((127 + fraction - at) << 23), back = (f32x##W)((127 - fraction + at) << 23); \
+    const s32x##W total = products_##W(s, s->first, s->last, by);                                         \
+    const s32x##W c = __builtin_convertvector((f32x##W)bits * by, s32x##W);                               \
+    const f64x##W sum = __builtin_convertvector(total, f64x##W) + __builtin_convertvector(c, f64x##W);    \
+    const f64x##W cut = (f64x##W)((u64x##W)sum & (~0ull << (52 - kept)));                                 \
+    *(f32x##W*)words = __builtin_convertvector(cut, f32x##W) * back;                                      \
+    return 1;                                                                                             \
+  }
+FUSED(8)
+FUSED(16)
+
+// The same of any numbers, and of fp16.
+#define CAREFUL(W)                                                                                        \
+  static __attribute__((noinline)) void careful_##W(const Step* s, u32* words) {                          \
+    const Factors *fa = s->a, *fb = s->b;                                                                 \
+    const Rule* rule = s->rule;                                                                           \
+    const int fraction = (int)rule->fraction, half = (int)rule->half, most = most_products(rule);         \
+    const int low = fa->low + fb->low, high = fa->high + fb->high;                                        \
+    f64 c[W], sums[W], scale[W];                                                                          \
+    s16 largest[W];                                                                                       \
+    for (int j = 0; j < W; ++j) {                                                                         \
+      const u32 word = words[j];                                                                          \
+      const f32 value = half ? number(half_bits(word)) : number(word);                                    \
+      const int field = half ? (int)(word >> 10 & 31) : (int)(word >> 23 & 255);                          \
+      int exponent = (field > 1 ? field : 1) - (half ? 15 : 127);                                         \
+      if ((half || low < -126) && value == 0) exponent = SMALLEST_EXPONENT;                               \
+      c[j] = value;                                                                                       \
+      largest[j] = (s16)exponent;                                                                         \
+    }                                                                                                     \
+    *(s16x##W*)largest = largest_##W(s, *(s16x##W*)largest);                                              \
+    for (int j = 0; j < W; ++j) {                                                                         \
+      scale[j] = wide_number((u64)(1023 + fraction - largest[j]) << 52);                                  \
+      sums[j] = __builtin_trunc(c[j] * scale[j]);                                                         \
+    }                                                                                                     \
+    if (high <= 100 && low >= -100) {                                                                     \
+      f32 by[W];                                                                                          \
+      for (int j = 0; j < W; ++j)                                                                         \
+        by[j] = number((u32)(127 + fraction - (largest[j] > -100 ? largest[j] : -100)) << 23);            \
+      for (int from = s->first; from < s->last; from += most) {                                           \
+        const int to = s->last - from < most ? s->last : from + most;                                     \
+        const s32x##W total = products_##W(s, from, to, *(f32x##W*)by);                                   \
+        *(f64x##W*)sums += __builtin_convertvector(total, f64x##W);                                       \
+      }                                                                                                   \
+    } else {                                                                                              \
+      for (int k = s->first; k < s->last; ++k)                                                            \
+        for (int j = 0; j < W; ++j)                                                                       \
+          sums[j] += __builtin_trunc((f64)a_value(s, k) * (f64)fb->values[k * s->n + s->column + j] * scale[j]); \
+    }                                                                                                     \
+    for (int j = 0; j < W; ++j) sums[j] *= wide_number((u64)(1023 - fraction + largest[j]) << 52);        \
+    if (!(fa->finite && fb->finite)) {                                                                    \
+      for (int j = 0; j < W; ++j) {                                                                       \
+        f64 plain = c[j];                                                                                 \
+        for (int k = s->first; k < s->last; ++k)                                                          \
+          plain += (f64)a_value(s, k) * (f64)fb->values[k * s->n + s->column + j];                        \
+        if (!(plain - plain == 0)) sums[j] = plain;                                                       \
+      }                                                                                                   \
+    }                                                                                                     \
+    for (int j = 0; j < W; ++j) words[j] = half ? to_half(sums[j]) : cut_to_f32(sums[j], (int)rule->kept); \
+  }
+CAREFUL(8)
+CAREFUL(16)
+
+#define ROW_OF(W)                                                                     \
+  for (; s.column + W <= n; s.column += W) {                                          \
+    u32* at = words + s.column;                                                       \
+    if (!plain || !fused_##W(&s, at)) careful_##W(&s, at);                            \
+  }
+
+// `rows` x n sums of `depth` products of A's rows from `row` on, and B's columns, k * n + column, each with its C in
+// words[], where D's go.
+static void sum_rows(const Factors* fa, const Factors* fb, int row, int rows, int n, int depth, const Rule* rule,
+                     u32* words) {
+  const int step = (int)rule->step, low = fa->low + fb->low, high = fa->high + fb->high;
+  const int several = depth < step ? depth : step;
+  const int plain = !rule->half && fa->finite && fb->finite && high <= 100 && low >= -100 &&
+                    several <= most_products(rule);
+  for (const int end = row + rows; row < end; ++row, words += n)
+    for (int first = 0; first < depth; first += step) {
+      Step s = {fa, fb, row, 0, n, first, first + step < depth ? first + step : depth, rule};
+      ROW_OF(16)
+      ROW_OF(8)
+    }
 }
 
 typedef struct {
@@ -250,8 +302,11 @@ typedef struct {
 static void read_warp(const Fragment* f, s64 i, s64 instructions, s64 warp, int count, int size, u32* restrict words) {
   char held[MOST_REGISTERS * 128];
   const s32* restrict place = f->place;
-  for (int r = 0; r < f->registers; ++r)
-    memcpy(held + r * 128, f->bank + f->rows[r * instructions + i] * f->row_bytes + warp, 128);
+  for (int r = 0; r < f->registers; ++r) {
+    const char* at = f->bank + f->rows[r * instructions + i] * f->row_bytes + warp;
+    memcpy(held + r * 128, at, 128);
+    __builtin_prefetch(at + 128), __builtin_prefetch(at + 192);  // the next warp's: rows are far apart
+  }
   if (f->run == 8 && size == 2)
     for (int e = 0; e < count; e += 8) {
       u16 run[8];
