@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.attn.backward_explain import explain_attention_backward
 from tilewright.attn.backward_rungs import BACKWARD_RUNGS
 from tilewright.epilogue import tanh, where
 from tilewright.errors import ConfigRejected, InvalidOperand
@@ -164,6 +165,30 @@ def test_values_of_another_head_size_than_keys_have_gradients(d, dv):
     judged(q, k, v, grad, is_causal=True)
 
 
+OWN_COLUMNS = [(192, 128), (128, 192), (256, 64), (64, 256), (160, 128)]
+"""d_head, and the columns of values: those that have walks of their own rather than copies."""
+
+
+@pytest.mark.parametrize(("d", "dv"), OWN_COLUMNS)
+@pytest.mark.parametrize("case", ["causal, more keys", "causal, more queries", "window", "softcap"])
+def test_values_of_another_width_are_not_padded(d, dv, case):
+    options, sq, sk = OPTIONS[case]
+    q, k, _, _ = operands(b=2, h=4, hk=2, sq=2 * sq, sk=2 * sk, d=d, dtype="bf16")
+    _, _, v, grad = operands(b=2, h=4, hk=2, sq=2 * sq, sk=2 * sk, d=dv, dtype="bf16", seed=1)
+    grad_lse = np.random.default_rng(3).standard_normal(q.shape[:3]).astype(np.float32)
+    plan = explain_attention_backward(q, k, v, gpu="H200", **options)
+    assert plan.problem.forward.d_v == dv
+    judged(q, k, v, grad, dtype="bf16", grad_lse=grad_lse, **options)
+
+
+def test_values_of_another_width_are_padded_where_that_is_less_work():
+    q, k, v, _ = (np.zeros((1, 1, 64, d), np.float16) for d in (128, 128, 64, 64))
+    assert explain_attention_backward(q, k, v, gpu="H200").problem.forward.d_v == 0
+    q, k, v, _ = (np.zeros((1, 1, 64, d), np.float16) for d in (192, 192, 128, 128))
+    assert explain_attention_backward(q, k, v, gpu="A100").problem.forward.d_v == 0
+    assert explain_attention_backward(q, k, v, gpu="H200", rung="b02").problem.forward.d_v == 0
+
+
 def test_operands_of_any_strides_give_the_same_bits():
     given = operands(b=2, h=2, hk=2)
     dense = judged(*given, rung="b01")
@@ -192,13 +217,19 @@ def test_short_and_empty_sequences(sq, sk):
         assert all((x == 0).all() for x in found)
 
 
-@pytest.mark.parametrize("rung", BACKWARD_RUNGS, ids=str)
-def test_entries_of_different_lengths(rung):
+@pytest.mark.parametrize(
+    ("rung", "d", "dv"),
+    [
+        *((rung, least(rung), least(rung)) for rung in BACKWARD_RUNGS), (BACKWARD_RUNGS[-1], 192, 128),
+        (BACKWARD_RUNGS[-1], 64, 192),
+    ],
+)  # fmt: skip
+def test_entries_of_different_lengths(rung, d, dv):
     lengths_q, lengths_k, after = [70, 0, 1, 40, 130], [70, 30, 60, 0, 129], 9
     rng = np.random.default_rng(4)
-    rows_q, rows_k, d = sum(lengths_q) + after, sum(lengths_k) + after, least(rung)
-    q, grad = (rng.standard_normal((rows_q, 2, d)).astype(np.float16) for _ in range(2))
-    k, v = (rng.standard_normal((rows_k, 1, d)).astype(np.float16) for _ in range(2))
+    rows_q, rows_k = sum(lengths_q) + after, sum(lengths_k) + after
+    q, grad = (rng.standard_normal((rows_q, 2, columns)).astype(np.float16) for columns in (d, dv))
+    k, v = (rng.standard_normal((rows_k, 1, columns)).astype(np.float16) for columns in (d, dv))
     starts_q, starts_k = (np.cumsum([0, *lengths]) for lengths in (lengths_q, lengths_k))
     grad_lse = rng.standard_normal((2, rows_q)).astype(np.float32)
     with tw.emulator():

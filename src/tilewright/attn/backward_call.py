@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.dtypes import ITEM_BYTES
 from ..arrays.view import Operand
-from ..errors import InvalidOperand
+from ..errors import ConfigRejected, InvalidOperand
 from ..gpus import Gpu
 from ..jit.params import Place, named_numbers
 from ..run.program import Program, Stage
@@ -19,7 +18,7 @@ from ..run.runner import Output, Site
 from .backward_plan import plan_backward
 from .backward_problem import BackwardProblem, Strides
 from .backward_score import Differentiable
-from .backward_stages import RESULTS, backward_program
+from .backward_stages import RESULTS, BackwardPlan, backward_program
 from .call import (
     AttentionCall,
     _dense,
@@ -28,13 +27,28 @@ from .call import (
     _rows,
     _swapped,
     _why_copied,
-    padded_head,
     read_attention,
     read_attention_varlen,
 )
-from .problem import DTYPES, HeadRows, head_rows
+from .problem import DTYPES, AttentionProblem, HeadRows, head_rows
 from .score import Modification
 from .stages import COPY_ROWS, Lies, RowCopy, StridedRows
+
+Taken = tuple[BackwardProblem, tuple[tuple[str, str], ...]]
+"""A problem as kernels take it, and (operand, why) of those that are copied for it."""
+
+
+def planned(
+    padded: Taken, own: Taken | None, gpu: Gpu, deterministic: bool, rung: str | None, config: Any
+) -> tuple[Taken, BackwardPlan]:
+    """Return what runs: `own`, whose values have another width than keys, where a kernel takes such, else `padded`.
+    Raises ConfigRejected."""
+    if own is not None:
+        try:
+            return own, plan_backward(own[0], gpu, deterministic, rung, config)
+        except ConfigRejected:  # what is named, or what the GPU has, takes one width
+            pass
+    return padded, plan_backward(padded[0], gpu, deterministic, rung, config)
 
 
 @dataclass(frozen=True)
@@ -55,6 +69,8 @@ class BackwardCall:
     """None where there are no pairs of queries and keys."""
     copied: tuple[tuple[str, str], ...]
     """(operand, why) of those that are copied."""
+    own_columns: Taken | None
+    """As AttentionCall.own_columns."""
     deterministic: bool
     plan_with: tuple[str | None, Any] = (None, None)
 
@@ -99,12 +115,13 @@ class BackwardCall:
             return self._zeros()
         views = {"q": self.forward.q, "k": self.forward.k, "v": self.forward.v, "out": self.out, "grad": self.grad}
         views |= dict(zip(RESULTS, self.results, strict=True))
-        reasons = dict(self.copied)
+        (problem, copied), plan = planned((self.problem, self.copied), self.own_columns, gpu, self.deterministic,
+                                          *self.plan_with)  # fmt: skip
+        reasons = dict(copied)
         lies = tuple(
             Lies(name, view.shape, StridedRows(*view.strides)) for name, view in views.items() if name in reasons
         )
-        plan = plan_backward(self.problem, gpu, self.deterministic, *self.plan_with)
-        return backward_program(self.problem, plan, lies)
+        return backward_program(problem, plan, lies)
 
     def _zeros(self) -> Program | None:
         """Return what fills results that no pair adds to."""
@@ -187,26 +204,33 @@ def _finish(
     forward: AttentionCall, grad: Operand, out: Operand, sums: list[Operand], results: Any,
     shapes: tuple[tuple[int, ...], ...], modify: Differentiable, deterministic: bool, plan_with: tuple[str | None, Any],
 ) -> BackwardCall:  # fmt: skip
-    d_head = padded_head(forward.q.shape[3], forward.v.shape[3])
-    copied = [(name, why) for name, why in forward.copied if name != "out"]
-    rows: dict[str, HeadRows] = {}
-    dense_at = {"alignment": 16}  # of new arrays, whatever library makes them
-    for name, view in (("out", out), ("grad", grad), *zip(RESULTS, results, strict=True)):
-        reason = _why_copied(view, d_head)
-        if reason is not None and view.size:
-            copied.append((name, reason))
-            rows[name] = head_rows(view.shape[1], view.shape[2], d_head)
-        else:
-            rows[name] = replace(_rows(view), **(dense_at if name in RESULTS else {}))
-    problem = None
-    if forward.problem is not None and forward.k.shape[2]:
-        strides: list[Strides] = [view.strides for view in sums]  # type: ignore[misc]
+    strides: list[Strides] = [view.strides for view in sums]  # type: ignore[misc]
+
+    def taken(p: AttentionProblem, forward_copied: tuple[tuple[str, str], ...]) -> Taken:
+        copied = [(name, why) for name, why in forward_copied if name != "out"]
+        rows: dict[str, HeadRows] = {}
+        dense_at = {"alignment": 16}  # of new arrays, whatever library makes them
+        for name, view in (("out", out), ("grad", grad), *zip(RESULTS, results, strict=True)):
+            columns = p.columns("v" if name in ("out", "grad", "dv") else "q")
+            reason = _why_copied(view, columns)
+            if reason is not None and view.size:
+                copied.append((name, reason))
+                rows[name] = head_rows(view.shape[1], view.shape[2], columns)
+            else:
+                rows[name] = replace(_rows(view), **(dense_at if name in RESULTS else {}))
         problem = BackwardProblem(
-            replace(forward.problem, out=rows["out"]), rows["grad"], rows["dq"], rows["dk"], rows["dv"], strides[0],
+            replace(p, out=rows["out"]), rows["grad"], rows["dq"], rows["dk"], rows["dv"], strides[0],
             strides[1] if len(strides) > 1 else None, modify.slope,
         )  # fmt: skip
-        assert ITEM_BYTES[problem.forward.dtype] == 2
+        return problem, tuple(copied)
+
+    problem: BackwardProblem | None = None
+    copied: tuple[tuple[str, str], ...] = ()
+    own = None
+    if forward.problem is not None and forward.k.shape[2]:
+        problem, copied = taken(forward.problem, forward.copied)
+        own = taken(*forward.own_columns) if forward.own_columns is not None else None
     return BackwardCall(
-        forward, grad, out, sums[0], sums[1] if len(sums) > 1 else None, results, shapes, problem, tuple(copied),
+        forward, grad, out, sums[0], sums[1] if len(sums) > 1 else None, results, shapes, problem, copied, own,
         deterministic, plan_with,
     )  # fmt: skip

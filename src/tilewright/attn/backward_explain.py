@@ -9,8 +9,9 @@ from ..errors import ConfigRejected
 from ..gpus import Gpu
 from ..plan.explained import Explained, Row, compiled_words
 from ..run.program import Program
+from .backward_call import Taken, planned
 from .backward_config import BackwardConfig
-from .backward_plan import BackwardPlan, plan_backward
+from .backward_plan import BackwardPlan
 from .backward_problem import BackwardProblem
 from .backward_rung import BackwardRung
 from .backward_rungs import BACKWARD_RUNGS
@@ -18,7 +19,7 @@ from .backward_score import differentiable
 from .backward_stages import backward_program
 from .call import read_attention, read_attention_varlen
 from .explain import describe, gpu_of
-from .problem import head_rows
+from .problem import AttentionProblem, head_rows
 from .score import Modification
 
 
@@ -76,11 +77,14 @@ def explain_attention_backward(
     named, source = gpu_of(call, gpu)
     if call.problem is None or not call.k.shape[2]:
         return BackwardExplanation(None, named, source)
-    p = call.problem
-    kv = head_rows(p.heads_kv, call.k.shape[2], p.d_head)
-    rows = call.q.shape[2]
-    problem = BackwardProblem(p, p.out, p.out, kv, kv, (p.heads_q * rows, rows, 1), None, found.slope)
-    plan = plan_backward(problem, named, deterministic, rung, config)
+    rows, keys = call.q.shape[2], call.k.shape[2]
+
+    def taken(p: AttentionProblem) -> Taken:
+        dk, dv = (head_rows(p.heads_kv, keys, p.columns(x)) for x in "kv")
+        return BackwardProblem(p, p.out, p.q, dk, dv, (p.heads_q * rows, rows, 1), None, found.slope), ()
+
+    own = taken(call.own_columns[0]) if call.own_columns is not None else None
+    (problem, _), plan = planned(taken(call.problem), own, named, deterministic, rung, config)
     program = backward_program(problem, plan)
     told: tuple[tuple[str, str], ...] = ()
     if compile:

@@ -47,12 +47,13 @@ class BackwardProblem:
 
     @property
     def flops(self) -> int:
-        """10 d_head for each visible pair: five products."""
-        return self.forward.flops * 5 // 2
+        """Five products for each visible pair: S, dQ and dK along d_head, dP and dV along the columns of V."""
+        p = self.forward
+        return 2 * (3 * p.d_head + 2 * p.columns("v")) * p.visible_pairs * p.batch * p.heads_q
 
     @property
     def bytes(self) -> int:
-        """The fewest bytes through device memory: seven operands and results, the LSE."""
+        """The fewest bytes through device memory: eight operands and results, the LSE."""
         p = self.forward
-        rows = 4 * p.heads_q * p.seq_q + 4 * p.heads_kv * p.seq_k
-        return p.batch * (rows * p.d_head * ITEM_BYTES[p.dtype] + 4 * p.heads_q * p.seq_q)
+        rows = 2 * p.heads_q * p.seq_q + 2 * p.heads_kv * p.seq_k
+        return p.batch * (rows * (p.d_head + p.columns("v")) * ITEM_BYTES[p.dtype] + 4 * p.heads_q * p.seq_q)

@@ -97,6 +97,7 @@ def common_constants(problem: BackwardProblem, columns: int) -> dict[str, Consta
         "in_type": CPP_TYPES[p.dtype],
         "d_head": columns,
         "d_there": p.d_head,
+        "d_v": p.columns("v"),
         "varlen": p.totals is not None,
         "plain": problem.plain,
         "wide": problem.stat_floats == 4,
@@ -212,6 +213,8 @@ class BackwardRung:
         p = problem.forward
         if deterministic and self.planned_same is not None:
             return p.d_head in self.planned_same
+        if p.d_v:  # only walks apart take them; the others, whose products are fewer, take them padded
+            return self.apart and max(p.d_head, p.d_v) in self.planned
         full = p.totals is not None or not (p.is_causal or p.window[1] >= 0)
         return p.d_head in self.planned or (full and p.d_head in self.planned_full)
 
@@ -239,12 +242,12 @@ class BackwardRung:
     @staticmethod
     def _apart_bytes(problem: BackwardProblem, walk: Walk, stages_2: int) -> int:
         """ApartWalk::shared_bytes in cuda/attention/backward_apart.cuh."""
-        tile, row_bytes = walk.tile, 2 * walk.columns
+        tile, row_bytes, v_bytes = walk.tile, 2 * walk.columns, 2 * (problem.forward.d_v or walk.columns)
         if walk.makes_1 and walk.makes_2:  # HalvesWalk::shared_bytes in cuda/attention/backward_halves.cuh
             return row_bytes * (2 * tile.rows + 4 * tile.cols) + 8 * problem.stat_floats * tile.cols + 16384 + 112
         stats = 2 * 4 * problem.stat_floats * tile.cols if walk.by_keys else 0
-        kept = tile.rows * (2 if walk.makes_1 else 1)
-        return row_bytes * (kept + (2 + stages_2) * tile.cols) + stats + 8 * (2 + 2 * (2 + stages_2))
+        first, second = tile.rows + 2 * tile.cols, tile.rows * walk.makes_1 + stages_2 * tile.cols
+        return row_bytes * first + v_bytes * second + stats + 8 * (2 + 2 * (2 + stages_2))
 
     def second_stages(self, problem: BackwardProblem, walk: Walk) -> int:
         """Tiles of the second operand that passes: two, or the one that shared memory has room for."""
@@ -297,6 +300,8 @@ class BackwardRung:
             return f"{config} is for batches of one length, whose scores have one slope"
         if config.d_head != p.d_head:
             return f"{config} is for d_head={config.d_head}; the operands have {p.d_head}"
+        if p.d_v and not (self.apart and config.apart and not config.wider and p.d_v % 64 == 0):
+            return f"{config} of {self.id} takes values of {p.d_head} columns; these have {p.d_v}"
         for walk in walks_of(config):
             need_bytes = self.shared_bytes(problem, walk)
             if need_bytes > arch.shared_per_block:
@@ -334,8 +339,8 @@ def section_of(problem: BackwardProblem, walk: Walk, heads: int) -> int:
     """How many of `heads` heads run together, a divisor."""
     p = problem.forward
     rows_q, rows_k = p.totals or (p.seq_q, p.seq_k)
-    passing = rows_q * p.group * (8 if walk.sums else 4) if walk.by_keys else rows_k * 4
-    most = max(SECTION_BYTES // max(passing * p.d_head, 1), -(-heads // _TILES_LIMIT), 1)
+    passing = rows_q * p.group * (4 if walk.sums else 2) if walk.by_keys else rows_k * 2
+    most = max(SECTION_BYTES // max(passing * (p.d_head + p.columns("v")), 1), -(-heads // _TILES_LIMIT), 1)
     return max(one for one in range(1, min(heads, most) + 1) if heads % one == 0)
 
 
@@ -418,7 +423,7 @@ class WalkKernel:
         one = map_of if p.d_head == self.walk.columns else _padded_map
         maps = [
             (one(p, "q", of_q), at.q), (one(p, "k", of_k), at.k), (one(p, "v", of_k), at.v),
-            (one(replace(p, q=problem.grad), "q", of_q), at.grad),
+            (one(replace(p, out=problem.grad), "out", of_q), at.grad),
         ]  # fmt: skip
         return pack_maps(maps) + pack_args(problem, at)
 

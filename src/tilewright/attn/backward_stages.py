@@ -44,10 +44,11 @@ def backward_program(problem: BackwardProblem, plan: BackwardPlan, copied: tuple
     names = ("q", "k", "v", "out", "grad", *RESULTS)
     places: dict[str, Address] = {name: Place(name) for name in names}
     for lies in copied:
-        made = workspace.room(ITEM_BYTES[p.dtype] * prod(lies.shape[:3]) * p.d_head)
+        columns = p.columns("v" if lies.name in ("grad", "dv") else lies.name)
+        made = workspace.room(ITEM_BYTES[p.dtype] * prod(lies.shape[:3]) * columns)
         own, places[lies.name] = Place(lies.name), made
         back = lies.name in RESULTS
-        copy = lies.copy(p.d_head, back)
+        copy = lies.copy(columns, back)
         params = copy.params(made, own) if back else copy.params(own, made)
         (after if back else before).append(Stage(f"copy {lies.name}", COPY_ROWS, copy, COPY_ROWS.shape(copy), params))
     rows = workspace_rows(problem)

@@ -254,13 +254,13 @@ def _row_tiles(problem: AttentionProblem, config: HopperConfig) -> int:
 
 
 def map_of(problem: AttentionProblem, name: str, box_rows: int) -> TensorMap:
-    """Operand "q", "k" or "v" as [batch, heads, panels, rows, columns of a panel]; a box is a tile in panels.
+    """Operand "q", "k", "v" or "out" as [batch, heads, panels, rows, columns of a panel]; a box is a tile in panels.
 
     With packed lengths it is one entry of all rows.
     """
     rows: HeadRows = getattr(problem, name)
     lengths = problem.totals or (problem.seq_q, problem.seq_k)
-    heads, length = (problem.heads_q, lengths[0]) if name == "q" else (problem.heads_kv, lengths[1])
+    heads, length = (problem.heads_q, lengths[0]) if name in ("q", "out") else (problem.heads_kv, lengths[1])
     batch = 1 if problem.totals else problem.batch
     columns = problem.columns(name)
     panel = 32 if columns % 64 else 64

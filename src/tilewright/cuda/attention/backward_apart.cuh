@@ -2,6 +2,8 @@
 // The gradients of attention by wgmma, each made by a walk of its own that looks like the forward pass: eight products
 // where five would do, but no sum leaves the registers, and P and dS are left operands there. sm_90a.
 //
+// V and grad may have another number of columns than Q and K.
+//
 //                   kept         passing: first, second     products a tile
 //     dV            K            Q, grad                    S^T = K Q^T                      dV += P^T grad
 //     dK            K, V         Q, grad                    S^T = K Q^T   dP^T = V grad^T    dK += dS^T Q
@@ -32,21 +34,27 @@ struct ApartWalk : FedWalk<Cfg> {
   using typename Base::T;
   static_assert(Base::along == 1 && !Cfg::sums && Base::makes_1 != Base::makes_2, "a walk for one gradient");
 
+  // Of what has the columns of V and grad: the second that is kept where there are two, and the second that passes.
+  static constexpr int d_v = Base::v_there == Base::d_there ? Base::d_head : Base::v_there;
+  using KeptV = HeadTile<Cfg::rows, d_v, Base::slice, true>;
+  using PassingV = HeadTile<Cfg::cols, d_v, Base::slice, true>;
+
   static constexpr int stages = 2, stages_2 = Cfg::stages_2, kept = makes_1 ? 2 : 1;
+  static constexpr int kept_bytes = Kept::bytes + (makes_1 ? KeptV::bytes : 0);
   static constexpr int barriers = 2 + 2 * stages + 2 * stages_2;
   static constexpr int shared_bytes =
-      kept * Kept::bytes + (stages + stages_2) * Passing::bytes + stages * Base::stats_bytes + 8 * barriers;
+      kept_bytes + stages * Passing::bytes + stages_2 * PassingV::bytes + stages * Base::stats_bytes + 8 * barriers;
 
   const unsigned firsts, seconds, stats, at;
   const unsigned char* const stats_pointer;
 
   __device__ ApartWalk(const BackwardArgs& args, unsigned char* shared)
-      : Base(args, shared), firsts(this->kept_1 + kept * Kept::bytes), seconds(firsts + stages * Passing::bytes),
-        stats(seconds + stages_2 * Passing::bytes), at(stats + stages * Base::stats_bytes),
+      : Base(args, shared), firsts(this->kept_1 + kept_bytes), seconds(firsts + stages * Passing::bytes),
+        stats(seconds + stages_2 * PassingV::bytes), at(stats + stages * Base::stats_bytes),
         stats_pointer(shared + (stats - this->kept_1)) {}
 
   __device__ unsigned first_tile(int stage) const { return firsts + stage * Passing::bytes; }
-  __device__ unsigned second_tile(int stage) const { return seconds + stage * Passing::bytes; }
+  __device__ unsigned second_tile(int stage) const { return seconds + stage * PassingV::bytes; }
   __device__ unsigned kept_full(int which) const { return at + 8 * which; }
   __device__ unsigned first_full(int stage) const { return at + 16 + 8 * stage; }
   __device__ unsigned first_empty(int stage) const { return first_full(stages + stage); }
@@ -65,36 +73,38 @@ struct ApartWalk : FedWalk<Cfg> {
 
   // ---- the warp that copies
 
+  template <class Tile>
   __device__ void keep(unsigned tile, const TensorMap& map, int which) const {
     const auto& place = this->place;
     const int row = place.row0 + (by_keys ? place.start_k : place.start_q);
-    mbarrier_arrive_expect(kept_full(which), Kept::bytes);
-    this->template load<Kept>(tile, map, row, place.head, kept_full(which));
+    mbarrier_arrive_expect(kept_full(which), Tile::bytes);
+    this->template load<Tile>(tile, map, row, place.head, kept_full(which));
   }
+  template <class Tile>
   __device__ void pass(unsigned tile, const TensorMap& map, const Cursor& now, unsigned full) const {
     const auto& place = this->place;
     const int row = now.tile * Cfg::cols + (by_keys ? place.start_q : place.start_k);
-    this->template load<Passing>(tile, map, row, by_keys ? now.head : now.head / this->args.group, full);
+    this->template load<Tile>(tile, map, row, by_keys ? now.head : now.head / this->args.group, full);
   }
 
   __device__ void copy_all(const BackwardMaps& maps) const {
-    keep(this->kept_1, by_keys ? maps.k : maps.q, 0);
+    keep<Kept>(this->kept_1, by_keys ? maps.k : maps.q, 0);
     Cursor now{this->head_0, this->first};
     Place<stages> to;
     Place<stages_2> to_2;
     for (int n = 0, count = this->steps(); n < count; ++n, to.advance(), to_2.advance()) {
       mbarrier_wait(first_empty(to.stage), to.parity ^ 1);
       mbarrier_arrive_expect(first_full(to.stage), Passing::bytes + Base::stats_bytes);
-      pass(first_tile(to.stage), by_keys ? maps.q : maps.k, now, first_full(to.stage));
+      pass<Passing>(first_tile(to.stage), by_keys ? maps.q : maps.k, now, first_full(to.stage));
       if constexpr (by_keys)
         bulk_load(
             stats + to.stage * Base::stats_bytes,
             this->args.stats + Base::stat_floats * (this->place.padded(this->args, now.head) + now.tile * Cfg::cols),
             Base::stats_bytes, first_full(to.stage));
-      if (makes_1 && n == 0) keep(this->kept_2, by_keys ? maps.v : maps.grad, 1);
+      if (makes_1 && n == 0) keep<KeptV>(this->kept_2, by_keys ? maps.v : maps.grad, 1);
       mbarrier_wait(second_empty(to_2.stage), to_2.parity ^ 1);
-      mbarrier_arrive_expect(second_full(to_2.stage), Passing::bytes);
-      pass(second_tile(to_2.stage), by_keys ? maps.grad : maps.v, now, second_full(to_2.stage));
+      mbarrier_arrive_expect(second_full(to_2.stage), PassingV::bytes);
+      pass<PassingV>(second_tile(to_2.stage), by_keys ? maps.grad : maps.v, now, second_full(to_2.stage));
       now = now.next(this->first, this->end);
     }
   }
@@ -103,11 +113,11 @@ struct ApartWalk : FedWalk<Cfg> {
 
   __device__ void await_first() const {
     mbarrier_wait(first_full(from.stage), from.parity);
-    this->clear_passing(first_tile(from.stage), now);
+    this->template clear_passing<Passing>(first_tile(from.stage), now);
   }
   __device__ void await_second(const Place<stages_2>& from, const Cursor& of) const {
     mbarrier_wait(second_full(from.stage), from.parity);
-    this->clear_passing(second_tile(from.stage), of);
+    this->template clear_passing<PassingV>(second_tile(from.stage), of);
   }
 
   /// An address that the compiler takes for new: it would hold the many operands that it makes of one over all turns,
@@ -184,7 +194,7 @@ struct ApartWalk : FedWalk<Cfg> {
       this->tell(first_empty(from.stage ^ 1));
     }
     this->begin_products();
-    this->start_scores(dp[0], anew(this->kept_2), second_tile(from_2.stage));
+    this->template start_scores<Base::v_there / 16>(dp[0], anew(this->kept_2), second_tile(from_2.stage));
     if constexpr (!slopes) {
       wgmma_wait<1>();
       wgmma_arrived(s[0]);
@@ -266,7 +276,8 @@ struct ApartWalk : FedWalk<Cfg> {
       this->store(this->acc_1, this->kept_1, args.scale, to(args.dk) + place.at_k(args.dk_at, place.head),
                   args.dk_at[2]);
     else
-      this->store(this->acc_2, this->kept_1, 1.f, to(args.dv) + place.at_k(args.dv_at, place.head), args.dv_at[2]);
+      this->template store<KeptV, Base::v_there>(this->acc_2, this->kept_1, 1.f,
+                                                 to(args.dv) + place.at_k(args.dv_at, place.head), args.dv_at[2]);
   }
 };
 

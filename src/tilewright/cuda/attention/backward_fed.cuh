@@ -56,9 +56,10 @@ struct FedWalk : GroupWalk<Cfg> {
     fence_proxy_async();
     Base::meet();
   }
+  template <class Tile = Passing>
   __device__ void clear_passing(unsigned tile, const Cursor& now) const {
     if constexpr (Cfg::varlen)
-      clear_rows<Passing>(tile, (Base::by_keys ? this->place.seq_q : this->place.seq_k) - now.tile * Cfg::cols);
+      clear_rows<Tile>(tile, (Base::by_keys ? this->place.seq_q : this->place.seq_k) - now.tile * Cfg::cols);
   }
 
   /// This warp's arrival, after what all of its lanes did before.

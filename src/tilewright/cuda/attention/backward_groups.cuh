@@ -54,21 +54,21 @@ struct GroupWalk : Walk<Cfg> {
                                     Tile::rows * row_bytes);
   }
 
-  template <int columns>
+  template <int steps = depth, int columns>
   __device__ void start_scores(float (&s)[columns][4], unsigned kept, unsigned passing) const {
 #pragma unroll
-    for (int step = 0; step < depth; ++step)
+    for (int step = 0; step < steps; ++step)
       Wgmma<T, false, false, columns>::multiply(s, along_d<Kept>(kept, group % row_groups * 64, step),
                                                 along_d<Passing>(passing, group / row_groups * Base::warp_cols, step),
                                                 step > 0);
     wgmma_commit();
   }
   /// acc += x^T passing, x in registers.
-  template <int steps>
-  __device__ void start_held(float (&acc)[acc_cols][4], const unsigned (&x)[steps][1][4], unsigned passing) const {
+  template <int columns, int steps>
+  __device__ void start_held(float (&acc)[columns][4], const unsigned (&x)[steps][1][4], unsigned passing) const {
 #pragma unroll
     for (int step = 0; step < steps; ++step)
-      WgmmaHeld<T, true, acc_cols>::multiply(acc, x[step][0], along_rows<Passing>(passing, 0, step));
+      WgmmaHeld<T, true, columns>::multiply(acc, x[step][0], along_rows<Passing>(passing, 0, step));
     wgmma_commit();
   }
   /// The same with x in shared memory, for this warpgroup's part of d_head.

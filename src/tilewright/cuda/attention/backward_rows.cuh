@@ -17,8 +17,11 @@
 template <class Cfg>
 struct Rows {
   using T = typename Cfg::in_type;
-  static constexpr int d = Cfg::d_there, chunks = d / 8, threads = 256, stat_floats = Cfg::wide ? 4 : 2;
-  static constexpr int lanes = chunks <= 4 ? 4 : chunks <= 8 ? 8 : chunks <= 16 ? 16 : 32;
+  static constexpr int chunks = Cfg::d_there / 8, threads = 256, stat_floats = Cfg::wide ? 4 : 2;
+  static constexpr int v_chunks = Cfg::d_v / 8, lanes = v_chunks <= 4    ? 4
+                                                        : v_chunks <= 8  ? 8
+                                                        : v_chunks <= 16 ? 16
+                                                                         : 32;
   static constexpr float large = 16384;  // |LSE| from here on is off by 2^-11 and more
 
   const BackwardArgs& args;
@@ -49,7 +52,7 @@ struct Rows {
       const int row = place.row0 + r;
       const bool exists = row < place.seq_q;
       float delta = 0;
-      if (exists && lane < chunks)
+      if (exists && lane < v_chunks)
         delta = sum(load(row_of(args.out, args.out_at, row) + lane * 8),
                     load(row_of(args.grad, args.grad_at, row) + lane * 8), 0);
 #pragma unroll

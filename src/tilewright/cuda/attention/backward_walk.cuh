@@ -87,6 +87,7 @@ struct Walk {
   static constexpr int warp_rows = Cfg::rows / (warps / along), warp_cols = Cfg::cols / along;
   static constexpr int d_head = Cfg::d_head, slice = Cfg::slice, warp_d = d_head / along;
   static constexpr int d_there = Cfg::d_there;  // the columns of a row; those of a tile after them are zeros
+  static constexpr int v_there = Cfg::d_v;      // the same of V and grad, which only walks of one gradient let differ
   static constexpr int pieces = warp_rows / 16, across_pieces = warp_cols / 16, depth = d_there / 16;
   static_assert(warp_rows % 16 == 0 && warp_cols % 16 == 0 && warp_d % 16 == 0, "parts are whole 16 x 16 pieces");
   static constexpr bool makes_1 = Cfg::makes_1, makes_2 = Cfg::makes_2;  // dK or dQ; dV
@@ -118,8 +119,8 @@ struct Walk {
   int head_0, heads;                         // the query heads that are walked
   int first, end;                            // the tiles of columns
 
-  static constexpr int acc_cols = (along == 1 ? d_there : warp_d) / 8;
-  float acc_1[makes_1 ? pieces : 1][acc_cols][4], acc_2[makes_2 ? pieces : 1][acc_cols][4];
+  static constexpr int acc_cols = (along == 1 ? d_there : warp_d) / 8, v_cols = (along == 1 ? v_there : warp_d) / 8;
+  float acc_1[makes_1 ? pieces : 1][acc_cols][4], acc_2[makes_2 ? pieces : 1][v_cols][4];
 
   __device__ Walk(const BackwardArgs& args, unsigned char* shared)
       : args(args), place(args, head_of_block(), tile_of_block()), pairs(args, place), kept_1(shared_address(shared)),
@@ -388,15 +389,16 @@ struct Walk {
     }
   }
 
-  /// A warp's part, times a factor, through a tile to where row 0 of the entry lies.
-  __device__ void store(const float (&acc)[pieces][acc_cols][4], unsigned tile, float factor, unsigned short* to,
+  /// A warp's part, times a factor, through a tile to where row 0 of the entry lies, in rows of `there` columns.
+  template <class Tile = Kept, int there = d_there, int columns>
+  __device__ void store(const float (&acc)[pieces][columns][4], unsigned tile, float factor, unsigned short* to,
                         long long row_stride) const {
-    StridedWriter<Kept> writer(tile, warp_row);
-    writer.at = tile + Kept::place(warp_row + lane / 4, part * warp_d + lane % 4 * 2);
+    StridedWriter<Tile> writer(tile, warp_row);
+    writer.at = tile + Tile::place(warp_row + lane / 4, part * warp_d + lane % 4 * 2);
 #pragma unroll
     for (int i = 0; i < 2 * pieces; ++i)
 #pragma unroll
-      for (int n = 0; n < acc_cols; ++n) {
+      for (int n = 0; n < columns; ++n) {
         const float* two = acc[i / 2][n] + i % 2 * 2;
         writer.put(i, n, pack<T>(two[0] * factor, two[1] * factor));
       }
@@ -405,7 +407,7 @@ struct Walk {
       __syncwarp();
     else
       meet();
-    store_rows<ThereOf<Kept, d_there>, rows, PlainStore, edge_rows>(
+    store_rows<ThereOf<Tile, there>, rows, PlainStore, edge_rows>(
         tile, threadIdx.x / 32 * rows, to + place.row0 * row_stride, row_stride, place.seq() - place.row0);
   }
 
