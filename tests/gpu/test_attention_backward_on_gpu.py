@@ -56,6 +56,17 @@ def test_gradients_are_those_of_the_formula(torch, rung, case, d, dtype):
         assert all(torch.equal(x, y) for x, y in zip(found, again, strict=True))
 
 
+@pytest.mark.parametrize(("d", "dv"), [(192, 128), (128, 192), (256, 64), (64, 256), (256, 192), (160, 96), (128, 64)])
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_of_values_of_another_width(torch, case, d, dv):
+    shape, options = CASES[case]
+    q, k, _, _ = operands(torch, *shape, d, "bf16")
+    _, _, v, grad = operands(torch, *shape, dv, "bf16")
+    out, lse = tw.attention(q, k, v, return_lse=True, **options)
+    found = tw.attention_backward(grad, q, k, v, out, lse, **options)
+    judge(found, q, k, v, grad, "bf16", **options)
+
+
 @pytest.mark.parametrize("rung", BACKWARD_RUNGS, ids=str)
 def test_a_bias_and_a_gradient_of_the_lse(torch, rung):
     q, k, v, grad = operands(torch, 1, 4, 2, 200, 300, 64, "f16")

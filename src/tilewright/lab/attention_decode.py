@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from .bench import time_pairs
 from .check import CheckResult
 from .climb_gpu import driver_version
 from .ladder import Progress
+from .precompile import Compile, of_attention
 from .record import provenance
 from .reference import torch_stream
 
@@ -35,6 +36,11 @@ def decode_problem(case: dict[str, Any]) -> AttentionProblem:
         case["batch"], case["heads"], case["queries"], case["keys"], case["d_head"], heads_kv=case["heads_kv"],
         dtype=case.get("dtype", "bf16"), is_causal=case.get("causal", False),
     )  # fmt: skip
+
+
+def kernels(cases: list[dict[str, Any]], gpu: Gpu) -> Iterator[Compile]:
+    """What compiles what the cases launch: see lab/precompile.py."""
+    return of_attention(map(decode_problem, cases), gpu)
 
 
 def sets_for(problem: AttentionProblem, gpu: Gpu) -> int:
@@ -119,10 +125,11 @@ def _measure(torch: Any, problem: AttentionProblem, gpu: Gpu, ordinal: int, seco
     own = [replayed(torch, mine, sets * rounds, ordinal)]
     for name, theirs in REFERENCES.items():
         other = [replayed(torch, torchs(getattr(SDPBackend, theirs)), sets * rounds, ordinal)]
-        timing, conditions = time_pairs(ordinal, own, other, seconds=seconds, graphs=False)
+        first = name == "flash"
+        timing, conditions = time_pairs(ordinal, own, other, seconds=seconds, graphs=False, watched=first)
         told = {key: value for key, value in timing.to_dict().items() if key not in ("by_graph", "pairs")}
         told |= {key: told[key] / calls for key in ("ms", "reference_ms")}
-        if name == "flash":
+        if first:
             result |= told | {"conditions": conditions, "by_graph": True, "pairs": timing.pairs}
         else:
             result |= {f"{key}_{name}": told[key] for key in ("reference_ms", "ratio", "ratio_p10", "ratio_p90")}

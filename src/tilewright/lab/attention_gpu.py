@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionAddresses
 from ..attn.rungs import find_attention_rung, parse_config
 from ..errors import install
-from ..gpus import Arch, Gpu
+from ..gpus import Gpu
 from ..jit import CompiledKernel
 from ..jit.device import Device, Prepared, bound_to, device, executor_for
 from ..jit.timing import Start
@@ -30,6 +29,7 @@ from .climb_gpu import driver_version
 from .counters import PIPES, STALLS, watched
 from .ladder import Progress, silent, verdict_dict
 from .numbers import to_stored
+from .precompile import compile_together, of_steps
 from .record import provenance
 from .reference import torch_stream
 
@@ -63,13 +63,6 @@ def small_problem(problem: AttentionProblem, config: Any) -> AttentionProblem:
         problem.d_head, heads_kv=heads_kv, dtype=problem.dtype, is_causal=problem.is_causal, scale=problem.scale,
     )  # fmt: skip
     return replace(dense, with_lse=problem.with_lse)
-
-
-def compile_all(steps: Sequence[AttentionStep], arch: Arch) -> None:
-    """Compile what the steps will launch, a kernel a core, so that none of them waits for the compiler."""
-    wanted = [(step, p) for step in steps for p in (step.problem, small_problem(step.problem, step.config))]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda one: one[0].rung.compile(one[1], one[0].config, arch), wanted))
 
 
 def make_buffers(problem: AttentionProblem, ordinal: int, seed: int) -> AttentionBuffers:
@@ -168,7 +161,7 @@ def climb_attention_on_gpu(
         reference_version=version if references else None, no_reference=None if references else version,
     )  # fmt: skip
     records: list[dict[str, Any]] = []
-    compile_all(steps, where.arch)
+    compile_together(of_steps(steps, small_problem, where.arch))
     for problem in dict.fromkeys(step.problem for step in steps):
         same = [step for step in steps if step.problem == problem]
         count = min(max(2, 3 * where.gpu.l2 // problem.bytes + 1), 64)
@@ -202,8 +195,9 @@ def _climb_one(
             if reason:
                 result |= {"right": False, "reason": reason}
         if result["right"]:
-            timing, conditions = time_pairs(ordinal, launches, theirs, seconds=seconds, graphs=False)
-            if name == "flash":
+            first = name == "flash"
+            timing, conditions = time_pairs(ordinal, launches, theirs, seconds=seconds, graphs=False, watched=first)
+            if first:
                 result |= timing.to_dict() | {"conditions": conditions}
             else:
                 names = ("reference_ms", "ratio", "ratio_p10", "ratio_p90")
@@ -229,7 +223,7 @@ def attention_stalls(steps: Sequence[AttentionStep], gpu: Gpu, say: Progress = s
 
     Read by Nsight Compute from one launch each, on dense operands without a mask. Raises MissingDependency without it.
     """
-    compile_all(steps, gpu.arch)
+    compile_together(of_steps(steps, small_problem, gpu.arch))
     say(0, "Nsight Compute")
     launches = [
         f"{step.rung.id};{step.config};{p.batch};{p.heads_q};{p.seq_q};{p.d_head}"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
-from ..arrays.dtypes import DTYPE_NAMES
+from ..arrays.dtypes import DTYPE_NAMES, ceil_div
 from ..attn.attention import attention_varlen
 from ..attn.explain import explain_attention
 from ..attn.problem import AttentionProblem
 from ..errors import MissingDependency, install
+from ..gpus import Gpu
 from ..jit.device import Device, device
 from .attention_check import attention_reference, check_attention
 from .attention_decode import GRAPH_MS, replayed
@@ -20,6 +23,7 @@ from .bench import time_pairs
 from .check import CheckResult
 from .climb_gpu import driver_version
 from .ladder import Progress
+from .precompile import Compile, of_attention
 from .record import provenance
 
 _FLOP_PER_MS = 3e11
@@ -46,6 +50,20 @@ def work_of(lengths: list[int], case: dict[str, Any]) -> int:
     """FLOP of all entries."""
     pairs = sum(n * (n + 1) // 2 if case["causal"] else n * n for n in lengths)
     return 4 * case["d_head"] * case["heads"] * pairs
+
+
+def kernels(cases: list[dict[str, Any]], gpu: Gpu) -> Iterator[Compile]:
+    """What compiles what the cases launch: see lab/precompile.py."""
+    for case in cases:
+        lengths = lengths_of(case)
+        rows, heads = sum(lengths), case["heads"]
+        average = ceil_div(rows, len(lengths))
+        problem = AttentionProblem.dense(
+            len(lengths), heads, average, average, case["d_head"], layout="bshd",
+            heads_kv=case.get("heads_kv", heads), dtype=case.get("dtype", "bf16"), is_causal=case["causal"],
+        )  # fmt: skip
+        for rung in (None, OTHER):
+            yield from of_attention([replace(problem, totals=(rows, rows))], gpu, rung)
 
 
 def packed_records(
@@ -111,7 +129,7 @@ def _measure(torch: Any, varlen_attn: Any, case: dict[str, Any], where: Device, 
     own = [replayed(torch, ours(None), sets * rounds, where.ordinal)]
     for name, other in (("", torchs), (f"_{OTHER}", ours(OTHER))):
         against = [replayed(torch, other, sets * rounds, where.ordinal)]
-        timing, conditions = time_pairs(where.ordinal, own, against, seconds=seconds, graphs=False)
+        timing, conditions = time_pairs(where.ordinal, own, against, seconds=seconds, graphs=False, watched=not name)
         read = timing.to_dict()
         read |= {key: read[key] / calls for key in ("ms", "reference_ms")}
         result |= {f"{key}{name}": read[key] for key in ("reference_ms", "ratio", "ratio_p10", "ratio_p90")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,12 +15,14 @@ from ..attn.backward_plan import plan_backward
 from ..attn.backward_problem import BackwardProblem
 from ..attn.problem import AttentionProblem
 from ..errors import MissingDependency, install
+from ..gpus import Gpu
 from ..jit.device import device
 from ..jit.timing import Start
 from .backward_check import backward_reference, check_backward
 from .bench import time_pairs
 from .climb_gpu import driver_version
 from .ladder import Progress, silent, verdict_dict
+from .precompile import Compile, of_gradients
 from .record import provenance
 from .reference import torch_stream
 
@@ -88,28 +90,58 @@ def backward_records(
     )  # fmt: skip
     records: list[dict[str, Any]] = []
     for case in cases:
-        for name in case.get("rungs", ["", "deterministic"]):
+        for name in names_of(case):
             say(len(records), name or "planned")
-            rung, _, config = name.partition(" ")
-            named: dict[str, Any] = {"rung": rung or None, "config": config or None}
-            if name == "deterministic":
-                named = {"deterministic": True}
-            records.append(_record(torch, suite, case, named, seconds, ordinal) | {"provenance": origin})
+            records.append(_record(torch, suite, case, _named(name), seconds, ordinal) | {"provenance": origin})
     return records
+
+
+def names_of(case: dict[str, Any]) -> list[str]:
+    """The rungs of a case."""
+    return list(case.get("rungs", ["", "deterministic"]))
+
+
+def _named(name: str) -> dict[str, Any]:
+    """What one of them means as options of plan_backward and attention_backward."""
+    if name == "deterministic":
+        return {"deterministic": True}
+    rung, _, config = name.partition(" ")
+    return {"rung": rung or None, "config": config or None}
+
+
+def kernels(cases: list[dict[str, Any]], gpu: Gpu) -> Iterator[Compile]:
+    """What compiles what the cases launch: see lab/precompile.py."""
+    for case in cases:
+        heads, heads_kv, seq = case["heads"], case.get("heads_kv", case["heads"]), case["seq"]
+        whole = (case["batch"], heads, heads_kv, seq)
+        for sizes in (whole, _small_sizes(heads, heads_kv, seq)):
+            for name in names_of(case):
+                yield from of_gradients(_forward(case, sizes), gpu, **_named(name))
+
+
+def _small_sizes(heads: int, heads_kv: int, seq: int) -> tuple[int, int, int, int]:
+    """Batch, heads, heads of keys and rows of what is judged."""
+    return 1, 2 * heads // heads_kv, 2, min(seq, _CHECKED + seq % _TILE)
+
+
+def _forward(case: dict[str, Any], sizes: tuple[int, int, int, int]) -> AttentionProblem:
+    batch, heads, heads_kv, seq = sizes
+    return AttentionProblem.dense(
+        batch, heads, seq, seq, case["d_head"], heads_kv=heads_kv, dtype=case.get("dtype", "bf16"),
+        is_causal=case.get("causal", False),
+    )  # fmt: skip
 
 
 def _record(
     torch: Any, suite: str, case: dict[str, Any], named: dict[str, Any], seconds: float, ordinal: int
 ) -> dict[str, Any]:
     heads, heads_kv = case["heads"], case.get("heads_kv", case["heads"])
-    batch, seq, d = case["batch"], case["seq"], case["d_head"]
-    dtype = case.get("dtype", "bf16")
-    forward = AttentionProblem.dense(
-        batch, heads, seq, seq, d, heads_kv=heads_kv, dtype=dtype, is_causal=case.get("causal", False)
-    )
+    batch, seq = case["batch"], case["seq"]
+    forward = _forward(case, (batch, heads, heads_kv, seq))
+    dtype = forward.dtype
     problem = BackwardProblem(forward, forward.q, forward.q, forward.k, forward.v, (heads * seq, seq, 1))
     plan = plan_backward(problem, device(ordinal).gpu, **named)
-    small = Tensors(torch, case, 1, 2 * heads // heads_kv, 2, min(seq, _CHECKED + seq % _TILE))
+    small = Tensors(torch, case, *_small_sizes(heads, heads_kv, seq))
     values = [x.float().cpu().numpy() for x in (*small.ours(**named), small.grad, small.q, small.k, small.v)]
     verdict = check_backward(tuple(values[:3]), backward_reference(*values[3:], is_causal=small.is_causal), dtype)
     result: dict[str, Any] = verdict_dict(verdict)
@@ -170,8 +202,9 @@ def _times(
         if not np.isfinite(worst) or worst > 1 / 32:
             return {"right": False, "reason": f"it differs from {name}'s gradients by {worst:.3g} of their largest"}
         result[f"held_bytes_{name}"] = held_bytes(torch, calls[0])
-        timing, conditions = time_pairs(ordinal, ours, launches(calls), seconds=seconds, graphs=False)
-        if name == "flash":
+        first = name == "flash"
+        timing, conditions = time_pairs(ordinal, ours, launches(calls), seconds=seconds, graphs=False, watched=first)
+        if first:
             result |= timing.to_dict() | {"conditions": conditions}
         else:
             fields = ("reference_ms", "ratio", "ratio_p10", "ratio_p90")

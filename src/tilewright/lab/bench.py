@@ -149,12 +149,13 @@ def time_pairs(
     seconds: float = 1.0,
     least_pairs: int = 10,
     graphs: bool = True,
+    watched: bool = True,
 ) -> tuple[Timing, dict[str, float]]:
     """(times, conditions under load). One launch a buffer set: the sets are rotated through.
 
     Without `graphs` short kernels are not replayed from graphs either: for references that allocate as they run. Warms
     up for half of `seconds`, then measures pairs for `seconds`, at least `least_pairs`; the conditions are read
-    while the pairs run.
+    while the pairs run. They may have to go on for that: where not `watched`, nothing is read, and {} is given.
     """
     watch = Stopwatch(ordinal)
     sides: list[list[Start]] = [list(candidates)] + ([list(references)] if references else [])
@@ -170,6 +171,9 @@ def time_pairs(
             pair_ms = sum(watch.measure([side[0] for side in sides]))
             at_once = min(max(1, int(QUEUE_MS / pair_ms)), MOST_AT_ONCE)
             paired_samples(watch.measure, sides, seconds / 2, 3, at_once)
+            if not watched:
+                samples = paired_samples(watch.measure, sides, seconds, least_pairs, at_once)
+                return summary(samples, launches, by_graph), {}
             conditions = Conditions(pci_bus_id(ordinal))
             samples = paired_samples(watch.measure, sides, seconds, least_pairs, at_once, conditions.pending)
             return summary(samples, launches, by_graph), conditions.read()

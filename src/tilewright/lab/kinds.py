@@ -6,7 +6,7 @@ compiled in the run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -49,6 +49,8 @@ class Kind:
     """How many runs of `record_s` a suite makes, where that is not the number of its records."""
     needs_gpu: bool = True
     """False where a suite only compiles, for the GPU that it names."""
+    kernels: Callable[[Suite, Gpu], Iterable[Callable[[], object]]] | None = None
+    """What compiles the kernels of all cases, where that is done at once before the first."""
     whole: bool = False
     """True where the cases of a suite are judged together, not one after another."""
 
@@ -133,6 +135,19 @@ def _attention_stalls(suite: Suite, run: Run) -> Records:
     return [record | {"suite": suite["name"]} for record in records]
 
 
+def _attention_kernels(suite: Suite, gpu: Gpu) -> Iterable[Callable[[], object]]:
+    small: Any = _function("attention_gpu.small_problem")
+    found: Iterable[Callable[[], object]] = _function("precompile.of_steps")(
+        attention_steps(suite, gpu), small, gpu.arch
+    )
+    return found
+
+
+def _kernels(name: str) -> Callable[[Suite, Gpu], Iterable[Callable[[], object]]]:
+    """Kind.kernels by a function (cases, gpu)."""
+    return lambda suite, gpu: _function(name)(suite["cases"], gpu)
+
+
 def _stalls(suite: Suite, run: Run) -> Records:
     records = _function("counters.stall_records")(steps_of(suite, run.gpu), run.gpu, run.say)
     return [record | {"suite": suite["name"]} for record in records]
@@ -171,15 +186,20 @@ KINDS: dict[str, Kind] = {
     "host": Kind(_cases("host.host_records"), 1),
     "host-calls": Kind(_cases("host_calls.host_call_records"), 2),
     "cold": Kind(_cases("cold.cold_records"), 15),
-    "attention": Kind(_attention, 3),
+    "attention": Kind(_attention, 3, kernels=_attention_kernels),
     "attention-backward": Kind(
         _timed_cases("backward_gpu.backward_records"),
         4,
         parts=lambda suite: sum(len(case.get("rungs", ["", "deterministic"])) for case in suite["cases"]),
+        kernels=_kernels("backward_gpu.kernels"),
     ),
-    "attention-stalls": Kind(_attention_stalls, 3),
-    "attention-decode": Kind(_timed_cases("attention_decode.attention_decode_records"), 5),
-    "attention-packed": Kind(_timed_cases("attention_packed.packed_records"), 2),
+    "attention-stalls": Kind(_attention_stalls, 3, kernels=_attention_kernels),
+    "attention-decode": Kind(
+        _timed_cases("attention_decode.attention_decode_records"), 5, kernels=_kernels("attention_decode.kernels")
+    ),
+    "attention-packed": Kind(
+        _timed_cases("attention_packed.packed_records"), 2, kernels=_kernels("attention_packed.kernels")
+    ),
     "attention-host": Kind(_cases("attention_host.attention_host_records"), 1),
     "sums": Kind(_timed_cases("sums.sums_records"), 45),
     "blocks": Kind(_timed_cases("blocks.block_records"), 10),

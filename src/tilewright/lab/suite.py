@@ -88,6 +88,11 @@ def run_suite(
         gpu = device(0).gpu
     else:
         gpu = find_gpu(suite["gpu"])
+    if kind.kernels is not None:
+        from .precompile import compile_together
+
+        say(None, "compiling")
+        compile_together(kind.kernels(suite, gpu))
     path = out / f"{suite['name']}-{gpu.name.replace(' ', '-')}.json"
     part = path.with_name(f"{path.name}.part")
     records: list[dict[str, Any]] = []

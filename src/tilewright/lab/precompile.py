@@ -1,0 +1,65 @@
+"""The kernels of a suite of attention, compiled before its first case: a kernel per core, so that no case waits."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ..attn.backward_plan import plan_backward
+from ..attn.backward_problem import BackwardProblem
+from ..attn.backward_stages import backward_program
+from ..attn.family import plan_attention
+from ..attn.problem import AttentionProblem
+from ..attn.stages import program_of
+from ..gpus import Arch, Gpu
+from ..run.program import Program
+from .attention import AttentionStep
+
+Compile = Callable[[], object]
+
+
+def compile_together(kernels: Iterable[Compile]) -> None:
+    """Run what compiles kernels, on every core. Errors are left to whoever needs the kernel.
+
+    In another order: cases that follow one another share kernels, and whoever asks for one that is being made waits.
+    """
+    wanted = list(kernels)
+    random.Random(0).shuffle(wanted)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for future in [pool.submit(one) for one in wanted]:
+            future.exception()
+
+
+def of_steps(
+    steps: Sequence[AttentionStep], small: Callable[[AttentionProblem, Any], AttentionProblem], arch: Arch
+) -> Iterator[Compile]:
+    """What the steps launch, on their own problems and on the small ones by which they are judged."""
+    for step in steps:
+        for problem in (step.problem, small(step.problem, step.config)):
+            yield partial(step.rung.compile, problem, step.config, arch)
+
+
+def of_attention(problems: Iterable[AttentionProblem], gpu: Gpu, rung: str | None = None) -> Iterator[Compile]:
+    """What calls of attention launch, as planned or by a rung."""
+    for problem in problems:
+        yield from _stages(program_of(problem, plan_attention(problem, gpu, rung)), gpu.arch)
+
+
+def of_gradients(
+    problem: AttentionProblem, gpu: Gpu, rung: str | None = None, config: str | None = None, deterministic: bool = False
+) -> Iterator[Compile]:
+    """What a dense call with its LSE launches, and its gradients."""
+    forward = replace(problem, with_lse=True)
+    yield from of_attention([forward], gpu)
+    rows = (forward.heads_q * forward.seq_q, forward.seq_q, 1)
+    backward = BackwardProblem(forward, forward.out, forward.q, forward.k, forward.v, rows)
+    yield from _stages(backward_program(backward, plan_backward(backward, gpu, deterministic, rung, config)), gpu.arch)
+
+
+def _stages(program: Program, arch: Arch) -> Iterator[Compile]:
+    return (partial(stage.compile, arch) for stage in program.stages)

@@ -1,0 +1,44 @@
+"""Suites of attention compile their kernels at once, before the first case."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.errors import CompileError
+from tilewright.gpus import GPUS
+from tilewright.lab.kinds import KINDS, Kind
+from tilewright.lab.precompile import compile_together
+from tilewright.lab.suite import read_suite, run_suite, suites
+
+ATTENTION = [name for name, path in suites().items() if KINDS[read_suite(path)["kind"]].kernels is not None]
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_every_case_has_kernels(name):
+    suite = read_suite(suites()[name])
+    kernels = KINDS[suite["kind"]].kernels
+    assert all(len(list(kernels(suite | {"cases": [case]}, GPUS["H200"]))) for case in suite["cases"])
+
+
+def test_kernels_that_do_not_compile_are_left_to_those_who_need_them():
+    ran = []
+
+    def wrong():
+        ran.append("wrong")
+        raise CompileError("no")
+
+    compile_together([wrong, *(lambda n=n: ran.append(n) for n in range(9))])
+    assert sorted(map(str, ran)) == sorted([*map(str, range(9)), "wrong"])
+
+
+def test_a_suite_compiles_before_its_first_case(monkeypatch, tmp_path):
+    told = []
+    kind = Kind(
+        lambda suite, run: told.append("case") or [],
+        1,
+        needs_gpu=False,
+        kernels=lambda *_: [lambda: told.append("compiled")],
+    )
+    monkeypatch.setitem(KINDS, "made up", kind)
+    run_suite({"name": "x", "kind": "made up", "gpu": "H200", "cases": [{}, {}]}, tmp_path)
+    assert told == ["compiled", "case", "case"]
