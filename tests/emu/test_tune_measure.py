@@ -12,17 +12,20 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 import pytest
 
+from tilewright.attn import stages
 from tilewright.attn.problem import AttentionProblem
 from tilewright.attn.rung import AttentionConfig
 from tilewright.attn.rungs import find_attention_rung
+from tilewright.attn.split import SplitConfig
 from tilewright.emu import Emulator
 from tilewright.errors import WrongResult
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gemm.rung import GemmConfig
 from tilewright.gemm.rungs import find_rung
 from tilewright.jit import use_executor
+from tilewright.jit.params import Place
 from tilewright.plan.space import Candidate
-from tilewright.tuning import measure, race
+from tilewright.tuning import attention_trial, measure, race
 from tilewright.tuning.attention_trial import AttentionTrial, exact_attention
 from tilewright.tuning.product_trial import ProductTrial, program_of
 from tilewright.tuning.verify import Pattern
@@ -144,6 +147,18 @@ def test_attention_is_verified_and_timed(gpu):
         assert measurer.one_pass([right, right], 1) == pytest.approx([0.1, 0.1])
 
 
+def test_keys_in_parts_are_verified_with_the_launch_that_adds_them(gpu, monkeypatch):
+    few = AttentionProblem.dense(2, 4, 3, 300, 64, heads_kv=2)
+    parts = Candidate(find_attention_rung("d01"), SplitConfig(64, 16, 16, 1, 2, 2, parts=4), None)  # type: ignore[arg-type]
+    with AttentionTrial(few, 0, Pattern("bf16")) as measurer:
+        kernel = parts.rung.compile(few, parts.config, gpu.arch)
+        assert measurer.verify(parts, kernel) == ""
+        (run,) = measurer.runs(parts, kernel, measurer.sets[:1])
+        assert len(run) == 2
+        monkeypatch.setattr(measurer, "runs", lambda *given: [run[:1]])
+        assert "are wrong or unwritten" in measurer.verify(parts, kernel)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -158,28 +173,17 @@ def test_attention_of_another_problem_is_found_wrong(gpu, monkeypatch, wrong):
     candidate = attention_candidate()
     with AttentionTrial(ATTENTION, 0, Pattern("bf16")) as measurer:
         kernel = candidate.rung.compile(wrong, candidate.config, gpu.arch)
-        plan = type(candidate.rung).launch
-        monkeypatch.setattr(
-            type(candidate.rung),
-            "launch",
-            lambda self, problem, config, addresses: plan(self, wrong, config, addresses),
-        )
+        monkeypatch.setattr(attention_trial, "program_of", lambda problem, plan: stages.program_of(wrong, plan))
         assert "are wrong or unwritten" in measurer.verify(candidate, kernel)
-        monkeypatch.setattr(
-            type(candidate.rung),
-            "launch",
-            lambda self, problem, config, at: plan(self, problem, config, dataclasses.replace(at, out=at.out + 64)),
-        )
+        monkeypatch.setattr(attention_trial, "program_of", stages.program_of.__wrapped__)
+        monkeypatch.setattr(stages, "Place", lambda name: Place(name, 64 * (name == "out")))
         right = candidate.rung.compile(ATTENTION, candidate.config, gpu.arch)
         assert measurer.verify(candidate, right) == "it wrote outside its output"
 
 
 def test_a_reference_that_is_wrong_verifies_nothing(gpu, monkeypatch):
-    plan = type(find_attention_rung("a02")).launch
     half = dataclasses.replace(ATTENTION, scale=ATTENTION.scale / 2)
-    monkeypatch.setattr(
-        type(find_attention_rung("a02")), "launch", lambda self, problem, config, where: plan(self, half, config, where)
-    )
+    monkeypatch.setattr(attention_trial, "program_of", lambda _, plan: stages.program_of(half, plan))
     with pytest.raises(WrongResult, match=r"a02_swizzle is wrong .* no candidate can be verified"):
         AttentionTrial(ATTENTION, 0, Pattern("bf16"))
 

@@ -140,8 +140,9 @@ def test_another_epilogue_is_found_wrong_where_the_product_and_where_a_sum_of_pa
         AttentionProblem.dense(2, 4, 512, 512, 128),
         AttentionProblem.dense(1, 8, 333, 1000, 64, heads_kv=2, is_causal=True),
         AttentionProblem.dense(4, 2, 5, 19, 128, dtype="f16"),
+        AttentionProblem.dense(1, 8, 4, 8192, 128, heads_kv=2),
     ],
-    ids=["whole", "ragged, causal, groups", "few queries"],
+    ids=["whole", "ragged, causal, groups", "few queries", "few queries on many keys"],
 )
 def test_attention_is_tuned_with_no_failure_and_the_plan_follows(folder, attention):
     (tuned,) = tune_attention_problems([attention], kept=8, seconds=2)

@@ -16,12 +16,14 @@ from tilewright.attn.problem import AttentionProblem
 from tilewright.attn.rung import D_HEADS, AttentionConfig
 from tilewright.attn.rungs import ATTENTION_RUNGS, find_attention_rung
 from tilewright.attn.space import explore_attention
+from tilewright.attn.split import SplitConfig
 from tilewright.attn.work import work_of
 from tilewright.errors import CacheError, ConfigRejected, DeviceError, InvalidOperand
 from tilewright.gemm.family import PRODUCTS
 from tilewright.gpus import GPUS
 from tilewright.plan import tables
 from tilewright.plan.choose import choose
+from tilewright.plan.demands import Demands
 from tilewright.plan.entries import Entry, Timed, decode, encode, table_of
 from tilewright.plan.estimate import predict
 from tilewright.plan.store import Store
@@ -338,3 +340,43 @@ def test_shapes_that_are_none_are_refused(shapes, words):
 
     with pytest.raises(InvalidOperand, match=words):
         tune(attention=shapes, dry_run=True)
+
+
+# --- few queries -----------------------------------------------------------------------------------------------------
+
+
+FEW = AttentionProblem.dense(1, 32, 16, 32768, 128, heads_kv=8)
+
+
+def test_keys_in_parts_are_tried_for_few_queries_and_for_them_alone():
+    def tried(of: AttentionProblem, *rungs: str) -> set[str]:
+        chosen = tuple(map(find_attention_rung, rungs))
+        tunable = TunableAttention(chosen) if chosen else TunableAttention()
+        return {candidate.rung.id[:3] for candidate in tunable.explore(of, H200).kept}
+
+    assert "d01" in tried(FEW)
+    assert len({c.config.parts for c in TunableAttention().explore(FEW, H200).kept if c.rung.id == "d01_split"}) > 1
+    assert "d01" not in tried(problem())
+    assert tried(problem(length=512), "d01") == {"d01"}
+
+
+def test_a_result_for_few_queries_is_followed_whichever_rung_won(store):
+    chosen = plan_attention(FEW, H200)
+    assert chosen.rung.id == "d01_split"
+    assert "parts" in chosen.why
+    tuned = SplitConfig(128, 64, 32, 4, 2, 2, parts=12)
+    for rung, config in (("a24_old_maximum", HOPPER_RUNGS[-1].default(FEW, H200.arch)), ("d01_split", tuned)):
+        store.add([entry(FEW, (config, 0.1), rung=rung)])
+        results_changed()
+        plan = plan_attention(FEW, H200)
+        assert (plan.rung.id, plan.config, plan.source) == (rung, config, "tuned here")
+    near = plan_attention(dataclasses.replace(FEW, batch=2), H200)
+    assert near.source == "heuristic from what is tuned here"
+    assert near.rung.id == "d01_split"
+
+
+def test_caches_and_calls_that_must_not_depend_on_the_batch_pass_tuned_results_by(store):
+    store.add([entry(FEW, (HOPPER_RUNGS[-1].default(FEW, H200.arch), 0.1), rung="a24_old_maximum")])
+    results_changed()
+    assert plan_attention(dataclasses.replace(FEW, seqused=True), H200).rung.id == "d01_split"
+    assert plan_attention(FEW, H200, demands=Demands(batch_invariant=True)).config.part_keys == 2048

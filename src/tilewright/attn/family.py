@@ -14,7 +14,7 @@ from ..gpus import GPUS, Arch, Gpu
 from ..plan.choose import plan
 from ..plan.demands import NONE, Demands
 from ..plan.entries import Entry
-from ..plan.estimate import Work, predict
+from ..plan.estimate import AnyWork
 from ..plan.family import Option
 from ..plan.plan import Plan, Refusal
 from ..plan.tables import generation_now
@@ -22,9 +22,18 @@ from .classes import AttentionClass, attention_class_of, attention_columns, atte
 from .hopper import HOPPER_RUNGS, ONLY_ON, HopperConfig
 from .problem import AttentionProblem
 from .rung import AttentionConfig, AttentionRung
-from .rungs import ATTENTION_RUNGS, find_attention_rung, parse_config
+from .rungs import ATTENTION_RUNGS, EVERY_RUNG, find_attention_rung, parse_config
 from .split import SPLIT_RUNGS, SplitConfig, SplitRung
-from .split_plan import FEW_QUERIES_SLOWER, best_split, few_on_many, invariant_split, split_plan
+from .split_plan import (
+    FEW_QUERIES_SLOWER,
+    best_split,
+    few_on_many,
+    invariant_split,
+    split_plan,
+    split_words,
+    tilings_of,
+    ways_of,
+)
 from .work import work_of
 
 AttentionEntry = Entry[AttentionClass, AttentionConfig]
@@ -56,7 +65,7 @@ HOPPER_OPTIONS = tuple(
 """The best of sweeps on an H200, which had no case of d_head 32."""
 SHORT_PACKED, SHORT_PACKED_ROWS = Option(HOPPER_RUNGS[-1], HopperConfig(64, 192, 64, 3, "", 2), 1.9), 512
 """Besides them, where packed entries have so few rows on average: it took 0.8 to 1.05 of the others' time."""
-_RUNGS = {rung.id: rung for rung in (*ATTENTION_RUNGS, *HOPPER_RUNGS)}
+_RUNGS = {rung.id: rung for rung in EVERY_RUNG}
 _LAST = {HopperConfig: HOPPER_RUNGS[-1], SplitConfig: SPLIT_RUNGS[-1]}
 """The last rung that takes a kind of config, where that is not the last of ATTENTION_RUNGS."""
 
@@ -92,23 +101,21 @@ class Attention:
         default = chosen.default(problem, gpu.arch)
         return Plan(chosen, default, "the rung's default", f"{chosen} was named in the call")
 
-    def options(self, problem: AttentionProblem) -> Iterable[Option]:
-        """Hopper's best measured for the d_head; those of the last rung that runs everywhere, and one of few rows."""
-        if problem.totals and problem.seq_q <= SHORT_PACKED_ROWS and (problem.d_head, problem.d_v) == (64, 0):
-            yield SHORT_PACKED
-        for hopper in HOPPER_RUNGS[-1].defaults_for(problem) if problem.d_v else HOPPER_OPTIONS:
-            if hopper.d_head == problem.d_head:
-                speed = HOPPER_SPEED if hopper.groups > 1 else ALONE_SPEED
-                if hopper.q_buffers > 1:
-                    speed = NEXT_Q_SPEED[hopper.b_c]
-                yield Option(HOPPER_RUNGS[-1], hopper, speed * (PACKED_SPEED if problem.totals else 1.0))
-        if problem.d_v:
-            return  # no other rung takes such
-        top, d = ATTENTION_RUNGS[-1], problem.d_head
-        own = tuple(config for config in top.defaults if config.d_head == d)
-        small = AttentionConfig(d, 64, 64 if d <= 128 else 32, 4, 2, 2, 2)
-        for config in dict.fromkeys((*own, small)):
-            yield Option(top, config, PREFERRED if config in own else 1.0)
+    def options(self, problem: AttentionProblem, gpu: Gpu) -> Iterable[Option]:
+        """Hopper's best measured for the d_head; those of the last rung that runs everywhere, and one of few rows. Of
+        few queries on many keys those that share keys too."""
+        if not few_on_many(problem):
+            yield from _of_many(problem)
+            return
+        for rung, config, speed in _of_many(problem):
+            slower = FEW_QUERIES_SLOWER if problem.seq_q < config.b_r else 1.0
+            if isinstance(config, HopperConfig) and config.groups == 1:
+                slower *= ALONE_SLOWER
+            yield Option(rung, config, speed / slower)
+        if not problem.d_v:
+            speed = (HOPPER_SPEED if gpu.arch.name == ONLY_ON else PREFERRED) / SPLIT_GAIN
+            for tiling in tilings_of(problem, gpu):
+                yield Option(SPLIT_RUNGS[-1], tiling, speed)
 
     def is_modelled(self, problem: AttentionProblem, gpu: Gpu) -> bool:
         return False
@@ -120,19 +127,25 @@ class Attention:
     def relatives(
         self, problem: AttentionProblem, rung: AttentionRung, config: AttentionConfig, gpu: Gpu, several: bool
     ) -> Iterator[tuple[AttentionConfig, tuple[str, ...]]]:
-        yield config, ()
+        if not isinstance(config, SplitConfig):
+            yield config, ()
+            return
+        for way in dict.fromkeys((config, *ways_of(problem, config.whole_k, gpu))):
+            yield way, ()
 
     def work(
         self, problem: AttentionProblem, rung: AttentionRung, config: AttentionConfig, packs: tuple[str, ...]
-    ) -> Work:
+    ) -> AnyWork:
         return work_of(problem, rung, config)
 
     def works(
         self, problem: AttentionProblem, rung: AttentionRung, ways: Sequence[tuple[AttentionConfig, tuple[str, ...]]]
-    ) -> list[Work]:
+    ) -> Sequence[AnyWork]:
         return [work_of(problem, rung, config) for config, _ in ways]
 
     def remark(self, problem: AttentionProblem, plan: Plan, gpu: Gpu) -> str:
+        if isinstance(plan.config, SplitConfig):
+            return split_words(problem, plan.config, gpu)
         blocks = -(-problem.seq_q // plan.config.b_r) * problem.heads_q * problem.batch
         what = "tiles" if getattr(plan.rung, "stays", False) else "blocks"
         return f"{blocks} {what} of {plan.config.b_r} queries on {gpu.sm_count} SMs"
@@ -188,6 +201,25 @@ class Attention:
         return config
 
 
+def _of_many(problem: AttentionProblem) -> Iterator[Option]:
+    """The options that take all keys in one launch."""
+    if problem.totals and problem.seq_q <= SHORT_PACKED_ROWS and (problem.d_head, problem.d_v) == (64, 0):
+        yield SHORT_PACKED
+    for hopper in HOPPER_RUNGS[-1].defaults_for(problem) if problem.d_v else HOPPER_OPTIONS:
+        if hopper.d_head == problem.d_head:
+            speed = HOPPER_SPEED if hopper.groups > 1 else ALONE_SPEED
+            if hopper.q_buffers > 1:
+                speed = NEXT_Q_SPEED[hopper.b_c]
+            yield Option(HOPPER_RUNGS[-1], hopper, speed * (PACKED_SPEED if problem.totals else 1.0))
+    if problem.d_v:
+        return  # no other rung takes such
+    top, d = ATTENTION_RUNGS[-1], problem.d_head
+    own = tuple(config for config in top.defaults if config.d_head == d)
+    small = AttentionConfig(d, 64, 64 if d <= 128 else 32, 4, 2, 2, 2)
+    for config in dict.fromkeys((*own, small)):
+        yield Option(top, config, PREFERRED if config in own else 1.0)
+
+
 ATTENTION = Attention()
 
 
@@ -240,15 +272,4 @@ def _unnamed(problem: AttentionProblem, gpu: Gpu, demands: Demands, generation: 
         return split_plan(
             problem, gpu, "cost model", "only split attention reads caches", best_split(problem, gpu).config
         )
-    whole = plan(ATTENTION, problem, gpu)
-    if not few_on_many(problem):
-        return whole
-    ms, split = predict(ATTENTION.work(problem, whole.rung, whole.config, ()), gpu).ms, best_split(problem, gpu)
-    if problem.seq_q < whole.config.b_r:
-        ms *= FEW_QUERIES_SLOWER
-    if isinstance(whole.config, HopperConfig) and whole.config.groups == 1:
-        ms *= ALONE_SLOWER
-    if split.ms * SPLIT_GAIN >= ms:
-        return whole
-    why = f"modelled at {split.ms / ms:.2f} of the time of {whole.rung}, config {whole.config}"
-    return split_plan(problem, gpu, "cost model", why, split.config)
+    return plan(ATTENTION, problem, gpu)

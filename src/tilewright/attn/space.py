@@ -11,6 +11,8 @@ from ..plan.estimate import predict
 from ..plan.space import KEPT, Candidate, Space, select, why_pruned
 from .problem import AttentionProblem
 from .rung import AttentionRung
+from .split import SplitRung
+from .split_plan import few_on_many, tilings_of, ways_of
 from .work import work_of
 
 
@@ -21,14 +23,18 @@ def explore_attention(
     kept: int = KEPT,
     also: Iterable[tuple[AttentionRung, Any]] = (),
 ) -> Space[Candidate]:
-    """The candidates worth compiling: of every rung its space and its defaults. `also`: some kept in any case."""
+    """The candidates worth compiling: of every rung its space and its defaults; of keys in parts only where queries are
+    few, or where nothing else is asked for. `also`: some kept in any case."""
     pruned: Counter[str] = Counter()
     fits: list[Candidate] = []
     always = list(also)
     everything = [*always]
     for rung in rungs:
         own = tuple(config for config in rung.defaults if config.d_head == problem.d_head)
-        everything += [(rung, config) for config in (*own, *rung.space(problem.d_head))]
+        configs = (*own, *rung.space(problem.d_head))
+        if isinstance(rung, SplitRung):
+            configs = _with_parts(problem, configs, gpu) if few_on_many(problem) or len(rungs) == 1 else ()
+        everything += [(rung, config) for config in configs]
     everything = list(dict.fromkeys(everything))
     wanted: list[Candidate] = []
     for number, (rung, config) in enumerate(everything):
@@ -44,6 +50,12 @@ def explore_attention(
         if number < len(always):
             wanted.append(candidate)
     return Space(select(fits, wanted, kept, pruned, _shape, _order), dict(pruned), len(everything))
+
+
+def _with_parts(problem: AttentionProblem, configs: Iterable[Any], gpu: Gpu) -> tuple[Any, ...]:
+    """Each with its keys in the numbers of parts that are worth it: best_split's and those of the rung's space."""
+    every = (*tilings_of(problem, gpu), *configs)
+    return tuple(way for config in dict.fromkeys(every) for way in ways_of(problem, config, gpu))
 
 
 def _shape(candidate: Candidate) -> tuple[object, ...]:

@@ -27,7 +27,7 @@ _GRAMMAR = re.compile(
 )
 _ARGS = "<4Q6i"
 """What SplitArgs in cuda/attention/split_args.cuh adds to AttentionArgs; a test holds them equal."""
-_GRID_LIMIT = 65535
+MERGE = "attention/merge.cuh"
 _MERGE_LANES = 8
 """Threads of the merge that share the parts of a column. Fixed, as the order of sums follows from it."""
 
@@ -252,7 +252,7 @@ class Merge:
     def compile(self, problem: AttentionProblem, arch: Arch) -> CompiledKernel:
         """Raises CompileError with the log."""
         constants = split_constants(problem, self.config, self.rung) | {"threads": self._threads}
-        return compile_attention("attention/merge.cuh", constants, "merge", problem, arch)
+        return compile_attention(MERGE, constants, "merge", problem, arch)
 
     @property
     def _threads(self) -> int:

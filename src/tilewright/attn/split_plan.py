@@ -8,14 +8,14 @@ read off the record of the suite attention-decode.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from ..arrays.dtypes import ITEM_BYTES, ceil_div
 from ..errors import ConfigRejected
 from ..gpus import Gpu, Resources, occupancy
-from ..plan.estimate import MMA_SHARE
+from ..plan.estimate import MMA_SHARE, Prediction
 from ..plan.plan import Plan
 from .problem import AttentionProblem
 from .split import SPLIT_RUNGS, SplitConfig, blocks_of, is_merged, part_rows, parts_of, tiles_of
@@ -53,14 +53,19 @@ def few_on_many(problem: AttentionProblem) -> bool:
     return problem.seq_q <= _MOST_QUERIES and problem.seq_k >= 4 * problem.seq_q
 
 
-def resident_blocks(config: SplitConfig, gpu: Gpu) -> int:
-    """Blocks per SM, by an estimate of registers."""
+def _registers(config: SplitConfig, gpu: Gpu) -> int:
+    """Per thread, estimated: no more than the compiler may take."""
     rows = config.b_r // config.row_warps
     registers = 70 + rows * config.d_head // 32 + rows * config.b_c // 32
     registers += 0 if config.sliced_q else rows * config.d_head // 64
     limit = gpu.arch.registers_per_sm // max(config.threads * config.min_blocks, 1)
-    registers = min(registers, limit, gpu.arch.registers_per_thread)
-    return occupancy(Resources(registers, 0, 0, 0, 0, 1), config.threads, config.shared_bytes, gpu.arch).blocks
+    return min(registers, limit, gpu.arch.registers_per_thread)
+
+
+def resident_blocks(config: SplitConfig, gpu: Gpu) -> int:
+    """Blocks per SM, by an estimate of registers."""
+    of_thread = Resources(_registers(config, gpu), 0, 0, 0, 0, 1)
+    return occupancy(of_thread, config.threads, config.shared_bytes, gpu.arch).blocks
 
 
 def split_time(problem: AttentionProblem, config: SplitConfig, gpu: Gpu) -> SplitTime:
@@ -86,6 +91,23 @@ def split_time(problem: AttentionProblem, config: SplitConfig, gpu: Gpu) -> Spli
     return SplitTime(us * 1e-3, config, resident)
 
 
+@dataclass(frozen=True)
+class SplitWork:
+    """See plan.estimate.OwnWork."""
+
+    problem: AttentionProblem
+    config: SplitConfig
+
+    def predicted(self, gpu: Gpu) -> Prediction:
+        problem, config = self.problem, self.config
+        blocks, resident = blocks_of(problem, config) * problem.heads_kv, resident_blocks(config, gpu)
+        registers = _registers(config, gpu)
+        if not resident:
+            return Prediction(float("inf"), blocks, 0, 0.0, registers, "a block does not fit on an SM")
+        ms = split_time(problem, config, gpu).ms
+        return Prediction(ms, blocks, resident, blocks / (gpu.sm_count * resident), registers, "memory or arithmetic")
+
+
 def _tilings(d: int, rows: int) -> tuple[SplitConfig, ...]:
     """The tiles worth trying for a head size and the rows of an entry, the best on an H200."""
     keys = 32 if d <= 128 else 16
@@ -108,7 +130,7 @@ def _smaller(d: int, rows: int) -> tuple[SplitConfig, ...]:
     return (SplitConfig(d, 128, 32, 4, 1, 3, sliced_q=True), *more) if rows > 64 and d <= 128 else more
 
 
-def _ways(problem: AttentionProblem, config: SplitConfig, gpu: Gpu) -> Iterator[SplitConfig]:
+def ways_of(problem: AttentionProblem, config: SplitConfig, gpu: Gpu) -> Iterator[SplitConfig]:
     """The config with its keys in numbers of parts that fill the GPU's SMs in whole waves."""
     resident, tiles = max(resident_blocks(config, gpu), 1), tiles_of(problem, config) * problem.heads_kv
     if problem.totals is not None:
@@ -127,8 +149,8 @@ def _ways(problem: AttentionProblem, config: SplitConfig, gpu: Gpu) -> Iterator[
 
 
 @lru_cache(maxsize=4096)
-def best_split(problem: AttentionProblem, gpu: Gpu) -> SplitTime:
-    """The config of least modelled time. Raises ConfigRejected where none can run the problem."""
+def tilings_of(problem: AttentionProblem, gpu: Gpu) -> tuple[SplitConfig, ...]:
+    """The tilings that are worth it and can run the problem. Raises ConfigRejected where none can."""
     d, rows = problem.d_head, problem.seq_q * problem.group
     refused = [RUNG.why_not(problem, config, gpu.arch) for config in _tilings(d, rows)]
     able = [config for config, reason in zip(_tilings(d, rows), refused, strict=True) if reason is None]
@@ -137,7 +159,13 @@ def best_split(problem: AttentionProblem, gpu: Gpu) -> SplitTime:
     if not able:
         told = "; ".join(dict.fromkeys(reason for reason in refused if reason))
         raise ConfigRejected(f"{RUNG.id} cannot run this problem on {gpu.arch}: {told}.")
-    ways = (way for config in able for way in _ways(problem, config, gpu))
+    return tuple(able)
+
+
+@lru_cache(maxsize=4096)
+def best_split(problem: AttentionProblem, gpu: Gpu) -> SplitTime:
+    """The config of least modelled time. Raises ConfigRejected where none can run the problem."""
+    ways = (way for config in tilings_of(problem, gpu) for way in ways_of(problem, config, gpu))
     return min((split_time(problem, way, gpu) for way in ways), key=lambda one: one.ms)
 
 

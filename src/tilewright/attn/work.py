@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ..arrays.dtypes import ITEM_BYTES, ceil_div
-from ..plan.estimate import Work
+from ..plan.estimate import AnyWork, Work
 from .hopper import HopperConfig
 from .problem import AttentionProblem
 from .rung import AttentionConfig, AttentionRung
+from .split import SplitConfig
+from .split_plan import SplitWork
 
 _SOFTMAX = 6.6
 """Instructions on the FP32 lanes per score: scaling, maximum, exponential, sum, rounding."""
@@ -40,8 +42,12 @@ def registers_of(config: AttentionConfig) -> int:
 
 
 @lru_cache(maxsize=1 << 14)
-def work_of(problem: AttentionProblem, rung: AttentionRung, config: AttentionConfig | HopperConfig) -> Work:
+def work_of(
+    problem: AttentionProblem, rung: AttentionRung, config: AttentionConfig | HopperConfig | SplitConfig
+) -> AnyWork:
     """What a candidate that why_not has let pass does. A step is a tile of b_c keys and values."""
+    if isinstance(config, SplitConfig):
+        return SplitWork(problem, config)
     if isinstance(config, HopperConfig):
         return _work_on_hopper(problem, rung, config)
     item, scores = ITEM_BYTES[problem.dtype], config.b_r * config.b_c

@@ -102,7 +102,7 @@ class Products:
             return Plan(chosen, config, "the caller", "the config was named in the call")
         return Plan(chosen, chosen.default, "the rung's default", f"{chosen} was named in the call")
 
-    def options(self, problem: GemmProblem) -> Iterable[Option]:
+    def options(self, problem: GemmProblem, gpu: Gpu) -> Iterable[Option]:
         return options_of(problem)
 
     def is_modelled(self, problem: GemmProblem, gpu: Gpu) -> bool:

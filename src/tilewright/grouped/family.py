@@ -51,7 +51,7 @@ class GroupedProducts(Products):
             return Plan(chosen, config, "the caller", "the config was named in the call")
         return Plan(chosen, chosen.default, "the rung's default", f"{chosen} was named in the call")
 
-    def options(self, problem: Any) -> Iterable[Option]:
+    def options(self, problem: Any, gpu: Gpu) -> Iterable[Option]:
         return options_of(problem)
 
     def is_modelled(self, problem: Any, gpu: Gpu) -> bool:

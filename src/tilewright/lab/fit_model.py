@@ -146,7 +146,9 @@ def attention() -> Iterator[Case]:
                 heads_kv=given["heads_kv"], dtype=given["dtype"], is_causal=given["is_causal"], layout=given["layout"],
             )  # fmt: skip
             rung, config = find_attention_rung(name), AttentionConfig(**fields)
-            kernels.append((problem, Kernel(rung, config, (), ms, ATTENTION.work(problem, rung, config, ()))))
+            work = ATTENTION.work(problem, rung, config, ())
+            assert isinstance(work, Work)
+            kernels.append((problem, Kernel(rung, config, (), ms, work)))
         kind = "" if group["of"] == "sizes" else "attention"
         yield Case(kernels[0][0], kind, tuple(kernel for _, kernel in kernels))
 

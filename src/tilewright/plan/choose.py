@@ -25,7 +25,7 @@ import numpy as np
 from ..gpus import GPUS, Arch, Gpu
 from .demands import NONE, Demands
 from .entries import AnyEntry, View, worded
-from .estimate import Work, predict_all
+from .estimate import AnyWork, predict_all
 from .family import Family
 from .plan import Plan, Refusal, RunnerUp
 from .tables import generation_now, ships, sources_for
@@ -223,7 +223,7 @@ def estimates(
     said, prior, total = _words_of(family, near, rungs, gpu)
     several = not all(timed.one_launch for _, entry in near for timed in entry.timed)
     found: list[tuple[str, Any, tuple[str, ...]]] = []
-    works: list[Work] = []
+    works: list[AnyWork] = []
     misses: list[float] = []
     for (name, base), words in said.items():
         rung = rungs[name]
@@ -348,8 +348,8 @@ def _by_model(family: AnyFamily, problem: Any, gpu: Gpu, rungs: Mapping[str, Any
     """The quickest of the family's options by the model; of equals the one preferred."""
     refused: dict[tuple[str, str], Refusal] = {}
     able: list[tuple[str, Any, tuple[str, ...], float]] = []
-    works: list[Work] = []
-    for rung, config, speed in family.options(problem):
+    works: list[AnyWork] = []
+    for rung, config, speed in family.options(problem, gpu):
         if rung.id not in rungs:
             continue
         if reason := family.why_not(problem, rung, config, (), gpu, demands):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -122,6 +122,15 @@ class Prediction(NamedTuple):
     waves: float
     registers: int
     limiter: str
+
+
+class OwnWork(Protocol):
+    """What a kernel does, where a model of its own says how long that takes."""
+
+    def predicted(self, gpu: Gpu) -> Prediction: ...
+
+
+AnyWork: TypeAlias = Work | OwnWork
 
 
 @lru_cache(maxsize=1)
@@ -253,8 +262,10 @@ def _registers(work: Work, board: _Board) -> int:
     return max(min(work.registers, cap, board.registers_per_thread), 1)
 
 
-def predict(work: Work, gpu: Gpu, fit: Fit | None = None) -> Prediction:
+def predict(work: AnyWork, gpu: Gpu, fit: Fit | None = None) -> Prediction:
     """The model's word on a kernel. `fit`: other constants than the fitted ones."""
+    if not isinstance(work, Work):
+        return work.predicted(gpu)
     fit, board = fit or fits()[work.way], _board(work.way, work.peak, gpu)
     registers = _registers(work, board)
     resident, blocks = _resident(registers, work.threads, work.shared, gpu), work.tiles * work.parts
@@ -270,14 +281,19 @@ _COLUMNS = Work._fields[2:-1]
 _column_values = attrgetter(*_COLUMNS)
 
 
-def predict_all(works: Sequence[Work], gpu: Gpu) -> np.ndarray:
+def predict_all(works: Sequence[AnyWork], gpu: Gpu) -> np.ndarray:
     """The modelled ms of many kernels, as `predict` has them, at a tenth of its time for each."""
     found = np.empty(len(works))
     ways: dict[tuple[str, str], list[int]] = {}
+    shared: dict[int, Work] = {}
     for place, work in enumerate(works):
-        ways.setdefault(work[:2], []).append(place)
+        if isinstance(work, Work):
+            shared[place] = work
+            ways.setdefault(work[:2], []).append(place)
+        else:
+            found[place] = work.predicted(gpu).ms
     for (way, peak), places in ways.items():
-        board, some = _board(way, peak, gpu), [works[place] for place in places]
+        board, some = _board(way, peak, gpu), [shared[place] for place in places]
         registers = [_registers(work, board) for work in some]
         resident = np.array(
             [_resident(own, work.threads, work.shared, gpu) for own, work in zip(registers, some, strict=True)]

@@ -13,7 +13,7 @@ import numpy as np
 from ..gpus import Gpu
 from .demands import Demands
 from .entries import AnyEntry
-from .estimate import Work
+from .estimate import AnyWork
 from .plan import Plan, Refusal
 
 P = TypeVar("P", contravariant=True)
@@ -60,7 +60,7 @@ class Family(Protocol[P, R, C, K]):
         """The plan for a rung, a config or both that the caller names. Raises ConfigRejected."""
         ...
 
-    def options(self, problem: P) -> Iterable[Option]:
+    def options(self, problem: P, gpu: Gpu) -> Iterable[Option]:
         """Configs to choose from by the model alone, the preferred first."""
         ...
 
@@ -77,11 +77,11 @@ class Family(Protocol[P, R, C, K]):
         `several`: whether anything is known of ways that take several launches."""
         ...
 
-    def work(self, problem: P, rung: R, config: C, packs: tuple[str, ...]) -> Work:
+    def work(self, problem: P, rung: R, config: C, packs: tuple[str, ...]) -> AnyWork:
         """Return what the kernels of a candidate do, as the model of time sees it."""
         ...
 
-    def works(self, problem: P, rung: R, ways: Sequence[tuple[C, tuple[str, ...]]]) -> list[Work]:
+    def works(self, problem: P, rung: R, ways: Sequence[tuple[C, tuple[str, ...]]]) -> Sequence[AnyWork]:
         """The same of each of a config's relatives."""
         ...
 

@@ -8,12 +8,11 @@ from functools import lru_cache
 from typing import Any
 
 from ..attn.family import ATTENTION
-from ..attn.hopper import HOPPER_RUNGS
-from ..attn.hopper import KERNELS as HOPPER_KERNELS
 from ..attn.problem import AttentionProblem
-from ..attn.rung import KERNELS, AttentionRung
-from ..attn.rungs import ATTENTION_RUNGS
+from ..attn.rung import AttentionRung
+from ..attn.rungs import EVERY_RUNG
 from ..attn.space import explore_attention
+from ..attn.split import MERGE
 from ..gpus import Gpu
 from ..plan.plan import Plan
 from ..plan.space import KEPT, Candidate, Space
@@ -21,14 +20,11 @@ from .attention_trial import AttentionTrial
 from .run import Job, Tuned, hash_of, tune_family
 from .verify import Pattern
 
-TUNED = (*ATTENTION_RUNGS, *HOPPER_RUNGS)
-"""The rungs that are tried; those of Hopper say elsewhere that they cannot run."""
-
 
 @lru_cache(maxsize=1)
 def attention_kernels() -> str:
     """Hash of the device code of all attention rungs, the same for all problems."""
-    return hash_of((KERNELS, HOPPER_KERNELS))
+    return hash_of((*dict.fromkeys(rung.include for rung in EVERY_RUNG), MERGE))
 
 
 def name_of(problem: AttentionProblem) -> str:
@@ -44,9 +40,9 @@ def name_of(problem: AttentionProblem) -> str:
 
 @dataclass(frozen=True)
 class TunableAttention:
-    """See run.Tunable. `rungs`: those that are tried."""
+    """See run.Tunable. `rungs`: those that are tried; those of Hopper say elsewhere that they cannot run."""
 
-    rungs: tuple[AttentionRung, ...] = TUNED
+    rungs: tuple[AttentionRung, ...] = EVERY_RUNG
     kept: int = KEPT
     plans = ATTENTION
 
@@ -89,4 +85,4 @@ def tune_attention_problems(
     **options: Any,
 ) -> Iterator[Tuned]:  # fmt: skip
     """run.tune_family of attention. Operands are taken to be dense, with nothing done to the scores and no LSE."""
-    return tune_family(TunableAttention(tuple(rungs or TUNED), kept), problems, **options)
+    return tune_family(TunableAttention(tuple(rungs or EVERY_RUNG), kept), problems, **options)

@@ -16,10 +16,12 @@ from ..arrays.dtypes import ITEM_BYTES
 from ..attn.problem import AttentionProblem, HeadRows
 from ..attn.rung import AttentionAddresses
 from ..attn.rungs import find_attention_rung
+from ..attn.stages import program_of
 from ..errors import WrongResult
 from ..jit import CompiledKernel
+from ..plan.plan import Plan
 from ..plan.space import Candidate
-from .measure import GpuTrial, Run
+from .measure import FILL, GpuTrial, Run
 from .race import rounded_up
 from .verify import DIGITS, Difference, Pattern, as_float64
 
@@ -56,6 +58,7 @@ class AttentionTrial(GpuTrial[AttentionProblem, AttentionAddresses]):
         self._q_bytes = rounded_up(elements * item)
         self._kv_bytes = rounded_up(problem.batch * problem.heads_kv * problem.seq_k * d * item)
         self._operand_bytes = self._q_bytes + 2 * self._kv_bytes
+        self._work = self._work_bytes = 0
         super().__init__(problem, ordinal, pattern, self._operand_bytes, problem.dtype, elements)
 
     def place(self, count: int) -> None:
@@ -113,7 +116,20 @@ class AttentionTrial(GpuTrial[AttentionProblem, AttentionAddresses]):
     # --- candidates --------------------------------------------------------------------------------------------------
 
     def runs(self, candidate: Candidate, kernel: CompiledKernel, sets: Sequence[AttentionAddresses]) -> list[Run]:
-        return [[(kernel, candidate.rung.launch(self.problem, candidate.config, at))] for at in sets]
+        """The candidate's launches: one, or two where keys are in parts. The workspace is shared by all candidates."""
+        program = program_of(self.problem, Plan(candidate.rung, candidate.config, "tuning", ""))
+        if program.workspace_bytes > self._work_bytes:
+            self._work, self._work_bytes = self._memory.allocate(program.workspace_bytes), program.workspace_bytes
+        if program.workspace_bytes:
+            self._memory.fill(self._work, FILL, program.workspace_bytes)
+        kernels = [kernel if stage is program.product else stage.compile(self.gpu.arch) for stage in program.stages]
+        return [
+            [
+                (made, stage.launch({"q": at.q, "k": at.k, "v": at.v, "out": at.out, "work": self._work}, {}))
+                for made, stage in zip(kernels, program.stages, strict=True)
+            ]
+            for at in sets
+        ]
 
     def judged(self) -> str:
         """Of the rows that are known exactly."""
