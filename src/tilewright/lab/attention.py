@@ -126,6 +126,13 @@ def attention_record(
     """A record of one step (see lab/record.py)."""
     problem = step.problem
     names = ("batch", "heads_q", "heads_kv", "seq_q", "seq_k", "d_head", "dtype", "is_causal")
-    case = {"rung": step.rung.id, "config": asdict(step.config), "config_text": str(step.config), "layout": layout}
+    case: dict[str, Any] = {
+        "rung": step.rung.id,
+        "config": asdict(step.config),
+        "config_text": str(step.config),
+        "layout": layout,
+    }
     case |= {name: getattr(problem, name) for name in names}
+    if problem.window != (-1, -1):
+        case["window"] = list(problem.window)
     return {"suite": suite, "case": case, "result": result, "provenance": origin}

@@ -62,7 +62,8 @@ def small_problem(problem: AttentionProblem, config: Any) -> AttentionProblem:
         min(problem.batch, 2), heads_kv * problem.group, cut(problem.seq_q, config.b_r), cut(problem.seq_k, config.b_c),
         problem.d_head, heads_kv=heads_kv, dtype=problem.dtype, is_causal=problem.is_causal, scale=problem.scale,
     )  # fmt: skip
-    return replace(dense, with_lse=problem.with_lse)
+    window = (min(problem.window[0], CHECKED // 3), min(problem.window[1], CHECKED // 3))
+    return replace(dense, with_lse=problem.with_lse, window=window)
 
 
 def make_buffers(problem: AttentionProblem, ordinal: int, seed: int) -> AttentionBuffers:
@@ -103,6 +104,8 @@ def launches_of(
 
 Attend = Callable[[AttentionProblem, AttentionBuffers], Callable[[int], Any]]
 """Prepares a reference: what comes out starts it on a stream and gives its result, a torch tensor."""
+_WITH_WINDOWS = "flash"
+"""The one reference that torch hands a window to."""
 
 
 def find_sdpa(ordinal: int) -> tuple[dict[str, Attend], str]:
@@ -119,6 +122,8 @@ def find_sdpa(ordinal: int) -> tuple[dict[str, Attend], str]:
     def reference(backend: Any) -> Attend:
         def prepare(problem: AttentionProblem, buffers: AttentionBuffers) -> Callable[[int], Any]:
             q, k, v = (torch.from_dlpack(x) for x in (buffers.q, buffers.k, buffers.v))
+            if problem.window != (-1, -1):
+                return windowed(problem, q, k, v)
 
             def launch(stream: int) -> Any:
                 with torch.cuda.stream(torch_stream(torch, stream, ordinal)), sdpa_kernel(backend):
@@ -129,6 +134,20 @@ def find_sdpa(ordinal: int) -> tuple[dict[str, Attend], str]:
             return launch
 
         return prepare
+
+    def windowed(problem: AttentionProblem, *operands: Any) -> Callable[[int], Any]:
+        q, k, v = (x.transpose(1, 2) for x in operands)
+        left, right = problem.window[0], problem.right
+
+        def launch(stream: int) -> Any:
+            with torch.cuda.stream(torch_stream(torch, stream, ordinal)):
+                found = torch.ops.aten._flash_attention_forward(
+                    q, k, v, None, None, problem.seq_q, problem.seq_k, 0.0, problem.is_causal, False,
+                    scale=problem.scale, window_size_left=left, window_size_right=right,
+                )  # fmt: skip
+                return found[0].transpose(1, 2)
+
+        return launch
 
     found = {name: reference(getattr(SDPBackend, theirs)) for name, theirs in REFERENCES.items()}
     return found, f"torch {torch.__version__}"
@@ -186,6 +205,8 @@ def _climb_one(
     result = verdict_dict(verdict) | step.facts(kernel, where.gpu)
     launches = launches_of(step, kernel, sets, ordinal)
     for name, prepare in references.items():
+        if problem.window != (-1, -1) and name != _WITH_WINDOWS:
+            continue
         theirs = [prepare(problem, buffers) for buffers in sets]
         if result["right"] and name == "flash":
             executor.write(sets[0].out.address, np.full(sets[0].out.nbytes, 0xFF, np.uint8))

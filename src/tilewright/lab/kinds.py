@@ -7,7 +7,7 @@ compiled in the run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -91,6 +91,7 @@ def attention_steps(suite: Suite, gpu: Gpu) -> list[AttentionStep]:
             case["batch"], case["heads"], case["seq"], case["seq"], case["d_head"], heads_kv=case.get("heads_kv"),
             dtype=case.get("dtype", "bf16"), is_causal=case.get("causal", False),
         )  # fmt: skip
+        problem = replace(problem, window=tuple(case.get("window", (-1, -1))))
         if case.get("planned"):
             plan = plan_attention(problem, gpu)
             steps.append(AttentionStep(plan.rung, plan.config, problem))

@@ -47,9 +47,14 @@ def _shape(record: Record) -> str:
     return shape if shared == record["case"]["heads_q"] else f"{shape}, {shared} of keys"
 
 
+def _mask(record: Record) -> str:
+    mask = "causal" if record["case"]["is_causal"] else "full"
+    return f"{mask}, window {tuple(window)}" if (window := record["case"].get("window")) else mask
+
+
 SIZES: tuple[Column, ...] = (
     ("d_head", lambda record: str(record["case"]["d_head"])),
-    ("mask", lambda record: "causal" if record["case"]["is_causal"] else "full"),
+    ("mask", _mask),
     ("batch x heads x length", _shape),
     ("rung", _rung),
     *_FIGURES,

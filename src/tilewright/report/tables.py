@@ -278,6 +278,7 @@ PAGES: dict[str, Page] = {
     "attention-hopper": attention.SIZES,
     "attention-sizes": attention.SIZES,
     "attention-planned": attention.SIZES,
+    "attention-windows": attention.SIZES,
     "attention-backward": (
         *attention.SIZES,
         ("same bits", lambda record: "yes" if record["case"]["deterministic"] else "no"),
