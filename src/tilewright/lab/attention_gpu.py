@@ -5,7 +5,6 @@ Both references are torch's: its scaled_dot_product_attention with one back end 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
