@@ -7,9 +7,9 @@ import pytest
 
 import tilewright as tw
 from tilewright.gemm.rung import GemmConfig
-from tilewright.gemm.rungs import rungs_for
+from tilewright.gemm.rungs import rungs_beside, rungs_for
 
-RUNGS = [rung.id for rung in rungs_for("f32")]
+RUNGS = [rung.id for rung in (*rungs_for("f32"), *rungs_beside("f32"))]
 
 # f05 to f12 at a tile that small problems do not drown in; the defaults' own are run by test_ladder_climb.py.
 SMALL = {

@@ -7,12 +7,12 @@ import pytest
 from products import CASES, Target, place, values
 
 import tilewright as tw
-from tilewright.gemm.rungs import rungs_for
+from tilewright.gemm.rungs import rungs_beside, rungs_for
 from tilewright.lab.check import check
 
 pytestmark = pytest.mark.gpu
 
-RUNGS = [rung.id for rung in rungs_for("f32")]
+RUNGS = [rung.id for rung in (*rungs_for("f32"), *rungs_beside("f32"))]
 OUT = ("f32", "bf16", "f32", "f16")
 """Types of results: each case meets all of them, and each rung too."""
 

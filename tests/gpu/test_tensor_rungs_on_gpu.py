@@ -8,12 +8,12 @@ from products import CASES, Case, Target, place, values
 
 import tilewright as tw
 from tilewright.gemm.family import SAME_BITS
-from tilewright.gemm.rungs import find_rung, rungs_for
+from tilewright.gemm.rungs import find_rung, rungs_beside, rungs_for
 from tilewright.lab.check import check
 
 pytestmark = pytest.mark.gpu
 
-RUNGS = [rung.id for rung in rungs_for("bf16")]
+RUNGS = [rung.id for rung in (*rungs_for("bf16"), *rungs_beside("bf16"))]
 TYPES = [("bf16", "f32"), ("f16", "f16"), ("bf16", "bf16"), ("f16", "f32")]
 """(operands, result). Each case meets each of them at some rung, each rung at some case."""
 

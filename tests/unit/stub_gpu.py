@@ -86,7 +86,9 @@ class HostBoard(Board):
 
     cuuint32_t = cuuint64_t = CUtensorMapDataType = CUtensorMapSwizzle = CUtensorMapFloatOOBfill = int
     CUtensorMapInterleave = types.SimpleNamespace(CU_TENSOR_MAP_INTERLEAVE_NONE=0)
-    CUtensorMapL2promotion = types.SimpleNamespace(CU_TENSOR_MAP_L2_PROMOTION_L2_256B=3)
+    CUtensorMapL2promotion = types.SimpleNamespace(
+        CU_TENSOR_MAP_L2_PROMOTION_L2_128B=2, CU_TENSOR_MAP_L2_PROMOTION_L2_256B=3
+    )
 
     def cuTensorMapEncodeTiled(self, dtype, rank, address, *rest):
         return 0, types.SimpleNamespace(opaque=[address] + [0] * 15)

@@ -103,3 +103,11 @@ def test_what_is_launched_on_an_architecture_without_tma_is_refused():
     problem = GemmProblem.dense(64, 64, 64, dtype="bf16")
     rung = find_rung("h14")
     assert "only sm_90a has" in (rung.why_not(problem, rung.default, ARCHS["sm_80"]) or "")
+
+
+@pytest.mark.parametrize(("pitch", "fetched"), [(256, 256), (2048, 256), (2000, 128), (1200, 128), (16, 128)])
+def test_l2_fetches_less_at_once_where_lines_start_in_the_middle_of_its_own(monkeypatch, pitch, fetched):
+    kinds = types.SimpleNamespace(CU_TENSOR_MAP_L2_PROMOTION_L2_128B=128, CU_TENSOR_MAP_L2_PROMOTION_L2_256B=256)
+    monkeypatch.setattr(device_module, "driver", lambda: types.SimpleNamespace(CUtensorMapL2promotion=kinds))
+    description = TensorMap(None, "bf16", (8, 64), (pitch,), (8, 64))
+    assert device_module._promotion(description) == fetched

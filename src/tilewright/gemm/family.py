@@ -24,7 +24,8 @@ from .long_sums import with_shorter_sums
 from .options import halves_pay, options_of, suits_tma
 from .problem import GemmProblem
 from .rung import Rung
-from .rungs import GEMM_RUNGS, find_rung, rungs_for
+from .rungs import GEMM_RUNGS, find_rung, rungs_beside, rungs_for
+from .rungs.rows import MOST_ROWS, ROW_RUNGS, dots_pay
 from .rungs.tensor import ragged
 from .space import narrow_operands, packable_operands, splits, ways_to_pack
 from .work import tiles_of, work_of
@@ -44,7 +45,7 @@ _REASONS = 3
 
 @lru_cache(maxsize=32)
 def _rungs(dtype: str, precision: str, one_chain: bool) -> Mapping[str, Rung]:
-    known = rungs_for(dtype, precision)
+    known = (*rungs_for(dtype, precision), *rungs_beside(dtype, precision))
     return {rung.id: rung for rung in known if not one_chain or rung.id in SAME_BITS}
 
 
@@ -82,6 +83,8 @@ class Products:
             return reason
         if rung.halves and not halves_pay(problem):
             return f"{rung.id} was measured to pay from 512 rows and columns, 2^29 products and, of fp32x3, k = 512 on"
+        if rung in ROW_RUNGS and not dots_pay(problem):
+            return f"{rung.id} is for at most {MOST_ROWS} rows, and lines along k that start at multiples of 16 bytes"
         return rung.why_not(problem.packed(config.tile, packs), config, gpu.arch)
 
     def named(self, problem: GemmProblem, gpu: Gpu, rung: str | None, config: GemmConfig | None) -> Plan:

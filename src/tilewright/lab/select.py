@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from ..errors import ConfigRejected
 from ..gemm.rung import Rung
-from ..gemm.rungs import GEMM_RUNGS, find_rung, rungs_for
+from ..gemm.rungs import GEMM_RUNGS, find_rung, rungs_beside, rungs_for
 
 R = TypeVar("R")
 
@@ -49,6 +49,8 @@ def select_rungs(text: str | None, dtype: str, precision: str = "ieee") -> tuple
 
     def find(name: str) -> Rung:
         rung = find_rung(name)
+        if rung in rungs_beside(dtype, precision):
+            raise ConfigRejected(f"{rung} stands on no ladder. A suite's cases name it, and so does rung= in a call.")
         if rung not in known:
             raise ConfigRejected(
                 f"{rung} does not multiply {dtype} with precision {precision!r}; it multiplies "

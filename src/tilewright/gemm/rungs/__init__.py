@@ -9,20 +9,27 @@ from ..rung import Rung
 from .fp8 import FP8_RUNGS
 from .halves import HALVES_RUNGS
 from .hopper import HOPPER_RUNGS
+from .rows import ROW_RUNGS
 from .simt import FP32_RUNGS
 from .tensor import TENSOR_RUNGS
 from .tensor32 import TENSOR32_RUNGS
 from .tma import TMA_RUNGS
 
-GEMM_RUNGS: tuple[Rung, ...] = (
+_LADDERS: tuple[Rung, ...] = (
     *FP32_RUNGS, *TENSOR_RUNGS, *HOPPER_RUNGS, *TMA_RUNGS, *TENSOR32_RUNGS, *HALVES_RUNGS, *FP8_RUNGS,
 )  # fmt: skip
+GEMM_RUNGS: tuple[Rung, ...] = (*_LADDERS, *ROW_RUNGS)
 
 
 def rungs_for(dtype: str, precision: str = "ieee") -> tuple[Rung, ...]:
     """The rungs that multiply `dtype` with a precision, in climbing order."""
     also = "ieee" if precision == "fast" else precision  # which allows less, and asks for nothing
-    return tuple(rung for rung in GEMM_RUNGS if dtype in rung.dtypes and rung.precision in (precision, also))
+    return tuple(rung for rung in _LADDERS if dtype in rung.dtypes and rung.precision in (precision, also))
+
+
+def rungs_beside(dtype: str, precision: str = "ieee") -> tuple[Rung, ...]:
+    """The rungs of no ladder that multiply `dtype`, which plans choose from too."""
+    return tuple(rung for rung in ROW_RUNGS if dtype in rung.dtypes and rung.precision == precision)
 
 
 def find_rung(name: str) -> Rung:
