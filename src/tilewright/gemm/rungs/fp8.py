@@ -80,13 +80,13 @@ def _for_tma(config: WgmmaConfig, problem: GemmProblem) -> tuple[WgmmaConfig, Ge
 
 def _tma_constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]:
     own = constants(config, problem) | {"part_n": config.part_n}
-    found = tma._constants(*_for_tma(config, problem))
+    found = tma.constants_of(*_for_tma(config, problem))
     own = {name: value for name, value in own.items() if name not in ("a_edge", "b_edge", "alone")}
     return found | own | {"a_scale_run": _scale_run(problem), "walks_batch": False}
 
 
 def _tma_maps(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
-    return tma._maps(*_for_tma(config, problem))
+    return tma.maps_of(*_for_tma(config, problem))
 
 
 def scale_bytes(config: GemmConfig, problem: GemmProblem) -> int:
@@ -111,7 +111,7 @@ def _scale_run(problem: GemmProblem) -> int:
 
 
 def _tma_shared(config: WgmmaConfig, problem: GemmProblem) -> int:
-    return tma._shared(*_for_tma(config, problem)) + config.stages * scale_bytes(config, problem)
+    return tma.shared_of(*_for_tma(config, problem)) + config.stages * scale_bytes(config, problem)
 
 
 def _reasons(config: GemmConfig, problem: GemmProblem) -> Iterator[str | None]:
@@ -212,21 +212,21 @@ def _check_tma(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     registers = tma.registers_of(config)[1]
     if sums + 24 > registers:
         return f"{sums} sums of a thread leave too little of its {registers} registers"
-    return _check_promoted(config, problem) or _why_no_tma(tma._check, config, problem)
+    return _check_promoted(config, problem) or _why_no_tma(tma.check_tiles, config, problem)
 
 
 def _check_tma_cluster(config: WgmmaConfig, problem: GemmProblem) -> str | None:
-    return _check_tma(config, problem) or _why_no_tma(tma._check_cluster, config, problem)
+    return _check_tma(config, problem) or _why_no_tma(tma.check_cluster, config, problem)
 
 
 def _check_fast(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     if problem.scaled_blocks:
         return "the scales of blocks are applied every 128 of k: sums that the tensor cores keep are of all k"
-    return first_reason(_reasons(config, problem)) or _why_no_tma(tma._check, config, problem)
+    return first_reason(_reasons(config, problem)) or _why_no_tma(tma.check_tiles, config, problem)
 
 
 def _check_fast_cluster(config: WgmmaConfig, problem: GemmProblem) -> str | None:
-    return _check_fast(config, problem) or _why_no_tma(tma._check_cluster, config, problem)
+    return _check_fast(config, problem) or _why_no_tma(tma.check_cluster, config, problem)
 
 
 def _promoted(

@@ -61,7 +61,7 @@ def _operand_map(name: str, parts: int, config: WgmmaConfig, problem: GemmProble
     lines, extent, sharing = (
         (problem.m, config.tile_m, config.cluster_n) if name == "a" else (problem.n, config.tile_n, config.cluster_m)
     )
-    pitch, panel = 2 * pitch_of(problem.k), tma._panel(config.tile_k)
+    pitch, panel = 2 * pitch_of(problem.k), tma.panel_of(config.tile_k)
     shape: tuple[int, ...] = (problem.k, lines)
     strides: tuple[int, ...] = (pitch,)
     box: tuple[int, ...] = (panel, extent // sharing)
@@ -74,10 +74,10 @@ def _of(parts: int) -> Rung:
     """The rung whose elements have so many parts."""
 
     def shared(config: WgmmaConfig, problem: GemmProblem) -> int:
-        return tma._shared(config, problem) + (parts - 1) * tiles(config, problem)
+        return tma.shared_of(config, problem) + (parts - 1) * tiles(config, problem)
 
     def constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]:
-        found = tma._constants(config, _as_halves(parts, problem))
+        found = tma.constants_of(config, _as_halves(parts, problem))
         found |= {"alone": 2 * shared(config, problem) > SHARED_OF_AN_SM}
         found |= {f"{name}_batched": tma.batched(name, problem) for name in "ab"}
         if parts == 2:
@@ -87,11 +87,11 @@ def _of(parts: int) -> Rung:
 
     def maps(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
         found = {name: _operand_map(name, parts, config, problem) for name in "ab"}
-        return found | {"out": tma._out_map(config, problem)}
+        return found | {"out": tma.out_map(config, problem)}
 
     def check(config: WgmmaConfig, problem: GemmProblem) -> str | None:
         def reasons() -> Iterator[str | None]:
-            yield tma._check(config, _as_halves(parts, problem))
+            yield tma.check_tiles(config, _as_halves(parts, problem))
             if config.cluster > 2:
                 yield f"a cluster is at most two blocks; the config has {config.cluster_m} x {config.cluster_n}"
             if parts == 2 and (config.warp_m != 16 or config.warp_n > 128):

@@ -38,7 +38,7 @@ def k_inner(name: str, problem: GemmProblem) -> bool:
     return (matrix.unit(rows, cols) == "row") == (name == "b")
 
 
-def _panel(inner: int) -> int:
+def panel_of(inner: int) -> int:
     """Elements of a box along the contiguous index (WgmmaTile in tile/wgmma_sums.cuh)."""
     return inner if inner < 64 else 32 if inner % 64 else 64
 
@@ -90,7 +90,7 @@ def _map_of(name: str, config: WgmmaConfig, problem: GemmProblem) -> TensorMap:
     length, lines, pitch = (cols, rows, matrix.row_stride) if by_rows else (rows, cols, matrix.col_stride)
     extent = config.tile_m if name == "a" else b_extent(config, problem)
     inner, high = (config.tile_k, extent) if k_inner(name, problem) else (extent, config.tile_k)
-    panel = _panel(inner)
+    panel = panel_of(inner)
     if lines == 1:
         pitch = -(-length * item // 16) * 16 // item
     shape: tuple[int, ...] = (length, lines)
@@ -134,7 +134,7 @@ def _staging(config: WgmmaConfig, problem: GemmProblem) -> int:
     return config.threads // 32 * config.staged * 16 * _row_bytes(config, problem)
 
 
-def _out_map(config: WgmmaConfig, problem: GemmProblem) -> TensorMap | None:
+def out_map(config: WgmmaConfig, problem: GemmProblem) -> TensorMap | None:
     if not staged_of(config, problem):
         return None
     out, item, row_bytes = problem.out, ITEM_BYTES[problem.out_dtype], _row_bytes(config, problem)
@@ -147,8 +147,8 @@ def _out_map(config: WgmmaConfig, problem: GemmProblem) -> TensorMap | None:
     return TensorMap(None, problem.out_dtype, shape, strides, box, swizzle=row_bytes)
 
 
-def _maps(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
-    return _operand_maps(config, problem) | {"out": _out_map(config, problem)}
+def maps_of(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap | None]:
+    return _operand_maps(config, problem) | {"out": out_map(config, problem)}
 
 
 def may_be_walked(problem: GemmProblem) -> bool:
@@ -183,7 +183,7 @@ def _at_launch(config: WgmmaConfig) -> int:
     return min(248, 65536 // ((config.threads + WARPGROUP) * config.min_blocks) // 8 * 8)
 
 
-def _constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]:
+def constants_of(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]:
     copying, multiplying = registers_of(config)
     hands_over = _at_launch(config) < multiplying
     found: dict[str, Constant] = {
@@ -197,7 +197,7 @@ def _constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]
         "hands_over": hands_over,
         "producer_registers": copying,
         "consumer_registers": multiplying,
-        "alone": 2 * _shared(config, problem) > SHARED_OF_AN_SM,
+        "alone": 2 * shared_of(config, problem) > SHARED_OF_AN_SM,
         "staged": staged_of(config, problem),
         "out_batched": _out_matrices(config, problem) > 1,
     }
@@ -210,7 +210,7 @@ def _constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]
 
 def _walking_constants(config: WgmmaConfig, problem: GemmProblem) -> dict[str, Constant]:
     """Those of kernels that walk by ClusterTiles."""
-    return _constants(config, problem) | {"walks_batch": walks(config, problem) > 1}
+    return constants_of(config, problem) | {"walks_batch": walks(config, problem) > 1}
 
 
 def _stages(config: WgmmaConfig, columns: int) -> int:
@@ -221,7 +221,7 @@ def _beside_stages(config: WgmmaConfig, problem: GemmProblem) -> int:
     return _staging(config, problem) + _BARRIERS * config.stages
 
 
-def _shared(config: WgmmaConfig, problem: GemmProblem) -> int:
+def shared_of(config: WgmmaConfig, problem: GemmProblem) -> int:
     sums = 4 * config.tile_m * config.tile_n if config.cluster_k > 1 else 0  # in the stages' place
     return max(_stages(config, b_extent(config, problem)), sums) + _beside_stages(config, problem)
 
@@ -229,7 +229,7 @@ def _shared(config: WgmmaConfig, problem: GemmProblem) -> int:
 # --- what a config must satisfy ---------------------------------------------------------------------------------------
 
 
-def _check(config: WgmmaConfig, problem: GemmProblem) -> str | None:
+def check_tiles(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     def reasons() -> Iterator[str | None]:
         yield power_of_two("tile_k", config.tile_k, 16)
         yield stages_reason(config, 2, 12)
@@ -289,14 +289,14 @@ def _staged_space() -> tuple[WgmmaConfig, ...]:
         for config in _space()
         for staged in (1, 2, 4, 8)
         if staged <= max(1, config.warp_m // 16 * config.warp_n // 64)
-        if (_shared(replace(config, staged=staged), _ANY) + 1024) * config.min_blocks <= SHARED_OF_AN_SM
+        if (shared_of(replace(config, staged=staged), _ANY) + 1024) * config.min_blocks <= SHARED_OF_AN_SM
     )
 
 
-def _check_cluster(config: WgmmaConfig, problem: GemmProblem) -> str | None:
+def check_cluster(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     if config.cluster != 2:
         return f"a cluster is two blocks; the config has {config.cluster_m} x {config.cluster_n}"
-    return _check(config, problem)
+    return check_tiles(config, problem)
 
 
 def _cluster_space() -> tuple[WgmmaConfig, ...]:
@@ -315,7 +315,7 @@ _TURNS = WgmmaConfig(128, 192, 64, warp_m=32, warp_n=192, stages=4, group_m=8, s
 def _check_turns(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     if config.turns != 2 or config.cluster > 2:
         return f"two sets take turns in clusters of at most two blocks; the config has {config}"
-    return _check(config, problem)
+    return check_tiles(config, problem)
 
 
 def _turns_space() -> tuple[WgmmaConfig, ...]:
@@ -348,7 +348,7 @@ def _check_stream(config: WgmmaConfig, problem: GemmProblem) -> str | None:
         return f"{config.stream_k} blocks are no clusters of {config.cluster}: one or two blocks each"
     if 2 * config.stream_k * (problem.k // max(config.tile_k, 1) + 1) >= 1 << 31:
         return f"k={problem.k} makes 2^31 steps or more of {config.stream_k} blocks' tiles"
-    if reason := _check(config, problem):
+    if reason := check_tiles(config, problem):
         return reason
     if config.threads > 2 * WARPGROUP:
         return f"{config.threads // WARPGROUP} warpgroups leave no registers for keeping account of pieces; 2 do"
@@ -372,7 +372,7 @@ _CLUSTER_K = WgmmaConfig(128, 128, 64, warp_m=16, warp_n=128, stages=6, group_m=
 def _check_cluster_k(config: WgmmaConfig, problem: GemmProblem) -> str | None:
     if not 2 <= config.cluster_k <= MOST_BLOCKS:
         return f"a cluster is 2 to {MOST_BLOCKS} blocks; cluster_k is {config.cluster_k}"
-    return _check(config, problem)
+    return check_tiles(config, problem)
 
 
 def _cluster_k_space() -> tuple[WgmmaConfig, ...]:
@@ -389,40 +389,41 @@ def _cluster_k_space() -> tuple[WgmmaConfig, ...]:
 TMA_RUNGS: tuple[Rung, ...] = (
     Rung(
         "h14_tma", "TMA and roles: one thread copies whole tiles, warpgroups only multiply and take its registers",
-        "gemm/h14_tma.cuh", HALVES, _DEFAULT, _space, _shared, _check, vector_bytes=16, dynamic_shared=True,
-        overlaps=True, own_constants=_constants, levels=("split_k",), only_on="sm_90a", warpgroups=True, stays=True,
+        "gemm/h14_tma.cuh", HALVES, _DEFAULT, _space, shared_of, check_tiles, vector_bytes=16, dynamic_shared=True,
+        overlaps=True, own_constants=constants_of, levels=("split_k",), only_on="sm_90a", warpgroups=True, stays=True,
         loaders=WARPGROUP, maps=_operand_maps,
     ),
     Rung(
         "h15_tma_store", "results leave by TMA, from shared memory: under the next tile's products, and no lane waits",
-        "gemm/h15_tma_store.cuh", HALVES, replace(_DEFAULT, staged=2), _staged_space, _shared, _check, vector_bytes=16,
-        dynamic_shared=True, overlaps=True, own_constants=_walking_constants, levels=("split_k",), only_on="sm_90a",
-        warpgroups=True, stays=True, loaders=WARPGROUP, maps=_maps, walks=walks,
+        "gemm/h15_tma_store.cuh", HALVES, replace(_DEFAULT, staged=2), _staged_space, shared_of, check_tiles,
+        vector_bytes=16, dynamic_shared=True, overlaps=True, own_constants=_walking_constants, levels=("split_k",),
+        only_on="sm_90a", warpgroups=True, stays=True, loaders=WARPGROUP, maps=maps_of, walks=walks,
     ),
     Rung(
         "h16_cluster", "clusters of two blocks: the operand that both need is copied once, by halves, to both",
-        "gemm/h16_cluster.cuh", HALVES, replace(_DEFAULT, staged=2, cluster_m=2), _cluster_space, _shared,
-        _check_cluster, vector_bytes=16, dynamic_shared=True, overlaps=True, own_constants=_walking_constants,
-        levels=("split_k", "cluster_n"), only_on="sm_90a", warpgroups=True, stays=True, loaders=WARPGROUP, maps=_maps,
+        "gemm/h16_cluster.cuh", HALVES, replace(_DEFAULT, staged=2, cluster_m=2), _cluster_space, shared_of,
+        check_cluster, vector_bytes=16, dynamic_shared=True, overlaps=True, own_constants=_walking_constants,
+        levels=("split_k", "cluster_n"), only_on="sm_90a", warpgroups=True, stays=True, loaders=WARPGROUP, maps=maps_of,
         walks=walks,
     ),
     Rung(
         "h17_ping_pong", "two sets of warpgroups take turns: one has the tensor cores while the other stores its tile",
-        "gemm/h17_ping_pong.cuh", HALVES, _TURNS, _turns_space, _shared, _check_turns, vector_bytes=16,
+        "gemm/h17_ping_pong.cuh", HALVES, _TURNS, _turns_space, shared_of, _check_turns, vector_bytes=16,
         dynamic_shared=True, overlaps=True, own_constants=_walking_constants,
         levels=("split_k", "cluster_m", "cluster_n"), only_on="sm_90a", warpgroups=True, stays=True, loaders=WARPGROUP,
-        maps=_maps, walks=walks,
+        maps=maps_of, walks=walks,
     ),
     Rung(
         "h18_stream_k", "blocks take equal parts of all tiles' steps: the last tiles keep every SM busy",
-        "gemm/h18_stream_k.cuh", HALVES, _STREAM, _stream_space, _shared, _check_stream, vector_bytes=16,
+        "gemm/h18_stream_k.cuh", HALVES, _STREAM, _stream_space, shared_of, _check_stream, vector_bytes=16,
         dynamic_shared=True, overlaps=True, own_constants=_walking_constants, levels=("cluster_m", "cluster_n"),
-        only_on="sm_90a", warpgroups=True, grid=_stream_grid, loaders=WARPGROUP, maps=_maps, passes_sums=_passed_bytes,
+        only_on="sm_90a", warpgroups=True, grid=_stream_grid, loaders=WARPGROUP, maps=maps_of,
+        passes_sums=_passed_bytes,
     ),
     Rung(
         "h19_cluster_k", "a cluster shares k: its blocks add their sums up through each other's shared memory",
-        "gemm/h19_cluster_k.cuh", HALVES, _CLUSTER_K, _cluster_k_space, _shared, _check_cluster_k, vector_bytes=16,
-        dynamic_shared=True, overlaps=True, own_constants=_constants, only_on="sm_90a", warpgroups=True,
+        "gemm/h19_cluster_k.cuh", HALVES, _CLUSTER_K, _cluster_k_space, shared_of, _check_cluster_k, vector_bytes=16,
+        dynamic_shared=True, overlaps=True, own_constants=constants_of, only_on="sm_90a", warpgroups=True,
         loaders=WARPGROUP, maps=_operand_maps,
     ),
 )  # fmt: skip
