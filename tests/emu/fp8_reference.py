@@ -59,3 +59,21 @@ def most_lost(a: np.ndarray, b: np.ndarray, chain: int = BLOCK) -> np.ndarray:
             sums = sums + terms.sum(axis=1)
             lost += (STEP + 1) * CUT * largest + CUT * sums
     return lost
+
+
+def laid(rng, shape, dtype):
+    """Random numbers, as a view that lies by rows, by columns, with room between lines or elements, or backwards."""
+    *batch, rows, cols = shape
+    how = rng.choice(["rows", "columns", "room", "apart", "backwards", "shared"])
+    if how == "columns":
+        x = np.empty((*batch, cols, rows), dtype).swapaxes(-1, -2)
+    elif how == "room":
+        x = np.empty((*batch, rows, cols + int(rng.integers(1, 9))), dtype)[..., :cols]
+    elif how == "apart":
+        x = np.empty((*batch, rows, 2 * cols), dtype)[..., ::2]
+    elif how == "backwards":
+        x = np.empty((*batch, rows, cols), dtype)[..., ::-1, :]
+    else:
+        x = np.empty((*batch, rows, cols), dtype)
+    x[...] = rng.standard_normal(shape).astype(dtype)
+    return np.broadcast_to(x[:1], shape) if how == "shared" and batch and shape[0] else x

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from fp8_reference import E4M3, E5M2, product, scales
+from fp8_reference import E4M3, E5M2, laid, product, scales
 
 import tilewright as tw
 
@@ -15,24 +15,6 @@ LOST = {1: 2.0**-9, 2: 2.0**-17, 4: 2.0**-20}
 ROUNDED = {"float32": 0.0, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float8_e4m3fn": 2.0**-4, "float8_e5m2": 2.0**-3}
 FILL = 3.0
 """What `out` holds before."""
-
-
-def laid(rng, shape, dtype):
-    """Random numbers, as a view that lies by rows, by columns, with room between lines or elements, or backwards."""
-    *batch, rows, cols = shape
-    how = rng.choice(["rows", "columns", "room", "apart", "backwards", "shared"])
-    if how == "columns":
-        x = np.empty((*batch, cols, rows), dtype).swapaxes(-1, -2)
-    elif how == "room":
-        x = np.empty((*batch, rows, cols + int(rng.integers(1, 9))), dtype)[..., :cols]
-    elif how == "apart":
-        x = np.empty((*batch, rows, 2 * cols), dtype)[..., ::2]
-    elif how == "backwards":
-        x = np.empty((*batch, rows, cols), dtype)[..., ::-1, :]
-    else:
-        x = np.empty((*batch, rows, cols), dtype)
-    x[...] = rng.standard_normal(shape).astype(dtype)
-    return np.broadcast_to(x[:1], shape) if how == "shared" and batch and shape[0] else x
 
 
 def scale_of(rng, axis, of, sizes, groups):
