@@ -198,5 +198,5 @@ def _html(card: Card) -> str:
     drawn = "".join(charts.pairs(f"{card.rung}: {title}", bars) for title, bars in card.bars.items() if bars)
     return (
         f'<details class="card"><summary><b>{escape(card.rung)}</b> {escape(card.headline)}</summary>'
-        f"<p>{escape(card.idea)}</p>{table}{drawn}</details>"
+        f'<p>{escape(card.idea)}</p>{table}<div class="drawn">{drawn}</div></details>'
     )

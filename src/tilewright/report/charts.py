@@ -1,7 +1,8 @@
 """Charts as SVG, drawn from typed figures. No script and no library: they open from disk, print, and scale to a phone.
 
 Colours are the page's (CSS classes s0 to s5), so that light and dark are its choice. Each chart has a title and a
-description for screen readers, and every mark says its own figure when it is pointed at.
+description for screen readers, and every mark says its own figure when it is pointed at. Each is drawn as wide as it is
+asked for: WIDTH for a desk, NARROW for a phone, where names stand above their bars.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
-WIDTH = 720
-_ROW, _LABEL, _VALUE, _TOP = 24, 170, 70, 8
-_PLOT_HEIGHT, _MARGIN = 340, (56, 16, 16, 44)  # left, right, top, bottom
+WIDTH, NARROW, CARD = 720, 360, 440
+_ROW, _VALUE, _TOP, _LETTER = 24, 70, 8, 7.0  # _LETTER: about how wide one is
+_PLOT_HEIGHT, _MARGIN = 340, (46, 20, 20, 44)  # left, right, top, bottom
 SERIES = 6
 """Colours that the page has."""
 
@@ -57,14 +59,14 @@ def _number(value: float) -> str:
     return f"{value:.1f}".rstrip("0").rstrip(".")
 
 
-def _svg(height: float, title: str, description: str, body: Sequence[str]) -> str:
-    head = f'<svg viewBox="0 0 {WIDTH} {_number(height)}" role="img" xmlns="http://www.w3.org/2000/svg">'
+def _svg(width: float, height: float, title: str, description: str, body: Sequence[str]) -> str:
+    head = f'<svg viewBox="0 0 {_number(width)} {_number(height)}" role="img" xmlns="http://www.w3.org/2000/svg">'
     return f"{head}<title>{escape(title)}</title><desc>{escape(description)}</desc>{''.join(body)}</svg>"
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start", kind: str = "") -> str:
-    style = f' class="{kind}"' if kind else ""
-    return f'<text x="{_number(x)}" y="{_number(y)}" text-anchor="{anchor}"{style}>{escape(words)}</text>'
+    style = f"halo {kind}".rstrip()
+    return f'<text x="{_number(x)}" y="{_number(y)}" text-anchor="{anchor}" class="{style}">{escape(words)}</text>'
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
@@ -72,49 +74,60 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
     return f'<line {ends} class="{kind}"/>'
 
 
-def bars(title: str, rows: Sequence[Bar], mark: float | None = None, mark_words: str = "") -> str:
+def _label_room(labels: Sequence[str]) -> float:
+    """The width that labels need on the left of a chart."""
+    return max(map(len, labels), default=0) * _LETTER + 12
+
+
+def bars(title: str, rows: Sequence[Bar], mark: float | None = None, mark_words: str = "", width: float = WIDTH) -> str:
     """Horizontal bars, the longest over the whole width; `mark`: a line across at this value, with words above it."""
     if not rows:
         raise ValueError("a chart of bars needs at least one")
     most = max([bar.value for bar in rows] + ([mark] if mark is not None else []))
-    room = WIDTH - _LABEL - _VALUE
-    scale = room / most if most > 0 else 0.0
-    top = _TOP + (16 if mark is not None else 0)
-    body = []
+    above = width < WIDTH  # names above their bars
+    left = 0.0 if above else _label_room([bar.label for bar in rows])
+    name, value_room = (16 if above else 0), max(_VALUE, max(len(bar.text) for bar in rows) * _LETTER + 10)
+    scale = (width - left - value_room) / most if most > 0 else 0.0
+    top, step = _TOP + (16 if mark is not None else 0), _ROW + name
+    shapes, words = [], []
     for number, bar in enumerate(rows):
-        y, x = top + number * _ROW, float(_LABEL)
-        body.append(_text(_LABEL - 8, y + 15, bar.label, "end"))
-        for value, series, words in bar.parts:
-            width = max(value, 0.0) * scale
-            place = f'x="{_number(x)}" y="{y + 3}" width="{_number(width)}" height="{_ROW - 6}"'
-            body.append(f'<rect {place} class="s{series % SERIES}"><title>{escape(words)}</title></rect>')
-            x += width
-        body.append(_text(x + 6, y + 15, bar.text))
+        y, x = top + number * step, left
+        words.append(_text(0, y + 13, bar.label) if above else _text(left - 8, y + 15, bar.label, "end"))
+        for value, series, told in bar.parts:
+            length = max(value, 0.0) * scale
+            place = f'x="{_number(x)}" y="{y + name + 3}" width="{_number(length)}" height="{_ROW - 6}"'
+            shapes.append(f'<rect {place} class="s{series % SERIES}"><title>{escape(told)}</title></rect>')
+            x += length
+        words.append(_text(x + 6, y + name + 16, bar.text))
     if mark is not None:
-        x = _LABEL + mark * scale
-        body += [_line(x, top, x, top + len(rows) * _ROW, "mark"), _text(x, top - 4, mark_words, "middle", "small")]
-    told = "; ".join(f"{bar.label}: {bar.text}" for bar in rows)
-    return _svg(top + len(rows) * _ROW + 6, title, told, body)
+        x = left + mark * scale
+        half = len(mark_words) * _LETTER / 2
+        shapes.append(_line(x, top, x, top + len(rows) * step, "mark"))
+        words.append(_text(min(x, width - half), top - 4, mark_words, "middle", "small"))
+    described = "; ".join(f"{bar.label}: {bar.text}" for bar in rows)
+    return _svg(width, top + len(rows) * step + 6, title, described, [*shapes, *words])
 
 
-def pairs(title: str, rows: Sequence[tuple[str, float | None, float]]) -> str:
+def pairs(title: str, rows: Sequence[tuple[str, float | None, float]], width: float = CARD) -> str:
     """Two thin bars per row, (name, before or None, after), the one before fainter."""
     most = max(max(after, before or 0.0) for _, before, after in rows)
-    room, line, top = WIDTH - _LABEL - 2 * _VALUE, 26, 22
+    left, line, top = min(_label_room([name for name, _, _ in rows]), 0.4 * width), 26, 24
+    said = [f"{after:.3g}" if before is None or before == after else f"{before:.3g} to {after:.3g}"
+            for _, before, after in rows]  # fmt: skip
+    room = width - left - max(map(len, said)) * _LETTER - 10
     body = [_text(0, 13, title.split(": ")[-1], kind="small")]
     for number, (name, before, after) in enumerate(rows):
         y = top + number * line
-        body.append(_text(_LABEL - 8, y + 14, name, "end"))
+        body.append(_text(left - 8, y + 14, name, "end"))
         for offset, value, kind in ((0, before, "s0 faint"), (9, after, "s0")):
             if value is not None:
-                width = _number(room * value / most if most else 0.0)
-                place = f'x="{_LABEL}" y="{y + 2 + offset}" width="{width}" height="8"'
+                length = _number(room * value / most if most else 0.0)
+                place = f'x="{_number(left)}" y="{y + 2 + offset}" width="{length}" height="8"'
                 body.append(f'<rect {place} class="{kind}"><title>{escape(f"{name}: {value:g}")}</title></rect>')
-        longest = _LABEL + room * max(after, before or 0.0) / most if most else _LABEL
-        told = f"{after:g}" if before is None or before == after else f"{before:g} to {after:g}"
-        body.append(_text(longest + 6, y + 14, told, kind="small"))
+        longest = left + room * max(after, before or 0.0) / most if most else left
+        body.append(_text(longest + 6, y + 14, said[number], kind="small"))
     told = "; ".join(f"{name}: {before} to {after}" for name, before, after in rows)
-    return _svg(top + len(rows) * line + 4, title, told, body)
+    return _svg(width, top + len(rows) * line + 4, title, told, body)
 
 
 def _together(labels: Sequence[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
@@ -127,9 +140,17 @@ def _together(labels: Sequence[tuple[float, float, str]]) -> list[tuple[float, f
         else:
             groups.append([one])
     return [
-        (group[0][0], sum(y for _, y, _ in group) / len(group), ", ".join(sorted(words for _, _, words in group)))
+        (group[0][0], sum(y for _, y, _ in group) / len(group), _in_short([words for _, _, words in group]))
         for group in groups
     ]
+
+
+def _in_short(names: Sequence[str]) -> str:
+    """Names in their order, three and more that follow each other as "f05 to f11"."""
+    ordered = sorted(names)
+    numbers = [int(name[1:]) if name[1:].isdigit() else -1 for name in ordered]
+    follow = all(b == a + 1 for a, b in pairwise(numbers)) and -1 not in numbers
+    return f"{ordered[0]} to {ordered[-1]}" if follow and len(names) > 2 else ", ".join(ordered)
 
 
 @dataclass(frozen=True)
@@ -169,10 +190,10 @@ def doublings(name: str, values: Sequence[float]) -> Axis:
     return Axis(name, low / 1.2, high * 1.2, tuple(sorted(set(values))), True)
 
 
-def plot(title: str, x: Axis, y: Axis, dots: Sequence[Dot], lines: Sequence[Line] = ()) -> str:
+def plot(title: str, x: Axis, y: Axis, dots: Sequence[Dot], lines: Sequence[Line] = (), width: float = WIDTH) -> str:
     """Dots and lines over two axes."""
     left, right, above, below = _MARGIN
-    width, height = WIDTH - left - right, _PLOT_HEIGHT - above - below
+    whole, width, height = width, width - left - right, _PLOT_HEIGHT - above - below
 
     def place(a: float, b: float) -> tuple[float, float]:
         return left + width * x.at(a), above + height * (1 - y.at(b))
@@ -199,31 +220,60 @@ def plot(title: str, x: Axis, y: Axis, dots: Sequence[Dot], lines: Sequence[Line
         body.append(f'<circle {place_} class="s{dot.series % SERIES}"><title>{escape(dot.words)}</title></circle>')
     labelled = [(*place(dot.x, dot.y), dot.label) for dot in dots if dot.label]
     for px, py, words in _together(labelled):
-        side = -7 if px > left + 0.7 * width else 7
+        side = -7 if px + 7 + len(words) * _LETTER > whole else 7
         body.append(_text(px + side, py + 4, words, "end" if side < 0 else "start", "small"))
     told = "; ".join(dot.words for dot in dots[:60])
-    return _svg(_PLOT_HEIGHT, title, told, body)
+    return _svg(whole, _PLOT_HEIGHT, title, told, body)
 
 
-def strips(title: str, rows: Sequence[tuple[str, Sequence[tuple[float, str]]]], name: str) -> str:
+def strips(title: str, rows: Sequence[tuple[str, Sequence[tuple[float, str]]]], name: str, width: float = WIDTH) -> str:
     """One row of ticks per group, each a value from 0 to 1 with its words: how many are near the best of a group."""
-    room = WIDTH - _LABEL - 24
-    body = []
+    above = width < WIDTH
+    left, lead = (0.0, 16) if above else (_label_room([label for label, _ in rows]), 0)
+    room, step, body = width - left - 24, _ROW + lead, []
     for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
-        at = _LABEL + room * tick
-        body.append(_line(at, _TOP, at, _TOP + len(rows) * _ROW, "grid"))
-        body.append(_text(at, _TOP + len(rows) * _ROW + 16, f"{tick:.0%}", "middle", "small"))
+        at = left + room * tick
+        body.append(_line(at, _TOP, at, _TOP + len(rows) * step, "grid"))
+        body.append(_text(max(at, 8), _TOP + len(rows) * step + 16, f"{tick:.0%}", "middle", "small"))
     for number, (label, values) in enumerate(rows):
-        y = _TOP + number * _ROW
-        body.append(_text(_LABEL - 8, y + 16, label, "end"))
+        y = _TOP + number * step
+        body.append(_text(0, y + 13, label) if above else _text(left - 8, y + 16, label, "end"))
         for value, words in values:
-            at = _LABEL + room * value
-            place = f'x="{_number(at - 1)}" y="{y + 4}" width="2" height="{_ROW - 8}"'
+            at = left + room * value
+            place = f'x="{_number(max(at - 1, 0))}" y="{y + lead + 4}" width="2" height="{_ROW - 8}"'
             body.append(f'<rect {place} class="s0 faint"><title>{escape(words)}</title></rect>')
-    bottom = _TOP + len(rows) * _ROW + 34
-    body.append(_text(_LABEL + room / 2, bottom, name, "middle", "small"))
+    bottom = _TOP + len(rows) * step + 34
+    body.append(_text(left + room / 2, bottom, name, "middle", "small"))
     told = "; ".join(f"{label}: {len(values)} values" for label, values in rows)
-    return _svg(bottom + 8, title, told, body)
+    return _svg(width, bottom + 8, title, told, body)
+
+
+def heat(
+    title: str, columns: Sequence[str], rows: Sequence[tuple[str, Sequence[float | None]]], width: float = WIDTH
+) -> str:
+    """A cell per row and column with its share in percent: the fuller, the nearer to 1; green from 1 on."""
+    names = [name.split("_")[0] if width < WIDTH else name for name, _ in rows]
+    left = _label_room(names)
+    cell, body = (width - left) / len(columns), []
+    for number, column in enumerate(columns):
+        body.append(_text(left + (number + 0.5) * cell, 14, column, "middle", "small"))
+    for line, (name, (_, shares)) in enumerate(zip(names, rows, strict=True)):
+        y = 22 + line * 22
+        body.append(_text(left - 8, y + 15, name, "end"))
+        for number, share in enumerate(shares):
+            if share is None:
+                continue
+            kind, fill = ("s2", 0.75) if share >= 1 else ("s0", 0.08 + 0.72 * share**1.5)
+            place = f'x="{_number(left + number * cell + 1)}" y="{y}" width="{_number(cell - 2)}" height="20" rx="3"'
+            words = escape(f"{rows[line][0]}, {columns[number]}: {share:.1%}")
+            body.append(f'<rect {place} class="{kind}" fill-opacity="{fill:.2f}"><title>{words}</title></rect>')
+            body.append(f'<text x="{_number(left + (number + 0.5) * cell)}" y="{y + 14}" text-anchor="middle" '
+                        f'class="cell">{share:.0%}</text>')  # fmt: skip
+    told = "; ".join(
+        f"{name}: " + ", ".join("none" if share is None else f"{share:.0%}" for share in shares)
+        for name, shares in rows
+    )
+    return _svg(width, 22 + len(rows) * 22 + 4, title, told, body)
 
 
 def _hue(share: float) -> str:
@@ -231,23 +281,27 @@ def _hue(share: float) -> str:
     return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(share, 0.55, 0.6))
 
 
-def tiles(title: str, panels: Sequence[tuple[str, Sequence[Sequence[int]]]], most: int, unit: str) -> str:
-    """Squares side by side, one per element of each panel's matrix, coloured by its number below `most`."""
-    gap = 24
-    width = (WIDTH - gap * (len(panels) - 1)) / len(panels)
-    body, height = [], 0.0
+def tiles(
+    title: str, panels: Sequence[tuple[str, Sequence[Sequence[int]]]], most: int, unit: str, width: float = WIDTH
+) -> str:
+    """Squares, one per element of each panel's matrix, coloured by its number below `most`. Panels stand side by side,
+    or one below the other where it is narrow."""
+    gap, below = 24, width < WIDTH
+    side = width if below else (width - gap * (len(panels) - 1)) / len(panels)
+    body, height, top = [], 0.0, 0.0
     for number, (name, rows) in enumerate(panels):
-        left, size = number * (width + gap), width / max(len(rows[0]), 1)
-        body.append(_text(left, 16, name))
+        left, size = 0.0 if below else number * (side + gap), side / max(len(rows[0]), 1)
+        body.append(_text(left, top + 16, name))
         for y, row in enumerate(rows):
             for x, value in enumerate(row):
-                place = f'x="{_number(left + x * size)}" y="{_number(24 + y * size)}"'
+                place = f'x="{_number(left + x * size)}" y="{_number(top + 24 + y * size)}"'
                 edge = f'width="{_number(size - 0.5)}" height="{_number(size - 0.5)}"'
                 words = f"<title>row {y}, column {x}: {unit} {value}</title>"
                 body.append(f'<rect {place} {edge} fill="{_hue(value / most)}">{words}</rect>')
-        height = max(height, 24 + len(rows) * size)
+        height = max(height, top + 24 + len(rows) * size)
+        top = height + 12 if below else 0.0
     told = "; ".join(f"{name}: {len(rows)} x {len(rows[0])} elements" for name, rows in panels)
-    return _svg(height + 6, title, told, body)
+    return _svg(width, height + 6, title, told, body)
 
 
 def legend(names: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from pathlib import Path
 from statistics import median
@@ -37,7 +38,8 @@ class Figure:
 
     heading: str
     words: str
-    chart: str
+    chart: Callable[..., str]
+    """Draws it, `width` wide."""
     data: Grid
     origin: str
     keys: tuple[str, ...] = ()
@@ -62,7 +64,7 @@ def _figures(folder: Path) -> list[tuple[str, list[Figure]]]:
 
 def charts_of(folder: Path) -> dict[str, str]:
     """Heading -> SVG of every chart that the records of a folder allow."""
-    return {figure.heading: figure.chart for _, figures in _figures(folder) for figure in figures}
+    return {figure.heading: figure.chart() for _, figures in _figures(folder) for figure in figures}
 
 
 def style() -> str:
@@ -105,7 +107,7 @@ def _ladder(suite: str, heading: str, words: str, against: str) -> Callable[[Pat
             data.append((name, str(record["case"]["config_text"]), f"{result['ms']:.4g}", f"{result['tflops']:.4g}",
                          f"{result['ratio']:.1%}", f"{result['ratio_p10']:.3f}..{result['ratio_p90']:.3f}",
                          "-" if clock is None else f"{clock:.0f}"))  # fmt: skip
-        chart = charts.bars(heading, rows, 1.0, against)
+        chart = partial(charts.bars, heading, rows, 1.0, against)
         names = ("rung", "config", "ms", "TFLOP/s", f"of {against}", "p10..p90", "MHz")
         return [Figure(heading, words, chart, Grid("", names, tuple(data)), _origin(folder, records))]
 
@@ -130,7 +132,7 @@ def _stalls(suite: str, heading: str) -> Callable[[Path], list[Figure]]:
             rows.append(Bar(who(record), tuple(parts), f"{sum(stalls.values()):.1f}"))
         data = tuple((who(r), *(f"{r['result']['stalls'][name]:.2f}" for name in STALLS)) for r in records)
         words = "Warps that cannot issue, per issued instruction, by the reason they wait for. Less is better."
-        return [Figure(heading, words, charts.bars(heading, rows), Grid("", ("rung", *STALLS), data),
+        return [Figure(heading, words, partial(charts.bars, heading, rows), Grid("", ("rung", *STALLS), data),
                        _origin(folder, records), (*shown, "others"))]  # fmt: skip
 
     return make
@@ -162,7 +164,9 @@ def _profiles(folder: Path) -> list[Figure]:
     )
     cells = tuple(tuple(str(cell(record)) for _, cell in profiles.PAGE) for record in records)
     grid = Grid("", tuple(name for name, _ in profiles.PAGE), cells)
-    return [Figure(heading, words, charts.bars(heading, rows), grid, _origin(folder, records), (*shown, "others"))]
+    return [
+        Figure(heading, words, partial(charts.bars, heading, rows), grid, _origin(folder, records), (*shown, "others"))
+    ]
 
 
 def _accesses(suite: str, ratio: str, heading: str, words: str) -> Callable[[Path], list[Figure]]:
@@ -180,7 +184,7 @@ def _accesses(suite: str, ratio: str, heading: str, words: str) -> Callable[[Pat
             data.append((who(record), f"{sides['hardware']:.4g}", f"{sides['emulator']:.4g}"))
         grid = Grid("", ("rung", "hardware", "emulator"), tuple(data))
         told = f"{words} The bar is the hardware's count; the emulator's is the second figure."
-        return [Figure(heading, told, charts.bars(heading, rows), grid, _origin(folder, records))]
+        return [Figure(heading, told, partial(charts.bars, heading, rows), grid, _origin(folder, records))]
 
     return make
 
@@ -203,7 +207,11 @@ def _banks(folder: Path) -> list[Figure]:
         "each row so that a column meets every bank once."
     )
     origin = "Calculated: tilewright banks --down 32 --pitch 32 --swizzle 5,0,5."
-    return [Figure(heading, words, charts.tiles(heading, panels, 32, unit), Grid("", ("row", "banks"), data), origin)]
+    return [
+        Figure(
+            heading, words, partial(charts.tiles, heading, panels, 32, unit), Grid("", ("row", "banks"), data), origin
+        )
+    ]
 
 
 def _roofline(suite: str, dtype: str, heading: str) -> Callable[[Path], list[Figure]]:
@@ -230,7 +238,13 @@ def _roofline(suite: str, dtype: str, heading: str) -> Callable[[Path], list[Fig
             "above the slope is served by L2."
         )
         return [
-            Figure(heading, words, charts.plot(heading, x, y, dots, [roof]), found.grids()[0], _origin(folder, records))
+            Figure(
+                heading,
+                words,
+                partial(charts.plot, heading, x, y, dots, [roof]),
+                found.grids()[0],
+                _origin(folder, records),
+            )
         ]
 
     return make
@@ -259,7 +273,7 @@ def _sizes(
             ]
         x = charts.doublings(_EXTENTS[size], [dot.x for dot in dots])
         y = charts.axis(f"of {against}'s speed", [dot.y for dot in dots])
-        chart = charts.plot(heading, x, y, dots, lines)
+        chart = partial(charts.plot, heading, x, y, dots, lines)
         return [Figure(heading, f"The share of {against}'s speed in pairs; 1 is as fast.", chart,
                        Grid("", ("case", size, "ms", f"of {against}"), tuple(data)), _origin(folder, records),
                        tuple(line.name for line in lines))]  # fmt: skip
@@ -288,14 +302,29 @@ def _climb_by_size(suite: str, heading: str) -> Callable[[Path], list[Figure]]:
             dots += [Dot(float(m), share, f"{name}, {m}: {share:.1%} of cuBLAS", series) for m, share in shares.items()]
         x = charts.doublings(_EXTENTS["m"], [float(size) for size in sizes])
         y = charts.axis("of cuBLAS's speed", [dot.y for dot in dots])
-        data = tuple(
-            (name, *(f"{held[m]['result']['tflops']:.3g} ({held[m]['result']['ratio']:.0%})" if m in held else "-"
+        cells = [
+            (name, tuple(held[m]["result"]["ratio"] if m in held else None for m in sizes))
+            for name, held in made.items()
+        ]
+        times = tuple(
+            (name, *(f"{held[m]['result']['tflops']:.3g} ({held[m]['result']['ms']:.3g} ms)" if m in held else "-"
                      for m in sizes))
             for name, held in made.items()
         )  # fmt: skip
-        words = "The uppermost rungs, with other libraries; all rungs in the table, in TFLOP/s (share of cuBLAS)."
-        return [Figure(heading, words, charts.plot(heading, x, y, dots, lines),
-                       Grid("", ("", *map(str, sizes)), data), _origin(folder, records), tuple(drawn))]  # fmt: skip
+        library = {m: r["result"] for held in made.values() for m, r in held.items()}
+        cublas = tuple(f"{library[m]['tflops'] / library[m]['ratio']:.3g} ({library[m]['reference_ms']:.3g} ms)"
+                       for m in sizes)  # fmt: skip
+        origin = _origin(folder, records)
+        return [
+            Figure(heading, "Each rung's share of cuBLAS's speed, m = n = k across. Green: as fast, or faster.",
+                   partial(charts.heat, heading, [str(m) for m in sizes], cells),
+                   Grid("", ("TFLOP/s", *map(str, sizes)), (("cuBLAS", *cublas), *times)), origin),
+            Figure(f"{heading}: the uppermost", "The uppermost rungs, next to other libraries.",
+                   partial(charts.plot, f"{heading}: the uppermost", x, y, dots, lines),
+                   Grid("", ("of cuBLAS", *map(str, sizes)),
+                        tuple((name, *("-" if share is None else f"{share:.1%}" for share in shares))
+                              for name, shares in cells if name in drawn)), origin, tuple(drawn)),
+        ]  # fmt: skip
 
     return make
 
@@ -321,7 +350,7 @@ def _landscape(suite: str, heading: str) -> Callable[[Path], list[Figure]]:
                          f"{median(share for share, _ in values):.0%}"))  # fmt: skip
         words = "Each tick is a config, placed by its share of the best one's speed: how much the choice matters."
         names = ("product", "configs", "the best", "us", "within 5%", "the median's share")
-        chart = charts.strips(heading, rows, "share of the best config's speed")
+        chart = partial(charts.strips, heading, rows, "share of the best config's speed")
         return [Figure(heading, words, chart, Grid("", names, tuple(data)), _origin(folder, records))]
 
     return make
@@ -394,13 +423,20 @@ def _table(grid: Grid, caption: str) -> str:
     return f'<div class="scroll" tabindex="0">{body}</div>'
 
 
+def _at_both_widths(chart: Callable[..., str]) -> str:
+    """A chart for a desk and for a phone: the style shows one of them."""
+    return f'<div class="on-desk">{chart()}</div><div class="on-phone">{chart(width=charts.NARROW)}</div>'
+
+
 def _figure(figure: Figure) -> str:
     keys = charts.legend(figure.keys) if figure.keys else ""
     table = _table(figure.data, figure.heading)
     data = f"<details><summary>Figures of: {escape(figure.heading)}</summary>{table}</details>"
     words = f"<p>{escape(figure.words)}</p>"
     origin = f'<figcaption class="origin">{escape(figure.origin)}</figcaption>'
-    return f"<h3>{escape(figure.heading)}</h3>{words}<figure>{keys}{figure.chart}{origin}</figure>{data}"
+    return (
+        f"<h3>{escape(figure.heading)}</h3>{words}<figure>{keys}{_at_both_widths(figure.chart)}{origin}</figure>{data}"
+    )
 
 
 def _claims(folder: Path) -> str:
