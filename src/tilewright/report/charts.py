@@ -112,8 +112,14 @@ def pairs(title: str, rows: Sequence[tuple[str, float | None, float]], width: fl
     """Two thin bars per row, (name, before or None, after), the one before fainter."""
     most = max(max(after, before or 0.0) for _, before, after in rows)
     left, line, top = min(_label_room([name for name, _, _ in rows]), 0.4 * width), 26, 24
-    said = [f"{after:.3g}" if before is None or before == after else f"{before:.3g} to {after:.3g}"
-            for _, before, after in rows]  # fmt: skip
+
+    def short(value: float) -> str:
+        return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+    said = [
+        short(after) if before is None or before == after else f"{short(before)} to {short(after)}"
+        for _, before, after in rows
+    ]
     room = width - left - max(map(len, said)) * _LETTER - 10
     body = [_text(0, 13, title.split(": ")[-1], kind="small")]
     for number, (name, before, after) in enumerate(rows):
