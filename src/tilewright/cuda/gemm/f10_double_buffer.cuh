@@ -1,5 +1,6 @@
 // f10: new over f09: two buffers. Global loads of the next tile are under way while this one is multiplied.
-// The overlap leaks: the loads still pass through registers, which the products need, and one barrier remains.
+// No warp waits for memory any more. But the loads pass through registers, which the products need: half as many warps
+// fit, and one barrier remains.
 #include "tile/copy.cuh"
 #include "tile/simt.cuh"
 
