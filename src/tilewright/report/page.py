@@ -91,8 +91,10 @@ def _origin(folder: Path, records: Sequence[Record]) -> str:
     return ", ".join(words) + (f". May no longer hold: {stale}." if stale else ".")
 
 
-def _ladder(suite: str, heading: str, words: str, against: str) -> Callable[[Path], list[Figure]]:
-    """The rungs' share of a library's speed."""
+def _ladder(
+    suite: str, heading: str, words: str, against: str, label: Callable[[Record], str] = who
+) -> Callable[[Path], list[Figure]]:
+    """The rungs' share of a library's speed; `label` names each bar."""
 
     def make(folder: Path) -> list[Figure]:
         records = [r for r in find_records(folder, suite) if r["result"].get("ratio") and "rung" in r["case"]]
@@ -100,7 +102,7 @@ def _ladder(suite: str, heading: str, words: str, against: str) -> Callable[[Pat
             return []
         rows, data = [], []
         for record in records:
-            result, name = record["result"], who(record)
+            result, name = record["result"], label(record)
             told = f"{name}: {result['ratio']:.1%} of {against}, {result['ms']:.4g} ms, {result['tflops']:.4g} TFLOP/s"
             rows.append(Bar(name, ((result["ratio"], 0, told),), f"{result['ratio']:.1%}"))
             clock = (result.get("conditions") or {}).get("sm_mhz")
@@ -356,6 +358,21 @@ def _landscape(suite: str, heading: str) -> Callable[[Path], list[Figure]]:
     return make
 
 
+def _thread_shape(record: Record) -> str:
+    config = record["case"]["config_text"]
+    pieces, thread = config.split("warp ")[1].split(" ")[0].split("/")[1], config.split("thread ")[1].split(" ")[0]
+    return f"{thread} in {pieces}"
+
+
+def _fragments(record: Record) -> str:
+    pieces = {"4x4": "16 x 16", "2x8": "32 x 8", "8x2": "8 x 32"}
+    return f"{who(record).split('_')[0]}, {pieces[record['case']['config_text'].split('/')[1].split(' ')[0]]}"
+
+
+def _loads(record: Record) -> str:
+    return str(record["case"]["config_text"]).replace(": load", "").replace("_fragments", "")
+
+
 _EXTENTS = {"m": "m = n = k", "seq_q": "queries and keys"}
 
 
@@ -375,6 +392,16 @@ SECTIONS: tuple[tuple[str, tuple[Callable[[Path], list[Figure]], ...]], ...] = (
         _ladder("bf16-ladder", "bf16 on tensor cores", "The same in bf16; h12 and above multiply by wgmma.", "cuBLAS"),
         _ladder("attention-ladder", "Attention", "4096 queries and keys, d_head 128, batch 16, 16 heads.",
                 "FlashAttention-2"),
+    )),
+    ("Experiments", (
+        _ladder("fp32-f08-threads", "What a thread computes, and in how many pieces",
+                "f08, 128 elements per thread: one article's fourteen shapes.", "cuBLAS", _thread_shape),
+        _ladder("fp32-cp-async", "cp.async by itself",
+                "128 x 128 x 8, 256 threads: one buffer, two by way of registers, two by cp.async.", "cuBLAS"),
+        _ladder("bf16-wmma-shapes", "wmma's three shapes", "The same 64 x 64 of a warp, made of other fragments.",
+                "cuBLAS", _fragments),
+        _ladder("attention-buffer", "Fragments loaded a step ahead", "a17 with +buffer and without, for five tiles.",
+                "FlashAttention-2", _loads),
     )),
     ("What warps wait for", (
         _stalls("fp32-stalls", "Stalls of the fp32 rungs"), _stalls("bf16-stalls", "Stalls of the bf16 rungs"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..lab.fingerprint import NO_SUITE
 from ..lab.record import went_wrong
-from . import attention, beside_torch, blocks, compiled, fp8, grouped, precision, profiles, sanitizer, terminal
+from . import attention, beside_torch, blocks, by_size, compiled, fp8, grouped, precision, profiles, sanitizer, terminal
 from .cells import DASH, Column, Record, number, percent, stall, verdict
 from .cells import config as _config
 from .cells import milliseconds as _milliseconds
@@ -248,10 +248,20 @@ CORPUS_PAGE: tuple[Column, ...] = (
     ("result", lambda record: "wrong" if record["result"]["wrong"] else "right"),
     ("thread instructions", _result("instructions", ",d")),
 )
+LATENCY_PAGE: tuple[Column, ...] = (
+    ("values in", lambda record: str(record["case"]["values"])),
+    ("cycles", _result("cycles", ".1f")),
+)
 Page = tuple[Column, ...] | Callable[[Sequence[Record], Sequence[str]], list[str]]
 PAGES: dict[str, Page] = {
     "sanitizer": sanitizer.sentences,
+    "latency": LATENCY_PAGE,
     "fp32-ladder": LADDER_PAGE,
+    "fp32-ladder-sizes": by_size.shares,
+    "bf16-ladder-sizes": by_size.shares,
+    "fp16-ladder-sizes": by_size.shares,
+    "fp32-f08-threads": LADDER_PAGE,
+    "fp32-cp-async": LADDER_PAGE,
     "fp32-f12": SIZES_PAGE,
     "host-time": HOST_PAGE,
     "host-calls": HOST_CALLS_PAGE,
@@ -261,6 +271,7 @@ PAGES: dict[str, Page] = {
     "counters": COUNTERS_PAGE,
     "fp32-stalls": STALLS_PAGE,
     "bf16-ladder": LADDER16_PAGE,
+    "bf16-wmma-shapes": LADDER16_PAGE,
     "bf16-stalls": STALLS16_PAGE,
     "bf16-counters": COUNTERS_PAGE,
     "bf16-wgmma-tiles": TILES_PAGE,
@@ -275,6 +286,7 @@ PAGES: dict[str, Page] = {
     "bf16-host": HOST_PAGE,
     "attention-ladder": attention.LADDER,
     "attention-causal": attention.LADDER,
+    "attention-buffer": attention.LADDER,
     "attention-hopper": attention.SIZES,
     "attention-sizes": attention.SIZES,
     "attention-planned": attention.SIZES,

@@ -251,7 +251,7 @@ FP32_RUNGS: tuple[Rung, ...] = (
         _check_transposed, vector_bytes=16,
     ),
     Rung(
-        "f10_double_buffer", "two buffers, loads through registers while the other is multiplied: no wait for memory, half the warps",
+        "f10_double_buffer", "two buffers, loads through registers while the other is multiplied: fewer warps fit",
         "gemm/f10_double_buffer.cuh", ("f32",), _DOUBLE_BUFFER, _subtile_space(stages=2),
         _transposed_tiles, _check_transposed, vector_bytes=16,
     ),

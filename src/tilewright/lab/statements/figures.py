@@ -79,7 +79,7 @@ def of(suite: str, rung: str, name: str, **case: Any) -> Figure:
             value = value[int(part) if isinstance(value, list) else part]
         return float(value)
 
-    told = "".join(f" {key} {value}" for key, value in case.items() if key != "config_text")
+    told = "".join(f" {value}" if key == "config_text" else f" {key} {value}" for key, value in case.items())
     return Figure(work_out, f"{suite} {rung}{told} {name}")
 
 
