@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import suggests
 from ..gpus import DEFAULT_GPU, Arch, Gpu, find_gpu
 from ..jit.launch import Launch, use_executor
+from ..words import Hazards
 from .api import EmuResult, run
 from .hazards import check_mode
 from .memory import GlobalMemory
@@ -147,7 +148,7 @@ class Session(contextlib.ContextDecorator):
 @suggests
 def emulator(
     gpu: str = DEFAULT_GPU,
-    hazards: str = "raise",
+    hazards: Hazards = "raise",
     progress: Callable[[int, int], None] | None = None,
     order: int | None = None,
     seed: int = 0,

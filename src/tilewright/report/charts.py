@@ -269,7 +269,7 @@ def heat(
         for number, share in enumerate(shares):
             if share is None:
                 continue
-            kind, fill = ("s2", 0.75) if share >= 1 else ("s0", 0.08 + 0.72 * share**1.5)
+            kind, fill = ("s2", 0.6) if share >= 1 else ("s0", 0.08 + 0.72 * share**1.5)
             place = f'x="{_number(left + number * cell + 1)}" y="{y}" width="{_number(cell - 2)}" height="20" rx="3"'
             words = escape(f"{rows[line][0]}, {columns[number]}: {share:.1%}")
             body.append(f'<rect {place} class="{kind}" fill-opacity="{fill:.2f}"><title>{words}</title></rect>')

@@ -370,7 +370,7 @@ def _fragments(record: Record) -> str:
 
 
 def _loads(record: Record) -> str:
-    return str(record["case"]["config_text"]).replace(": load", "").replace("_fragments", "")
+    return str(record["case"]["config_text"]).replace(": load_", " ").replace("_fragments", "")
 
 
 _EXTENTS = {"m": "m = n = k", "seq_q": "queries and keys"}
