@@ -51,6 +51,12 @@ def test_f11_copies_without_registers(arch, cache):
     assert not any(op.split(".")[0] in ("LDG", "STS") for op in seen)
 
 
+def test_f11_turns_to_its_other_buffer_by_one_bit_of_the_address():
+    loop = sass.main_loop(disassembled("f11_cp_async"), "FFMA")
+    assert any(one.opcode.startswith("LOP3") and ", 0x2000, " in one.operands for one in loop), "B's buffers are 8 KiB"
+    assert len(loop) < 1200
+
+
 def test_f10_still_passes_through_registers():
     seen = opcodes("f10_double_buffer")
     assert any(op.startswith("LDG.") for op in seen)
