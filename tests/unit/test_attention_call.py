@@ -114,6 +114,10 @@ REFUSED = [
         lambda: read_attention(Q, K, K, bias=np.zeros(30, bool)),
         "is bool; attention takes float32, or float16 as q is",
     ),
+    (
+        lambda: read_attention(Q, K, K, bias=np.zeros(30, np.uint8)),
+        "For a mask, pass bias.astype(bool): its zeros and ones would be added to the scores. For scores, pass bias.ast",
+    ),
     (lambda: read_attention(Q, K, K, out=zeros(2, 4, 10, 32)), "out has shape (2, 4, 10, 32); the result has exactly"),
     (lambda: read_attention(Q, K, K, out=Q), "overlaps"),
     (lambda: read_attention([1], K, K), "q is of type list"),

@@ -284,14 +284,23 @@ def _read(value: Any, name: str, stream: int, dtypes: Sequence[str], able: str) 
         return operand
     if operand is not None:
         found = DTYPE_NAMES[operand.dtype]
-    if name == "out":
-        advice = "Pass an out of q's dtype, or none."
-    elif str(dtype).startswith("torch."):
-        advice = f"Convert it: {name}.to(torch.bfloat16)."
-    else:
-        advice = f"Convert it: {name}.astype('float16')."
+    advice = _advice(name, str(dtype), dtypes)
     shape = tuple(getattr(value, "shape", ()))
     raise InvalidOperand(f"{name} (shape {shape}) is {found}; attention takes {able}. {advice}")
+
+
+def _advice(name: str, dtype: str, dtypes: Sequence[str]) -> str:
+    """What to do with an argument that is none of `dtypes`."""
+    if name == "out":
+        return "Pass an out of q's dtype, or none."
+    of_torch = dtype.startswith("torch.")
+    able = dtypes if of_torch else [one for one in dtypes if one != "bf16"]  # NumPy has none
+    wanted = DTYPE_NAMES["bf16" if of_torch and "bf16" in able else able[-1]]
+    cast = f"{name}.to(torch.{wanted})" if of_torch else f"{name}.astype({wanted!r})"
+    if name == "bias" and "int" in dtype:
+        mask = "bias.bool()" if of_torch else "bias.astype(bool)"
+        return f"For a mask, pass {mask}: its zeros and ones would be added to the scores. For scores, pass {cast}."
+    return f"Convert it: {cast}."
 
 
 def _one_device(q: Operand, other: Operand) -> None:
