@@ -73,7 +73,7 @@ def test_the_tables_hold_what_the_rungs_teach(climb):
 
 
 def test_occupancy_is_that_of_the_gpu_named(climb):
-    """48 warps an SM and 1024 threads a block: GEMM-B's two thirds; 64 warps: all."""
+    """48 warps an SM and 1024 threads per block: GEMM-B's two thirds; 64 warps: all."""
     ada = climb(*SMALL, "--rungs", "f03", "--gpu", "rtx 4090")[3][0]
     hopper = climb(*SMALL, "--rungs", "f03", "--gpu", "H200")[3][0]
     assert ada["result"]["occupancy"] == pytest.approx(2 / 3)

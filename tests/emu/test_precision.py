@@ -125,7 +125,7 @@ def test_a_rung_of_another_precision_is_refused():
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.arch.name)
 @pytest.mark.parametrize("rung", ["t01", "t02", "t03"])
 def test_a_rung_can_be_named_on_every_gpu(gpu, rung):
-    """Defaults are the H200's: with 99 KiB of shared memory a block another of the rung's configs stands in."""
+    """Defaults are the H200's: with 99 KiB of shared memory per block another of the rung's configs stands in."""
     named = find_rung(rung)
     for size in (64, 4096):
         problem = GemmProblem.dense(size, size, size, precision=named.precision)

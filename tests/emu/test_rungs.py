@@ -106,7 +106,7 @@ def counters(rung: str):
 def test_what_each_rung_teaches_shows_in_its_counters():
     """The claims of the rungs' heads, as numbers (Nsight Compute reads the same ones: docs/emulator.md)."""
     naive, coalesced, shared = counters("f01_naive"), counters("f02_coalesced"), counters("f03_shared")
-    # f01: a load of A touches 32 rows, one of B one element: (32 + 1) / 2 sectors a request. f02: 1 and 4.
+    # f01: a load of A touches 32 rows, one of B one element: (32 + 1) / 2 sectors per request. f02: 1 and 4.
     assert naive.global_load_sectors / naive.global_load_requests == 16.5
     assert coalesced.global_load_sectors / coalesced.global_load_requests == 2.5
     assert naive.global_store_sectors / naive.global_store_requests == 32

@@ -116,7 +116,7 @@ REFUSED = [
     ),
     (
         lambda: read_attention(Q, K, K, bias=np.zeros(30, np.uint8)),
-        "For a mask, pass bias.astype(bool): its zeros and ones would be added to the scores. For scores, pass bias.ast",
+        "For a mask, pass bias.astype(bool): its zeros and ones would be added to the scores. For scores, pass",
     ),
     (lambda: read_attention(Q, K, K, out=zeros(2, 4, 10, 32)), "out has shape (2, 4, 10, 32); the result has exactly"),
     (lambda: read_attention(Q, K, K, out=Q), "overlaps"),

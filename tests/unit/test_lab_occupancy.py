@@ -17,10 +17,10 @@ def using(registers: int, shared: int = 0) -> Resources:
 @pytest.mark.parametrize(
     ("arch", "registers", "threads", "static", "dynamic", "blocks", "share", "limiter"),
     [
-        # 1024 threads a block at 48 warps an SM: one block of 32 warps (GEMM-B's 66.7%)
+        # 1024 threads per block at 48 warps an SM: one block of 32 warps (GEMM-B's 66.7%)
         ("sm_89", 32, 1024, 0, 0, 1, 32 / 48, "warps"),
         ("sm_90a", 32, 1024, 0, 0, 2, 1.0, "warps"),
-        # 33 registers a thread: 33 * 32 = 1056, handed out as 1280 a warp; 65536 // (1280 * 8) = 6 blocks of 8 warps
+        # 33 registers per thread: 33 * 32 = 1056, handed out as 1280 a warp; 65536 // (1280 * 8) = 6 blocks of 8 warps
         ("sm_90a", 33, 256, 0, 0, 6, 48 / 64, "registers"),
         # 40 registers: 1280 a warp exactly, the same
         ("sm_90a", 40, 256, 0, 0, 6, 48 / 64, "registers"),
@@ -32,7 +32,7 @@ def using(registers: int, shared: int = 0) -> Resources:
         ("sm_90a", 32, 128, 0, 115713, 1, 4 / 64, "shared memory"),
         # static and dynamic shared memory count together
         ("sm_90a", 32, 128, 57856, 57856, 2, 8 / 64, "shared memory"),
-        # 32-thread blocks: 32 blocks an SM is all
+        # 32-thread blocks: 32 blocks per SM is all
         ("sm_90a", 32, 32, 0, 0, 32, 0.5, "blocks"),
         ("sm_86", 32, 32, 0, 0, 16, 16 / 48, "blocks"),
         # 100 threads take 4 warps

@@ -128,9 +128,9 @@ def test_why_not_carries_the_numbers():
     f12, f01 = find_rung("f12"), find_rung("f01")
     deep = dataclasses.replace(f12.default, stages=40)
     assert re.search(
-        r"needs \d{6,} B of shared memory a block; sm_90a allows 232448", f12.why_not(SQUARE, deep, SM_90A)
+        r"needs \d{6,} B of shared memory per block; sm_90a allows 232448", f12.why_not(SQUARE, deep, SM_90A)
     )
-    assert "4096 threads a block; sm_90a allows 1024" in f01.why_not(SQUARE, GemmConfig(64, 64), SM_90A)
+    assert "4096 threads per block; sm_90a allows 1024" in f01.why_not(SQUARE, GemmConfig(64, 64), SM_90A)
     assert "multiplies f32; the operands are bf16" in f01.why_not(
         GemmProblem.dense(8, 8, 8, dtype="bf16"), f01.default, SM_90A
     )

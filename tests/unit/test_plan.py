@@ -75,7 +75,7 @@ def test_a_warp_of_f12_whose_lanes_stand_in_one_row_is_refused_before_it_is_comp
 
 def test_a_named_config_that_does_not_fit_is_refused_with_numbers_and_a_way_out():
     config = dataclasses.replace(find_rung("f12").default, stages=10)
-    with pytest.raises(ConfigRejected, match=r"needs \d+ B of shared memory a block; sm_90a allows 232448.*Omit rung"):
+    with pytest.raises(ConfigRejected, match=r"needs \d+ B of shared memory per block; sm_90a allows 232448.*Omit"):
         plan_for(GemmProblem.dense(100, 100, 100), H200, config=config)
 
 
@@ -190,7 +190,7 @@ def test_explain_of_an_empty_result_says_that_nothing_runs():
 def test_explain_compiles_when_asked():
     told = tw.explain(zeros(64, 64), zeros(64, 64), rung="f01", gpu="H200", compile=True)
     assert told.resources.registers > 0
-    assert f"{told.resources.registers} registers a thread" in str(told)
+    assert f"{told.resources.registers} registers per thread" in str(told)
 
 
 @pytest.mark.parametrize(

@@ -306,7 +306,7 @@ class BackwardRung:
             need_bytes = self.shared_bytes(problem, walk)
             if need_bytes > arch.shared_per_block:
                 return (
-                    f"{config} needs {need_bytes} B of shared memory a block for {walk.name}; {arch} allows "
+                    f"{config} needs {need_bytes} B of shared memory per block for {walk.name}; {arch} allows "
                     f"{arch.shared_per_block}"
                 )
             tiles = grid_of(problem, not walk.by_keys, walk.tile.rows)[1]

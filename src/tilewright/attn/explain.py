@@ -48,9 +48,8 @@ class AttentionExplanation(Explained):
                 ("copies", "none: every operand is read and written where it lies")
             ]
             grid = " x ".join(map(str, self.grid))
-            rows.append(
-                ("launch", f"{grid} blocks of {self.block[0]} threads, {self.shared_bytes} B of shared memory a block")
-            )
+            shared = f"{self.shared_bytes} B of shared memory per block"
+            rows.append(("launch", f"{grid} blocks of {self.block[0]} threads, {shared}"))
             if self.resources is not None:
                 rows.append(("compiled", compiled_words(self.resources)))
             rows.append(("bound", self._bound(self.roofline)))
@@ -63,8 +62,8 @@ class AttentionExplanation(Explained):
         peak = self.gpu.bf16_tflops
         told = f"{peak:.1f} TFLOP/s tensor-core peak" if peak else "tensor-core peak not known"
         return (
-            f"{bound.bound_tflops:.3g} TFLOP/s at most, by {bound.limiter} ({bound.intensity:.3g} FLOP a byte of least "
-            f"traffic; {told}, {self.gpu.dram_gb_s:.0f} GB/s): a roof, not a measurement"
+            f"{bound.bound_tflops:.3g} TFLOP/s at most, by {bound.limiter} ({bound.intensity:.3g} FLOP per byte of "
+            f"least traffic; {told}, {self.gpu.dram_gb_s:.0f} GB/s): a roof, not a measurement"
         )
 
 

@@ -30,7 +30,7 @@ class AttentionConfig:
 
     A block of n_warps warps makes b_r rows of out from tiles of b_c keys and values. load_*: 0 brings an operand into
     registers as a whole, 2 in slices of two fragments, as they are multiplied. `buffer`: two sets of slices take turns.
-    `min_blocks`: blocks an SM that the compiler must leave registers for.
+    `min_blocks`: blocks per SM that the compiler must leave registers for.
     """
 
     d_head: int
@@ -279,7 +279,7 @@ class AttentionRung:
             return f"{config} is for values of {of_config} columns; these have {of_problem}"
         if config.shared_bytes > arch.shared_per_block:
             return (
-                f"{config} needs {config.shared_bytes} B of shared memory a block; {arch} allows "
+                f"{config} needs {config.shared_bytes} B of shared memory per block; {arch} allows "
                 f"{arch.shared_per_block}"
             )
         for name in _OPERANDS:

@@ -52,7 +52,7 @@ def _tuned_configs(d_head: int) -> tuple[AttentionConfig, ...]:
 
 
 def _large_configs(d_head: int) -> tuple[AttentionConfig, ...]:
-    """a08 and above: addresses leave room for 32 rows a warp, up to d_head 128. The best of the sweep on an H200."""
+    """a08 and above: addresses leave room for 32 rows per warp, up to d_head 128. The best of the sweep on an H200."""
     if d_head <= 64:
         return (AttentionConfig(d_head, 128, 64, 4, 0, 2, 2),)
     if d_head <= 128:
@@ -71,7 +71,7 @@ def _whole_space(d_head: int) -> tuple[AttentionConfig, ...]:
 
 
 def _space(buffers: tuple[bool, ...], d_head: int) -> tuple[AttentionConfig, ...]:
-    """b_r x b_c x warps x what is loaded whole x buffering. K and V as a whole never fit beside 32 rows a warp."""
+    """b_r x b_c x warps x what is loaded whole x buffering. K and V as a whole never fit beside 32 rows per warp."""
     return tuple(
         config
         for b_r, b_c, warps in product((64, 128, 256), (32, 64, 128), (4, 8))
@@ -100,7 +100,7 @@ ATTENTION_RUNGS: tuple[AttentionRung, ...] = (
           _whole_configs, _whole_space, _whole),
     _rung("a02_swizzle", "chunks of 16 bytes swizzled: eight passes of a shared load become one",
           _whole_configs, _whole_space, _whole),
-    _rung("a03_eager_kv", "the next K is copied behind P V, V behind Q K^T: global memory is not waited for",
+    _rung("a03_eager_kv", "the next K is copied under P V, and V under Q K^T: global memory is not waited for",
           _whole_configs, _whole_space, _whole),
     _rung("a04_interleave", "slices of two fragments, loaded and multiplied in turns: fewer registers, larger tiles",
           _sliced_configs, partial(_space, (False,)), _slices),

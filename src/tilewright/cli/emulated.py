@@ -200,7 +200,7 @@ def print_counters(counters: Counters) -> None:
         ("asynchronous copies", counters.async_copy_requests, counters.async_copy_sectors),
     ):
         if requests:
-            table.add_row(name, f"{requests:,}", f"requests, {sectors:,} sectors: {sectors / requests:.2f} a request")
+            table.add_row(name, f"{requests:,}", f"requests, {sectors:,} sectors: {sectors / requests:.2f} per request")
     for name, requests, wavefronts, ideal in (
         ("shared loads", counters.shared_load_requests, counters.shared_load_wavefronts, counters.shared_load_ideal),
         ("shared stores", counters.shared_store_requests, counters.shared_store_wavefronts,
@@ -210,7 +210,7 @@ def print_counters(counters: Counters) -> None:
     ):  # fmt: skip
         if requests:
             each, best = wavefronts / requests, ideal / requests
-            words = f"requests, {wavefronts:,} wavefronts: {each:.2f} a request, at best {best:.2f}"
+            words = f"requests, {wavefronts:,} wavefronts: {each:.2f} per request, at best {best:.2f}"
             table.add_row(name, f"{requests:,}", words)
     local = counters.local_load_bytes + counters.local_store_bytes
     if local:

@@ -98,8 +98,8 @@ class Explanation(Explained):
         peak = gpu.peak_tflops(dtype)
         told = f"{peak:.1f} TFLOP/s {unit} peak" if peak else f"{unit} peak not known"
         return (
-            f"{bound.bound_tflops:.3g} TFLOP/s at most, by {bound.limiter} ({bound.intensity:.3g} FLOP a byte of least "
-            f"traffic; {told}, {gpu.dram_gb_s:.0f} GB/s): a roof, not a measurement"
+            f"{bound.bound_tflops:.3g} TFLOP/s at most, by {bound.limiter} ({bound.intensity:.3g} FLOP per byte of "
+            f"least traffic; {told}, {gpu.dram_gb_s:.0f} GB/s): a roof, not a measurement"
         )
 
     def _launch(self) -> str:
@@ -110,8 +110,8 @@ class Explanation(Explained):
         whose = "the product: " if len(self.stages) > 1 else ""
         stays = ", tile after tile" if self.plan is not None and self.plan.rung.stays else ""
         return (
-            f"{whose}{times} of {blocks} of {self.block[0]} threads{stays}, {self.shared_bytes} B of shared memory a "
-            "block"
+            f"{whose}{times} of {blocks} of {self.block[0]} threads{stays}, {self.shared_bytes} B of shared memory "
+            "per block"
         )
 
 

@@ -196,11 +196,11 @@ class Rung:
         if reason := config.no_block or self._lacks(config) or self.check(config, problem):
             return f"{self.id} cannot take {config}: {reason}"
         if (threads := self.threads(config)) > arch.threads_per_block:
-            return f"{config} needs {threads} threads a block; {arch} allows {arch.threads_per_block}"
+            return f"{config} needs {threads} threads per block; {arch} allows {arch.threads_per_block}"
         need_bytes = self.shared_bytes(config, problem)
         limit = arch.shared_per_block if self.dynamic_shared else 48 * 1024
         if need_bytes > limit:
-            return f"{config} needs {need_bytes} B of shared memory a block; {arch} allows {limit}"
+            return f"{config} needs {need_bytes} B of shared memory per block; {arch} allows {limit}"
         tiles = ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n)
         if tiles >= 2**31:
             return f"{config} makes {tiles} tiles; a grid holds 2147483647"

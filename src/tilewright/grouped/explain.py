@@ -46,7 +46,7 @@ class GroupedExplanation(Explained):
                 *chosen_rows(self.plan),
                 ("path", self.path),
                 ("launch", f"at most {self.grid[0]} blocks of {self.block[0]} threads, tile after tile, "
-                           f"{self.shared_bytes} B of shared memory a block"),
+                           f"{self.shared_bytes} B of shared memory per block"),
             ]  # fmt: skip
             if self.resources is not None:
                 rows.append(("compiled", compiled_words(self.resources)))

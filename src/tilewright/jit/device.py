@@ -255,7 +255,7 @@ def load(kernel: CompiledKernel, ordinal: int, shared_bytes: int) -> Module:
             which = driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             check(
                 driver().cuFuncSetAttribute(module.function, which, shared_bytes),
-                f"asking for {shared_bytes} B of shared memory a block",
+                f"asking for {shared_bytes} B of shared memory per block",
             )
             module.shared_bytes = shared_bytes
     return module

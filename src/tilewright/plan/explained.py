@@ -56,6 +56,6 @@ def compiled_words(resources: Resources) -> str:
     """Return the compiler's figures, in words."""
     spills = resources.spill_store_bytes + resources.spill_load_bytes
     return (
-        f"{resources.registers} registers a thread, {f'{spills} B of spills' if spills else 'no spills'}, "
+        f"{resources.registers} registers per thread, {f'{spills} B of spills' if spills else 'no spills'}, "
         f"{resources.shared_bytes} B of static shared memory"
     )

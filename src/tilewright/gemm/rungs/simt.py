@@ -180,7 +180,7 @@ _WARP_SHAPES = (
 
 
 def _subtile_space(stages: int = 1, caches: tuple[str, ...] = ("",)) -> Callable[[], tuple[SimtConfig, ...]]:
-    """Block tiles x depth x warp shapes x blocks an SM."""
+    """Block tiles x depth x warp shapes x blocks per SM."""
     return lambda: tuple(
         SimtConfig(tile_m, tile_n, tile_k, thread_m, thread_n, subtiles_m, subtiles_n, cache, warp_m=warp_m,
                    warp_n=warp_n, stages=stages, group_m=8, min_blocks=blocks)
@@ -213,11 +213,11 @@ def _multistage_space() -> tuple[SimtConfig, ...]:
 
 FP32_RUNGS: tuple[Rung, ...] = (
     Rung(
-        "f01_naive", "one thread, one element; a warp walks down a column: 32 sectors a request, 4 bytes of each used",
+        "f01_naive", "one thread, one element; a warp walks down a column: 32 sectors per request, 4 bytes of each",
         "gemm/f01_naive.cuh", ("f32",), _NAIVE, one(_NAIVE), _no_shared, _check_block,
     ),
     Rung(
-        "f02_coalesced", "neighbouring threads take neighbouring columns: sectors a request fall from 32 to 4",
+        "f02_coalesced", "neighbouring threads take neighbouring columns: sectors per request fall from 32 to 4",
         "gemm/f02_coalesced.cuh", ("f32",), _NAIVE, one(_NAIVE), _no_shared, _check_block,
     ),
     Rung(
@@ -225,11 +225,11 @@ FP32_RUNGS: tuple[Rung, ...] = (
         "gemm/f03_shared.cuh", ("f32",), _SHARED, one(_SHARED), _padded_a, _check_shared,
     ),
     Rung(
-        "f04_tile1d", "thread_m elements a thread, B's element kept in a register: shared loads a product nearly halve",
+        "f04_tile1d", "thread_m elements per thread, B's in a register: shared loads per product nearly halve",
         "gemm/f04_tile1d.cuh", ("f32",), _TILE1D, one(_TILE1D), _padded_a, _check_threads,
     ),
     Rung(
-        "f05_tile2d", "thread_m x thread_n outer products in registers: a quarter of a shared load a product",
+        "f05_tile2d", "thread_m x thread_n outer products in registers: a quarter of a shared load per product",
         "gemm/f05_tile2d.cuh", ("f32",), _TILE2D, _tile2d_space, _padded_a, _check_threads,
     ),
     Rung(

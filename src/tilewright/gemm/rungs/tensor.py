@@ -261,7 +261,7 @@ TENSOR_RUNGS: tuple[Rung, ...] = (
         _SIMT, one(_SIMT), tiles, _check_simt,
     ),
     rung(
-        "h02_wmma_naive", "one 16x16x16 fragment a warp, straight from global memory: tensor cores that wait",
+        "h02_wmma_naive", "one 16x16x16 fragment per warp, straight from global memory: tensor cores that wait",
         _NAIVE, one(_NAIVE), _staging, _check_naive, dynamic_shared=False,
     ),
     rung(
@@ -277,7 +277,7 @@ TENSOR_RUNGS: tuple[Rung, ...] = (
         _wmma_config(16, (16, 16), 2, 3), _wmma_space(2), _tiles_or_staging, _wmma(2),
     ),
     rung(
-        "h06_wmma_pipeline", "the same through cuda::pipeline's interface: two barriers a tile instead of one",
+        "h06_wmma_pipeline", "the same through cuda::pipeline's interface: two barriers per tile instead of one",
         _wmma_config(32, (32, 8), 2), _wmma_space(2), _tiles_or_staging, _wmma(2, 4),
     ),
     rung(
