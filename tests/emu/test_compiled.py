@@ -224,3 +224,54 @@ def test_compiled_sums_have_the_bits_of_the_rule(unit, kind, k, out, spread):
         product, sums = described(machine, unit, (m, n, k), kinds, negative), d.copy()
         run_tiles(machine, product, a, b, sums)
         np.testing.assert_array_equal(sums, expected)
+
+
+RACES = r"""
+extern "C" __global__ void in_place(float *y, int n) {
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) y[i] = 2 * y[i] + 1;
+}
+extern "C" __global__ void neighbour(float *y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int k = 0; k < 3; ++k) if (i + 1 < n) y[i] = y[i + 1] + 1;
+}
+extern "C" __global__ void halves(float *y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int k = 0; k < 3; ++k) y[i / 48] = i;
+}
+extern "C" __global__ void later(float *y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x, all = gridDim.x * blockDim.x;
+    for (int k = 0; k < 3; ++k) y[(i + 48 * k) % all] = i;
+}
+extern "C" __global__ void bytes(float *z, int n) {
+    char *y = (char *)z;
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int k = 0; k < 3; ++k) { y[i] = y[i ^ 64] + 1; __syncthreads(); }
+}
+extern "C" __global__ void wide(float4 *y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int k = 0; k < 3; ++k) { if (i % 3) y[i] = y[i]; ((float *)y)[4 * i + 4 - 4 * (k == 1)] = k; }
+}
+extern "C" __global__ void ordered(float *y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int k = 0; k < 3; ++k) { y[i] = k; __syncthreads(); y[i ^ 32] += y[i ^ 32]; __syncthreads(); }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "found"),
+    [("in_place", False), ("neighbour", True), ("halves", True), ("later", True), ("bytes", True), ("wide", True),
+     ("ordered", False)],
+)  # fmt: skip
+def test_what_is_reported_of_global_memory_is_the_same(entry, found):
+    """Owners of its granules are asked by the loops themselves."""
+
+    def told() -> tuple[list[str], bytes, str]:
+        args = ["f32[8192]=zeros", 1024]
+        result = emu.emulate(RACES, entry, 4, 128, args, hazards="collect")
+        return [str(hazard) for hazard in result.hazards], result.arrays[0].tobytes(), str(result.counters)
+
+    ours = told()
+    assert bool(ours[0]) == found
+    with compiled.without():
+        assert told() == ours

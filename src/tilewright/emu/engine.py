@@ -16,7 +16,7 @@ import numpy as np
 from .compiled import address
 from .endless import FAIR_EVERY
 from .isa.registry import Step
-from .memory import ARENA_BASE
+from .memory import ARENA_BASE, Buffer
 from .ptx import Instruction, Memory, Operand, Register
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ ANY, ROW, SAME = range(3)
 _STATE = (
     "blocks", "key", "live", "picked", "mask", "lanes", "uniform", "here", "entry", "active", "live_count",
     "live_warps", "active_warps", "picks", "fair", "fair_most", "ran", "watch_at", "by_order", "clock", "limit",
-    "batch", "shared", "global", "arena", "marks", "races", "events", "event_count", "event_room",
+    "batch", "shared", "global", "arena", "marks", "races", "claims", "events", "event_count", "event_room",
 )  # fmt: skip
 _BLOCK = (
     "entries", "count", "threads", "warps", "instructions", "final", "predicate", "negated", "target", "otherwise",
@@ -45,11 +45,11 @@ _BLOCK = (
 _ACCESS = (
     "kind", "base", "base_step", "base_bytes", "offset", "bytes", "part", "parts", *("rows",) * 4, *("steps",) * 4,
     "guard", "negated", "guarded", "patterns", "pattern_count", "next", "requests", "wavefronts", "ideal", "sectors",
-    "moved", "instruction", "hits", "misses",
+    "moved", "instruction", "hits", "misses", "claims",
 )  # fmt: skip
 _PATTERN = (
     "mask", "lanes", "count", "known", "offsets", "classes", "ready", "requests", "wavefronts", "ideal", "low", "high",
-    "aligned", "buffer_start", "buffer_end", "buffer_fixed", "number", *("sectors",) * 32,
+    "aligned", "buffer_start", "buffer_end", "buffer_fixed", "number", "owners", *("sectors",) * 32,
 )  # fmt: skip
 S, B, A, P = ({name: names.index(name) for name in names} for names in (_STATE, _BLOCK, _ACCESS, _PATTERN))
 EVENTS = 1024
@@ -107,6 +107,7 @@ class Access:
                 return None
             row[P["buffer_start"]], row[P["buffer_end"]] = buffer.start, buffer.end
             row[P["buffer_fixed"]] = buffer.read_only
+            row[P["owners"]] = self.engine.owners(buffer)
             for phase, sectors in pattern.sectors.items():  # type: ignore[union-attr]
                 row[P["sectors"] + phase] = sectors
         return row
@@ -176,7 +177,8 @@ class Engine:
         self.numbers = count()
         self.patterns: dict[int, tuple[Any, Any, bool]] = {}
         """Number -> pattern, what has to stay where it is, and whether it is one of shared memory."""
-        self.events = np.zeros((EVENTS, 3), np.int64)
+        self.events = np.zeros((EVENTS, 4), np.int64)
+        self._claims = np.zeros(6, np.int64)
         self._picked = np.zeros(machine.lanes, bool)
         self._picked_at = address(self._picked)
         self._tables: dict[int, np.ndarray] = {}
@@ -213,6 +215,7 @@ class Engine:
         told[A["rows"] : A["rows"] + len(places)] = places
         told[A["steps"] : A["steps"] + len(places)] = steps
         told[A["instruction"]] = instruction.index
+        told[A["claims"]] = machine.races is not None and machine.races.plain(instruction.index)
         if instruction.guard is not None:
             told[A["guard"]], told[A["negated"]] = address(machine.row(instruction.guard)), instruction.guard_negated
             told[A["guarded"]] = address(machine.trace.guarded[instruction.index :])
@@ -245,6 +248,11 @@ class Engine:
         self.steps[index] = [entry.step for entry in entries]
         row = self.blocks[index]
         row[B["entries"]], row[B["count"]], row[B["bound"]] = address(table), len(entries), True
+
+    def owners(self, buffer: Buffer) -> int:
+        """Where the loops find who owns the granules of a buffer; 0: nobody is asked."""
+        races = self.machine.races
+        return 0 if races is None or buffer.read_only else address(races.track(buffer).owners)
 
     # Running
 
@@ -287,7 +295,15 @@ class Engine:
         machine, state = self.machine, self.state
         state[S["global"]] = machine.memory.host
         state[S["marks"]] = machine.memory.written is not None
-        state[S["races"]] = machine.races is not None and machine.races.on
+        races = machine.races
+        state[S["races"]] = races is not None and races.on
+        state[S["claims"]] = 0
+        if races is not None and races.telling is None and machine.shadow.messages is None:
+            self._claims[:] = (
+                races.between, races.within is not None, address(races.lane), address(races.low), races.width,
+                races.granule.bit_length() - 1,
+            )  # fmt: skip
+            state[S["claims"]] = address(self._claims)
         if machine.memory.released != self._released:  # a pattern may have been in what is no buffer any more
             self._released = machine.memory.released
             for access in self.every:
@@ -320,7 +336,7 @@ class Engine:
         shadow, races, patterns = self.machine.shadow, self.machine.races, self.patterns
         events = self.events[:count].tolist()
         loads: dict[tuple[int, int], list[int]] = {}
-        for index, number, start in events:
+        for index, number, start, _ in events:
             pattern, _, shared = patterns[number]
             if shared:
                 shadow.record(pattern)
@@ -333,9 +349,9 @@ class Engine:
             for (index, number), starts in loads.items():
                 races.note_loads(index, patterns[number][0], starts, buffers[number])
             return
-        for index, number, start in events:
+        for index, number, start, claimed in events:
             if number in buffers:
-                races.note(index, patterns[number][0], start, buffers[number])
+                races.note(index, patterns[number][0], start, buffers[number], claimed=bool(claimed))
 
     def _step(self, here: int, entry: int) -> None:
         step = self.steps[here][entry]

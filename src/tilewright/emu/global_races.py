@@ -86,14 +86,22 @@ class GlobalRaces:
             self.tracks.append(buffer.track)
         return buffer.track
 
-    def note(self, index: int, pattern: GlobalPattern | Rows, start: int, buffer: Buffer) -> None:
-        """Instruction `index` accesses a buffer at the pattern's places from `start` on."""
+    def plain(self, index: int) -> bool:
+        """Whether an instruction is a load or a store to its own block as to others."""
+        role = self.roles[index]
+        return role is not None and role.kinds in ((READ,), (WRITE,)) and role.inside == role.kinds
+
+    def note(
+        self, index: int, pattern: GlobalPattern | Rows, start: int, buffer: Buffer, *, claimed: bool = False
+    ) -> None:
+        """Instruction `index` accesses a buffer at the pattern's places from `start` on. `claimed`: its granules are
+        its lanes' already."""
         role = self.roles[index]
         if role is None or buffer.read_only:
             return
         track = self.track(buffer)
         if self.within is not None and not isinstance(pattern, Rows):
-            self.within.note(role, index, pattern, start, track)
+            self.within.note(role, index, pattern, start, track, claimed)
         if not self.between:
             return
         age = self.batch if self.telling is None else self.telling.age
@@ -106,7 +114,7 @@ class GlobalRaces:
         starts = track.seen.setdefault((index, pattern), set())
         if start not in starts:
             starts.add(start)
-            self._look(role, index, pattern, start, track)
+            self._look(role, index, pattern, start, track, claimed)
         if self.telling is not None and self.telling.flags and role.kinds == (WRITE,):
             self._tell_plainly(role, pattern, start, track, self.telling)
 
@@ -192,7 +200,9 @@ class GlobalRaces:
             for clash in waiting:
                 self.reports.report(WRITE, clash, same)
 
-    def _look(self, role: Role, index: int, pattern: Any, start: int, track: Track) -> None:
+    def _look(
+        self, role: Role, index: int, pattern: Any, start: int, track: Track, claimed: bool = False
+    ) -> None:  # fmt: skip
         track.kinds.update(role.kinds)
         if track.active:
             self._judge(role, index, pattern, start, track)
@@ -206,7 +216,8 @@ class GlobalRaces:
             new = track.noted[-1:]
             if track.owner is None:
                 track.owner, new = np.zeros(track.granules(self.granule), np.int32), track.noted
-            alone = all(self._claim(track.owner, note, track) for note in new)
+                track.owners[0] = address(track.owner)
+            alone = claimed or all(self._claim(track.owner, note, track) for note in new)
         if not alone or len(track.noted) > NOTED or len(track.patterns) > PATTERNS:
             track.noted.pop()
             self._activate(track)
@@ -250,7 +261,7 @@ class GlobalRaces:
     def _activate(self, track: Track) -> None:
         count = track.granules(self.granule)
         track.tables = [Table(count, 1 if kind == WRITE else 2) for kind in (READ, WRITE, STRONG, POLL)]
-        track.active, track.owner = True, None
+        track.active, track.owner, track.owners[0] = True, None, 0
         for index, pattern, start, first, clocks in track.noted:
             cells, lanes = self.cells(pattern, start, track)
             ids, low = self.ids(lanes, first)

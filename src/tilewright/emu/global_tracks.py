@@ -88,6 +88,8 @@ class Track:
         self.owner: np.ndarray | None = None
         """Of each granule a lane of the only unit that has touched it, plus 1; until two units meet at one."""
         self.tables: list[Table] = []
+        self.owners = np.zeros(2, np.int64)
+        """Where `owner` and the inner one lie, as native/access.c has it; 0: they are not kept."""
         self.inner = Inner()
 
     def granules(self, size: int) -> int:

@@ -15,6 +15,8 @@ ARENA_BASE = 0x10_0000_0000
 """Address of the first byte of the arena: above 32 bits, so that a pointer cut to 32 bits is caught."""
 ALIGNMENT = 256
 GUARD = 256
+SPACING = 2 * GUARD + ALIGNMENT
+"""Bytes that a buffer may take beyond its own."""
 SHARED_WINDOW = 0x7F00_0000_0000
 LOCAL_WINDOW = 0x7E00_0000_0000
 PARAM_WINDOW = 0x7D00_0000_0000
@@ -69,7 +71,7 @@ class GlobalMemory:
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process needs for a copy."""
-        end = max((buffer.end for buffer in self._buffers), default=ARENA_BASE) - ARENA_BASE + GUARD
+        end = self._used()
         buffers = [(buffer.name, buffer.start, buffer.bytes, buffer.read_only) for buffer in self._buffers]
         marks = None if self.written is None else self.written[:end]
         return {"data": self._data[:end], "marks": marks, "buffers": buffers}
@@ -106,9 +108,7 @@ class GlobalMemory:
         offset = start - ARENA_BASE
         need = -(-(offset + len(raw)) // ALIGNMENT) * ALIGNMENT + GUARD
         if need > len(self._data):
-            grown = aligned_bytes(max(2 * len(self._data), need), None)
-            grown[: len(self._data)] = self._data
-            self._hold(grown)
+            self._grow(max(2 * len(self._data), need))
         self._data[offset : offset + len(raw)] = raw
         if empty or self.written is not None:
             self._mark(offset, len(raw), empty)
@@ -116,6 +116,20 @@ class GlobalMemory:
         self._buffers.insert(place, Buffer(name or f"buffer{len(self._buffers)}", start, len(raw), read_only))
         self._starts.insert(place, start)
         return start
+
+    def reserve(self, nbytes: int) -> None:
+        """Make room for buffers of so many bytes, so that those that come need not be moved for the next one."""
+        if nbytes > len(self._data):
+            self._grow(nbytes)
+
+    def _grow(self, nbytes: int) -> None:
+        grown, used = aligned_bytes(nbytes, None), self._used()
+        grown[:used] = self._data[:used]
+        self._hold(grown)
+
+    def _used(self) -> int:
+        """Bytes of the arena up to the last buffer's end and its guard."""
+        return max((buffer.end for buffer in self._buffers), default=ARENA_BASE) - ARENA_BASE + GUARD
 
     def _mark(self, offset: int, nbytes: int, empty: bool) -> None:
         """Bytes of a new buffer hold a value, or none."""
@@ -203,8 +217,12 @@ class GlobalMemory:
 
     def read(self, address: int, nbytes: int) -> np.ndarray:
         """The bytes at `address`, copied: uint8 [nbytes]. Raises IndexError outside every buffer."""
+        return self.held(address, nbytes).copy()
+
+    def held(self, address: int, nbytes: int) -> np.ndarray:
+        """The same, not copied."""
         offset = self._host(address, nbytes)
-        return self._data[offset : offset + nbytes].copy()
+        return self._data[offset : offset + nbytes]
 
     def write(self, address: int, data: np.ndarray) -> None:
         """Overwrite bytes at `address` from the host. `data`: uint8, one dimension. Raises IndexError outside."""

@@ -234,7 +234,7 @@ class _Launch:
             **self.options,
         )  # fmt: skip
         buffers = packed.buffers
-        arrays = [buffer.read(memory) for buffer in buffers]
+        arrays = [buffer.read(memory, last=True) for buffer in buffers]
         named: dict[str, np.ndarray] = {}
         if len(kernel.names) == len(declared):
             named = {kernel.names[b.number]: array for b, array in zip(buffers, arrays, strict=True)}

@@ -18,7 +18,7 @@ from ..jit.tensor_map import TensorMap
 from . import tensor_maps
 from .arguments import Argument, parse_argument
 from .isa.convert import f32_to_bf16
-from .memory import GlobalMemory
+from .memory import SPACING, GlobalMemory
 from .ptx import Parameter
 from .textures import HANDLES, BoundSurface, Surface, Texture
 
@@ -31,11 +31,11 @@ class BufferArgument:
     address: int
     array: np.ndarray
 
-    def read(self, memory: GlobalMemory) -> np.ndarray:
-        """What the buffer holds now, of the array's shape."""
+    def read(self, memory: GlobalMemory, *, last: bool = False) -> np.ndarray:
+        """What the buffer holds now, of the array's shape. `last`: nobody needs the memory after this."""
         if not self.array.size:
             return self.array.copy()
-        raw = memory.read(self.address, span_of(self.array))
+        raw = (memory.held if last else memory.read)(self.address, span_of(self.array))
         held = np.ndarray(self.array.shape, self.array.dtype, raw, strides=self.array.strides)
         return held if held.flags.c_contiguous else held.copy()
 
@@ -74,6 +74,7 @@ def pack(
 ) -> Packed:
     """Put buffers into `memory` and everything into a parameter buffer. Raises InvalidOperand."""
     random = np.random.default_rng(seed)
+    memory.reserve(sum(value.nbytes + SPACING for value in args if isinstance(value, np.ndarray)) + SPACING)
     params = bytearray(max((p.offset + p.size for p in declared), default=0))
     packed = Packed(b"")
     shared_by: dict[int, int] = {}  # arrays that tensor maps may be over

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .compiled import address
 from .global_words import AGAINST, POLL, READ, STRONG, WRITE, Role
 from .messages import word_of
 
@@ -97,12 +98,14 @@ class UnitRaces:
         program = races.machine.program
         self.words = [word_of(instruction, program) for instruction in program.instructions]
 
-    def note(self, role: Role, index: int, pattern: GlobalPattern, start: int, track: Track) -> None:
-        """Instruction `index` accesses a buffer at the pattern's places from `start` on."""
+    def note(
+        self, role: Role, index: int, pattern: GlobalPattern, start: int, track: Track, claimed: bool = False
+    ) -> None:
+        """As GlobalRaces.note."""
         word, messages = self.words[index], self.machine.shadow.messages
         writes = role.inside == (WRITE,)
         if messages is None or not (word.hears or word.tells or (writes and messages.places)):
-            self._look(role, index, pattern, start, track)
+            self._look(role, index, pattern, start, track, claimed)
             return
         cells, lanes = self.races.cells(pattern, start, track)
         places = track.buffer.start + cells[:, 0] * self.races.granule
@@ -121,7 +124,9 @@ class UnitRaces:
         """Whether an access of this role only reads what is only read."""
         return role.inside == (READ,) and not track.inner.tables and not track.inner.kinds - {READ}
 
-    def _look(self, role: Role, index: int, pattern: GlobalPattern, start: int, track: Track) -> None:
+    def _look(
+        self, role: Role, index: int, pattern: GlobalPattern, start: int, track: Track, claimed: bool = False
+    ) -> None:  # fmt: skip
         inner, machine = track.inner, self.machine
         stamps, time = machine.shadow.stamps(), machine.meetings.time
         key = index, pattern, start
@@ -147,7 +152,9 @@ class UnitRaces:
         new = [note]
         if inner.owner is None:
             inner.owner, new = np.zeros(track.granules(self.races.granule), np.int32), list(inner.notes.values())
-        if len(inner.notes) > NOTED or not all(self._claim(inner.owner, one, track) for one in new):
+            track.owners[1] = address(inner.owner)
+        alone = claimed or all(self._claim(inner.owner, one, track) for one in new)
+        if len(inner.notes) > NOTED or not alone:
             del inner.notes[key]
             self._activate(inner, track)
             self._judge(role, index, pattern, start, track, stamps, time)
@@ -171,7 +178,7 @@ class UnitRaces:
     def _activate(self, inner: Inner, track: Track) -> None:
         count = track.granules(self.races.granule)
         inner.tables = [Last(count, 1 if kind == WRITE else 3) for kind in (READ, WRITE, STRONG, POLL)]
-        inner.owner = None
+        inner.owner, track.owners[1] = None, 0
         for note in inner.notes.values():
             cells, lanes = self.races.cells(note.pattern, note.start, track)
             ids, _ = self.races.ids(lanes, note.first)

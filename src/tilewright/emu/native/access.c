@@ -4,6 +4,11 @@
 enum { ANY, ROW, SAME };  // addresses of a warp: whatever they are; one element after another; all one
 enum { READS_SHARED, WRITES_SHARED, READS_GLOBAL, WRITES_GLOBAL };
 
+// Who has touched the granules of a buffer, plus 1: of each a lane of the only unit, and the only lane. Null: not kept.
+typedef struct {
+  s32 *unit, *lane;
+} Owners;
+
 // Addresses of one instruction. Shared: `known` are addresses within the block. Global: bytes from the first lane's.
 typedef struct {
   const u8* mask;  // active lanes; null: all
@@ -16,6 +21,7 @@ typedef struct {
   s64 low, high, aligned;                     // global: the bytes that are touched, from the first lane's address on
   s64 buffer_start, buffer_end, buffer_fixed;  // global: where the pattern was last
   s64 number;
+  const Owners* owners;  // global: of the granules of the buffer where the pattern was last
   s64 sectors[32];  // global: by the first lane's address modulo 32; -1: not known
 } Pattern;
 
@@ -33,7 +39,64 @@ typedef struct {
   s64 pattern_count, next;
   s64 requests, wavefronts, ideal, sectors, moved;  // counts
   s64 instruction, hits, misses;
+  s64 claims;  // a plain load or store, of which owners are all that is asked while they are kept
 } Access;
+
+// What is asked of owners (emu/global_races.py): lanes of the batch as they are numbered there, and their units' firsts.
+typedef struct {
+  s64 units, lanes;  // whether each of the two is judged
+  const s32 *ids, *firsts;
+  s64 width, bits;  // lanes of a unit; the granule is 1 << bits bytes
+} Claims;
+
+static inline int claim(s32* place, s32 id, s32 first, u32 width) {
+  if (*place && (u32)(*place - first) >= width) return 0;
+  *place = id;
+  return 1;
+}
+
+// Granules in a row, one a lane of a warp.
+static inline int claim_row(s32* place, const s32* ids, const s32* firsts, u32 width) {
+  int others = 0;
+  for (int i = 0; i < 32; ++i) others |= (place[i] != 0) & ((u32)(place[i] - firsts[i]) >= width);
+  if (others) return 0;
+  for (int i = 0; i < 32; ++i) place[i] = ids[i];
+  return 1;
+}
+
+// As tw_claim, for the granules of a pattern from `start` bytes into the buffer on.
+static int claim_pattern(s32* owner, const Pattern* p, s64 start, s64 bytes, const Claims* c, const s32* firsts,
+                         u32 width, s64 lanes) {
+  const s64 each = bytes >> c->bits ? bytes >> c->bits : 1;
+  if (!p->lanes && each == 1) {
+    for (s64 warp = 0; warp < lanes; warp += 32) {
+      s32* place = owner + ((start + p->offsets[warp]) >> c->bits);
+      if (p->classes[warp / 32] == ROW && bytes >> c->bits) {
+        if (!claim_row(place, c->ids + warp, firsts + warp, width)) return 0;
+        continue;
+      }
+      for (s64 k = warp; k < warp + 32; ++k)
+        if (!claim(owner + ((start + p->offsets[k]) >> c->bits), c->ids[k], firsts[k], width)) return 0;
+    }
+    return 1;
+  }
+  for (s64 k = 0; k < p->count; ++k) {
+    const s64 lane = p->lanes ? p->lanes[k] : k;
+    s32* place = owner + ((start + p->offsets[k]) >> c->bits);
+    for (s64 j = 0; j < each; ++j)
+      if (!claim(place + j, c->ids[lane], firsts[lane], width)) return 0;
+  }
+  return 1;
+}
+
+// Whether owners are kept of a buffer, and an access to it meets nobody else's granules, which become its own.
+static int claimed(const Pattern* p, s64 start, s64 bytes, const Claims* c, s64 lanes) {
+  const Owners* o = p->owners;
+  if (!o || (c->units && !o->unit) || (c->lanes && !o->lane)) return 0;
+  start -= p->buffer_start;
+  if (c->lanes && !claim_pattern(o->lane, p, start, bytes, c, c->ids, 1, lanes)) return 0;
+  return !c->units || claim_pattern(o->unit, p, start, bytes, c, c->firsts, (u32)c->width, lanes);
+}
 
 #define DIFFERENCES(T, KNOWN)                                                                                      \
   static int differ_##T(const Pattern* p, const T* base, T first, s64 lanes) {                                     \

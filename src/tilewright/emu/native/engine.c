@@ -22,7 +22,7 @@ typedef struct {
 } Block;
 
 typedef struct {
-  s64 instruction, pattern, start;  // start: of a global access
+  s64 instruction, pattern, start, claimed;  // of a global access: where it starts; whether owners were asked
 } Event;
 
 typedef struct {
@@ -37,6 +37,7 @@ typedef struct {
   s64 limit, batch;
   char *shared, *global;
   s64 arena, marks, races;  // where global memory begins; whether marks of what is written are kept; races judged
+  const Claims* claims;     // null: Python asks the owners
   Event* events;
   s64 event_count, event_room;
 } State;
@@ -74,16 +75,18 @@ static int do_access(State* s, Access* a) {
     mask = held == s->lanes ? 0 : space;
   }
   const int global = a->kind >= READS_GLOBAL, writes = a->kind == WRITES_GLOBAL;
-  if (global && (s->marks || (writes && s->races))) return 0;
+  if (global && (s->marks || (writes && s->races && !(s->claims && a->claims)))) return 0;
   u64 first;
   Pattern* p = pattern_of(a, mask, s->lanes, &first);
   if (!p) return 0;
   char* memory = s->shared;
-  s64 start = 0;
+  s64 start = 0, owned = 0;
   if (global) {
     start = (s64)first + a->offset;
     if (start + p->low < p->buffer_start || start + p->high > p->buffer_end || !p->aligned || start % a->bytes) return 0;
     if ((writes && p->buffer_fixed) || p->sectors[start & 31] < 0) return 0;
+    owned = s->races && s->claims && a->claims && claimed(p, start, a->bytes, s->claims, s->lanes);
+    if (writes && s->races && !owned) return 0;
     a->sectors += p->sectors[start & 31];
     a->moved += a->bytes * p->count;
     memory = s->global + (start - s->arena);
@@ -95,7 +98,7 @@ static int do_access(State* s, Access* a) {
   move(a, p, memory, s->lanes);
   if (!global || s->races) {
     Event* e = s->events + s->event_count++;
-    e->instruction = a->instruction, e->pattern = p->number, e->start = start;
+    e->instruction = a->instruction, e->pattern = p->number, e->start = start, e->claimed = owned;
   }
   return 1;
 }
