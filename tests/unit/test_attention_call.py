@@ -224,6 +224,14 @@ def test_numpy_arrays_without_a_gpu_are_refused_with_a_way_out(monkeypatch):
 # --- the plan --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("left", [127, 1023])
+def test_windows_on_long_keys_take_the_tiles_measured_for_them(left):
+    long = AttentionProblem.dense(2, 32, 8192, 8192, 64, is_causal=True)
+    found = plan_attention(replace(long, window=(left, -1)), GPUS["H200"])
+    assert str(found.config) == "(64, 192, 64): 3_stages+2_q+products_in_turns"
+    assert plan_attention(long, GPUS["H200"]).config.b_c == 96
+
+
 def test_the_plan_takes_fewer_rows_a_block_where_blocks_would_be_too_few():
     large = plan_attention(AttentionProblem.dense(16, 16, 4096, 4096, 128), GPUS["H200"])
     small = plan_attention(AttentionProblem.dense(1, 8, 256, 900, 128), GPUS["H200"])

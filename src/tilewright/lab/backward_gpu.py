@@ -36,7 +36,13 @@ class Tensors:
 
     def __init__(self, torch: Any, case: dict[str, Any], batch: int, heads: int, heads_kv: int, seq: int) -> None:
         d, kind = case["d_head"], getattr(torch, DTYPE_NAMES[case.get("dtype", "bf16")])
-        shapes = ((batch, heads, seq, d), (batch, heads, seq, d), *[(batch, heads_kv, seq, d)] * 2)
+        d_v = case.get("d_v", d)
+        shapes = (
+            (batch, heads, seq, d_v),
+            (batch, heads, seq, d),
+            (batch, heads_kv, seq, d),
+            (batch, heads_kv, seq, d_v),
+        )
         self.grad, self.q, self.k, self.v = (torch.randn(shape, device="cuda").to(kind) for shape in shapes)
         self.is_causal = bool(case.get("causal", False))
         self.out, self.lse = attention(self.q, self.k, self.v, is_causal=self.is_causal, return_lse=True)
@@ -128,7 +134,7 @@ def _forward(case: dict[str, Any], sizes: tuple[int, int, int, int]) -> Attentio
     batch, heads, heads_kv, seq = sizes
     return AttentionProblem.dense(
         batch, heads, seq, seq, case["d_head"], heads_kv=heads_kv, dtype=case.get("dtype", "bf16"),
-        is_causal=case.get("causal", False),
+        is_causal=case.get("causal", False), d_v=case.get("d_v", 0),
     )  # fmt: skip
 
 
@@ -148,7 +154,8 @@ def _record(
     if verdict.ok:
         result |= _times(torch, case, (batch, heads, heads_kv, seq), problem, named, seconds, ordinal)
     names = ("batch", "heads_q", "heads_kv", "seq_q", "seq_k", "d_head", "dtype", "is_causal")
-    described = {name: getattr(forward, name) for name in names} | {
+    described = {name: getattr(forward, name) for name in names} | ({"d_v": forward.d_v} if forward.d_v else {})
+    described |= {
         "rung": plan.rung.id,
         "config_text": str(plan.config),
     }

@@ -52,8 +52,14 @@ def _mask(record: Record) -> str:
     return f"{mask}, window {tuple(window)}" if (window := record["case"].get("window")) else mask
 
 
+def _columns(record: Record) -> str:
+    """Columns of queries and keys, and of values where they are others."""
+    case = record["case"]
+    return f"{case['d_head']}/{case['d_v']}" if "d_v" in case else str(case["d_head"])
+
+
 SIZES: tuple[Column, ...] = (
-    ("d_head", lambda record: str(record["case"]["d_head"])),
+    ("d_head", _columns),
     ("mask", _mask),
     ("batch x heads x length", _shape),
     ("rung", _rung),
