@@ -23,6 +23,7 @@ from .ptx import Instruction
 from .shared_memory import SharedPattern
 
 if TYPE_CHECKING:
+    from .hazards import Reporter
     from .machine import Machine
     from .mbarriers import Mbarrier
     from .messages import Messages
@@ -37,6 +38,20 @@ REMEMBERED_EPOCHS = 4096
 LONGEST_EPOCH = 4096
 """Accesses noted before repeated ones are dropped. An epoch with more different ones is judged in pieces of as many:
 a race between two pieces is then missed."""
+
+
+class _Suspected(Exception):
+    """Something would have been reported."""
+
+
+class _Probe:
+    """Stands in for the reporter where it is only asked whether anything is wrong."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self.sources = reporter.sources
+
+    def report(self, *_: Any, **__: Any) -> None:
+        raise _Suspected
 
 
 @dataclass(eq=False)
@@ -228,6 +243,7 @@ class EpochShadow(Shadow):
         self.products: ProductJudge | None = None
         """Judges what wgmma reads, in programs that have it."""
         self.lane_races = LaneRaces(self)
+        self.first_block = np.arange(machine.ctas) == 0
         self.epochs = np.zeros(machine.lanes // 32, np.int32)
         """Epoch of each warp of the batch."""
         self.reset()
@@ -318,8 +334,42 @@ class EpochShadow(Shadow):
         if not whole:
             ctas = np.zeros(self.machine.ctas, bool)
             ctas[members] = True
-        if self._judge(ctas, events, pending) and len(self.clean) < REMEMBERED_EPOCHS:
+        clean = (whole and self._first_is_clean(events, pending)) or self._judge(ctas, events, pending)
+        if clean and len(self.clean) < REMEMBERED_EPOCHS:
             self.clean.add(key)
+
+    def _first_is_clean(self, events: list[Any], pending: tuple[Any, ...]) -> bool:
+        """Whether all blocks do the same and nothing is wrong in the first one: then it is in none."""
+        machine = self.machine
+        if machine.ctas == 1 or not all(map(self._alike, events)) or not all(map(self._alike, pending)):
+            return False
+        reporter, machine.reporter = machine.reporter, _Probe(machine.reporter)  # type: ignore[assignment]
+        try:
+            return self._judge(self.first_block, events, pending)
+        except _Suspected:  # all blocks are judged, so that the report is the one of all
+            return False
+        finally:
+            machine.reporter = reporter
+
+    def _alike(self, event: Any) -> bool:
+        """Whether each block does the same by an event."""
+        if isinstance(event, Meeting):
+            return event.members is None and event.warps is None
+        if isinstance(event, Landing):
+            if event.rows is not None:
+                return False
+            event = event.pattern
+        pattern: SharedPattern = event
+        if pattern.alike is None:
+            blocks, shared = self.machine.ctas, self.machine.shared
+            pattern.alike = pattern.peers is None and len(pattern.granules) % blocks == 0
+            if pattern.alike:
+                apart = self.machine.warps_per_cta * 32, shared.stride // shared.granule
+                parts = (pattern.granules,) if pattern.lanes is None else (pattern.granules, pattern.lanes)
+                for part, step in zip(parts, (apart[1], apart[0]), strict=False):
+                    own = part.reshape(blocks, -1) - np.arange(blocks)[:, None] * step
+                    pattern.alike &= bool((own == own[0]).all())
+        return pattern.alike
 
     def _shorten(self) -> None:
         """A very long epoch: drop repeated accesses, or, where that does not help, judge it piece by piece."""
@@ -338,6 +388,9 @@ class EpochShadow(Shadow):
         pattern = event.pattern if isinstance(event, Landing) else event
         granules, warps = pattern.granules, pattern.warps
         lanes = pattern.lanes
+        if ctas is self.first_block:
+            count = len(granules) // len(ctas)
+            return pattern, granules[:count], warps[:count]
         if isinstance(event, Landing) and event.rows is not None:
             granules, warps = granules[event.rows], warps[event.rows]
             lanes = event.rows if lanes is None else lanes[event.rows]

@@ -35,8 +35,8 @@ class SharedPattern:
     """
 
     __slots__ = (
-        "addresses", "base", "batch", "first", "granules", "ideal", "index", "instruction", "kind", "landing", "lanes",
-        "nbytes", "offsets", "peers", "requests", "warps", "wavefronts",
+        "addresses", "alike", "base", "batch", "first", "granules", "ideal", "index", "instruction", "kind", "landing",
+        "lanes", "nbytes", "offsets", "peers", "requests", "warps", "wavefronts",
     )  # fmt: skip
 
     def __init__(self, kind: str, instruction: Instruction, nbytes: int) -> None:
@@ -62,6 +62,8 @@ class SharedPattern:
         self.requests = self.wavefronts = self.ideal = 0
         self.batch = -1
         """The batch in which these bytes are known to be initialised."""
+        self.alike: bool | None = None
+        """Whether each block of the batch does the same; None: nobody has looked."""
         self.landing: Any = None
         """For a copy: the event of its landing."""
 
