@@ -119,3 +119,11 @@ def test_errors_say_what_was_given_and_what_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers.masking_utils", None)
     with pytest.raises(MissingDependency, match="needs transformers 4"):
         tt.register_with_transformers()
+
+
+def test_a_layer_whose_weight_lies_turned_round_is_left_and_told():
+    class Conv1D(torch.nn.Module):  # as transformers calls GPT-2's layers
+        pass
+
+    changes = tt.accelerate(torch.nn.Sequential(Conv1D()))
+    assert changes.left == [("0", "Conv1D keeps its weight turned round, and is no nn.Linear")]

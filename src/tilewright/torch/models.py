@@ -177,6 +177,8 @@ def accelerate(
             changes.left.append((name, f"{type(module).__name__} may compute something else than nn.Linear"))
         elif isinstance(module, nn.MultiheadAttention):
             changes.left.append((name, "nn.MultiheadAttention computes with its weights without calling a layer"))
+        elif type(module).__name__ == "Conv1D":  # of transformers: GPT-2 and its kin
+            changes.left.append((name, "Conv1D keeps its weight turned round, and is no nn.Linear"))
     _change_attention(model, changes)
     return changes
 
