@@ -99,6 +99,26 @@ def test_on_the_cpu_alone_jaxs_own_operations_run():
     close(jax.jit(tj.matmul)(a, b), a @ b)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_vmap_runs_one_call_after_another_with_gradients():
+    a, b, bias = array(3, 8, 32), array(3, 32, 16), array(16)
+    q = array(2, 1, 2, 16, 16, dtype="bfloat16")
+
+    def layer(a, b):
+        return tj.matmul(a, b, bias=bias, activation="relu")
+
+    with tj.emulated() as emulator:
+        found = jax.vmap(layer)(a, b).block_until_ready()
+        assert len(emulator.results) == 3
+        of_b = jax.grad(lambda b: jax.vmap(layer, (0, None))(a, b).sum())(b[0])
+        seen = jax.vmap(lambda q: tj.attention(q, q, q))(q)
+        each = jnp.stack([tj.attention(one, one, one) for one in q])
+    right = jax.nn.relu(a @ b + bias)
+    close(found, right)
+    close(of_b, jax.grad(lambda b: jax.nn.relu(a @ b + bias).sum())(b[0]))
+    close(seen, each)
+
+
 def test_errors_come_at_the_trace_or_out_of_xla_with_their_text():
     a, b = array(4, 8), array(8, 5)
     with pytest.raises(InvalidOperand, match=r"a \(4, 8\) and b \(5, 8\) are not"):

@@ -143,7 +143,7 @@ for (_name, _platform), _handler in _HANDLERS.items():
 def _foreign(name: str, like: jax.ShapeDtypeStruct, operands: tuple[jax.Array, ...], own: Any, **options: Any) -> Any:
     """The call on a GPU, `own` on the CPU."""
     options["emulator"] = _inside[-1] if _inside else None
-    call = partial(jax.ffi.ffi_call(name, like), options=json.dumps(options, sort_keys=True))
+    call = partial(jax.ffi.ffi_call(name, like, vmap_method="sequential"), options=json.dumps(options, sort_keys=True))
     if _inside:
         return call(*operands)
     return jax.lax.platform_dependent(*operands, cuda=call, default=own)
@@ -162,7 +162,7 @@ def matmul(
     a [..., m, k] and b [..., k, n]: float32, float16 or bfloat16, of one dtype; batch axes broadcast. bias [n];
     residual broadcasts to the result. out_dtype: a's by default. The other options, and errors at run time, are of
     tilewright.matmul. Gradients are products by tilewright; an activation's product is made again for its own.
-    jax.vmap is not supported: pass batches. Raises InvalidOperand for shapes and dtypes that do not fit.
+    Under jax.vmap one product runs after another: pass batches. Raises InvalidOperand for shapes and dtypes that do not fit.
     """
     a, b = jnp.asarray(a), jnp.asarray(b)
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
