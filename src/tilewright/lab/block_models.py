@@ -14,6 +14,8 @@ class LlamaBlock(nn.Module):
     normalised residual stream. The gate is an nn.Sequential, so that replace_linears(fuse=True) finds its SiLU."""
 
     attend = staticmethod(functional.scaled_dot_product_attention)
+    feed: Any = None
+    """What computes the feed-forward of an input and three weights, in place of the layers."""
 
     def __init__(self, d_model: int, d_ff: int, heads: int, kv_heads: int, tokens: int) -> None:
         super().__init__()
@@ -44,6 +46,8 @@ class LlamaBlock(nn.Module):
         seen = self.attend(self._turned(q), self._turned(k), v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
         x = x + self.o(seen.transpose(1, 2).flatten(2))
         normal = self.norm_feed(x)
+        if self.feed is not None:
+            return x + self.feed(normal, self.gate[0].weight, self.up.weight, self.down.weight)
         return x + self.down(self.gate(normal) * self.up(normal))
 
 
@@ -60,8 +64,8 @@ def make_block(case: dict[str, Any]) -> nn.Module:
     )
 
 
-def replace_attention(model: nn.Module, attend: Any) -> None:
-    """Let the model's Llama blocks call `attend` in place of torch's attention."""
+def replace_attention(model: nn.Module, attend: Any, feed: Any = None) -> None:
+    """Let the model's Llama blocks call `attend` in place of torch's attention, and `feed` as their feed-forward."""
     for module in model.modules():
         if isinstance(module, LlamaBlock):
-            module.attend = attend
+            module.attend, module.feed = attend, feed

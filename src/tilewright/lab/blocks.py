@@ -26,7 +26,7 @@ class Pair(NamedTuple):
 
 def make_pair(torch: Any, case: Mapping[str, Any], device: str) -> tuple[Pair, int, int]:
     """A pair with random parameters and normal inputs; how many layers were replaced, how many took an activation."""
-    from ..torch import Linear, replace_linears, scaled_dot_product_attention
+    from ..torch import Linear, gated_mlp, replace_linears, scaled_dot_product_attention
     from .block_models import make_block, replace_attention
 
     dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[case["dtype"]]
@@ -34,7 +34,7 @@ def make_pair(torch: Any, case: Mapping[str, Any], device: str) -> tuple[Pair, i
     ours = copy.deepcopy(theirs)
     replaced = replace_linears(ours, fuse=True)
     if case.get("attention"):
-        replace_attention(ours, scaled_dot_product_attention)
+        replace_attention(ours, scaled_dot_product_attention, gated_mlp if case["pass"] == "training" else None)
     fused = sum(isinstance(module, Linear) and module.activation is not None for module in ours.modules())
     shape = (case["batch"], case["tokens"], case["d_model"])
     x, seed = (torch.randn(shape, device=device, dtype=dtype) for _ in range(2))

@@ -25,6 +25,7 @@ from .attention import attention, attention_varlen, of_layout, scaled_dot_produc
 from .context import context_rows, ring_attention
 from .distributed import register as share_out
 from .fp8 import fp8_linear
+from .gated import gated_mlp
 from .grouped import grouped_matmul
 from .linear import Linear, linear, replace_linears
 from .matmul import matmul
@@ -44,6 +45,7 @@ __all__ = [
     "attention_varlen",
     "context_rows",
     "fp8_linear",
+    "gated_mlp",
     "grouped_matmul",
     "linear",
     "matmul",

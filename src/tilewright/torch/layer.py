@@ -92,6 +92,25 @@ def _whole(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, cal
     )  # fmt: skip
 
 
+def layer_of(known: WarmLayer, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """x @ weight.T, without gradients or bias, for one who keeps `known`."""
+    result = MISS if known.product is None else repeat_layer(known.product, x, weight, {})
+    if result is MISS:
+        result = _whole(x, weight, None, known.call)
+        known.product = product_of(x, weight, None, None, known.call.options)
+    found: torch.Tensor = result
+    return found
+
+
+def gradients_of(known: Any, grad: torch.Tensor, x: torch.Tensor | None, weight: torch.Tensor | None) -> Any:
+    """(grad @ weight, grad.T @ x) of such a layer: None for what is not asked for. x is None where weight needs no
+    gradient, weight where x needs none."""
+    if x is None and weight is None:
+        return None, None
+    found = warm_gradients(known, grad, x, weight)
+    return _made(known, grad, x, weight) if found is MISS else found
+
+
 class _Call(NamedTuple):
     """What a gradient has to know of the call, besides tensors."""
 
