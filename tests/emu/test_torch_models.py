@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
 
 import pytest
@@ -38,7 +40,10 @@ def test_a_model_of_transformers_gives_the_same_by_tilewright_and_is_given_back(
     assert len(changes.layers) == 15
     assert changes.attention == "sdpa"
     assert not changes.left
-    assert str(changes) == "15 linear layers by tilewright\nattention by tilewright, 'sdpa' before"
+    assert str(changes) == (
+        "15 linear layers by tilewright\n2 gated feed-forwards differentiated in one step\n"
+        "attention by tilewright, 'sdpa' before"
+    )
     with torch.no_grad(), tw.emulator() as emulator:
         found = [llama(ids, attention_mask=mask).logits for mask in (None, padding)]
         assert len(emulator.results) >= 2 * (15 + 2)
@@ -127,3 +132,53 @@ def test_a_layer_whose_weight_lies_turned_round_is_left_and_told():
 
     changes = tt.accelerate(torch.nn.Sequential(Conv1D()))
     assert changes.left == [("0", "Conv1D keeps its weight turned round, and is no nn.Linear")]
+
+
+class Feed(torch.nn.Module):
+    """As transformers' LlamaMLP."""
+
+    def __init__(self, bias: bool = False) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = (torch.nn.Linear(16, 24, bias=bias) for _ in range(2))
+        self.down_proj, self.act_fn = torch.nn.Linear(24, 16, bias=bias), torch.nn.SiLU()
+
+    def forward(self, x):
+        down_proj = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+        return down_proj
+
+
+class Otherwise(Feed):
+    def forward(self, x):
+        return self.down_proj(self.act_fn(self.gate_proj(x)) + self.up_proj(x))
+
+
+def test_feeds_that_say_what_llamas_says_are_trained_in_one_step_and_given_back(monkeypatch):
+    from tilewright.torch import gated
+
+    taken = []
+    whole = gated.gated_mlp
+    monkeypatch.setattr(gated, "gated_mlp", lambda *given: taken.append(given[4]) or whole(*given))
+    model = torch.nn.Sequential(Feed(), Otherwise(), Feed(bias=True), Feed())
+    x = torch.randn(4, 16)
+    right = model(x)
+    changes = tt.accelerate(model)
+    assert changes.feeds == ["0", "3"]
+    with tw.emulator():
+        torch.testing.assert_close(model(x), right, rtol=1e-4, atol=1e-5)
+        assert taken == ["silu", "silu"]
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            other[0].down_proj.weight.zero_()
+            other(x)
+        assert len(taken) == 2, "without gradients the layers themselves run"
+        assert not other[0](x).any(), "a copy computes with its own weights"
+        torch.testing.assert_close(pickle.loads(pickle.dumps(model))(x), right, rtol=1e-4, atol=1e-5)
+        del taken[:]
+        seen = []
+        model[3].up_proj.register_forward_hook(lambda *given: seen.append(1))
+        model(x).sum().backward()
+    assert taken == ["silu"]
+    assert seen == [1]
+    changes.undo()
+    assert not {"forward", "_tilewright_gate"} & set(vars(model[0]))
+    torch.testing.assert_close(model(x), right)

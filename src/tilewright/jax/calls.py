@@ -162,7 +162,8 @@ def matmul(
     a [..., m, k] and b [..., k, n]: float32, float16 or bfloat16, of one dtype; batch axes broadcast. bias [n];
     residual broadcasts to the result. out_dtype: a's by default. The other options, and errors at run time, are of
     tilewright.matmul. Gradients are products by tilewright; an activation's product is made again for its own.
-    Under jax.vmap one product runs after another: pass batches. Raises InvalidOperand for shapes and dtypes that do not fit.
+    Under jax.vmap one product runs after another: pass batches. Raises InvalidOperand for shapes and dtypes that do not
+    fit.
     """
     a, b = jnp.asarray(a), jnp.asarray(b)
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:

@@ -6,10 +6,16 @@ gate and through `up` are added in place. What has to be seen, cast or recorded 
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MethodType
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..errors import InvalidOperand
 from ..gemm.warm_layer import WarmLayer
@@ -17,7 +23,7 @@ from ..run import libraries
 from ..run.warm import Calls
 from .eager import PLAIN, is_eager, is_watched, past_transforms, wants_gradients
 from .layer import DTYPES, gradients_of, layer_of, new_layer
-from .linear import ACTIVATIONS, linear
+from .linear import ACTIVATIONS, Linear, has_hooks, linear, name_of
 from .transforms import transforms_active
 
 _aten = torch.ops.aten
@@ -113,7 +119,8 @@ class TilewrightGated(torch.autograd.Function):
         to_x, to_gate, to_up, to_down = needs[:4]
         through = to_x or to_gate or to_up
         of_both, of_down = gradients_of(layers.down, grad, both if to_down else None, down if through else None)
-        of_x = of_gate = of_up = None
+        of_x: Any = None
+        of_gate = of_up = None
         if to_x or to_gate:
             of_inside = _BACKWARD[layers.activation](of_both * other, inside)
             of_x, of_gate = gradients_of(layers.gate, of_inside, x if to_gate else None, gate if to_x else None)
@@ -130,8 +137,78 @@ def _again(ctx: Any, grad: torch.Tensor, given: tuple[torch.Tensor, ...]) -> lis
     """The gradients by way of three layers, to be differentiated again, or to be seen."""
     asked = [n for n in range(4) if ctx.needs_input_grad[n]]
     create = torch.is_grad_enabled()
-    leaves = [one.view_as(one) if create else one.detach().requires_grad_() for one in given]
+    leaves: list[torch.Tensor] = [one.view_as(one) if create else one.detach().requires_grad_() for one in given]
     with torch.enable_grad():
-        result = _by_layers(*leaves, ctx.layers.activation)
+        result = _by_layers(leaves[0], leaves[1], leaves[2], leaves[3], ctx.layers.activation)
     found = iter(torch.autograd.grad(result, [leaves[n] for n in asked], grad, create_graph=create))
     return [next(found) if n in asked else None for n in range(4)]
+
+
+# --- a model's modules ------------------------------------------------------------------------------------------------
+
+_NAMES = {"SiLUActivation": "silu", "GELUTanh": "gelu_tanh", "PytorchGELUTanh": "gelu_tanh"}
+"""Activations of transformers by their classes."""
+_VALUE = "self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))"
+_FORMS = frozenset(
+    ast.dump(ast.parse(f"def forward(self, x):\n  {body}"))
+    for body in (f"return {_VALUE}", f"down_proj = {_VALUE}\n  return down_proj")
+)
+"""What Llama's feed-forward and its kin say."""
+
+
+@lru_cache(maxsize=256)
+def _is_gated(kind: Any) -> bool:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(kind.forward)))
+    except (AttributeError, OSError, SyntaxError, TypeError):
+        return False
+    function = tree.body[0]
+    if isinstance(function, ast.FunctionDef):
+        function.returns = None
+        for one in function.args.args:
+            one.annotation = None
+    return ast.dump(tree) in _FORMS
+
+
+def gate_of(module: nn.Module) -> str | None:
+    """The activation of a module that is a gated feed-forward of three `Linear`s without biases or promises; None for
+    any other."""
+    kind: Any = type(module)
+    if not _is_gated(kind) or "forward" in vars(module):
+        return None
+    layers = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
+    inner = getattr(module, "act_fn", None)
+    if not all(type(one) is Linear and one.promises_nothing() for one in layers) or not isinstance(inner, nn.Module):
+        return None
+    name = _NAMES.get(type(inner).__name__, name_of(inner))
+    return name if name in _BACKWARD and not has_hooks(inner) else None
+
+
+def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """The forward method of a module that was fused."""
+    layers = self.gate_proj, self.up_proj, self.down_proj
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        for one in layers:
+            if (
+                type(one) is not Linear or one._forward_hooks or one._forward_pre_hooks or one._backward_hooks
+                or one._backward_pre_hooks
+            ):  # fmt: skip
+                break
+        else:
+            return gated_mlp(x, layers[0].weight, layers[1].weight, layers[2].weight, self.__dict__[_GATE])
+    result: torch.Tensor = type(self).forward(self, x)
+    return result
+
+
+_GATE = "_tilewright_gate"
+
+
+def fuse_feed(module: nn.Module, activation: str) -> None:
+    """Let such a module's training run in one step. Copies do too; one out of a pickle runs its three layers."""
+    module.__dict__.update({_GATE: activation, "forward": MethodType(forward, module)})
+
+
+def part_feed(module: nn.Module) -> None:
+    """Take fuse_feed back."""
+    for name in (_GATE, "forward"):
+        module.__dict__.pop(name, None)

@@ -83,6 +83,8 @@ def linear(
     return result if out_dtype is None else result.to(out_dtype)
 
 
+OWN = ("activation", "precision", "deterministic", "batch_invariant")
+"""What a `Linear` has besides what torch's has."""
 torch.fx.wrap("linear")  # one node of what torch.fx.symbolic_trace makes of a model
 
 
@@ -113,6 +115,10 @@ class Linear(nn.Linear):
         check_precision(precision, "f32")
         self.precision, self.deterministic, self.batch_invariant = precision, deterministic, batch_invariant
 
+    def promises_nothing(self) -> bool:
+        """Return whether it is a bare product: no bias, activation, precision or order of its own."""
+        return self.bias is None and all(getattr(self, name) == getattr(Linear, name) for name in OWN)
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """input [..., in_features] -> [..., out_features]."""
         if (
@@ -129,7 +135,7 @@ class Linear(nn.Linear):
         )  # fmt: skip
 
     def extra_repr(self) -> str:
-        own = {name: getattr(self, name) for name in ("activation", "precision", "deterministic", "batch_invariant")}
+        own = {name: getattr(self, name) for name in OWN}
         told = (f"{name}={value}" for name, value in own.items() if value != getattr(Linear, name))
         return ", ".join((super().extra_repr(), *told))
 
@@ -169,20 +175,22 @@ def _fuse_into(layers: nn.Sequential, times: Counter[int]) -> None:
     """Give each Linear the activation behind it."""
     for place in range(len(layers) - 1):
         first, second = layers[place], layers[place + 1]
-        name = _name_of(second)
+        name = name_of(second)
         if type(first) is not Linear or first.activation is not None or name is None:
             continue
-        if times[id(first)] == 1 and not _has_hooks(first) and not _has_hooks(second):
+        if times[id(first)] == 1 and not has_hooks(first) and not has_hooks(second):
             first.activation = name
             layers[place + 1] = nn.Identity()
 
 
-def _name_of(module: nn.Module) -> Activation | None:
+def name_of(module: nn.Module) -> Activation | None:
+    """The name of an activation that `linear` knows."""
     if type(module) is nn.GELU:
         return "gelu_tanh" if module.approximate == "tanh" else "gelu"
     names: dict[type, Activation] = {nn.ReLU: "relu", nn.SiLU: "silu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh"}
     return names.get(type(module))
 
 
-def _has_hooks(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether something looks at what goes in or comes out of a module."""
     return any(held for name, held in vars(module).items() if name.endswith("_hooks") and "state_dict" not in name)

@@ -22,8 +22,9 @@ from ..errors import InvalidOperand, MissingDependency
 from ..words import Precision
 from .attention import attention
 from .eager import runs_here
+from .gated import fuse_feed, gate_of, part_feed
 from .layer import DTYPES
-from .linear import Linear, replace_linears
+from .linear import OWN, Linear, replace_linears
 
 NAME = "tilewright"
 """What transformers knows the attention by."""
@@ -110,6 +111,8 @@ class Changes:
 
     layers: list[str] = field(default_factory=list)
     """The names of linear layers that tilewright multiplies now."""
+    feeds: list[str] = field(default_factory=list)
+    """The names of gated feed-forwards whose training is one step of autograd now."""
     attention: str | None = None
     """The model's attention before, where tilewright's took its place."""
     left: list[tuple[str, str]] = field(default_factory=list)
@@ -124,15 +127,19 @@ class Changes:
         for name in self.layers:
             module = self.model.get_submodule(name)
             if type(module) is Linear:
-                for own in _OWN:
+                for own in OWN:
                     module.__dict__.pop(own, None)
                 module.__class__ = nn.Linear
+        for name in self.feeds:
+            part_feed(self.model.get_submodule(name))
         if self.attention is not None:
             cast(Any, self.model).set_attn_implementation(self.attention)
         self.model = None
 
     def __str__(self) -> str:
         told = [f"{len(self.layers)} linear layers by tilewright"]
+        if self.feeds:
+            told.append(f"{len(self.feeds)} gated feed-forwards differentiated in one step")
         if self.attention is not None:
             told.append(f"attention by tilewright, {self.attention!r} before")
         for why, count in Counter(why for _, why in self.left).items():
@@ -142,9 +149,6 @@ class Changes:
         return "\n".join(told)
 
 
-_OWN = ("activation", "precision", "deterministic", "batch_invariant")
-
-
 def accelerate(
     model: nn.Module, *, where: Callable[[str, nn.Linear], bool] | None = None, precision: Precision = "ieee",
     deterministic: bool = False, batch_invariant: bool = False,
@@ -152,7 +156,8 @@ def accelerate(
     """Run a model's linear layers, and the attention of a model of transformers, by tilewright, in place.
 
     where(name, module) chooses layers; precision, deterministic, batch_invariant: as `Linear` has them. Parameters,
-    tied weights, hooks, the state dict and the model's results (but for rounding) stay. The returned Changes say what
+    tied weights, hooks, the state dict and the model's results (but for rounding) stay. A feed-forward as Llama's is
+    trained by `gated_mlp`. The returned Changes say what
     runs by tilewright now and why the rest does not; `Changes.undo()` takes all of it back.
 
     Raises InvalidOperand for an unknown precision, or a model that is no torch.nn.Module.
@@ -177,6 +182,9 @@ def accelerate(
             changes.left.append((name, f"{type(module).__name__} may compute something else than nn.Linear"))
         elif isinstance(module, nn.MultiheadAttention):
             changes.left.append((name, "nn.MultiheadAttention computes with its weights without calling a layer"))
+        elif (activation := gate_of(module)) is not None:
+            fuse_feed(module, activation)
+            changes.feeds.append(name)
         elif type(module).__name__ == "Conv1D":  # of transformers: GPT-2 and its kin
             changes.left.append((name, "Conv1D keeps its weight turned round, and is no nn.Linear"))
     _change_attention(model, changes)
