@@ -163,3 +163,11 @@ def test_parts_of_a_split_k_are_never_made_fewer_for_shorter_sums(monkeypatch):
     planned = Plan(F12, config, "a test", "a test")
     monkeypatch.setattr(family, "plan", lambda *given: planned)
     assert plan_for(problem, H200) == planned
+
+
+@pytest.mark.parametrize("gpu", [GPUS["A100"], GPUS["RTX 4090"], UNTUNED], ids=lambda gpu: gpu.name)
+def test_a_row_times_lines_along_k_is_made_of_dot_products_where_no_table_ships(gpu):
+    for n, k in ((4096, 4096), (11008, 4096), (1000, 2048)):
+        assert plan_for(dense(1, n, k, layout="nt"), gpu).rung.id == "v01_row_dots"
+        assert plan_for(dense(1, n, k, layout="nn"), gpu).rung is F12, "its lines run along n"
+        assert plan_for(dense(16, n, k, layout="nt"), gpu).rung is F12, "so many rows read B again"

@@ -13,6 +13,7 @@ from ..plan.family import Option
 from .config import MmaConfig, SimtConfig, WgmmaConfig
 from .problem import GemmProblem
 from .rungs import find_rung
+from .rungs.rows import dots_pay, row_dots
 from .rungs.tma import addressable, may_be_walked
 
 
@@ -171,6 +172,15 @@ OPTIONS = {
     kind: tuple(Option(rung := find_rung(name), config, speed_of(rung.id, config)) for name, config in configs)
     for kind, configs in CONFIGS.items()
 }
+_DOTS = {
+    "f32": (row_dots(1, 1, 1024), row_dots(2, 1, 1024)),
+    "f16": (row_dots(1, 2, 1024),),
+    "bf16": (row_dots(1, 2, 1024),),
+}
+ROW_OPTIONS = {
+    kind: tuple(Option(find_rung("v01"), config, 1.2) for config in configs) for kind, configs in _DOTS.items()
+}
+"""With the speed over the model's on an H200, from one row of 4096 x 4096 to 28672 x 4096."""
 TMA_OPTIONS = tuple(Option(find_rung(name), config, speed) for name, config, speed in _TMA)
 
 HALVED_OPTIONS = {
@@ -181,7 +191,8 @@ HALVED_OPTIONS = {
 
 def options_of(problem: GemmProblem) -> tuple[Option, ...]:
     """The options for a product, the larger tiles first."""
-    found = OPTIONS.get(problem.kind, ())
+    found = ROW_OPTIONS.get(problem.kind, ()) if dots_pay(problem) else ()
+    found += OPTIONS.get(problem.kind, ())
     if problem.kind in HALVED_OPTIONS and halves_pay(problem):
         return HALVED_OPTIONS[problem.kind] + found
     return TMA_OPTIONS + found if suits_tma(problem) else found

@@ -22,8 +22,10 @@ _STEP = 512
 """Bytes of a line that a warp reads in one access."""
 
 
-def _config(rows: int, columns: int, tile_k: int, min_blocks: int) -> SimtConfig:
-    return SimtConfig(rows, WARPS * columns, tile_k, warp_m=rows, warp_n=columns, min_blocks=min_blocks)
+def row_dots(rows: int, columns: int, tile_k: int) -> SimtConfig:
+    """The config whose warps make `columns` of `rows`, `tile_k` elements of a line under way."""
+    fewer = 2 if rows * columns > 8 else 4  # blocks an SM
+    return SimtConfig(rows, WARPS * columns, tile_k, warp_m=rows, warp_n=columns, min_blocks=fewer)
 
 
 def _no_shared(config: SimtConfig, problem: GemmProblem) -> int:
@@ -59,14 +61,13 @@ def _check(config: SimtConfig, problem: GemmProblem) -> str | None:
     return first_reason(reasons())
 
 
-_DEFAULT = _config(1, 1, 1024, 4)
+_DEFAULT = row_dots(1, 1, 1024)
 
 
 def _space() -> tuple[SimtConfig, ...]:
     """Rows x columns of a warp x elements of a line that are under way."""
     return tuple(
-        _config(rows, columns, tile_k, 2 if rows * columns > 8 else 4)
-        for rows, columns, tile_k in product((1, 2, 4), (1, 2, 4), (512, 1024, 2048))
+        row_dots(rows, columns, tile_k) for rows, columns, tile_k in product((1, 2, 4), (1, 2, 4), (512, 1024, 2048))
     )
 
 
