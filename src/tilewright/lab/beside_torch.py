@@ -54,7 +54,7 @@ def shape_of(case: Mapping[str, Any]) -> tuple[int, int, int, int]:
 def make_sets(torch: Any, case: Mapping[str, Any], where: str, count: int) -> Sets:
     """Normal operands, lying as `layout` says, and room for results."""
     m, n, k, batch = shape_of(case)
-    dtype = {"f16": torch.float16, "bf16": torch.bfloat16}[case["dtype"]]
+    dtype = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}[case["dtype"]]
     lead = (batch,) if batch > 1 else ()
 
     def randn(rows: int, cols: int, letter: str) -> Any:
@@ -74,7 +74,8 @@ def verdict(torch: Any, a: Any, b: Any, out: Any) -> str:
     rows = np.unique([0, out.shape[-2] - 1, *np.random.default_rng(1).integers(0, out.shape[-2], SAMPLED)])
     wide, other = a[..., rows, :].double(), b.double()
     exact, size = wide @ other, wide.abs() @ other.abs()
-    bound = exact.abs() * torch.finfo(out.dtype).eps + size * 2**-17
+    sums = 2**-17 if out.dtype != torch.float32 else 2**-20  # what tensor cores lose of a sum, or a long chain of fp32
+    bound = exact.abs() * torch.finfo(out.dtype).eps + size * sums
     if not bool(((out[..., rows, :].double() - exact).abs() <= bound).all()):  # NaN is wrong
         return "a row is off by more than rounding"
     if not torch.allclose(out, a @ b, rtol=0.02, atol=float(size.max()) * 2**-9):

@@ -12,6 +12,7 @@ from .cells import Column, Record, config, result, rung
 GROUPS: tuple[tuple[str, Callable[[Record], bool]], ...] = (
     ("transposed A (TN, TT)", lambda record: record["case"]["layout"][0] == "t"),
     ("fp16", lambda record: record["case"]["dtype"] == "f16"),
+    ("fp32, 1 to 8 rows", lambda record: record["case"]["dtype"] == "f32"),
     ("batches", lambda record: record["case"].get("batch", 1) > 1),
     ("lines that TMA cannot read", lambda record: any(record["case"][name] % 8 for name in "nk")),
     ("cubes", lambda record: record["case"]["m"] == record["case"]["n"] == record["case"]["k"]),
