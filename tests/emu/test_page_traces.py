@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import numpy as np
 import pytest
@@ -22,9 +21,7 @@ def behaviour(trace: dict) -> dict:
 
 @pytest.mark.parametrize("scene", traces.SCENES, ids=lambda scene: scene.key)
 def test_a_shipped_trace_is_what_the_emulator_does(scene):
-    start = time.perf_counter()
     made = json.loads(json.dumps(traces.record(scene)))
-    assert time.perf_counter() - start < 60, "ten seconds on an idle machine"
     assert behaviour(made) == behaviour(SHIPPED[scene.key]), "run: tilewright report --write"
 
 

@@ -268,18 +268,18 @@ def test_the_folder_follows_the_environment_and_else_the_platform(tmp_path, monk
     assert cache_module.default_folder() == tmp_path / "xdg" / "tilewright"
 
 
-def test_a_kernel_loads_from_the_cache_quickly(tmp_path, monkeypatch):
-    """20 ms is the aim; the bound leaves room for a busy machine."""
+def test_a_kernel_loads_from_the_cache_in_less_time_than_it_compiles(tmp_path, monkeypatch):
     monkeypatch.setenv(cache_module.ENVIRONMENT_VARIABLE, str(tmp_path))
-    cold = compile_source(KERNEL, entry="fill")
-    assert not cold.from_cache
+    start = time.perf_counter()
+    assert not compile_source(KERNEL, entry="fill").from_cache
+    cold = time.perf_counter() - start
     times = []
     for _ in range(5):
         compile_module._in_memory.clear()
         start = time.perf_counter()
         assert compile_source(KERNEL, entry="fill").from_cache
         times.append(time.perf_counter() - start)
-    assert min(times) < 0.05
+    assert min(times) < cold
 
 
 @pytest.fixture
