@@ -9,8 +9,8 @@ from tilewright.gemm.problem import GemmProblem
 from tilewright.jit.device import device
 from tilewright.lab.ground import Ground
 from tilewright.lab.peers import PEERS
-from tilewright.lab.peers.candidate import judge
 from tilewright.lab.peers.compete import hold_race
+from tilewright.lab.peers.entrant import judge
 from tilewright.lab.reference import find_reference
 
 pytestmark = pytest.mark.gpu

@@ -14,7 +14,7 @@ from tilewright.lab.check import Guarded
 from tilewright.lab.ground import Buffers
 from tilewright.lab.ladder import prepare
 from tilewright.lab.numbers import to_stored
-from tilewright.lab.peers import PEERS, Candidate, Entry, Peer, candidate, compete, select_peers
+from tilewright.lab.peers import PEERS, Entrant, Entry, Peer, compete, entrant, select_peers
 from tilewright.lab.peers.compete import hold_race, peer_record
 from tilewright.lab.record import went_wrong
 
@@ -39,7 +39,7 @@ class Memory:
 
 @pytest.fixture
 def ground(monkeypatch):
-    monkeypatch.setattr(candidate, "bound_to", lambda ordinal: nullcontext())
+    monkeypatch.setattr(entrant, "bound_to", lambda ordinal: nullcontext())
     memory, given = Memory(), prepare(PROBLEM)
     operands = Buffers(None, None, None)  # type: ignore[arg-type]
     return SimpleNamespace(
@@ -48,7 +48,7 @@ def ground(monkeypatch):
     )  # fmt: skip
 
 
-def writes(ground, change=lambda stored: stored, text: str = "one") -> Candidate:
+def writes(ground, change=lambda stored: stored, text: str = "one") -> Entrant:
     """A candidate whose product is the right one after `change`."""
     product = change(to_stored(ground.given.library.astype(np.float32), "bf16").copy())
 
@@ -59,7 +59,7 @@ def writes(ground, change=lambda stored: stored, text: str = "one") -> Candidate
 
         return launch
 
-    return Candidate(text, prepare)
+    return Entrant(text, prepare)
 
 
 def spoiled(row: int, col: int = 3):
@@ -81,30 +81,30 @@ def nan(stored):
 
 
 def test_a_right_product_is_right(ground):
-    assert candidate.judge(writes(ground), ground).ok
-    assert candidate.judge(writes(ground), ground, rows=7).ok
+    assert entrant.judge(writes(ground), ground).ok
+    assert entrant.judge(writes(ground), ground, rows=7).ok
 
 
 @pytest.mark.parametrize("change", [spoiled(0), spoiled(55), spoiled(119), unwritten, nan])
 def test_a_product_wrong_in_one_element_is_wrong(ground, change):
-    assert not candidate.judge(writes(ground, change), ground).ok
+    assert not entrant.judge(writes(ground, change), ground).ok
 
 
 @pytest.mark.parametrize("row", [0, 119])
 def test_the_first_and_the_last_row_are_among_those_judged_before_a_race(ground, row):
-    assert not candidate.judge(writes(ground, spoiled(row)), ground, rows=7).ok
+    assert not entrant.judge(writes(ground, spoiled(row)), ground, rows=7).ok
 
 
 def test_an_element_left_unwritten_shows_in_any_row(ground):
-    assert "1 elements unwritten" in candidate.judge(writes(ground, unwritten), ground, rows=2).reason
+    assert "1 elements unwritten" in entrant.judge(writes(ground, unwritten), ground, rows=2).reason
 
 
 def test_the_same_bits_have_the_same_verdict_without_another_judgement(ground, monkeypatch):
-    verdict = candidate.judge(writes(ground), ground)
-    monkeypatch.setattr(candidate, "judged", None)  # calling it would raise
-    assert candidate.judge(writes(ground), ground) is verdict
+    verdict = entrant.judge(writes(ground), ground)
+    monkeypatch.setattr(entrant, "judged", None)  # calling it would raise
+    assert entrant.judge(writes(ground), ground) is verdict
     with pytest.raises(TypeError):
-        candidate.judge(writes(ground, spoiled(3)), ground)
+        entrant.judge(writes(ground, spoiled(3)), ground)
 
 
 def test_a_write_beside_the_output_is_seen(ground):
@@ -117,7 +117,7 @@ def test_a_write_beside_the_output_is_seen(ground):
 
         return launch
 
-    assert "outside its output" in candidate.judge(Candidate("beside", prepare), ground, rows=7).reason
+    assert "outside its output" in entrant.judge(Entrant("beside", prepare), ground, rows=7).reason
 
 
 def fake_race(monkeypatch, speed: dict[str, float]) -> list[list[str]]:
@@ -177,7 +177,7 @@ def test_what_a_library_raises_refuses_that_candidate_and_a_lost_gpu_ends_the_ru
         def prepare(buffers):
             raise error
 
-        return Candidate("failing", prepare)
+        return Entrant("failing", prepare)
 
     fake_race(monkeypatch, {"one": 1.0})
     field = hold_race(Entry("", [failing(RuntimeError("too much shared memory")), writes(ground)]), ground)

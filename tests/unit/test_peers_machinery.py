@@ -15,8 +15,8 @@ from tilewright.errors import DeviceError
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gpus import GPUS
 from tilewright.lab.peers import build, candidate, cublaslt, cutlass
-from tilewright.lab.peers.candidate import Candidate
 from tilewright.lab.peers.cublaslt_library import CublasLt
+from tilewright.lab.peers.entrant import Entrant
 
 
 class FakeLt:
@@ -165,7 +165,7 @@ def test_a_race_gives_each_candidate_its_own_time_in_whatever_order_they_run(no_
 
     monkeypatch.setattr(candidate, "Stopwatch", Watch)
     times = [3.0 * scale, 1.0 * scale, 2.0 * scale, 5.0 * scale]
-    entrants = [Candidate(str(ms), lambda buffers, ms=ms: ms) for ms in times]  # a launch here is what it takes
+    entrants = [Entrant(str(ms), lambda buffers, ms=ms: ms) for ms in times]  # a launch here is what it takes
     ground = SimpleNamespace(where=SimpleNamespace(ordinal=0), sets=[None] * 3)
     assert candidate.race(entrants, ground, rounds=5) == pytest.approx(times)
 

@@ -22,7 +22,7 @@ from .link import function_address
 from .machine import Machine
 from .memory import GlobalMemory
 from .orders import Order
-from .program import Program, decode
+from .program import Code, decode
 from .ptx import Module, Special, Variable
 from .ptx_parser import parse
 from .recorder import Recorder
@@ -65,7 +65,7 @@ def _parsed(ptx: str) -> Module:
 
 
 @lru_cache(maxsize=64)
-def decoded(ptx: str, entry: str, fine: bool = False, red_zones: bool = False) -> Program:
+def decoded(ptx: str, entry: str, fine: bool = False, red_zones: bool = False) -> Code:
     try:
         return decode(_parsed(ptx), entry, fine, red_zones)
     except (ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
@@ -83,9 +83,7 @@ LOCAL_BYTES = 512 * 1024
 """Local memory of a thread, on every architecture."""
 
 
-def _check_launch(
-    program: Program, grid: Triple, block: Triple, params: bytes, shared_bytes: int, gpu_name: str
-) -> None:
+def _check_launch(program: Code, grid: Triple, block: Triple, params: bytes, shared_bytes: int, gpu_name: str) -> None:
     arch = find_gpu(gpu_name).arch
     for name, value, most in (("grid", grid, (2**31 - 1, 65535, 65535)), ("block", block, (1024, 1024, 64))):
         if len(value) != 3 or any(not 0 < v <= m for v, m in zip(value, most, strict=False)):
@@ -135,7 +133,7 @@ def find_variable(module: Module, name: str) -> Variable:
     )
 
 
-def _place_variables(program: Program, memory: GlobalMemory, filled: Mapping[str, bytes]) -> dict[str, int]:
+def _place_variables(program: Code, memory: GlobalMemory, filled: Mapping[str, bytes]) -> dict[str, int]:
     """Module variables become buffers, fresh for each launch. `filled`: name -> what it holds instead."""
     places: dict[str, int] = {}
     variables = _variables(program.module)
@@ -166,7 +164,7 @@ def _filled(module: Module, constants: Mapping[str, np.ndarray]) -> dict[str, by
     return filled
 
 
-def _cooperates(program: Program) -> bool:
+def _cooperates(program: Code) -> bool:
     """Whether its blocks synchronise as a grid: they ask for the workspace of that."""
     names = (operand.name for i in program.instructions for operand in i.operands if isinstance(operand, Special))
     return any(name.startswith("%envreg") for name in names)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .ptx import Immediate, Instruction, Memory, Operand, Register, Vector
 
 if TYPE_CHECKING:
-    from .program import Program
+    from .program import Code
 
 READ, WRITE, STRONG, POLL = range(4)
 """Plain read and write; strong write or atomic; strong read."""
@@ -55,7 +55,7 @@ class Role:
         return {READ: "a read", WRITE: "a write", STRONG: "a strong write", POLL: "a strong read"}[kind]
 
 
-def role_of(instruction: Instruction, program: Program) -> Role | None:
+def role_of(instruction: Instruction, program: Code) -> Role | None:
     """What an instruction does to global memory; None for nothing."""
     parts = instruction.opcode.split(".")
     head = parts[0]
@@ -102,7 +102,7 @@ def _registers(operand: Operand) -> list[Register]:
     return [item for item in items if isinstance(item, Register)]
 
 
-def own_load(program: Program, store: Instruction) -> Instruction | None:
+def own_load(program: Code, store: Instruction) -> Instruction | None:
     """The load of the very place whose value, changed, a store writes back; None if there is none."""
     from .program import effects
 
@@ -124,7 +124,7 @@ def own_load(program: Program, store: Instruction) -> Instruction | None:
     return None
 
 
-def stored_back(program: Program, load: Instruction) -> bool:
+def stored_back(program: Code, load: Instruction) -> bool:
     """Whether what a load has read is changed and stored at the same place."""
     if not load.opcode.startswith("ld"):
         return False
@@ -135,7 +135,7 @@ def stored_back(program: Program, load: Instruction) -> bool:
     return False
 
 
-def looks_before_an_atomic(program: Program, load: Instruction) -> bool:
+def looks_before_an_atomic(program: Code, load: Instruction) -> bool:
     """Whether an atomic follows at the very place that a load has looked at."""
     place = load.operands[-1] if load.opcode.startswith("ld") else None
     for instruction in program.instructions if place is not None else ():
@@ -144,7 +144,7 @@ def looks_before_an_atomic(program: Program, load: Instruction) -> bool:
     return False
 
 
-def constant_stored(program: Program, store: Instruction) -> bool:
+def constant_stored(program: Code, store: Instruction) -> bool:
     """Whether a store writes a constant other than 0, as one that sets a flag does."""
     from .program import effects
 

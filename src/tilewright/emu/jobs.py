@@ -29,14 +29,14 @@ from .trace import MEMORY_FIELDS, Trace
 if TYPE_CHECKING:
     from .hazards import Reporter
     from .memory import GlobalMemory
-    from .program import Program
+    from .program import Code
 
 Progress = Callable[[int, int], None]
 _MALLOC = ("malloc", "free")
 _SURFACES = ("sust", "suld", "tex", "tld4", "tensormap")
 
 
-def why_alone(program: Program, batches: int, options: dict[str, Any]) -> str:
+def why_alone(program: Code, batches: int, options: dict[str, Any]) -> str:
     """Why one process has to run a launch; "" where several may try."""
     if batches < 2:
         return "its blocks all run side by side, in one batch"

@@ -29,7 +29,7 @@ from .meetings import Meetings
 from .memory import GlobalMemory
 from .operands import Operands
 from .products import AsyncProducts
-from .program import Program
+from .program import Code
 from .ptx import Instruction, Operand, Register, Vector
 from .register_pool import RegisterPool
 from .schedule import Scheduler
@@ -65,7 +65,7 @@ class Machine(Operands):
 
     def __init__(
         self,
-        program: Program,
+        program: Code,
         *,
         grid: Triple,
         block: Triple,

@@ -18,7 +18,7 @@ from .ptx import Instruction, Register, Vector
 
 if TYPE_CHECKING:
     from .clocks import ClockShadow
-    from .program import Program
+    from .program import Code
 
 PLAIN, VOLATILE, STRONG, ATOMIC = range(4)
 MOST_PLACES = 4096
@@ -37,7 +37,7 @@ class Word:
     """It is a fence for what came before."""
 
 
-def word_of(instruction: Instruction, program: Program) -> Word:
+def word_of(instruction: Instruction, program: Code) -> Word:
     """How an instruction accesses memory, whichever it is."""
     head, *parts = instruction.opcode.split(".")
     if head not in ("ld", "st", "atom", "red") or {"local", "param", "const", "async"} & set(parts):
@@ -53,7 +53,7 @@ def word_of(instruction: Instruction, program: Program) -> Word:
     return Word(strength, head == "ld" and strength > PLAIN, head == "st" and strength > PLAIN, releases)
 
 
-def passed(program: Program) -> bool:
+def passed(program: Code) -> bool:
     """Whether warps of a kernel may pass one another messages: some hear, and some have a fence before they tell."""
     words = [word_of(instruction, program) for instruction in program.instructions]
     fences = any(i.opcode.startswith(_FENCES) for i in program.instructions) or any(word.releases for word in words)

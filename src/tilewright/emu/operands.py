@@ -16,7 +16,7 @@ from .ptx import Immediate, Instruction, Memory, Negated, Operand, Register, Spe
 
 if TYPE_CHECKING:
     from .calls import CallStack
-    from .program import Program
+    from .program import Code
 
 _WIDER = ("ld", "ldu", "st", "cvt", "cvta")
 _FLOATS = ("f16", "f32", "f64", "bf16", "f16x2", "bf16x2")
@@ -27,7 +27,7 @@ WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW
 class Operands:
     """The part of a Machine that knows where operands lie."""
 
-    program: Program
+    program: Code
     lanes: int
     mask: np.ndarray | None
     banks: dict[int, np.ndarray]

@@ -1,4 +1,4 @@
-"""Module -> Program: every instruction matched to its handler, basic blocks, and registers packed into rows."""
+"""Module -> Code: every instruction matched to its handler, basic blocks, and registers packed into rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Block:
 
 
 @dataclass
-class Program:
+class Code:
     """One entry, decoded. Holds nothing of a launch."""
 
     module: Module
@@ -276,8 +276,8 @@ RED_ZONE = 256
 """Bytes between two shared variables, where that is asked for."""
 
 
-def decode(module: Module, entry_name: str, fine: bool = False, red_zones: bool = False) -> Program:
-    """Decode one entry. `fine`: in smaller blocks, for other orders (orders.py). `red_zones`: as Program's.
+def decode(module: Module, entry_name: str, fine: bool = False, red_zones: bool = False) -> Code:
+    """Decode one entry. `fine`: in smaller blocks, for other orders (orders.py). `red_zones`: as Code's.
 
     Raises PtxError when it is not there, UnknownInstruction for the first unknown form.
     """
@@ -322,7 +322,7 @@ def decode(module: Module, entry_name: str, fine: bool = False, red_zones: bool 
     for variable in shared:
         if variable.extern:
             static[variable.name] = -(-(size + gap) // variable.align) * variable.align
-    return Program(
+    return Code(
         module=module,
         entry=entry,
         handlers=handlers,

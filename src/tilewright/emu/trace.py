@@ -15,7 +15,7 @@ from ..words import Told
 
 if TYPE_CHECKING:
     from .hazards import Sources
-    from .program import Program
+    from .program import Code
 
 MEMORY_FIELDS = ("requests", "sectors", "wavefronts", "ideal", "bytes")
 FAR_SIDE = "async_copy_global"
@@ -154,7 +154,7 @@ class Trace:
         """The site of an instruction for one kind of traffic, made when first asked for."""
         return self.sites.setdefault(index, {}).setdefault(traffic, Site())
 
-    def counters(self, program: Program, threads: int, sources: Sources) -> Counters:
+    def counters(self, program: Code, threads: int, sources: Sources) -> Counters:
         """Sum up. `sources` names the files."""
         out = Counters(threads=threads)
         for block in program.blocks:

@@ -12,8 +12,8 @@ from .bench import time_pairs
 from .beside_torch import Sets, both, needed_torch, record_of, verdict
 from .ground import Buffers, Ground
 from .ladder import Progress, silent
-from .peers.candidate import race
 from .peers.cublaslt import cublaslt_candidates
+from .peers.entrant import race
 
 ROUNDS = 5
 FINALISTS = 3

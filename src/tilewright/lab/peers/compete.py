@@ -10,7 +10,7 @@ from ...jit.timing import Start
 from ..check import CheckResult
 from ..ground import Ground
 from ..ladder import verdict_dict
-from .candidate import ROWS, Candidate, Entry, Peer, judge, race
+from .entrant import ROWS, Entrant, Entry, Peer, judge, race
 
 FINALISTS = 5
 """Of more candidates, so many are compared in pairs."""
@@ -22,12 +22,12 @@ class Field:
     """A peer's candidates after the race: `best`, in its order; who was refused, and why."""
 
     version: str
-    best: tuple[Candidate, ...]
+    best: tuple[Entrant, ...]
     entered: int
     refused: dict[str, str]
 
 
-def _tried(candidate: Candidate, ground: Ground, rows: int | None) -> CheckResult:
+def _tried(candidate: Entrant, ground: Ground, rows: int | None) -> CheckResult:
     """Its verdict. What a library raises is a refusal; a lost GPU is not."""
     try:
         return judge(candidate, ground, rows)
@@ -51,12 +51,12 @@ def hold_race(entry: Entry, ground: Ground) -> Field:
     return Field(entry.version, tuple(right[:FINALISTS]), len(candidates), refused)
 
 
-def launches_of(candidate: Candidate, ground: Ground) -> list[Start]:
+def launches_of(candidate: Entrant, ground: Ground) -> list[Start]:
     """One launch a buffer set."""
     return [candidate.prepare(buffers) for buffers in ground.sets]
 
 
-def settled(field: Field, ground: Ground, seconds: float) -> Candidate:
+def settled(field: Field, ground: Ground, seconds: float) -> Entrant:
     """The finalist that does best in short pairs with cuBLAS; without cuBLAS, the race's first."""
     if len(field.best) == 1 or ground.references is None:
         return field.best[0]
@@ -67,7 +67,7 @@ def peer_record(peer: Peer, ground: Ground, suite: str, seconds: float, origin: 
     """A record of a peer's best candidate. Where it is not there or cannot: "right" is None, and "reason" says why."""
     problem = ground.problem
 
-    def record(candidate: Candidate | None, version: str, result: dict[str, Any]) -> dict[str, Any]:
+    def record(candidate: Entrant | None, version: str, result: dict[str, Any]) -> dict[str, Any]:
         case = {
             "peer": peer.id, "version": version, "config": candidate.config if candidate else {},
             "config_text": candidate.text if candidate else "", "m": problem.m, "n": problem.n, "k": problem.k,

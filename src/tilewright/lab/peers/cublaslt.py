@@ -13,8 +13,8 @@ from ...gemm.problem import GemmProblem
 from ...jit.device import GpuExecutor, bound_to
 from ...jit.timing import Start
 from ..ground import Buffers, Ground
-from .candidate import Candidate, Entry, Peer
 from .cublaslt_library import cublaslt
+from .entrant import Entrant, Entry, Peer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -90,12 +90,12 @@ class _Matmul:
 
         return launch
 
-    def candidate(self, number: int, algorithms: NDArray[Any]) -> Candidate:
+    def candidate(self, number: int, algorithms: NDArray[Any]) -> Entrant:
         algorithm = algorithms[number : number + 1].copy()  # its algo lies at the front
         used = int(algorithm["workspace"][0])
         text = f"heuristic {number + 1} of {len(algorithms)}" + (f", {used} B workspace" if used else "")
         config = {"heuristic": number, "workspace_bytes": used, "algo": algorithm["algo"][0].tolist()}
-        return Candidate(text, lambda buffers: self.launch_of(algorithm, buffers), config)
+        return Entrant(text, lambda buffers: self.launch_of(algorithm, buffers), config)
 
 
 def cublaslt_candidates(problem: GemmProblem, executor: GpuExecutor) -> Entry:

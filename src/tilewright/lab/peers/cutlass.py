@@ -16,7 +16,7 @@ from ...jit.wheels import library
 from ..ground import Ground
 from ..ladder import Step
 from .build import compile_ahead
-from .candidate import Entry, Peer, rung_candidate
+from .entrant import Entry, Peer, rung_candidate
 
 GET = install("cutlass")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...errors import ConfigRejected, MissingDependency, install
 from ..ground import Ground
 from ..ladder import values_of
-from .candidate import Candidate, Entry, Peer
+from .entrant import Entrant, Entry, Peer
 
 
 def _enter(ground: Ground) -> Entry:
@@ -14,7 +14,7 @@ def _enter(ground: Ground) -> Entry:
         raise MissingDependency(f"no library here brings cuBLAS. Install one with: {install('bench')}")
     if (prepared := library.for_values(values_of(problem))) is None:
         raise ConfigRejected(f"{library.name} multiplies {', '.join(library.dtypes)} here, not {values_of(problem)}.")
-    own = Candidate("its own choice", lambda s: prepared(s.a, s.b, s.out, problem.layout))
+    own = Entrant("its own choice", lambda s: prepared(s.a, s.b, s.out, problem.layout))
     return Entry(library.version, (own,))
 
 

@@ -10,7 +10,7 @@ from ...errors import ConfigRejected, MissingDependency, install
 from ...jit.timing import Start
 from ..ground import Buffers, Ground
 from ..reference import torch_stream
-from .candidate import Candidate, Entry, Peer
+from .entrant import Entrant, Entry, Peer
 
 GET = install("triton")
 TILES = (
@@ -40,7 +40,7 @@ def _enter(ground: Ground) -> Entry:
     kernel = import_module(f"{__package__}.triton_kernel").matmul
     ordinal, of_a, of_b = ground.where.ordinal, problem.layout[0] == "t", problem.layout[1] == "t"
 
-    def candidate(tile_m: int, tile_n: int, tile_k: int, warps: int, stages: int) -> Candidate:
+    def candidate(tile_m: int, tile_n: int, tile_k: int, warps: int, stages: int) -> Entrant:
         a_block = [tile_k, tile_m] if of_a else [tile_m, tile_k]
         b_block = [tile_n, tile_k] if of_b else [tile_k, tile_n]
 
@@ -64,7 +64,7 @@ def _enter(ground: Ground) -> Entry:
 
         config = {"tile_m": tile_m, "tile_n": tile_n, "tile_k": tile_k, "warps": warps, "stages": stages}
         text = f"{tile_m}x{tile_n}x{tile_k} {warps} warps {stages} stages"
-        return Candidate(text, prepare, config)
+        return Entrant(text, prepare, config)
 
     tried = FP32_TILES if problem.dtype == "f32" else TILES
     return Entry(f"Triton {triton.__version__}", [candidate(*tiles) for tiles in tried])

@@ -27,7 +27,7 @@ ROWS = 97
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Entrant:
     """One way in which a peer can make a product. `prepare(buffers)` gives the launch that writes buffers.out."""
 
     text: str
@@ -43,7 +43,7 @@ class Entry:
     """A peer that is here and can make the product: in which version, and how."""
 
     version: str
-    candidates: Sequence[Candidate]
+    candidates: Sequence[Entrant]
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Peer:
     enter: Callable[[Ground], Entry]
 
 
-def rung_candidate(step: Step, kernel: CompiledKernel, ground: Ground) -> Candidate:
+def rung_candidate(step: Step, kernel: CompiledKernel, ground: Ground) -> Entrant:
     """A rung with its config as a candidate."""
-    return Candidate(
+    return Entrant(
         str(step.config), rung_launcher(step, ground.where), asdict(step.config),
         step.facts(kernel, ground.where.gpu),
     )  # fmt: skip
@@ -81,7 +81,7 @@ def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
     return np.array_equal(one.view(np.uint8), other.view(np.uint8))
 
 
-def judge(candidate: Candidate, ground: Ground, rows: int | None = None) -> CheckResult:
+def judge(candidate: Entrant, ground: Ground, rows: int | None = None) -> CheckResult:
     """Run it once on the operands given, into a poisoned output between guard bands, and judge what it wrote.
 
     `rows`: compare so many rows with float64, evenly spread and the last among them, instead of all. That every
@@ -116,7 +116,7 @@ def judge(candidate: Candidate, ground: Ground, rows: int | None = None) -> Chec
     )  # fmt: skip
 
 
-def race(candidates: Sequence[Candidate], ground: Ground, rounds: int) -> list[float]:
+def race(candidates: Sequence[Entrant], ground: Ground, rounds: int) -> list[float]:
     """Milliseconds of one product by each: the median of rounds in which all take turns, in another order each.
 
     Good for a first choice only: a hot GPU's clock follows what ran before, by a few percent. Short products are timed
