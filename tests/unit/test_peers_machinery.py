@@ -14,7 +14,7 @@ import pytest
 from tilewright.errors import DeviceError
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gpus import GPUS
-from tilewright.lab.peers import build, candidate, cublaslt, cutlass
+from tilewright.lab.peers import build, cublaslt, cutlass, entrant
 from tilewright.lab.peers.cublaslt_library import CublasLt
 from tilewright.lab.peers.entrant import Entrant
 
@@ -74,7 +74,7 @@ class FakeLt:
 
 @pytest.fixture
 def no_gpu(monkeypatch):
-    for module in (cublaslt, candidate):
+    for module in (cublaslt, entrant):
         monkeypatch.setattr(module, "bound_to", lambda ordinal: nullcontext())
     monkeypatch.setattr(cublaslt, "DeviceArray", lambda executor, shape, dtype: SimpleNamespace(address=99))
 
@@ -163,11 +163,11 @@ def test_a_race_gives_each_candidate_its_own_time_in_whatever_order_they_run(no_
         def measure(self, launches):
             return list(launches)
 
-    monkeypatch.setattr(candidate, "Stopwatch", Watch)
+    monkeypatch.setattr(entrant, "Stopwatch", Watch)
     times = [3.0 * scale, 1.0 * scale, 2.0 * scale, 5.0 * scale]
     entrants = [Entrant(str(ms), lambda buffers, ms=ms: ms) for ms in times]  # a launch here is what it takes
     ground = SimpleNamespace(where=SimpleNamespace(ordinal=0), sets=[None] * 3)
-    assert candidate.race(entrants, ground, rounds=5) == pytest.approx(times)
+    assert entrant.race(entrants, ground, rounds=5) == pytest.approx(times)
 
 
 def test_every_kernel_is_handed_to_exactly_one_process(monkeypatch):

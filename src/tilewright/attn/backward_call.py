@@ -15,21 +15,12 @@ from ..gpus import Gpu
 from ..jit.params import Place, named_numbers
 from ..run.program import Program, Stage
 from ..run.runner import Output, Site
+from .arguments import check_one_device, dense_result, read_view, swapped
 from .backward_plan import plan_backward
 from .backward_problem import BackwardProblem, Strides
 from .backward_score import Differentiable
 from .backward_stages import RESULTS, BackwardPlan, backward_program
-from .call import (
-    AttentionCall,
-    _dense,
-    _one_device,
-    _read,
-    _rows,
-    _swapped,
-    _why_copied,
-    read_attention,
-    read_attention_varlen,
-)
+from .call import AttentionCall, head_rows_of, read_attention, read_attention_varlen, why_copied
 from .problem import DTYPES, AttentionProblem, HeadRows, head_rows
 from .score import Modification
 from .stages import COPY_ROWS, Lies, RowCopy, StridedRows
@@ -161,33 +152,34 @@ def read_backward(
     stream = first.stream or 0
     given = []
     for name, value in (("grad", grad), ("out", out)):
-        view = _read(value, name, stream, DTYPES, "float16 and bfloat16, as q is")
+        view = read_view(value, name, stream, DTYPES, "float16 and bfloat16, as q is")
         if view.dtype != first.dtype or view.shape != own_shape:
             raise InvalidOperand(
                 f"{name} is {view.dtype} with shape {view.shape}; it must be as q is, {first.dtype} with shape "
                 f"{own_shape}."
             )
-        _one_device(first, view)
+        check_one_device(first, view)
         if cu_seqlens is not None:
             view = view.view((1, *view.shape), (0, *view.strides))
-        given.append(_swapped(view) if layout == "bshd" or cu_seqlens is not None else view)
+        given.append(swapped(view) if layout == "bshd" or cu_seqlens is not None else view)
     sums = []
     for name, value in (("lse", lse), ("grad_lse", grad_lse)):
         if value is None and name == "grad_lse":
             continue
-        view = _read(value, name, stream, ("f32",), "float32, as attention(return_lse=True) gives it")
+        view = read_view(value, name, stream, ("f32",), "float32, as attention(return_lse=True) gives it")
         if view.shape != forward.lse_shape:
             raise InvalidOperand(
                 f"{name} has shape {view.shape}; it must be {forward.lse_shape}, "
                 + ("[batch, heads, rows of q]." if cu_seqlens is None else "[heads, rows of all entries].")
             )
-        _one_device(first, view)
+        check_one_device(first, view)
         sums.append(view if cu_seqlens is None else view.view((1, *view.shape), (0, *view.strides)))
     shapes = tuple(_shape_of(view, layout, cu_seqlens is not None) for view in (forward.q, forward.k, forward.v))
     laid = "bshd" if cu_seqlens is not None else layout
     lead = (1,) if cu_seqlens is not None else ()
     results = tuple(
-        replace(_dense(first, (*lead, *shape), laid), name=name) for name, shape in zip(RESULTS, shapes, strict=True)
+        replace(dense_result(first, (*lead, *shape), laid), name=name)
+        for name, shape in zip(RESULTS, shapes, strict=True)
     )
     return _finish(forward, given[0], given[1], sums, results, shapes, modify, deterministic, plan_with)
 
@@ -212,12 +204,12 @@ def _finish(
         dense_at = {"alignment": 16}  # of new arrays, whatever library makes them
         for name, view in (("out", out), ("grad", grad), *zip(RESULTS, results, strict=True)):
             columns = p.columns("v" if name in ("out", "grad", "dv") else "q")
-            reason = _why_copied(view, columns)
+            reason = why_copied(view, columns)
             if reason is not None and view.size:
                 copied.append((name, reason))
                 rows[name] = head_rows(view.shape[1], view.shape[2], columns)
             else:
-                rows[name] = replace(_rows(view), **(dense_at if name in RESULTS else {}))
+                rows[name] = replace(head_rows_of(view), **(dense_at if name in RESULTS else {}))
         problem = BackwardProblem(
             replace(p, out=rows["out"]), rows["grad"], rows["dq"], rows["dk"], rows["dv"], strides[0],
             strides[1] if len(strides) > 1 else None, modify.slope,

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ..arrays.dlpack import dense_strides
-from ..arrays.dtypes import DTYPE_NAMES, SHORT_NAMES
-from ..arrays.extents import check_out
+from ..arrays.dtypes import DTYPE_NAMES
 from ..arrays.integers import Integers
-from ..arrays.scalar import scalar
-from ..arrays.view import Operand, as_operand, broadcast, check_forwards
+from ..arrays.view import Operand
 from ..errors import InvalidOperand
 from ..gpus import Gpu
 from ..jit.params import named_numbers
@@ -24,9 +20,21 @@ from ..plan.demands import NONE, Demands
 from ..plan.plan import Plan
 from ..run.program import Program
 from ..run.runner import Output, Site
+from .arguments import (
+    broadcast_bias,
+    check_given_out,
+    check_one_device,
+    dense_result,
+    dense_view,
+    out_shape_of,
+    read_options,
+    read_view,
+    read_views,
+    swapped,
+)
 from .cu_seqlens import Starts, length_of, read_starts, read_table, read_used
 from .family import plan_attention, plan_own_columns
-from .problem import DTYPES, LAYOUTS, AttentionProblem, BiasRows, HeadRows, head_rows
+from .problem import LAYOUTS, AttentionProblem, BiasRows, HeadRows, head_rows
 from .rung import D_HEADS
 from .score import NO_CHANGE, Modification
 from .stages import Lies, StridedRows, program_of
@@ -110,7 +118,7 @@ class AttentionCall:
         out = Output("out", self.out, self.out_shape, self.given_out, self.keeps)
         if not self.with_lse:
             return (out,)
-        lse = replace(_dense_view(self.q, "lse", self.lse_shape), dtype="f32")
+        lse = replace(dense_view(self.q, "lse", self.lse_shape), dtype="f32")
         return out, Output("lse", lse, self.lse_shape)
 
     @property
@@ -157,16 +165,16 @@ def read_attention(
     if layout not in LAYOUTS:
         raise InvalidOperand(f"layout={layout!r} is not one of {', '.join(map(repr, LAYOUTS))}.")
     axes = ("batch", "heads", "rows", "d_head") if layout == "bhsd" else ("batch", "rows", "heads", "d_head")
-    views = _views(q, k, v, out, axes)
-    shape = _out_shape(views[0], views[2])
+    views = read_views(q, k, v, out, axes)
+    shape = out_shape_of(views[0], views[2])
     if layout == "bshd":
-        views = [_swapped(view) for view in views]
+        views = [swapped(view) for view in views]
     q_view, k_view, v_view = views[:3]
     if block_table is None and k_view.shape[0] != q_view.shape[0]:
         raise InvalidOperand(
             f"q {views[0].shape} and k {k_view.shape} (as [batch, heads, rows, d_head]) differ in batch."
         )
-    out_view = views[3] if out is not None else _dense(q_view, shape, layout)
+    out_view = views[3] if out is not None else dense_result(q_view, shape, layout)
     keys, table = k_view.shape[2], None
     if block_table is not None:
         if keys < 16 or keys & (keys - 1):
@@ -181,14 +189,14 @@ def read_attention(
                 f"bias={bias!r} is one number: added to every score it changes no weight. Pass an array that "
                 "broadcasts to [batch, heads, q's rows, k's rows], or none."
             )
-        given = _read(bias, "bias", q_view.stream or 0, ("f32", q_view.dtype), f"float32, or {q_name} as q is")
-        _one_device(q_view, given)
-        bias_view = _broadcast_bias(given, (*q_view.shape[:3], keys))
+        given = read_view(bias, "bias", q_view.stream or 0, ("f32", q_view.dtype), f"float32, or {q_name} as q is")
+        check_one_device(q_view, given)
+        bias_view = broadcast_bias(given, (*q_view.shape[:3], keys))
     used = read_used(seqused, q_view, keys) if seqused is not None else None
     lists = [one.operand for one in (used, table) if one is not None]
     inputs = [q_view, k_view, v_view, bias_view, *lists]
-    _check_out_view(out, out_view, [view for view in inputs if view is not None])
-    options = _options(q_view, keys, is_causal, scale, window, softcap, modify, return_lse)
+    check_given_out(out, out_view, [view for view in inputs if view is not None])
+    options = read_options(q_view, keys, is_causal, scale, window, softcap, modify, return_lse)
     options["seqused"] = used is not None
     if table is not None:
         options |= {"pages": (k_view.shape[2], table.shape[1], k_view.shape[0]), "keys": keys}
@@ -203,9 +211,9 @@ def read_attention_varlen(
     plan_with: tuple[str | None, Any] = (None, None), batch_invariant: bool = False,
 ) -> AttentionCall:  # fmt: skip
     """Read the arguments of `attention_varlen`. Raises InvalidOperand in the caller's terms."""
-    views = _views(q, k, v, out, ("rows", "heads", "d_head"))
-    shape = _out_shape(views[0], views[2])
-    views = [_swapped(view.view((1, *view.shape), (0, *view.strides))) for view in views]
+    views = read_views(q, k, v, out, ("rows", "heads", "d_head"))
+    shape = out_shape_of(views[0], views[2])
+    views = [swapped(view.view((1, *view.shape), (0, *view.strides))) for view in views]
     q_view, k_view, v_view = views[:3]
     starts = (
         read_starts(cu_seqlens_q, "cu_seqlens_q", "q", q_view),
@@ -220,181 +228,30 @@ def read_attention_varlen(
         length_of(starts[0], max_seqlen_q, "max_seqlen_q", q_view.shape[2]),
         length_of(starts[1], max_seqlen_k, "max_seqlen_k", k_view.shape[2]),
     )
-    out_view = views[3] if out is not None else _dense(q_view, (1, *shape), "bshd")
+    out_view = views[3] if out is not None else dense_result(q_view, (1, *shape), "bshd")
     lists = [start.operand for start in starts if start.operand is not None]
-    _check_out_view(out, out_view, [q_view, k_view, v_view, *lists])
-    options = _options(q_view, k_view.shape[2], is_causal, scale, window, softcap, modify, return_lse)
+    check_given_out(out, out_view, [q_view, k_view, v_view, *lists])
+    options = read_options(q_view, k_view.shape[2], is_causal, scale, window, softcap, modify, return_lse)
     options |= {"totals": (shape[0], k_view.shape[2]), "lengths": (starts[0].entries, *lengths)}
     read = _finish(q_view, k_view, v_view, out_view, out, None, starts, options, shape, plan_with)
     return replace(read, demands=Demands(batch_invariant=bool(batch_invariant)))
 
 
-# --- arguments -------------------------------------------------------------------------------------------------------
-
-
-def _views(q: Any, k: Any, v: Any, out: Any, axes: tuple[str, ...]) -> list[Operand]:
-    """q, k, v and out, if given, held to one another."""
-    able = "float16 and bfloat16, which tensor cores multiply"
-    first = _read(q, "q", 0, DTYPES, able)
-    given = [first, *(_read(x, name, first.stream or 0, DTYPES, able) for x, name in ((k, "k"), (v, "v")))]
-    if out is not None:
-        given.append(_read(out, "out", first.stream or 0, DTYPES, able))
-    for operand in given:
-        if operand.dtype != first.dtype:
-            names = DTYPE_NAMES[first.dtype], DTYPE_NAMES[operand.dtype]
-            advice = "Pass an out of q's dtype, or none." if operand.name == "out" else "Convert one to the other's."
-            raise InvalidOperand(f"q is {names[0]} and {operand.name} is {names[1]}. {advice}")
-        if len(operand.shape) != len(axes):
-            raise InvalidOperand(
-                f"{operand.name} has shape {operand.shape}; it must have the {len(axes)} axes [{', '.join(axes)}]."
-            )
-        _one_device(first, operand)
-    heads, d = axes.index("heads"), len(axes) - 1
-    k_view, v_view = given[1:3]
-    if k_view.shape[:-1] != v_view.shape[:-1]:
-        raise InvalidOperand(f"k {k_view.shape} and v {v_view.shape} must agree in all but their last axis.")
-    if first.shape[d] != k_view.shape[d]:
-        raise InvalidOperand(f"q {first.shape} and k {k_view.shape} differ in d_head, their last axis.")
-    for one in (first, v_view):
-        if not 1 <= one.shape[d] <= max(D_HEADS):
-            raise InvalidOperand(f"{one.name} {one.shape} has d_head {one.shape[d]}; kernels take 1 to {max(D_HEADS)}.")
-    shared, own = k_view.shape[heads], first.shape[heads]
-    if own % shared if shared else own:
-        raise InvalidOperand(
-            f"q {first.shape} has {own} heads and k {k_view.shape} has {shared}: q's must be a multiple of k's, which "
-            "are shared evenly."
-        )
-    if out is not None and given[3].shape != (shape := _out_shape(first, v_view)):
-        whose = "exactly q's" if shape == first.shape else "q's rows of v's d_head"
-        raise InvalidOperand(f"out has shape {given[3].shape}; the result has {whose}, {shape}.")
-    return given
-
-
-def _out_shape(q: Operand, v: Operand) -> tuple[int, ...]:
-    return (*q.shape[:-1], v.shape[-1])
-
-
-def _read(value: Any, name: str, stream: int, dtypes: Sequence[str], able: str) -> Operand:
-    """The view of an argument of one of `dtypes`; `able` says which these are."""
-    dtype = DTYPE_NAMES[value.dtype] if isinstance(value, Operand) else getattr(value, "dtype", None)
-    found = str(dtype).removeprefix("torch.") if dtype is not None else None
-    operand = as_operand(value, name, stream) if found is None or SHORT_NAMES.get(found) in dtypes else None
-    if operand is not None and operand.dtype in dtypes:
-        check_forwards(operand)
-        return operand
-    if operand is not None:
-        found = DTYPE_NAMES[operand.dtype]
-    advice = _advice(name, str(dtype), dtypes)
-    shape = tuple(getattr(value, "shape", ()))
-    raise InvalidOperand(f"{name} (shape {shape}) is {found}; attention takes {able}. {advice}")
-
-
-def _advice(name: str, dtype: str, dtypes: Sequence[str]) -> str:
-    """What to do with an argument that is none of `dtypes`."""
-    if name == "out":
-        return "Pass an out of q's dtype, or none."
-    of_torch = dtype.startswith("torch.")
-    able = dtypes if of_torch else [one for one in dtypes if one != "bf16"]  # NumPy has none
-    wanted = DTYPE_NAMES["bf16" if of_torch and "bf16" in able else able[-1]]
-    cast = f"{name}.to(torch.{wanted})" if of_torch else f"{name}.astype({wanted!r})"
-    if name == "bias" and "int" in dtype:
-        mask = "bias.bool()" if of_torch else "bias.astype(bool)"
-        return f"For a mask, pass {mask}: its zeros and ones would be added to the scores. For scores, pass {cast}."
-    return f"Convert it: {cast}."
-
-
-def _one_device(q: Operand, other: Operand) -> None:
-    if q.device != other.device:
-        places = ["the host" if o.device is None else f"GPU {o.device}" for o in (q, other)]
-        raise InvalidOperand(f"q is on {places[0]} and {other.name} on {places[1]}. Move them to one device.")
-
-
-def _swapped(view: Operand) -> Operand:
-    """[batch, rows, heads, d] as [batch, heads, rows, d]."""
-    (b, s, h, d), (sb, ss, sh, sd) = view.shape, view.strides
-    return view.view((b, h, s, d), (sb, sh, ss, sd))
-
-
-def _dense(q: Operand, shape: tuple[int, ...], layout: str) -> Operand:
-    made = _dense_view(q, "out", shape)
-    return _swapped(made) if layout == "bshd" else made
-
-
-def _dense_view(q: Operand, name: str, shape: tuple[int, ...]) -> Operand:
-    """The layout of a new array beside q's."""
-    strides = tuple(0 if e <= 1 else s for e, s in zip(shape, dense_strides(shape), strict=True))
-    return Operand(name, q.kind, 0, shape, strides, q.dtype, q.device, stream=q.stream)
-
-
-def _check_out_view(out: Any, view: Operand, inputs: list[Operand]) -> None:
-    if out is not None:
-        check_out(view, inputs, None)
-
-
-def _broadcast_bias(bias: Operand, scores: tuple[int, ...]) -> Operand:
-    try:
-        return broadcast(bias, scores)
-    except InvalidOperand:
-        raise InvalidOperand(
-            f"bias {bias.shape} does not broadcast to the scores {scores}, [batch, heads, q's rows, k's rows]."
-        ) from None
-
-
-def read_window(window: Any) -> tuple[int, int]:
-    """(left, right), -1 for a side without limit. Raises InvalidOperand."""
-    if window is None:
-        return -1, -1
-    try:
-        left, right = (-1 if side is None else operator.index(side) for side in window)
-    except (TypeError, ValueError) as error:
-        raise InvalidOperand(
-            f"window={window!r} must be two whole numbers of keys, (left, right); -1 for no limit."
-        ) from error
-    return left, right
-
-
-def _narrowed(window: tuple[int, int], q: Operand, keys: int) -> tuple[int, int]:
-    """A side that reaches past every key limits nothing, and kernels without limits are faster."""
-    left, right = window
-    return -1 if left >= keys - 1 else left, -1 if right >= q.shape[2] - 1 else right
-
-
-def _options(
-    q: Operand,
-    keys: int,
-    is_causal: bool,
-    scale: float | None,
-    window: Any,
-    softcap: float,
-    modify: Modification,
-    with_lse: bool,
-) -> dict[str, Any]:
-    return {
-        "is_causal": bool(is_causal),
-        "scale": scalar(1 / math.sqrt(q.shape[3]) if scale is None else scale, "scale"),
-        "window": _narrowed(read_window(window), q, keys),
-        "softcap": scalar(softcap, "softcap"),
-        "modify": modify.code,
-        "numbers": modify.numbers,
-        "with_lse": bool(with_lse),
-    }
-
-
 # --- the problem as kernels take it ----------------------------------------------------------------------------------
 
 
-def _rows(view: Operand) -> HeadRows:
+def head_rows_of(view: Operand) -> HeadRows:
     batch, head, row, _ = view.strides
     return HeadRows(batch, head, row, math.gcd(16, view.address))
 
 
-def _why_copied(view: Operand, d_head: int) -> str | None:
+def why_copied(view: Operand, d_head: int) -> str | None:
     """Why a kernel of this d_head cannot read the view (or write it) where it lies; None if it can."""
     if view.shape[3] != d_head:
         return f"d_head {view.shape[3]} is padded with zeros to {d_head}"
     if view.strides[3] != 1:
         return f"the elements of a row lie {view.strides[3]} apart"
-    if (width := _rows(view).vector_bytes) < 16:
+    if (width := head_rows_of(view).vector_bytes) < 16:
         return f"rows start at multiples of {width} bytes, and kernels copy 16 at once"
     return None
 
@@ -424,12 +281,12 @@ def _finish(
         """The problem of a kernel for these columns, and what is copied for it."""
         copied, rows = [], {}
         for operand, columns in ((q, d_head), (k, d_head), (v, d_v), (out, d_v)):
-            reason = _why_copied(operand, columns)
+            reason = why_copied(operand, columns)
             if reason is not None and operand.size:
                 copied.append((operand.name, reason))
                 rows[operand.name] = head_rows(operand.shape[1], operand.shape[2], columns)
             else:
-                rows[operand.name] = _rows(operand)
+                rows[operand.name] = head_rows_of(operand)
         problem = AttentionProblem(
             batch, heads, heads_kv, seq_q, seq_k, d_head, rows["q"], rows["k"], rows["v"], rows["out"],
             q.dtype, bias=bias_rows, d_v=d_v if d_v != d_head else 0, **options,

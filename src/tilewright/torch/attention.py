@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..attn.call import read_window
+from ..attn.arguments import read_window
 from ..attn.rung import D_HEADS
 from ..attn.warm import repeat
 from ..errors import InvalidOperand
