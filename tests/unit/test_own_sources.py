@@ -408,3 +408,65 @@ int main() { std::vector<float> v(5); k<<<1, 1>>>(nullptr, 5); std::cout << v[0]
 """
     assert compile_source(source, entry="k").entry == "_Z1kPfj"
     assert len(built) == 1
+
+
+LIBRARY = """#pragma once
+#ifndef __CUDACC_RTC__
+#include <ostream>
+#endif
+template <bool B> struct Bool { static constexpr bool value = B; };
+template <class T> Bool<(sizeof(T) > 4)> is_wide(T *);
+struct Launcher {
+  static constexpr int most = 8;
+  __host__ static int launch(void const *kernel) { return cudaLaunch(kernel); }
+private:
+  __host__ static void told() { std::cout << most; }
+};
+inline std::ostream *none();
+"""
+
+
+def test_a_header_that_knows_run_time_compilation_keeps_all_but_what_says_host(tmp_path):
+    (tmp_path / "library.h").write_text(LIBRARY.replace("inline std::ostream *none();", ""))
+    source = """#include <cstdlib>
+#include "library.h"
+__global__ void k(int *x) { *x = decltype(is_wide((double *)nullptr))::value + Launcher::most; }
+int main() { int *x; cudaMalloc(&x, 4); k<<<1, 1>>>(x); }
+"""
+    assert compile_source(source, entry="k", include=[tmp_path]).entry == "_Z1kPi"
+
+
+def test_members_that_say_host_are_blanked_and_the_others_left():
+    left = device_part(LIBRARY, whole=False)
+    assert "launch" not in left
+    assert "told" not in left
+    assert "is_wide" in left
+    assert "private:" in left
+    assert "most = 8" in left
+
+
+def test_braces_in_launch_bounds_do_not_end_a_kernel():
+    text = "struct Tile { int size; };\ntemplate <class T> constexpr int of(T t) { return 64; }\n"
+    text += "template <class T>\n__global__ void __launch_bounds__(of(T{})) k(int *x) { *x = 1; }\nint main() { }\n"
+    assert "__launch_bounds__(of(T{})) k(int *x) { *x = 1; }" in device_part(text)
+
+
+def test_a_header_next_to_its_includer_may_have_the_name_of_one_of_cuda(tmp_path):
+    pytest.importorskip("nvidia", reason="needs the wheel nvidia-cuda-runtime")
+    (tmp_path / "lib" / "arch").mkdir(parents=True)
+    (tmp_path / "lib" / "arch" / "mma.h").write_text("#pragma once\nstruct OfLib { int x; };\n")
+    (tmp_path / "lib" / "arch" / "all.h").write_text('#include "mma.h"\n#include "lib/arch/mma.h"\n')
+    source = """#include "lib/arch/all.h"
+#include <mma.h>
+__global__ void k(OfLib a, int *x) { nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> f; *x = a.x; }
+"""
+    assert compile_source(source, entry="k", include=[tmp_path]).entry == "_Z1k5OfLibPi"
+
+
+def test_what_waits_for_the_kernel_before_is_known_without_a_header():
+    source = """__global__ void k(int *x) {
+        cudaGridDependencySynchronize();
+        *x = 1;
+        cudaTriggerProgrammaticLaunchCompletion();
+    }"""
+    assert "griddepcontrol.wait" in compile_source(source, entry="k").ptx

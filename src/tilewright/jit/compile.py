@@ -122,7 +122,9 @@ def _compile(
 
     `version`: of NVRTC; by default that of its wheel, so that a cached kernel is had without loading NVRTC.
     """
-    all_options = (*BASE_OPTIONS, *options)
+    own_standard = any(option.startswith(("--std", "-std")) for option in options)
+    base = tuple(option for option in BASE_OPTIONS if not (own_standard and option.startswith("--std")))
+    all_options = (*base, *options)
     version = version or nvrtc.installed() or nvrtc.version()
     key = cache_key(source, target, all_options, version, libraries)
     cache = kernel_cache()

@@ -9,7 +9,8 @@ macros hide stays.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from functools import lru_cache
 
 _SKIPPED = re.compile(
     r"""//[^\n]* | /\*.*?\*/ | R"(?P<mark>[^(\s]*)\(.*?\)(?P=mark)" | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*'
@@ -29,6 +30,7 @@ _INSTANTIATION = re.compile(r"(?:extern\s+)?template\b(?!\s*<)")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:[^\n\\]|\\.)*)", re.MULTILINE | re.DOTALL)
 _DEVICE = re.compile(r"\b(?:__device__|__global__|__constant__|__shared__|__managed__|constexpr|consteval)\b")
 _ENDS, _BRACES = re.compile(r"[;{}]"), re.compile(r"[{}]")
+_LABELS = re.compile(r"\s*(?:(?:public|private|protected)\s*:\s*)*")
 _CONDITION = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif)\b", re.MULTILINE)
 _OF_HOST = re.compile(
     r"\bstd\s*::\s*(?:vector|w?string\w*|(?:unordered_|multi)?(?:map|set)|list|deque|queue|stack|[io]?f?stream|"
@@ -56,24 +58,47 @@ BRING_HALF = re.compile(r"cublas|torch/|ATen/")
 """Those among them that include <cuda_fp16.h> and <cuda_bf16.h>."""
 
 
+@lru_cache(maxsize=512)
 def is_program(text: str) -> bool:
-    """Return whether a file holds code that only the host can run, so that nvcc is what it was written for."""
+    """Return whether a file holds code that only the host can run, so that nvcc is what it was written for.
+
+    A file that asks for run-time compilation by itself is taken to be right for it.
+    """
+    if "__CUDACC_RTC__" in text:
+        return False
+    if not (_PROGRAM.search(text) or _OF_HOST.search(text)):
+        return False
     plain = _SKIPPED.sub(lambda found: _blank(found[0]), text)
     return bool(_PROGRAM.search(plain) or _OF_HOST.search(plain))
 
 
-def device_part(text: str, others: Iterable[str] = (), dropped: Iterable[str] = (), lines: Iterable[int] = ()) -> str:
+def device_part(
+    text: str,
+    others: Iterable[str] = (),
+    dropped: Collection[str] = (),
+    lines: Collection[int] = (),
+    whole: bool = True,
+) -> str:
     """`text` without what only the host can use, in as many lines.
 
     others: texts whose macros it uses. dropped: headers whose includes are left out. lines: what stands there is the
-    host's as well, unless it says that it is the device's.
+    host's as well, unless it says that it is the device's. whole: False leaves everything but those lines, and
+    functions that say `__host__`, which run-time compilation refuses.
     """
-    marks = {name for body in (text, *others) for name, meaning in _MACRO.findall(body) if _DEVICE.search(meaning)}
-    device = re.compile("|".join([_DEVICE.pattern, *(rf"\b{re.escape(name)}\b" for name in marks)]))
+    macros = [_marking_macros(body) for body in (text, *others)]
+    device, says_host = (
+        re.compile("|".join([pattern, *(rf"\b{re.escape(name)}\b" for names in macros for name in names[k])]))
+        for k, pattern in enumerate((_DEVICE.pattern, r"\b__host__\b"))
+    )
+    if not (whole or lines or says_host.search(text) or any(header in text for header in dropped)):
+        return text
     plain = _SKIPPED.sub(lambda found: _blank(found[0]), text)
     starts = [0, *(found.end() for found in re.finditer("\n", text))]
     wrong = [starts[line - 1] for line in lines if 0 < line <= len(starts)]
-    spans = [span for branch in _branches(text, plain) for span in _host_spans(branch, device, wrong)]
+    places = [*wrong, *(found.start() for found in says_host.finditer(plain))]
+    spans = [span for branch in _branches(text, plain) for span in _host_spans(branch, device, wrong, places)]
+    if not whole:
+        spans = [(start, stop) for start, stop in spans if any(start <= place < stop for place in places)]
     for start, stop in spans:
         text = text[:start] + _without_code(text[start:stop]) + text[stop:]
     text = _USING.sub(lambda found: _blank(found[0]), text)
@@ -81,6 +106,14 @@ def device_part(text: str, others: Iterable[str] = (), dropped: Iterable[str] = 
         line = re.compile(rf"""^[ \t]*#[ \t]*include[ \t]*[<"]{re.escape(name)}[>"][^\n]*""", re.MULTILINE)
         text = line.sub(lambda found: _blank(found[0]), text)
     return text
+
+
+@lru_cache(maxsize=1024)
+def _marking_macros(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The macros that say `__device__` or its like, and those that say `__host__` alone."""
+    macros = _MACRO.findall(text) if "__" in text else []
+    device = tuple(name for name, meaning in macros if _DEVICE.search(meaning))
+    return device, tuple(name for name, meaning in macros if "__host__" in meaning and name not in device)
 
 
 def _blank(text: str) -> str:
@@ -127,27 +160,37 @@ def _branches(text: str, plain: str) -> list[str]:
     return out
 
 
-def _host_spans(plain: str, device: re.Pattern[str], wrong: list[int]) -> Iterator[tuple[int, int]]:
+def _host_spans(
+    plain: str, device: re.Pattern[str], wrong: list[int], places: list[int], start: int = 0, stop: int | None = None
+) -> Iterator[tuple[int, int]]:
     """The host's declarations at file or namespace level, from their first word to after their last character.
 
-    `plain`: a text without comments, literals and preprocessor lines. `wrong`: places that do not compile.
+    Of a class that is kept, its members at `places`: those that say `__host__`, and those that do not compile. `plain`:
+    a text without comments, literals and preprocessor lines, read from `start` to `stop`. `wrong`: what does not
+    compile.
     """
-    start = at = 0  # of the declaration that is read, and of the scan
+    at, opened = start, 0  # of the scan, and after the first brace of the declaration that is read
     body = False  # whether the declaration has had one in braces
-    while found := _ENDS.search(plain, at):
+    while found := _ENDS.search(plain, at, len(plain) if stop is None else stop):
         head, mark, at = plain[start : found.start()], found[0], found.end()
-        first = start + len(head) - len(head.lstrip())
+        first = start + _LABELS.match(head).end()  # type: ignore[union-attr]
         if mark == "{" and not _TRANSPARENT.search(head):
             at = _after_brace(plain, at)
+            if head.count("(") > head.count(")"):
+                continue  # braces in an expression: __launch_bounds__(size(Tile{}))
             if not _is_function(head):
+                opened = opened if body else found.end()
                 body = True
                 continue  # a type or an initializer: its declaration goes on until a semicolon
             if not device.search(head):
                 yield first, at
-        elif mark == ";" and head.strip() and not device.search(head):
+        elif mark == ";" and head.strip():
             fails = any(first <= place < at for place in wrong)
-            if fails or _is_hosts(head, body):
+            if not device.search(head) and (fails or _is_hosts(head, body)):
                 yield first, at
+            elif body and any(first <= place < at for place in places):
+                members = _host_spans(plain, device, wrong, places, opened, found.start())
+                yield from (span for span in members if any(span[0] <= place < span[1] for place in places))
         start, body = at, False
 
 

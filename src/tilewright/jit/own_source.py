@@ -89,6 +89,8 @@ class _DevicePart:
 
     def __init__(self, name: str, text: str, headers: Headers, libraries: Sequence[Library]) -> None:
         self.name, self.text, self.headers, self.libraries = name, text, headers, libraries
+        self.programs = {name, *(header for header, body in headers if is_program(body))}
+        """Files that lose all that is the host's. Another header may declare without a word what kernels use."""
         self.dropped: dict[str, None] = {}
         """Headers that are not there, or the host's."""
         self.wrong: dict[str, set[int]] = {}
@@ -110,10 +112,13 @@ class _DevicePart:
         """The text and its headers."""
         bodies = [body for _, body in self.headers]
         texts = [
-            (name, device_part(body, (self.text, *bodies), self.dropped, self.wrong.get(name, ())))
+            (
+                name,
+                device_part(body, (self.text, *bodies), self.dropped, self.wrong.get(name, ()), name in self.programs),
+            )
             for name, body in ((self.name, self.text), *self.headers)
         ]
-        stand_ins = wheels.of_libcudacxx(tuple(self.of_std)) if self.of_std else ()
+        stand_ins = wheels.of_libcudacxx(tuple(self.of_std), self.libraries) if self.of_std else ()
         return texts[0][1], (*texts[1:], *self.stand_ins, *stand_ins)
 
     def next(self, error: CompileError, before: tuple[str, Headers]) -> tuple[str, Headers] | None:
@@ -122,10 +127,11 @@ class _DevicePart:
         # of CUDA's headers only what may be the host's; one in quotes may be part of the kernel
         if missing is not None and not wheels.is_of_cuda(missing):
             self.dropped[missing] = None
+        known = len(self.of_std)
         if self.libraries and (members := _NOT_OF_STD.findall(error.log)):
             included = [header for header in self.dropped if header in wheels.OF_STD]
             self.of_std |= dict.fromkeys([*included, *map(wheels.std_header, members)])
-        elif before != (self.text, self.headers):
+        if len(self.of_std) == known and before != (self.text, self.headers):
             for file, line in _ERROR.findall(error.log):
                 self.wrong.setdefault(file, set()).add(int(line))
         after = self.attempt()

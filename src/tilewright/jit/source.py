@@ -7,6 +7,7 @@ this installation. `#include <...>` is left to the compiler's own search, but fo
 from __future__ import annotations
 
 import math
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -63,39 +64,45 @@ def gather(
 ) -> tuple[tuple[str, str], ...]:
     """(name, text) of every quoted include reachable from `text`, in order of first use.
 
-    A name is looked for in `folders`, then next to the file that includes it: one spelling, one file. `generated` texts
-    take the place of files by these names. A file that is nowhere raises CompileError, or is left to the compiler's own
-    search (`leave`). `#include <...>` is left to that search too, unless `not_in_brackets` is given: then files in
-    `folders` but those are gathered for it as well.
+    A name is looked for in `folders`. `generated` texts take the place of files by these names. A file that is nowhere
+    raises CompileError, or is left to the compiler's own search (`leave`). `#include <...>` is left to that search too,
+    unless `not_in_brackets` is given: then files in `folders` but those are gathered for it as well.
+    With `leave` a name is first looked for next to the file that includes it. A file found there is called by its place
+    among the folders ("mma.h" in lib/arch/wmma.h is "lib/arch/mma.h"), since CUDA or another folder may have the name.
     """
-
-    def named(body: str, beside: Path | None) -> list[tuple[str, Path | None]]:
-        own = [(name, beside) for name in _INCLUDE.findall(body)]
-        if not_in_brackets is None:
-            return own
-        others = (name for name in _IN_BRACKETS.findall(body) if name not in not_in_brackets)
-        return own + [(name, None) for name in others if any((folder / name).is_file() for folder in folders)]
-
     found: dict[str, str] = {}
-    pending = named(text, None)
+    pending: list[tuple[str, Path | None]] = []
+
+    def follow(body: str, name: str, beside: Path | None) -> str:
+        """The text of a file with the names that its includes have here; these are looked for next."""
+        for own in dict.fromkeys(_INCLUDE.findall(body)):
+            path, called = None if beside is None else beside / own, own
+            if path is not None and path.is_file() and own not in generated:
+                called = posixpath.normpath(posixpath.join(posixpath.dirname(name), own))
+                line = re.compile(rf'(^[ \t]*#[ \t]*include[ \t]*"){re.escape(own)}"', re.MULTILINE)
+                body = line.sub(rf'\g<1>{called}"', body)
+            else:
+                path = None
+            pending.append((called, path))
+        if not_in_brackets is not None:
+            others = (name for name in _IN_BRACKETS.findall(body) if name not in not_in_brackets)
+            pending.extend((name, None) for name in others if any((folder / name).is_file() for folder in folders))
+        return body
+
+    follow(text, "", None)
     while pending:
-        name, beside = pending.pop(0)
+        name, path = pending.pop(0)
         if name in found:
             continue
         if name in generated:
-            found[name] = generated[name]
-            pending += named(found[name], None)
+            found[name] = follow(generated[name], name, None)
             continue
-        for folder in (*folders, beside) if beside else folders:
-            path = folder / name
-            if path.is_file():
-                found[name] = _read(path)
-                pending += named(found[name], path.parent)
-                break
-        else:
-            if not leave:
-                places = ", ".join(str(folder) for folder in folders)
-                raise CompileError(f'#include "{name}" was not found in {places}. Name its folder with include=.')
+        path = path or next((folder / name for folder in folders if (folder / name).is_file()), None)
+        if path is not None:
+            found[name] = follow(_read(path), name, path.parent if leave else None)
+        elif not leave:
+            places = ", ".join(str(folder) for folder in folders)
+            raise CompileError(f'#include "{name}" was not found in {places}. Name its folder with include=.')
     return tuple(found.items())
 
 

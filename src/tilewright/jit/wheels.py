@@ -113,9 +113,12 @@ def of_cub(
     return ((CUB, "".join(lines)),)
 
 
-def of_libcudacxx(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def of_libcudacxx(names: Sequence[str], libraries: Sequence[Library]) -> tuple[tuple[str, str], ...]:
     """(name, text) of what gives a kernel std's members of these headers, as libcu++ has them."""
-    lines = [*(f"#include <cuda/std/{name}>" for name in names), "namespace std { using namespace cuda::std; }", ""]
+    # libcu++ of CUDA 13.0 has no <algorithm>; its <functional> brings min, max and their like
+    there = [name if holds(libraries, f"cuda/std/{name}") else "functional" for name in names]
+    lines = [f"#include <cuda/std/{name}>" for name in dict.fromkeys(there)]
+    lines += ["namespace std { using namespace cuda::std; }", ""]
     implicit = dict(standard_headers())[IMPLICIT]
     return ((IMPLICIT, implicit + "\n".join(lines)), *((name, "\n") for name in names if name not in STANDARD))
 

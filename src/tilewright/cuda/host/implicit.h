@@ -62,3 +62,12 @@ typedef unsigned long ulong;
 #define DBL_DIG 15
 #define DBL_MANT_DIG 53
 #endif
+// nvcc brings these with the device's runtime library. As templates they give way to the library's own.
+#if __CUDA_ARCH__ >= 900
+template <class = void> __device__ __forceinline__ void cudaGridDependencySynchronize() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+template <class = void> __device__ __forceinline__ void cudaTriggerProgrammaticLaunchCompletion() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+#endif
