@@ -55,11 +55,17 @@ class ClockShadow(Knowledge):
         self.messages = Messages(self) if passed(machine.program) else None
         self.lanes = LaneTable(machine) if self.messages is None else None
         """Judges lanes of one warp, where they cannot pass one another messages."""
+        self.unfenced: list[Mbarrier] = []
+        """mbarriers that no fence.mbarrier_init has followed yet."""
+        self.fenced: list[Mbarrier] = []
+        """Those that the next barrier of their cluster tells, however relaxed it is."""
         self.reset()
 
     def reset(self) -> None:
         """A new batch of blocks starts."""
         self.know_nothing()
+        self.unfenced.clear()
+        self.fenced.clear()
         if self.used:  # else they are as they were made, and to write them is to use the memory
             for table in (self.written, self.read, self.updated, self.flying, self.noted):
                 table[:] = 0
@@ -239,6 +245,16 @@ class ClockShadow(Knowledge):
                 self.make_room(2 * (self.known.shape[2] - self.warps))
         barrier.column = columns[key]
         self._wrote(barrier, barrier.lane, barrier.instruction, True)
+        if self.machine.cluster_size > 1:
+            self.unfenced.append(barrier)
+
+    def fence_init(self) -> None:
+        """The active lanes ran fence.mbarrier_init, a release of their initialisations and of nothing else."""
+        if self.unfenced:
+            active = self.machine.lane_list()
+            lanes = {barrier.lane for barrier in self.unfenced} if active is None else set(active.tolist())
+            self.fenced += [barrier for barrier in self.unfenced if barrier.lane in lanes]
+            self.unfenced = [barrier for barrier in self.unfenced if barrier.lane not in lanes]
 
     def unmade(self, barrier: Mbarrier, lane: int, instruction: Instruction) -> None:
         """An mbarrier was ended: a write of its bytes."""
@@ -292,6 +308,15 @@ class ClockShadow(Knowledge):
     def bulk_read_done(self, pattern: SharedPattern) -> None:
         """A thread has waited for its bulk store to have read."""
         self.bulk.read_done(pattern)
+
+    # Clusters
+
+    def cluster_completed(self, cluster: int) -> None:
+        """All have arrived."""
+        for barrier in [one for one in self.fenced if one.cta // self.machine.cluster_size == cluster]:
+            self.written[self._bytes_of(barrier)] = 0
+            self.fenced.remove(barrier)
+        super().cluster_completed(cluster)
 
     # Ends of blocks
 

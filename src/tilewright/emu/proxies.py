@@ -91,6 +91,7 @@ class ProxyFences(Shadow):
         lanes = self.machine.lane_list()
         self.time += 1
         self.init_fenced_at[slice(None) if lanes is None else lanes] = self.time
+        self.inner.fence_init()
 
     def now(self) -> int:
         """The time; it has passed after this."""
