@@ -8,6 +8,9 @@ import pytest
 
 import tilewright as tw
 from tilewright import emu
+from tilewright.emu import Struct, TensorMap
+from tilewright.emu.arguments import parse_argument
+from tilewright.emu.parameters import as_numbers
 from tilewright.errors import InvalidOperand
 from tilewright.jit import compile_source
 from tilewright.jit.entry import parameter_names
@@ -196,3 +199,99 @@ def test_a_file_of_arrays_is_taken_by_its_name(tmp_path):
     assert result.arrays[0].tolist() == [2, 3, 4, 5]
     with pytest.raises(InvalidOperand, match="holds the arrays a, b"):
         tw.emulate(source, "k", 1, 4, [f"{tmp_path}/x.npy", f"{tmp_path}/z.npz"])
+
+
+STRUCT = """
+struct Shape { int rows, columns; };
+struct Matrix { const float *data; Shape shape; float scale; };
+extern "C" __global__ void scaled(Matrix from, float *to) {
+    int i = threadIdx.x;
+    if (i < from.shape.rows * from.shape.columns) to[i] = from.scale * from.data[i];
+}
+struct Outputs { float *first; float *second; };
+extern "C" __global__ void split(const float *in, Outputs out) {
+    out.first[threadIdx.x] = in[threadIdx.x];
+    out.second[threadIdx.x] = -in[threadIdx.x];
+}
+"""
+
+
+def test_a_struct_holds_arrays_and_numbers_at_their_offsets():
+    x = np.arange(24, dtype=np.float32)
+    matrix = Struct({0: x, 8: np.int32(4), 12: np.int32(6), 16: np.float32(2)})
+    result = tw.emulate(STRUCT, "scaled", 1, 32, {"from": matrix, "to": "f32[24]=nan"})
+    np.testing.assert_array_equal(result.named["to"], 2 * x)
+    np.testing.assert_array_equal(result.named["from_0"], x)
+
+
+def test_arrays_of_one_struct_are_told_apart_by_their_offsets():
+    x, out = np.arange(32, dtype=np.float32), Struct({0: np.zeros(32, np.float32), 8: np.zeros(32, np.float32)})
+    result = tw.emulate(STRUCT, "split", 1, 32, [x, out])
+    np.testing.assert_array_equal(result.named["out_0"], x)
+    np.testing.assert_array_equal(result.named["out_8"], -x)
+
+
+WRONG_STRUCTS = {
+    "overlap": ({0: np.zeros(1, np.float32), 4: np.int32(1)}, r"4 bytes at offset 4 .* the part before ends at 8"),
+    "too long": ({20: np.int64(1)}, r"8 bytes at offset 20 .* has 24 bytes"),
+    "not bytes": ({0: 5}, r"the part at offset 0 is 5; give an array"),
+    "not an offset": ({-8: np.int32(5)}, r"lies at -8"),
+}
+
+
+@pytest.mark.parametrize(("parts", "says"), WRONG_STRUCTS.values(), ids=WRONG_STRUCTS)
+def test_a_struct_that_does_not_fit_is_refused(parts, says):
+    with pytest.raises(InvalidOperand, match=says):
+        tw.emulate(STRUCT, "scaled", 1, 32, [Struct(parts), "f32[24]=nan"])
+
+
+def test_fp8_buffers_are_bytes_that_count_as_numbers():
+    source = """extern "C" __global__ void copy(const unsigned char *x, unsigned char *y) {
+        y[threadIdx.x] = x[threadIdx.x];
+    }"""
+    for kind in ("e4m3", "e5m2"):
+        argument = parse_argument(f"{kind}[32]=random")
+        values = as_numbers(argument.array, kind)
+        assert 0.5 < np.abs(values).mean() < 1.2
+        result = tw.emulate(source, "copy", 1, 32, [f"{kind}[32]=arange", f"{kind}[32]=zeros"])
+        np.testing.assert_array_equal(as_numbers(result.arrays[1], kind)[:9], np.arange(9))
+    with pytest.raises(InvalidOperand, match="is for buffers"):
+        parse_argument("e4m3=1.5")
+
+
+def test_options_reach_the_compiler():
+    source = 'extern "C" __global__ void fill(int *x) { x[threadIdx.x] = WHAT + (int)(__cplusplus / 100); }'
+    result = tw.emulate(source, "fill", 1, 32, ["i32[32]=zeros"], options=["-DWHAT=5", "--std=c++20"])
+    assert set(result.arrays[0]) == {5 + 2020}
+    with pytest.raises(InvalidOperand, match="options holds 'WHAT=5'"):
+        tw.emulate(source, "fill", 1, 32, ["i32[32]=zeros"], options=["WHAT=5"])
+
+
+BOX = """
+#include <cuda.h>
+extern "C" __global__ void box(const CUtensorMap *map, float *to) {
+    __shared__ alignas(128) float tile[32];
+    __shared__ alignas(8) unsigned long long bar;
+    unsigned at = (unsigned)__cvta_generic_to_shared(tile), full = (unsigned)__cvta_generic_to_shared(&bar);
+    if (threadIdx.x == 0) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1; fence.mbarrier_init.release.cluster;" ::"r"(full));
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 128;" ::"r"(full) : "memory");
+        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                     "[%0], [%1, {4, 2}], [%2];"
+                     ::"r"(at), "l"(map), "r"(full) : "memory");
+    }
+    __syncthreads();
+    unsigned done = 0;
+    while (!done)
+        asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p;}"
+                     : "=r"(done) : "r"(full) : "memory");
+    to[threadIdx.x] = tile[threadIdx.x];
+}
+"""
+
+
+def test_a_tensor_map_may_lie_in_global_memory():
+    pytest.importorskip("nvidia", reason="needs the wheel nvidia-cuda-runtime")
+    x = np.arange(256, dtype=np.float32).reshape(16, 16)
+    result = tw.emulate(BOX, "box", 1, 32, [TensorMap.of(x, (4, 8)), "f32[32]=nan"])
+    np.testing.assert_array_equal(result.arrays[1].reshape(4, 8), x[2:6, 4:12])

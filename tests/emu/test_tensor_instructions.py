@@ -333,13 +333,14 @@ def test_ldmatrix_gives_each_lane_its_pair(matrices, transposed, spelling):
 
 @pytest.mark.parametrize("matrices", [1, 2, 4])
 @pytest.mark.parametrize("transposed", [False, True])
-def test_stmatrix_is_the_inverse_of_ldmatrix(matrices, transposed):
+@pytest.mark.parametrize("spelling", [".m8n8.x{0}{1}", ".x{0}{1}.m8n8"])
+def test_stmatrix_is_the_inverse_of_ldmatrix(matrices, transposed, spelling):
     rng = np.random.default_rng(9)
     given = rng.integers(0, 2**32, (matrices, 32), dtype=np.uint32)
     trans = ".trans" if transposed else ""
     body = "\n".join([
         "mov.u32 %r190, tile;", f"mad.lo.u32 %r193, %r199, {2 * PITCH}, %r190;",
-        f"stmatrix.sync.aligned.m8n8.x{matrices}{trans}.shared.b16 [%r193], {braces(0, matrices)};",
+        f"stmatrix.sync.aligned{spelling.format(matrices, trans)}.shared.b16 [%r193], {braces(0, matrices)};",
         "bar.warp.sync -1;",
         f"ldmatrix.sync.aligned.m8n8.x{matrices}{trans}.shared.b16 {braces(100, matrices)}, [%r193];",
         f"ld.shared.b16 %rs, [tile+{2 * PITCH}];", "cvt.u32.u16 %r150, %rs;",

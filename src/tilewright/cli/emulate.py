@@ -56,6 +56,9 @@ def emulate(
     gpu: Annotated[str, typer.Option(help="The GPU whose limits apply.")] = DEFAULT_GPU,
     shared_bytes: Annotated[int, typer.Option(help="Dynamic shared memory per block.", min=0)] = 0,
     include: Annotated[list[Path] | None, typer.Option(help="Folder of headers.", exists=True)] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="Option of the compiler: --option=--std=c++20, --option=-DTILE=32.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of 'random', and of --explore.", min=0)] = 0,
     explore: Annotated[
         str | None,
@@ -101,7 +104,7 @@ def emulate(
 
     options: dict[str, Any] = {
         "grid": triple("grid", grid), "block": triple("block", block), "gpu": gpu, "shared_bytes": shared_bytes,
-        "include": tuple(include or ()), "seed": seed, "limit": limit,
+        "include": tuple(include or ()), "options": tuple(option or ()), "seed": seed, "limit": limit,
         "cluster": None if cluster is None else triple("cluster", cluster),
         "constants": dict(_named(text, "--constant") for text in constant or ()),
         "hazards": "collect" if every else "raise", "order": order, "red_zones": red_zones, "strict": strict,
@@ -116,7 +119,7 @@ def emulate(
         given = Given.of(arg or (), seed)
         started = time.perf_counter()
         with json_result(json_file) as write:
-            names = given.named_by(load(file, entry, gpu, options["include"]).names)
+            names = given.named_by(load(file, entry, gpu, options["include"], options["options"]).names)
             outcome = outcome_of(file, entry, given.values, options, names, references, tolerance)
             if sarif_file is not None:
                 write_text(sarif_file, sarif(file, [*outcome.hazards, *outcome.allowed], outcome.wrong))

@@ -5,6 +5,7 @@ from .api import EmuResult, run
 from .hazards import Hazard
 from .memory import GlobalMemory
 from .own_kernel import EmulateResult, emulate
+from .parameters import Struct
 from .python_kernels import emulate_cupy, emulate_numba
 from .session import Emulator, emulator
 from .textures import Surface, Texture
@@ -19,6 +20,7 @@ __all__ = [
     "GlobalMemory",
     "Hazard",
     "InstructionRow",
+    "Struct",
     "Surface",
     "TensorMap",
     "Texture",

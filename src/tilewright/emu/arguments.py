@@ -5,7 +5,8 @@ TYPE[N,M,...]=WHAT   a device buffer;  WHAT: random, nan, zeros, ones, arange, e
 FILE.npy             a device buffer of the type and shape in the file; so FILE.npz:NAME
 TYPE=VALUE           a scalar of that type, passed by value
 VALUE                a number of the parameter's type
-TYPE                 f16 bf16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64; bf16 is held as its bits in uint16
+TYPE                 f16 bf16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64, for buffers also e4m3 e5m2; bf16 is held as its
+                     bits in uint16, fp8 (e4m3 e5m2) in uint8
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from ..arrays import float8
+from ..arrays.dtypes import FP8
 from ..errors import InvalidOperand
 from .isa.convert import f32_to_bf16
 
 TYPES: dict[str, type] = {
     "f16": np.float16, "bf16": np.uint16, "f32": np.float32, "f64": np.float64,
     "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
-    "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64,
+    "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64, "e4m3": np.uint8, "e5m2": np.uint8,
 }  # fmt: skip
 MOST_AXES = 32
 MOST_ELEMENTS = 2**40
@@ -56,7 +59,7 @@ def _type(name: str, text: str) -> type:
 
 def _fill(what: str, kind: str, shape: tuple[int, ...], random: np.random.Generator, text: str) -> np.ndarray:
     dtype: np.dtype = np.dtype(_type(kind, text))
-    floating = kind in ("f16", "bf16", "f32", "f64")
+    floating = kind in ("f16", "bf16", "f32", "f64", *FP8)
     if _FILE.match(what):
         values = _read(what, text)
         if values.shape != shape:
@@ -87,6 +90,8 @@ def _fill(what: str, kind: str, shape: tuple[int, ...], random: np.random.Genera
         raise InvalidOperand(f"argument {text!r}: {what!r} fills nothing. Try one of {', '.join(FILLS)}, or FILE.npy.")
     if kind == "bf16":
         return f32_to_bf16(np.asarray(values, np.float32).reshape(-1)).reshape(shape)
+    if kind in FP8:
+        return float8.to_bits(np.asarray(values, np.float32), kind)
     with np.errstate(all="ignore"):
         return values.astype(dtype)
 
@@ -137,6 +142,8 @@ def _parse(text: str, random: np.random.Generator) -> Argument:
     if match := _SCALAR.match(text):
         kind, value = match.groups()
         dtype: np.dtype = np.dtype(_type(kind, text))
+        if kind in FP8:
+            raise InvalidOperand(f"argument {text!r}: {kind} is for buffers, {kind}[N]=random")
         try:
             if kind == "bf16":
                 bits = f32_to_bf16(np.array([float(value)], np.float32))

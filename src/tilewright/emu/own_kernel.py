@@ -63,7 +63,9 @@ class Kernel:
     sources: dict[str, str]
 
 
-def load(source_or_ptx: str | Path, entry: str, gpu: str, include: Sequence[str | Path]) -> Kernel:
+def load(
+    source_or_ptx: str | Path, entry: str, gpu: str, include: Sequence[str | Path], options: Sequence[str] = ()
+) -> Kernel:
     """Read and compile a source, or take its PTX. Raises InvalidOperand and CompileError."""
     text, name, beside = str(source_or_ptx), "kernel.cu", []
     if isinstance(source_or_ptx, Path) or not ("{" in text or "\n" in text):  # a source has at least one brace
@@ -79,7 +81,9 @@ def load(source_or_ptx: str | Path, entry: str, gpu: str, include: Sequence[str 
         return Kernel(text, entry, entry, None, names, {})
     from ..jit import compile_source
 
-    kernel = compile_source(text, entry=entry, arch=find_gpu(gpu).arch.name, name=name, include=[*beside, *include])
+    kernel = compile_source(
+        text, entry=entry, arch=find_gpu(gpu).arch.name, name=name, include=[*beside, *include], options=options
+    )
     texts = (text, *(body for _, body in kernel.source.headers))
     found = (names for body in texts if (names := parameter_names(body, entry)))
     sources = {**dict(kernel.source.headers), name: text}
@@ -120,6 +124,7 @@ def emulate(
     shared_bytes: int = 0,
     cluster: int | Sequence[int] | None = None,
     include: Sequence[str | Path] = (),
+    options: Sequence[str] = (),
     constants: Mapping[str, Any] | None = None,
     hazards: Hazards = "raise",
     seed: int = 0,
@@ -137,15 +142,16 @@ def emulate(
     (`scale<float>`) or as the PTX does. grid, block: one to three sizes.
     args: one for each parameter of the kernel, in order or by name. NumPy arrays are device buffers (the caller's stay
     as they are) of the type that a C++ parameter points to; numbers are passed by value; None is a null pointer; bytes
-    fill a struct. Strings such as "f32[1024]=random", "f32[4,8]=nan", "i32=1024" and "x.npy" stand for either (see
-    emu/arguments.py); their bf16 buffers come back as uint16. TensorMap is for a CUtensorMap parameter: one made of an
-    array (TensorMap.of) is over that array's buffer, which is a buffer argument of its own unless an earlier argument
-    is the same array. Texture and Surface (tilewright.emu) are for a cudaTextureObject_t and a cudaSurfaceObject_t; a
-    surface is a buffer argument too.
+    fill a struct, as does Struct (tilewright.emu), which may hold arrays and tensor maps. Strings such as
+    "f32[1024]=random", "f32[4,8]=nan", "i32=1024" and "x.npy" stand for either (see emu/arguments.py); their bf16
+    buffers come back as uint16. TensorMap is for a CUtensorMap parameter or a pointer to one: one made of an array
+    (TensorMap.of) is over that array's buffer, which is a buffer argument of its own unless an earlier argument is the
+    same array. Texture and Surface (tilewright.emu) are for a cudaTextureObject_t and a cudaSurfaceObject_t; a surface
+    is a buffer argument too.
     cluster: blocks of a cluster, one to three sizes, where the kernel's __cluster_dims__ does not say. include: folders
-    of headers. constants: what `__constant__` and `__device__` variables hold at the start: an array or a string for
-    each name. seed: of "random". limit: instructions that the launch may take, those of blocks that run side by side
-    counted once.
+    of headers. options: of the compiler, "--std=c++20" or "-DTILE=32". constants: what `__constant__` and `__device__`
+    variables hold at the start: an array or a string for each name. seed: of "random". limit: instructions that the
+    launch may take, those of blocks that run side by side counted once.
     explore: run the launch so many times more (or "20s": for so many seconds), each time in another legal order of
     warps, blocks and asynchronous completions, numbered from 1; the first that shows a hazard is raised, or all are
     listed. The result is that of the usual order; `differing` has those that differ. order: run that order alone. An
@@ -163,6 +169,7 @@ def emulate(
         ("entry", entry, str, "the kernel's name"),
         ("args", args, (list, tuple, Mapping), "a list, one for each parameter of the kernel, or a dict by name"),
         ("include", include, (list, tuple), "a list of folders"),
+        ("options", options, (list, tuple), "a list of options for the compiler"),
         ("constants", constants or {}, Mapping, "a dict of arrays by the variables' names"),
         ("gpu", gpu, str, "a GPU's name"),
     ):
@@ -172,13 +179,15 @@ def emulate(
         raise InvalidOperand(f"progress is {progress!r:.60}; pass a function of blocks done and all blocks, or None.")
     if wrong := [folder for folder in include if not isinstance(folder, str | Path) or "\0" in str(folder)]:
         raise InvalidOperand(f"include holds {wrong[0]!r:.60}; pass folders.")
+    if wrong := [option for option in options if not isinstance(option, str) or not option.startswith("-")]:
+        raise InvalidOperand(f"options holds {wrong[0]!r:.60}; pass options of NVRTC such as '--std=c++20'.")
     shared_bytes, seed = _whole(shared_bytes, "shared_bytes", 0), _whole(seed, "seed", 0)
     limit = _whole(limit, "limit", 1)
     if isinstance(explore, str):
         _seconds(explore)
     else:
         explore = _whole(explore, "explore", 0)
-    kernel = load(source_or_ptx, entry, gpu, include)
+    kernel = load(source_or_ptx, entry, gpu, include, options)
     launch = _Launch(
         kernel,
         in_order(args, kernel),
@@ -237,7 +246,7 @@ class _Launch:
         arrays = [buffer.read(memory, last=True) for buffer in buffers]
         named: dict[str, np.ndarray] = {}
         if len(kernel.names) == len(declared):
-            named = {kernel.names[b.number]: array for b, array in zip(buffers, arrays, strict=True)}
+            named = {b.name(kernel.names[b.number]): array for b, array in zip(buffers, arrays, strict=True)}
         found = result.hazards, result.seconds, result.printed
         return EmulateResult(arrays, result.counters, *found, named, allowed=result.allowed, alone=result.alone)
 

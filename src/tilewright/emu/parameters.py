@@ -6,12 +6,14 @@ The PTX tells the size of a parameter, and whether a number is a float; the type
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from ..arrays.dtypes import FP8
+from ..arrays.float8 import to_values
 from ..errors import InvalidOperand
 from ..jit.entry import ParameterType
 from ..jit.tensor_map import TensorMap
@@ -25,11 +27,16 @@ from .textures import HANDLES, BoundSurface, Surface, Texture
 
 @dataclass(frozen=True)
 class BufferArgument:
-    """An array in the emulator's memory: argument `number`."""
+    """An array in the emulator's memory: argument `number`, or what lies at offset `part` of a struct."""
 
     number: int
     address: int
     array: np.ndarray
+    part: int | None = None
+
+    def name(self, argument: str) -> str:
+        """What the array is called where the argument has this name: `params_16` at offset 16 of `params`."""
+        return argument if self.part is None else f"{argument}_{self.part}"
 
     def read(self, memory: GlobalMemory, *, last: bool = False) -> np.ndarray:
         """What the buffer holds now, of the array's shape. `last`: nobody needs the memory after this."""
@@ -53,6 +60,27 @@ def laid_out(array: np.ndarray) -> np.ndarray:
     raw = np.zeros(span_of(array), np.uint8)
     np.ndarray(array.shape, array.dtype, raw, strides=array.strides)[...] = array
     return raw
+
+
+@dataclass(frozen=True)
+class Struct:
+    """A struct that a kernel takes by value. `parts`: offset in bytes -> what lies there; the rest is zeros.
+
+    A part is a NumPy array (a buffer argument, of which the struct holds the address), a TensorMap (128 bytes), a NumPy
+    scalar, or bytes. Raises InvalidOperand for anything else; what overlaps or is too long is refused at the launch.
+    """
+
+    parts: Mapping[int, np.ndarray | np.generic | TensorMap | bytes]
+
+    def __post_init__(self) -> None:
+        for offset, part in self.parts.items():
+            if not isinstance(offset, int) or offset < 0:
+                raise InvalidOperand(f"a struct's part lies at {offset!r}; give its offset in bytes")
+            if not isinstance(part, np.ndarray | np.generic | TensorMap | bytes):
+                raise InvalidOperand(
+                    f"the part at offset {offset} is {part!r:.60}; give an array, a TensorMap, bytes, or a NumPy "
+                    "scalar such as np.int32(5)"
+                )
 
 
 @dataclass
@@ -81,7 +109,16 @@ def pack(
     for number, (value, parameter) in enumerate(zip(args, declared, strict=True)):
         declared_type = types[number] if types else None
         if isinstance(value, TensorMap):
-            data = _tensor_map(value, parameter, number, memory, packed, shared_by)
+            data = _tensor_map(value, number, memory, packed, shared_by)
+            if parameter.size == 8 and (declared_type is None or declared_type.pointers):  # a map in global memory
+                data = memory.add(data, f"tensor map of argument {number}", read_only=True).to_bytes(8, "little")
+            elif parameter.size != tensor_maps.BYTES:
+                raise InvalidOperand(
+                    f"argument {number} is a TensorMap; the parameter has {parameter.size} bytes, where a "
+                    "`const __grid_constant__ CUtensorMap` has 128 and a pointer to one 8"
+                )
+        elif isinstance(value, Struct):
+            data = _struct(value, parameter, number, memory, packed, shared_by)
         elif isinstance(value, Texture | Surface):
             if parameter.size != 8 or (declared_type is not None and declared_type.pointers):
                 raise InvalidOperand(
@@ -114,24 +151,53 @@ def pack(
 
 def _tensor_map(
     value: TensorMap,
-    parameter: Parameter,
     number: int,
     memory: GlobalMemory,
     packed: Packed,
     shared_by: dict[int, int],
+    part: int | None = None,
 ) -> bytes:
-    if parameter.size != tensor_maps.BYTES:
-        raise InvalidOperand(
-            f"argument {number} is a TensorMap; the parameter has {parameter.size} bytes, where a "
-            "`const __grid_constant__ CUtensorMap` has 128"
-        )
     if value.array is not None:
-        if id(value.array) not in shared_by:
-            address = memory.add(laid_out(value.array), f"argument {number}")
-            shared_by[id(value.array)] = address
-            packed.buffers.append(BufferArgument(number, address, value.array))
-        value = value.at(shared_by[id(value.array)])
+        value = value.at(_address(value.array, number, memory, packed, shared_by, part))
     return tensor_maps.pack(value)
+
+
+def _address(
+    array: np.ndarray,
+    number: int,
+    memory: GlobalMemory,
+    packed: Packed,
+    shared_by: dict[int, int],
+    part: int | None = None,
+) -> int:
+    """Where an array lies: a buffer argument of its own unless an earlier argument is the same array."""
+    if id(array) not in shared_by:
+        address = memory.add(laid_out(array), f"argument {number}")
+        shared_by[id(array)] = address
+        packed.buffers.append(BufferArgument(number, address, array, part))
+    return shared_by[id(array)]
+
+
+def _struct(
+    value: Struct, parameter: Parameter, number: int, memory: GlobalMemory, packed: Packed, shared_by: dict[int, int]
+) -> bytes:
+    """The bytes of a struct: arrays become buffers whose addresses lie in it. Raises InvalidOperand."""
+    data, end = bytearray(parameter.size), 0
+    for offset, part in sorted(value.parts.items()):
+        if isinstance(part, TensorMap):
+            piece = _tensor_map(part, number, memory, packed, shared_by, offset)
+        elif isinstance(part, np.ndarray):
+            piece = _address(part, number, memory, packed, shared_by, offset).to_bytes(8, "little")
+        else:
+            piece = part.tobytes() if isinstance(part, np.generic) else bytes(part)
+        if offset < end or offset + len(piece) > parameter.size:
+            raise InvalidOperand(
+                f"argument {number}: {len(piece)} bytes at offset {offset} of a struct; the part before ends at {end}, "
+                f"and the kernel's parameter has {parameter.size} bytes"
+            )
+        data[offset : offset + len(piece)] = piece
+        end = offset + len(piece)
+    return bytes(data)
 
 
 def described(parameter: Parameter, declared: ParameterType | None) -> str:
@@ -233,7 +299,9 @@ def _float_bytes(value: float, kind: str, size: int, given: str, wanted: str) ->
 
 
 def as_numbers(array: np.ndarray, kind: str) -> np.ndarray:
-    """An array that can be computed with: the bits of bf16 (kind "bf16") as float32."""
+    """An array that can be computed with: the bits of bf16 or fp8 (kind "bf16", "e4m3", "e5m2") as float32."""
+    if kind in FP8 and array.dtype == np.uint8:
+        return to_values(array, kind)
     if kind == "bf16" and array.dtype == np.uint16:
         return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return array

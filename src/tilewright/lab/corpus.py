@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ..emu import emulate
+from ..arrays.dtypes import FP8
+from ..emu import Struct, emulate
 from ..emu.arguments import parse_argument
 from ..emu.parameters import as_numbers
 from ..emu.reference import Reference
@@ -42,49 +43,89 @@ def corpus_records(name: str, cases: list[dict[str, Any]], say: Progress = silen
         raise TilewrightError(f"{VARIABLE} is not set. Name the folder that holds the projects of the corpus.")
     records, origin = [], provenance(machine_kind="emulator")
     for number, case in enumerate(cases):
-        path = Path(folder) / case["project"].split("/")[-1] / case["path"]
+        root = Path(folder) / case["project"].split("/")[-1]
+        path = root / case["path"]
         if not path.is_file():
             raise TilewrightError(
                 f"{path} is not there. Clone https://github.com/{case['project']} into {folder} and check out "
                 f"{case['commit']}."
             )
-        say(number, f"{case['project']} {case['entry']}")
-        told = {key: case[key] for key in ("project", "commit", "path", "entry")} | {"row": case["entry"]}
-        records.append({"suite": name, "case": told, "result": _run(path, case), "provenance": origin})
+        say(number, f"{case['project']} {row_of(case)}")
+        told = {key: case[key] for key in ("project", "commit", "path", "entry")} | {"row": row_of(case)}
+        records.append({"suite": name, "case": told, "result": _run(root, case), "provenance": origin})
     return records
 
 
-def _run(path: Path, case: Mapping[str, Any]) -> dict[str, Any]:
-    random = np.random.default_rng(0)
-    before: dict[str, Any] = {}
-    values: list[Any] = []
-    kinds: dict[str, str] = {}
-    for key, spec in case["args"].items():
+def row_of(case: Mapping[str, Any]) -> str:
+    """What a kernel is called: its entry, or a shorter name where that is long."""
+    return case.get("row", case["entry"])
+
+
+class _Arguments:
+    """The arguments of a row, from its data."""
+
+    def __init__(self, specs: Mapping[str, Any]) -> None:
+        self.random = np.random.default_rng(0)
+        self.before: dict[str, Any] = {}
+        """Name -> what it is before the launch, as numbers. Parts of a struct: its name, "_" and their offset."""
+        self.kinds: dict[str, str] = {}
+        self.buffers: list[str] = []
+        self.values = [self._value(key, spec) for key, spec in specs.items()]
+
+    def _value(self, key: str, spec: Any) -> Any:
+        if isinstance(spec, dict) and "struct" in spec:
+            return Struct({int(at): self._value(f"{key}_{at}", part) for at, part in spec["struct"].items()})
         given = np.array(spec, np.int32) if isinstance(spec, list) else spec
-        argument = parse_argument(spec["array"] if isinstance(spec, dict) else given, random)
+        argument = parse_argument(spec["array"] if isinstance(spec, dict) else given, self.random)
         array = argument.array
-        before[key] = argument.scalar if array is None else as_numbers(array, argument.kind)
-        kinds[key] = argument.kind
+        self.kinds[key] = argument.kind
+        self.before[key] = argument.scalar if array is None else as_numbers(array, argument.kind)
+        if array is None:
+            return argument.scalar if argument.kind else given
+        self.buffers.append(key)
         if isinstance(spec, dict):
-            assert array is not None
-            cubes = array.reshape(len(array), -1, CUBE).transpose(1, 0, 2)
-            values.append(TensorMap.of(cubes, tuple(spec["box"]), dtype=argument.kind, swizzle=spec.get("swizzle", 0)))
-        else:
-            values.append(given if array is None or argument.empty else array)
+            rank = len(spec["box"])
+            if rank > array.ndim:
+                array = array.reshape(len(array), -1, CUBE).transpose(1, 0, 2)
+                array = array.reshape((1,) * (rank - 3) + array.shape)
+            dtype = "u8" if argument.kind in FP8 else argument.kind
+            return TensorMap.of(array, tuple(spec["box"]), dtype=dtype, swizzle=spec.get("swizzle", 0))
+        return given if argument.empty else array
+
+    def after(self, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
+        """The arrays of a result by their names, of the shapes that the data give."""
+        after = {}
+        for key, array in zip(self.buffers, arrays, strict=True):
+            shape = self.before[key].shape
+            if array.ndim > len(shape):
+                array = array.reshape(array.shape[-3:]).transpose(1, 0, 2).reshape(shape)
+            after[key] = as_numbers(array, self.kinds[key])
+        return after
+
+
+def _source(path: Path, case: Mapping[str, Any]) -> Path | str:
+    """The file, or lines that include it and name its types, or the text that it holds as a string."""
+    if "text_between" in case:
+        first, last = case["text_between"]
+        return "".join(part.partition(last)[0] for part in path.read_text().split(first)[1:])
+    lines = case.get("lines")
+    return "\n".join([f'#include "{case["path"]}"', *lines]) + "\n" if lines else path
+
+
+def _run(root: Path, case: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = _Arguments(case["args"])
     result = emulate(
-        path, case["entry"], case["grid"], case["block"], values, shared_bytes=case.get("shared_bytes", 0),
-        hazards="collect",
+        _source(root / case["path"], case), case["entry"], case["grid"], case["block"], arguments.values,
+        shared_bytes=case.get("shared_bytes", 0), cluster=case.get("cluster"), hazards="collect",
+        include=[root, *(root / folder for folder in case.get("include", ()))], options=case.get("options", []),
     )  # fmt: skip
-    buffers = [key for key, spec in case["args"].items() if isinstance(before[key], np.ndarray)]
-    after = {}
-    for key, array in zip(buffers, result.arrays, strict=True):
-        whole = array.transpose(1, 0, 2).reshape(before[key].shape) if isinstance(case["args"][key], dict) else array
-        after[key] = as_numbers(whole, kinds[key])
+    after = arguments.after(result.arrays)
     found = sorted({hazard.kind for hazard in result.hazards if hazard.level == "error"})
     wrong = ""
     if "reference" in case:
         reference = Reference.of(case["reference"])
-        wrong = reference.wrong(before, after, TOLERANCE.get(kinds.get(reference.buffer, "")))
+        tolerance = case.get("tolerance", TOLERANCE.get(arguments.kinds.get(reference.buffer, "")))
+        wrong = reference.wrong(arguments.before, after, tolerance)
     places = sorted({f"{Path(h.file).name}:{h.line}" for h in result.hazards if h.level == "error" and h.file})
     return {
         "right": found == sorted(case.get("expect", [])) and bool(wrong) == case.get("differs", False),

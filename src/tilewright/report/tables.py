@@ -242,7 +242,7 @@ EMULATOR_PAGE: tuple[Column, ...] = (
 )
 CORPUS_PAGE: tuple[Column, ...] = (
     ("project", lambda record: f"{record['case']['project']} at {record['case']['commit'][:7]}"),
-    ("kernel", lambda record: f"`{record['case']['entry']}`"),
+    ("kernel", lambda record: f"`{record['case']['row']}`"),
     ("faults", lambda record: ", ".join(f"`{kind}`" for kind in record["result"]["found"]) or "none"),
     ("at", lambda record: ", ".join(record["result"]["places"]) or DASH),
     ("result", lambda record: "wrong" if record["result"]["wrong"] else "right"),

@@ -84,9 +84,11 @@ def load_matrix(machine: Machine, instruction: Instruction) -> Step:
 
 
 @executes(
-    "stmatrix.sync.aligned.m8n8.{num:x1|x2|x4}{trans:.trans|}.shared{::cta|}.b16", kind="memory_shared",
+    "stmatrix.sync.aligned.m8n8.{num:x1|x2|x4}{trans:.trans|}.shared{::cta|}.b16",
+    "stmatrix.sync.aligned.{num:x1|x2|x4}{trans:.trans|}.m8n8.shared{::cta|}.b16",  # DeepGEMM's spelling
+    kind="memory_shared",
     destination="none",
-)  # fmt: skip
+)
 def store_matrix(machine: Machine, instruction: Instruction) -> Step:
     """One, two or four matrices, one a register, to the rows that the lanes name; with .trans transposed."""
     matrices, transposed = int(instruction.fields["num"][1:]), bool(instruction.fields["trans"])
