@@ -232,6 +232,14 @@ def test_progress_is_told_in_blocks():
     assert seen == sorted(seen)
 
 
+def test_progress_is_told_while_the_only_block_runs(monkeypatch):
+    seen = []
+    monkeypatch.setattr("tilewright.emu.machine.PULSE", 0.0)
+    emu.emulate(ADD, "add", 1, 128, [*BUFFERS, 0], progress=lambda done, all_: seen.append((done, all_)))
+    assert seen[0] == (0, 1)
+    assert seen[-1] == (1, 1)
+
+
 def test_the_emulator_is_an_executor():
     kernel = compile_source(ADD, entry="add")
     with tw.emulator(gpu="A100") as machine:

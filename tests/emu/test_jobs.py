@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -121,3 +122,11 @@ def test_operations_share_their_blocks_too():
             results.append((tw.matmul(a, b), executor.last.counters))
     np.testing.assert_array_equal(results[0][0], results[1][0])
     assert results[0][1] == results[1][1]
+
+
+def test_an_interrupt_of_the_caller_is_not_for_the_processes_that_help():
+    worker = jobs._Worker()
+    try:
+        assert os.getsid(worker.process.pid) != os.getsid(0)
+    finally:
+        worker.end()

@@ -201,11 +201,12 @@ def run(
     after which the launch counts as endless; those of blocks that run side by side are counted once. None: LIMIT for
     each batch of such blocks. constants: what a __constant__ or __device__ variable holds at the start, by its name.
     images: handle -> texture or surface.
-    progress(done, all) is called with numbers of blocks. sources: file name -> text, for the source lines in reports;
-    files that can be read are found by themselves. order: another legal order of warps, blocks and completions than the
-    usual one. red_zones: shared variables lie 256 bytes apart, so that an access past the end of one is out of bounds.
-    strict: warnings are errors. recorder: is told what one block does. jobs: processes that may share the blocks; what
-    comes of it is the same for any number (see jobs.py).
+    progress(done, all) is called with numbers of blocks, each second if nothing else has happened. sources: file
+    name -> text, for the source lines in reports; files that can be read are found by themselves. order: another
+    legal order of warps, blocks and completions than the usual one. red_zones: shared variables lie 256 bytes
+    apart, so that an access past the end of one is out of bounds. strict: warnings are errors. recorder: is told
+    what one block does. jobs: processes that may share the blocks; what comes of it is the same for any number (see
+    jobs.py).
 
     Raises PtxError, UnknownInstruction, InvalidOperand, ConfigRejected, EmulatorFault. Module variables are set up
     afresh for each launch.
@@ -251,6 +252,7 @@ def run(
                 memory=memory, reporter=reporter, trace=trace, images=images, grid_workspace=workspace, order=order,
                 recorder=recorder, **task,
             )  # fmt: skip
+            machine.alive = None if progress is None else lambda: told(0)
             with machine.underflow.watch():
                 for first in batches:
                     machine.run(first)

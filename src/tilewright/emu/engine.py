@@ -268,6 +268,7 @@ class Engine:
         while True:
             code = self.library.go(self._at)
             self._told()
+            self.machine.pulse()
             if code == STEP:
                 self._step(int(state[S["here"]]), int(state[S["entry"]]))
                 state[S["entry"]] += 1

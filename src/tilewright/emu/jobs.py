@@ -84,7 +84,11 @@ class _Worker:
         code = f"import sys; sys.path[:] = {sys.path!r}; from tilewright.emu.job_worker import serve; serve()"
         alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **alone}
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **alone},
+            start_new_session=True,  # a Ctrl-C is for the process that waits: it ends this one
         )
 
     def tell(self, what: Any) -> None:

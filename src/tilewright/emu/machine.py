@@ -6,7 +6,8 @@ closures.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,6 +57,8 @@ ASIDE = 32
 """Lanes between two rows of registers for the compiled loops: rows a power of two apart lie in few sets of a cache."""
 HEAP_BYTES = 8 << 20
 """What kernels may have of malloc at once: a GPU's default."""
+PULSE = 1.0
+"""Seconds between two signs of life."""
 Triple = tuple[int, int, int]
 _STORAGE = {0: np.bool_, 1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
@@ -115,6 +118,9 @@ class Machine(Operands):
         """Handle -> what it stands for."""
         self.order = order
         """An order drawn at random; None: all side by side."""
+        self.alive: Callable[[], None] | None = None
+        """Is called now and then while a batch runs."""
+        self._next_pulse = time.monotonic() + PULSE
         self.limit = limit
         """Instructions that the batches may run, one after another."""
         self.ran_before = 0
@@ -313,6 +319,12 @@ class Machine(Operands):
         self.scheduler.run()
         if self.engine:
             self.engine.count()
+
+    def pulse(self) -> None:
+        """Say that the batch runs, where somebody wants to know and has not heard for long."""
+        if self.alive is not None and (now := time.monotonic()) > self._next_pulse:
+            self._next_pulse = now + PULSE
+            self.alive()
 
     def uses(self, operand: Operand) -> bool:
         """Whether any instruction reads a register of an operand."""

@@ -100,6 +100,7 @@ class Scheduler:
         program, engine, finals, clock = machine.program, machine.engine, machine.finals, machine.clock
         limit = machine.limit - machine.ran_before
         while self.live_count:
+            machine.pulse()
             here = engine.run(-1) if engine else -1
             if here < 0:
                 here = self._begin()

@@ -5,6 +5,7 @@ enum { PLAIN, ACCESS, PYTHON };        // kinds of entries
 enum { BY_PYTHON, ON, BY_PREDICATE };  // how a block ends
 enum { BEGIN, STEP, FINAL, LIMIT, FULL };  // what Python has to do
 #define NOWHERE 2147483647
+#define LONG (1ll << 28)  // instructions of lanes after which Python may look around: a fraction of a second
 
 typedef struct {
   s64 kind;
@@ -157,7 +158,8 @@ static void steer(State* s, const Block* b) {
 
 // Run from entry `entry` of block `here` on; entry -1: from the next block on. What Python has to do then.
 EXPORT s64 tw_go(State* s) {
-  for (;;) {
+  for (s64 work = 0;;) {
+    if (s->entry < 0 && work > LONG) return FULL;
     if (s->entry < 0 && (s->ran + 1 >= s->watch_at || !begin(s))) return BEGIN;
     const Block* b = s->blocks + s->here;
     for (; s->entry < b->count; ++s->entry) {
@@ -177,6 +179,7 @@ EXPORT s64 tw_go(State* s) {
       }
     }
     *s->clock += (u64)b->instructions;
+    work += b->instructions * s->lanes;
     if (*s->clock > (u64)s->limit) return LIMIT;
     if (b->final == BY_PYTHON) return FINAL;
     s->entry = -1;
