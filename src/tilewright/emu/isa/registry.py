@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,6 @@ class Handler:
     """What executes a form, and how it is counted."""
 
     form: str
-    pattern: re.Pattern[str]
     bind: Bind
     kind: str | Callable[[dict[str, str]], str]
     """Class of instruction in the counters, perhaps as a function of the fields."""
@@ -57,6 +56,11 @@ class Handler:
     """The module that registered it."""
     together: Together | None
     """Binds several independent instructions of one opcode as one step, for batches of few lanes."""
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """What opcodes match. Made when first asked: to make all of them takes longer than a small launch."""
+        return _compile(self.form)
 
     def kind_of(self, fields: dict[str, str]) -> str:
         """The class of an instruction with these fields."""
@@ -110,7 +114,6 @@ def executes(
         for form in forms:
             handler = Handler(
                 form,
-                _compile(form),
                 bind,
                 kind,
                 flops,
