@@ -28,8 +28,10 @@ struct PromotedRing : WgmmaRing<Cfg> {
     fence_proxy_async();
     __syncthreads();
   }
-  __device__ unsigned a_at() const { return this->a_tiles + buffers.read * A::bytes; }
-  __device__ unsigned b_at() const { return this->b_tiles + buffers.read * B::bytes; }
+  __device__ unsigned a_at() const { return this->a_tiles; }
+  __device__ unsigned b_at() const { return this->b_tiles; }
+  __device__ unsigned a_after() const { return buffers.read * A::bytes; }
+  __device__ unsigned b_after() const { return buffers.read * B::bytes; }
   __device__ void started() { this->start(tile + ahead, buffers.write); }
   template <class Scales>
   __device__ void read_scales(Scales& to, int tile, int row0, int col0, const WarpgroupTiling<Cfg>&) const {

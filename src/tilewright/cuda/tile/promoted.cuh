@@ -15,6 +15,12 @@
 #include "tile/ring.cuh"
 #include "tile/wgmma_sums.cuh"
 
+/// The operand that lies `bytes` after another, both in the 18 bits of address that count: one addition, where making
+/// it anew takes ten instructions, which warps that also add up have no time for.
+__device__ inline unsigned long long operand_after(unsigned long long operand, unsigned bytes) {
+  return operand >> 32 << 32 | (unsigned(operand) + (bytes >> 4));
+}
+
 /// 0 or 1, as a type.
 template <int turn>
 struct Turn {
@@ -48,15 +54,15 @@ struct PromotedSums : WarpgroupAccumulators<Cfg, A, B> {
     now.clear(), before.clear();
   }
 
-  /// Starts the products of part `p` of the tiles at `a` and `b`, as one group, into part[turn].
+  /// Starts the products of part `p` of the tiles whose operands are `a` and `b`, as one group, into part[turn].
   template <int turn>
-  __device__ void start(unsigned a, unsigned b, const At& at, int p) {
+  __device__ void start(unsigned long long a, unsigned long long b, int p) {
     using Product = Wgmma<typename Cfg::in_type, false, false, columns>;
-    const int row = at.row0 + p / across * 64, col = at.col0 + p % across * Cfg::part_n;
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < Cfg::tile_k / 16; ++step)
-      Product::multiply(part[turn], wgmma_operand_of<A>(a, row, step), wgmma_operand_of<B>(b, col, step), step > 0);
+      Product::multiply(part[turn], operand_after(a, 2 * A::offset(p / across * 64, 16 * step)),
+                        operand_after(b, 2 * B::offset(p % across * Cfg::part_n, 16 * step)), step > 0);
     wgmma_commit();
   }
 
@@ -77,7 +83,8 @@ struct PromotedSums : WarpgroupAccumulators<Cfg, A, B> {
   }
 
   /// Everything along k for the warpgroup's tile from (row0, col0) on. `tiles` has the operands' tiles, one after the
-  /// other: wait() until one is there, a_at() and b_at() where it is, started() once its first products are,
+  /// other: wait() until one is there, a_after() and b_after() how far after the first, at a_at() and b_at(), it is,
+  /// started() once its first products are,
   /// read_scales() of its blocks, turn() to the next, release_previous() when the one before that has been read.
   template <class Tiles>
   __device__ void multiply(Tiles& tiles, const GemmArgs& args, const KRange<Cfg>& range, const At& at, int row0,
@@ -87,16 +94,19 @@ struct PromotedSums : WarpgroupAccumulators<Cfg, A, B> {
       before = now;
       if constexpr (has_block_scales<Cfg>) tiles.read_scales(now, tile, row0, col0, at);
     };
+    const unsigned long long first_a = wgmma_operand_of<A>(tiles.a_at(), at.row0, 0);
+    const unsigned long long first_b = wgmma_operand_of<B>(tiles.b_at(), at.col0, 0);
     clear();
     if (range.tiles == 0) return;
     int tile = 0;
     if constexpr (!take_turns) {
       for (; tile < range.tiles; ++tile) {
         tiles.wait();
-        const unsigned a = tiles.a_at(), b = tiles.b_at();
+        const unsigned long long a = operand_after(first_a, tiles.a_after()),
+                                 b = operand_after(first_b, tiles.b_after());
 #pragma unroll
         for (int p = 0; p < parts; ++p) {
-          start<0>(a, b, at, p);
+          start<0>(a, b, p);
           if (p == 0) tiles.started(), read_scales(tile);
           wgmma_wait<0>();
           if (p + 1 == parts) tiles.turn(), tiles.release_previous();
@@ -106,7 +116,8 @@ struct PromotedSums : WarpgroupAccumulators<Cfg, A, B> {
     } else {
       const auto begin = [&](auto turn) {
         tiles.wait();
-        start<decltype(turn)::value>(tiles.a_at(), tiles.b_at(), at, 0);
+        start<decltype(turn)::value>(operand_after(first_a, tiles.a_after()), operand_after(first_b, tiles.b_after()),
+                                     0);
         tiles.started();
         read_scales(tile);
       };

@@ -34,8 +34,10 @@ struct PromotedTiles : TmaProduct<Cfg, scale_lanes<Cfg>> {
 
   // The tiles, as PromotedSums takes them.
   __device__ void wait() const { this->buffers.wait(); }
-  __device__ unsigned a_at() const { return this->tiles + this->buffers.stage * this->stage_bytes; }
-  __device__ unsigned b_at() const { return a_at() + A::bytes; }
+  __device__ unsigned a_at() const { return this->tiles; }
+  __device__ unsigned b_at() const { return this->tiles + A::bytes; }
+  __device__ unsigned a_after() const { return this->buffers.stage * this->stage_bytes; }
+  __device__ unsigned b_after() const { return a_after(); }
   __device__ void started() const {}
   template <class Scales>
   __device__ void read_scales(Scales& to, int, int, int col0, const WarpgroupTiling<Cfg>& at) const {
