@@ -189,14 +189,15 @@ def test_results_that_end_anywhere_do_not_leave_by_tma():
         run(Case("m", SIZES), "g03", dataclasses.replace(TMA, staged=2))
 
 
-def test_infinities_of_the_next_group_do_not_reach_a_product_along_k():
-    a, b = np.ones((64, 24), np.float16), np.ones((24, 64), np.float16)
-    a[:, 5:] = np.inf
-    b[5:] = np.nan
+@pytest.mark.parametrize("first", [5, 16, 31, 33, 48, 63, 64, 75])
+def test_infinities_of_the_next_group_do_not_reach_a_product_along_k(first):
+    a, b = np.ones((64, 100), np.float16), np.ones((100, 64), np.float16)
+    a[:, first:] = np.inf
+    b[first:] = np.nan
     with tw.emulator():
         for rung, config in [*KERNELS, *BY_TMA]:
-            out = tw.grouped_matmul(np.asfortranarray(a), b, [5, 24], rung=rung, config=config)
-            assert (out[0] == 5).all()
+            out = tw.grouped_matmul(np.asfortranarray(a), b, [first, 100], rung=rung, config=config)
+            assert (out[0] == first).all()
             assert np.isnan(out[1]).all()
 
 

@@ -30,35 +30,93 @@ __device__ inline void load(Product& product, const Maps& maps, const GroupTile&
   }
 }
 
+/// Starts the products of the first `steps` x 16 of a stage's k, as one group.
+template <int steps, class Product>
+__device__ inline void start_steps(typename Product::Sums& sums, unsigned stage, const WarpgroupTiling<Cfg>& mine) {
+  using A = typename Product::A;
+  using B = typename Product::B;
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < steps; ++step)
+#pragma unroll
+    for (int i = 0; i < WarpgroupTiling<Cfg>::products; ++i)
+      Wgmma<typename Cfg::in_type, !A::k_inner, !B::k_inner, WarpgroupTiling<Cfg>::columns>::multiply(
+          sums.value[i], wgmma_operand_of<A>(stage, mine.row0 + 64 * i, step),
+          wgmma_operand_of<B>(stage + A::bytes, mine.col0, step));
+  wgmma_commit();
+}
+
+/// The same of the fewest steps that hold `left` of k, which is less than a stage's.
+template <int steps, class Product>
+__device__ inline void start_last_steps(typename Product::Sums& sums, unsigned stage, const WarpgroupTiling<Cfg>& mine,
+                                        int left) {
+  if constexpr (steps > 1) {
+    if (left <= 16 * (steps - 1)) return start_last_steps<steps - 1, Product>(sums, stage, mine, left);
+  }
+  start_steps<steps, Product>(sums, stage, mine);
+}
+
+/// A consumer: TmaProduct::multiply where groups cut k. Of a group's last stage it multiplies what the group has.
+template <class Product, class Landed>
+__device__ inline void multiply_to_end(Product& product, typename Product::Sums& sums,
+                                       typename Product::Sums::Rows& rows, const GroupTile& at,
+                                       const WarpgroupTiling<Cfg>& mine, const Landed& landed) {
+  __syncwarp();  // lanes may have parted while they stored
+  sums.clear();
+  const int last = product.range.tiles - 1;
+  const auto stage = [&] { return product.tiles + product.buffers.stage * product.stage_bytes; };
+  for (int tile = 0; tile < last; ++tile, product.buffers.turn()) {
+    product.buffers.wait();
+    landed(tile, stage());
+    start_steps<Cfg::tile_k / 16, Product>(sums, stage(), mine);
+    wgmma_wait<1>();
+    if (tile > 0) product.release_previous();
+  }
+  if (last >= 0) {
+    product.buffers.wait();
+    landed(last, stage());
+    start_last_steps<Cfg::tile_k / 16, Product>(sums, stage(), mine, at.product.k - last * Cfg::tile_k);
+    wgmma_wait<1>();
+    if (last > 0) product.release_previous();
+    product.buffers.turn();
+  }
+  sums.read_ahead(rows, product.args, at.origin.row + mine.row0, at.origin.col + mine.col0);
+  sums.finish();
+  if (last >= 0) product.release_previous();
+}
+
 /// A consumer: Product::multiply of those 64 rows and their like in which the tile has some.
 template <class Product, class Landed>
 __device__ inline void multiply_rows(Product& product, typename Product::Sums& sums, typename Product::Sums::Rows& rows,
                                      const GroupTile& at, const WarpgroupTiling<Cfg>& mine, const Landed& landed) {
   constexpr int all = WarpgroupTiling<Cfg>::products;
   static_assert(all <= 2, "128 rows at most of a warpgroup");
-  if (Cfg::axis == axis_m && all == 2 && at.product.m - at.origin.row - mine.row0 <= 64)
+  if constexpr (Cfg::axis == axis_k)
+    multiply_to_end(product, sums, rows, at, mine, landed);
+  else if (Cfg::axis == axis_m && all == 2 && at.product.m - at.origin.row - mine.row0 <= 64)
     product.template multiply<1>(sums, rows, at.origin, mine, landed);
   else
     product.multiply(sums, rows, at.origin, mine, landed);
 }
 
-/// Sets a tile to 0 from k = `left` on, by `threads` threads. Its lines lie along m or n: TMA could not start anywhere
-/// in one along k.
+/// Sets a tile's k from `left` to the next multiple of 16 to 0, by `threads` threads. Its lines lie along m or n: TMA
+/// could not start anywhere in one along k.
 template <class Tile, int threads>
 __device__ inline void clear_from(unsigned tile, int left) {
   static_assert(!Tile::k_inner, "lines along m or n");
   constexpr int chunks = Tile::inner / 8;  // of a line
-  for (int i = threadIdx.x % threads; i < (Tile::lines - left) * chunks; i += threads) {
+  const int lines = (left + 15) / 16 * 16 - left;
+  for (int i = threadIdx.x % threads; i < lines * chunks; i += threads) {
     const unsigned at = Tile::address(tile, Tile::place(left + i / chunks, i % chunks * 8));
     asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
   }
 }
 
-/// The consumers, `threads` of them, before the products of a step along k: clears what lies after the group's end, in
-/// both operands, since what is there may be infinite. `barrier`: a named one of theirs.
+/// The consumers, `threads` of them, before the products of a stage: clears what they multiply after the group's end,
+/// in both operands, since what is there may be infinite. `barrier`: a named one of theirs.
 template <class Product, int threads>
 __device__ inline void clear_after_group(unsigned stage, int left, unsigned barrier) {
-  if (left >= Cfg::tile_k) return;
+  if (left >= Cfg::tile_k || left % 16 == 0) return;
   clear_from<typename Product::A, threads>(stage, left);
   clear_from<typename Product::B, threads>(stage + Product::A::bytes, left);
   fence_proxy_async();
