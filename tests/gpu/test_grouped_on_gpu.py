@@ -173,3 +173,25 @@ def test_the_operator_passes_torchs_checks_on_a_gpu(gpu, torch):
     offs = torch.tensor([50, 50, 290], device="cuda", dtype=torch.int32)
     a, b = (x.detach().requires_grad_() for x in operands(torch, "m", 300, groups=3))
     torch.library.opcheck(torch.ops.tilewright.grouped_matmul.default, (a, b, offs, None), atol=0.2, rtol=2e-2)
+
+
+TURNED = [
+    GemmConfig(128, 256, 64, warp_m=16, warp_n=256, stages=4, group_m=8),
+    GemmConfig(192, 192, 64, warp_m=16, warp_n=192, stages=4, group_m=8),
+    GemmConfig(64, 64, 64, warp_m=16, warp_n=64, stages=6, group_m=8, min_blocks=2),
+]
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["b", "b-turned"])
+@pytest.mark.parametrize("config", TURNED, ids=str)
+def test_a_turned_product_is_right_and_writes_its_groups_only(gpu, torch, turned, config):
+    if gpu.arch.name != "sm_90a":
+        pytest.skip("g08 is of wgmma")
+    torch.manual_seed(1)
+    offs = torch.tensor([*SIZES, 255, 256, 257, 16], device="cuda").cumsum(0).to(torch.int32)
+    ends = offs.tolist()
+    a, b = operands(torch, "m", ends[-1] + 7, (False, turned), len(ends))
+    out = torch.full((ends[-1] + 7, 264), 3.0, device="cuda", dtype=torch.bfloat16)
+    tw.grouped_matmul(a, b, offs, out=out, rung="g08", config=config)
+    assert_right(torch, "m", a, b, ends, out)
+    assert (out[ends[-1] :] == 3).all()

@@ -20,7 +20,7 @@ from ..plan.plan import Plan, Refusal
 from .options import options_of
 from .problem import GroupedProblem
 from .rungs import find_grouped_rung, rungs_for
-from .stages import why_not
+from .stages import as_cut, as_run, why_not
 
 
 class GroupedProducts(Products):
@@ -67,10 +67,10 @@ class GroupedProducts(Products):
         yield config, ()
 
     def work(self, problem: Any, rung: Rung, config: GemmConfig, packs: tuple[str, ...]) -> Work:
-        return work_of(problem.product, rung, config)
+        return work_of(as_run(problem, rung).product, rung, as_cut(problem, rung, config))
 
     def remark(self, problem: Any, plan: Plan, gpu: Gpu) -> str:
-        tiles = tiles_of(problem.product, plan.config)
+        tiles = tiles_of(as_run(problem, plan.rung).product, as_cut(problem, plan.rung, plan.config))
         return f"about {tiles} tiles on {gpu.sm_count} SMs, if groups are of one size"
 
     def settled(self, problem: Any, chosen: Plan, demands: Demands) -> Plan:

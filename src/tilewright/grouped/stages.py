@@ -51,6 +51,15 @@ def as_run(problem: GroupedProblem, rung: Rung) -> GroupedProblem:
     return problem.turned if rung.id == TURNED else problem
 
 
+def as_cut(problem: GroupedProblem, rung: Rung, config: GemmConfig) -> GemmConfig:
+    """The config with the tiles that groups of the average size get: the turned rung shares out a group's columns."""
+    if rung.id != TURNED:
+        return config
+    size = max(problem.product.m, 1)
+    wide = ceil_div(ceil_div(size, ceil_div(size, config.tile_n)), 16) * 16
+    return replace(config, tile_n=wide, warp_n=wide)
+
+
 def why_not(problem: GroupedProblem, rung: Rung, config: GemmConfig, arch: Arch) -> str | None:
     """None where the config can run the problem; else the reason, with the numbers."""
     if rung.id == TURNED:
