@@ -134,3 +134,21 @@ def test_bytes_of_cupy_are_read_as_fp8(cupy):
     assert bool(result.bits.any())
     with pytest.raises(InvalidOperand, match="CuPy has no float8_e4m3fn"):
         tw.matmul(x8, w8.T, out_dtype="e4m3")
+
+
+@pytest.mark.parametrize("block", [None, (1, -1), (-1, 1), (1, 128), (128, 128), (3, 5)], ids=str)
+@pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
+def test_quantize_gives_the_bits_of_the_host(torch, cupy, dtype, block):
+    torch.manual_seed(0)
+    x = torch.randn(3, 300, 392) * torch.exp2(torch.randint(-20, 12, (3, 300, 392)))
+    x[0, 0, 0], x[1, 2, 3], x[2, 7] = float("nan"), float("-inf"), 0
+    for one in (x, x.mT.contiguous().mT, x[..., 1:]):
+        wanted8, wanted = tw.quantize(one.numpy(), dtype, block=block)
+        made8, made = tw.quantize(one.cuda(), dtype, block=block)
+        of_cupy8, of_cupy = tw.quantize(cupy.asarray(one.numpy()), dtype, block=block)
+        for bits, scale in (
+            (made8.view(torch.uint8).cpu().numpy(), made.cpu().numpy()),
+            (cupy.asnumpy(of_cupy8.bits), cupy.asnumpy(of_cupy)),
+        ):
+            np.testing.assert_array_equal(scale, wanted)
+            np.testing.assert_array_equal(bits, wanted8.view(np.uint8))

@@ -11,6 +11,7 @@ import pytest
 from tilewright.gemm.freivalds import DEQUANTISE, SIGN_ROWS, check_rows
 from tilewright.gemm.params import LAYOUTS
 from tilewright.gemm.problem import GemmProblem
+from tilewright.gemm.quantize_call import BY_TEAM, Quantizer, Quantizing
 from tilewright.gemm.stages import CLEAR, PACK, SUM_PARTS, TURN, WIDEN, Halve, Split
 from tilewright.gemm.verify import COMPARE, EXPECTED
 from tilewright.gpus import ARCHS
@@ -24,6 +25,14 @@ KERNELS = {
     "sign_rows": SIGN_ROWS, "check_rows": check_rows("f32"), "turn": TURN, "widen": WIDEN,
     "dequantise": DEQUANTISE, "expected": EXPECTED, "compare": COMPARE,
 }  # fmt: skip
+
+
+class Quantize:
+    def compile(self, problem, arch):
+        return Quantizer(BY_TEAM).compile(Quantizing(1, 64, 64, 1, 64, "f32", "e4m3", (0, 64, 1), True), arch)
+
+
+KERNELS["quantize"] = Quantize()
 ENDS_IN = {"sum_parts": "result", "expected": "fused"}
 """Members that are structs themselves, packed apart."""
 

@@ -11,7 +11,11 @@ import numpy as np
 
 from ..arrays.dtypes import DTYPE_NAMES, FP8, ceil_div, numpy_dtype, parse_dtype
 from ..arrays.float8 import LARGEST, Float8Array, to_bits
+from ..arrays.view import as_operand
 from ..errors import InvalidOperand, MissingDependency, install, suggests
+from ..jit.launch import current_executor
+from ..run.runner import run
+from .quantize_call import QuantizeCall
 
 LEAST_SCALE = 2.0**-126
 """The least normal number of fp32, so that dividing by a scale is exact enough."""
@@ -48,19 +52,22 @@ def quantize(x: Any, dtype: Any = "e4m3", *, block: tuple[int, int] | None = Non
     if torch is not None and isinstance(x, torch.Tensor):
         _check_dtype(str(x.dtype).removeprefix("torch."))
         with torch.no_grad():
-            return of_torch(x, short, block, torch)
+            return of_tensor(x, short, block, torch)
     if cupy is not None and isinstance(x, cupy.ndarray):
         _check_dtype(x.dtype.name)
-        with x.device:
-            bits, scale = _of_numpy(x, short, block, cupy)
-        return Float8Array(bits, short), scale
+        if x.size:
+            return _on_device(x, short, block)
+        bits, scale = _of_numpy(np.empty(shape, np.float32), short, block)
+        return Float8Array(cupy.asarray(bits), short), cupy.asarray(scale)
     if isinstance(x, np.ndarray):
         _check_dtype(x.dtype.name)
         try:
             import_module("ml_dtypes")
         except ImportError as error:
             raise MissingDependency(f"NumPy has fp8 by way of ml_dtypes only: {install('fp8')}.") from error
-        bits, scale = _of_numpy(x, short, block, np)
+        if x.size and current_executor() is not None:
+            return _on_device(x, short, block)
+        bits, scale = _of_numpy(x, short, block)
         return bits.view(numpy_dtype(short)), scale
     raise InvalidOperand(f"x is of type {type(x).__name__}. Pass a torch tensor, or a NumPy or CuPy array.")
 
@@ -88,27 +95,69 @@ def _blocks(shape: tuple[int, ...], block: tuple[int, int] | None) -> tuple[tupl
         size = prod(shape)
         return (1, 1, size), (1, max(size, 1))  # of an empty array one block of nothing
     *batch, rows, cols = shape
-    sides = (max(extent, 1) if side == -1 else side for side, extent in zip(block, (rows, cols), strict=True))
+    sides = (
+        max(extent if side == -1 else min(side, extent), 1) for side, extent in zip(block, (rows, cols), strict=True)
+    )
     return (prod(batch), rows, cols), tuple(sides)  # type: ignore[return-value]
 
 
-def _of_numpy(x: Any, dtype: str, block: tuple[int, int] | None, library: Any) -> tuple[Any, Any]:
+def _of_numpy(x: np.ndarray, dtype: str, block: tuple[int, int] | None) -> tuple[np.ndarray, np.ndarray]:
     (batch, rows, cols), (high, wide) = _blocks(x.shape, block)
-    flat = x.astype(library.float32).reshape(batch, rows, cols)
+    flat = x.astype(np.float32).reshape(batch, rows, cols)
     down, across = (1, 1) if block is None else (ceil_div(rows, high), ceil_div(cols, wide))
-    magnitude = library.zeros((batch, down * high, across * wide), library.float32)
-    magnitude[:, :rows, :cols] = library.where(library.isfinite(flat), library.abs(flat), 0)
+    magnitude = np.zeros((batch, down * high, across * wide), np.float32)
+    magnitude[:, :rows, :cols] = np.where(np.isfinite(flat), np.abs(flat), 0)
     largest = magnitude.reshape(batch, down, high, across, wide)
-    largest = largest.max(axis=(2, 4)) if largest.size else library.zeros((batch, down, across), np.float32)
-    scale = library.maximum(largest / library.float32(LARGEST[dtype]), library.float32(LEAST_SCALE))
-    scale = library.where(largest == 0, library.float32(1), scale).astype(library.float32)
-    each = library.repeat(library.repeat(scale, high, 1)[:, :rows], wide, 2)[:, :, :cols]
+    largest = largest.max(axis=(2, 4)) if largest.size else np.zeros((batch, down, across), np.float32)
+    scale = np.maximum(largest / np.float32(LARGEST[dtype]), np.float32(LEAST_SCALE))
+    scale = np.where(largest == 0, np.float32(1), scale).astype(np.float32)
+    each = np.repeat(np.repeat(scale, high, 1)[:, :rows], wide, 2)[:, :, :cols]
     with np.errstate(invalid="ignore", over="ignore"):
-        bits = to_bits(flat / each, dtype, library)
+        bits = to_bits(flat / each, dtype)
     if high == 1:  # by columns
-        scale = library.ascontiguousarray(scale.swapaxes(1, 2)).swapaxes(1, 2)
+        scale = np.ascontiguousarray(scale.swapaxes(1, 2)).swapaxes(1, 2)
     scale_shape = () if block is None else (*x.shape[:-2], down, across)
     return bits.reshape(x.shape), scale.reshape(scale_shape)
+
+
+def _on_device(x: Any, dtype: str, block: tuple[int, int] | None) -> tuple[Any, Any]:
+    """`quantize` of a checked array by kernels, where it lies."""
+    shape = tuple(x.shape)
+    _, (high, wide) = _blocks(shape, block)
+    if block is None:
+        flat = x.reshape((1, prod(shape[:-1]), prod(shape[-1:])))
+        high, wide = tuple(flat.shape[1:])
+    else:
+        flat = x.reshape((prod(shape[:-2]), *shape[-2:]))
+    view = as_operand(flat, "x")
+    turned = view.strides[2] != 1 and view.strides[1] == 1 and view.shape[2] > 1
+    if turned:  # rows of what lies by columns
+        view, (high, wide) = as_operand(flat.swapaxes(1, 2), "x"), (wide, high)
+    given = None
+    if view.kind == "cupy":
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.Device(view.device):
+            given = Float8Array(cupy.empty(view.shape, cupy.uint8), dtype)
+    (x8, scale), _ = run(QuantizeCall(view, high, wide, dtype, given))
+    x8 = x8 if given is None else given.bits
+    if high == 1:
+        scale = scale.swapaxes(1, 2)
+    if turned:
+        x8, scale = x8.swapaxes(1, 2), scale.swapaxes(1, 2)
+    x8 = x8.reshape(shape)
+    scale = scale.reshape(() if block is None else (*shape[:-2], *scale.shape[1:]))
+    return x8 if given is None else Float8Array(x8, dtype), scale
+
+
+def of_tensor(x: Any, dtype: str, block: tuple[int, int] | None, torch: Any) -> tuple[Any, Any]:
+    """`quantize` of a tensor, with checked arguments: by kernels, or by operations where torch traces or watches it, or
+    no kernel can reach it."""
+    if torch.compiler.is_compiling():
+        return of_torch(x, dtype, block, torch)
+    eager = import_module("tilewright.torch.eager")
+    if x.numel() and eager.is_eager((x,)) and eager.runs_here(x):
+        return _on_device(x.detach(), dtype, block)
+    return of_torch(x, dtype, block, torch)
 
 
 def of_torch(x: Any, dtype: str, block: tuple[int, int] | None, torch: Any) -> tuple[Any, Any]:

@@ -199,7 +199,7 @@ def stage(
     return Stage(name, kernel, problem, kernel.shape(problem), params)
 
 
-def _clear_stage(place: Place, size: int) -> Stage:
+def clear_stage(place: Place, size: int) -> Stage:
     """The words at `place`, `size` bytes, become 0."""
     words = GemmProblem(1, size // 4, 1, Matrix(0, 0), Matrix(0, 0), Matrix(0, 1))
     return Stage("clear flags", CLEAR, words, CLEAR.shape(words), clear_params(place, size // 4))
@@ -342,7 +342,7 @@ def parts_of(problem: GemmProblem, plan: Plan) -> tuple[Program, int]:
         if plan.rung.passes_sums is not None:
             of_sums, of_flags = plan.rung.passes_sums(config, product)
             passed = sums, flags = workspace.room(of_sums), workspace.room(of_flags)
-            stages.append(_clear_stage(flags, of_flags))
+            stages.append(clear_stage(flags, of_flags))
             main += 1
         stages.append(stage("product", tiled, product, order, True, *passed))
         return Program(tuple(stages), workspace.bytes, main), copies

@@ -13,7 +13,7 @@ import torch
 from ..errors import InvalidOperand
 from ..gemm.matmul import matmul as run
 from ..gemm.problem import SCALE_BLOCK
-from ..gemm.quantize import of_torch
+from ..gemm.quantize import of_tensor
 from .eager import runs_here
 from .matmul import matmul
 from .product import reduced
@@ -102,8 +102,8 @@ def _product(
 ) -> torch.Tensor:
     """a @ b + bias of both rounded to fp8: a to `dtype`, b to e4m3."""
     of_a, of_b = BLOCKS[scales]
-    a8, a_scale = of_torch(a, dtype, of_a, torch)
-    b8, b_scale = of_torch(b.t(), "e4m3", of_b and (of_b[1], of_b[0]), torch)  # a weight's lines stay lines
+    a8, a_scale = of_tensor(a, dtype, of_a, torch)
+    b8, b_scale = of_tensor(b.t(), "e4m3", of_b and (of_b[1], of_b[0]), torch)  # a weight's lines stay lines
     b_scale = b_scale.t() if b_scale.dim() else b_scale
     return cast(torch.Tensor, fp8_matmul(a8, b8.t(), a_scale, b_scale, bias, out_dtype))
 

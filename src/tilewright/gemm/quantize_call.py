@@ -1,0 +1,198 @@
+"""A call of quantize for arrays on a GPU or the emulator: its kernels, as a program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..arrays.dlpack import dense_strides
+from ..arrays.dtypes import CPP_TYPES, ITEM_BYTES, ceil_div
+from ..arrays.float8 import LARGEST
+from ..arrays.view import Operand, as_operand
+from ..gpus import Arch, Gpu
+from ..jit import CompiledKernel, Launch, compile_rung
+from ..jit.params import Address, Place, pack
+from ..jit.source import Constant
+from ..run.program import Program, Stage, Workspace
+from ..run.runner import Output, Site
+from .params import LAYOUTS
+from .stages import clear_stage
+
+THREADS = 256
+STRIP = 16
+"""Rows of which a thread finds the largest of eight columns (strip in cuda/gemm/quantize.cuh)."""
+BY_TEAM, LARGEST_ONLY, ROUNDED_ONLY = range(3)
+
+
+@dataclass(frozen=True)
+class Quantizing:
+    """[batch, rows, cols] to fp8, with a scale for each `high` x `wide` elements; all of them share one scale where
+    `high` and `wide` are everything and batch is 1."""
+
+    batch: int
+    rows: int
+    cols: int
+    high: int
+    wide: int
+    dtype: str
+    out_dtype: str
+    strides: tuple[int, int, int]
+    """From entry to entry, row to row and column to column, in elements."""
+    aligned: bool
+    """True where each row starts at a multiple of 16 bytes."""
+
+    @property
+    def down(self) -> int:
+        return ceil_div(self.rows, self.high)
+
+    @property
+    def across(self) -> int:
+        return ceil_div(self.cols, self.wide)
+
+    @property
+    def one_block(self) -> bool:
+        return self.batch * self.down * self.across == 1
+
+    @property
+    def in_two(self) -> bool:
+        """Return whether the largest numbers are found by a launch of their own: where a team would have all of the
+        array, or a column."""
+        return (self.one_block and self.rows * self.cols > 1 << 14) or (self.wide < 8 and self.high > 1)
+
+    @property
+    def team(self) -> int:
+        """Threads for a block."""
+        chunks = min(self.high, self.rows) * ceil_div(min(self.wide, self.cols), 8)
+        return next((size for size in (1, 2, 4, 8, 16, 32) if chunks <= size), THREADS)
+
+
+@dataclass(frozen=True)
+class Quantizer:
+    """One of the kernels."""
+
+    part: int
+
+    def compile(self, problem: Quantizing, arch: Arch) -> CompiledKernel:
+        """Raises CompileError with the log."""
+        constants: dict[str, Constant] = {
+            "threads": THREADS, "part": self.part, "team": problem.team, "one_block": problem.one_block,
+            "one_line": problem.high == 1, "index": "unsigned" if self._threads(problem) < 2**32 - THREADS else
+            "unsigned long long",
+            "in_type": CPP_TYPES[problem.dtype], "out_type": CPP_TYPES[problem.out_dtype],
+            "most": LARGEST[problem.out_dtype], "infinities": problem.out_dtype == "e5m2",
+            "vector": problem.aligned and problem.strides[2] == 1 and _in_eights(problem),
+            "vector_out": problem.cols % 8 == 0 and _in_eights(problem),
+        }  # fmt: skip
+        return compile_rung("gemm/quantize.cuh", constants, "quantize", arch.name)
+
+    def shape(self, problem: Quantizing) -> Launch:
+        """As Rung.shape."""
+        return Launch((ceil_div(self._threads(problem), THREADS), 1, 1), (THREADS, 1, 1), b"", overlaps=True)
+
+    def _threads(self, problem: Quantizing) -> int:
+        chunks = ceil_div(problem.cols, 8)
+        return problem.batch * {
+            BY_TEAM: problem.down * problem.across * problem.team,
+            LARGEST_ONLY: chunks * ceil_div(problem.rows, STRIP), ROUNDED_ONLY: chunks * problem.rows,
+        }[self.part]  # fmt: skip
+
+
+def _in_eights(problem: Quantizing) -> bool:
+    """Return whether blocks begin at multiples of eight columns, so that no chunk of eight lies across two teams."""
+    return problem.wide % 8 == 0 or problem.wide >= problem.cols or problem.in_two
+
+
+@dataclass(frozen=True)
+class QuantizeCall:
+    """A call for `x` [batch, rows, cols]."""
+
+    x: Operand
+    high: int
+    wide: int
+    out_dtype: str
+    given: Any = None
+    """An array for the rounded numbers, where the library has no dtype for them."""
+
+    @property
+    def problem(self) -> Quantizing:
+        x, size = self.x, self.x.item_bytes
+        starts = [x.address, *(step * size for extent, step in zip(x.shape[:2], x.strides, strict=False) if extent > 1)]
+        batch, rows, cols = x.shape
+        strides = (x.strides[0], x.strides[1], x.strides[2] if cols > 1 else 1)
+        return Quantizing(batch, rows, cols, self.high, self.wide, x.dtype, self.out_dtype, strides,
+                          not any(start % 16 for start in starts))  # fmt: skip
+
+    @property
+    def what(self) -> str:
+        return f"this quantize of {self.x.shape} {self.x.dtype}"
+
+    @property
+    def first(self) -> Operand:
+        return self.x
+
+    @property
+    def others(self) -> tuple[Operand, ...]:
+        return ()
+
+    @property
+    def inputs(self) -> tuple[tuple[str, Operand | np.ndarray | None], ...]:
+        return (("x", self.x),)
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """The bytes, and the scales: by columns where blocks are of one row (quantize)."""
+        one = self.problem
+        scales = (one.batch, one.across, one.down) if self.high == 1 else (one.batch, one.down, one.across)
+        return self._output("x8", self.x.shape, self.out_dtype, self.given), self._output("scale", scales, "f32")
+
+    def _output(self, base: str, shape: tuple[int, ...], dtype: str, given: Any = None) -> Output:
+        x = self.x
+        if given is not None:
+            return Output(base, as_operand(given, base, x.stream or 0), shape, given)
+        return Output(base, Operand(base, x.kind, 0, shape, dense_strides(shape), dtype, x.device, stream=x.stream),
+                      shape)  # fmt: skip
+
+    @property
+    def scalars(self) -> Mapping[str, float]:
+        return {}
+
+    @property
+    def verify(self) -> bool:
+        return False
+
+    def checked(self, program: Program, bases: Mapping[str, int], site: Site) -> AbstractContextManager[None]:
+        """It has no check of its own."""
+        raise NotImplementedError
+
+    def program(self, gpu: Gpu) -> Program | None:
+        """The launches; None for an empty array."""
+        return program_of(self.problem) if self.x.size else None
+
+
+@lru_cache(maxsize=1024)
+def program_of(problem: Quantizing) -> Program:
+    """The launches for a problem. Pure."""
+    workspace = Workspace()
+    largest: Address = 0
+    stages: list[Stage] = []
+    parts = [BY_TEAM]
+    if problem.in_two:
+        size = problem.batch * problem.down * problem.across * ITEM_BYTES["f32"]
+        largest = workspace.room(size)
+        stages.append(clear_stage(largest, size))
+        parts = [LARGEST_ONLY, ROUNDED_ONLY]
+    down, across = problem.down, problem.across
+    scales = (down * across, 1, down) if problem.high == 1 else (down * across, across, 1)
+    params = pack(
+        LAYOUTS["quantize"][1], Place("x"), Place("x8"), Place("scale"), largest, *problem.strides, *scales,
+        problem.batch, problem.rows, problem.cols, problem.high, problem.wide,
+    )  # fmt: skip
+    for part in parts:
+        kernel = Quantizer(part)
+        stages.append(Stage("quantize", kernel, problem, kernel.shape(problem), params))
+    return Program(tuple(stages), workspace.bytes, len(stages) - 1)

@@ -1,0 +1,76 @@
+"""quantize's kernels on the emulator: the bytes and scales of the host's own arithmetic, for every block and layout."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+BLOCKS = [None, (1, -1), (-1, 1), (1, 128), (128, 128), (3, 5), (128, 1), (-1, -1), (1 << 40, 128)]
+SHAPES = [(40, 300), (3, 5, 264), (1, 7), (130, 128), (17, 1)]
+TYPES = [np.float32, np.float16, ml_dtypes.bfloat16]
+
+
+def numbers(shape, dtype, seed=0):
+    """Of many magnitudes, some infinite or NaN, and a row of zeros."""
+    rng = np.random.default_rng(seed)
+    x = (rng.standard_normal(shape) * np.exp2(rng.integers(-20, 12, shape))).astype(dtype)
+    x.flat[0], x.flat[-1], x.flat[x.size // 2] = np.inf, np.nan, -np.inf
+    x[..., shape[-2] // 2, :] = 0
+    return x
+
+
+def assert_same(found, wanted):
+    (bits, scale), (wanted_bits, wanted_scale) = found, wanted
+    np.testing.assert_array_equal(scale, wanted_scale)
+    np.testing.assert_array_equal(bits.view(np.uint8), wanted_bits.view(np.uint8))
+    assert (bits.dtype, scale.dtype) == (wanted_bits.dtype, wanted_scale.dtype)
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["by rows", "by columns"])
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_kernels_give_the_bits_of_the_host(shape, block, columns):
+    which = SHAPES.index(shape) + BLOCKS.index(block)
+    x, dtype = numbers(shape, TYPES[which % 3]), ("e4m3", "e5m2")[which % 2]
+    if columns:
+        x = np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
+    wanted = tw.quantize(x, dtype, block=block)
+    with tw.emulator():
+        found = tw.quantize(x, dtype, block=block)
+    assert_same(found, wanted)
+
+
+@pytest.mark.parametrize("gpu", ["A100", "RTX 4090"])
+def test_gpus_without_instructions_for_fp8_round_alike(gpu):
+    x = numbers((24, 264), np.float32)
+    for dtype in ("e4m3", "e5m2"):
+        wanted = tw.quantize(x, dtype, block=(1, 128))
+        with tw.emulator(gpu):
+            assert_same(tw.quantize(x, dtype, block=(1, 128)), wanted)
+
+
+def test_one_scale_of_a_large_array_is_found_by_all_blocks():
+    x = numbers((150, 136), ml_dtypes.bfloat16)
+    wanted = tw.quantize(x)
+    with tw.emulator():
+        assert_same(tw.quantize(x), wanted)
+    x[...] = 0
+    with tw.emulator():
+        assert tw.quantize(x)[1] == 1
+
+
+def test_scales_of_rows_of_blocks_lie_by_columns_for_products():
+    with tw.emulator():
+        scale = tw.quantize(numbers((40, 300), np.float32), block=(1, 128))[1]
+    assert scale.strides == (4, 160)
+
+
+def test_rows_that_start_anywhere_are_read():
+    whole = numbers((20, 141), np.float16)
+    for x in (whole[:, 1:130], whole[:, 5:], whole[::2, ::3], whole[::-1]):
+        wanted = tw.quantize(x, block=(1, 128))
+        with tw.emulator():
+            assert_same(tw.quantize(x, block=(1, 128)), wanted)
