@@ -105,9 +105,13 @@ def test_what_is_launched_on_an_architecture_without_tma_is_refused():
     assert "only sm_90a has" in (rung.why_not(problem, rung.default, ARCHS["sm_80"]) or "")
 
 
-@pytest.mark.parametrize(("pitch", "fetched"), [(256, 256), (2048, 256), (2000, 128), (1200, 128), (16, 128)])
-def test_l2_fetches_less_at_once_where_lines_start_in_the_middle_of_its_own(monkeypatch, pitch, fetched):
+@pytest.mark.parametrize("fetched", [128, 256])
+def test_the_driver_is_told_how_much_l2_fetches_at_once(monkeypatch, fetched):
     kinds = types.SimpleNamespace(CU_TENSOR_MAP_L2_PROMOTION_L2_128B=128, CU_TENSOR_MAP_L2_PROMOTION_L2_256B=256)
-    monkeypatch.setattr(device_module, "driver", lambda: types.SimpleNamespace(CUtensorMapL2promotion=kinds))
-    description = TensorMap(None, "bf16", (8, 64), (pitch,), (8, 64))
-    assert device_module._promotion(description) == fetched
+    driver = types.SimpleNamespace(
+        CUtensorMapL2promotion=kinds, CUtensorMapInterleave=types.SimpleNamespace(CU_TENSOR_MAP_INTERLEAVE_NONE=0),
+        CUtensorMapDataType=int, CUtensorMapSwizzle=int, CUtensorMapFloatOOBfill=int, cuuint64_t=int, cuuint32_t=int,
+    )  # fmt: skip
+    monkeypatch.setattr(device_module, "driver", lambda: driver)
+    _, after = device_module._encoding.__wrapped__(TensorMap(None, "bf16", (8, 64), (2000,), (8, 64), fetched=fetched))
+    assert after[-2] == fetched

@@ -133,8 +133,8 @@ def _whole(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[st
     item, tile_k = ITEM_BYTES[problem.dtype], max(config.tile_k, 1)
     block = _block(rung, config, problem.kind, item)
     facts, edge = own_facts(rung, config, problem), rung.edge(problem, config)
-    half = 0 if facts.get("a_sectors", True) else config.tile_m
-    half += 0 if facts.get("b_sectors", True) else config.tile_n
+    half = 0 if facts.get("a_sectors", True) else config.tile_m / config.cluster_n
+    half += 0 if facts.get("b_sectors", True) else config.tile_n / config.cluster_m
     more = _HALF_SECTORS_BY_TMA if block.way == "wgmma-tma" else _HALF_SECTORS
     shared_out = (config.tile_m / config.cluster_n + config.tile_n / config.cluster_m) * tile_k * item
     return Work(

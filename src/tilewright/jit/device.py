@@ -268,15 +268,6 @@ def _unload_retired() -> None:
             check(driver().cuModuleUnload(handle), "unloading a module")
 
 
-def _promotion(description: TensorMap) -> Any:
-    """Return how much L2 fetches at once for a copy. Where lines start in the middle of 128 bytes, 256 are more than a
-    box's line needs: 5000 x 5000 x 1000 took 16% longer, 6000 x 6000 x 600 15%; whole lines took the same time."""
-    kinds = driver().CUtensorMapL2promotion
-    if any(stride % 128 for stride in description.strides):
-        return kinds.CU_TENSOR_MAP_L2_PROMOTION_L2_128B
-    return kinds.CU_TENSOR_MAP_L2_PROMOTION_L2_256B
-
-
 @lru_cache(maxsize=1024)
 def _encoding(description: TensorMap) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
     """Return what the driver takes for a description, before the address and after it."""
@@ -291,7 +282,7 @@ def _encoding(description: TensorMap) -> tuple[tuple[Any, Any], tuple[Any, ...]]
             [cuda.cuuint32_t(step) for step in description.element_strides],
             cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             cuda.CUtensorMapSwizzle(SWIZZLES.index(description.swizzle)),
-            _promotion(description),
+            getattr(cuda.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_L2_{description.fetched}B"),
             cuda.CUtensorMapFloatOOBfill(OOB_FILLS.index(description.oob_fill)),
         ),
     )

@@ -52,6 +52,8 @@ class TensorMap(HashedOnce):
     element_strides: tuple[int, ...] = ()
     swizzle: int = 0
     oob_fill: str = "zero"
+    fetched: int = 256
+    """Bytes that L2 fetches from memory at once for a copy, 128 or 256: a hint."""
     array: Any = field(default=None, compare=False, repr=False)
     """The NumPy array that it was made of, where it was."""
 
