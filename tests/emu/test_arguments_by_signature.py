@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -9,8 +11,7 @@ import pytest
 import tilewright as tw
 from tilewright import emu
 from tilewright.emu import Struct, TensorMap
-from tilewright.emu.arguments import parse_argument
-from tilewright.emu.parameters import as_numbers
+from tilewright.emu.arguments import as_numbers, parse_argument
 from tilewright.errors import InvalidOperand
 from tilewright.jit import compile_source
 from tilewright.jit.entry import parameter_names
@@ -295,3 +296,43 @@ def test_a_tensor_map_may_lie_in_global_memory():
     x = np.arange(256, dtype=np.float32).reshape(16, 16)
     result = tw.emulate(BOX, "box", 1, 32, [TensorMap.of(x, (4, 8)), "f32[32]=nan"])
     np.testing.assert_array_equal(result.arrays[1].reshape(4, 8), x[2:6, 4:12])
+
+
+def safetensors(path, **arrays):
+    """A file of arrays as its format has them. Each: the format's type, a NumPy array."""
+    header, data = {"__metadata__": {"format": "pt"}}, b""
+    for name, (kind, array) in arrays.items():
+        stop = len(data) + array.nbytes
+        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [len(data), stop]}
+        data += array.tobytes()
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+def test_arguments_come_from_safetensors(tmp_path):
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    bits = (x.view(np.uint32) >> 16).astype(np.uint16)
+    path = safetensors(
+        tmp_path / "w.safetensors", x=("F32", x), layer=("BF16", bits), few=("F8_E5M2", bits.view(np.uint8))
+    )
+    plain = parse_argument(f"{path}:x")
+    np.testing.assert_array_equal(plain.array, x)
+    held = parse_argument(f"{path}:layer")
+    assert (held.kind, held.array.dtype) == ("bf16", np.uint16)
+    np.testing.assert_array_equal(as_numbers(held.array, held.kind), x)
+    np.testing.assert_array_equal(parse_argument(f"f32[3,4]={path}:layer").array, x)
+    assert parse_argument(f"{path}:few").kind == "e5m2"
+    with pytest.raises(InvalidOperand, match="holds the arrays x, layer, few"):
+        parse_argument(f"{path}:y")
+
+
+def test_a_broken_safetensors_file_is_refused(tmp_path):
+    whole = safetensors(tmp_path / "whole.safetensors", x=("F32", np.ones(8, np.float32))).read_bytes()
+    broken = tmp_path / "broken.safetensors"
+    cut = [b"", whole[:5], whole[:40], whole[:-4], b"\xff" * 64, whole[:8] + b"[" + whole[9:]]
+    changes = {b"F32": b"F99", b"[8]": b"[9]", b'"dtype"': b'"dtyqe"', b"32]": b"99]", b"[0,": b"[9,"}
+    for data in (*cut, *(whole.replace(old, new) for old, new in changes.items())):
+        broken.write_bytes(data)
+        with pytest.raises(InvalidOperand, match="could not be read"):
+            parse_argument(f"{broken}:x")

@@ -32,8 +32,8 @@ def emulate(
         list[str] | None,
         typer.Option(
             help="A parameter, in order or by name: 'f32[4,8]=random', 1024, 'x=f32[4,8]=random', n=1024, x=FILE.npy, "
-            "x=FILE.npz:NAME. Fills: zeros, ones, arange, random, nan, FILE.npy; empty: to read it before it is "
-            "written is a fault."
+            "x=FILE.npz:NAME, x=FILE.safetensors:NAME. Fills: zeros, ones, arange, random, nan, FILE.npy; empty: to "
+            "read it before it is written is a fault."
         ),
     ] = None,
     constant: Annotated[
@@ -134,7 +134,7 @@ def emulate(
     if not watch:
         once()
         return
-    files = [Path(text) for one in arg or () for text in re.findall(r"[^=]+\.np[yz]", one)]
+    files = [Path(text) for one in arg or () for text in re.findall(r"[^=]+\.(?:np[yz]|safetensors)", one)]
     scripts = [Path(one.text) for one in references if not one.buffer]
     run_on_changes(once, [file, *options["include"], *scripts, *files])
 

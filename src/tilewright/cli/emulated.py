@@ -67,7 +67,7 @@ class Given:
 
     def named_by(self, known: Sequence[str]) -> Names:
         """Their names, of which `known` are the parameters' in order; [] where those are not known."""
-        from ..emu.parameters import as_numbers
+        from ..emu.arguments import as_numbers
 
         order = list(range(len(self.arguments)))
         names = [f"arg{number}" for number in order]

@@ -1,8 +1,8 @@
 """The grammar of kernel arguments: `f32[1024]=random`, `i32=1024`, or NumPy arrays and numbers.
 
-TYPE[N,M,...]=WHAT   a device buffer;  WHAT: random, nan, zeros, ones, arange, empty, FILE.npy, FILE.npz:NAME
-                     (empty: to read an element before the kernel has written it is a fault)
-FILE.npy             a device buffer of the type and shape in the file; so FILE.npz:NAME
+TYPE[N,M,...]=WHAT   a device buffer;  WHAT: random, nan, zeros, ones, arange, empty, FILE.npy, FILE.npz:NAME,
+                     FILE.safetensors:NAME (empty: to read an element before the kernel has written it is a fault)
+FILE.npy             a device buffer of the type and shape in the file; so FILE.npz:NAME and FILE.safetensors:NAME
 TYPE=VALUE           a scalar of that type, passed by value
 VALUE                a number of the parameter's type
 TYPE                 f16 bf16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64, for buffers also e4m3 e5m2; bf16 is held as its
@@ -12,7 +12,7 @@ TYPE                 f16 bf16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64, for buffers
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import numpy as np
 from ..arrays import float8
 from ..arrays.dtypes import FP8
 from ..errors import InvalidOperand
+from . import safetensors
 from .isa.convert import f32_to_bf16
 
 TYPES: dict[str, type] = {
@@ -34,7 +35,7 @@ MOST_AXES = 32
 MOST_ELEMENTS = 2**40
 FILLS = ("random", "nan", "zeros", "ones", "arange", "empty")
 _BUFFER = re.compile(r"\s*(\w+)\s*\[([^\]]*)\]\s*=\s*(.+?)\s*$")
-_FILE = re.compile(r"(.+\.npy|.+\.npz(?::(.+))?)$")
+_FILE = re.compile(r"(.+\.npy|.+\.(?:npz|safetensors)(?::(.+))?)$")
 _SCALAR = re.compile(r"\s*(\w+)\s*=\s*(.+?)\s*$")
 
 
@@ -61,11 +62,12 @@ def _fill(what: str, kind: str, shape: tuple[int, ...], random: np.random.Genera
     dtype: np.dtype = np.dtype(_type(kind, text))
     floating = kind in ("f16", "bf16", "f32", "f64", *FP8)
     if _FILE.match(what):
-        values = _read(what, text)
+        values, held = _read(what, text)
         if values.shape != shape:
             raise InvalidOperand(f"argument {text!r}: {what} holds the shape {values.shape}, not {shape}")
-        if values.dtype == dtype:
+        if values.dtype == dtype and held in ("", kind):
             return np.array(values, order="C")
+        values = as_numbers(values, held)
         if values.dtype.kind not in "biuf":
             raise InvalidOperand(f"argument {text!r}: {what} holds {values.dtype}, which is no {kind}. Convert it.")
         if not floating and (values.dtype.kind == "f" or _beyond(values, np.iinfo(dtype))):
@@ -96,24 +98,41 @@ def _fill(what: str, kind: str, shape: tuple[int, ...], random: np.random.Genera
         return values.astype(dtype)
 
 
-def _read(what: str, text: str) -> np.ndarray:
-    """The array in FILE.npy or FILE.npz:NAME."""
-    path, _, name = what.partition(".npz:")
+def _read(what: str, text: str) -> tuple[np.ndarray, str]:
+    """The array in FILE.npy, FILE.npz:NAME or FILE.safetensors:NAME, and its type where NumPy has none of it."""
+    path, ending, name = next((parts for end in _ARCHIVES if (parts := what.partition(f"{end}:"))[2]), (what, "", ""))
+    path = path + ending.removesuffix(":")
     try:
-        values = np.load(Path(f"{path}.npz" if name else what), allow_pickle=False)
+        if path.endswith(".safetensors"):
+            return safetensors.read(Path(path), lambda names: _named(name, names, what, text))
+        values = np.load(Path(path), allow_pickle=False)
         if not isinstance(values, np.ndarray):
             with values as archive:
-                names = list(archive)
-                name = name or (names[0] if len(names) == 1 else "")
-                if name not in names:
-                    shown = ", ".join(names) or "none"
-                    raise InvalidOperand(f"argument {text!r}: {what} holds the arrays {shown}. Name one: FILE.npz:NAME")
-                values = archive[name]
-    except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
+                values = archive[_named(name, list(archive), what, text)]
+    except (OSError, ValueError, EOFError, KeyError, OverflowError, RecursionError, BadZipFile) as error:
         if isinstance(error, InvalidOperand):
             raise
         raise InvalidOperand(f"argument {text!r}: {what} could not be read ({error})") from error
-    return values
+    return values, ""
+
+
+_ARCHIVES = (".npz", ".safetensors")
+
+
+def _named(name: str, names: list[str], what: str, text: str) -> str:
+    """The array asked for, of those in an archive: without a name, the only one."""
+    name = name or (names[0] if len(names) == 1 else "")
+    if name not in names:
+        shown = ", ".join(names) or "none"
+        raise InvalidOperand(f"argument {text!r}: {what} holds the arrays {shown}. Name one: FILE.npz:NAME")
+    return name
+
+
+def as_numbers(values: np.ndarray, kind: str) -> np.ndarray:
+    """An array that can be computed with: the bits of bf16 or fp8 (kind "bf16", "e4m3", "e5m2") as float32."""
+    if kind == "bf16" and values.dtype == np.uint16:
+        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return float8.to_values(values, kind) if kind in FP8 and values.dtype == np.uint8 else values
 
 
 def _beyond(values: np.ndarray, limits: np.iinfo) -> bool:
@@ -159,7 +178,9 @@ def _parse(text: str, random: np.random.Generator) -> Argument:
             raise InvalidOperand(f"argument {text!r}: {number} is outside {kind}, {limits.min} to {limits.max}")
         return Argument(text, kind, scalar=dtype.type(number))
     if _FILE.match(text.strip()):
-        return parse_argument(_read(text.strip(), text))
+        values, held = _read(text.strip(), text)
+        argument = parse_argument(values)
+        return replace(argument, kind=held) if held else argument
     for convert in (lambda number: int(number, 0), float):
         try:
             return Argument(text, "", scalar=convert(text))

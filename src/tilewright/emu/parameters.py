@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.dtypes import FP8
-from ..arrays.float8 import to_values
 from ..errors import InvalidOperand
 from ..jit.entry import ParameterType
 from ..jit.tensor_map import TensorMap
@@ -296,12 +294,3 @@ def _float_bytes(value: float, kind: str, size: int, given: str, wanted: str) ->
     if np.isfinite(value) and not finite:
         raise InvalidOperand(f"{given} is larger than any {wanted}, which is what the kernel's parameter is")
     return data
-
-
-def as_numbers(array: np.ndarray, kind: str) -> np.ndarray:
-    """An array that can be computed with: the bits of bf16 or fp8 (kind "bf16", "e4m3", "e5m2") as float32."""
-    if kind in FP8 and array.dtype == np.uint8:
-        return to_values(array, kind)
-    if kind == "bf16" and array.dtype == np.uint16:
-        return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return array

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidOperand
+from .arguments import as_numbers
 from .own_kernel import EmulateResult
-from .parameters import as_numbers
 
 _TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 1e-5, "float64": 1e-12}
 """Relative and absolute; of other types none."""

@@ -16,8 +16,7 @@ import numpy as np
 
 from ..arrays.dtypes import FP8
 from ..emu import Struct, emulate
-from ..emu.arguments import parse_argument
-from ..emu.parameters import as_numbers
+from ..emu.arguments import as_numbers, parse_argument
 from ..emu.reference import Reference
 from ..errors import TilewrightError
 from ..jit.tensor_map import TensorMap

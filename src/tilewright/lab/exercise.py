@@ -25,9 +25,8 @@ from typing import Any
 import numpy as np
 
 from ..emu import emulate
-from ..emu.arguments import parse_argument
+from ..emu.arguments import as_numbers, parse_argument
 from ..emu.own_kernel import EmulateResult
-from ..emu.parameters import as_numbers
 from ..emu.reference import Reference
 from ..emu.trace import Counters, InstructionRow
 from ..errors import EmulatorFault, InvalidOperand, suggests

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..emu.api import decoded
+from ..emu.arguments import as_numbers
 from ..emu.own_kernel import in_order, load
-from ..emu.parameters import as_numbers, pack
+from ..emu.parameters import pack
 from ..errors import DeviceError, InvalidOperand, WrongResult, suggests
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
@@ -83,6 +84,9 @@ class _Memory:
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
+
+    def reserve(self, nbytes: int) -> None:
+        """Nothing: each buffer has a place of its own."""
 
     def add(self, array: np.ndarray, name: str = "", empty: bool = False) -> int:
         """The address of a copy of `array`; what is `empty` is copied too."""
