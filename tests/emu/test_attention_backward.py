@@ -181,6 +181,53 @@ def test_values_of_another_width_are_not_padded(d, dv, case):
     judged(q, k, v, grad, dtype="bf16", grad_lse=grad_lse, **options)
 
 
+SHARED = [
+    ("b04", 64, 64, {"is_causal": True}), ("b05", 128, 128, {"window": (100, 90)}), ("b05", 96, 96, {}),
+    ("b06", 256, 256, {"softcap": 2.0}), ("b06", 192, 128, {"is_causal": True, "window": (70, -1)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rung", "d", "dv", "options"), SHARED)
+def test_blocks_that_share_the_queries_of_their_keys_add_their_parts(rung, d, dv, options):
+    """Eight heads on one of keys: few blocks, each of which would pass many tiles by."""
+    q, k, _, _ = operands(h=8, hk=1, sq=150, sk=200, d=d, dtype="bf16")
+    _, _, v, grad = operands(h=8, hk=1, sq=150, sk=200, d=dv, dtype="bf16", seed=1)
+    stages = explain_attention_backward(q, k, v, rung=rung, gpu="H200", **options).program.stages
+    assert "dK dV" in [stage.name for stage in stages]
+    judged(q, k, v, grad, dtype="bf16", rung=rung, **options)
+
+
+@pytest.mark.parametrize("rung", ["b05", "b06"])
+def test_packed_entries_and_blocks_in_order_share_queries(rung):
+    lengths_q, lengths_k = [90, 0, 200, 33], [130, 40, 0, 129]
+    rng, d = np.random.default_rng(6), 128
+    q, grad = (rng.standard_normal((sum(lengths_q) + 5, 8, d)).astype(np.float16) for _ in range(2))
+    k, v = (rng.standard_normal((sum(lengths_k) + 5, 1, d)).astype(np.float16) for _ in range(2))
+    starts_q, starts_k = (np.cumsum([0, *lengths]) for lengths in (lengths_q, lengths_k))
+    packed = {"cu_seqlens_q": starts_q, "cu_seqlens_k": starts_k}
+    told = explain_attention_backward(q, k, v, deterministic=True, rung=rung, gpu="H200", is_causal=True, **packed)
+    assert "dK dV" in [stage.name for stage in told.program.stages]
+    with tw.emulator():
+        out, lse = tw.attention_varlen(q, k, v, starts_q, starts_k, return_lse=True, is_causal=True)
+        found = tw.attention_backward(grad, q, k, v, out, lse, **packed, is_causal=True, rung=rung, deterministic=True)
+    for entry in range(len(lengths_q)):
+        rows, keys = slice(*starts_q[entry : entry + 2]), slice(*starts_k[entry : entry + 2])
+        one = [x[part].transpose(1, 0, 2)[None] for x, part in ((grad, rows), (q, rows), (k, keys), (v, keys))]
+        parts = tuple(
+            x[part].transpose(1, 0, 2)[None].astype(np.float32)
+            for x, part in zip(found, (rows, keys, keys), strict=True)
+        )
+        result = check_backward(parts, backward_reference(*one, is_causal=True), "f16")
+        assert result.ok, (entry, result.reason)
+    assert all((x[-5:] == 0).all() for x in found), "rows that no entry has"
+
+
+def test_two_warpgroups_make_gradients_of_narrower_values():
+    q, k, _, _ = operands(h=2, sq=150, sk=140, d=192, dtype="bf16")
+    _, _, v, grad = operands(h=2, sq=150, sk=140, d=128, dtype="bf16", seed=1)
+    judged(q, k, v, grad, dtype="bf16", rung="b06", config="d192: keys 64x64/4x2, queries 128x64/8", is_causal=True)
+
+
 def test_values_of_another_width_are_padded_where_that_is_less_work():
     q, k, v, _ = (np.zeros((1, 1, 64, d), np.float16) for d in (128, 128, 64, 64))
     assert explain_attention_backward(q, k, v, gpu="H200").problem.forward.d_v == 0

@@ -11,9 +11,9 @@ import pytest
 
 import tilewright as tw
 from tilewright.attn.backward_config import BackwardConfig, Tile, walks_of
+from tilewright.attn.backward_kernels import _ARGS, WalkKernel, compile_part, constants_of, parts_of, section_of
 from tilewright.attn.backward_plan import plan_backward
 from tilewright.attn.backward_problem import BackwardProblem
-from tilewright.attn.backward_rung import _ARGS
 from tilewright.attn.backward_rungs import BACKWARD_RUNGS, find_backward_rung
 from tilewright.attn.problem import AttentionProblem, HeadRows
 from tilewright.attn.rung import D_HEADS
@@ -94,6 +94,23 @@ def test_a_plan_looks_at_the_mask_and_at_lengths():
     assert plan_backward(replace(problem(256), forward=capped), H200).config.apart
 
 
+def shared(heads, heads_kv, seq, is_causal, d=128):
+    p = AttentionProblem.dense(1, heads, seq, seq, d, heads_kv=heads_kv, is_causal=is_causal)
+    of = BackwardProblem(p, p.out, p.q, p.k, p.v, (heads * seq, seq, 1))
+    plan = plan_backward(of, H200)
+    walk = next(walk for walk in walks_of(plan.config) if walk.by_keys)
+    return parts_of(of, plan.rung, walk), section_of(of, walk, heads_kv)
+
+
+def test_blocks_share_queries_where_there_are_fewer_than_a_gpu_has_room_for():
+    assert shared(64, 8, 2048, True) == (2, 8), "128 blocks, of which the first has twice the mean to do"
+    assert shared(64, 8, 2048, False)[0] == 1
+    assert shared(8, 1, 8192, True)[0] == 4
+    assert shared(8, 1, 8192, False)[0] == 2
+    assert shared(64, 8, 8192, True) == (1, 8), "the first tiles of all heads begin before the others"
+    assert shared(1, 1, 128, True)[0] == 1, "too little to share"
+
+
 @pytest.mark.parametrize("d", [64, 96, 256])
 def test_what_tma_cannot_read_is_planned_for_copies_by_threads(d):
     rows = replace(problem(d).grad, head_stride=1 << 40)
@@ -160,8 +177,6 @@ def test_every_field_is_packed_where_the_struct_has_it():
 @pytest.mark.parametrize("d", D_HEADS)
 def test_shared_memory_is_what_the_kernel_counts(rung, d):
     """Walk::shared_bytes in cuda/attention/backward.cuh."""
-    from tilewright.attn.backward_rung import compile_part, constants_of
-
     if d not in {config.d_head for config in rung.defaults}:
         pytest.skip(f"{rung} has no config for it")
     one, config = problem(d), rung.default(problem(d), H200)
@@ -173,6 +188,21 @@ def test_shared_memory_is_what_the_kernel_counts(rung, d):
             struct = "ApartWalk" if rung.apart else "ProducedWalk" if rung.produced else "Walk"
             struct = "HalvesWalk" if halves else struct
             held = f"static_assert({struct}<Cfg>::shared_bytes == {rung.shared_bytes(one, walk)});"
+            compile_unit(replace(kernel.source, text="\n".join([kernel.source.text, held])), "sm_90a")
+
+
+@pytest.mark.parametrize(("d", "dv"), [(192, 128), (64, 256)])
+def test_shared_memory_of_values_of_another_width_is_what_the_kernel_counts(d, dv):
+    p = AttentionProblem.dense(1, 2, 300, 300, d, d_v=dv)
+    of = BackwardProblem(p, p.out, p.q, p.k, p.v, (600, 300, 1))
+    rung = find_backward_rung("b06")
+    able = [config for config in rung.defaults if rung.why_not(of, config, H200) is None]
+    assert len(able) == 1 + (dv < d), "dV must fit where K was"
+    for config, walk in ((one, walk) for one in able for walk in walks_of(one)):
+        kernel = WalkKernel(rung, config, walk).compile(of, H200)
+        struct = "HalvesWalk" if walk.makes_1 and walk.makes_2 else "ApartWalk"
+        held = f"static_assert({struct}<Cfg>::shared_bytes == {rung.shared_bytes(of, walk)});"
+        with use_executor(Ptx()):
             compile_unit(replace(kernel.source, text="\n".join([kernel.source.text, held])), "sm_90a")
 
 

@@ -10,16 +10,18 @@ from ..arrays.dtypes import ITEM_BYTES
 from ..jit.params import Address, Place, Scalar, number_names
 from ..run.program import Program, Stage, Workspace
 from .backward_config import BackwardConfig, walks_of
-from .backward_problem import BackwardProblem
-from .backward_rung import (
+from .backward_kernels import (
     BackwardAddresses,
-    BackwardRung,
     FinishKernel,
+    PartsKernel,
     RowsKernel,
     WalkKernel,
     pack_args,
+    parts_of,
     workspace_rows,
 )
+from .backward_problem import BackwardProblem
+from .backward_rung import BackwardRung
 from .stages import COPY_ROWS, Lies
 
 RESULTS = ("dq", "dk", "dv")
@@ -55,6 +57,12 @@ def backward_program(problem: BackwardProblem, plan: BackwardPlan, copied: tuple
     stats = workspace.room(4 * problem.stat_floats * rows)
     sums: Address = workspace.room(4 * rows * config.columns) if config.sums else 0
     turns: Address = workspace.room(rows // 8) if config.sums else 0
+    parts = parts_of(problem, plan.rung, next(walk for walk in walks_of(config) if walk.by_keys))
+    room: tuple[Address, Address] = (0, 0)
+    if parts > 1:
+        keys = p.totals[1] if p.totals is not None else p.batch * p.seq_k
+        of_dk, of_dv = (workspace.room(4 * parts * p.heads_kv * keys * p.columns(name)) for name in "kv")
+        room = of_dk, of_dv
     starts: tuple[Address, Address] = (0, 0)
     if p.totals is not None:
         starts = Place("starts_q"), Place("starts_k")
@@ -62,17 +70,19 @@ def backward_program(problem: BackwardProblem, plan: BackwardPlan, copied: tuple
         places["q"], places["k"], places["v"], places["out"], places["grad"], Place("lse"), places["dq"], places["dk"],
         places["dv"], stats, turns, sums, Place("grad_lse") if problem.grad_lse is not None else 0,
         Place("bias") if p.bias is not None else 0, *starts,
-        tuple(Scalar(name) for name in number_names(len(p.numbers))),
+        tuple(Scalar(name) for name in number_names(len(p.numbers))), room,
     )  # fmt: skip
     params = pack_args(problem, at)
 
-    def stage(name: str, kernel: RowsKernel | WalkKernel | FinishKernel) -> Stage:
+    def stage(name: str, kernel: RowsKernel | WalkKernel | PartsKernel | FinishKernel) -> Stage:
         own = kernel.params(problem, at) if isinstance(kernel, WalkKernel) else params
         return Stage(name, kernel, problem, kernel.shape(problem), own)
 
     stored = plan.rung.writes and config.ordered
     main = [stage("rows", RowsKernel(bool(config.sums) and not stored, config.ordered, config.columns))]
     main += [stage(walk.name, WalkKernel(plan.rung, config, walk)) for walk in walks_of(config)]
+    if parts > 1:
+        main.append(stage("dK dV", PartsKernel(parts)))
     if config.sums:
         main.append(stage("dQ", FinishKernel(config, stored)))
     return Program((*before, *main, *after), workspace.bytes, len(before) + 1)

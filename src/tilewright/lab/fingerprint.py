@@ -16,8 +16,9 @@ from typing import Any
 
 from ..arrays.dtypes import FP8
 from ..attn.backward_config import walks_of
+from ..attn.backward_kernels import constants_of
 from ..attn.backward_problem import BackwardProblem
-from ..attn.backward_rung import BackwardRung, constants_of
+from ..attn.backward_rung import BackwardRung
 from ..attn.backward_rungs import BACKWARD_RUNGS
 from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionRung
@@ -38,7 +39,10 @@ _BLANKS = re.compile(r"\s*([^\w\s])\s*|\s+")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _AROUND_PRODUCTS = ("gemm/pack.cuh", "gemm/sum_parts.cuh")
 _AROUND_ATTENTION = ("copy/rows.cuh",)
-_AROUND_GRADIENTS = ("attention/backward_rows.cuh", "attention/backward_finish.cuh", *_AROUND_ATTENTION)
+_AROUND_GRADIENTS = (
+    *(f"attention/backward_{name}.cuh" for name in ("rows", "finish", "parts")),
+    *_AROUND_ATTENTION,
+)
 _PEERS = ("peers/cutlass.cuh",)
 _OF_OTHERS = {"thread_m": 1, "thread_n": 1, "subtiles_m": 1, "subtiles_n": 1, "cache_all": False}
 """Constants of other families, with which every product was once compiled: the hashes of records hold them."""

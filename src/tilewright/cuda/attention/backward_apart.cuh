@@ -34,10 +34,9 @@ struct ApartWalk : FedWalk<Cfg> {
   using typename Base::T;
   static_assert(Base::along == 1 && !Cfg::sums && Base::makes_1 != Base::makes_2, "a walk for one gradient");
 
-  // Of what has the columns of V and grad: the second that is kept where there are two, and the second that passes.
-  static constexpr int d_v = Base::v_there == Base::d_there ? Base::d_head : Base::v_there;
-  using KeptV = HeadTile<Cfg::rows, d_v, Base::slice, true>;
-  using PassingV = HeadTile<Cfg::cols, d_v, Base::slice, true>;
+  // What has the columns of V and grad: the second that is kept where there are two, and the second that passes.
+  using typename Base::KeptV;
+  using typename Base::PassingV;
 
   static constexpr int stages = 2, stages_2 = Cfg::stages_2, kept = makes_1 ? 2 : 1;
   static constexpr int kept_bytes = Kept::bytes + (makes_1 ? KeptV::bytes : 0);
@@ -89,7 +88,7 @@ struct ApartWalk : FedWalk<Cfg> {
 
   __device__ void copy_all(const BackwardMaps& maps) const {
     keep<Kept>(this->kept_1, by_keys ? maps.k : maps.q, 0);
-    Cursor now{this->head_0, this->first};
+    Cursor now = Base::opening();
     Place<stages> to;
     Place<stages_2> to_2;
     for (int n = 0, count = this->steps(); n < count; ++n, to.advance(), to_2.advance()) {
@@ -252,7 +251,7 @@ struct ApartWalk : FedWalk<Cfg> {
     const int count = this->steps();
     if (count == 0) return;
     const RowStats<1> rows = this->row_stats();
-    now = Cursor{this->head_0, this->first};
+    now = Base::opening();
     for (int which = 0; which < kept; ++which) mbarrier_wait(kept_full(which), 0);
     turn<false>(rows);
     sum_arrived();
@@ -272,6 +271,10 @@ struct ApartWalk : FedWalk<Cfg> {
     if constexpr (!by_keys)
       this->store(this->acc_1, this->kept_1, args.scale, to(args.dq) + place.at_q(args.dq_at, place.head),
                   args.dq_at[2]);
+    else if constexpr (Cfg::parts > 1 && makes_1)
+      this->store_part(this->acc_1, args.dk_parts);
+    else if constexpr (Cfg::parts > 1)
+      this->store_part(this->acc_2, args.dv_parts);
     else if constexpr (makes_1)
       this->store(this->acc_1, this->kept_1, args.scale, to(args.dk) + place.at_k(args.dk_at, place.head),
                   args.dk_at[2]);

@@ -1,6 +1,6 @@
 #pragma once
 // The parameters of every kernel of attention's gradients, by value, and where a block's rows lie.
-// attn/backward_rung.py packs the same struct.
+// attn/backward_kernels.py packs the same struct.
 
 #include "attention/backward_modification.cuh"
 
@@ -8,9 +8,10 @@ struct BackwardArgs : ScoreNumbers {
   const void *q, *k, *v, *out, *grad;
   const float *lse, *grad_lse;  // natural logarithm; grad_lse where Cfg::has_grad_lse
   void *dq, *dk, *dv;
-  float* stats;  // [head][padded row][2 or 4]: attention/backward_rows.cuh
-  int* turns;    // [head][padded row / 32]: which block of keys adds next to sums, Cfg::ordered
-  float* sums;   // dQ in parts, [head][padded row / m][m * d_head]: attention/backward_sums.cuh
+  float* stats;                // [head][padded row][2 or 4]: attention/backward_rows.cuh
+  int* turns;                  // [head][padded row / 32]: which block of keys adds next to sums, Cfg::ordered
+  float* sums;                 // dQ in parts, [head][padded row / m][m * d_head]: attention/backward_sums.cuh
+  float *dk_parts, *dv_parts;  // Cfg::parts > 1: attention/backward_parts.cuh
   // Strides in elements: batch, head, row.
   long long q_at[3], k_at[3], v_at[3], out_at[3], grad_at[3], dq_at[3], dk_at[3], dv_at[3], lse_at[3], grad_lse_at[3];
   long long bias_batch, bias_head, bias_row, bias_col;
@@ -25,6 +26,13 @@ struct BackwardArgs : ScoreNumbers {
 
 /// Rows of stats and sums come in runs of so many, each of one entry: every tile of rows divides it.
 constexpr int row_run = 128;
+
+/// Where a part of dK or dV of a head begins, in rows: [part][batch, head][row]; with Cfg::varlen rows of all entries.
+template <class Cfg>
+__device__ inline long long part_row(const BackwardArgs& args, int part, int batch, int head) {
+  const long long batches = Cfg::varlen ? 1 : args.batch;
+  return ((part * batches + (Cfg::varlen ? 0 : batch)) * args.heads_kv + head) * args.seq_k;
+}
 
 /// The entry and the rows of a block that has `rows` rows of q (or of k).
 ///

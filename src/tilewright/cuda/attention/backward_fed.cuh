@@ -42,7 +42,33 @@ struct FedWalk : GroupWalk<Cfg> {
     }
   }
 
-  __device__ int steps() const { return (this->end - this->first) * this->heads; }
+  // Of the tiles that pass a block has all, or where Cfg::parts blocks share them its part.
+
+  __device__ int skipped(int part) const {
+    return int((long long)(this->end - this->first) * this->heads * part / Cfg::parts);
+  }
+  __device__ int steps() const { return skipped(part_of_block() + 1) - skipped(part_of_block()); }
+  __device__ Cursor opening() const {
+    const int tiles = this->end - this->first, before = skipped(part_of_block());
+    if (Cfg::parts == 1 || tiles <= 0) return {this->head_0, this->first};
+    return {this->head_0 + before / tiles, this->first + before % tiles};
+  }
+
+  /// A part of dK or dV, this warp's rows, to where attention/backward_parts.cuh finds it.
+  template <int columns>
+  __device__ void store_part(const float (&acc)[1][columns][4], float* parts) const {
+    const auto& place = this->place;
+    float* to = parts + part_row<Cfg>(this->args, part_of_block(), place.batch, place.head) * (8 * columns);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = place.row0 + this->warp_row + 8 * half + this->lane / 4;
+      if (row >= place.seq_k) continue;
+      float* own = to + (long long)(place.start_k + row) * (8 * columns) + this->lane % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < columns; ++j)
+        *reinterpret_cast<float2*>(own + 8 * j) = make_float2(acc[0][j][2 * half], acc[0][j][2 * half + 1]);
+    }
+  }
 
   /// With packed lengths rows of a tile after the entry's last are another entry's. A weight of 0 does not stop what is
   /// infinite or NaN there, so they become 0.

@@ -26,27 +26,29 @@ template <class Cfg>
 struct HalvesWalk : FedWalk<OneGroup<Cfg>> {
   using Base = FedWalk<OneGroup<Cfg>>;
   using typename Base::Kept;
+  using typename Base::KeptV;
   using typename Base::Passing;
+  using typename Base::PassingV;
   using typename Base::T;
   static_assert(Base::by_keys && !Cfg::sums && Cfg::rows == 64 && Cfg::cols == 64 && Cfg::n_warps == 8);
+  static_assert(Base::d_v <= Base::d_head, "dV has room where K was, and dK where V was");
   static_assert(!Cfg::varlen && !Pairs<Cfg>::slopes, "rows of other entries and slopes are for walks apart");
 
-  static constexpr int stages = 2, columns = Base::d_there / 8, p_bytes = 2 * Cfg::rows * Cfg::cols;
+  static constexpr int stages = 2, p_bytes = 2 * Cfg::rows * Cfg::cols;
   static constexpr int barriers = 2 + 4 * stages + 4;
   static constexpr int shared_bytes =
-      2 * Kept::bytes + stages * (2 * Passing::bytes + Base::stats_bytes) + 2 * p_bytes + 8 * barriers;
-  using Acc = float[columns][4];
+      2 * Kept::bytes + stages * (Passing::bytes + PassingV::bytes + Base::stats_bytes) + 2 * p_bytes + 8 * barriers;
 
   const unsigned qs, grads, ps, stats, at;
   const unsigned char* const stats_pointer;
 
   __device__ HalvesWalk(const BackwardArgs& args, unsigned char* shared)
       : Base(args, shared), qs(this->kept_2 + Kept::bytes), grads(qs + stages * Passing::bytes),
-        ps(grads + stages * Passing::bytes), stats(ps + 2 * p_bytes), at(stats + stages * Base::stats_bytes),
+        ps(grads + stages * PassingV::bytes), stats(ps + 2 * p_bytes), at(stats + stages * Base::stats_bytes),
         stats_pointer(shared + (stats - this->kept_1)) {}
 
   __device__ unsigned q_tile(int stage) const { return qs + stage * Passing::bytes; }
-  __device__ unsigned grad_tile(int stage) const { return grads + stage * Passing::bytes; }
+  __device__ unsigned grad_tile(int stage) const { return grads + stage * PassingV::bytes; }
   __device__ unsigned k_full() const { return at; }
   __device__ unsigned v_full() const { return at + 8; }
   __device__ unsigned q_full(int stage) const { return at + 16 + 8 * stage; }
@@ -86,12 +88,12 @@ struct HalvesWalk : FedWalk<OneGroup<Cfg>> {
                 this->args.stats + Base::stat_floats * (place.padded(this->args, now.head) + row), Base::stats_bytes,
                 q_full(to.stage));
       if (n == 0) {
-        mbarrier_arrive_expect(v_full(), Kept::bytes);
-        this->template load<Kept>(this->kept_2, maps.v, place.row0, place.head, v_full());
+        mbarrier_arrive_expect(v_full(), KeptV::bytes);
+        this->template load<KeptV>(this->kept_2, maps.v, place.row0, place.head, v_full());
       }
       mbarrier_wait(grad_empty(to.stage), to.parity ^ 1);
-      mbarrier_arrive_expect(grad_full(to.stage), Passing::bytes);
-      this->template load<Passing>(grad_tile(to.stage), maps.grad, row, now.head, grad_full(to.stage));
+      mbarrier_arrive_expect(grad_full(to.stage), PassingV::bytes);
+      this->template load<PassingV>(grad_tile(to.stage), maps.grad, row, now.head, grad_full(to.stage));
       now = now.next(this->first, this->end);
     }
   }
@@ -108,10 +110,11 @@ struct HalvesWalk : FedWalk<OneGroup<Cfg>> {
   }
 
   /// x = kept passing^T.
+  template <int steps>
   __device__ void start_product(float (&x)[Base::s_cols][4], unsigned kept, unsigned passing) const {
     asm volatile("" : "+r"(kept));  // or the compiler holds all operands that it makes of it over all turns
 #pragma unroll
-    for (int step = 0; step < Base::depth; ++step)
+    for (int step = 0; step < steps; ++step)
       Wgmma<T, false, false, Base::s_cols>::multiply(x, Base::template along_d<Kept>(kept, 0, step),
                                                      Base::template along_d<Passing>(passing, 0, step), step > 0);
     wgmma_commit();
@@ -122,15 +125,15 @@ struct HalvesWalk : FedWalk<OneGroup<Cfg>> {
     from.advance(), handed.advance();
   }
 
-  template <bool sums>
-  __device__ void turn_dv(Acc& acc) {
+  template <bool sums, int columns>
+  __device__ void turn_dv(float (&acc)[columns][4]) {
     float s[1][Base::s_cols][4];
     const int row = this->place.row0 + this->warp_row + this->lane / 4;
     const int col = now.tile * Cfg::cols + this->lane % 4 * 2;
     mbarrier_wait(q_full(from.stage), from.parity);
     if constexpr (sums) mbarrier_wait(grad_full(before.stage), before.parity);
     this->begin_products();
-    start_product(s[0], this->kept_1, q_tile(from.stage));
+    start_product<Base::depth>(s[0], this->kept_1, q_tile(from.stage));
     if constexpr (sums) this->start_held(acc, held.piece, grad_tile(before.stage));
     wgmma_wait<sums>();
     wgmma_arrived(s[0]);
@@ -159,12 +162,12 @@ struct HalvesWalk : FedWalk<OneGroup<Cfg>> {
     advance();
   }
 
-  template <bool sums>
-  __device__ void turn_dk(Acc& acc) {
+  template <bool sums, int columns>
+  __device__ void turn_dk(float (&acc)[columns][4]) {
     float dp[1][Base::s_cols][4];
     mbarrier_wait(grad_full(from.stage), from.parity);
     this->begin_products();
-    start_product(dp[0], this->kept_2, grad_tile(from.stage));
+    start_product<Base::v_there / 16>(dp[0], this->kept_2, grad_tile(from.stage));
     if constexpr (sums) this->start_held(acc, held.piece, q_tile(before.stage));
     mbarrier_wait(q_full(from.stage), from.parity);
     mbarrier_wait(p_full(handed.stage), handed.parity);
@@ -201,7 +204,7 @@ struct HalvesWalk : FedWalk<OneGroup<Cfg>> {
 
   template <bool makes_dv>
   __device__ void multiply_all(unsigned short* to, const long long (&strides)[3], float factor) {
-    Acc acc;
+    float acc[(makes_dv ? Base::v_there : Base::d_there) / 8][4];
     Base::clear(acc);
     const int count = this->steps();
     if (count > 0) {
@@ -224,14 +227,18 @@ struct HalvesWalk : FedWalk<OneGroup<Cfg>> {
       wgmma_arrived(acc);
       Base::read(held.piece);
     }
-    store(acc, makes_dv ? this->kept_1 : this->kept_2, to, strides, factor);
+    if constexpr (makes_dv)
+      store<KeptV, Base::v_there>(acc, this->kept_1, to, strides, factor);
+    else
+      store<Kept, Base::d_there>(acc, this->kept_2, to, strides, factor);
   }
 
   /// This warp's rows through those of a tile that only its warpgroup multiplied.
-  __device__ void store(const Acc& acc, unsigned tile, unsigned short* to, const long long (&strides)[3],
-                        float factor) const {
+  template <class Tile, int there, int columns>
+  __device__ void store(const float (&acc)[columns][4], unsigned tile, unsigned short* to,
+                        const long long (&strides)[3], float factor) const {
     named_barrier_sync(1 + threadIdx.x / 128, 128);  // all have read what was kept
-    StridedWriter<Kept> writer(tile, this->warp_row);
+    StridedWriter<Tile> writer(tile, this->warp_row);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
@@ -239,7 +246,7 @@ struct HalvesWalk : FedWalk<OneGroup<Cfg>> {
         writer.put(half, n, pack<T>(acc[n][2 * half] * factor, acc[n][2 * half + 1] * factor));
     __syncwarp();
     const auto& place = this->place;
-    store_rows<ThereOf<Kept, Base::d_there>, 16, PlainStore, Cfg::edge_k>(
+    store_rows<ThereOf<Tile, there>, 16, PlainStore, Cfg::edge_k>(
         tile, this->warp_row, to + place.at_k(strides, place.head) + place.row0 * strides[2], strides[2],
         place.seq_k - place.row0);
   }

@@ -92,7 +92,7 @@ struct ProducedWalk : FedWalk<Cfg> {
     const auto& place = this->place;
     mbarrier_arrive_expect(at.k_full(), Kept::bytes);
     this->template load<Kept>(this->kept_1, maps.k, place.start_k + place.row0, place.head, at.k_full());
-    Cursor now{this->head_0, this->first};
+    Cursor now = Base::opening();
     Place<stages> to;
     for (int n = 0, count = steps(); n < count; ++n, to.advance()) {
       const int row = now.tile * Cfg::cols;
@@ -127,7 +127,7 @@ struct ProducedWalk : FedWalk<Cfg> {
     int their_first = 0, their_end = 0;
     if (before >= 0 && before * Cfg::rows < this->place.seq_k)
       this->pairs.range(before * Cfg::rows, their_first, their_end);
-    Cursor now{this->head_0, this->first};
+    Cursor now = Base::opening();
     unsigned parity = 0;
     for (int n = 0, count = steps(); n < count; ++n, now = now.next(this->first, this->end)) {
       if (n % Cfg::writes != writer) continue;
@@ -308,7 +308,7 @@ struct ProducedWalk : FedWalk<Cfg> {
     wgmma_arrived(acc_2[0]);
     const int count = steps();
     if (count == 0) return;
-    now = before = Cursor{this->head_0, this->first};
+    now = before = Base::opening();
     clear_ds();
     mbarrier_wait(at.k_full(), 0);
     clear_kept();
@@ -351,6 +351,9 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
   } else {
     take_registers<240>();
     walk.multiply_all();
-    walk.store_all();
+    if constexpr (Cfg::parts > 1)
+      walk.store_part(walk.acc_1, args.dk_parts), walk.store_part(walk.acc_2, args.dv_parts);
+    else
+      walk.store_all();
   }
 }

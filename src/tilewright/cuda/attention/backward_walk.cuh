@@ -76,7 +76,9 @@ struct Cursor {
 };
 
 /// Blocks run in sections of gridDim.x heads, all tiles of each: what their heads share stays in the L2 meanwhile.
-__device__ inline int head_of_block() { return blockIdx.z * gridDim.x + blockIdx.x; }
+/// Where Cfg::parts blocks share what passes by a tile of keys, they stand next to one another.
+__device__ inline int head_of_block() { return (blockIdx.z * gridDim.x + blockIdx.x) / Cfg::parts; }
+__device__ inline int part_of_block() { return (blockIdx.z * gridDim.x + blockIdx.x) % Cfg::parts; }
 __device__ inline int tile_of_block() { return Cfg::backwards ? gridDim.y - 1 - blockIdx.y : blockIdx.y; }
 
 template <class Cfg>
@@ -94,6 +96,9 @@ struct Walk {
 
   using Kept = HeadTile<Cfg::rows, d_head, slice, true>;
   using Passing = HeadTile<Cfg::cols, d_head, slice, true>;
+  static constexpr int d_v = v_there == d_there ? d_head : v_there;
+  using KeptV = HeadTile<Cfg::rows, d_v, slice, true>;
+  using PassingV = HeadTile<Cfg::cols, d_v, slice, true>;
   using Left = StridedReader<Kept, down>;
   using Right = StridedReader<Passing, across>;
   using Down = StridedReader<Passing, down>;
