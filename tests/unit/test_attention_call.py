@@ -224,6 +224,17 @@ def test_numpy_arrays_without_a_gpu_are_refused_with_a_way_out(monkeypatch):
 # --- the plan --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("d", "rows", "is_causal", "tile"),
+    [(64, 128, False, (128, 128)), (64, 384, True, (192, 64)), (64, 512, True, (128, 64)), (128, 192, False, (128, 64)),
+     (128, 512, True, (128, 64)), (128, 512, False, (128, 128)), (128, 1024, True, (128, 128))],
+)  # fmt: skip
+def test_short_rows_take_the_tiles_measured_for_them(d, rows, is_causal, tile):
+    problem = AttentionProblem.dense(16384 // rows, 2048 // d, rows, rows, d, is_causal=is_causal)
+    found = plan_attention(problem, GPUS["H200"])
+    assert (found.rung.id, found.config.b_r, found.config.b_c) == ("a24_old_maximum", *tile)
+
+
 @pytest.mark.parametrize("left", [127, 1023])
 def test_windows_on_long_keys_take_the_tiles_measured_for_them(left):
     long = AttentionProblem.dense(2, 32, 8192, 8192, 64, is_causal=True)

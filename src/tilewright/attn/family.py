@@ -65,6 +65,14 @@ HOPPER_OPTIONS = tuple(
 """The best of sweeps on an H200, which had no case of d_head 32."""
 SHORT_PACKED, SHORT_PACKED_ROWS = Option(HOPPER_RUNGS[-1], HopperConfig(64, 192, 64, 3, "", 2), 1.9), 512
 """Besides them, where packed entries have so few rows on average: it took 0.8 to 1.05 of the others' time."""
+SHORT_ROWS, SHORT_OPTIONS = 1024, (
+    Option(HOPPER_RUNGS[-1], HopperConfig(64, 192, 64, 3, "products", 2), 1.13),
+    Option(HOPPER_RUNGS[-1], HopperConfig(128, 128, 64, 3, "products", 2), 1.05),
+)  # fmt: skip
+"""And where self-attention has at most so many rows: they took 0.8 to 1 of the time where tiles of 192 rows leave
+none over, and at d_head 128 up to 256 rows, or 512 under a causal mask."""
+FEW_ROWS, FEW_ROWS_SPEED, MANY_TILES = 128, 0.5, 512
+"""Up to so few rows in so many tiles mma.sync took 1.2 to 1.4 of the time of Hopper's rungs."""
 WINDOWED = Option(HOPPER_RUNGS[-1], HopperConfig(64, 192, 64, 3, "products", 2), 1.35)
 """And where a window bounds the keys to the left: it took 0.95 of the others' time with windows of 1024, and 0.79 with
 windows of 128."""
@@ -108,9 +116,9 @@ class Attention:
         """Hopper's best measured for the d_head; those of the last rung that runs everywhere, and one of few rows. Of
         few queries on many keys those that share keys too."""
         if not few_on_many(problem):
-            yield from _of_many(problem)
+            yield from _of_many(problem, gpu)
             return
-        for rung, config, speed in _of_many(problem):
+        for rung, config, speed in _of_many(problem, gpu):
             slower = FEW_QUERIES_SLOWER if problem.seq_q < config.b_r else 1.0
             if isinstance(config, HopperConfig) and config.groups == 1:
                 slower *= ALONE_SLOWER
@@ -204,12 +212,14 @@ class Attention:
         return config
 
 
-def _of_many(problem: AttentionProblem) -> Iterator[Option]:
+def _of_many(problem: AttentionProblem, gpu: Gpu) -> Iterator[Option]:
     """The options that take all keys in one launch."""
     if problem.totals and problem.seq_q <= SHORT_PACKED_ROWS and (problem.d_head, problem.d_v) == (64, 0):
         yield SHORT_PACKED
     if problem.window[0] >= 0 and (problem.d_head, problem.d_v) == (64, 0):
         yield WINDOWED
+    if problem.totals is None and problem.seq_q == problem.seq_k <= SHORT_ROWS and problem.window[0] < 0:
+        yield from (one for one in SHORT_OPTIONS if (one.config.d_head, 0) == (problem.d_head, problem.d_v))
     for hopper in HOPPER_RUNGS[-1].defaults_for(problem) if problem.d_v else HOPPER_OPTIONS:
         if hopper.d_head == problem.d_head:
             speed = HOPPER_SPEED if hopper.groups > 1 else ALONE_SPEED
@@ -221,8 +231,10 @@ def _of_many(problem: AttentionProblem) -> Iterator[Option]:
     top, d = ATTENTION_RUNGS[-1], problem.d_head
     own = tuple(config for config in top.defaults if config.d_head == d)
     small = AttentionConfig(d, 64, 64 if d <= 128 else 32, 4, 2, 2, 2)
+    short = gpu.arch.name == ONLY_ON and problem.totals is None and problem.seq_q <= FEW_ROWS and d >= 64
+    slow = FEW_ROWS_SPEED if short and problem.batch * problem.heads_q >= MANY_TILES else 1.0
     for config in dict.fromkeys((*own, small)):
-        yield Option(top, config, PREFERRED if config in own else 1.0)
+        yield Option(top, config, slow * (PREFERRED if config in own else 1.0))
 
 
 ATTENTION = Attention()
