@@ -36,7 +36,8 @@ ANY, ROW, SAME = range(3)
 _STATE = (
     "blocks", "key", "live", "picked", "mask", "lanes", "uniform", "here", "entry", "active", "live_count",
     "live_warps", "active_warps", "picks", "fair", "fair_most", "ran", "watch_at", "by_order", "clock", "limit",
-    "batch", "shared", "global", "arena", "marks", "races", "claims", "events", "event_count", "event_room",
+    "batch", "shared", "global", "initialised", "granule_bits", "arena", "marks", "races", "claims", "events",
+    "event_count", "event_room",
 )  # fmt: skip
 _BLOCK = (
     "entries", "count", "threads", "warps", "instructions", "final", "predicate", "negated", "target", "otherwise",
@@ -191,6 +192,8 @@ class Engine:
         state[S["clock"]], state[S["arena"]] = address(machine.clock), ARENA_BASE
         state[S["by_order"]], state[S["shared"]] = machine.order is not None, machine.shared.host
         state[S["key"]] = address(machine.scheduler.key)
+        state[S["initialised"]] = address(machine.shared.initialised)
+        state[S["granule_bits"]] = machine.shared.granule.bit_length() - 1
 
     # Binding
 

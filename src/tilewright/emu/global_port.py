@@ -27,8 +27,17 @@ class GlobalPattern:
     """Addresses of one instruction in global memory, relative to those of its first active lane."""
 
     __slots__ = (
-        "aligned", "buffer", "cells", "high", "lanes", "low", "nbytes", "relative", "requests", "sectors",
-        "unique",
+        "_unique",
+        "aligned",
+        "buffer",
+        "cells",
+        "high",
+        "lanes",
+        "low",
+        "nbytes",
+        "relative",
+        "requests",
+        "sectors",
     )  # fmt: skip
 
     def __init__(self, machine: Machine, lanes: np.ndarray | None, relative: np.ndarray, nbytes: int) -> None:
@@ -36,8 +45,8 @@ class GlobalPattern:
         self.relative = relative
         self.nbytes = nbytes
         self.cells: np.ndarray | None = None
-        """Granules that each lane touches, from the first address on, and whether no two lanes touch the same."""
-        self.unique: bool | None = None
+        """Granules that each lane touches, from the first address on."""
+        self._unique: bool | None = None
         signed = relative.view(np.int64)
         self.low, self.high = int(signed.min()), int(signed.max()) + nbytes
         self.aligned = not (signed & (nbytes - 1)).any()
@@ -45,6 +54,15 @@ class GlobalPattern:
         self.requests = machine.lanes // 32 if lanes is None else int(np.count_nonzero(np.diff(lanes >> 5))) + 1
         self.sectors: dict[int, int] = {}
         """First address modulo 32 -> sectors of all warps."""
+
+    @property
+    def unique(self) -> bool:
+        """Whether no two lanes touch the same granule."""
+        if self._unique is None:
+            assert self.cells is not None
+            first = np.sort(self.cells[:, 0])
+            self._unique = bool((first[1:] != first[:-1]).all())
+        return self._unique
 
 
 class GlobalPort:

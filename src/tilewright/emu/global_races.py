@@ -280,9 +280,6 @@ class GlobalRaces:
             first = (pattern.starts - track.buffer.start) // self.granule
             return first[:, None] + np.arange(each), np.broadcast_to(pattern.lanes, (len(first),))
         lanes = self._prepare(pattern)
-        if pattern.unique is None:
-            first = np.sort(pattern.cells[:, 0])
-            pattern.unique = bool((first[1:] != first[:-1]).all())
         return pattern.cells + (start - track.buffer.start) // self.granule, lanes
 
     def _prepare(self, pattern: GlobalPattern) -> np.ndarray:

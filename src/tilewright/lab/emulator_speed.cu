@@ -160,3 +160,43 @@ extern "C" __global__ void __launch_bounds__(384, 1) ring(
         for (int r = 0; r < 4; ++r)
             c[(y + (group - 1) * 64 + 16 * warp + lane / 4 + r / 2 * 8) * n + x + 8 * j + lane % 4 * 2 + r % 2] = d[4 * j + r];
 }
+__device__ __forceinline__ void copy(u32 to, const unsigned short *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(to), "l"(from));
+}
+extern "C" __global__ void __launch_bounds__(128, 1) copied(  // the same without TMA: a warpgroup 64 x 128
+    const unsigned short *a, const unsigned short *b, float *c, int n) {
+    extern __shared__ __align__(1024) char shared[];
+    const int a_bytes = 64 * 128, tid = threadIdx.x, x = blockIdx.x * 128, y = blockIdx.y * 64, steps = n / depth;
+    char *a_tile = shared, *b_tile = shared + stages * a_bytes;
+    auto load = [&](int step) {
+        const u32 to_a = at(a_tile + step % stages * a_bytes), to_b = at(b_tile + step % stages * tile_bytes);
+        for (int i = tid; i < 192 * 8; i += 128) {
+            const int row = i / 8, part = i % 8, k = step * depth + 8 * part, r = row < 64 ? row : row - 64;
+            const u32 to = (row < 64 ? to_a : to_b) + r * 128 + (part ^ r % 8) * 16;
+            copy(to, row < 64 ? a + (y + r) * n + k : b + (x + r) * n + k);
+        }
+    };
+    float d[64] = {};
+    for (int step = 0; step < stages - 1; ++step) {
+        if (step < steps) load(step);
+        asm volatile("cp.async.commit_group;");
+    }
+    for (int step = 0; step < steps; ++step) {
+        asm volatile("cp.async.wait_group 2;" ::: "memory");
+        asm volatile("fence.proxy.async;" ::: "memory");
+        __syncthreads();
+        const u32 a_at = at(a_tile + step % stages * a_bytes), b_at = at(b_tile + step % stages * tile_bytes);
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        #pragma unroll
+        for (int part = 0; part < 4; ++part) multiply(d, described(a_at + 32 * part), described(b_at + 32 * part));
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        __syncthreads();
+        if (step + stages - 1 < steps) load(step + stages - 1);
+        asm volatile("cp.async.commit_group;");
+    }
+    const int lane = tid % 32, warp = tid / 32;
+    for (int j = 0; j < 16; ++j)
+        for (int r = 0; r < 4; ++r)
+            c[(y + 16 * warp + lane / 4 + r / 2 * 8) * n + x + 8 * j + lane % 4 * 2 + r % 2] = d[4 * j + r];
+}

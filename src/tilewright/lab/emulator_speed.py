@@ -46,12 +46,12 @@ def _square(n: int) -> Callable[[], tuple[list[Any], np.ndarray]]:
     return make
 
 
-def _halves(n: int, maps: bool) -> Callable[[], tuple[list[Any], np.ndarray]]:
+def _halves(n: int, maps: bool, single: bool = False) -> Callable[[], tuple[list[Any], np.ndarray]]:
     def make() -> tuple[list[Any], np.ndarray]:
         bits = np.random.default_rng(0).standard_normal((2, n, n), np.float32).view(np.uint32)
         a, b = (bits >> 16).astype(np.uint16)
         wide = (bits & 0xFFFF0000).view(np.float32).astype(np.float64)
-        given: list[Any] = [x.view(np.uint32) for x in (a, b)]
+        given: list[Any] = [x if single else x.view(np.uint32) for x in (a, b)]
         if maps:
             given = [TensorMap.of(x, (128, 64), dtype="bf16", swizzle=128) for x in (a, b)]
         return [*given, np.zeros((n, n), np.float32), n], wide[0] @ wide[1].T
@@ -103,6 +103,9 @@ ROWS = {
     "divergence, Collatz of 2^14": Row("collatz", (64, 1), 256, lambda: _collatz(1 << 14)),
     "one lone thread, 2^14 steps": Row("lone", (1, 1), 1, lambda: _lone(1 << 14)),
     "mma, 1024 cubed": Row("mma", (16, 8), 128, _halves(1024, False), tolerance=1e-4),
+    "cp.async and wgmma, 512 cubed, 4 stages": Row(
+        "copied", (4, 8), 128, _halves(512, False, True), shared_bytes=4 * (64 + 128) * 128, tolerance=1e-4
+    ),
     "TMA and wgmma, 512 cubed, 4 stages": Row(
         "ring", (4, 4), 384, _halves(512, True), shared_bytes=8 * 128 * 64 * 2, tolerance=1e-4
     ),

@@ -143,6 +143,21 @@ static Pattern* pattern_of(Access* a, const u8* mask, s64 lanes, u64* first) {
   return 0;
 }
 
+// Whether shared memory's bytes of a pattern hold values, those that are written now among them: `marks` has a byte for
+// each granule of 1 << bits bytes.
+static int initialised(const Pattern* p, u8* marks, s64 bits, s64 bytes, int writes) {
+  const s64 each = bytes >> bits ? bytes >> bits : 1;
+  u8 all = 1;
+  for (s64 k = 0; k < p->count; ++k) {
+    u8* mark = marks + (p->offsets[k] >> bits);
+    for (s64 j = 0; j < each; ++j) {
+      if (writes) mark[j] = 1;
+      all &= mark[j];
+    }
+  }
+  return all;
+}
+
 #define READ_AS(T)                                                               \
   {                                                                              \
     T* row = (T*)a->rows[part];                                                  \

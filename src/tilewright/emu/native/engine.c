@@ -37,6 +37,8 @@ typedef struct {
   u64* clock;
   s64 limit, batch;
   char *shared, *global;
+  u8* initialised;  // of each granule of shared memory whether it holds a value
+  s64 granule_bits;
   s64 arena, marks, races;  // where global memory begins; whether marks of what is written are kept; races judged
   const Claims* claims;     // null: Python asks the owners
   Event* events;
@@ -92,7 +94,8 @@ static int do_access(State* s, Access* a) {
     a->moved += a->bytes * p->count;
     memory = s->global + (start - s->arena);
   } else if (p->ready != s->batch) {
-    return 0;
+    if (!initialised(p, s->initialised, s->granule_bits, a->bytes, writes)) return 0;
+    p->ready = s->batch;
   }
   a->requests += p->requests, a->wavefronts += p->wavefronts, a->ideal += p->ideal;
   if (held >= 0) *a->guarded += held;
