@@ -292,11 +292,15 @@ class Machine(Operands):
         self.first_cta = first_cta
         count = self.grid[0] * self.grid[1] * self.grid[2]
         born = (self.cta_of_lane + first_cta < count) & (self.thread_of_lane < self.threads)
-        linear = self.cta_of_lane + first_cta
+        linear = np.arange(first_cta, first_cta + self.ctas)
+
+        def tell(name: str, of_blocks: np.ndarray) -> None:
+            self.specials[name].reshape(self.ctas, -1)[:] = of_blocks[:, None]
+
         for name, at, size in zip("xyz", self._block_at(linear), self.cluster, strict=True):
-            self.specials[f"%ctaid.{name}"][:] = at
-            self.specials[f"%clusterid.{name}"][:] = at // size
-        self.specials["%smid"][:] = linear % self.gpu.sm_count
+            tell(f"%ctaid.{name}", at)
+            tell(f"%clusterid.{name}", at // size)
+        tell("%smid", linear % self.gpu.sm_count)
         for bank in self.banks.values():
             bank[:] = 0
         self.carry[:] = False
