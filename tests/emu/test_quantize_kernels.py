@@ -74,3 +74,14 @@ def test_rows_that_start_anywhere_are_read():
         wanted = tw.quantize(x, block=(1, 128))
         with tw.emulator():
             assert_same(tw.quantize(x, block=(1, 128)), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["e4m3", "e5m2"])
+def test_quotients_are_exact_for_numbers_of_every_magnitude(dtype):
+    rng = np.random.default_rng(5)
+    exponents = rng.integers(-149, 128, (60, 1)) - rng.integers(0, 16, (60, 200))
+    with np.errstate(over="ignore"):
+        x = np.ldexp(rng.uniform(-2, 2, (60, 200)), exponents).astype(np.float32)
+    wanted = tw.quantize(x, dtype, block=(1, -1))
+    with tw.emulator():
+        assert_same(tw.quantize(x, dtype, block=(1, -1)), wanted)

@@ -24,8 +24,8 @@ from .params import LAYOUTS
 from .stages import clear_stage
 
 THREADS = 256
-STRIP = 16
-"""Rows of which a thread finds the largest of eight columns (strip in cuda/gemm/quantize.cuh)."""
+STRIP = 8
+"""Rows of eight columns that a thread has where blocks are columns or everything (strip in cuda/gemm/quantize.cuh)."""
 BY_TEAM, LARGEST_ONLY, ROUNDED_ONLY = range(3)
 
 
@@ -95,11 +95,9 @@ class Quantizer:
         return Launch((ceil_div(self._threads(problem), THREADS), 1, 1), (THREADS, 1, 1), b"", overlaps=True)
 
     def _threads(self, problem: Quantizing) -> int:
-        chunks = ceil_div(problem.cols, 8)
-        return problem.batch * {
-            BY_TEAM: problem.down * problem.across * problem.team,
-            LARGEST_ONLY: chunks * ceil_div(problem.rows, STRIP), ROUNDED_ONLY: chunks * problem.rows,
-        }[self.part]  # fmt: skip
+        if self.part == BY_TEAM:
+            return problem.batch * problem.down * problem.across * problem.team
+        return problem.batch * ceil_div(problem.cols, 8) * ceil_div(problem.rows, STRIP)
 
 
 def _in_eights(problem: Quantizing) -> bool:

@@ -2,13 +2,13 @@
 // number of fp8.
 //
 //     by_team        a team of threads has a block, which it reads twice, from L1 the second time
-//     largest_only   blocks of columns, or of everything: each thread adds what it finds in eight columns x 16 rows
+//     largest_only   blocks of columns, or of everything: each thread adds what it finds in eight columns x 8 rows
 //     rounded_only   the next launch: makes scales of that, and rounds
 #include "ptx/grid_dependency.cuh"
 #include "ptx/number8.cuh"
 
 constexpr int by_team = 0, largest_only = 1, rounded_only = 2;
-constexpr int strip = 16;  // rows (STRIP in gemm/quantize_call.py)
+constexpr int strip = 8;  // rows (STRIP in gemm/quantize_call.py)
 
 /// gemm/params.py packs it. What is rounded lies dense, [batch, rows, cols].
 struct QuantizeArgs {
@@ -70,15 +70,44 @@ __device__ inline unsigned byte_of(float x) {
   return bits >> 24 & 0x80 | (Cfg::infinities && (bits & 0x7fffffff) == 0x7f800000 ? 0x7c : 0x7f);
 }
 
-/// Writes `count` of eight bytes.
-__device__ inline void write_eight(unsigned char* to, const unsigned (&byte)[8], int count) {
+/// What numbers are divided by: a scale, and what takes the place of a division by it where that is exact.
+struct Divisor {
+  float scale = 1, inverse = 1;
+  bool exact = true;
+
+  __device__ Divisor() {}
+  __device__ explicit Divisor(float scale)
+      : scale(scale), inverse(__frcp_rn(scale)), exact(scale >= 0x1p-64f) {}  // below, remainders are subnormal
+
+  /// x / scale, rounded to nearest: a quotient close by, mended twice by its remainder, as division itself ends.
+  __device__ float operator()(float x) const {
+    if (!exact) return __fdiv_rn(x, scale);
+    float quotient = x * inverse;
+    quotient = fmaf(fmaf(-quotient, scale, x), inverse, quotient);
+    quotient = fmaf(fmaf(-quotient, scale, x), inverse, quotient);
+    return fabsf(x) <= most_of_fp32 ? copysignf(quotient, x) : x;  // remainders lose the sign of a zero
+  }
+};
+
+/// Writes `count` of eight numbers. Column e is divided by divisor[e % divisors].
+template <int divisors>
+__device__ inline void write_eight(unsigned char* to, const float (&value)[8], const Divisor (&divisor)[divisors],
+                                   int count) {
+  unsigned pair[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float low = divisor[2 * i % divisors](value[2 * i]);
+    const float high = divisor[(2 * i + 1) % divisors](value[2 * i + 1]);
+    pair[i] = fmaxf(fabsf(low), fabsf(high)) <= most_of_fp32 && low == low && high == high
+                  ? pack_two<Out>(low, high)
+                  : byte_of(low) | byte_of(high) << 8;
+  }
   if (Cfg::vector_out && count == 8) {
-    *reinterpret_cast<uint2*>(to) = make_uint2(byte[0] | byte[1] << 8 | byte[2] << 16 | byte[3] << 24,
-                                               byte[4] | byte[5] << 8 | byte[6] << 16 | byte[7] << 24);
+    *reinterpret_cast<uint2*>(to) = make_uint2(pair[0] | pair[1] << 16, pair[2] | pair[3] << 16);
   } else {
 #pragma unroll
     for (int i = 0; i < 8; ++i)
-      if (i < count) to[i] = byte[i];
+      if (i < count) to[i] = pair[i / 2] >> 8 * (i % 2);
   }
 }
 
@@ -127,16 +156,14 @@ __device__ inline void quantize_by_team(const QuantizeArgs& args) {
     for (int e = 0; e < 8; ++e) largest = fmaxf(largest, finite_magnitude(value[e]));
   }
   const float scale = scale_of(largest_of_team(largest));
+  const Divisor divisor[1] = {Divisor(scale)};
   if (!inside) return;
   if (lane == 0)
     args.scales[entry * args.scale_batch + block_row * args.scale_row + block_col * args.scale_col] = scale;
   for (int i = lane; i < rows * chunks; i += Cfg::team) {
     const int row = row0 + line_of(i, chunks), col = col_of(i, chunks), count = min(cols - col, 8);
-    unsigned byte[8];
     read_eight(value, row_of(args, entry, row), col0 + col, count, args.from_col);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) byte[e] = byte_of(__fdiv_rn(value[e], scale));
-    write_eight(rounded_row(args, entry, row) + col0 + col, byte, count);
+    write_eight(rounded_row(args, entry, row) + col0 + col, value, divisor, count);
   }
 }
 
@@ -174,24 +201,28 @@ __device__ inline void find_largest(const QuantizeArgs& args) {
 
 __device__ inline void round_by_largest(const QuantizeArgs& args) {
   const Index index = blockIdx.x * Index(Cfg::threads) + threadIdx.x;
-  const int chunks = (args.cols + 7) / 8;
-  const Index line = index / chunks;
-  const int entry = line / args.rows, row = line % args.rows, col = index % chunks * 8;
+  const int chunks = (args.cols + 7) / 8, strips = (args.rows + strip - 1) / strip;
+  const int entry = index / chunks / strips, col = index % chunks * 8, count = min(args.cols - col, 8);
+  const int first = int(index / chunks % strips) * strip, last = min(first + strip, args.rows);
   if (entry >= args.batch) return;
-  const int count = min(args.cols - col, 8);
+  constexpr int divisors = Cfg::one_block ? 1 : 8;
+  Divisor divisor[divisors];
   float value[8];
-  unsigned byte[8];
-  read_eight(value, row_of(args, entry, row), col, count, args.from_col);
+  for (int row = first; row < last; ++row) {
+    const bool begins = row % args.high == 0;
+    if (row == first || begins) {
 #pragma unroll
-  for (int e = 0; e < 8; ++e) {
-    if (e >= count) continue;
-    const float scale = scale_of(__uint_as_float(args.largest[block_of(args, entry, row, col + e)]));
-    byte[e] = byte_of(__fdiv_rn(value[e], scale));
-    if (row % args.high == 0 && (col + e) % args.wide == 0)
-      args.scales[entry * args.scale_batch + row / args.high * args.scale_row +
-                  (col + e) / args.wide * args.scale_col] = scale;
+      for (int e = 0; e < divisors; ++e) {
+        if (e >= count) continue;
+        divisor[e] = Divisor(scale_of(__uint_as_float(args.largest[block_of(args, entry, row, col + e)])));
+        if (begins && (col + e) % args.wide == 0)
+          args.scales[entry * args.scale_batch + row / args.high * args.scale_row +
+                      (col + e) / args.wide * args.scale_col] = divisor[e].scale;
+      }
+    }
+    read_eight(value, row_of(args, entry, row), col, count, args.from_col);
+    write_eight(rounded_row(args, entry, row) + col, value, divisor, count);
   }
-  write_eight(rounded_row(args, entry, row) + col, byte, count);
 }
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads) quantize(const __grid_constant__ QuantizeArgs args) {
