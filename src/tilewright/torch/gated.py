@@ -21,7 +21,7 @@ from ..errors import InvalidOperand
 from ..gemm.warm_layer import WarmLayer
 from ..run import libraries
 from ..run.warm import Calls
-from .eager import PLAIN, is_eager, is_watched, past_transforms, wants_gradients
+from .eager import PLAIN, is_eager, is_watched, past_transforms, runs_here, wants_gradients
 from .layer import DTYPES, gradients_of, layer_of, new_layer
 from .linear import ACTIVATIONS, Linear, has_hooks, linear, name_of
 from .transforms import transforms_active
@@ -75,7 +75,9 @@ def _layers(x: torch.Tensor, *rest: Any) -> _Layers | None:
     """The layers of a call that is differentiated in one step; None for any other."""
     gate, up, down, activation = rest
     library = libraries.known.get(type(x))
-    if is_watched() or transforms_active() or library is None or torch.is_autocast_enabled("cuda"):
+    if library is None or not runs_here(x) or torch.is_autocast_enabled(x.device.type):
+        return None
+    if is_watched() or transforms_active():
         return None
     if not wants_gradients((x, gate, up, down)) or not all(type(one) in PLAIN for one in (gate, up, down)):
         return None
