@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -154,6 +156,21 @@ def test_a_broken_library_is_done_without(monkeypatch, tmp_path):
     target.parent.mkdir(parents=True)
     target.write_bytes(b"no library")
     assert compiled.library() is None
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners of files")
+def test_a_library_that_others_may_write_is_not_loaded(monkeypatch, tmp_path):
+    made = compiled._target_now()
+    monkeypatch.delenv(compiled.VARIABLE, raising=False)
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    target = compiled._target_now()
+    target.parent.mkdir(parents=True)
+    shutil.copy(made, target)
+    target.chmod(0o666)
+    assert compiled.library() is None
+    monkeypatch.setattr(compiled, "_state", compiled._State())
+    target.chmod(0o644)
+    assert compiled.library() is not None
 
 
 def test_a_process_that_emulates_long_enough_compiles_in_the_background(monkeypatch, tmp_path):

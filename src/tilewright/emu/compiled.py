@@ -14,6 +14,7 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -138,12 +139,13 @@ def _start(target: Path) -> subprocess.Popen[bytes] | None:
     if compiler is None:
         return None
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_suffix(f".{os.getpid()}")
+        target.parent.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(mode=0o700, exist_ok=True)
+        part = target.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
         command = shlex.join([compiler, *FLAGS, "-o", str(part), str(FOLDER / "native.c"), "-lm"])
         into = f"mv -f {shlex.quote(str(part))} {shlex.quote(str(target))} || rm -f {shlex.quote(str(part))}"
         return subprocess.Popen(
-            ["sh", "-c", f"{command} && {into}"],
+            ["sh", "-c", f"umask 022; {command} && {into}"],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     except OSError:
@@ -189,10 +191,18 @@ def library() -> Library | None:
         if not target.exists():
             return None
         try:
-            _state.loaded[target] = Library(target)
+            _state.loaded[target] = Library(target) if _is_private(target) else None
         except (OSError, AttributeError):  # of another system, or cut off: done without
             _state.loaded[target] = None
         return _state.loaded[target]
+
+
+def _is_private(file: Path) -> bool:
+    """Whether nobody else could have written it: it is code that this process is going to run."""
+    if not hasattr(os, "getuid"):
+        return True
+    told = file.stat()
+    return told.st_uid in (os.getuid(), 0) and not told.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _target_now() -> Path:

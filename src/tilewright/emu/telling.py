@@ -152,7 +152,8 @@ class Telling:
         changed = False
         for unit, flag in zip(units.tolist(), flags.tolist(), strict=True):
             if role.listens and self.read[flag, unit] != self.version[flag]:
-                np.maximum(self.known[unit], self.flag_known[flag], out=self.known[unit])
+                if not self.quiet:
+                    np.maximum(self.known[unit], self.flag_known[flag], out=self.known[unit])
                 np.maximum(self.heard[unit], self.flag_heard[flag], out=self.heard[unit])
                 self.read[flag, unit] = self.version[flag]
                 changed = True
@@ -165,7 +166,8 @@ class Telling:
         known, heard, me = self.flag_known[flag], self.flag_heard[flag], unit + self.first
         if not atomic:
             known[:] = heard[:] = 0
-        np.maximum(known, self.known[unit] if role.releases else self.fenced[unit], out=known)
+        if not self.quiet:
+            np.maximum(known, self.known[unit] if role.releases else self.fenced[unit], out=known)
         np.maximum(heard, self.heard[unit], out=heard)
         heard[me] = self.clock[unit]
         if role.releases:
