@@ -37,6 +37,8 @@ KINDS = {
     "wgmma_fence_missing": "Put wgmma.fence before the warpgroup's first wgmma.mma_async.",
     "proxy_fence_missing": "Put fence.proxy.async into the threads that write, after their writes (or the wait for "
     "their copies) and before the barrier.",
+    "copy_fence_missing": "Put fence.proxy.async into the threads that copy, after the wait for their copies and "
+    "before the barrier.",
     "bad_descriptor": "Bits 0-13 are the shared address >> 4, 16-29 the leading and 32-45 the stride byte offset >> 4, "
     "62-63 the swizzle (0 none, 1: 128, 2: 64, 3: 32 bytes); all others are zero, for all threads alike.",
     "barrier_divergence": "Every thread of the block has to reach the barrier: move it out of the condition.",
@@ -65,7 +67,9 @@ KINDS = {
 }
 """Every kind of hazard, with what to try."""
 
-WARNINGS = frozenset({"mbarrier_fence_missing", "bulk_exit", "flag_race", "warp_synchronous", "leak"})
+WARNINGS = frozenset(
+    {"mbarrier_fence_missing", "copy_fence_missing", "bulk_exit", "flag_race", "warp_synchronous", "leak"}
+)
 """Kinds that break the rules and work on the GPUs of today: noted, never raised."""
 
 

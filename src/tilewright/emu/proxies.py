@@ -38,9 +38,11 @@ class ProxyFences(Shadow):
         """Time of the last write."""
         self.clock = np.zeros(granules, np.int32)
         """How far the writer's warp had come at the last write."""
-        opcodes = (instruction.opcode for instruction in machine.program.instructions)
+        opcodes = [instruction.opcode for instruction in machine.program.instructions]
         self.stores = any(opcode.startswith("cp.") and ".bulk_group" in opcode for opcode in opcodes)
         """Whether there are bulk copies from shared memory."""
+        self.copies = np.array([opcode.startswith("cp.async.c") for opcode in opcodes])
+        """Which instructions are cp.async: CUTLASS and Triton multiply what it brought without a fence."""
         self.seen: dict[int, np.ndarray] = {}
         """Warp of the batch -> up to which clock it knew of each warp of its cluster at its last fence.proxy.async."""
         self.fenced_at = np.zeros(machine.lanes, np.int64)
@@ -146,13 +148,14 @@ class ProxyFences(Shadow):
             if pattern.kind == "tensor":
                 self.fenced.add(pattern)
             return
-        row, k = (int(v) for v in np.argwhere(bad)[0])
+        copied = self.copies[self.by[granules]] if pattern.kind == "tensor" else np.zeros_like(bad)
+        row, k = (int(v) for v in np.argwhere(bad & ~copied if (bad & ~copied).any() else bad)[0])
         granule = int(granules[row, k])
         at = granule * machine.shared.granule % machine.shared.stride
         thread = int(machine.thread_of_lane[writer[row, k]])
         other = machine.program.instructions[int(self.by[granule])]
         machine.report(
-            "proxy_fence_missing",
+            "copy_fence_missing" if copied[row, k] else "proxy_fence_missing",
             f"{'wgmma' if pattern.kind == 'tensor' else 'a bulk store'} reads shared address {at:#x} through the async "
             f"proxy, and thread {thread}, which wrote it, has run no fence.proxy.async since",
             pattern.instruction,

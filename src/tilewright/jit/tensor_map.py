@@ -157,7 +157,7 @@ class TensorMap(HashedOnce):
             raise InvalidOperand(f"tensor map: {kind} has {BYTES[kind]} bytes an element, the array {array.itemsize}")
         return cls(
             None, kind, tuple(reversed(array.shape)), tuple(reversed(array.strides[:-1])), tuple(reversed(box)),
-            tuple(reversed(element_strides)) if element_strides else (), swizzle, oob_fill, array,
+            tuple(reversed(element_strides)) if element_strides else (), swizzle, oob_fill, array=array,
         )  # fmt: skip
 
     def at(self, address: int) -> TensorMap:
