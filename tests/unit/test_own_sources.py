@@ -470,3 +470,16 @@ def test_what_waits_for_the_kernel_before_is_known_without_a_header():
         cudaTriggerProgrammaticLaunchCompletion();
     }"""
     assert "griddepcontrol.wait" in compile_source(source, entry="k").ptx
+
+
+def test_declarations_of_the_host_go_out_of_a_block_of_c():
+    text = """#ifdef __cplusplus
+extern "C" {
+#endif
+Thread start(Routine, void *data);
+__device__ int kept(int);
+#ifdef __cplusplus
+}
+#endif
+"""
+    assert device_part(text) == text.replace("Thread start(Routine, void *data);", " " * 34)

@@ -18,8 +18,8 @@ _SKIPPED = re.compile(
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
 """Comments, literals and preprocessor lines."""
-_TRANSPARENT = re.compile(r'(?:\b(?:inline\s+)?namespace\b[^()=]*|\bextern\s*"C(?:\+\+)?")\s*$')
-"""What a brace opens that holds declarations like the file itself."""
+_TRANSPARENT = re.compile(r"(?:\b(?:inline\s+)?namespace\b[^()=]*|\bextern)\s*$")
+"""What a brace opens that holds declarations like the file itself. The "C" of extern is blanked with all literals."""
 _NO_FUNCTION = re.compile(r"\s*(?:typedef|using|struct|class|union|enum|static_assert|friend|asm|namespace)\b")
 _NAMED = re.compile(r"(?:[\w>\]]\s+|[&*]\s*)[&*]*(?:\w+\s*::\s*)*(?:~?\w+|operator\W+)\s*\(")
 """A type, then a name before parentheses: what a macro's use is not."""
