@@ -124,7 +124,7 @@ def test_each_wrong_turn_is_caught(wrong, kind, says):
 
 
 def test_a_copy_that_no_proxy_fence_follows_is_a_warning():
-    (hazard,) = pipelined("no_proxy_fence")[0].hazards
+    (hazard,) = (one for one in pipelined("no_proxy_fence")[0].hazards if one.kind != "flag_race")
     assert (hazard.kind, hazard.level) == ("copy_fence_missing", "warning")
     assert "which wrote it, has run no fence.proxy.async since" in str(hazard)
 
