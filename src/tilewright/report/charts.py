@@ -15,7 +15,7 @@ from html import escape
 from itertools import pairwise
 
 WIDTH, NARROW, CARD = 720, 360, 440
-_ROW, _VALUE, _TOP, _LETTER = 24, 70, 8, 7.0  # _LETTER: about how wide one is
+_ROW, _VALUE, _TOP, _LETTER = 24, 70, 8, 7.3  # _LETTER: about how wide one is
 _PLOT_HEIGHT, _MARGIN = 340, (46, 20, 20, 44)  # left, right, top, bottom
 SERIES = 6
 """Colours that the page has."""
