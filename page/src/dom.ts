@@ -56,6 +56,11 @@ export function hue(index: number, count: number): string {
   return `hsl(${Math.round((360 * index) / count)} 62% var(--lit))`;
 }
 
+/** Colours for things next to each other, in any number: blue and red first, which every eye tells apart. */
+export function apart(index: number): string {
+  return `hsl(${Math.round(210 + 137.5 * index) % 360} 62% var(--lit))`;
+}
+
 export function labelled(words: string, control: HTMLElement): HTMLLabelElement {
   return h("label", {}, h("span", {}, words), control);
 }

@@ -179,7 +179,7 @@ export class Stepper {
       h("pre", { tabindex: 0, class: "ptx" }, what.ptx));
     const intro = h("p", { class: "idea" }, h("b", {}, nameOf(trace.rung)), `: ${trace.teaches}. `,
       h("span", { class: "faint-text" }, `${trace.problem}, ${trace.dtype}, config ${trace.config}; ${plural(trace.warps, "warp")} in the block.`));
-    const pipe = panel("Pipeline: light is under way, full is there, the dark line is being read", h("div", { class: "scroll" }, pipeline(trace, step, (at) => this.go(at))));
+    const pipe = panel("Pipeline: light is under way, full is there, the thin line is being read", h("div", { class: "scroll" }, pipeline(trace, step, (at) => this.go(at))));
     return [intro, head, pipe, h("div", { class: "panels", tabindex: 0, role: "group", "aria-label": "Pictures of the step; arrow keys step" }, ...made)];
   }
 

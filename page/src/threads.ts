@@ -1,6 +1,6 @@
 // From a thread's index to an element: two mappings, and what a warp's accesses cost under each.
 
-import { drawing, h, hue, plural, s, text } from "./dom";
+import { apart, drawing, h, plural, s, text } from "./dom";
 import { choices, explorer } from "./explorer";
 import { sectors } from "./rules";
 import type { State } from "./state";
@@ -27,7 +27,7 @@ export function threads(root: HTMLElement, state: State): void {
         text(x, y - 6, name, { class: "label" }),
         ...Array.from({ length: count }, (_, t) => {
           const { row, column } = at(t);
-          return s("rect", { x: x + column * cell, y: y + row * cell, width: cell, height: cell, fill: hue(Math.floor(t / 32), Math.max(count / 32, 3)),
+          return s("rect", { x: x + column * cell, y: y + row * cell, width: cell, height: cell, fill: apart(Math.floor(t / 32)),
             class: t === thread ? "lane chosen" : Math.floor(t / 32) === Math.floor(thread / 32) ? "lane" : "lane dim" },
             s("title", {}, `thread ${t} (warp ${Math.floor(t / 32)}, lane ${t % 32}): C[${place(t).row}, ${place(t).column}]`));
         }),

@@ -90,6 +90,8 @@ def test_every_command_that_prints_results_offers_json(tmp_path):
         "explain --size 64": "rung",
         "doctor": 0,
         "cache info": "kernels",
+        "cache export k.zip": "kernels",
+        "cache import k.zip": "kernels",
         "tune --shapes 64x64x64 --dry-run --keep 2": "candidates",
         "tune --list": "stores",
         "report": "out_of_date",

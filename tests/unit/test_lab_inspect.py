@@ -152,6 +152,13 @@ def test_a_file_is_inspected_as_source_and_as_machine_code(tmp_path):
     assert again.parts == found.parts
 
 
+def test_a_rung_and_a_file_stand_side_by_side_each_with_its_own_options(tmp_path):
+    (tmp_path / "scale.cu").write_text(SCALE)
+    found = tw.lab.inspect_diff("f02", tmp_path / "scale.cu", gpu="A100", threads=64, dtype="f32")
+    assert found.one.threads == 1024
+    assert found.other.threads == 64
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90a", "sm_120"])
 def test_machine_code_says_its_architecture(tmp_path, arch):
     (tmp_path / "k.cubin").write_bytes(compile_source(SCALE, entry="scale", arch=arch).cubin)

@@ -57,27 +57,43 @@ def cache_info(json_file: Json = None) -> None:
 
 
 @cache_app.command("clear", epilog="Example:  tilewright cache clear")
-def cache_clear() -> None:
+def cache_clear(json_file: Json = None) -> None:
     """Remove every compiled kernel."""
     from ..jit.compile import kernel_cache
+    from ..lab.record import json_result
 
-    print(f"{kernel_cache().clear()} kernels removed")
+    with json_result(json_file) as write:
+        count = kernel_cache().clear()
+        print(f"{count} kernels removed")
+        write({"removed": count})
 
 
 @cache_app.command("export", epilog="Example:  tilewright cache export kernels.zip")
-def cache_export(archive: Annotated[Path, typer.Argument(help="The zip file to write.")]) -> None:
+def cache_export(
+    archive: Annotated[Path, typer.Argument(help="The zip file to write.")], json_file: Json = None
+) -> None:
     """Write all compiled kernels to an archive."""
     from ..jit.compile import kernel_cache
+    from ..lab.record import json_result
 
-    print(f"{kernel_cache().export(archive)} kernels in {archive}")
+    with json_result(json_file) as write:
+        count = kernel_cache().export(archive)
+        print(f"{count} kernels in {archive}")
+        write({"file": str(archive), "kernels": count})
 
 
 @cache_app.command("import", epilog="Example:  tilewright cache import kernels.zip")
-def cache_import(archive: Annotated[Path, typer.Argument(help="A file that `cache export` wrote.")]) -> None:
+def cache_import(
+    archive: Annotated[Path, typer.Argument(help="A file that `cache export` wrote.")], json_file: Json = None
+) -> None:
     """Take over the kernels of an archive. They are machine code: import only what you trust."""
     from ..jit.compile import kernel_cache
+    from ..lab.record import json_result
 
-    print(f"{kernel_cache().load_archive(archive)} kernels taken over from {archive}")
+    with json_result(json_file) as write:
+        count = kernel_cache().load_archive(archive)
+        print(f"{count} kernels taken over from {archive}")
+        write({"file": str(archive), "kernels": count})
 
 
 def bench(

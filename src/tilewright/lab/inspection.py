@@ -325,10 +325,26 @@ def inspect(
     return _inspected(_subject(what, config, board, dtype, d_head, entry, threads, shared, include), board, boards)
 
 
+_OF_FILES, _OF_RUNGS = ("entry", "threads", "shared", "include"), ("config", "dtype", "d_head")
+
+
 def inspect_diff(what: str | Path, other: str | Path, **options: Any) -> InspectionDiff:
-    """Return two kernels side by side; the options of `inspect` go for both. Raises what it raises."""
+    """Return two kernels side by side; the options of `inspect` go for both. Raises what it raises.
+
+    Next to a rung, those of files (entry, threads, shared, include) go for the file alone, and those of rungs (config,
+    dtype, d_head) for the rung alone.
+    """
+    rungs = [every_rung(str(each)) is not None for each in (what, other)]
+    mixed = any(rungs) and not all(rungs)
+
+    def meant(is_rung: bool) -> dict[str, Any]:
+        others = _OF_FILES if is_rung else _OF_RUNGS
+        return {name: value for name, value in options.items() if not (mixed and name in others)}
+
     with ThreadPoolExecutor(2) as pool:
-        one, two = (pool.submit(inspect, each, **options) for each in (what, other))
+        one, two = (
+            pool.submit(inspect, each, **meant(is_rung)) for each, is_rung in zip((what, other), rungs, strict=True)
+        )
         return InspectionDiff(one.result(), two.result())
 
 
