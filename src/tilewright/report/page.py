@@ -283,13 +283,21 @@ def _sizes(
     return make
 
 
-def _climb_by_size(suite: str, heading: str) -> Callable[[Path], list[Figure]]:
-    """The share of cuBLAS's speed by size: lines of the uppermost rungs and the peers, a table of all."""
+def _climb_by_size(suite: str, heading: str, ladder: str = "") -> Callable[[Path], list[Figure]]:
+    """The share of cuBLAS's speed by size: of all rungs as cells, of the uppermost and the peers as lines.
+
+    What a suite of sizes has no record of is taken from `ladder`, the suite of one size.
+    """
 
     def make(folder: Path) -> list[Figure]:
         records = [r for r in find_records(folder, suite) if r["result"].get("ratio")]
         if not records:
             return []
+        known = {(who(record), record["case"]["m"]) for record in records}
+        others = [r for r in find_records(folder, ladder) if r["result"].get("ratio")] if ladder else []
+        others = [r for r in others if (who(r), r["case"]["m"]) not in known]
+        told = f" {', '.join(map(str, sorted({r['case']['m'] for r in others})))}: suite {ladder}." if others else ""
+        records += others
         sizes = sorted({record["case"]["m"] for record in records})
         made: dict[str, dict[int, Record]] = {}
         for record in records:
@@ -318,7 +326,7 @@ def _climb_by_size(suite: str, heading: str) -> Callable[[Path], list[Figure]]:
                        for m in sizes)  # fmt: skip
         origin = _origin(folder, records)
         return [
-            Figure(heading, "Each rung's share of cuBLAS's speed, m = n = k across. Green: as fast, or faster.",
+            Figure(heading, "Each rung's share of cuBLAS's speed, m = n = k across. Green: as fast, or faster." + told,
                    partial(charts.heat, heading, [str(m) for m in sizes], cells),
                    Grid("", ("TFLOP/s", *map(str, sizes)), (("cuBLAS", *cublas), *times)), origin),
             Figure(f"{heading}: the uppermost", "The uppermost rungs, next to other libraries.",
@@ -421,8 +429,8 @@ SECTIONS: tuple[tuple[str, tuple[Callable[[Path], list[Figure]], ...]], ...] = (
         _roofline("bf16-ladder", "bf16", "bf16 rungs under the roofs"),
     )),
     ("Sizes", (
-        _climb_by_size("fp32-ladder-sizes", "fp32 rungs by size"),
-        _climb_by_size("bf16-ladder-sizes", "bf16 rungs by size"),
+        _climb_by_size("fp32-ladder-sizes", "fp32 rungs by size", "fp32-ladder"),
+        _climb_by_size("bf16-ladder-sizes", "bf16 rungs by size", "bf16-ladder"),
         _climb_by_size("fp16-ladder-sizes", "fp16 rungs by size"),
         _sizes("fp32-f12", "m", "fp32 products by size", _layout, "cuBLAS"),
         _sizes("bf16-cubes", "m", "Small bf16 products by size", _layout, "cuBLAS"),

@@ -33,6 +33,10 @@ def _grown(name: str, size: int) -> Figure:
     return of("bf16-ladder-sizes", name, "ratio", m=size)
 
 
+def _wmma(kind: str, size: int) -> Figure:
+    return of(f"{kind}-ladder-sizes", "h03", "tflops", m=size)
+
+
 def _cube(size: int, layout: str) -> Figure:
     return of("bf16-cubes", "h12", "ratio", m=size, layout=layout)
 
@@ -139,6 +143,16 @@ LEARN_CUTLASS = (
               + _SCALAR),
     Statement("004", "LDS dominates the instruction mix", 40, "%", _loads_of_shared("f03"), AT_LEAST),
     Statement("004", "LDS is no longer the majority of instruction mix", 50, "%", _loads_of_shared("f04"), AT_MOST),
+    *(Statement("004", quote, fp16 / bf16, "x", _wmma("fp16", size) / _wmma("bf16", size), about(),
+                note="WMMA: TFLOP/s in fp16 over bf16")
+      for size, quote, fp16, bf16 in (
+          (1024, "17.3        | 17.5        | 50.6      | 51.4", 17.3, 17.5),
+          (2048, "67.9        | 73.4        | 99.5      | 107.6", 67.9, 73.4),
+          (4096, "55.4        | 58.2        | 40.6      | 42.6", 55.4, 58.2),
+      )),
+    Statement("004", "| 1024×1024  | 17.3 | 17.5 | 50.6 | 51.4 | 17.8% | 14.9% |", 17.8, "%",
+              percent(of("fp16-ladder-sizes", "h03", "ratio", m=1024)), about(), _CEILING,
+              note="WMMA in fp16, of PyTorch"),
     Statement("004", "| 4096×4096 | 55.4 | 58.2 | 40.6 | 42.6 | 34.4% | 40.1% |", 40.1, "%",
               percent(of("bf16-ladder", "h03", "ratio")), about(), _CEILING,
               note="WMMA in fp16 and bf16, of PyTorch"),
