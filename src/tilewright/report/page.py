@@ -85,9 +85,9 @@ def _origin(folder: Path, records: Sequence[Record]) -> str:
         if values:
             low, high = min(values), max(values)
             words.append(f"{low:.0f} {unit}" if round(low) == round(high) else f"{low:.0f} to {high:.0f} {unit}")
-    suite = folder.parent / f"{records[0]['suite']}.json"
-    definition = read_suite(suite) if suite.is_file() else None
-    stale = next(filter(None, (why_stale(record, definition) for record in records)), "")
+    files = {record["suite"]: folder.parent / f"{record['suite']}.json" for record in records}
+    suites = {name: read_suite(file) if file.is_file() else None for name, file in files.items()}
+    stale = next(filter(None, (why_stale(record, suites[record["suite"]]) for record in records)), "")
     return ", ".join(words) + (f". May no longer hold: {stale}." if stale else ".")
 
 

@@ -11,6 +11,8 @@ PICTURES = {
     "fp32-ladder.svg": "fp32, from a naive loop",
     "bf16-ladder.svg": "bf16 on tensor cores",
     "attention-ladder.svg": "Attention",
+    "fp32-sizes.svg": "fp32 rungs by size",
+    "bf16-sizes.svg": "bf16 rungs by size",
     "fp32-roofline.svg": "fp32 rungs under the roofs",
 }
 """File in docs/pictures -> the heading of its chart."""
