@@ -366,3 +366,28 @@ def test_without_triton_emulate_triton_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(InvalidOperand, match="pip install triton"):
         tw.emulate_triton(None, 1, {})
+
+
+class OfAnotherLibrary:
+    """An array that is known by DLPack alone, as a torch tensor is."""
+
+    def __init__(self, array, refuses=""):
+        self.array, self.refuses = array, refuses
+
+    def __dlpack__(self, **options):
+        if self.refuses:
+            raise BufferError(self.refuses)
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_an_array_of_another_library_is_copied_in_and_stays_as_it_is():
+    held = np.arange(32, dtype=np.float32)
+    source = "__global__ void twice(float* x) { x[threadIdx.x] *= 2; }"
+    result = emu.emulate(source, "twice", 1, 32, [OfAnotherLibrary(held)])
+    assert (result.arrays[0] == 2 * np.arange(32)).all()
+    assert (held == np.arange(32)).all()
+    with pytest.raises(InvalidOperand, match=r"type OfAnotherLibrary cannot be read.*requires grad.*detach"):
+        emu.emulate(source, "twice", 1, 32, [OfAnotherLibrary(held, "it requires grad")])

@@ -192,11 +192,19 @@ def _parse(text: str, random: np.random.Generator) -> Argument:
 
 
 def parse_argument(value: Any, seed: int | np.random.Generator = 0) -> Argument:
-    """One argument: a string of the grammar, a NumPy array (copied), a number, None (a null pointer) or bytes.
+    """One argument: a string of the grammar, an array (copied), a number, None (a null pointer) or bytes.
 
-    Raises InvalidOperand.
+    Arrays are NumPy's, or those of another library on the host that speaks DLPack (torch). Raises InvalidOperand.
     """
     random = np.random.default_rng(seed) if isinstance(seed, int) else seed
+    if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):
+        try:
+            value = np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise InvalidOperand(
+                f"an argument of type {type(value).__name__} cannot be read as a NumPy array: {error}. Pass one: of a "
+                "torch tensor x, x.detach().cpu().numpy(); of bfloat16, its bits as uint16."
+            ) from error
     if isinstance(value, str):
         return _parse(value, random)
     if isinstance(value, np.ndarray) and value.ndim:
