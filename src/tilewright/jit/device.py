@@ -109,6 +109,12 @@ def why_no_gpu() -> str:
     return ""
 
 
+def need_gpu(for_what: str, instead: str) -> None:
+    """Raise DeviceError where no GPU can be used, saying for what it is needed, why, and what to do instead."""
+    if why := why_no_gpu():
+        raise DeviceError(f"{for_what} on a GPU, and there is none to use: {why}. {instead}")
+
+
 def gpu_available() -> bool:
     return not why_no_gpu()
 

@@ -14,7 +14,7 @@ from ..emu.api import decoded
 from ..emu.arguments import as_numbers
 from ..emu.own_kernel import in_order, load
 from ..emu.parameters import pack
-from ..errors import DeviceError, InvalidOperand, WrongResult, suggests
+from ..errors import InvalidOperand, WrongResult, suggests
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
 from ..gemm.rungs import GEMM_RUNGS
@@ -169,16 +169,13 @@ def time_own(
     "cublas", on a product of the same sizes. Raises DeviceError without a GPU, WrongResult for a kernel that is not
     right, InvalidOperand.
     """
-    from ..jit.device import Prepared, bound_to, device, executor_for, why_no_gpu
+    from ..jit.device import Prepared, bound_to, device, executor_for, need_gpu
     from .bench import time_pairs
 
     exercise = read_exercise(Path(path), sizes, entry)
     rung = find_opponent(against) if against is not None else None
     problem = product_of(exercise) if against is not None else None
-    if why := why_no_gpu():
-        raise DeviceError(
-            f"{path} is timed on a GPU, and there is none to use: {why}. On the emulator: tilewright check {path}"
-        )
+    need_gpu(f"{path} is timed", f"On the emulator: tilewright check {path}")
     where, executor = device(ordinal), executor_for(ordinal)
     first = place(exercise, executor, where.arch.name, seed)
     judge(exercise, first, executor, seed)

@@ -235,13 +235,14 @@ def profile(
     MissingDependency; a wrong kernel raises WrongResult. Profiling a kernel takes seconds; its times are those of one
     launch under the profiler.
     """
-    from ..jit.device import device
+    from ..jit.device import device, need_gpu
     from .bench import time_pairs
     from .climb_gpu import driver_version
     from .counters import counter_records
     from .ladder import Step
 
     chosen = targets(names, **options)
+    need_gpu("kernels are profiled", "Registers and machine code: tilewright inspect. Counts: tilewright ladder gemm.")
     where = device(0)
     profiles, agreements = [], []
     for number, target in enumerate(chosen):

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..errors import DeviceError, TilewrightError
+from ..errors import TilewrightError
 from ..gpus import find_gpu
 from .fingerprint import stamp
 from .kinds import KINDS, SECONDS, Run
@@ -78,13 +78,12 @@ def run_suite(
     """
     kind, start = KINDS[suite["kind"]], time.perf_counter()
     if kind.needs_gpu:
-        from ..jit.device import device, why_no_gpu
+        from ..jit.device import device, need_gpu
 
-        if why := why_no_gpu():
-            raise DeviceError(
-                f"suite {suite['name']} is measured on a GPU, and there is none to use: {why}. The records that "
-                f"come with tilewright: tilewright report {suite['name']}"
-            )
+        need_gpu(
+            f"suite {suite['name']} is measured",
+            f"The records that come with tilewright: tilewright report {suite['name']}",
+        )
         gpu = device(0).gpu
     else:
         gpu = find_gpu(suite["gpu"])
