@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright import emu
-from tilewright.errors import PtxError, UnknownInstruction
+from tilewright.errors import EmulatorFault, PtxError, UnknownInstruction
 
 HEADER = fuzz_ptx.HEADER
 DECLARED = ".reg .b16 %rs<5>; .reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .f32 %f<9>; .reg .pred %p<5>;"
@@ -109,3 +109,9 @@ def test_an_access_to_global_memory_without_operands_is_refused_in_several_block
         ptx = HEADER + kernel(f"{opcode}{operands};")
         with pytest.raises(PtxError, match="operands"):
             emu.emulate(ptx, "k", 4, 32, [np.zeros(32, np.int32)])
+
+
+@pytest.mark.parametrize("line", ["ld.global.u32 %r1, [-4];", "ld.param.u32 %r1, [-1];", "st.shared.u32 [-4], %r1;"])
+def test_a_constant_address_below_zero_is_out_of_bounds(line):
+    with pytest.raises(EmulatorFault, match="out_of_bounds"):
+        run(kernel(line))

@@ -131,7 +131,7 @@ class Operands:
             )  # fmt: skip
             return self.source(instruction, operand.base, f"u{8 * operand.base.width}"), operand.offset
         if isinstance(operand.base, Immediate):
-            return np.array([operand.base.bits], np.uint64), operand.offset
+            return np.array([operand.base.bits % 2**64], np.uint64), operand.offset
         if self._moves(operand.base):
             return self.calls.address(operand.base.name, operand.base.offset), operand.offset
         return np.array([self.address(instruction, operand.base)], np.uint64), operand.offset
