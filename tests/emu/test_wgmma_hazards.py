@@ -405,3 +405,35 @@ bra WORK;
     result = emu.emulate(ptx, "k", 1, 32, [np.zeros(32, np.uint32)])
     late = (np.arange(32) == 0) == (lone == "eq")
     assert result.arrays[0].tolist() == np.where(late, 3000, 0).tolist()
+
+
+FEW_WARPS = """.version 8.3
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 x)
+{
+.reg .b32 %r<4>; .reg .b64 %rd<4>; .reg .f32 %f<4>; .reg .pred %p<2>;
+.shared .align 128 .b8 s[256];
+mov.u32 %r0, %tid.x;
+mov.u32 %r1, s;
+mad.lo.u32 %r1, %r0, 4, %r1;
+st.shared.u32 [%r1], %r0;
+shr.u32 %r3, %r0, 5;
+bar.sync %r3, 32;
+st.shared.u32 [%r1], %r0;
+setp.gt.u32 %p1, %r0, 99;
+@!%p1 bra DONE;
+wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0, %f1, %f2, %f3}, %rd1, %rd2, %p1, 1, 1, 0, 0;
+DONE:
+ld.param.u64 %rd0, [x];
+mad.wide.u32 %rd0, %r0, 4, %rd0;
+ld.shared.u32 %r2, [%r1];
+st.global.u32 [%rd0], %r2;
+ret;
+}
+"""
+
+
+def test_blocks_too_small_for_a_product_that_they_do_not_reach_run():
+    result = emu.emulate(FEW_WARPS, "k", 1, 64, ["i32[64]=zeros"])
+    assert result.arrays[0].tolist() == list(range(64))

@@ -237,6 +237,8 @@ class ProductClocks:
             some = bad.any(axis=1)
             report_in_flight(self.machine, pattern, lanes[some], addresses[some], product)
             return
+        if not self.groups:
+            return  # blocks of fewer than four warps cannot run wgmma
         reads = 4 * self.groups
         if self.machine.cluster_size == 1:
             knows = known[:, :reads].reshape(-1, 1, self.groups, 4)
