@@ -210,7 +210,8 @@ def test_a_suite_without_a_gpu_ends_with_one_line(tmp_path, capsys, monkeypatch)
     monkeypatch.setattr(device, "device", none)
     monkeypatch.chdir(BENCHMARKS.parent)
     assert main(["fp32-ladder", "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == "fp32-ladder: DeviceError: no CUDA driver\n"
+    told = capsys.readouterr().err
+    assert told.startswith("fp32-ladder: DeviceError: ") and told.count("\n") == 1
     with pytest.raises(DeviceError):
         run_suite(read_suite(find_suite("counters")), tmp_path)
     assert list(tmp_path.iterdir()) == []
