@@ -211,7 +211,8 @@ def test_a_suite_without_a_gpu_ends_with_one_line(tmp_path, capsys, monkeypatch)
     monkeypatch.chdir(BENCHMARKS.parent)
     assert main(["fp32-ladder", "--out", str(tmp_path)]) == 2
     told = capsys.readouterr().err
-    assert told.startswith("fp32-ladder: DeviceError: ") and told.count("\n") == 1
+    assert told.startswith("fp32-ladder: DeviceError: ")
+    assert told.count("\n") == 1
     with pytest.raises(DeviceError):
         run_suite(read_suite(find_suite("counters")), tmp_path)
     assert list(tmp_path.iterdir()) == []
