@@ -29,7 +29,9 @@ class Explained(Told):
     def text(self, width: int = _WIDTH) -> str:
         """Return what would run and why, in lines of at most `width` characters."""
         return "\n".join(
-            textwrap.fill(text, width, initial_indent=f"{label:<{_LABEL}}", subsequent_indent=" " * _LABEL)
+            textwrap.fill(
+                text, width, initial_indent=f"{label:<{_LABEL}}", subsequent_indent=" " * _LABEL, break_on_hyphens=False
+            )
             for label, text in self.rows()
         )
 
