@@ -391,3 +391,10 @@ def test_an_array_of_another_library_is_copied_in_and_stays_as_it_is():
     assert (held == np.arange(32)).all()
     with pytest.raises(InvalidOperand, match=r"type OfAnotherLibrary cannot be read.*requires grad.*detach"):
         emu.emulate(source, "twice", 1, 32, [OfAnotherLibrary(held, "it requires grad")])
+
+
+@pytest.mark.parametrize("nbytes", [1, 7, 2**21 + 1, 2**21 + 13])
+def test_buffers_of_any_number_of_bytes_have_room(nbytes):
+    source = 'extern "C" __global__ void last(unsigned char *x, int n) { if (threadIdx.x == 0) x[n - 1] += 1; }'
+    x = np.zeros(nbytes, np.uint8)
+    assert tw.emulate(source, "last", 1, 32, [x, nbytes]).arrays[0][-1] == 1

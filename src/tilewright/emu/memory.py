@@ -123,7 +123,8 @@ class GlobalMemory:
             self._grow(nbytes)
 
     def _grow(self, nbytes: int) -> None:
-        grown, used = aligned_bytes(nbytes, None), self._used()
+        whole = -(-nbytes // ALIGNMENT) * ALIGNMENT  # else the views of wider elements would not fit
+        grown, used = aligned_bytes(whole, None), self._used()
         grown[:used] = self._data[:used]
         self._hold(grown)
 
