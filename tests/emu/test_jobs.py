@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.emu import jobs
 from tilewright.errors import EmulatorFault
+from tilewright.jit import workers
 
 N = 5 * 8192
 """Threads: five batches."""
@@ -101,14 +101,14 @@ def test_what_is_found_is_what_one_process_finds(body, kind):
 
 
 def test_a_process_that_ends_early_is_done_without(monkeypatch, one):
-    class Ending(jobs._Worker):
-        def __init__(self) -> None:
+    class Ending(workers.Worker):
+        def __init__(self, *_) -> None:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", "pass"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
 
-    monkeypatch.setattr(jobs, "_Worker", Ending)
-    monkeypatch.setattr(jobs, "_idle", [])
+    monkeypatch.setattr(workers, "Worker", Ending)
+    monkeypatch.setattr(workers, "_idle", {})
     two = steps(2)
     assert "a process that ran some of its blocks ended" in two.alone
     assert two.counters == one.counters
@@ -125,7 +125,7 @@ def test_operations_share_their_blocks_too():
 
 
 def test_an_interrupt_of_the_caller_is_not_for_the_processes_that_help():
-    worker = jobs._Worker()
+    worker = workers.Worker("tilewright.emu.job_worker", {})
     try:
         assert os.getsid(worker.process.pid) != os.getsid(0)
     finally:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import sys
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from ..jit import workers
 from .api import machine_for
 from .global_words import READ, role_of
 from .jobs import Part, Touched, chosen
@@ -26,24 +25,18 @@ class _Left(Exception):
 
 def serve() -> None:
     """Run batches for the process that started this one, until it closes the pipe."""
-    back = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what anything here prints must not get between the answers
+    questions, back = workers.questions()
     while True:
         try:
-            task, memory, batches = pickle.load(sys.stdin.buffer)
+            task, memory, batches = pickle.load(questions)
         except EOFError:
             return
         machine = _answer(task, memory, batches, back)
-        written = pickle.load(sys.stdin.buffer)
+        written = pickle.load(questions)
         if written and machine is not None:
-            _say(back, {start: t for start in written if (t := _touched(machine, start)) is not None})
+            workers.say(back, {start: t for start in written if (t := _touched(machine, start)) is not None})
         elif written:
-            _say(back, {})
-
-
-def _say(back: BinaryIO, what: Any) -> None:
-    pickle.dump(what, back, pickle.HIGHEST_PROTOCOL)
-    back.flush()
+            workers.say(back, {})
 
 
 def _answer(task: dict[str, Any], memory: GlobalMemory, batches: list[int], back: BinaryIO) -> Machine | None:
@@ -56,7 +49,7 @@ def _answer(task: dict[str, Any], memory: GlobalMemory, batches: list[int], back
                 clock += int(machine.clock[0])
                 if task["limit"] is not None:
                     machine.ran_before += int(machine.clock[0])
-                _say(back, 1)
+                workers.say(back, 1)
         if machine.reporter.hazards or machine.reporter.allowed:
             raise _Left("there is something to report")
         roles = [role_of(instruction, machine.program) for instruction in machine.program.instructions]
@@ -64,10 +57,10 @@ def _answer(task: dict[str, Any], memory: GlobalMemory, batches: list[int], back
         if writes and (machine.races is None or not machine.races.between or machine.races.missed):
             raise _Left("what its blocks touch cannot be followed")
         kinds = {} if machine.races is None else machine.races.kinds()
-        _say(back, Part(kinds, _told(machine.trace), machine.reporter.printed, clock))
+        workers.say(back, Part(kinds, _told(machine.trace), machine.reporter.printed, clock))
         return machine
     except Exception as error:  # whatever it is, the run in one process meets it too
-        _say(back, str(error) if isinstance(error, _Left) else f"{type(error).__name__} in one of its blocks")
+        workers.say(back, str(error) if isinstance(error, _Left) else f"{type(error).__name__} in one of its blocks")
         return None
 
 

@@ -8,20 +8,15 @@ kept, and one process runs the launch: it also says what there is to report.
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import os
 import pickle
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..jit.workers import Worker, borrow
 from .global_words import POLL, READ, STRONG, role_of
 from .memory import ARENA_BASE
 from .trace import MEMORY_FIELDS, Trace
@@ -33,6 +28,8 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 _MALLOC = ("malloc", "free")
+_SERVER = "tilewright.emu.job_worker"
+_ALONE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _SURFACES = ("sust", "suld", "tex", "tld4", "tensormap")
 
 
@@ -77,65 +74,6 @@ class Touched:
     values: np.ndarray
 
 
-class _Worker:
-    """A process that runs batches."""
-
-    def __init__(self) -> None:
-        code = f"import sys; sys.path[:] = {sys.path!r}; from tilewright.emu.job_worker import serve; serve()"
-        alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, **alone},
-            start_new_session=True,  # a Ctrl-C is for the process that waits: it ends this one
-        )
-
-    def tell(self, what: Any) -> None:
-        assert self.process.stdin is not None
-        pickle.dump(what, self.process.stdin, pickle.HIGHEST_PROTOCOL)
-        self.process.stdin.flush()
-
-    def hear(self) -> Any:
-        assert self.process.stdout is not None
-        return pickle.load(self.process.stdout)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-
-
-_idle: list[_Worker] = []
-_idle_lock = threading.Lock()
-
-
-@contextlib.contextmanager
-def _workers(count: int) -> Iterator[list[_Worker]]:
-    """So many processes, which wait for the next launch afterwards; after an error they are ended."""
-    with _idle_lock:
-        workers = [_idle.pop() for _ in range(min(count, len(_idle)))]
-    try:
-        workers += [_Worker() for _ in range(count - len(workers))]
-        yield workers
-    except BaseException:
-        for worker in workers:
-            worker.end()
-        raise
-    with _idle_lock:
-        _idle.extend(workers)
-
-
-@atexit.register
-def _end_all() -> None:
-    with _idle_lock:
-        while _idle:
-            _idle.pop().end()
-
-
 def run_parts(
     task: dict[str, Any], memory: GlobalMemory, batches: list[int], jobs: int, trace: Trace, reporter: Reporter,
     progress: Callable[[int], None],
@@ -147,14 +85,14 @@ def run_parts(
     bounds = [len(batches) * k // jobs for k in range(jobs + 1)]
     ranges = [batches[a:b] for a, b in pairwise(bounds) if b > a]
     try:
-        with _workers(len(ranges)) as workers:
+        with borrow(_SERVER, len(ranges), _ALONE) as workers:
             return _run_parts(workers, task, memory, ranges, trace, reporter, progress)
     except (EOFError, OSError, pickle.PickleError) as error:
         return f"a process that ran some of its blocks ended ({type(error).__name__}: {error})"
 
 
 def _run_parts(
-    workers: list[_Worker], task: dict[str, Any], memory: GlobalMemory, ranges: list[list[int]], trace: Trace,
+    workers: list[Worker], task: dict[str, Any], memory: GlobalMemory, ranges: list[list[int]], trace: Trace,
     reporter: Reporter, progress: Callable[[int], None],
 ) -> str:  # fmt: skip
     for worker, batches in zip(workers, ranges, strict=True):

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import re
+import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +19,7 @@ from typing import Any
 
 from ..errors import CompileError, MissingDependency
 from ..gpus import Resources
+from . import workers
 from .entry import NAME_LINE, ask
 from .source import Source
 
@@ -114,7 +118,12 @@ def _of_source(log: str) -> str:
 
 
 def build(source: Source, arch: str, options: Sequence[str]) -> tuple[bytes, str, str]:
-    """(cubin, PTX, log) of a source. Raises CompileError with the compiler's log."""
+    """(cubin, PTX, log) of a source. Raises CompileError with the compiler's log.
+
+    A stranger's source is compiled in another process: NVRTC dies of some, and must not take its caller along.
+    """
+    if source.apart:
+        return _build_apart(replace(source, apart=False), arch, tuple(options))
     nvrtc = bindings()
     _require_target(arch)
     names = [name.encode() for name, _ in source.headers]
@@ -134,6 +143,56 @@ def build(source: Source, arch: str, options: Sequence[str]) -> tuple[bytes, str
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     return cubin, ptx, log
+
+
+SERVER = __name__
+"""The module whose `serve` another process runs."""
+
+
+def _build_apart(*question: Any) -> tuple[bytes, str, str]:
+    """Do what `build` does with the same arguments, in a worker; here where no worker can be had."""
+    ready = False
+    try:
+        with workers.borrow(SERVER, 1) as (worker,):
+            worker.tell(question)
+            ready = worker.hear()
+            answer = worker.hear()
+    except (OSError, EOFError):
+        if ready:
+            raise _died(question[0].name, question[1], worker.process.returncode) from None
+        return build(*question)
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _died(name: str, arch: str, status: int) -> CompileError:
+    try:
+        how = f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        how = f"ended with status {status}"
+    return CompileError(
+        f"{name} does not compile for {arch}: NVRTC {version()} itself {how}, without a message. That is a defect of "
+        f"the compiler. It ran in a process of its own, so that this one goes on. Try another release "
+        f"(pip install 'nvidia-cuda-nvrtc!={version()}.*'), or emulate the PTX that `nvcc -ptx` makes. To find the "
+        f"lines that it dies of, omit parts of the source, inline PTX first."
+    )
+
+
+def serve() -> None:
+    """Compile for the process that started this one, until it closes the pipe."""
+    questions, back = workers.questions()
+    while True:
+        try:
+            question = pickle.load(questions)
+        except EOFError:
+            return
+        bindings()
+        workers.say(back, True)  # from here on it is NVRTC that ends this process
+        try:
+            workers.say(back, build(*question))
+        except Exception as error:
+            workers.say(back, error)
 
 
 def _require_target(arch: str) -> None:

@@ -63,7 +63,8 @@ def compile_source(
     def compiled(text: str, headers: Headers) -> CompiledKernel:
         given = {header for header, _ in headers}
         standard = tuple(header for header in wheels.standard_headers() if header[0] not in given)
-        return compile_unit(Source(text, name, entry, (*standard, *headers), expression), arch, flags, libraries)
+        source = Source(text, name, entry, (*standard, *headers), expression, apart=True)
+        return compile_unit(source, arch, flags, libraries)
 
     program = any(is_program(body) for body in (text, *(body for _, body in headers)))
     device = _DevicePart(name, text, headers, libraries)

@@ -37,6 +37,8 @@ class Source:
     expression: str = ""
     """The kernel as C++ names it (`scale`, `ns::scale<float>`): the compiler then says its name in the PTX. Without one
     the entry is that name."""
+    apart: bool = False
+    """It is a stranger's, which NVRTC may die of: it is compiled in another process."""
 
 
 @dataclass(frozen=True)
