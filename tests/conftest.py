@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +14,9 @@ settings.register_profile(
     "everywhere", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("everywhere")  # a busy machine fails nothing, and one that passes passes again
+if "PYTEST_XDIST_WORKER" in os.environ:  # a process a core already: threads of NumPy's and torch's own only wait
+    for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(_name, "1")
 gc.set_threshold(200_000, 20, 50)  # the emulator's programs are many small objects that live on: a sixth of its time
 _FOLDER = tempfile.TemporaryDirectory(prefix="tilewright-tuned-")
 os.environ["TILEWRIGHT_TUNED"] = _FOLDER.name
@@ -26,10 +30,12 @@ MATRICES = {
 }  # fmt: skip
 """Files whose tests cross many shapes with many rungs."""
 EVERY = 6
+EVERY_ON_GPU, MANY_ON_GPU = 3, 40
+"""On a GPU, a test of more than MANY_ON_GPU cases runs every third of them."""
 
 
 def pytest_addoption(parser):
-    parser.addoption("--whole", action="store_true", help="every case of the largest matrices, not a sixth of them")
+    parser.addoption("--whole", action="store_true", help="every case of the largest matrices, not a part of them")
 
 
 def pytest_sessionstart(session):
@@ -41,22 +47,34 @@ def pytest_sessionstart(session):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Of a test of MATRICES keep every sixth case: with all of them two cores take over a quarter of an hour. What is
-    named on the command line runs whole, and so does everything with `--whole`."""
-    if config.getoption("--whole") or config.option.markexpr != "not gpu":
+    """Of a test of MATRICES keep every sixth case (all of them take two cores over a quarter of an hour), of one with
+    many cases on a GPU every third. What is named on the command line runs whole, as everything does with `--whole`."""
+    if config.getoption("--whole") or config.option.markexpr not in ("gpu", "not gpu"):
         return
     if any("::" in argument or argument.endswith(".py") for argument in config.args):
         return
-    seen: dict[str, int] = {}
+    cases = Counter(_test(item) for item in items)
+    seen: Counter[str] = Counter()
     kept, left = [], []
     for item in items:
-        test = item.nodeid.split("[")[0]
-        number = seen[test] = seen.get(test, -1) + 1
-        wanted = item.path.name not in MATRICES or "[" not in item.nodeid or number % EVERY == len(test) % EVERY
-        (kept if wanted or number == 0 else left).append(item)
+        test = _test(item)
+        every = _every(item, cases[test])
+        (kept if seen[test] == 0 or seen[test] % every == len(test) % every else left).append(item)
+        seen[test] += 1
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = kept
+
+
+def _test(item) -> str:
+    return item.nodeid.split("[")[0]
+
+
+def _every(item, cases: int) -> int:
+    """1 for every case, 3 for every third."""
+    if item.path.parent.name == "gpu":
+        return EVERY_ON_GPU if cases > MANY_ON_GPU else 1
+    return EVERY if item.path.name in MATRICES and "[" in item.nodeid else 1
 
 
 @pytest.fixture
