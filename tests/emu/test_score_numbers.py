@@ -74,15 +74,15 @@ def remember_and_call(monkeypatch):
     def call(score=None, **asked):
         """None where the call was not known and is now, else the numbers it launched with."""
         modify = modification_of(score)
-        given, options = (q, k, v, *[None] * 6), (modify.code, *asked.values())
-        if warm.warm_attention(given, options, modify.numbers) is not warm.MISS:
+        given, options = (q, k, v, *[None] * 5), (modify.code, *asked.values())
+        if warm.warm_attention(given, options, modify.numbers, None) is not warm.MISS:
             return launched[-1]
         made = read_attention(q, k, v, modify=modify, **asked)
         program = made.program(GPUS["H200"])
         ready = Ready.__new__(Ready)
         ready.program, ready.runs, ready.kernels = program, program.each_run(), ()
         ready._prepared = {0: ((Started(program.stages[0], launched),),)}
-        warm.remember(made, (np.empty_like(q),), Ran(ready, 0), given, options)
+        warm.remember(made, (np.empty_like(q),), Ran(ready, 0), given, options, None)
         return None
 
     return call

@@ -12,6 +12,8 @@ from test_epilogue_numbers import HostArrays, Started
 from tilewright.arch import GPUS
 from tilewright.arrays import streams
 from tilewright.arrays.view import Operand
+from tilewright.attn import warm as attention_warm
+from tilewright.attn.call import read_attention
 from tilewright.errors import DeviceError
 from tilewright.gemm import rows, warm
 from tilewright.gemm.call import Options, read_call
@@ -19,7 +21,7 @@ from tilewright.jit import device, device_calls
 from tilewright.run import libraries
 from tilewright.run.ready import Ready
 from tilewright.run.runner import Ran
-from tilewright.run.warm import Remembered
+from tilewright.run.warm import MISS, Remembered, WarmCall
 
 OPTIONS = tuple(Options())
 
@@ -71,6 +73,52 @@ def test_a_call_with_out_is_remembered_and_one_that_overlaps_is_not_taken(call):
     assert call(memory[10:20], b, memory[20:30])
     assert call(memory[10:20], b, memory[:10])
     assert not call(memory[10:20], b, memory[5:15])
+
+
+@pytest.fixture
+def attend(monkeypatch):
+    """A function that calls attention with `out`: whether that was remembered. It is then."""
+    library = Arrays()
+    monkeypatch.setattr(libraries, "known", {np.ndarray: library})
+    monkeypatch.setattr(libraries, "learn", lambda kind: library)
+    monkeypatch.setattr(attention_warm, "calls", type(attention_warm.calls)())
+
+    def make(q, k, v, out):
+        given, options = (q, k, v, *[None] * 5), ()
+        if attention_warm.warm_attention(given, options, (), out) is not attention_warm.MISS:
+            return True
+        with contextlib.suppress(ValueError):  # an overlap
+            made = read_attention(q, k, v, out=out)
+            program = made.program(GPUS["H200"])
+            ready = Ready.__new__(Ready)
+            ready.program, ready.runs, ready.kernels = program, program.each_run(), ()
+            ready._prepared = {0: (tuple(Started(stage, []) for stage in program.stages),)}
+            attention_warm.remember(made, (out,), Ran(ready, 0), given, options, out)
+        return False
+
+    return make
+
+
+def rows_of(memory, first, last):
+    return memory[None, None, first:last]
+
+
+def test_attention_with_out_is_remembered_and_one_that_overlaps_is_not_taken(attend):
+    memory, k = np.zeros((64, 64), np.float16), np.zeros((1, 1, 8, 64), np.float16)
+    q = rows_of(memory, 16, 32)
+    assert not attend(q, k, k, rows_of(memory, 32, 48))
+    assert attend(q, k, k, rows_of(memory, 32, 48))
+    assert attend(q, k, k, rows_of(memory, 0, 16))
+    assert not attend(q, k, k, rows_of(memory, 8, 24))
+
+
+@pytest.mark.parametrize(("row", "apart"), [(4, True), (5, False), (12, False), (15, False), (16, True)])
+def test_whether_out_is_apart_is_told_from_where_bytes_lie_not_from_addresses(row, apart):
+    """The input's address is that of its last row in memory, 15; it reaches down to row 8. out has four rows."""
+    memory = np.zeros((24, 16), np.float32)
+    backwards, out = memory[8:16][::-1], memory[row : row + 4]
+    call = WarmCall(Remembered(0, (), 0), (), ((-7 * 64, 64), (0, 4 * 64)))
+    assert (call.run(Arrays(), [backwards.ctypes.data], (), out) is not MISS) == apart
 
 
 @pytest.fixture

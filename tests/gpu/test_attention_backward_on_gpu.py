@@ -7,8 +7,8 @@ import math
 import pytest
 
 import tilewright as tw
-from tilewright.attn import backward_warm
 from tilewright.attn.backward_rungs import BACKWARD_RUNGS
+from tilewright.attn.warm import backward_calls
 from tilewright.lab.backward_check import backward_reference, check_backward
 
 pytestmark = pytest.mark.gpu
@@ -117,9 +117,9 @@ def test_warm_calls_take_other_numbers_and_strides_anew(torch):
     for score in (None, lambda s, b, h, i, j: s - 0.25 * abs(i - j)):
         out, lse = tw.attention(q, k, v, score=score, return_lse=True)
         first = tw.attention_backward(grad, q, k, v, out, lse, score=score, deterministic=True)
-        known = len(backward_warm.calls)
+        known = len(backward_calls)
         again = tw.attention_backward(grad, q, k, v, out, lse, score=score, deterministic=True)
-        assert len(backward_warm.calls) == known
+        assert len(backward_calls) == known
         assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
         other = tw.attention_backward(2 * grad, q, k, v, out, lse, score=score, deterministic=True)
         assert torch.equal(other[2], 2 * first[2])

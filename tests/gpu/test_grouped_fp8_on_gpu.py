@@ -155,7 +155,8 @@ def test_a_graph_replays_with_what_the_ends_are_then(gpu, torch):
 @pytest.mark.parametrize("kind", ["none", "numbers", "lines", "blocks", "of a", "of b"])
 @pytest.mark.parametrize("form", ["m", "k"])
 def test_a_second_call_is_remembered_and_the_same(gpu, torch, form, kind):
-    from tilewright.grouped import warm
+    from tilewright.grouped.matmul import calls
+    from tilewright.run.warm import MISS
 
     if (form, kind) == ("k", "blocks"):
         pytest.skip("blocks along k are not cut into groups")
@@ -173,10 +174,11 @@ def test_a_second_call_is_remembered_and_the_same(gpu, torch, form, kind):
     }[kind]  # fmt: skip
     of_one = {"numbers": (1.5, 2.0), "of a": (of_a, 0.5), "of b": (2.0, of_b)}.get(kind, scales)
     first = tw.grouped_matmul(a, b, offs, a_scale=of_one[0], b_scale=of_one[1])
-    again = warm.warm_grouped(a, b, offs, None, (None, None, None), scales, alpha)
-    assert again is not warm.MISS
-    assert torch.equal(again, first)
-    halved = warm.warm_grouped(a, b, offs, None, (None, None, None), scales, alpha / 2)  # a number of this call's
+    given = (a, b, offs, *scales)
+    again = calls.run(given, (None, None, None), (alpha,))
+    assert again is not MISS
+    assert torch.equal(again[0], first)
+    (halved,) = calls.run(given, (None, None, None), (alpha / 2,))  # a number of this call's
     assert torch.allclose(2 * halved.float(), first.float(), rtol=2**-6)
 
 

@@ -117,18 +117,19 @@ def test_thousands_of_groups_are_found(gpu, torch):
 @pytest.mark.parametrize("given", [False, True], ids=["a new result", "out"])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_second_call_is_remembered_and_the_same(gpu, torch, form, given):
-    from tilewright.grouped import warm
+    from tilewright.grouped.matmul import calls
+    from tilewright.run.warm import MISS
 
     offs = torch.tensor([100, 200, 300], device="cuda", dtype=torch.int32)
     a, b = operands(torch, form, 300, groups=3)
     first = tw.grouped_matmul(a, b, offs)
     out = torch.empty_like(first) if given else None
     tw.grouped_matmul(a, b, offs, out=out)
-    again = warm.warm_grouped(a, b, offs, out, (None, None, None))
-    assert again is not warm.MISS
-    assert torch.equal(again, first)
+    again = calls.run((a, b, offs, None, None), (None, None, None), (1.0,), out)
+    assert again is not MISS
+    assert torch.equal(again[0], first)
     offs.copy_(torch.tensor([0, 7, 300], dtype=torch.int32))
-    again = warm.warm_grouped(a, b, offs, out, (None, None, None))
+    (again,) = calls.run((a, b, offs, None, None), (None, None, None), (1.0,), out)
     assert_right(torch, form, a, b, [0, 7, 300], again)
 
 

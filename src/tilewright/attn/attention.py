@@ -124,8 +124,8 @@ def attention(
     )  # fmt: skip
     if is_mask(bias):
         bias = as_bias(bias, q)
-    given = (q, k, v, bias, out, None, None, seqused, block_table)
-    result = warm_attention(given, options, modify.numbers)
+    given = (q, k, v, bias, None, None, seqused, block_table)
+    result = warm_attention(given, options, modify.numbers, out)
     if result is not MISS:
         return result
     if gradients.wanted((q, k, v, bias, out)):
@@ -145,7 +145,7 @@ def attention(
         seqused=seqused, block_table=block_table, return_lse=return_lse, out=out, modify=modify,
         plan_with=(rung, config), batch_invariant=batch_invariant,
     )  # fmt: skip
-    return _run(call, given, options)
+    return _run(call, given, options, out)
 
 
 @overload
@@ -202,8 +202,8 @@ def attention_varlen(
     options = (
         is_causal, scale, window, softcap, "varlen", return_lse, rung, config, *most, modify.code, batch_invariant,
     )  # fmt: skip
-    given = (q, k, v, None, out, cu_seqlens_q, cu_seqlens_k, None, None)
-    result = warm_attention(given, options, modify.numbers)
+    given = (q, k, v, None, cu_seqlens_q, cu_seqlens_k, None, None)
+    result = warm_attention(given, options, modify.numbers, out)
     if result is not MISS:
         return result
     if gradients.wanted((q, k, v, out)):
@@ -223,11 +223,11 @@ def attention_varlen(
         window=window, softcap=softcap, return_lse=return_lse, out=out, modify=modify,
         plan_with=(rung, config), batch_invariant=batch_invariant,
     )  # fmt: skip
-    return _run(call, given, options)
+    return _run(call, given, options, out)
 
 
-def _run(call: AttentionCall, given: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
+def _run(call: AttentionCall, given: tuple[Any, ...], options: tuple[Any, ...], out: Any) -> Any:
     results, ran = run(call)
     if ran is not None and call.problem is not None:
-        remember(call, results, ran, given, options)
+        remember(call, results, ran, given, options, out)
     return results if call.with_lse else results[0]

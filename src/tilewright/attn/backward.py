@@ -12,8 +12,8 @@ from ..words import Array, HeadLayout
 from .backward_call import read_backward
 from .backward_config import BackwardConfig
 from .backward_score import differentiable
-from .backward_warm import remember, warm_backward
 from .masks import as_bias, is_mask
+from .warm import backward_calls, stays
 
 
 @suggests
@@ -65,18 +65,18 @@ def attention_backward(
     if is_mask(bias):
         bias = as_bias(bias, q)
     modify, config = differentiable(score), None if config is None else str(config)
-    given = (grad, q, k, v, out, lse, grad_lse, bias, cu_seqlens_q, cu_seqlens_k)
+    given = (q, k, v, bias, cu_seqlens_q, cu_seqlens_k, grad, out, lse, grad_lse)
     options = (is_causal, scale, window, softcap, layout, deterministic, rung, config, modify.code, modify.slope)
-    result = warm_backward(given, options, modify.numbers)
-    if result is not MISS:
-        return result
+    results = backward_calls.run(given, options, modify.numbers)
+    if results is not MISS:
+        return tuple(results)
     call = read_backward(
         grad, q, k, v, out, lse, is_causal=is_causal, scale=scale, window=window, softcap=softcap, bias=bias,
         modify=modify, layout=layout, grad_lse=grad_lse, cu_seqlens=(cu_seqlens_q, cu_seqlens_k) if varlen else None,
         deterministic=deterministic, plan_with=(rung, config),
     )  # fmt: skip
     results, ran = run(call)
-    if ran is not None:
-        remember(call, results, ran, given, options)
+    if ran is not None and call.problem is not None and all(map(stays, options)):
+        backward_calls.remember(call, results, ran, given, options)
     dq, dk, dv = results
     return dq, dk, dv

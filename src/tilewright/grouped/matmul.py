@@ -10,10 +10,12 @@ from ..gemm.fusion import fold_numbers
 from ..gemm.matmul import matmul
 from ..run import gradients
 from ..run.runner import run
-from ..run.warm import MISS
+from ..run.warm import MISS, WarmCalls
 from ..words import Array
 from .call import read_grouped
-from .warm import remember, warm_grouped
+
+calls = WarmCalls()
+"""Their inputs: a, b, offs and the scales that are arrays, of a and b."""
 
 
 def grouped_matmul(
@@ -71,9 +73,10 @@ def grouped_matmul(
     options = (out_dtype, rung, config)
     scaled = not (a_scale is b_scale is None)
     alpha, *arrays = fold_numbers(1.0, a_scale, b_scale) if scaled else (1.0, None, None)
-    result: Any = warm_grouped(a, b, offs, out, options, (arrays[0], arrays[1]), alpha)
-    if result is not MISS:
-        return result
+    given = (a, b, offs, *arrays)
+    warm = calls.run(given, options, (alpha,), out)
+    if warm is not MISS:
+        return warm[0]
     if offs is None and getattr(a, "ndim", 0) == 3 == getattr(b, "ndim", 0):
         if rung is not None or config is not None:
             raise InvalidOperand("rung and config choose a grouped kernel; a batch is a product of `matmul`.")
@@ -86,7 +89,7 @@ def grouped_matmul(
         )
         return differentiable(a, b, offs, out_dtype=out_dtype)
     call = read_grouped(a, b, offs, out, out_dtype, (rung, config), a_scale, b_scale)
-    (result,), ran = run(call)
-    if ran is not None:
-        remember(call, result, ran, options)
-    return result
+    results, ran = run(call)
+    if ran is not None and call.problem.product.k:  # the empty sum takes no number
+        calls.remember(call, results, ran, given, options, out)
+    return results[0]

@@ -9,16 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from ..arrays.dlpack import dense_strides
+from ..arrays.extents import byte_extent
+from ..arrays.view import Operand
 from ..errors import DeviceError
 from ..jit import limits
+from ..jit.launch import current_executor
+from ..jit.params import WORK
 from ..plan.tables import generation
+from . import libraries
 
 if TYPE_CHECKING:
     from ..jit.device import Prepared
     from ..jit.tensor_map import TensorMap
     from .ready import Ready
+    from .runner import Call, Ran
 
 MISS = object()
 """What a warm path returns for a call that it does not know."""
@@ -134,3 +141,107 @@ class Calls(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
+
+
+@dataclass(frozen=True)
+class WarmCall:
+    """What is the same for every call with one key. Its launches' bases are the inputs, the workspace, the results."""
+
+    launches: Remembered
+    results: tuple[tuple[tuple[int, ...], tuple[int, ...], Any], ...]
+    """Shape, strides in elements and dtype of each new result."""
+    extents: tuple[tuple[int, int], ...]
+    """Bytes from the address of each input, and of the first result, to its lowest byte and to its end."""
+
+    def run(
+        self, library: libraries.Library, inputs: Sequence[int], scalars: Sequence[float] = (), out: Any = None
+    ) -> Any:
+        """The results, of which `out` is the first where it is given; MISS where this thread cannot launch at once, or
+        `out` may overlap an input. `inputs`: addresses."""
+        launches = self.launches
+        if current_executor() is not None or not library.is_plain(launches.ordinal):
+            return MISS  # another GPU's context is current, say: the full path changes it for the launch
+        if out is None:
+            results = [library.new(*one) for one in self.results]
+        else:
+            if not self._is_apart(library.address(out), inputs):
+                return MISS  # the full path settles whether views overlap
+            library.mark_written(out)
+            results = [out, *[library.new(*one) for one in self.results[1:]]]
+        held, work = library.scratch(launches.workspace_bytes) if launches.workspace_bytes else (None, 0)
+        if not launches.start(
+            (*inputs, work, *map(library.address, results)), scalars, library.stream(launches.ordinal)
+        ):
+            return MISS
+        del held  # given back now: the library's pool keeps it apart until the stream has passed
+        return results
+
+    def _is_apart(self, out: int, inputs: Sequence[int]) -> bool:
+        *extents, (low, end) = self.extents
+        return all(
+            out + end <= address + first or address + last <= out + low
+            for address, (first, last) in zip(inputs, extents, strict=True)
+        )
+
+
+class WarmCalls(Calls[WarmCall]):
+    """Calls that are decided by how their arrays lie and by options. `given` are the inputs in the order of the
+    family's Call, None for one that is not there."""
+
+    def find(self, given: Sequence[Any], options: tuple[Any, ...], out: Any = None) -> WarmCall | None:
+        """The remembered call of arrays that lie so, if there is one."""
+        library = libraries.known.get(type(given[0]))
+        if library is None:
+            return None
+        for one in (*given, out):
+            if one is not None and type(one) not in library.types:
+                return None
+        try:
+            return self.get(_key(library, given, options, out))
+        except (AttributeError, RuntimeError, TypeError):  # no memory of its own; an option that is a list
+            return None
+
+    def run(
+        self, given: Sequence[Any], options: tuple[Any, ...], scalars: Sequence[float] = (), out: Any = None
+    ) -> Any:
+        """The results (as WarmCall.run), or MISS."""
+        call = self.find(given, options, out)
+        if call is None:
+            return MISS
+        library = libraries.known[type(given[0])]
+        address = library.address
+        return call.run(library, [address(one) for one in given if one is not None], scalars, out)
+
+    def remember(
+        self, call: Call, results: Sequence[Any], ran: Ran, given: Sequence[Any], options: tuple[Any, ...],
+        out: Any = None,
+    ) -> None:  # fmt: skip
+        """Let later calls of this kind be found. `results`: of `call`, as the caller has them."""
+        library = libraries.learn(call.first.kind)
+        if library is None or any(one is not None and type(one) not in library.types for one in (*given, out)):
+            return
+        try:
+            key = _key(library, given, options, out)
+            hash(key)
+        except (AttributeError, RuntimeError, TypeError):
+            return
+        inputs = [(name, view) for name, view in call.inputs if isinstance(view, Operand)]
+        if len(inputs) != sum(one is not None for one in given):
+            return
+        outputs = call.outputs
+        bases = (*(name for name, _ in inputs), WORK, *(one.base for one in outputs))
+        launches = remembered(ran.ready, ran.ordinal, bases, tuple(call.scalars))
+        made = ((one.shape, dense_strides(one.shape), x.dtype) for one, x in zip(outputs, results, strict=True))
+        extents = [_extent(view) for _, view in inputs] + [_extent(outputs[0].view)]
+        self.put(key, WarmCall(launches, tuple(made), tuple(extents)))
+
+
+def _key(library: libraries.Library, given: Sequence[Any], options: tuple[Any, ...], out: Any) -> Any:
+    a, b, *rest = given
+    signature = library.signature
+    return library.pair(a, b), tuple([x is not None and signature(x) for x in (*rest, out)]), options
+
+
+def _extent(view: Operand) -> tuple[int, int]:
+    low, high = byte_extent(view)
+    return (low - view.address, high - view.address) if view.size else (0, 0)

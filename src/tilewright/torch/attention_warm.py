@@ -12,13 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attn import backward_warm, warm
+from ..attn import warm
 from ..attn.backward_score import differentiable
-from ..attn.backward_warm import WarmBackward
 from ..attn.score import modification_of
-from ..attn.warm import WarmAttention
 from ..run import libraries
-from ..run.warm import MISS, Calls
+from ..run.warm import MISS, Calls, WarmCall
 
 _CODE = modification_of(None).code
 _SLOPE = differentiable(None).slope
@@ -30,14 +28,14 @@ class Known:
 
     options: Any
     """attention_gradient.Options."""
-    call: WarmAttention
+    call: WarmCall
     """It gives the LSE too where a gradient is wanted."""
     laid: tuple[Any, ...]
     """How its operands, result and LSE lie (`_laid`); empty where no gradient is wanted."""
 
 
 _forward: Calls[Known] = Calls()
-_backward: Calls[WarmBackward] = Calls()
+_backward: Calls[WarmCall] = Calls()
 _deterministic = torch.are_deterministic_algorithms_enabled
 
 
@@ -61,20 +59,22 @@ def remember(q: Tensor, k: Tensor, v: Tensor, out: Tensor, asked: tuple[Any, ...
         given, out_given = ((q, k, v), None) if not outside else ([x.transpose(1, 2) for x in (q, k, v)], out)
         words = options.words()
         with torch.no_grad():  # as it was called
-            found = warm.find(
-                (*given, None, None if out_given is None else out_given.transpose(1, 2), None, None, None, None),
+            found = warm.calls.find(
+                (*given, None, None, None, None, None),
                 (
                     words["is_causal"], words["scale"], words["window"], words["softcap"],
                     "bshd" if outside else "bhsd", lse, None, None, None, None, _CODE, False,
                 ),
+                None if out_given is None else out_given.transpose(1, 2),
             )  # fmt: skip
         if found is None or not {type(k), type(v)} <= {*library.types}:
             return
-        call = replace(found, shape=tuple(out.shape), strides=out.stride())
+        like_out = (tuple(out.shape), out.stride(), out.dtype)
+        call = replace(found, results=(like_out, *found.results[1:]))
         laid: tuple[Any, ...] = ()
-        if call.lse is not None:  # both results are new: at multiples of 16 bytes
-            shape, strides, dtype = call.lse
-            laid = (*_laid(q), *_laid(k), *_laid(v), call.shape, call.strides, 0, call.dtype, shape, strides, 0, dtype)
+        if len(call.results) == 2:  # both are new: at multiples of 16 bytes
+            new = (one for shape, strides, dtype in call.results for one in (shape, strides, 0, dtype))
+            laid = (*_laid(q), *_laid(k), *_laid(v), *new)
         _forward.put((library.pair(q, k), library.signature(v), asked), Known(options, call, laid))
     except (AttributeError, KeyError, RuntimeError, TypeError):
         return
@@ -101,7 +101,8 @@ def gradients(known: Known, grad: Tensor, saved: tuple[Tensor, ...]) -> Any:
             return MISS  # what torch.autograd.graph.saved_tensors_hooks gave back may lie otherwise
     except RuntimeError:  # no memory: a batch of gradients in disguise, say
         return MISS
-    return backward_warm.repeat(call, (grad, q, k, v, out, lse))
+    library = libraries.known[type(grad)]
+    return call.run(library, [library.address(one) for one in (q, k, v, grad, out, lse)])
 
 
 def remember_gradients(known: Known, grad: Tensor, saved: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> None:
@@ -113,8 +114,8 @@ def remember_gradients(known: Known, grad: Tensor, saved: tuple[Tensor, ...], re
         if outside:
             grad, q, k, v, out = (x.transpose(1, 2) for x in (grad, q, k, v, out))
         words = known.options.words()
-        found = backward_warm.find(
-            (grad, q, k, v, out, lse, None, None, None, None),
+        found = warm.backward_calls.find(
+            (q, k, v, None, None, None, grad, out, lse, None),
             (
                 words["is_causal"], words["scale"], words["window"], words["softcap"], "bshd" if outside else "bhsd",
                 _deterministic(), None, None, _CODE, _SLOPE,
@@ -122,7 +123,7 @@ def remember_gradients(known: Known, grad: Tensor, saved: tuple[Tensor, ...], re
         )  # fmt: skip
         if found is None or sum(map(_laid, saved), ()) != known.laid:
             return
-        laid = tuple((tuple(x.shape), x.stride()) for x in results)
+        laid = tuple((tuple(x.shape), x.stride(), x.dtype) for x in results)
         _backward.put(key, replace(found, results=laid))
     except (AttributeError, RuntimeError, TypeError):
         return
