@@ -75,11 +75,15 @@ def install(extra: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean 'alpha'?" for the nearest known name, or "" where none is near."""
+    """Return " Did you mean 'alpha'?" for the nearest known name, else one that is a part of `name` or the other way
+    round; "" where none is near."""
     from difflib import get_close_matches
 
-    close = get_close_matches(name, list(known), 1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    names = {each.lower(): each for each in known}
+    wanted = name.lower()
+    close = get_close_matches(wanted, names, 1)
+    part = [each for each in names if min(len(each), len(wanted)) > 2 and (each in wanted or wanted in each)]
+    return f" Did you mean {names[found]!r}?" if (found := next(iter(close + part), "")) else ""
 
 
 def unknown_keyword(function: Callable[..., Any], names: Iterable[str], more: str = "") -> UnknownKeyword:

@@ -13,7 +13,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from .errors import InvalidOperand
+from .errors import InvalidOperand, did_you_mean
 
 
 @cache
@@ -161,7 +161,7 @@ def find_gpu(name: str) -> Gpu:
     for gpu in GPUS.values():
         if isinstance(name, str) and plain(gpu.name) == plain(name):
             return gpu
-    raise InvalidOperand(f"GPU {name!r} is not known. Known: {', '.join(GPUS)}.")
+    raise InvalidOperand(f"GPU {name!r} is not known.{did_you_mean(str(name), GPUS)} Known: {', '.join(GPUS)}.")
 
 
 def as_found(listed: Gpu, sm_count: int, dram_gb_s: float, l2: int) -> Gpu:
@@ -258,12 +258,15 @@ def _up(value: int, unit: int) -> int:
 def block_limits(resources: Resources, threads: int, shared_bytes: int, arch: Arch) -> dict[str, int]:
     """Return how many blocks of a kernel each limit of an SM allows by itself; arguments as for `occupancy`."""
     warps = _up(threads, 32) // 32
-    registers_a_block = _up(resources.registers * 32, arch.register_unit) * warps
+    registers_a_warp = _up(resources.registers * 32, arch.register_unit)
+    registers_a_scheduler = arch.registers_per_sm // arch.warp_schedulers  # a warp's registers lie in one of these
     shared_a_block = _up(resources.shared_bytes + shared_bytes + arch.shared_reserved, arch.shared_unit)
     limits = {  # of equal limits the first is named: full of warps is full
         "warps": arch.warps_per_sm // warps,
         "blocks": arch.blocks_per_sm,
-        "registers": arch.registers_per_sm // registers_a_block if registers_a_block else arch.blocks_per_sm,
+        "registers": registers_a_scheduler // registers_a_warp * arch.warp_schedulers // warps
+        if registers_a_warp
+        else arch.blocks_per_sm,
         "shared memory": arch.shared_per_sm // shared_a_block,
     }
     if threads > arch.threads_per_block or resources.shared_bytes + shared_bytes > arch.shared_per_block:
@@ -274,9 +277,9 @@ def block_limits(resources: Resources, threads: int, shared_bytes: int, arch: Ar
 def occupancy(resources: Resources, threads: int, shared_bytes: int, arch: Arch) -> Occupancy:
     """Return how many blocks fit, at `threads` per block and `shared_bytes` of dynamic shared memory per block.
 
-    The rules are those of the CUDA occupancy calculator: registers are handed out a warp at a time in units of
-    `Arch.register_unit`, shared memory in units of `Arch.shared_unit` plus what the system keeps of each block. A
-    kernel that does not fit at all has 0 blocks.
+    The rules are those of CUDA's cuda_occupancy.h: registers are handed out a warp at a time in units of
+    `Arch.register_unit`, by each of an SM's warp schedulers from its own share; shared memory in units of
+    `Arch.shared_unit` plus what the system keeps of each block. A kernel that does not fit at all has 0 blocks.
     """
     limits = block_limits(resources, threads, shared_bytes, arch)
     limiter = min(limits, key=lambda name: limits[name])

@@ -84,15 +84,21 @@ def test_help_has_examples(run, command):
         (("bench", "nowhere.cu"), "tilewright new nowhere.cu"),
         (("claims", "009"), "000, 001"),
         (("claims", "--verdict", "maybe"), "not-here"),
-        (("show", "f77"), "f12_multistage"),
+        (("show", "f9"), "Did you mean 'f09'"),
+        (("show", "nothing"), "Rungs: tilewright rungs"),
         (("show", "f09", "--line", "99"), "are 1 to 26"),
         (("show", "f09", "--plain", "--sass"), "omit"),
         (("inspect", "f77"), "neither a rung nor a file"),
+        (("inspect", "f12_multistag"), "Did you mean 'f12_multistage'"),
+        (("inspect", "f02", "--diff-entry", "k"), "give that too"),
         (("inspect", "f02", "--space", "--boards"), "a table of configs takes"),
         (("inspect", "f02", "--space", "--config", "tile_m=16"), "omit --config"),
         (("banks", "--down", "8"), "give pitch"),
         (("banks", "--strides", "6"), "power of two"),
         (("banks", "--strides", "8", "--pitch", "4"), "omit"),
+        (("banks", "--strides", "8", "--element", "i"), "omit"),
+        (("banks", "--element", "i", "--stride", "4"), "omit"),
+        (("banks", "--element", "lane"), "not whole numbers and i"),
         (("banks", "--swizzle", "1,2"), "(3, 3, 3)"),
     ],
 )
@@ -108,6 +114,13 @@ def test_the_documents_example_of_occupancy(run):
     status, out, _ = run("occupancy", *COMMANDS["occupancy"])
     assert status == 0
     assert "2 blocks, 16 of 48 warps per SM: 33.3%" in out
+
+
+def test_banks_takes_an_expression_of_the_lane(run):
+    status, out, _ = run("banks", "--element", "i % 8 * 32 + i / 8", "--json", "-")
+    assert status == 0
+    before = json.loads(out)["before"]
+    assert (before["wavefronts"], before["banks"][8]) == (8, 1)
 
 
 def test_show_marks_new_lines_and_shows_what_a_line_became(run):

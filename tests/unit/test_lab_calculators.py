@@ -8,6 +8,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import InvalidOperand, TilewrightError
+from tilewright.lab.expression import whole
 from tilewright.swizzle import Swizzle
 
 
@@ -48,7 +49,8 @@ def test_a_hint_is_the_least_change_that_raises_occupancy():
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [((2000,), "threads=2000"), ((32, 256), "registers=256"), ((32, 32, 10**6), "shared=1000000"),
-     ((32, 32, 0, "Voodoo"), "sm_121")],
+     ((32, 32, 0, "Voodoo"), "sm_121"), ((32, 32, 0, "4090"), "Did you mean 'RTX 4090'"),
+     ((32, 32, 0, "H1000"), "Did you mean 'H100'"), ((32, 32, 0, "NVIDIA H100 80GB HBM3"), "Did you mean 'H100'")],
 )  # fmt: skip
 def test_an_impossible_kernel_is_refused(arguments, word):
     with pytest.raises(InvalidOperand, match=word):
@@ -109,6 +111,28 @@ def test_strides_meet_in_as_many_banks_as_their_common_factor_leaves(stride, wav
     assert tw.lab.banks(stride).before.wavefronts == wavefronts
 
 
+def test_lanes_of_wide_elements_are_neighbours_unless_a_stride_is_given():
+    found = tw.lab.banks(width=4)
+    assert (found.before.wavefronts, found.before.ideal) == (4, 4)
+    assert found.before.banks[:9] == (0, 4, 8, 12, 16, 20, 24, 28, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("i ^ (i >> 3)", 21 ^ 2), ("i / 8", 2), ("(i & 7) << 2 | 1", 21), ("-i % 32", 11), ("2 ** 5 - i", 11)],
+)
+def test_an_element_is_an_expression_of_the_lane(text, value):
+    assert whole(text, {"i": 21}) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["j", "i.real", "__import__('os')", "i <<", "1 << 65", "1 / 0", "i if i else 0", "1.5"]
+)
+def test_nothing_but_whole_numbers_is_evaluated(text):
+    with pytest.raises(InvalidOperand):
+        whole(text, {"i": 1})
+
+
 def test_the_stride_tables_of_document_002():
     four = tw.lab.swizzle_strides(4)
     assert [row.strides for row in four.rows] == [(2, 1), (2, -1), (-2, 1), (-2, -1)]
@@ -123,7 +147,8 @@ def test_the_stride_tables_of_document_002():
     ("options", "word"),
     [({"access": "peek"}, "peek"), ({"width": 3}, "12 B per lane"), ({"down": 32}, "give pitch"),
      ({"width": 4, "stride": 4, "swizzle": (5, 0, 5)}, "apart"), ({"offsets": [0]}, "32 lanes"),
-     ({"access": "matrix"}, "moves 16"), ({"swizzle": (1, 2)}, r"\(bits, base, shift\)")],
+     ({"access": "matrix"}, "moves 16"), ({"stride": -1}, "lane 1 would take element -1"),
+     ({"stride": 1, "width": 4}, "Elements must be multiples of 4"), ({"swizzle": (1, 2)}, r"\(bits, base, shift\)")],
 )  # fmt: skip
 def test_an_access_that_cannot_be_is_refused(options, word):
     with pytest.raises(InvalidOperand, match=word):

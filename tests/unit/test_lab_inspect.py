@@ -218,6 +218,7 @@ def test_a_spilling_cubin_counts_its_spills(tmp_path):
         ("f09", {"config": "tile_k=x"}, ConfigRejected, "whole number"),
         ("f09", {"config": "tile_k=3"}, ConfigRejected, "f09_transposed"),
         ("f09", {"gpu": "Voodoo"}, InvalidOperand, "Voodoo"),
+        ("f9", {}, InvalidOperand, "Did you mean 'f09'"),
     ],
 )
 def test_what_cannot_be_inspected_is_refused(what, options, error, word):
@@ -230,6 +231,22 @@ def test_a_file_of_two_kernels_asks_which(tmp_path):
     with pytest.raises(InvalidOperand, match="2 kernels \\(scale, other\\)"):
         tw.lab.inspect(tmp_path / "two.cu")
     assert tw.lab.inspect(tmp_path / "two.cu", entry="other").entry == "other"
+
+
+def test_a_file_without_a_kernel_and_a_block_that_is_too_large_are_refused(tmp_path):
+    (tmp_path / "none.cu").write_text("__device__ int f() { return 1; }\n")
+    with pytest.raises(InvalidOperand, match="has no kernel: no __global__"):
+        tw.lab.inspect(tmp_path / "none.cu")
+    (tmp_path / "one.cu").write_text(SCALE)
+    with pytest.raises(InvalidOperand, match="threads=2000 is not from 0 to 1024"):
+        tw.lab.inspect(tmp_path / "one.cu", threads=2000)
+
+
+def test_two_instances_of_a_template_stand_side_by_side_under_the_names_of_the_source(tmp_path):
+    (tmp_path / "t.cu").write_text("template <int N> __global__ void fill(float* x) { x[threadIdx.x * N] = N; }\n")
+    found = tw.lab.inspect_diff(tmp_path / "t.cu", tmp_path / "t.cu", entry="fill<1>", other_entry="fill<64>")
+    assert (found.one.title, found.other.title) == ("t.cu: fill<1>", "t.cu: fill<64>")
+    assert found.one.entry != found.other.entry
 
 
 def test_machine_code_that_is_none_is_said_in_the_tools_words(tmp_path):

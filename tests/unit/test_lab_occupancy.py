@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import site
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from tilewright.gemm.problem import GemmProblem
@@ -41,6 +46,10 @@ def using(registers: int, shared: int = 0) -> Resources:
         ("sm_80", 255, 256, 0, 0, 1, 8 / 64, "registers"),
         ("sm_80", 255, 512, 0, 0, 0, 0.0, "registers"),
         ("sm_80", 32, 128, 0, 163 * 1024 + 1, 0, 0.0, "shared memory"),
+        # a scheduler's 16384 registers hold 12 warps of 1280: 48 warps are 16 blocks of 3, though 65536 hold 51 warps
+        ("sm_90a", 33, 96, 0, 0, 16, 48 / 64, "registers"),
+        # 13 warps of 4352 registers: 3 per scheduler are 12, so none fits
+        ("sm_80", 132, 405, 0, 0, 0, 0.0, "registers"),
     ],
 )
 def test_blocks_an_sm_holds(arch, registers, threads, static, dynamic, blocks, share, limiter):
@@ -48,6 +57,58 @@ def test_blocks_an_sm_holds(arch, registers, threads, static, dynamic, blocks, s
     assert (found.blocks, found.limiter) == (blocks, limiter)
     assert found.fraction == pytest.approx(share)
     assert found.warps == round(share * ARCHS[arch].warps_per_sm)
+
+
+_PROGRAM = r"""
+#include <initializer_list>
+#include <cstdio>
+#include <cuda_occupancy.h>
+int main() {
+  int major, minor, warps, of_sm, of_block;
+  while (scanf("%d %d %d %d %d", &major, &minor, &warps, &of_sm, &of_block) == 5) {
+    cudaOccDeviceProp gpu;
+    gpu.computeMajor = major, gpu.computeMinor = minor, gpu.maxThreadsPerBlock = 1024;
+    gpu.maxThreadsPerMultiprocessor = 32 * warps, gpu.regsPerBlock = gpu.regsPerMultiprocessor = 65536;
+    gpu.warpSize = 32, gpu.sharedMemPerBlock = 49152, gpu.sharedMemPerMultiprocessor = of_sm, gpu.numSms = 1;
+    gpu.sharedMemPerBlockOptin = of_block, gpu.reservedSharedMemPerBlock = 1024;
+    for (int threads = 1; threads <= 1024; threads += threads < 33 ? 8 : 31)
+      for (int registers = 1; registers <= 255; registers += 2)
+        for (int shared : {0, 100, 16384, 49152, 101376}) {
+          cudaOccFuncAttributes kernel;
+          kernel.maxThreadsPerBlock = 1024, kernel.numRegs = registers, kernel.sharedSizeBytes = 0;
+          kernel.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN, kernel.maxDynamicSharedSizeBytes = of_block;
+          kernel.numBlockBarriers = 1;
+          cudaOccDeviceState state;
+          cudaOccResult found;
+          if (cudaOccMaxActiveBlocksPerMultiprocessor(&found, &gpu, &kernel, &state, threads, shared)) return 1;
+          printf("%d %d %d %d\n", threads, registers, shared, found.activeBlocksPerMultiprocessor);
+        }
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "arch", [ARCHS[name] for name in ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")], ids=str
+)
+def test_blocks_are_those_of_cudas_own_header(arch, tmp_path):
+    """Every 31st block size, every other number of registers, five sizes of shared memory."""
+    header = next(
+        (path for each in site.getsitepackages() for path in Path(each).glob("nvidia/*/include/cuda_occupancy.h")), None
+    )
+    compiler = shutil.which("g++")
+    if header is None or compiler is None:
+        pytest.skip("needs g++ and CUDA's cuda_occupancy.h (the extra `headers`)")
+    (tmp_path / "blocks.cpp").write_text(_PROGRAM)
+    subprocess.run([compiler, f"-I{header.parent}", "blocks.cpp", "-o", "blocks"], cwd=tmp_path, check=True)
+    limits = (*arch.compute_capability, arch.warps_per_sm, arch.shared_per_sm, arch.shared_per_block)
+    told = subprocess.run(
+        ["./blocks"], input=" ".join(map(str, limits)), cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    rows = [tuple(map(int, line.split())) for line in told.stdout.splitlines()]
+    assert len(rows) > 20_000
+    other = [row for row in rows if occupancy(using(row[1]), row[0], row[2], arch).blocks != row[3]]
+    assert not other, other[:5]
 
 
 def test_bytes_that_one_element_a_block_asks_for_give_a_quarter_flop_a_byte():

@@ -106,5 +106,17 @@ ret;
 
 
 def test_a_rung_that_is_not_there_is_refused():
-    with pytest.raises(ConfigRejected, match="f12_multistage"):
-        tw.lab.show("f77")
+    with pytest.raises(ConfigRejected, match="Did you mean 'f12'"):
+        tw.lab.show("f112")
+
+
+@pytest.mark.parametrize(("rung", "name"), [("a09", "k_order"), ("a20", "overlaps"), ("a24", "by_old_maximum")])
+def test_a_constant_that_a_rung_switches_is_told_with_where_it_is_read(rung, name):
+    found = tw.lab.show(rung)
+    assert {each.name for each in found.switches} == {name}
+    for each in found.switches:
+        assert f"Rung::{name}" in (CUDA_ROOT / each.file).read_text().splitlines()[each.line - 1]
+
+
+def test_constants_of_no_rung_are_not_switches():
+    assert tw.lab.show("q02").switches == ()

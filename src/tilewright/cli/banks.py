@@ -14,12 +14,16 @@ EXAMPLE = (
     "Examples:\n\n  tilewright banks --stride 2\n\n"
     "  tilewright banks --down 32 --pitch 32 --swizzle 5,0,5\n\n"
     "  tilewright banks --access matrix --item 2 --width 8 --stride 8 --down 16 --pitch 64 --swizzle 3,3,3\n\n"
+    '  tilewright banks --element "i % 8 * 32 + i / 8"\n\n'
     "  tilewright banks --strides 8"
 )
 
 
 def banks(
-    stride: Annotated[int, typer.Option(help="Elements from one lane's to the next along a line.")] = 1,
+    stride: Annotated[
+        int | None, typer.Option(help="Elements from one lane's to the next along a line. Default: the width.")
+    ] = None,
+    element: Annotated[str | None, typer.Option(help="Instead: the element of lane i, such as i ^ (i >> 3).")] = None,
     item: Annotated[int, typer.Option(help="Bytes per element.")] = 4,
     width: Annotated[int, typer.Option(help="Elements per lane, 16 bytes at most.")] = 1,
     down: Annotated[int, typer.Option(help="So many lanes go down lines, the others along them.")] = 1,
@@ -34,19 +38,26 @@ def banks(
     """Show the bank of each lane's word and the wavefronts of a warp's access, before and after a swizzle."""
     from ..lab.bank_map import banks as calculate
     from ..lab.bank_map import swizzle_strides
+    from ..lab.expression import whole
     from ..lab.record import json_result
     from ..lab.shown import Shown
 
-    if strides is not None and (stride, item, width, down, pitch, access, swizzle) != (1, 4, 1, 1, None, "load", None):
+    along = (stride, down, pitch)
+    if strides is not None and (*along, element, item, width, access, swizzle) != (
+        None, 1, None, None, 4, 1, "load", None,
+    ):  # fmt: skip
         raise InvalidOperand("--strides shows a table of its own: omit the options of an access.")
+    if element is not None and along != (None, 1, None):
+        raise InvalidOperand("--element names each lane's element: omit --stride, --down and --pitch.")
     with json_result(json_file) as write:
         found: Shown
         if strides is not None:
             found = swizzle_strides(strides)
         else:
             parts = None if swizzle is None else numbers("swizzle", swizzle)
+            lanes = None if element is None else [whole(element, {"i": lane}) for lane in range(32)]
             found = calculate(
-                stride, item=item, width=width, pitch=pitch, down=down, access=access, swizzle=parts
+                stride, item=item, width=width, pitch=pitch, down=down, access=access, swizzle=parts, offsets=lanes
             )  # fmt: skip
         show_result(found)
         write(found.to_dict())

@@ -39,6 +39,7 @@ def inspect(
     ] = None,
     d_head: Annotated[int, typer.Option(help="Of an attention rung.")] = 128,
     entry: Annotated[str, typer.Option(help="Of a file with several kernels: which.")] = "",
+    diff_entry: Annotated[str, typer.Option(help="Of the file of --diff: which. Default: that of --entry.")] = "",
     threads: Annotated[int, typer.Option(help="Of a file: threads per block, for its occupancy.", min=0)] = 0,
     shared: Annotated[int, typer.Option(help="Of a file: bytes of dynamic shared memory per block.", min=0)] = 0,
     include: Annotated[list[Path] | None, typer.Option(help="Of a file: folder of headers.", exists=True)] = None,
@@ -55,6 +56,8 @@ def inspect(
         raise InvalidOperand("a table of configs takes --gpu, --dtype and --d-head only.")
     if space and configs:
         raise InvalidOperand("--space shows every config: omit --config, or omit --space.")
+    if diff_entry and not diff:
+        raise InvalidOperand("--diff-entry names a kernel of the file of --diff: give that too, or use --entry.")
     with json_result(json_file) as write:
         found: Shown
         if table:
@@ -67,6 +70,10 @@ def inspect(
                 "config": configs[0] if configs else None, "gpu": gpu, "dtype": dtype, "d_head": d_head, "entry": entry,
                 "threads": threads, "shared": shared, "include": tuple(include or ()), "boards": boards,
             }  # fmt: skip
-            found = inspection.inspect_diff(what, diff, **options) if diff else inspection.inspect(what, **options)  # type: ignore[arg-type]
+            found = (
+                inspection.inspect_diff(what, diff, other_entry=diff_entry, **options)
+                if diff
+                else inspection.inspect(what, **options)  # type: ignore[arg-type]
+            )
         show_result(found)
         write(found.to_dict())

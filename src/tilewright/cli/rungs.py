@@ -101,6 +101,9 @@ def _print_end(found: RungSource) -> None:
         say(f"+ {new} of {len(found.lines)} lines are new over {found.below}.")
     if found.uses:
         say("They bring in " + ", ".join(f"{use.name} ({use.file}:{use.line})" for use in found.uses) + ".")
+    for name in dict.fromkeys(each.name for each in found.switches):
+        places = [f"{each.file}:{each.line}" for each in found.switches if each.name == name]
+        say(f"{name} is read in {', '.join(places[:6])}{' ...' * (len(places) > 6)}.")
     if found.by_file:
         say("Instructions by file: " + ", ".join(f"{file} {count}" for file, count in found.by_file) + ".")
 

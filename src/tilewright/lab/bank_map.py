@@ -58,7 +58,8 @@ class BankReport(Shown):
             rows = [(f"lanes {at}-{at + _LANES_A_LINE - 1}", " ".join(f"{bank:2d}" for bank in line))
                     for at, line in zip(range(0, WARP, _LANES_A_LINE), lines, strict=True)]  # fmt: skip
             busiest = max(range(BANKS), key=side.per_bank.__getitem__)
-            rows.append(("busiest", f"bank {busiest}: {side.per_bank[busiest]} words"))
+            most = side.per_bank[busiest]
+            rows.append(("busiest", f"bank {busiest}: {most} word{'s' * (most != 1)}"))
             rows.append(("wavefronts", f"{side.wavefronts}, at best {side.ideal}"))
             made.append(Grid(name, ("", "bank of the first word"), tuple(rows)))
         title = f"{self.access}, {self.nbytes} B per lane, {self.pattern}"
@@ -69,7 +70,7 @@ class BankReport(Shown):
 
 @suggests
 def banks(
-    stride: int = 1,
+    stride: int | None = None,
     *,
     item: int = 4,
     width: int = 1,
@@ -82,9 +83,10 @@ def banks(
     """Return which banks a warp's 32 lanes meet, and in how many wavefronts; with a swizzle, before and after it.
 
     Lane i takes element (i % down) * pitch + (i // down) * stride: `down` lanes go down lines that are `pitch` elements
-    apart, the others along them. down=1: all lanes along one line. offsets: the 32 elements themselves instead.
-    item: bytes per element. width: elements per lane. access: load, store, matrix (ldmatrix, 16 bytes per lane) or copy
-    (cp.async). swizzle: (bits, base, shift), applied to the element. Raises InvalidOperand.
+    apart, the others along them. down=1: all lanes along one line. stride: by default the width. offsets: the 32
+    elements themselves instead. item: bytes per element. width: elements per lane. access: load, store, matrix
+    (ldmatrix, 16 bytes per lane) or copy (cp.async). swizzle: (bits, base, shift), applied to the element. Raises
+    InvalidOperand.
     """
     if access not in ACCESSES:
         raise InvalidOperand(f"access={access!r} is not one of {', '.join(ACCESSES)}.")
@@ -92,6 +94,8 @@ def banks(
     if nbytes not in (1, 2, 4, 8, 16) or (access == "matrix" and nbytes != 16):
         wanted = "16" if access == "matrix" else "1, 2, 4, 8 or 16"
         raise InvalidOperand(f"{width} elements of {item} B are {nbytes} B per lane; {access} moves {wanted}.")
+    if stride is None:
+        stride = width
     if offsets is None:
         if not 1 <= down <= WARP:
             raise InvalidOperand(f"down={down} is not from 1 to {WARP}.")
@@ -105,8 +109,14 @@ def banks(
         places, pattern = list(offsets), "at the given elements"
         if len(places) != WARP:
             raise InvalidOperand(f"{len(places)} offsets; a warp has {WARP} lanes.")
-    if min(places) < 0 or any(place * item % nbytes for place in places):
-        raise InvalidOperand(f"an element below 0, or one where {nbytes} B are not aligned: {places}.")
+    for lane, place in enumerate(places):
+        if not 0 <= place < 2**31:
+            raise InvalidOperand(f"lane {lane} would take element {place}: elements count from 0 to 2^31 - 1.")
+        if place * item % nbytes:
+            raise InvalidOperand(
+                f"lane {lane} would take {width} elements from element {place} on, byte {place * item}: not a multiple "
+                f"of its {nbytes} B. Elements must be multiples of {width}."
+            )
     turned = None if swizzle is None else swizzle if isinstance(swizzle, Swizzle) else _swizzle(swizzle)
     after = None
     if turned is not None:

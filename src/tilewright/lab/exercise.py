@@ -14,10 +14,8 @@ Lines of the form `// check: WORD ...`:
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,16 +29,13 @@ from ..emu.reference import Reference
 from ..emu.trace import Counters, InstructionRow
 from ..errors import EmulatorFault, InvalidOperand, suggests
 from ..gpus import DEFAULT_GPU
+from .expression import whole
 from .shown import Grid, Shown
 from .subject import kernels_of
 
 RIGHT, CLEAN, COALESCING, REUSE, CONFLICTS = 60, 10, 10, 10, 10
 """What a score is made of."""
 _LINE = re.compile(r"^\s*//\s*check:\s*(\w+)\s*(.*?)\s*$", re.MULTILINE)
-_OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
-}  # fmt: skip
 _SHOWN = 5
 """Lines that cost most, so many of them."""
 
@@ -184,33 +179,6 @@ def _assigned(text: str) -> tuple[str, str]:
     if match is None:
         raise InvalidOperand("write NAME = VALUE")
     return match[1], match[2]
-
-
-def whole(text: str, sizes: Mapping[str, int]) -> int:
-    """A whole number from an expression of sizes: `n / 32`, `2 * n + 1`. Raises InvalidOperand."""
-
-    def value(node: ast.AST) -> int:
-        if isinstance(node, ast.Expression):
-            return value(node.body)
-        if isinstance(node, ast.Constant) and type(node.value) is int:
-            return node.value
-        if isinstance(node, ast.Name) and node.id in sizes:
-            return sizes[node.id]
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return -value(node.operand)
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-            left, right = value(node.left), value(node.right)
-            if isinstance(node.op, ast.Pow) and not 0 <= right <= 64:
-                raise InvalidOperand(f"{text!r}: an exponent from 0 to 64")
-            return int(_OPERATIONS[type(node.op)](left, right))
-        raise InvalidOperand(f"{text.strip()!r} is not whole numbers and {', '.join(sizes) or 'sizes of let lines'}")
-
-    try:
-        return value(ast.parse(text.strip(), mode="eval"))
-    except InvalidOperand:
-        raise
-    except (SyntaxError, ZeroDivisionError, ValueError) as error:
-        raise InvalidOperand(f"{text.strip()!r}: {error}") from None
 
 
 # --- the score --------------------------------------------------------------------------------------------------------

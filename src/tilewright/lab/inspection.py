@@ -72,6 +72,8 @@ class Inspection(Shown):
     """How often each of LDGSTS, LDSM, HMMA, HGMMA, UTMALDG and UTMASTG is in the code; 0: missing."""
     parts: tuple[Part, ...]
     """The whole kernel, then its loops in order."""
+    called: str = ""
+    """The kernel of a .cu file as its source names it."""
 
     @property
     def shared_bytes(self) -> int:
@@ -86,8 +88,8 @@ class Inspection(Shown):
 
     @property
     def title(self) -> str:
-        """Its name with its config, or else its entry."""
-        return f"{self.name}: {self.config or self.entry}"
+        """Its name with its config, or else its kernel's name."""
+        return f"{self.name}: {self.config or self.called or self.entry}"
 
     def facts(self) -> dict[str, str]:
         """Return what the compiler and the boards say, as words."""
@@ -275,7 +277,7 @@ def _inspected(subject: Subject, gpu: Gpu, boards: bool) -> Inspection:
         subject.name, subject.config, subject.arch, subject.entry, subject.threads, resources.registers, stored, loaded,
         resources.stack_bytes, resources.shared_bytes, subject.dynamic_shared,
         _boards(resources, subject.threads, subject.dynamic_shared, gpu, boards),
-        {name: opcodes.count(name) for name in sass_facts.WATCHED}, _parts(code),
+        {name: opcodes.count(name) for name in sass_facts.WATCHED}, _parts(code), subject.called,
     )  # fmt: skip
 
 
@@ -328,9 +330,10 @@ def inspect(
 _OF_FILES, _OF_RUNGS = ("entry", "threads", "shared", "include"), ("config", "dtype", "d_head")
 
 
-def inspect_diff(what: str | Path, other: str | Path, **options: Any) -> InspectionDiff:
+def inspect_diff(what: str | Path, other: str | Path, *, other_entry: str = "", **options: Any) -> InspectionDiff:
     """Return two kernels side by side; the options of `inspect` go for both. Raises what it raises.
 
+    other_entry: the kernel of the other file, where it is not called as that of the first.
     Next to a rung, those of files (entry, threads, shared, include) go for the file alone, and those of rungs (config,
     dtype, d_head) for the rung alone.
     """
@@ -343,7 +346,10 @@ def inspect_diff(what: str | Path, other: str | Path, **options: Any) -> Inspect
 
     with ThreadPoolExecutor(2) as pool:
         one, two = (
-            pool.submit(inspect, each, **meant(is_rung)) for each, is_rung in zip((what, other), rungs, strict=True)
+            pool.submit(inspect, each, **meant(is_rung) | own)
+            for each, is_rung, own in zip(
+                (what, other), rungs, ({}, {"entry": other_entry} if other_entry else {}), strict=True
+            )
         )
         return InspectionDiff(one.result(), two.result())
 

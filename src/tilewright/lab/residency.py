@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import InvalidOperand, suggests
+from ..errors import InvalidOperand, did_you_mean, suggests
 from ..gpus import ARCHS, DEFAULT_GPU, GPUS, Arch, Occupancy, Resources, block_limits, find_arch, find_gpu
 from ..gpus import occupancy as of_resources
 from .shown import Grid, Shown
@@ -34,7 +34,8 @@ class OccupancyReport(Shown):
     def grids(self) -> tuple[Grid, ...]:
         """Return what an SM holds, and each limit."""
         asked = f"{self.threads} threads, {self.registers} registers per thread, {self.shared_bytes} B of shared memory"
-        held = f"{self.blocks} blocks, {self.warps} of {self.warps_per_sm} warps per SM: {self.fraction:.1%}"
+        blocks = "1 block" if self.blocks == 1 else f"{self.blocks} blocks"
+        held = f"{blocks}, {self.warps} of {self.warps_per_sm} warps per SM: {self.fraction:.1%}"
         rows = tuple((name, str(n), "<- limits" if name == self.limiter else "") for name, n in self.limits.items())
         return (Grid(f"{self.gpu}: {asked}\n{held}", ("limited by", "blocks", ""), rows, "\n".join(self.hints)),)
 
@@ -48,7 +49,8 @@ def place_of(gpu: str) -> tuple[str, Arch]:
         board = find_gpu(gpu)
     except InvalidOperand:
         raise InvalidOperand(
-            f"GPU {gpu!r} is not known. Known: {', '.join(GPUS)}; or an architecture: {', '.join(ARCHS)}."
+            f"GPU {gpu!r} is not known.{did_you_mean(str(gpu), GPUS)} Known: {', '.join(GPUS)}; or an architecture: "
+            f"{', '.join(ARCHS)}."
         ) from None
     return board.name, board.arch
 

@@ -16,10 +16,11 @@ from ..jit.source import CUDA_ROOT, gather
 from .sass import listings
 from .sass_facts import group_of
 from .shown import Grid, Shown
-from .subject import AnyConfig, AnyRung, every_rung, of_rung, read_config
+from .subject import AnyConfig, AnyRung, every_rung, nearest_rung, of_rung, read_config
 
 _COMMENT = re.compile(r"//.*$")
 _WORD = re.compile(r"\b[A-Za-z_]\w{3,}\b")
+_CONSTANT = re.compile(r"\bstatic constexpr \w+ (\w+) =")
 _HEADING = re.compile(r"^(?=// ---- )", re.MULTILINE)
 
 
@@ -38,7 +39,7 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class Definition:
-    """A function or type that a new line names and the rung below does not, and where it is defined."""
+    """A name that a new line has, and one place of it in another part: where it is defined, or where it is read."""
 
     name: str
     file: str
@@ -61,6 +62,8 @@ class RungSource(Shown):
     lines: tuple[SourceLine, ...]
     uses: tuple[Definition, ...]
     """What its new lines bring in from files that rungs share."""
+    switches: tuple[Definition, ...]
+    """The constants that its new lines set, and each place where code that rungs share reads them."""
     by_file: tuple[tuple[str, int], ...] = ()
     """SASS instructions by the file of the line they were made from, the most first; () where it was not compiled."""
 
@@ -81,6 +84,9 @@ class RungSource(Shown):
         if self.uses:
             uses = tuple((use.name, f"{use.file}:{use.line}") for use in self.uses)
             made_of.append(Grid("What the new lines bring in", ("name", "defined in"), uses))
+        if self.switches:
+            places = tuple((each.name, f"{each.file}:{each.line}") for each in self.switches)
+            made_of.append(Grid("What the new lines switch", ("constant", "read in"), places))
         return tuple(made_of)
 
 
@@ -119,6 +125,7 @@ def _texts(rung: AnyRung) -> dict[str, str]:
 
 
 def _marked(rung: AnyRung) -> tuple[list[SourceLine], AnyRung | None, tuple[Definition, ...]]:
+    """Its lines, the rung below, and what the new lines bring in."""
     first, own = own_part(rung)
     lower = below(rung)
     texts = own.splitlines()
@@ -137,6 +144,22 @@ def _marked(rung: AnyRung) -> tuple[list[SourceLine], AnyRung | None, tuple[Defi
     old = set(_WORD.findall("\n".join([below_own, *own_files])))
     new = dict.fromkeys(word for line in lines if line.new for word in _WORD.findall(_COMMENT.sub("", line.text)))
     return lines, lower, tuple(_defined([word for word in new if word not in old], rung))
+
+
+def _switched(lines: list[SourceLine], rung: AnyRung) -> list[Definition]:
+    """Return where the code that rungs share reads the constants that a rung's new lines set, as Rung::NAME."""
+    set_here = [match[1] for line in lines if line.new and (match := _CONSTANT.search(line.text))]
+    if not set_here:
+        return []
+    reads = re.compile(rf"\bRung::({'|'.join(set_here)})\b")
+    whole = gather(f'#include "{rung.include}"\n', [CUDA_ROOT])
+    found = [
+        Definition(match[1], file, number)
+        for file, text in whole
+        for number, line in enumerate(text.splitlines(), 1)
+        if (match := reads.search(_COMMENT.sub("", line)))
+    ]
+    return sorted(found, key=lambda each: set_here.index(each.name))
 
 
 def _defined(names: list[str], rung: AnyRung) -> list[Definition]:
@@ -180,11 +203,11 @@ def show(
     """
     rung = every_rung(name)
     if rung is None:
-        known = ", ".join([*(each.id for each in GEMM_RUNGS), *(each.id for each in EVERY_RUNG)])
-        raise ConfigRejected(f"rung {name!r} is not known. Known: {known}.")
+        raise ConfigRejected(f"rung {name!r} is not known.{nearest_rung(name)}")
     board = find_gpu(gpu)
     chosen = read_config(rung, config, board.arch)
     lines, lower, uses = _marked(rung)
+    switches = tuple(_switched(lines, rung))
     place = rung.include
     if file is not None and file != place:
         lines, place = _shared_file(rung, lower, file), file
@@ -194,7 +217,8 @@ def show(
     lower_config = str(read_config(lower, None, board.arch)) if lower is not None and config is None else ""
     return RungSource(
         rung.id, tuple(rung.dtypes), getattr(rung, "precision", "ieee"), rung.teaches, str(chosen),
-        lower.id if lower is not None else "", lower_config, place, tuple(lines), uses if file is None else (), by_file,
+        lower.id if lower is not None else "", lower_config, place, tuple(lines),
+        *((uses, switches) if file is None else ((), ())), by_file,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from ..attn.problem import AttentionProblem
 from ..attn.rung import AttentionConfig, AttentionRung
 from ..attn.rungs import EVERY_RUNG
-from ..errors import ConfigRejected, InvalidOperand, TilewrightError
+from ..errors import ConfigRejected, InvalidOperand, TilewrightError, did_you_mean
 from ..gemm.config import GemmConfig
 from ..gemm.problem import GemmProblem
 from ..gemm.rung import Rung
@@ -44,6 +44,8 @@ class Subject:
     dynamic_shared: int
     kernel: CompiledKernel | None
     """With its source and PTX, where it was compiled here."""
+    called: str = ""
+    """The kernel of a file as its source names it; "" where only `entry` is known."""
 
 
 def every_rung(name: str) -> AnyRung | None:
@@ -53,6 +55,12 @@ def every_rung(name: str) -> AnyRung | None:
         if name in (rung.id, rung.id.split("_")[0]):
             return rung
     return None
+
+
+def nearest_rung(name: str) -> str:
+    """Return " Did you mean 'f08'?" for a name that is not a rung's, and where rungs are listed."""
+    names = [*(rung.id for rung in GEMM_RUNGS), *(rung.id for rung in EVERY_RUNG)]
+    return f"{did_you_mean(name, [*(each.split('_')[0] for each in names), *names])} Rungs: tilewright rungs."
 
 
 def problem_of(rung: AnyRung, dtype: str | None = None, d_head: int = 128) -> Any:
@@ -111,7 +119,11 @@ def of_file(
     """
     if not path.is_file():
         raise InvalidOperand(
-            f"{str(path)!r} is neither a rung nor a file. Rungs: tilewright rungs. Files: .cu, .ptx or .cubin."
+            f"{str(path)!r} is neither a rung nor a file.{nearest_rung(str(path))} Files: .cu, .ptx or .cubin."
+        )
+    if not 0 <= threads <= gpu.arch.threads_per_block:
+        raise InvalidOperand(
+            f"threads={threads} is not from 0 to {gpu.arch.threads_per_block}, which {gpu.arch} allows."
         )
     if path.suffix == ".cubin":
         return _of_cubin(path.read_bytes(), path, entry, threads, dynamic_shared)
@@ -125,8 +137,9 @@ def of_file(
     kernel = compile_source(text, entry=name, arch=gpu.arch.name, name=str(path), include=[path.parent, *include])
     threads = threads or _bounds(kernel.ptx, kernel.entry)
     return Subject(
-        path.name, "", gpu.arch.name, kernel.entry, kernel.cubin, kernel.resources, threads, dynamic_shared, kernel
-    )
+        path.name, "", gpu.arch.name, kernel.entry, kernel.cubin, kernel.resources, threads, dynamic_shared, kernel,
+        name,
+    )  # fmt: skip
 
 
 def kernels_of(text: str) -> list[str]:
@@ -138,7 +151,9 @@ def kernels_of(text: str) -> list[str]:
 
 def _only(names: Sequence[str], path: Path) -> str:
     if len(names) != 1:
-        told = f"{len(names)} kernels ({', '.join(names[:12])})" if names else "no kernel"
+        if not names:
+            raise InvalidOperand(f"{path} has no kernel: no __global__ function in CUDA C++, no .entry in PTX.")
+        told = f"{len(names)} kernels ({', '.join(names[:12])})"
         raise InvalidOperand(f"{path} has {told}: name one as entry, a template's with its arguments.")
     return names[0]
 
