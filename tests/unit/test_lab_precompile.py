@@ -1,4 +1,4 @@
-"""Suites of attention compile their kernels at once, before the first case."""
+"""Suites compile their kernels at once, before the first case."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tilewright.lab.kinds import KINDS, Kind
 from tilewright.lab.precompile import compile_together
 from tilewright.lab.suite import read_suite, run_suite, suites
 
-ATTENTION = [name for name, path in suites().items() if KINDS[read_suite(path)["kind"]].kernels is not None]
+COMPILED_FIRST = [name for name, path in suites().items() if KINDS[read_suite(path)["kind"]].kernels is not None]
 
 
-@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("name", COMPILED_FIRST)
 def test_every_case_has_kernels(name):
     suite = read_suite(suites()[name])
     kernels = KINDS[suite["kind"]].kernels
-    assert all(len(list(kernels(suite | {"cases": [case]}, GPUS["H200"]))) for case in suite["cases"])
+    assert all(any(True for _ in kernels(suite | {"cases": [case]}, GPUS["H200"])) for case in suite["cases"])
 
 
 def test_kernels_that_do_not_compile_are_left_to_those_who_need_them():

@@ -5,7 +5,7 @@ For suites of a hundred shapes, where operands made and products checked on the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,12 +16,14 @@ from ..errors import MissingDependency, install
 from ..gemm.family import plan_for
 from ..gemm.matmul import matmul
 from ..gemm.problem import GemmProblem
+from ..gpus import Gpu
 from ..jit.device import device
 from .bench import pci_bus_id, time_pairs
 from .climb_gpu import driver_version
 from .energy import EnergyMeter, run_in_turns
 from .ground import sets_for
 from .ladder import Progress, silent
+from .precompile import Compile, of_products
 from .record import provenance
 from .reference import torch_stream
 
@@ -107,6 +109,12 @@ def problem_of(case: Mapping[str, Any]) -> GemmProblem:
     """The product of a case."""
     m, n, k, batch = shape_of(case)
     return GemmProblem.dense(m, n, k, layout=case["layout"], dtype=case["dtype"], batch=batch)
+
+
+def kernels(cases: Sequence[Mapping[str, Any]], gpu: Gpu) -> Iterator[Compile]:
+    """What compiles what the cases launch: see lab/precompile.py."""
+    problems = map(problem_of, cases)
+    return of_products(((problem, plan_for(problem, gpu)) for problem in problems), gpu)
 
 
 def torch_records(

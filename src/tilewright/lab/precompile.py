@@ -1,4 +1,4 @@
-"""The kernels of a suite of attention, compiled before its first case: a kernel per core, so that no case waits."""
+"""The kernels of a suite, compiled before its first case: a kernel per core, so that no case waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from ..attn.backward_stages import backward_program
 from ..attn.family import plan_attention
 from ..attn.problem import AttentionProblem
 from ..attn.stages import program_of
+from ..gemm.problem import GemmProblem
+from ..gemm.stages import program_for
 from ..gpus import Arch, Gpu
+from ..plan.plan import Plan
 from ..run.program import Program
 from .attention import AttentionStep
 
@@ -48,6 +51,12 @@ def of_attention(problems: Iterable[AttentionProblem], gpu: Gpu, rung: str | Non
     """What calls of attention launch, as planned or by a rung."""
     for problem in problems:
         yield from _stages(program_of(problem, plan_attention(problem, gpu, rung)), gpu.arch)
+
+
+def of_products(planned: Iterable[tuple[GemmProblem, Plan]], gpu: Gpu) -> Iterator[Compile]:
+    """What products launch as planned."""
+    for problem, plan in planned:
+        yield from _stages(program_for(problem, plan), gpu.arch)
 
 
 def of_gradients(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import exp, log
 from statistics import fmean
 from typing import Any
@@ -20,6 +20,7 @@ from .bench import time_pairs
 from .check import UNIT_ROUNDOFF
 from .ladder import Progress, silent
 from .origin import torch_origin
+from .precompile import Compile, of_products
 from .reference import torch_stream
 
 MOST_PRODUCTS, MOST_ELEMENTS = 2e10, 6e7
@@ -59,6 +60,24 @@ def plans_of(shape: Shape, layout: str, gpu: Gpu) -> tuple[Plan, Plan]:
     """(the plan, the plan if long sums were left as they are) of a shape."""
     problem = GemmProblem.dense(*shape, layout=layout)
     return plan_for(problem, gpu), plan(AS_CHOSEN, problem, gpu)
+
+
+def changed_shapes(case: Mapping[str, Any], gpu: Gpu) -> tuple[int, list[Shape]]:
+    """(how many of a case's shapes have shorter sums, those of them that are timed)."""
+    changed = [
+        shape for shape in shapes_of(case) if len({one.config for one in plans_of(shape, case["layout"], gpu)}) > 1
+    ]
+    return len(changed), changed[:: max(1, len(changed) // case["timed"])][: case["timed"]]
+
+
+def kernels(cases: Sequence[Mapping[str, Any]], gpu: Gpu) -> Iterator[Compile]:
+    """What compiles what the cases launch: see lab/precompile.py."""
+    for case in cases:
+        errors = case["what"] == "errors"
+        for shape in shapes_of(case) if errors else changed_shapes(case, gpu)[1]:
+            problem = GemmProblem.dense(*shape, layout=case["layout"])
+            plans = (plan_for(problem, gpu),) if errors else plans_of(shape, case["layout"], gpu)
+            yield from of_products(((problem, one) for one in plans), gpu)
 
 
 def operands(torch: Any, shape: Shape, layout: str, device: str) -> tuple[Any, Any]:
@@ -118,15 +137,14 @@ def _errors(torch: Any, case: Mapping[str, Any], gpu: Gpu, seconds: float, say: 
 
 
 def _times(torch: Any, case: Mapping[str, Any], gpu: Gpu, seconds: float, say: Progress) -> dict[str, Any]:
-    layout = case["layout"]
-    changed = [shape for shape in shapes_of(case) if len({one.config for one in plans_of(shape, layout, gpu)}) > 1]
+    changed, shapes = changed_shapes(case, gpu)
     timed = []
-    for shape in changed[:: max(1, len(changed) // case["timed"])][: case["timed"]]:
+    for shape in shapes:
         say(1, f"time of {shape}")
-        timed.append(timed_pair(torch, shape, layout, gpu, seconds))
+        timed.append(timed_pair(torch, shape, case["layout"], gpu, seconds))
     ratios = [one["ratio"] for one in timed]
     return {
-        "right": True, "reason": "", "shapes": len(timed), "changed": len(changed), "timed": timed,
+        "right": True, "reason": "", "shapes": len(timed), "changed": changed, "timed": timed,
         "ratio": exp(fmean(map(log, ratios))), "least": min(ratios),
     }  # fmt: skip
 
