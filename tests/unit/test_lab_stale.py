@@ -21,10 +21,10 @@ from tilewright.lab.fingerprint import (
     stamp,
     why_stale,
 )
-from tilewright.lab.kinds import KINDS
+from tilewright.lab.kinds import KINDS, Kind
 from tilewright.lab.record import read_records, write_json
 from tilewright.lab.stale import NEVER, find_stale
-from tilewright.lab.suite import read_suite, suites
+from tilewright.lab.suite import missing_cases, read_suite, run_suite, suites
 from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, HOPPER_RUNGS, SPLIT_RUNGS, find_rung, rungs_for
 from tilewright.report.regions import fill, pages_of
 from tilewright.report.tables import DAGGER
@@ -142,6 +142,60 @@ def test_stale_suites_are_listed_with_seconds(tmp_path, monkeypatch):
     assert {entry.suite: (entry.seconds, entry.known) for entry in find_stale(results)}["old"] == (77.0, True)
 
 
+@pytest.fixture
+def made_up(monkeypatch):
+    """The cases that runs of suites of the kind "made up" were asked for; each makes a record of its rung."""
+    ran = []
+
+    def make(suite, run):
+        ran.extend(case["rung"] for case in suite["cases"])
+        return [record(case["rung"], suite["name"]) for case in suite["cases"]]
+
+    monkeypatch.setitem(KINDS, "made up", Kind(make, 1, needs_gpu=False))
+    return ran
+
+
+def test_only_cases_that_are_missing_or_stale_are_run_again(made_up, tmp_path, edit):
+    suite = {"name": "x", "kind": "made up", "gpu": "H200", "cases": [{"rung": "f03_shared"}, {"rung": "f05_tile2d"}]}
+    path, records = run_suite(suite, tmp_path)
+    assert made_up == ["f03_shared", "f05_tile2d"]
+    more = suite | {"cases": [{"rung": "f02_coalesced"}, *suite["cases"]]}
+    assert [why_stale(each, more) for each in records] == ["", ""], "a case more changes nothing about the others"
+    made_up.clear()
+    edit("gemm/f05_tile2d.cuh", lambda text: text + "\nstatic int more;")
+    again, records = run_suite(more, tmp_path, keep=True)
+    assert (again, made_up) == (path, ["f02_coalesced", "f05_tile2d"])
+    assert [each["case"]["rung"] for each in read_records(path)] == ["f02_coalesced", "f03_shared", "f05_tile2d"]
+    assert not missing_cases(more, records)
+    made_up.clear()
+    assert run_suite(more, tmp_path, keep=True) == (path, records)
+    assert run_suite(more, tmp_path)[0] == path
+    assert made_up == ["f02_coalesced", "f03_shared", "f05_tile2d"], "without keep all of them"
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_stopped(made_up, tmp_path):
+    suite = {"name": "x", "kind": "made up", "gpu": "H200", "cases": [{"rung": "f03_shared"}, {"rung": "f05_tile2d"}]}
+    path, records = run_suite(suite, tmp_path)
+    path.unlink()
+    write_json(path.with_name(path.name + ".part"), records[:1])
+    made_up.clear()
+    run_suite(suite, tmp_path, keep=True)
+    assert made_up == ["f05_tile2d"]
+    assert len(read_records(path)) == 2
+
+
+def test_cases_that_were_never_measured_are_listed_with_their_share_of_the_time(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    results = tmp_path / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    cases = [{"m": size, "n": size, "k": size} for size in (64, 128, 256, 512)]
+    suite = SUITE | {"cases": cases}
+    (tmp_path / "benchmarks" / "fp32-ladder.json").write_text(json.dumps(suite))
+    write_json(results / "a.json", [each for case in cases[:3] for each in stamp([record()], suite, 9.0, case)])
+    (entry,) = find_stale(results)
+    assert (entry.records, entry.stale, entry.why, entry.seconds) == (3, 0, f"1 of 4 cases {NEVER}", 3.0)
+
+
 def command(monkeypatch, *words: str) -> int:
     monkeypatch.setattr(sys, "argv", ["tilewright", *words])
     with pytest.raises(SystemExit) as left:
@@ -161,7 +215,8 @@ def test_bench_lists_what_is_stale_and_runs_it(tmp_path, monkeypatch, capsys):
     (told,) = json.loads(capsys.readouterr().out)
     assert (told["suite"], told["stale"], told["why"]) == ("old", 1, UNKNOWN)
 
-    def run(suite, out, seconds, say):
+    def run(suite, out, seconds, say, keep):
+        assert keep
         records = stamp([record(suite="old")], suite, 3.0)
         write_json(out / "b.json", records)
         return out / "b.json", records

@@ -105,7 +105,9 @@ def bench(
     stale: Annotated[
         bool, typer.Option("--stale", help="List the suites whose records no longer match kernels and suite.")
     ] = False,
-    run: Annotated[bool, typer.Option("--run", help="With --stale: measure these again.")] = False,
+    run: Annotated[
+        bool, typer.Option("--run", help="With --stale: measure their cases that are stale or missing.")
+    ] = False,
     entry: Annotated[str | None, typer.Option(help="With a .cu file: the kernel, where it has several.")] = None,
     against: Annotated[
         str | None, typer.Option(help="With a .cu file: a rung (f09) or cublas, timed in pairs with it.")
@@ -142,7 +144,7 @@ def bench(
                 write([asdict(entry) | {"file": str(entry.file) if entry.file else None} for entry in found])
                 return
             names = [entry.suite for entry in found if entry.measurable]
-        written = _measure([read_suite(find_suite(name)) for name in names], out, seconds)
+        written = _measure([read_suite(find_suite(name)) for name in names], out, seconds, keep=stale)
         write(written)
     if any(entry["wrong"] for entry in written):
         note(f"{sum(entry['wrong'] for entry in written)} results are wrong; see the records' reasons")
@@ -162,7 +164,7 @@ def _time_own(
         write(found.to_dict())
 
 
-def _measure(suites: list[dict[str, Any]], out: Path, seconds: float) -> list[dict[str, Any]]:
+def _measure(suites: list[dict[str, Any]], out: Path, seconds: float, keep: bool) -> list[dict[str, Any]]:
     """Run suites and print where their records are; a suite that cannot run is named, and the others go on."""
     from ..errors import MissingDependency
     from ..lab.record import went_wrong
@@ -172,7 +174,7 @@ def _measure(suites: list[dict[str, Any]], out: Path, seconds: float) -> list[di
     for description in suites:
         try:
             with Progress(None) as progress:
-                written, records = run_suite(description, out, seconds, progress.show)
+                written, records = run_suite(description, out, seconds, progress.show, keep)
         except MissingDependency as error:
             if len(suites) == 1:
                 raise

@@ -126,15 +126,19 @@ def rungs_of(case: dict[str, Any]) -> tuple[HashedRung, ...]:
     return rungs_for(case.get("dtype", "f32"), case.get("precision", "ieee")) or GEMM_RUNGS
 
 
-def stamp(records: Iterable[dict[str, Any]], suite: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
-    """The records of a run of `suite` that took `seconds` in all, with the hashes of what they measured."""
-    definition = suite_hash(suite)
+def case_hash(suite: dict[str, Any], case: dict[str, Any]) -> str:
+    """A short hash of one case of a suite, with all that the suite says besides its other cases."""
+    return suite_hash(suite | {"cases": [case]})
+
+
+def stamp(
+    records: Iterable[dict[str, Any]], suite: dict[str, Any], seconds: float, case: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """The records of a run of `suite`, or of one case of it, with what it took and the hashes of what they measured."""
+    of_case = {} if case is None else {"case": case_hash(suite, case)}
+    hashes = {"suite": suite_hash(suite), "run_seconds": round(seconds, 1)} | of_case
     return [
-        record
-        | {
-            "provenance": record["provenance"]
-            | {"kernels": measured_hash(record["case"]), "suite": definition, "run_seconds": round(seconds, 1)}
-        }
+        record | {"provenance": record["provenance"] | {"kernels": measured_hash(record["case"])} | hashes}
         for record in records
     ]
 
@@ -155,4 +159,8 @@ def why_stale(record: dict[str, Any], suite: dict[str, Any] | None) -> str:
         return UNKNOWN
     if origin["kernels"] != measured_hash(record["case"]):
         return REFITTED if _is_of_the_model(record["case"]) else CHANGED
-    return "" if origin["suite"] == suite_hash(suite) else REDEFINED
+    if origin["suite"] == suite_hash(suite) or origin.get("case") in {
+        case_hash(suite, case) for case in suite["cases"]
+    }:
+        return ""
+    return REDEFINED

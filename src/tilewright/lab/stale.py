@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .fingerprint import NO_SUITE, why_stale
+from .fingerprint import NO_SUITE, case_hash, why_stale
 from .kinds import KINDS
 from .record import read_records
-from .suite import read_suite, suites
+from .suite import missing_cases, read_suite, suites
 
 NEVER = "never measured"
 
 
 @dataclass(frozen=True)
 class Stale:
-    """A suite whose records do not all hold: how many of them, why, and about how many seconds a run takes."""
+    """A suite whose records do not all hold: how many of them, why, and about how many seconds their cases take."""
 
     suite: str
     file: Path | None
@@ -26,7 +26,7 @@ class Stale:
     why: str
     seconds: float
     known: bool
-    """Whether `seconds` is the time that the recorded run took; else it is an estimate by the suite's kind."""
+    """Whether `seconds` is from the time that the recorded run took; else it is an estimate by the suite's kind."""
     needs_gpu: bool = True
 
     @property
@@ -48,14 +48,21 @@ def by_suite(folder: Path) -> dict[str, tuple[Path, list[dict[str, Any]]]]:
 
 
 def _seconds(suite: dict[str, Any] | None, records: list[dict[str, Any]]) -> tuple[float, bool]:
-    """(seconds, whether a run took that long)."""
-    if records and "run_seconds" in records[0]["provenance"]:
-        return float(records[0]["provenance"]["run_seconds"]), True
+    """(seconds of what is to be measured again, whether by the time that a run took)."""
     if suite is None:
         return 0.0, False
-    kind = KINDS[suite["kind"]]
+    kind, again = KINDS[suite["kind"]], missing_cases(suite, records)
+    if records and "run_seconds" in records[0]["provenance"]:
+        measured = len({record["provenance"].get("case") for record in records} - {None}) or len(suite["cases"])
+        return float(records[0]["provenance"]["run_seconds"]) * len(again) / measured, True
     parts = kind.parts(suite) if kind.parts is not None else max(len(records), len(suite["cases"]))
     return kind.record_s * parts, False
+
+
+def _never(suite: dict[str, Any], records: list[dict[str, Any]]) -> int:
+    """Return how many cases have no record, where records say their case."""
+    found = {record["provenance"].get("case") for record in records} - {None}
+    return sum(case_hash(suite, case) not in found for case in suite["cases"]) if found else 0
 
 
 def find_stale(results: Path) -> list[Stale]:
@@ -69,10 +76,12 @@ def find_stale(results: Path) -> list[Stale]:
         reasons = Counter(filter(None, (why_stale(record, suite) for record in records)))
         if not records:
             reasons = Counter({NEVER: 1})
+        elif suite is not None and (never := _never(suite, records)):
+            reasons[f"{never} of {len(suite['cases'])} cases {NEVER}"] = 1
         if reasons:
             seconds, taken = _seconds(suite, records)
             why = ", ".join(reasons)
             needs_gpu = suite is None or KINDS[suite["kind"]].needs_gpu
-            stale = reasons.total() if records else 0
+            stale = sum(bool(why_stale(record, suite)) for record in records)
             found.append(Stale(name, path, len(records), stale, why, seconds, taken, needs_gpu))
     return found
