@@ -444,6 +444,14 @@ def test_new_results_drop_warm_calls(store):
     assert remembered.get("a key") is None
 
 
+def test_the_first_call_of_a_process_is_remembered_though_nobody_asked_for_it():
+    remembered: Calls[int] = Calls()
+    remembered.put("a key", 1)
+    assert remembered.get("a key") == 1
+    results_changed()
+    assert remembered.get("a key") is None
+
+
 def test_the_calls_used_last_are_remembered(monkeypatch):
     monkeypatch.setenv("TILEWRIGHT_WARM_CALLS", "8")
     remembered: Calls[int] = Calls()

@@ -113,7 +113,7 @@ class Calls(Generic[T]):
     def __init__(self) -> None:
         self._young: dict[Hashable, T] = {}
         self._old: dict[Hashable, T] = {}
-        self._tables = -1
+        self._tables: int | None = None
         """The tuning tables' generation: what they have changed may choose other kernels now."""
 
     def get(self, key: Hashable) -> T | None:
@@ -129,6 +129,8 @@ class Calls(Generic[T]):
         return found
 
     def put(self, key: Hashable, call: T) -> None:
+        if self._tables is None:  # nobody asks before a library's first call has been seen
+            self._tables = generation()
         most = limits.warm_calls() // 2
         if len(self._young) >= most:
             self._old, self._young = self._young, {}
