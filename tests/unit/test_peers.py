@@ -14,7 +14,7 @@ from tilewright.lab.check import Guarded
 from tilewright.lab.ground import Buffers
 from tilewright.lab.ladder import prepare
 from tilewright.lab.numbers import to_stored
-from tilewright.lab.peers import PEERS, Entrant, Entry, Peer, compete, entrant, select_peers
+from tilewright.lab.peers import PEERS, Contender, Entrant, Peer, compete, entrant, select_peers
 from tilewright.lab.peers.compete import hold_race, peer_record
 from tilewright.lab.record import went_wrong
 
@@ -135,7 +135,7 @@ def fake_race(monkeypatch, speed: dict[str, float]) -> list[list[str]]:
 def test_only_right_candidates_race_and_the_fastest_is_timed(ground, monkeypatch):
     ran = fake_race(monkeypatch, {"slow": 2.0, "fast": 1.0, "wrong": 0.1})
     entrants = [writes(ground, text="slow"), writes(ground, spoiled(0), "wrong"), writes(ground, text="fast")]
-    record = peer_record(Peer("p", "", lambda g: Entry("1.0", entrants)), ground, "s", 1.0, {})
+    record = peer_record(Peer("p", "", lambda g: Contender("1.0", entrants)), ground, "s", 1.0, {})
     assert ran[0] == ["slow", "fast"]
     assert (record["case"]["peer"], record["case"]["config_text"]) == ("p", "fast")
     assert record["result"]["right"] is True
@@ -146,7 +146,7 @@ def test_only_right_candidates_race_and_the_fastest_is_timed(ground, monkeypatch
 def test_the_first_of_many_are_compared_in_pairs_and_the_best_there_is_recorded(ground, monkeypatch):
     names = [f"c{i}" for i in range(9)]
     fake_race(monkeypatch, {name: float(9 - i) for i, name in enumerate(names)})
-    entry = Entry("1.0", [writes(ground, text=name) for name in names])
+    entry = Contender("1.0", [writes(ground, text=name) for name in names])
     finalists = names[: -compete.FINALISTS - 1 : -1]
     assert [c.text for c in hold_race(entry, ground).best] == finalists
     paired = []
@@ -166,7 +166,7 @@ def test_one_that_is_wrong_beyond_the_rows_judged_first_is_not_timed(ground, mon
     monkeypatch.setattr(compete, "ROWS", 2)
     fake_race(monkeypatch, {"a": 1.0, "b": 2.0})
     entrants = [writes(ground, spoiled(60), "a"), writes(ground, text="b")]
-    record = peer_record(Peer("p", "", lambda g: Entry("1.0", entrants)), ground, "s", 1.0, {})
+    record = peer_record(Peer("p", "", lambda g: Contender("1.0", entrants)), ground, "s", 1.0, {})
     assert record["case"]["config_text"] == "a"
     assert went_wrong(record)
     assert "ms" not in record["result"]
@@ -180,16 +180,16 @@ def test_what_a_library_raises_refuses_that_candidate_and_a_lost_gpu_ends_the_ru
         return Entrant("failing", prepare)
 
     fake_race(monkeypatch, {"one": 1.0})
-    field = hold_race(Entry("", [failing(RuntimeError("too much shared memory")), writes(ground)]), ground)
+    field = hold_race(Contender("", [failing(RuntimeError("too much shared memory")), writes(ground)]), ground)
     assert field.refused == {"failing": "RuntimeError: too much shared memory"}
     assert [c.text for c in field.best] == ["one"]
     with pytest.raises(DeviceError):
-        hold_race(Entry("", [failing(DeviceError("lost")), writes(ground)]), ground)
+        hold_race(Contender("", [failing(DeviceError("lost")), writes(ground)]), ground)
 
 
 def test_a_peer_whose_candidates_all_fail_is_wrong_and_says_why(ground):
     entrants = [writes(ground, spoiled(0), "a"), writes(ground, nan, "b")]
-    record = peer_record(Peer("p", "", lambda g: Entry("1.0", entrants)), ground, "s", 1.0, {})
+    record = peer_record(Peer("p", "", lambda g: Contender("1.0", entrants)), ground, "s", 1.0, {})
     assert went_wrong(record)
     assert record["result"]["reason"].startswith("a: at (0, 3) it is")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import ConfigRejected, InvalidOperand
-from .ptx import Entry, Instruction
+from .ptx import Function, Instruction
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -18,7 +18,7 @@ MOST = 16
 Triple = tuple[int, int, int]
 
 
-def check_cluster(entry: Entry, grid: Triple, given: Triple | None) -> Triple | None:
+def check_cluster(entry: Function, grid: Triple, given: Triple | None) -> Triple | None:
     """The cluster of a launch, by the launch or by the kernel; None without. Raises where it cannot be launched."""
     text = entry.directives.get("reqnctapercluster")
     fixed = None

@@ -148,7 +148,7 @@ class Access:
 
 
 @dataclass
-class Entry:
+class BlockPart:
     """A part of a block: a run of plain instructions (address, how many), or a step, perhaps of an access."""
 
     step: Step | None
@@ -236,7 +236,7 @@ class Engine:
         """A block ends with something that Python does, unless `end` says otherwise."""
         self.blocks[index, B["final"]] = BY_PYTHON
 
-    def bound(self, index: int, entries: list[Entry]) -> None:
+    def bound(self, index: int, entries: list[BlockPart]) -> None:
         """A block has been bound."""
         table = np.zeros((len(entries), 3), np.int64)
         for number, entry in enumerate(entries):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ..errors import PtxError
-from .ptx import Entry, Instruction, Memory, Module, Operand, Symbol, Variable, Vector
+from .ptx import Function, Instruction, Memory, Module, Operand, Symbol, Variable, Vector
 
 STACK_BYTES = 16384
 """Local memory a thread has for functions that call themselves, beside the kernel's own."""
@@ -41,7 +41,7 @@ class Routine:
 class Linked:
     """`entry` holds all instructions and labels; `routines` are in their order, the kernel is the last."""
 
-    entry: Entry
+    entry: Function
     routines: list[Routine]
     arguments: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Parameter, result or argument of a call -> (offset, bytes) in a lane's area."""
@@ -79,7 +79,7 @@ def function_address(module: Module, name: str) -> int | None:
     return CODE_WINDOW + 16 * names.index(name) if name in module.functions else None
 
 
-def _callees(module: Module, entry: Entry) -> list[str]:
+def _callees(module: Module, entry: Function) -> list[str]:
     named = {s.name for i in entry.instructions for s in symbols(i.operands)}
     if any(i.opcode.startswith("call") and not _direct(i) for i in entry.instructions):  # it may reach any table's
         named |= {name for v in module.variables for _, name, _ in v.relocations}
@@ -92,17 +92,17 @@ def _direct(call: Instruction) -> bool:
     return any(isinstance(operand, Symbol) for operand in call.operands[:2])
 
 
-def link(module: Module, entry: Entry) -> Linked:
+def link(module: Module, entry: Function) -> Linked:
     """Lay a kernel and everything it may call out as one program."""
     own = [v for v in entry.variables if v.space == "local"]
     if not any(i.opcode.startswith("call") for i in entry.instructions):
         local, size = place(own)
         kernel = Routine(entry.name, 0, len(entry.instructions), local=local, local_bytes=size)
         return Linked(entry, [kernel], local_bytes=size)
-    order: list[Entry] = []
+    order: list[Function] = []
     graph: dict[str, list[str]] = {}
 
-    def visit(part: Entry, key: str) -> None:
+    def visit(part: Function, key: str) -> None:
         graph[key] = _callees(module, part)
         for name in graph[key]:
             if name in module.refused:
@@ -123,7 +123,7 @@ def link(module: Module, entry: Entry) -> Linked:
     return linked
 
 
-def _append(linked: Linked, part: Entry, name: str) -> None:
+def _append(linked: Linked, part: Function, name: str) -> None:
     merged, start = linked.entry, len(linked.entry.instructions)
     front = f"{name}|" if name else ""
     given = [*part.returns, *(part.parameters if name else ())]

@@ -18,7 +18,7 @@ from .calls import CallStack
 from .clusters import Clusters
 from .compiled import library
 from .copies import AsyncCopies
-from .engine import Engine, Entry
+from .engine import BlockPart, Engine
 from .global_port import GlobalPort
 from .global_races import GlobalRaces
 from .hazards import Reporter
@@ -28,7 +28,7 @@ from .make_shadow import make_shadow
 from .mbarriers import Mbarriers
 from .meetings import Meetings
 from .memory import GlobalMemory
-from .operands import Operands
+from .operands import MachineOperands
 from .products import AsyncProducts
 from .program import Code
 from .ptx import Instruction, Operand, Register, Vector
@@ -63,7 +63,7 @@ Triple = tuple[int, int, int]
 _STORAGE = {0: np.bool_, 1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
 
-class Machine(Operands):
+class Machine(MachineOperands):
     """`ctas` blocks of one launch at a time. Lane l belongs to block l // (32 * warps_per_cta) of the batch."""
 
     def __init__(
@@ -187,12 +187,12 @@ class Machine(Operands):
     def bind(self, index: int) -> list[Step]:
         """Bind a block that has not been: its steps. Raises PtxError for what an instruction cannot be given."""
         block = self.program.blocks[index]
-        entries: list[Entry] = []
+        entries: list[BlockPart] = []
         self.binding, bound = index, block.start
 
         def finish() -> None:
             if self.straight and (run := self.straight.finish()):
-                entries.append(Entry(None, run))
+                entries.append(BlockPart(None, run))
 
         for i in range(block.start, block.end):
             if i < bound:  # part of a group
@@ -203,7 +203,7 @@ class Machine(Operands):
             recorded = self.recorder is not None and self.recorder.wants(instruction)
             if watch:
                 finish()
-                entries.append(Entry(watch))
+                entries.append(BlockPart(watch))
             if self.straight and not handler.ends_block and self.straight.take(instruction):
                 continue
             finish()
@@ -211,7 +211,7 @@ class Machine(Operands):
                 alone = watch or recorded or (self.lanes > FEW_LANES and not self.compiled)
                 group = self._group(i, block.end) if handler.together and not alone else []
                 if handler.together and len(group) > 1:
-                    entries.append(Entry(handler.together(self, group)))
+                    entries.append(BlockPart(handler.together(self, group)))
                     bound = i + len(group)
                     continue
                 if self.engine:
@@ -232,7 +232,7 @@ class Machine(Operands):
                 self.finals[index] = step
             else:
                 guarded = step if instruction.guard is None else self._guarded(instruction, step)
-                entries.append(Entry(guarded, access=access))
+                entries.append(BlockPart(guarded, access=access))
         finish()
         if self.engine:
             self.engine.bound(index, entries)

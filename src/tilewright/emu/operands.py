@@ -24,7 +24,7 @@ WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW
 """State space -> where it lies in the generic address space. Global and constant memory lie there as they are."""
 
 
-class Operands:
+class MachineOperands:
     """The part of a Machine that knows where operands lie."""
 
     program: Code

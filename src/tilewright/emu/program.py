@@ -14,7 +14,7 @@ from . import operand_types
 from .in_flight import InFlight, find_in_flight
 from .isa import registry
 from .link import Linked, Routine, link, place, symbols
-from .ptx import Entry, Immediate, Instruction, Memory, Module, Operand, Register, Symbol, registers_of
+from .ptx import Function, Immediate, Instruction, Memory, Module, Operand, Register, Symbol, registers_of
 
 _SUB_WORD = re.compile(
     r"(?:ld|st|atom|red)(?!.*\.(?:global|local|param|const)\b)(?!.*\.v4)(?:\.[\w:]+)*\.(?:[bus]8|(?<!v2\.)[busf]{1,2}16)$"
@@ -39,7 +39,7 @@ class Code:
     """One entry, decoded. Holds nothing of a launch."""
 
     module: Module
-    entry: Entry
+    entry: Function
     handlers: list[registry.Handler]
     blocks: list[Block]
     block_at: dict[int, int]
@@ -122,7 +122,7 @@ _OF_WARPS = re.compile(r"(ld|st|mov)matrix\.|w?mma\.|wgmma\.(fence|commit|wait)"
 """Instructions at which the lanes of a warp wait for one another."""
 
 
-def _blocks(entry: Entry, handlers: list[registry.Handler], fine: bool) -> list[Block]:
+def _blocks(entry: Function, handlers: list[registry.Handler], fine: bool) -> list[Block]:
     """`fine`: with an end after each instruction that tells others something, so that they may run on at once."""
     count = len(entry.instructions)
     starts = {0} | {index for index in entry.labels.values() if index < count}
@@ -153,7 +153,7 @@ def _blocks(entry: Entry, handlers: list[registry.Handler], fine: bool) -> list[
     return [Block(k, a, b, waits.get(a), handlers[a].warpgroup, a in joins) for k, (a, b) in parts]
 
 
-def successors_of(entry: Entry, blocks: list[Block], block_at: dict[int, int]) -> list[list[int]]:
+def successors_of(entry: Function, blocks: list[Block], block_at: dict[int, int]) -> list[list[int]]:
     out: list[list[int]] = []
     count = len(entry.instructions)
     for block in blocks:
@@ -193,7 +193,7 @@ def _members(bits: int) -> np.ndarray:
 
 
 def _pack(
-    entry: Entry, handlers: list[registry.Handler], blocks: list[Block], successors: list[list[int]]
+    entry: Function, handlers: list[registry.Handler], blocks: list[Block], successors: list[list[int]]
 ) -> tuple[dict[Register, int], dict[int, int], dict[int, list[Register]]]:
     """Give registers rows, by linear scan over live intervals; also which live after each call.
 

@@ -155,7 +155,7 @@ class Parameter:
 
 
 @dataclass
-class Entry:
+class Function:
     """A kernel or a function: parameters, variables of its own, instructions, labels (name -> index), jump tables.
 
     Labels and variables of a nested scope are told apart by a suffix, `name@scope`.
@@ -184,8 +184,8 @@ class Module:
     version: str = ""
     target: str = ""
     variables: list[Variable] = field(default_factory=list)
-    entries: dict[str, Entry] = field(default_factory=dict)
-    functions: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, Function] = field(default_factory=dict)
+    functions: dict[str, Function] = field(default_factory=dict)
     """Functions with a body."""
     refused: dict[str, str] = field(default_factory=dict)
     """Kernels and functions whose body was not understood -> why. The others of the module can run."""

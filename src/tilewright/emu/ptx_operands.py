@@ -29,7 +29,7 @@ def split(text: str) -> list[str]:
     return [*parts, text[start:]]
 
 
-class Operands:
+class OperandReader:
     """Reads operands of one text, by the names that the open scopes declare."""
 
     def __init__(self, text: str) -> None:

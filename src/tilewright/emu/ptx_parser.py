@@ -12,7 +12,7 @@ from dataclasses import replace
 from ..errors import PtxError
 from .ptx import (
     TYPE_BYTES,
-    Entry,
+    Function,
     Instruction,
     Location,
     Module,
@@ -22,7 +22,7 @@ from .ptx import (
     Symbol,
     Variable,
 )
-from .ptx_operands import NAME, Operands, split
+from .ptx_operands import NAME, OperandReader, split
 
 _SPACE = re.compile(r"(?:\s+|//[^\n]*|/\*.*?\*/)+", re.DOTALL)
 _LABEL = re.compile(rf"({NAME})\s*:(?!:)")
@@ -58,7 +58,7 @@ MOST_BYTES = 1 << 30
 """What one variable may hold here."""
 
 
-class _Parser(Operands):
+class _Parser(OperandReader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.module = Module()
@@ -102,7 +102,7 @@ class _Parser(Operands):
     def function(self, match: re.Match[str]) -> int:
         """A .func: a body is kept for the calls to it, a declaration is passed over."""
         returned, name, given = match.groups()
-        function = Entry(name)
+        function = Function(name)
         function.returns = self.parameters(returned, match.start())
         function.parameters = self.parameters(given, match.start())
         position = self.directives(function, match.end())
@@ -112,7 +112,7 @@ class _Parser(Operands):
         return self.body_or_reason(function, position)
 
     def entry(self, match: re.Match[str]) -> int:
-        entry = Entry(match[1])
+        entry = Function(match[1])
         entry.parameters = self.parameters(match[2], match.start())
         position = self.directives(entry, match.end())
         if self.text[position : position + 1] == ";":  # a declaration
@@ -120,7 +120,7 @@ class _Parser(Operands):
         self.module.entries[entry.name] = entry
         return self.body_or_reason(entry, position)
 
-    def body_or_reason(self, entry: Entry, position: int) -> int:
+    def body_or_reason(self, entry: Function, position: int) -> int:
         """Read a body. One that is not understood is passed over, and its kernel refused when it is asked for."""
         try:
             return self.body(entry, position)
@@ -157,7 +157,7 @@ class _Parser(Operands):
             raise self.fail(position, f"an alignment of {text}, which is not a power of two")
         return align
 
-    def directives(self, entry: Entry, position: int) -> int:
+    def directives(self, entry: Function, position: int) -> int:
         position = self.skip(position)
         while match := _TUNING.match(self.text, position):
             if match[1] in ("maxntid", "reqntid") and not re.fullmatch(r"\s*\d{1,9}(\s*,\s*\d{1,9}){0,2}\s*", match[2]):
@@ -166,7 +166,7 @@ class _Parser(Operands):
             position = self.skip(match.end(1) if match[1] == "noreturn" else match.end())
         return position
 
-    def body(self, entry: Entry, position: int) -> int:
+    def body(self, entry: Function, position: int) -> int:
         text = self.text
         if text[position : position + 1] != "{":
             raise self.fail(position, f"expected the body of {entry.name}")
@@ -232,7 +232,7 @@ class _Parser(Operands):
 
     @staticmethod
     def resolve(
-        entry: Entry, branches: list[tuple[Instruction, tuple[int, ...]]], places: dict[tuple[int, str], str]
+        entry: Function, branches: list[tuple[Instruction, tuple[int, ...]]], places: dict[tuple[int, str], str]
     ) -> None:
         """Labels that branches name are those of the innermost scope around the branch that has them."""
 
@@ -318,7 +318,7 @@ class _Parser(Operands):
             out += bytes(size)
         return bytes(out), tuple(relocations)
 
-    def statement(self, entry: Entry, match: re.Match[str], position: int, location: Location | None) -> None:
+    def statement(self, entry: Function, match: re.Match[str], position: int, location: Location | None) -> None:
         negated, guard_name, opcode, rest = match.groups()
         guard = None
         if guard_name:

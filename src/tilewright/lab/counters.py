@@ -19,9 +19,9 @@ from ..gpus import Gpu
 from ..jit.device import executor_for
 from .climb_gpu import driver_version
 from .ladder import (
-    Operands,
     Progress,
     Step,
+    TrialOperands,
     as_record,
     climb_on_emulator,
     prepare,
@@ -93,7 +93,7 @@ def stall_records(steps: Sequence[Step], gpu: Gpu, say: Progress = silent) -> li
     `cycles_per_product`: active cycles of an SM's quarter for each of its tensor-core instructions.
     """
     executor, records = executor_for(0), []
-    operands: dict[GemmProblem, Operands] = {}
+    operands: dict[GemmProblem, TrialOperands] = {}
     origin = provenance(machine_kind="gpu", gpu=gpu.name, arch=gpu.arch.name, driver=driver_version())
     say(0, "Nsight Compute")
     for number, (step, read) in enumerate(zip(steps, read_hardware(steps, PIPES), strict=True)):

@@ -20,7 +20,7 @@ from ..run.program import Program
 from .bench import time_pairs
 from .bounds import peak_tflops
 from .check import CheckResult, Guarded
-from .ladder import Operands, Step, judged, prepare, random_operands, raw_bytes, values_of
+from .ladder import Step, TrialOperands, judged, prepare, random_operands, raw_bytes, values_of
 from .reference import Reference
 
 MOST_SETS = 256
@@ -86,7 +86,7 @@ def rung_launcher(step: Step, where: Device) -> Callable[[Buffers], Start]:
 
 
 def verify_reference(
-    name: str, launch: Start, out: int, executor: GpuExecutor, problem: GemmProblem, given: Operands
+    name: str, launch: Start, out: int, executor: GpuExecutor, problem: GemmProblem, given: TrialOperands
 ) -> None:
     """Run the reference's first product, which is that of `given`, and judge it like a rung's.
 
@@ -118,7 +118,7 @@ class Ground:
         self.last_judged: tuple[np.ndarray, CheckResult] | None = None
 
     @cached_property
-    def given(self) -> Operands:
+    def given(self) -> TrialOperands:
         """The operands on which everybody is judged."""
         return prepare(self.problem)
 

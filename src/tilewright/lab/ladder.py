@@ -70,11 +70,11 @@ class Step:
         """The rung's own kernel. Raises CompileError."""
         return self.program.product.compile(arch)
 
-    def prepare(self) -> Operands:
+    def prepare(self) -> TrialOperands:
         """Operands, and what their product must be."""
         return prepare(self.problem)
 
-    def run_checked(self, kernel: CompiledKernel, executor: Executor, given: Operands) -> CheckResult:
+    def run_checked(self, kernel: CompiledKernel, executor: Executor, given: TrialOperands) -> CheckResult:
         """See run_checked."""
         return run_checked(self, kernel, executor, given)
 
@@ -89,7 +89,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Operands:
+class TrialOperands:
     """A [m, k] and B [k, n] as float32 values, their product in float64, and NumPy's in fp32."""
 
     a: np.ndarray
@@ -115,10 +115,10 @@ def random_operands(problem: GemmProblem, seed: int = 0) -> tuple[np.ndarray, np
     return a, b
 
 
-def prepare(problem: GemmProblem, seed: int = 0) -> Operands:
+def prepare(problem: GemmProblem, seed: int = 0) -> TrialOperands:
     """Operands and what their product must be."""
     a, b = random_operands(problem, seed)
-    return Operands(a, b, reference(a, b), numpy_product(a, b))
+    return TrialOperands(a, b, reference(a, b), numpy_product(a, b))
 
 
 def raw_bytes(values: np.ndarray, dtype: str) -> np.ndarray:
@@ -127,7 +127,7 @@ def raw_bytes(values: np.ndarray, dtype: str) -> np.ndarray:
     return stored.view(np.uint8).reshape(-1)
 
 
-def judged(stored: np.ndarray, problem: GemmProblem, given: Operands) -> CheckResult:
+def judged(stored: np.ndarray, problem: GemmProblem, given: TrialOperands) -> CheckResult:
     """Return whether a result, as it is stored, is the product of the operands given."""
     return check(
         from_stored(stored, problem.out_dtype),
@@ -140,7 +140,7 @@ def judged(stored: np.ndarray, problem: GemmProblem, given: Operands) -> CheckRe
     )
 
 
-def run_checked(step: Step, kernel: CompiledKernel, executor: Executor, given: Operands) -> CheckResult:
+def run_checked(step: Step, kernel: CompiledKernel, executor: Executor, given: TrialOperands) -> CheckResult:
     """Run the rung once into a poisoned buffer between guard bands and judge what it wrote.
 
     Raises what the launch raises.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...errors import ConfigRejected
 from .cublaslt import CUBLASLT_BEST
 from .cutlass import CUTLASS, CUTLASS_SWIZZLED, CUTLASS_TUNED
-from .entrant import Entrant, Entry, Peer
+from .entrant import Contender, Entrant, Peer
 from .library import CUBLAS
 from .triton_matmul import TRITON
 
@@ -25,4 +25,4 @@ def select_peers(text: str) -> tuple[Peer, ...]:
     return tuple(known[name] for name in dict.fromkeys(names))
 
 
-__all__ = ["PEERS", "Entrant", "Entry", "Peer", "select_peers"]
+__all__ = ["PEERS", "Contender", "Entrant", "Peer", "select_peers"]

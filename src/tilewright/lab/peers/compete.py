@@ -10,7 +10,7 @@ from ...jit.timing import Start
 from ..check import CheckResult
 from ..ground import Ground
 from ..ladder import verdict_dict
-from .entrant import ROWS, Entrant, Entry, Peer, judge, race
+from .entrant import ROWS, Contender, Entrant, Peer, judge, race
 
 FINALISTS = 5
 """Of more candidates, so many are compared in pairs."""
@@ -37,7 +37,7 @@ def _tried(candidate: Entrant, ground: Ground, rows: int | None) -> CheckResult:
         return CheckResult(False, float("inf"), 0.0, f"{type(error).__name__}: {error}")
 
 
-def hold_race(entry: Entry, ground: Ground) -> Field:
+def hold_race(entry: Contender, ground: Ground) -> Field:
     """Judge all and race those that are right. A lone candidate is neither judged nor raced here."""
     candidates = entry.candidates
     if len(candidates) == 1:

@@ -14,7 +14,7 @@ from ...jit.device import GpuExecutor, bound_to
 from ...jit.timing import Start
 from ..ground import Buffers, Ground
 from .cublaslt_library import cublaslt
-from .entrant import Entrant, Entry, Peer
+from .entrant import Contender, Entrant, Peer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -98,7 +98,7 @@ class _Matmul:
         return Entrant(text, lambda buffers: self.launch_of(algorithm, buffers), config)
 
 
-def cublaslt_candidates(problem: GemmProblem, executor: GpuExecutor) -> Entry:
+def cublaslt_candidates(problem: GemmProblem, executor: GpuExecutor) -> Contender:
     """Every algorithm that the heuristics offer for a product. Raises MissingDependency, ConfigRejected."""
     lt = cublaslt()
     try:
@@ -110,10 +110,10 @@ def cublaslt_candidates(problem: GemmProblem, executor: GpuExecutor) -> Entry:
         ) from error
     if not len(algorithms):
         raise ConfigRejected(f"cuBLASLt's heuristics know no algorithm for {problem.dtype} {problem.layout}.")
-    return Entry(f"cuBLASLt {lt.get_version()}", [matmul.candidate(i, algorithms) for i in range(len(algorithms))])
+    return Contender(f"cuBLASLt {lt.get_version()}", [matmul.candidate(i, algorithms) for i in range(len(algorithms))])
 
 
-def _enter(ground: Ground) -> Entry:
+def _enter(ground: Ground) -> Contender:
     return cublaslt_candidates(ground.problem, ground.executor)
 
 

@@ -16,7 +16,7 @@ from ...jit.wheels import library
 from ..ground import Ground
 from ..ladder import Step
 from .build import compile_ahead
-from .entrant import Entry, Peer, rung_candidate
+from .entrant import Contender, Peer, rung_candidate
 
 GET = install("cutlass")
 
@@ -156,7 +156,7 @@ def rung_of(dtype: str) -> Rung:
     return SIMT if dtype == "f32" else TENSOR
 
 
-def _entry(ground: Ground, configs: tuple[GemmConfig, ...]) -> Entry:
+def _entry(ground: Ground, configs: tuple[GemmConfig, ...]) -> Contender:
     """Those that can make the product. Raises ConfigRejected with the first reason when none can."""
     called = version()
     problem, arch = ground.problem, ground.where.arch
@@ -167,7 +167,7 @@ def _entry(ground: Ground, configs: tuple[GemmConfig, ...]) -> Entry:
         raise ConfigRejected(f"{reasons[0]}.")
     compile_ahead(problem, able, arch)
     kernels = [(Step(rung, config, problem), rung.compile(problem, config, arch)) for config in able]
-    return Entry(called, [rung_candidate(step, kernel, ground) for step, kernel in kernels])
+    return Contender(called, [rung_candidate(step, kernel, ground) for step, kernel in kernels])
 
 
 CUTLASS = Peer(

@@ -39,7 +39,7 @@ class Entrant:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Contender:
     """A peer that is here and can make the product: in which version, and how."""
 
     version: str
@@ -57,7 +57,7 @@ class Peer:
     id: str
     what: str
     """One line."""
-    enter: Callable[[Ground], Entry]
+    enter: Callable[[Ground], Contender]
 
 
 def rung_candidate(step: Step, kernel: CompiledKernel, ground: Ground) -> Entrant:

@@ -10,7 +10,7 @@ from ...errors import ConfigRejected, MissingDependency, install
 from ...jit.timing import Start
 from ..ground import Buffers, Ground
 from ..reference import torch_stream
-from .entrant import Entrant, Entry, Peer
+from .entrant import Contender, Entrant, Peer
 
 GET = install("triton")
 TILES = (
@@ -23,7 +23,7 @@ FP32_TILES = ((128, 128, 16, 8, 3), (128, 64, 16, 8, 3), (64, 64, 16, 4, 3), (32
 GROUP_M = 8
 
 
-def _enter(ground: Ground) -> Entry:
+def _enter(ground: Ground) -> Contender:
     problem = ground.problem
     try:
         torch, triton = import_module("torch"), import_module("triton")
@@ -67,7 +67,7 @@ def _enter(ground: Ground) -> Entry:
         return Entrant(text, prepare, config)
 
     tried = FP32_TILES if problem.dtype == "f32" else TILES
-    return Entry(f"Triton {triton.__version__}", [candidate(*tiles) for tiles in tried])
+    return Contender(f"Triton {triton.__version__}", [candidate(*tiles) for tiles in tried])
 
 
 TRITON = Peer("triton", "a persistent matmul of ours in Triton", _enter)
