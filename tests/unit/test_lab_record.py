@@ -109,6 +109,20 @@ def test_the_newest_run_of_a_suite_is_found(tmp_path):
     assert find_records(tmp_path, "z") == []
 
 
+def test_a_newer_run_on_another_gpu_leaves_the_tables_on_the_gpu_they_are_of(tmp_path):
+    def on(gpu, date, n):
+        made = record("x", date, n=n)
+        return [{**made, "provenance": {**made["provenance"], "gpu": gpu}}]
+
+    write_json(tmp_path / "a.json", on("NVIDIA H200", "2026-01-01T00:00:00+00:00", 1))
+    write_json(tmp_path / "b.json", on("NVIDIA H100 80GB HBM3", "2026-02-01T00:00:00+00:00", 2))
+    write_json(tmp_path / "c.json", on("NVIDIA A100", "2026-03-01T00:00:00+00:00", 3))
+    assert [r["result"]["n"] for r in find_records(tmp_path, "x")] == [1]
+    assert [r["result"]["n"] for r in find_records(tmp_path, "x", "H100")] == [2]
+    (tmp_path / "a.json").unlink()
+    assert [r["result"]["n"] for r in find_records(tmp_path, "x")] == [3]  # a user's own folder: the newest
+
+
 def test_provenance_says_versions_and_a_date_with_its_zone():
     origin = provenance(gpu="H200")
     assert origin["gpu"] == "H200"

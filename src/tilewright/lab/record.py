@@ -11,7 +11,7 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -149,6 +149,10 @@ def check_writable(path: Path) -> None:
         raise _unwritable(path, error) from error
 
 
+HOME = "H200"
+"""The GPU whose records are shown where none is named."""
+
+
 def read_records(path: Path) -> list[dict[str, Any]]:
     """The records of a file. Raises TilewrightError naming what is wrong with it."""
     try:
@@ -180,11 +184,32 @@ def went_wrong(record: dict[str, Any]) -> bool:
     return record["result"].get("right", False) is False
 
 
-def find_records(folder: Path, suite: str) -> list[dict[str, Any]]:
-    """The records of the newest file of a suite (by its records' date); [] when there is none."""
-    best: Sequence[dict[str, Any]] = ()
+def newest(folder: Path, gpu: str = "") -> dict[str, tuple[Path, list[dict[str, Any]]]]:
+    """For each suite its newest file in a folder (by its records' date), and its records there.
+
+    `gpu` leaves out what was measured on GPUs whose names do not hold it. Without it, records of HOME come before newer
+    ones of another machine: a table is of one machine, the same one for as long as it has records.
+    """
+    found: dict[str, tuple[Path, list[dict[str, Any]]]] = {}
     for path in sorted(folder.glob("*.json")):
-        records = [record for record in read_records(path) if record["suite"] == suite]
-        if records and (not best or records[0]["provenance"]["date"] > best[0]["provenance"]["date"]):
-            best = records
-    return list(best)
+        of: dict[str, list[dict[str, Any]]] = {}
+        for record in read_records(path):
+            if gpu in _board(record):
+                of.setdefault(record["suite"], []).append(record)
+        for suite, records in of.items():
+            if suite not in found or _rank(records[0]) > _rank(found[suite][1][0]):
+                found[suite] = (path, records)
+    return found
+
+
+def _board(record: dict[str, Any]) -> str:
+    return record["provenance"].get("gpu") or ""
+
+
+def _rank(record: dict[str, Any]) -> tuple[bool, str]:
+    return HOME in _board(record), record["provenance"]["date"]
+
+
+def find_records(folder: Path, suite: str, gpu: str = "") -> list[dict[str, Any]]:
+    """The newest records of a suite (see `newest`); [] when there are none."""
+    return newest(folder, gpu).get(suite, (None, []))[1]

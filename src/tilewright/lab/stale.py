@@ -9,7 +9,7 @@ from typing import Any
 
 from .fingerprint import NO_SUITE, case_hash, why_stale
 from .kinds import KINDS
-from .record import read_records
+from .record import newest
 from .suite import missing_cases, read_suite, suites
 
 NEVER = "never measured"
@@ -35,18 +35,6 @@ class Stale:
         return self.why != NO_SUITE
 
 
-def by_suite(folder: Path) -> dict[str, tuple[Path, list[dict[str, Any]]]]:
-    """The newest file of each suite in a folder, with its records."""
-    found: dict[str, tuple[Path, list[dict[str, Any]]]] = {}
-    for path in sorted(folder.glob("*.json")):
-        records = read_records(path)
-        if records:
-            name, date = records[0]["suite"], records[0]["provenance"]["date"]
-            if name not in found or date > found[name][1][0]["provenance"]["date"]:
-                found[name] = (path, records)
-    return found
-
-
 def _seconds(suite: dict[str, Any] | None, records: list[dict[str, Any]]) -> tuple[float, bool]:
     """(seconds of what is to be measured again, whether by the time that a run took)."""
     if suite is None:
@@ -66,11 +54,15 @@ def _never(suite: dict[str, Any], records: list[dict[str, Any]]) -> int:
 
 
 def find_stale(results: Path) -> list[Stale]:
-    """The suites whose records in a folder do not hold, those never measured, and records that no suite makes."""
-    measured = by_suite(results)
+    """The suites whose records in a folder do not hold, those never measured, and records that no suite makes.
+
+    A second table in a suite's own file (tune-heldout-shapes) is as stale as the first, and not named.
+    """
+    measured = newest(results)
     known = {name: read_suite(path) for name, path in suites().items()}
+    made = {path for name, (path, _) in measured.items() if name in known}
     found = []
-    for name in sorted(known.keys() | measured.keys()):
+    for name in sorted(known.keys() | {name for name, (path, _) in measured.items() if path not in made}):
         suite = known.get(name)
         path, records = measured.get(name, (None, []))
         reasons = Counter(filter(None, (why_stale(record, suite) for record in records)))

@@ -22,7 +22,8 @@ _REGION = re.compile(r"(<!-- records: ([\w.-]+)((?: \w+)*) -->\n)((?:(?!<!-- rec
 def fill(text: str, folder: Path) -> str:
     """`text` with every `<!-- records: SUITE -->` region made anew from the records in `folder`.
 
-    `<!-- records: SUITE f01 f02 -->` takes the rows of these rungs alone. Suites stand in the folder above. A suite
+    `<!-- records: SUITE f01 f02 -->` takes the rows of these rungs alone, `<!-- records: SUITE on H100 -->` what was
+    measured on that GPU. Suites stand in the folder above. A suite
     without records leaves its region saying so. Raises TilewrightError for a suite that has no page, and for a region
     that is not closed.
     """
@@ -34,14 +35,16 @@ def fill(text: str, folder: Path) -> str:
         )
 
     def region(match: re.Match[str]) -> str:
-        suite, rungs = match[2], tuple(match[3].split())
+        suite, words = match[2], match[3].split()
+        gpu = words[1] if words[:1] == ["on"] else ""
+        rungs = () if gpu else tuple(words)
         if suite == CLAIMS:
             return f"{match[1]}{claims.markdown(folder)}\n{match[5]}"
         if suite == INSTRUCTIONS:
             return f"{match[1]}{instructions.markdown()}\n{match[5]}"
         if suite not in PAGES:
             raise TilewrightError(f"no page is defined for suite {suite!r}. There are: {', '.join(PAGES)}.")
-        records, made_by = find_records(folder, suite), folder.parent / f"{suite}.json"
+        records, made_by = find_records(folder, suite, gpu), folder.parent / f"{suite}.json"
         if rungs:
             records = [record for record in records if str(record["case"].get("rung")).startswith(rungs)]
         definition = read_suite(made_by) if made_by.is_file() else None
