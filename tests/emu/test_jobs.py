@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.emu import jobs
 from tilewright.errors import EmulatorFault
 from tilewright.jit import workers
 
@@ -101,13 +105,7 @@ def test_what_is_found_is_what_one_process_finds(body, kind):
 
 
 def test_a_process_that_ends_early_is_done_without(monkeypatch, one):
-    class Ending(workers.Worker):
-        def __init__(self, *_) -> None:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", "pass"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
-
-    monkeypatch.setattr(workers, "Worker", Ending)
+    monkeypatch.setattr(jobs, "_SERVER", "no_such_module")
     monkeypatch.setattr(workers, "_idle", {})
     two = steps(2)
     assert "a process that ran some of its blocks ended" in two.alone
@@ -130,3 +128,51 @@ def test_an_interrupt_of_the_caller_is_not_for_the_processes_that_help():
         assert os.getsid(worker.process.pid) != os.getsid(0)
     finally:
         worker.end()
+
+
+LONG_RUN = """
+import numpy as np
+import tilewright as tw
+from tilewright.jit.workers import Worker
+
+tell = Worker.tell
+def tell_and_say(worker, what):
+    tell(worker, what)
+    if isinstance(what[0], dict):  # what is to be run, not compiled
+        print(worker.process.pid, flush=True)
+Worker.tell = tell_and_say
+kernel = "__global__ void k(unsigned *y) { unsigned v = threadIdx.x;"
+kernel += " for (unsigned i = 0; i < 1u << 30; ++i) v = (v ^ i) * 2654435761u >> 3;"
+kernel += " y[blockIdx.x * 256 + threadIdx.x] = v; }"
+tw.emulate(kernel, "k", 64, 256, [np.zeros(64 * 256, np.uint32)], jobs=2)
+"""
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody has asked about does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="asks Linux which processes run")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGKILL"])
+def test_processes_end_with_the_one_that_started_them(name):
+    main = subprocess.Popen(
+        [sys.executable, "-c", LONG_RUN], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    assert main.stdout is not None
+    workers = [int(main.stdout.readline()) for _ in range(2)]
+    try:
+        assert all(map(alive, workers))
+        main.send_signal(getattr(signal, name))
+        assert main.wait(60) != 0
+        deadline = time.monotonic() + 60
+        while any(map(alive, workers)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert [pid for pid in workers if alive(pid)] == []
+    finally:
+        main.kill()
+        for pid in filter(alive, workers):
+            os.kill(pid, signal.SIGKILL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -25,14 +24,11 @@ class _Left(Exception):
 
 def serve() -> None:
     """Run batches for the process that started this one, until it closes the pipe."""
-    questions, back = workers.questions()
+    next_question, back = workers.questions()
     while True:
-        try:
-            task, memory, batches = pickle.load(questions)
-        except EOFError:
-            return
+        task, memory, batches = next_question()
         machine = _answer(task, memory, batches, back)
-        written = pickle.load(questions)
+        written = next_question()
         if written and machine is not None:
             workers.say(back, {start: t for start in written if (t := _touched(machine, start)) is not None})
         elif written:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import pickle
 import re
 import signal
 from collections.abc import Sequence
@@ -181,12 +180,9 @@ def _died(name: str, arch: str, status: int) -> CompileError:
 
 def serve() -> None:
     """Compile for the process that started this one, until it closes the pipe."""
-    questions, back = workers.questions()
+    next_question, back = workers.questions()
     while True:
-        try:
-            question = pickle.load(questions)
-        except EOFError:
-            return
+        question = next_question()
         bindings()
         workers.say(back, True)  # from here on it is NVRTC that ends this process
         try:

@@ -6,11 +6,15 @@ import atexit
 import contextlib
 import os
 import pickle
+import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
+
+AWAKE = 0.5
+"""Seconds after which whoever waits looks for a Ctrl-C: one that comes just before the wait does not end it."""
 
 
 class Worker:
@@ -25,8 +29,18 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **environment},
-            start_new_session=True,  # a Ctrl-C is for the process that waits: it ends this one
+            start_new_session=True,  # a Ctrl-C is for the process that waits: this one ends with the pipe
         )
+        self._said: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        try:
+            while True:
+                self._said.put((pickle.load(self.process.stdout), None))
+        except Exception as error:
+            self._said.put((None, error))
 
     def tell(self, what: Any) -> None:
         assert self.process.stdin is not None
@@ -34,16 +48,20 @@ class Worker:
 
     def hear(self) -> Any:
         """What it says next. Raises EOFError where it has ended instead."""
-        assert self.process.stdout is not None
-        return pickle.load(self.process.stdout)
+        while True:
+            with contextlib.suppress(queue.Empty):
+                said, error = self._said.get(timeout=AWAKE)
+                if error is not None:
+                    raise error
+                return said
 
     def end(self) -> None:
         self.process.kill()
-        self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
+        self.process.wait()
 
 
 _idle: dict[str, list[Worker]] = {}
@@ -58,7 +76,8 @@ def borrow(module: str, count: int, environment: dict[str, str] | None = None) -
         idle = _idle.setdefault(module, [])
         workers = [idle.pop() for _ in range(min(count, len(idle)))]
     try:
-        workers += [Worker(module, environment or {}) for _ in range(count - len(workers))]
+        while len(workers) < count:
+            workers.append(Worker(module, environment or {}))
         yield workers
     except BaseException:
         for worker in workers:
@@ -77,17 +96,29 @@ def _end_all() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_idle.clear)  # the pipes of those belong to the process that started them
+    # Their pipes belong to the process that started them.
+    os.register_at_fork(after_in_child=lambda: _idle.clear())
 
 
 # --- in the worker ----------------------------------------------------------------------------------------------------
 
 
-def questions() -> tuple[BinaryIO, BinaryIO]:
-    """Where a worker reads what it is told, and where it answers."""
+def questions() -> tuple[Callable[[], Any], BinaryIO]:
+    """What waits for the next question, and where a worker answers. The process ends with the one that started it, in
+    the middle of an answer too."""
     back = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what anything here prints must not get between the answers
-    return sys.stdin.buffer, back
+    told: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def listen() -> None:
+        try:
+            while True:
+                told.put(pickle.load(sys.stdin.buffer))
+        finally:  # the pipe is closed
+            os._exit(0)
+
+    threading.Thread(target=listen, daemon=True).start()
+    return told.get, back
 
 
 def say(pipe: Any, what: Any) -> None:
