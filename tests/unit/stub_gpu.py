@@ -245,6 +245,50 @@ def aligned(*shape: int, dtype=np.float32) -> np.ndarray:
     return held[start : start + nbytes].view(dtype).reshape(shape)
 
 
+class OnGpu(np.ndarray):
+    """An array of a library that has a warm path of its own: memory of the GPU, which here is the host's."""
+
+
+class Library:
+    """As libraries.CupyArrays, of OnGpu."""
+
+    types = (OnGpu,)
+
+    def address(self, x):
+        return x.ctypes.data
+
+    def stream(self, ordinal):
+        return 0
+
+    def is_plain(self, ordinal):
+        return True
+
+    def signature(self, x):
+        return x.shape, x.strides, x.ctypes.data & 15, x.dtype.char
+
+    def pair(self, a, b):
+        return self.signature(a) + self.signature(b)
+
+    def rows(self, a, b):
+        if a.ndim != 2 and not a.flags.c_contiguous:
+            return None
+        return a.shape[:-1], (a.ndim, a.shape[-1], a.strides[-2:], a.ctypes.data & 15, a.dtype.char, self.signature(b))
+
+    def new(self, shape, strides, dtype):
+        return empty_on_gpu(*shape)
+
+    def mark_written(self, x):
+        """It keeps no versions."""
+
+    def scratch(self, nbytes):
+        held = aligned(nbytes // 4 + 1)
+        return held, held.ctypes.data
+
+
+def empty_on_gpu(*shape: int) -> np.ndarray:
+    return aligned(*shape).view(OnGpu)
+
+
 def _calls():
     """What is timed, by name: each a function without arguments."""
     import tilewright as tw

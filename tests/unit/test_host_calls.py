@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from stub_gpu import HostBoard, Interface, MultiplyingBoard, aligned, stub_gpu
+from stub_gpu import HostBoard, Interface, Library, MultiplyingBoard, OnGpu, aligned, empty_on_gpu, stub_gpu
 
 import tilewright as tw
 from tilewright.errors import DeviceError, InvalidOperand, WrongResult
@@ -222,41 +222,6 @@ def test_remembered_calls_and_what_weights_know_are_bounded(board, monkeypatch):
         assert len(warm.view_calls) <= 8
 
 
-class OnGpu(np.ndarray):
-    """An array of a library that has a warm path of its own: memory of the GPU, which here is the host's."""
-
-
-class Library:
-    """As libraries.CupyArrays, of OnGpu."""
-
-    types = (OnGpu,)
-
-    def address(self, x):
-        return x.ctypes.data
-
-    def stream(self, ordinal):
-        return 0
-
-    def is_plain(self, ordinal):
-        return True
-
-    def signature(self, x):
-        return x.shape, x.strides, x.ctypes.data & 15, x.dtype.char
-
-    def pair(self, a, b):
-        return self.signature(a) + self.signature(b)
-
-    def new(self, shape, strides, dtype):
-        return aligned(*shape).view(OnGpu)
-
-    def mark_written(self, x):
-        """It keeps no versions."""
-
-    def scratch(self, nbytes):
-        held = aligned(nbytes // 4 + 1)
-        return held, held.ctypes.data
-
-
 @pytest.fixture
 def library(monkeypatch):
     found = Library()
@@ -265,7 +230,7 @@ def library(monkeypatch):
 
 
 def on_gpu(*shape: int) -> np.ndarray:
-    array = aligned(*shape).view(OnGpu)
+    array = empty_on_gpu(*shape)
     array[...] = normal(*shape)
     return array
 

@@ -81,6 +81,8 @@ class Operand:
 
 def broadcast(operand: Operand, shape: tuple[int, ...]) -> Operand:
     """The view repeated to `shape` by strides of 0. Raises InvalidOperand where NumPy's broadcasting would."""
+    if operand.shape == shape:
+        return operand
     lead = len(shape) - len(operand.shape)
     own = (1,) * lead + operand.shape
     if lead < 0 or any(have not in (1, want) for have, want in zip(own, shape, strict=False)):

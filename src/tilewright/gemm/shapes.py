@@ -47,7 +47,7 @@ def matmul_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
         where = "last" if len(b) == 1 else "second to last"
         raise InvalidOperand(f"a {a} and b {b} do not fit: a's last axis has {k} elements, b's {where} has {b_k}.")
     try:
-        batch = np.broadcast_shapes(tuple(a_batch), tuple(b_batch))
+        batch = np.broadcast_shapes(tuple(a_batch), tuple(b_batch)) if a_batch or b_batch else ()
     except ValueError:
         raise InvalidOperand(
             f"a {a} and b {b} do not fit: their batch axes {tuple(a_batch)} and {tuple(b_batch)} do not "
@@ -59,6 +59,8 @@ def matmul_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
 
 def with_matrix_axes(operand: Operand, shapes: Shapes) -> Operand:
     """A view of the result's shape, given back the axes that one-dimensional operands dropped."""
+    if operand.shape == shapes.full:
+        return operand
     lead = len(shapes.batch)
     strides = list(operand.strides)
     if shapes.a_is_vector:

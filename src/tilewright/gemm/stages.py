@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..arrays.dtypes import CPP_TYPES, FP8, ITEM_BYTES, ceil_div
 from ..gpus import Arch
-from ..jit import CompiledKernel, Launch, compile_rung
+from ..jit import CompiledKernel, Launch, compile_rung, limits
+from ..jit.compile import circumstances
+from ..jit.limits import Recent
 from ..jit.params import Place
 from ..jit.source import Constant
 from ..run.program import Program, Run, Stage, Workspace
@@ -164,6 +166,10 @@ class Halve:
         return Launch((blocks, problem.batch, 1), (_HALVING, 1, 1), b"", overlaps=True, cluster=share)
 
 
+_of_rows: Recent[Any, CompiledKernel] = Recent(limits.kernels)
+"""Kernels that other numbers of rows than their own have run."""
+
+
 @dataclass(frozen=True)
 class Tiled:
     """The product itself: a rung with its config."""
@@ -175,7 +181,15 @@ class Tiled:
 
     def compile(self, problem: GemmProblem, arch: Arch) -> CompiledKernel:
         """Raises ConfigRejected with the reason, CompileError with the log."""
-        return self.rung.compile(replace(problem, m=self.rows) if self.rows else problem, self.config, arch)
+        if not self.rows:
+            return self.rung.compile(problem, self.config, arch)
+        problem = replace(problem, m=self.rows)
+        key = self.rung, self.config, problem, arch, circumstances()
+        kernel = _of_rows.get(key)
+        if kernel is None:
+            kernel = self.rung.compile(problem, self.config, arch)
+            _of_rows.put(key, kernel)
+        return kernel
 
     def shape(self, problem: GemmProblem) -> Launch:
         return self.rung.shape(problem, self.config)
@@ -290,6 +304,8 @@ def program_for(problem: GemmProblem, plan: Plan) -> Program:
 @lru_cache(maxsize=4096)
 def program_of(product: Product, plan: Plan) -> Program:
     """The same for a product whose batch may take several launches of a grid. Pure."""
+    if not product.outer and product.problem.batch == 1:
+        return parts_of(product.problem, plan)[0]
     launches = tuple(product.launches())
     most = max(count for count, _ in launches)
     program, copies = parts_of(replace(product.problem, batch=most), plan)

@@ -65,7 +65,7 @@ class WarmProduct:
 calls: Calls[WarmProduct] = Calls()
 
 
-def _key(
+def key_of(
     library: libraries.Library, a: Any, b: Any, c: Any, uses_c: bool, out: Any, options: tuple[Any, ...],
     asked: Request | None, form: Any,
 ) -> Any:  # fmt: skip
@@ -77,14 +77,17 @@ def _key(
     key = (
         library.pair(a, b), options, uses_c, c is not None and signature(c), out is not None and signature(out),
     )  # fmt: skip
-    if asked is None:
-        return key
+    return key if asked is None else (key, form, *fused_signatures(library, asked))
+
+
+def fused_signatures(library: libraries.Library, asked: Request) -> list[Any]:
+    """Each array that is fused: its name, and how it is read."""
     function, _, operands = asked
-    fused: list[Any] = [key, form]
-    for name, value in operands.items():
-        if function is None or type(value) not in _NUMBERS:
-            fused += name, signature(value)
-    return tuple(fused)
+    signature = library.signature
+    return [
+        item for name, value in operands.items() if function is None or type(value) not in _NUMBERS
+        for item in (name, signature(value))
+    ]  # fmt: skip
 
 
 def form_of(asked: Request) -> tuple[Any, tuple[float, ...]]:
@@ -99,6 +102,14 @@ def form_of(asked: Request) -> tuple[Any, tuple[float, ...]]:
 
 def _form(expression: Expression) -> Any:
     return expression.code, expression.inputs
+
+
+def own_form(call: Call, asked: Request | None) -> tuple[Any, tuple[float, ...]]:
+    """As form_of, by a call's own trace: another might say something else."""
+    if asked is None or call.fusion is None:
+        return None, ()
+    expression = call.fusion.expression
+    return asked.activation if asked.function is None else _form(expression), expression.numbers
 
 
 def warm_matmul(
@@ -123,7 +134,7 @@ def warm_matmul(
             call = calls.get((library.pair(a, b), options, uses_c, False, False))
         else:
             form, numbers = (None, ()) if asked is None else form_of(asked)
-            call = calls.get(_key(library, a, b, c, uses_c, out, options, asked, form))
+            call = calls.get(key_of(library, a, b, c, uses_c, out, options, asked, form))
     except (AttributeError, RuntimeError, TypeError, OverflowError, struct.error):
         return MISS
     if call is None or current_executor() is not None or (verify and call.check is None):
@@ -192,27 +203,23 @@ def _fused_is_apart(call: WarmProduct, library: libraries.Library, out: Any, at:
     return True
 
 
-def remember(call: Call, result: Any, ran: Ran, asked: Request | None) -> None:
-    """Let later products of this kind take the warm path."""
+def remember(call: Call, result: Any, ran: Ran, asked: Request | None) -> WarmProduct | None:
+    """Let later products of this kind take the warm path. Returns what they find; None where they cannot."""
     if call.fuses_c:
-        return  # its beta is a number of the expression, which the key does not see
+        return None  # its beta is a number of the expression, which the key does not see
     if call.product.problem.k == 0:
-        return  # launches take alpha for 0 then, whatever the next call's is
+        return None  # launches take alpha for 0 then, whatever the next call's is
     if call.out_is_given and any(step < 0 for view in (call.a, *call.others) for step in view.strides):
-        return  # an extent does not begin at the address then, and whether out is apart could not be told from it
-    form: Any = None
-    numbers: tuple[float, ...] = ()
-    if asked is not None and call.fusion is not None:  # of this call's own trace: another might say something else
-        expression = call.fusion.expression
-        form, numbers = asked.activation if asked.function is None else _form(expression), expression.numbers
+        return None  # an extent does not begin at the address then, and whether out is apart could not be told from it
+    form, numbers = own_form(call, asked)
     options, c, out = tuple(call.options), call.given_c, call.given_out
     operands = (call.a, *call.others)
     library = libraries.learn(call.a.kind)
     if library is not None and all(type(x.owner) in library.types for x in operands):
         try:
-            key = _key(library, call.a.owner, call.others[0].owner, c, call.c is not None, out, options, asked, form)
+            key = key_of(library, call.a.owner, call.others[0].owner, c, call.c is not None, out, options, asked, form)
         except (AttributeError, RuntimeError, TypeError):
-            return
+            return None
         known = _warm(call, result.dtype, ran, numbers)
         if call.verify:
             known = replace(known, check=warm_check(call, ran))
@@ -225,7 +232,7 @@ def remember(call: Call, result: Any, ran: Ran, asked: Request | None) -> None:
             key = _views_key(seen, c is not None, call.c is not None, out is not None, options, asked, form)
             hash(key)
         except _UNSEEN:
-            return
+            return None
         known = _warm(call, call.out.dtype, ran, numbers)
         if call.a.device is None:
             views = call.fusion.views if call.fusion is not None else ()
@@ -235,22 +242,30 @@ def remember(call: Call, result: Any, ran: Ran, asked: Request | None) -> None:
             if asked is c is out is None:
                 remember_numpy(call.a.owner, call.others[0].owner, result, known, options)
         view_calls.put(key, known)
+    return known
 
 
 def known(a: Any, b: Any, options: tuple[Any, ...], asked: Request | None = None, form: Any = None) -> Any:
     """Return the remembered product of a and b, without c or out; None where there is none. `form`: as form_of."""
     library = libraries.known.get(type(a))
-    return None if library is None else calls.get(_key(library, a, b, None, False, None, options, asked, form))
+    return None if library is None else calls.get(key_of(library, a, b, None, False, None, options, asked, form))
+
+
+def names_of(views: int, numbers: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of a product's bases and scalars in the order of the warm path."""
+    return (
+        ("a", "b", "c", "out", WORK, *(fused_base(number) for number in range(views))),
+        ("alpha", "beta", *number_names(numbers)),
+    )
 
 
 def _warm(call: Call, dtype: Any, ran: Ran, numbers: tuple[float, ...]) -> WarmProduct:
     problem, views = call.product.problem, call.fusion.views if call.fusion is not None else ()
     laid = problem.epilogue.operands if problem.epilogue is not None else ()
-    scalars = ("alpha", "beta", *number_names(len(numbers)))
-    names = ("a", "b", "c", "out", WORK, *(fused_base(number) for number in range(len(views))))
     return WarmProduct(
-        remembered(ran.ready, ran.ordinal, names, scalars), call.shapes.result, dense_strides(call.shapes.result),
-        dtype, _extent(call.a), _extent(call.b), _extent(call.c), _extent(call.out),
+        remembered(ran.ready, ran.ordinal, *names_of(len(views), len(numbers))),
+        call.shapes.result, dense_strides(call.shapes.result), dtype,
+        _extent(call.a), _extent(call.b), _extent(call.c), _extent(call.out),
         call.c is not None and same_view(replace(call.c, address=0), replace(call.out, address=0)),
         tuple(None if view.dtype == INDEX else view.name for view in views),
         tuple(

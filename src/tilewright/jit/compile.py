@@ -191,6 +191,12 @@ def _later(source: Source, arch: str, options: Sequence[str], libraries: Sequenc
     return _compile(source, arch, arch, options, libraries).machine()
 
 
+def circumstances() -> tuple[bool, str]:
+    """Return what decides a kernel besides what is compiled: whether PTX is enough here, and the cache's folder."""
+    executor = current_executor()
+    return executor is not None and executor.runs_ptx, os.environ.get(ENVIRONMENT_VARIABLE, "")
+
+
 def compile_rung(
     include: str | Sequence[str], constants: Mapping[str, Constant], entry: str, arch: str,
     libraries: Sequence[Library] = (), generated: Mapping[str, str] | None = None,
@@ -199,12 +205,10 @@ def compile_rung(
 
     A kernel that was asked for before is found by these arguments: no source is rendered or hashed again.
     """
-    executor = current_executor()
     key = (
         include if isinstance(include, str) else tuple(include), entry, arch,
         tuple((name, type(value), value) for name, value in constants.items()),  # 1 is not true in a source
-        tuple(library.identity for library in libraries), tuple((generated or {}).items()),
-        executor is not None and executor.runs_ptx, os.environ.get(ENVIRONMENT_VARIABLE, ""),
+        tuple(library.identity for library in libraries), tuple((generated or {}).items()), circumstances(),
     )  # fmt: skip
     kernel = _by_arguments.get(key)
     if kernel is None:

@@ -43,6 +43,17 @@ class TorchArrays:
             (a.requires_grad or b.requires_grad) and self._grad(),
         )  # fmt: skip
 
+    def rows(self, a: Any, b: Any) -> tuple[tuple[int, ...], Signature] | None:
+        """Return a's shape but for its last axis, and what decides besides those extents how a's rows and b are read.
+        None where a is not rows at one distance."""
+        if a.dim() != 2 and not a.is_contiguous():
+            return None
+        return a.shape[:-1], (
+            a.dim(), a.shape[-1], a.stride()[-2:], a.data_ptr() & 15, a.dtype, a.get_device(), a.is_neg(),
+            b.shape, b.stride(), b.data_ptr() & 15, b.dtype, b.get_device(), b.is_neg(),
+            (a.requires_grad or b.requires_grad) and self._grad(),
+        )  # fmt: skip
+
     def signature(self, x: Any) -> Signature:
         return (
             x.shape, x.stride(), x.data_ptr() & 15, x.dtype, x.get_device(), x.requires_grad and self._grad(),
@@ -91,6 +102,14 @@ class CupyArrays:
     def pair(self, a: Any, b: Any) -> Signature:
         return (
             a.shape, a.strides, a.data.ptr & 15, a.dtype.char, a.data.device_id,
+            b.shape, b.strides, b.data.ptr & 15, b.dtype.char, b.data.device_id,
+        )  # fmt: skip
+
+    def rows(self, a: Any, b: Any) -> tuple[tuple[int, ...], Signature] | None:
+        if a.ndim != 2 and not a.flags.c_contiguous:
+            return None
+        return a.shape[:-1], (
+            a.ndim, a.shape[-1], a.strides[-2:], a.data.ptr & 15, a.dtype.char, a.data.device_id,
             b.shape, b.strides, b.data.ptr & 15, b.dtype.char, b.data.device_id,
         )  # fmt: skip
 

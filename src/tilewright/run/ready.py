@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..gpus import Arch
 from ..jit import CompiledKernel, Launch, limits
-from ..jit.cache import ENVIRONMENT_VARIABLE
-from ..jit.launch import current_executor
+from ..jit.compile import circumstances
 from ..jit.limits import Recent
 from .program import Program
 
@@ -77,15 +75,13 @@ def moved(bases: Mapping[str, int], offsets: tuple[tuple[str, int], ...]) -> Map
     return at
 
 
-_Key = tuple[int, str, bool, str]
+_Key = tuple[int, str, tuple[bool, str]]
 _kept: Recent[_Key, Ready] = Recent(limits.programs)
-"""By the program's identity (which holds while it is kept here), the target, whether PTX is enough, the cache."""
+"""By the program's identity (which holds while it is kept here), the target, and circumstances."""
 
 
 def _key(program: Program, arch: Arch) -> _Key:
-    executor = current_executor()
-    ptx = executor is not None and executor.runs_ptx
-    return id(program), arch.name, ptx, os.environ.get(ENVIRONMENT_VARIABLE, "")
+    return id(program), arch.name, circumstances()
 
 
 def _known(key: _Key, program: Program) -> Ready | None:
