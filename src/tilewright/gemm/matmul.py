@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import InvalidOperand
-from ..run import gradients
+from ..run import foreign, gradients
 from ..run.runner import run
 from ..run.warm import MISS
 from ..words import Activation, Array, Precision
@@ -93,8 +93,8 @@ def matmul(
 
     The result is `out`, or a new array of a's kind on a's device. Inside `with tilewright.emulator()` host arrays run
     on the emulator. Else torch tensors and CuPy arrays run on their GPU in their library's current stream, without
-    waiting; JAX, DLPack and `__cuda_array_interface__` arrays on the legacy default stream, waited for; NumPy arrays
-    are copied to the first GPU and back. A plan may borrow memory while it runs, from torch's and CuPy's own pools for
+    waiting; JAX, DLPack and `__cuda_array_interface__` arrays on the legacy default stream, waited for (what JAX's
+    arrays repeat runs in XLA's stream, without waiting); NumPy arrays are copied to the first GPU and back. A plan may borrow memory while it runs, from torch's and CuPy's own pools for
     their arrays.
 
     Torch tensors that require a gradient get one, as tilewright.torch.matmul gives it; out, verify, rung and config are
@@ -121,6 +121,8 @@ def matmul(
                 result = warm_matmul(a, b, c, alpha, beta, out, options, asked)
             elif asked is None:
                 result = warm_numpy(a, b, alpha, options)
+            if result is MISS and alpha == 1.0:
+                result = foreign.repeat(a, b, options, asked)
             if result is not MISS:
                 return result
         result = warm_views(a, b, c, alpha, beta, out, options, asked)
@@ -146,4 +148,6 @@ def matmul(
     known = None if ran is None else remember(call, result, ran, asked)
     if known is not None:
         warm_rows.note(call, known, asked)
+        if call.a.device is not None and c is out is None and alpha == 1.0:
+            foreign.note(call.a.kind, a, b, options, asked)
     return result

@@ -293,6 +293,13 @@ def _views_key(
     return tuple([x.signature for x in views]), has_c, uses_c, has_out, options, names, form
 
 
+def known_views(a: Any, b: Any, out: Any, options: tuple[Any, ...], asked: Request | None) -> WarmProduct | None:
+    """The remembered product of arrays that are read as views, without c; None where there is none."""
+    form, _ = (None, ()) if asked is None else form_of(asked)
+    given = (a, b, out, *(() if asked is None else asked.operands.values()))
+    return view_calls.get(_views_key(map(glance, given), False, False, True, options, asked, form))
+
+
 def warm_views(
     a: Any, b: Any, c: Any, alpha: float, beta: float | None, out: Any, options: tuple[Any, ...],
     asked: Request | None = None,

@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +21,14 @@ import numpy as np
 from ..arrays.dtypes import DTYPE_NAMES, ITEM_BYTES
 from ..attn.attention import attention as run_attention
 from ..errors import InvalidOperand
+from ..gemm.call import Options
+from ..gemm.fusion import Request
 from ..gemm.matmul import matmul as run_matmul
+from ..gemm.warm import known_views
 from ..jit.device_calls import ordinal_of
-from ..jit.launch import Executor, use_executor
+from ..jit.launch import Executor, current_executor, use_executor
+from ..run import foreign
+from ..run.warm import MISS, Calls, Remembered
 from ..words import Activation, Precision
 from . import call_frame
 from .call_frame import View
@@ -73,14 +78,19 @@ def _host(view: View) -> np.ndarray:
     return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(view.address)).view(kind).reshape(view.shape)
 
 
-def _arrays(views: list[View], names: Sequence[str], stream: int | None) -> list[Any]:
+def _device_of(views: list[View]) -> int:
+    """The GPU that all of them are on."""
+    return next((ordinal_of(view.address) for view in views if view.address), 0)
+
+
+def _arrays(views: list[View], stream: int | None, names: Sequence[str]) -> list[Any]:
     """The buffers as the core takes them: operands, and the result last. They are all on one GPU."""
     for view in views:
         if view.dtype not in DTYPE_NAMES:
             raise InvalidOperand(f"an array is of {view.dtype}; kernels take {', '.join(_DTYPES)}")
     if stream is None:
         return [_host(view) for view in views]
-    device = next((ordinal_of(view.address) for view in views if view.address), 0)
+    device = _device_of(views)
     return [view.operand(name, device, stream) for view, name in zip(views, names, strict=True)]
 
 
@@ -98,13 +108,45 @@ def _read(options: str) -> dict[str, Any]:
     return dict(json.loads(options))
 
 
+class _Launches(NamedTuple):
+    """A product that XLA asked for before."""
+
+    launches: Remembered
+    bases: tuple[int, ...]
+    """Which of the buffers each base is; -1: none."""
+
+
+_products: Calls[_Launches] = Calls()
+_SCALARS = (1.0, 0.0)
+"""Alpha and beta."""
+
+
 def _call_matmul(operands: list[View], results: list[View], options: str, stream: int | None) -> None:
-    how = _read(options) | {}
-    del how["emulator"]
-    turn_a, turn_b, names = how.pop("turn_a"), how.pop("turn_b"), how.pop("names")
-    a, b, *rest, out = _arrays([*operands, *results], ("a", "b", *names, "out"), stream)
-    given = dict(zip(names, rest, strict=True))
-    run_matmul(_turned(a) if turn_a else a, _turned(b) if turn_b else b, out=out, **given, **how)
+    how, views = _read(options), [*operands, *results]
+    if stream is None:
+        _run_product(_arrays(views, stream, ()), how)
+        return
+    key = options, _device_of(views), tuple([(shape, dtype, address & 15) for address, shape, dtype in views])
+    known = _products.get(key)
+    if known is not None:
+        bases = [views[n].address if n >= 0 else 0 for n in known.bases]
+        if known.launches.start(bases, _SCALARS, stream):
+            return
+    made = known_views(*_run_product(_arrays(views, stream, ("a", "b", *how["names"], "out")), how))
+    if made is not None and not made.launches.workspace_bytes:  # memory that is borrowed is waited for
+        fused = tuple(-1 if name is None else 2 + how["names"].index(name) for name in made.fused)
+        _products.put(key, _Launches(made.launches, (0, 1, -1, len(views) - 1, -1, *fused)))
+
+
+def _run_product(arrays: list[Any], how: dict[str, Any]) -> tuple[Any, ...]:
+    """Make a product; returns it as known_views takes it."""
+    a, b, *rest, out = arrays
+    a, b = (_turned(x) if turned else x for x, turned in ((a, how["turn_a"]), (b, how["turn_b"])))
+    fused = dict(zip(how["names"], rest, strict=True))
+    promised = {name: how[name] for name in ("precision", "deterministic", "batch_invariant")}
+    run_matmul(a, b, out=out, activation=how["activation"], **fused, **promised)
+    asked = Request(None, how["activation"], fused) if fused or how["activation"] else None
+    return a, b, out, tuple(Options(**promised)), asked
 
 
 def _call_attention(operands: list[View], results: list[View], options: str, stream: int | None) -> None:
@@ -112,7 +154,7 @@ def _call_attention(operands: list[View], results: list[View], options: str, str
     del how["emulator"]
     window = how.pop("window")
     biased = ("bias",) if len(operands) > 3 else ()
-    q, k, v, *rest, out = _arrays([*operands, *results], ("q", "k", "v", *biased, "out"), stream)
+    q, k, v, *rest, out = _arrays([*operands, *results], stream, ("q", "k", "v", *biased, "out"))
     run_attention(
         q, k, v, bias=rest[0] if rest else None, out=out, window=None if window is None else tuple(window), **how
     )
@@ -234,6 +276,59 @@ def _summed(gradient: Any, like: Any) -> Any:
 
 
 _matmul.defvjp(_keep, _gradients)
+
+
+# --- tilewright.matmul of JAX's arrays -------------------------------------------------------------------------------
+
+_Array: Any = type(jnp.zeros(()))
+_again: Calls[Any] = Calls()
+"""Compiled functions by all that decides how a product that was made is read."""
+
+
+def _key(a: Any, b: Any, options: Options, asked: Request | None) -> Any:
+    """None for what `matmul` here cannot make."""
+    if options[:1] + options[3:5] != (None, None, None):  # out_dtype, rung, config
+        return None
+    names: tuple[str, ...] = ()
+    given = [a, b]
+    if asked is not None:
+        names = tuple(asked.operands)
+        given += asked.operands.values()
+        if asked.function is not None or not {"bias", "residual"}.issuperset(names):
+            return None
+    if any(type(x) is not _Array for x in given):
+        return None
+    return tuple([(x.shape, x.dtype, x.sharding) for x in given]), options, asked and (asked.activation, names)
+
+
+@lru_cache(maxsize=256)
+def _compiled(names: tuple[str, ...], activation: Any, precision: Any, deterministic: bool, invariant: bool) -> Any:
+    def product(a: Any, b: Any, *rest: Any) -> Any:
+        return matmul(
+            a, b, **dict(zip(names, rest, strict=True)), activation=activation, precision=precision,
+            deterministic=deterministic, batch_invariant=invariant,
+        )  # fmt: skip
+
+    return jax.jit(product)
+
+
+def _note(a: Any, b: Any, options: Options, asked: Request | None) -> None:
+    key = _key(a, b, options, asked)
+    if key is not None and a.ndim > 1 and b.ndim > 1:
+        activation, names = (None, ()) if asked is None else (asked.activation, tuple(asked.operands))
+        _again.put(key, _compiled(names, activation, options[5], *options[1:3]))
+
+
+def _repeat(a: Any, b: Any, options: Options, asked: Request | None) -> Any:
+    """The product in XLA's own stream, by a compiled function: XLA makes its memory, and nothing is waited for."""
+    key = _key(a, b, options, asked)
+    function = None if key is None else _again.get(key)
+    if function is None or current_executor() is not None:
+        return MISS
+    return function(a, b, *(() if asked is None else asked.operands.values()))
+
+
+foreign.register(_Array, foreign.Repeater(_repeat, _note))
 
 
 # --- attention --------------------------------------------------------------------------------------------------------
