@@ -93,9 +93,9 @@ def matmul(
 
     The result is `out`, or a new array of a's kind on a's device. Inside `with tilewright.emulator()` host arrays run
     on the emulator. Else torch tensors and CuPy arrays run on their GPU in their library's current stream, without
-    waiting; JAX, DLPack and `__cuda_array_interface__` arrays on the legacy default stream, waited for (what JAX's
-    arrays repeat runs in XLA's stream, without waiting); NumPy arrays are copied to the first GPU and back. A plan may borrow memory while it runs, from torch's and CuPy's own pools for
-    their arrays.
+    waiting; JAX, DLPack and `__cuda_array_interface__` arrays on the legacy default stream, waited for (a product that
+    JAX's arrays repeat: in XLA's stream, without waiting); NumPy arrays are copied to the first GPU and back. A plan
+    may borrow memory while it runs, from torch's and CuPy's own pools for their arrays.
 
     Torch tensors that require a gradient get one, as tilewright.torch.matmul gives it; out, verify, rung and config are
     refused there.
