@@ -20,6 +20,7 @@ from ..gemm.matmul import matmul as run
 from .backward import KEPT_FROM, Backward, before_relu, cut_at_activation, plan_backward
 from .eager import is_batched, is_eager, runs_here, wants_gradients
 from .expression import Frame, compute_dtype, evaluate, in_one_operation
+from .inductor import lower_products
 from .product import How, gradient_of_a, gradient_of_b, gradient_of_c, lies_turned, product, product_shape, reduced
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def _fake(
     out_dtype: torch.dtype | None, expression: str, operands: list[torch.Tensor], precision: str,
     deterministic: bool, batch_invariant: bool,
 ) -> torch.Tensor:  # fmt: skip
+    lower_products()
     shape = product_shape(a, b)
     for name, operand in zip(parse(expression).operands, operands, strict=True):
         check_over_result(name, operand, shape)

@@ -15,6 +15,7 @@ from ..gemm.matmul import matmul as run
 from ..gemm.shapes import matmul_shapes
 from .eager import is_eager, runs_here, wants_gradients
 from .expression import compute_dtype
+from .inductor import lower_products
 
 if TYPE_CHECKING:
     from ..words import Precision
@@ -75,6 +76,7 @@ def _fake(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float,
     out_dtype: torch.dtype | None, precision: str, deterministic: bool, batch_invariant: bool,
 ) -> torch.Tensor:  # fmt: skip
+    lower_products()
     return a.new_empty(product_shape(a, b), dtype=out_dtype or a.dtype)
 
 
