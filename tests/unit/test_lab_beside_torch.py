@@ -14,7 +14,8 @@ from tilewright.lab.suite import read_suite
 from tilewright.report.beside_torch import summary
 
 SUITES = (
-    "hopper-products", "hopper-products-heldout", "hopper-products-others", "hopper-power", "hopper-cublaslt",
+    "hopper-products", "hopper-products-heldout", "hopper-products-others", "hopper-products-training",
+    "hopper-power", "hopper-cublaslt", "hopper-one-row",
 )  # fmt: skip
 
 

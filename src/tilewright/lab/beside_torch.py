@@ -134,6 +134,26 @@ def torch_records(
     return [record_of(torch, suite, number, case, timed, say) for number, case in enumerate(cases)]
 
 
+def copy_records(
+    suite: str, cases: Sequence[dict[str, Any]], seconds: float = 1.0, say: Progress = silent
+) -> list[dict[str, Any]]:
+    """Records of the same cases, timed in pairs with a copy within device memory that moves as many bytes: ratio is the
+    share of a copy's bandwidth that the product reaches. Raises MissingDependency.
+    """
+
+    def timed(problem: GemmProblem, sets: Sets) -> dict[str, Any]:
+        half = problem.bytes // 2
+        copies = [torch.empty(2, half, device="cuda", dtype=torch.int8) for _ in sets.a]
+        references = [launch_of(torch, partial(to.copy_, source)) for source, to in copies]
+        timing, conditions = time_pairs(0, both(torch, sets)[0], references, seconds=seconds)
+        assert timing.reference_ms is not None
+        rates = {"gb_s": problem.bytes / timing.ms * 1e-6, "reference_gb_s": 2 * half / timing.reference_ms * 1e-6}
+        return timing.to_dict() | rates | {"conditions": conditions}
+
+    torch = needed_torch()
+    return [record_of(torch, suite, number, case, timed, say) for number, case in enumerate(cases)]
+
+
 def power_records(
     suite: str, cases: Sequence[dict[str, Any]], seconds: float = 1.0, say: Progress = silent
 ) -> list[dict[str, Any]]:

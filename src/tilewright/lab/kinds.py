@@ -180,6 +180,7 @@ KINDS: dict[str, Kind] = {
     "beside-cublaslt": Kind(
         _timed_cases("beside_cublaslt.cublaslt_records"), 2, kernels=_kernels("beside_torch.kernels")
     ),
+    "beside-copies": Kind(_timed_cases("beside_torch.copy_records"), 0.8, kernels=_kernels("beside_torch.kernels")),
     "power": Kind(_timed_cases("beside_torch.power_records"), 6, kernels=_kernels("beside_torch.kernels")),
     "sweep": Kind(_sweep, 1.2, parts=lambda suite: sum(case.get("keep", 12) for case in suite["cases"])),
     "epilogue": Kind(_timed_cases("epilogues.epilogue_records"), 3),

@@ -67,3 +67,11 @@ POWER: tuple[Column, ...] = (
     ("MHz", result("sm_mhz", ".0f")),
     ("torch's", result("reference_sm_mhz", ".0f")),
 )
+COPIES: tuple[Column, ...] = (
+    ("m x n x k", _name),
+    ("rung", rung),
+    ("config", config),
+    ("GB/s", result("gb_s", ".0f")),
+    ("a copy's", result("reference_gb_s", ".0f")),
+    ("share", result("ratio", ".3f")),
+)
