@@ -94,7 +94,7 @@ def test_two_warpgroups_that_make_a_gradient_each_of_large_scores():
     bias[:, ::3] = -np.inf
     config = "d256: keys 64x64/4x2, queries 128x64/8"
     judged(q, k, v, grad, rung="b06", config=config, bias=bias, grad_lse=grad_lse.astype(np.float32))
-    with pytest.raises(ConfigRejected, match="whose scores have one slope"):
+    with pytest.raises(ConfigRejected, match="slopes of their own"):
         judged(q, k, v, grad, rung="b06", config=config, softcap=2.0)
 
 
@@ -228,6 +228,30 @@ def test_two_warpgroups_make_gradients_of_narrower_values():
     judged(q, k, v, grad, dtype="bf16", rung="b06", config="d192: keys 64x64/4x2, queries 128x64/8", is_causal=True)
 
 
+@pytest.mark.parametrize(("d", "dv"), [(192, 128), (128, 128), (64, 256)])
+@pytest.mark.parametrize("case", ["causal, more keys", "causal, more queries", "causal window"])
+def test_one_walk_makes_dk_and_dv(d, dv, case):
+    options, sq, sk = OPTIONS[case]
+    q, k, _, _ = operands(b=2, h=4, hk=2, sq=2 * sq, sk=2 * sk, d=d, dtype="bf16")
+    _, _, v, grad = operands(b=2, h=4, hk=2, sq=2 * sq, sk=2 * sk, d=dv, dtype="bf16", seed=1)
+    grad_lse = np.random.default_rng(3).standard_normal(q.shape[:3]).astype(np.float32)
+    config = f"d{d}: keys 128x64/8, queries 128x64/8"
+    judged(q, k, v, grad, dtype="bf16", grad_lse=grad_lse, rung="b06", config=config, **options)
+
+
+def test_one_walk_makes_dk_and_dv_in_parts_of_large_scores():
+    q, k, _, _ = operands(h=8, hk=1, sq=150, sk=200, d=192, dtype="bf16")
+    _, _, v, grad = operands(h=8, hk=1, sq=150, sk=200, d=128, dtype="bf16", seed=1)
+    bias = 40 * np.random.default_rng(5).standard_normal((150, 200)).astype(np.float32)
+    bias[:, ::3] = -np.inf
+    named = {"rung": "b06", "config": "d192: keys 128x64/8, queries 128x64/8"}
+    stages = explain_attention_backward(q, k, v, gpu="H200", is_causal=True, bias=bias, **named).program.stages
+    assert "dK dV" in [stage.name for stage in stages]
+    judged(q, k, v, grad, dtype="bf16", is_causal=True, bias=bias, **named)
+    with pytest.raises(ConfigRejected, match="slopes of their own"):
+        judged(q, k, v, grad, dtype="bf16", softcap=2.0, **named)
+
+
 def test_values_of_another_width_are_padded_where_that_is_less_work():
     q, k, v, _ = (np.zeros((1, 1, 64, d), np.float16) for d in (128, 128, 64, 64))
     assert explain_attention_backward(q, k, v, gpu="H200").problem.forward.d_v == 0
@@ -265,13 +289,13 @@ def test_short_and_empty_sequences(sq, sk):
 
 
 @pytest.mark.parametrize(
-    ("rung", "d", "dv"),
+    ("rung", "d", "dv", "config"),
     [
-        *((rung, least(rung), least(rung)) for rung in BACKWARD_RUNGS), (BACKWARD_RUNGS[-1], 192, 128),
-        (BACKWARD_RUNGS[-1], 64, 192),
+        *((rung, least(rung), least(rung), None) for rung in BACKWARD_RUNGS), (BACKWARD_RUNGS[-1], 192, 128, None),
+        (BACKWARD_RUNGS[-1], 64, 192, None), (BACKWARD_RUNGS[-1], 192, 128, "d192: keys 128x64/8, queries 128x64/8"),
     ],
 )  # fmt: skip
-def test_entries_of_different_lengths(rung, d, dv):
+def test_entries_of_different_lengths(rung, d, dv, config):
     lengths_q, lengths_k, after = [70, 0, 1, 40, 130], [70, 30, 60, 0, 129], 9
     rng = np.random.default_rng(4)
     rows_q, rows_k = sum(lengths_q) + after, sum(lengths_k) + after
@@ -284,7 +308,7 @@ def test_entries_of_different_lengths(rung, d, dv):
         out[starts_q[-1] :] = np.nan
         found = tw.attention_backward(
             grad, q, k, v, out, lse, cu_seqlens_q=starts_q, cu_seqlens_k=starts_k, is_causal=True, rung=rung.id,
-            grad_lse=grad_lse,
+            grad_lse=grad_lse, config=config,
         )  # fmt: skip
     for entry in range(len(lengths_q)):
         rows, keys = slice(*starts_q[entry : entry + 2]), slice(*starts_k[entry : entry + 2])

@@ -144,7 +144,7 @@ def threads_of(rung: BackwardRung, tile: Tile) -> int:
 def parts_of(problem: BackwardProblem, rung: BackwardRung, walk: Walk) -> int:
     """Blocks that share the queries that pass by a tile of keys: several where a GPU's SMs would get less than a block
     each, or less than two of which the first keys' have most to do."""
-    if not (rung.produced and walk.by_keys) or (walk.makes_1 and walk.makes_2 and not walk.sums):
+    if not (rung.produced and walk.by_keys) or (rung.apart and walk.tile.along == 2):
         return 1
     heads, tiles, _ = grid_of(problem, False, walk.tile.rows)
     turns = ceil_div(problem.forward.seq_q, walk.tile.cols) * problem.forward.group

@@ -13,6 +13,8 @@ from .hopper import LEAST_STRIDE, STRIDES_END
 from .rung import D_HEADS
 
 TILES_LIMIT = 65535
+_COLUMNS_OF_BOTH = 320
+"""Of dK and dV together, that the registers of a walk hold next to a tile of scores."""
 _SHARED_ON_HOPPER = find_arch("sm_90a").shared_per_block
 _SHORT = 2048
 """Rows up to which dV and dK of a causal mask are made by one walk rather than apart: tiles that it hides by half weigh
@@ -52,12 +54,25 @@ def _not_produced(config: BackwardConfig, rung: BackwardRung) -> str | None:
     for tile in (config.keys, *([config.queries] if config.queries is not None else [])):
         if tile.warps != 8:
             return f"tile {tile}: two warpgroups multiply"
-        along = 2 if rung.apart and tile is config.keys and not config.apart else 1
-        if tile.along != along or (rung.apart and tile.cols != 64):
+        shares = rung.apart and tile is config.keys and not config.apart and tile.along == 2
+        if (tile.along != 1 and not shares) or (rung.apart and tile.cols != 64):
             columns = " by 64 columns" if rung.apart else ""
-            return f"tile {tile}: {along} of two warpgroups multiplies the same rows{columns}"
+            return f"tile {tile}: each of two warpgroups multiplies rows of its own{columns}"
     if config.ordered and not rung.writes:
         return "additions in order are made by the warpgroup that copies"
+    return None
+
+
+def _not_both(problem: BackwardProblem, config: BackwardConfig) -> str | None:
+    """Why one walk cannot make dK and dV of the problem; None if it can."""
+    p = problem.forward
+    if p.softcap or p.modify:
+        return "scores have slopes of their own, which take the registers of a gradient"
+    if config.keys.along == 2:
+        return "packed lengths are for walks apart, or of both gradients" if p.totals is not None else None
+    columns = p.d_head + p.columns("v")
+    if columns > _COLUMNS_OF_BOTH:
+        return f"registers hold {_COLUMNS_OF_BOTH} columns of dK and dV; these are {columns}"
     return None
 
 
@@ -126,12 +141,12 @@ class BackwardRung:
     def _apart_bytes(problem: BackwardProblem, walk: Walk, stages_2: int) -> int:
         """ApartWalk::shared_bytes in cuda/attention/backward_apart.cuh."""
         tile, row_bytes, v_bytes = walk.tile, 2 * walk.columns, 2 * (problem.forward.d_v or walk.columns)
-        if walk.makes_1 and walk.makes_2:  # HalvesWalk::shared_bytes in cuda/attention/backward_halves.cuh
+        if tile.along == 2:  # HalvesWalk::shared_bytes in cuda/attention/backward_halves.cuh
             tiles = 2 * row_bytes * (tile.rows + tile.cols) + 2 * v_bytes * tile.cols
             return tiles + 8 * problem.stat_floats * tile.cols + 16384 + 112
-        stats = 2 * 4 * problem.stat_floats * tile.cols if walk.by_keys else 0
-        first, second = tile.rows + 2 * tile.cols, tile.rows * walk.makes_1 + stages_2 * tile.cols
-        return row_bytes * first + v_bytes * second + stats + 8 * (2 + 2 * (2 + stages_2))
+        stats = tile.stages * 4 * problem.stat_floats * tile.cols if walk.by_keys else 0
+        first, second = tile.rows + tile.stages * tile.cols, tile.rows * walk.makes_1 + stages_2 * tile.cols
+        return row_bytes * first + v_bytes * second + stats + 8 * (2 + 2 * (tile.stages + stages_2))
 
     def second_stages(self, problem: BackwardProblem, walk: Walk) -> int:
         """Tiles of the second operand that passes: two, or the one that shared memory has room for."""
@@ -145,7 +160,7 @@ class BackwardRung:
     def file(self, walk: Walk) -> str:
         """Where a walk's kernel stands."""
         if self.apart:
-            return "backward_halves.cuh" if walk.makes_1 and walk.makes_2 else "backward_apart.cuh"
+            return "backward_halves.cuh" if walk.tile.along == 2 else "backward_apart.cuh"
         if self.produced:
             return "backward_producer.cuh"
         return "backward_hopper.cuh" if self.wgmma else "backward.cuh"
@@ -180,11 +195,12 @@ class BackwardRung:
             return f"{self.id} cannot take {config}: {reason}"
         if self.sums is not None and self.sums != bool(config.sums):
             return f"{self.id} cannot take {config}: it makes dQ {'in the walk by keys' if self.sums else 'by queries'}"
-        if self.apart and not config.apart and (p.totals is not None or p.softcap or p.modify):
-            return f"{config} is for batches of one length, whose scores have one slope"
+        if self.apart and not config.apart and (reason := _not_both(problem, config)):
+            return f"{self.id} cannot take {config}: {reason}"
         if config.d_head != p.d_head:
             return f"{config} is for d_head={config.d_head}; the operands have {p.d_head}"
-        takes = self.apart and not config.wider and p.d_v % 64 == 0 and (config.apart or p.d_v <= p.d_head)
+        narrower = config.apart or config.keys.along == 1 or p.d_v <= p.d_head
+        takes = self.apart and not config.wider and p.d_v % 64 == 0 and narrower
         if p.d_v and not takes:
             return f"{config} of {self.id} takes values of {p.d_head} columns; these have {p.d_v}"
         for walk in walks_of(config):

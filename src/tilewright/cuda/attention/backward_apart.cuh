@@ -1,12 +1,14 @@
 #pragma once
 // The gradients of attention by wgmma, each made by a walk of its own that looks like the forward pass: eight products
-// where five would do, but no sum leaves the registers, and P and dS are left operands there. sm_90a.
+// where five would do, but no sum leaves the registers, and P and dS are left operands there. Where the registers hold
+// dK and dV together, one walk makes both: seven products. sm_90a.
 //
 // V and grad may have another number of columns than Q and K.
 //
 //                   kept         passing: first, second     products a tile
 //     dV            K            Q, grad                    S^T = K Q^T                      dV += P^T grad
 //     dK            K, V         Q, grad                    S^T = K Q^T   dP^T = V grad^T    dK += dS^T Q
+//     dK, dV        K, V         Q, grad                    S^T = K Q^T   dP^T = V grad^T    both
 //     dQ            Q, grad      K, V                       S   = Q K^T   dP   = grad V^T    dQ += dS K
 //
 // Roles       the last warpgroup: a thread starts TMA's copies. Its registers go to the others.
@@ -21,6 +23,8 @@
 //     dK, dQ     the sum of the tile before and S begin; the sum is waited for, and dP begins
 //                S is waited for, and P made; dP is waited for, and dS made
 //     dV         S and the sum of the tile before begin; S is waited for, and P made
+//     dK, dV     S and dK of the tile before begin; S is waited for, and P made; dK is waited for
+//                dP and dV begin; dP is waited for, and dS made
 
 #include "attention/backward_fed.cuh"
 
@@ -29,16 +33,18 @@ struct ApartWalk : FedWalk<Cfg> {
   using Base = FedWalk<Cfg>;
   using Base::by_keys;
   using Base::makes_1;
+  using Base::makes_2;
   using typename Base::Kept;
   using typename Base::Passing;
   using typename Base::T;
-  static_assert(Base::along == 1 && !Cfg::sums && Base::makes_1 != Base::makes_2, "a walk for one gradient");
+  static_assert(Base::along == 1 && !Cfg::sums, "P and dS are left operands in registers");
+  static_assert(!(makes_1 && makes_2 && Pairs<Cfg>::slopes), "a slope would hold S and dP next to both gradients");
 
   // What has the columns of V and grad: the second that is kept where there are two, and the second that passes.
   using typename Base::KeptV;
   using typename Base::PassingV;
 
-  static constexpr int stages = 2, stages_2 = Cfg::stages_2, kept = makes_1 ? 2 : 1;
+  static constexpr int stages = Cfg::stages, stages_2 = Cfg::stages_2, kept = makes_1 ? 2 : 1;
   static constexpr int kept_bytes = Kept::bytes + (makes_1 ? KeptV::bytes : 0);
   static constexpr int barriers = 2 + 2 * stages + 2 * stages_2;
   static constexpr int shared_bytes =
@@ -138,7 +144,7 @@ struct ApartWalk : FedWalk<Cfg> {
   // What a warpgroup has in hand.
   Held<1, Base::across_pieces> held;  // P or dS of the tile before, as it is multiplied
   Cursor now, before;                 // this tile, and the one before
-  Place<stages> from;                 // their buffers
+  Place<stages> from, before_1;       // their buffers
   Place<stages_2> from_2, before_2;
 
   /// P of S, and where a slope belongs to a weight dS of dP too, dx.
@@ -163,7 +169,7 @@ struct ApartWalk : FedWalk<Cfg> {
   /// acc += held^T second, or held^T first, of the tile before.
   __device__ void start_sum() {
     if constexpr (makes_1)
-      this->start_held(this->acc_1[0], held.piece, first_tile(from.stage ^ 1));
+      this->start_held(this->acc_1[0], held.piece, first_tile(before_1.stage));
     else
       this->start_held(this->acc_2[0], held.piece, second_tile(before_2.stage));
   }
@@ -190,7 +196,7 @@ struct ApartWalk : FedWalk<Cfg> {
     if constexpr (sums) {  // dP begins under S, where dS holds no registers any more
       wgmma_wait<1>();
       sum_arrived();
-      this->tell(first_empty(from.stage ^ 1));
+      this->tell(first_empty(before_1.stage));
     }
     this->begin_products();
     this->template start_scores<Base::v_there / 16>(dp[0], anew(this->kept_2), second_tile(from_2.stage));
@@ -233,26 +239,58 @@ struct ApartWalk : FedWalk<Cfg> {
   }
 
   template <bool sums>
+  __device__ void turn_both(const RowStats<1>& rows) {
+    const auto of = stats_of(from.stage, rows);
+    float s[1][Base::s_cols][4], dp[1][Base::s_cols][4];
+    Held<1, Base::across_pieces> p;
+    await_first();
+    this->begin_products();
+    this->start_scores(s[0], anew(this->kept_1), first_tile(from.stage));
+    if constexpr (sums) start_sum();
+    wgmma_wait<sums>();
+    wgmma_arrived(s[0]);
+    weigh<false>(s, dp, of);
+    if constexpr (sums) {
+      wgmma_wait<0>();
+      sum_arrived();
+      this->tell(first_empty(before_1.stage));
+    }
+    Base::packed(p, s);
+    await_second(from_2, now);
+    this->begin_products();
+    this->template start_scores<Base::v_there / 16>(dp[0], anew(this->kept_2), second_tile(from_2.stage));
+    this->start_held(this->acc_2[0], p.piece, second_tile(from_2.stage));
+    wgmma_wait<1>();
+    wgmma_arrived(dp[0]);
+    Base::grade(held, p, dp, of);
+    wgmma_wait<0>();
+    wgmma_arrived(this->acc_2[0]);
+    Base::read(p.piece);
+    this->tell(second_empty(from_2.stage));
+  }
+
+  template <bool sums>
   __device__ void turn(const RowStats<1>& rows) {
-    if constexpr (makes_1)
+    if constexpr (makes_1 && makes_2)
+      turn_both<sums>(rows);
+    else if constexpr (makes_1)
       turn_1<sums>(rows);
     else
       turn_2<sums>(rows);
-    before = now, before_2 = from_2;
+    before = now, before_1 = from, before_2 = from_2;
     now = now.next(this->first, this->end);
     from.advance(), from_2.advance();
   }
 
   __device__ void multiply_all() {
-    if constexpr (makes_1)
-      Base::clear(this->acc_1[0]);
-    else
-      Base::clear(this->acc_2[0]);
+    if constexpr (makes_1) Base::clear(this->acc_1[0]);
+    if constexpr (makes_2) Base::clear(this->acc_2[0]);
     const int count = this->steps();
     if (count == 0) return;
     const RowStats<1> rows = this->row_stats();
     now = Base::opening();
     for (int which = 0; which < kept; ++which) mbarrier_wait(kept_full(which), 0);
+    if constexpr (makes_1 && makes_2) wgmma_arrived(this->acc_2[0]);
     turn<false>(rows);
     sum_arrived();
     for (int n = 1; n < count; ++n) turn<true>(rows);
@@ -264,23 +302,17 @@ struct ApartWalk : FedWalk<Cfg> {
     Base::meet();  // all have read what was kept
   }
 
-  __device__ void store_one() const {
-    const auto& args = this->args;
-    const auto& place = this->place;
-    const auto to = [](void* base) { return static_cast<unsigned short*>(base); };
-    if constexpr (!by_keys)
-      this->store(this->acc_1, this->kept_1, args.scale, to(args.dq) + place.at_q(args.dq_at, place.head),
-                  args.dq_at[2]);
-    else if constexpr (Cfg::parts > 1 && makes_1)
-      this->store_part(this->acc_1, args.dk_parts);
-    else if constexpr (Cfg::parts > 1)
-      this->store_part(this->acc_2, args.dv_parts);
-    else if constexpr (makes_1)
-      this->store(this->acc_1, this->kept_1, args.scale, to(args.dk) + place.at_k(args.dk_at, place.head),
-                  args.dk_at[2]);
+  // ---- roles (run_fed)
+
+  __device__ void feed(int warp, const BackwardMaps& maps) const {
+    if (warp == 0) copy_all(maps);
+  }
+  __device__ void make(int) {
+    multiply_all();
+    if constexpr (by_keys)
+      this->store_keys();
     else
-      this->template store<KeptV, Base::v_there>(this->acc_2, this->kept_1, 1.f,
-                                                 to(args.dv) + place.at_k(args.dv_at, place.head), args.dv_at[2]);
+      this->store_all();
   }
 };
 
@@ -289,18 +321,5 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
              const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap grad_map,
              const __grid_constant__ BackwardArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const BackwardMaps maps{q_map, k_map, v_map, grad_map};
-  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // so that the compiler knows it the same for a warp
-  ApartWalk<Cfg> walk(args, shared);
-  if (walk.place.row0 >= walk.place.seq()) return;
-  if (threadIdx.x == 0) walk.start_barriers();
-  __syncthreads();
-  if (warpgroup == Cfg::n_warps / 4) {
-    release_registers<24>();
-    if (threadIdx.x == 32 * Cfg::n_warps && walk.steps() > 0) walk.copy_all(maps);
-  } else {
-    take_registers<240>();
-    walk.multiply_all();
-    walk.store_one();
-  }
+  run_fed<ApartWalk<Cfg>>({q_map, k_map, v_map, grad_map}, args, shared);
 }

@@ -1,6 +1,7 @@
 #pragma once
-// What walks share that a warpgroup of its own feeds by TMA (attention/backward_producer.cuh and backward_apart.cuh):
-// rings of tiles in shared memory, rows that are another entry's, arrivals. sm_90a.
+// What walks share that a warpgroup of its own feeds by TMA (attention/backward_producer.cuh, backward_apart.cuh and
+// backward_halves.cuh): rings of tiles in shared memory, rows that are another entry's, arrivals, how a block begins.
+// sm_90a.
 
 #include "attention/backward_groups.cuh"
 #include "ptx/bulk.cuh"
@@ -27,6 +28,7 @@ template <class Cfg>
 struct FedWalk : GroupWalk<Cfg> {
   using Base = GroupWalk<Cfg>;
   using typename Base::Passing;
+  using typename Base::T;
 
   __device__ FedWalk(const BackwardArgs& args, unsigned char* shared) : Base(args, shared) {}
 
@@ -70,6 +72,42 @@ struct FedWalk : GroupWalk<Cfg> {
     }
   }
 
+  /// dK and dV, or the one of them that the walk makes, to global memory, or as parts.
+  __device__ void store_keys() const {
+    const auto& place = this->place;
+    const auto to = [](void* base) { return static_cast<unsigned short*>(base); };
+    if constexpr (Base::makes_1 && Cfg::parts > 1)
+      store_part(this->acc_1, this->args.dk_parts);
+    else if constexpr (Base::makes_1)
+      this->store(this->acc_1, this->kept_1, this->args.scale,
+                  to(this->args.dk) + place.at_k(this->args.dk_at, place.head), this->args.dk_at[2]);
+    if constexpr (Base::makes_2 && Cfg::parts > 1)
+      store_part(this->acc_2, this->args.dv_parts);
+    else if constexpr (Base::makes_2)
+      this->template store<typename Base::KeptV, Base::v_there>(
+          this->acc_2, Base::makes_1 ? this->kept_2 : this->kept_1, 1.f,
+          to(this->args.dv) + place.at_k(this->args.dv_at, place.head), this->args.dv_at[2]);
+  }
+
+  /// dS of dP and of the weights as they are multiplied: rounded, which leaves S's registers free.
+  template <int pieces, class Stats>
+  static __device__ void grade(Held<1, pieces>& ds, const Held<1, pieces>& p, const float (&dp)[1][2 * pieces][4],
+                               const Stats& stats) {
+#pragma unroll
+    for (int j = 0; j < 2 * pieces; ++j) {
+      const auto of_column = stats.column(j);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const unsigned weights = p.piece[j / 2][0][j % 2 * 2 + half];
+        float two[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          two[e] = half_of<T>(weights, e) * (dp[0][j][2 * half + e] - stats.of(of_column, 0, half, e).delta);
+        ds.piece[j / 2][0][j % 2 * 2 + half] = pack<T>(two[0], two[1]);
+      }
+    }
+  }
+
   /// With packed lengths rows of a tile after the entry's last are another entry's. A weight of 0 does not stop what is
   /// infinite or NaN there, so they become 0.
   template <class Tile>
@@ -100,3 +138,21 @@ struct FedWalk : GroupWalk<Cfg> {
     wgmma_fence();
   }
 };
+
+/// A block's work: walk.feed(w, maps) by a thread of warp w of the last warpgroup, whose registers go to the others;
+/// walk.make(w) by the threads of warpgroup w, which multiplies.
+template <class Walk>
+__device__ inline void run_fed(const BackwardMaps& maps, const BackwardArgs& args, unsigned char* shared) {
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // so that the compiler knows it the same for a warp
+  Walk walk(args, shared);
+  if (walk.place.row0 >= walk.place.seq()) return;
+  if (threadIdx.x == 0) walk.start_barriers();
+  __syncthreads();
+  if (warpgroup == Cfg::n_warps / 4) {
+    release_registers<24>();
+    if (threadIdx.x % 32 == 0 && walk.steps() > 0) walk.feed(int(threadIdx.x) / 32 - Cfg::n_warps, maps);
+  } else {
+    take_registers<240>();
+    walk.make(warpgroup);
+  }
+}

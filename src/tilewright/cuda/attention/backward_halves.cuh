@@ -250,6 +250,19 @@ struct HalvesWalk : FedWalk<OneGroup<Cfg>> {
         tile, this->warp_row, to + place.at_k(strides, place.head) + place.row0 * strides[2], strides[2],
         place.seq_k - place.row0);
   }
+
+  // ---- roles (run_fed)
+
+  __device__ void feed(int warp, const BackwardMaps& maps) const {
+    if (warp == 0) copy_all(maps);
+  }
+  __device__ void make(int warpgroup) {
+    const auto& args = this->args;
+    if (warpgroup == 0)
+      multiply_all<true>(static_cast<unsigned short*>(args.dv), args.dv_at, 1.f);
+    else
+      multiply_all<false>(static_cast<unsigned short*>(args.dk), args.dk_at, args.scale);
+  }
 };
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
@@ -257,20 +270,5 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
              const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap grad_map,
              const __grid_constant__ BackwardArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const BackwardMaps maps{q_map, k_map, v_map, grad_map};
-  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // so that the compiler knows it the same for a warp
-  HalvesWalk<Cfg> walk(args, shared);
-  if (walk.place.row0 >= walk.place.seq()) return;
-  if (threadIdx.x == 0) walk.start_barriers();
-  __syncthreads();
-  if (warpgroup == 2) {
-    release_registers<24>();
-    if (threadIdx.x == 256 && walk.steps() > 0) walk.copy_all(maps);
-  } else {
-    take_registers<240>();
-    if (warpgroup == 0)
-      walk.template multiply_all<true>(static_cast<unsigned short*>(args.dv), args.dv_at, 1.f);
-    else
-      walk.template multiply_all<false>(static_cast<unsigned short*>(args.dk), args.dk_at, args.scale);
-  }
+  run_fed<HalvesWalk<Cfg>>({q_map, k_map, v_map, grad_map}, args, shared);
 }

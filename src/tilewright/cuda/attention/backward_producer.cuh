@@ -206,24 +206,6 @@ struct ProducedWalk : FedWalk<Cfg> {
     to.advance();
   }
 
-  /// dS of dP and of the weights as they are multiplied: rounded, which leaves S's registers free.
-  template <class Stats>
-  __device__ void grade(const float (&dp)[1][Base::s_cols][4], const Stats& stats) {
-#pragma unroll
-    for (int j = 0; j < Base::s_cols; ++j) {
-      const auto of_column = stats.column(j);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const unsigned weights = p.piece[j / 2][0][j % 2 * 2 + half];
-        float two[2];
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-          two[e] = half_of<T>(weights, e) * (dp[0][j][2 * half + e] - stats.of(of_column, 0, half, e).delta);
-        ds.piece[j / 2][0][j % 2 * 2 + half] = pack<T>(two[0], two[1]);
-      }
-    }
-  }
-
   /// Turn number n of `count`. No product depends on a condition, or the compiler would let none run under another: the
   /// first turn multiplies a dS of zeros, the last makes S of its own tile again.
   __device__ void turn(int n, int count) {
@@ -264,7 +246,7 @@ struct ProducedWalk : FedWalk<Cfg> {
     if constexpr (!slopes) {
       wgmma_wait<1>();
       wgmma_arrived(dp[0]);
-      grade(dp, of);
+      Base::grade(ds, p, dp, of);
     } else {
       Base::packed(ds, dp);
     }
@@ -328,6 +310,18 @@ struct ProducedWalk : FedWalk<Cfg> {
     add(sum, before);
     Base::meet();  // all have read what was kept
   }
+
+  // ---- roles (run_fed)
+
+  __device__ void start_barriers() const { at.start(); }
+  __device__ void feed(int warp, const BackwardMaps& maps) const {
+    if (warp == 0) copy_all(maps);
+    if (0 < warp && warp <= Cfg::writes) write_all(warp - 1);
+  }
+  __device__ void make(int) {
+    multiply_all();
+    this->store_keys();
+  }
 };
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
@@ -335,25 +329,5 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads, 1)
              const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap grad_map,
              const __grid_constant__ BackwardArgs args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const BackwardMaps maps{q_map, k_map, v_map, grad_map};
-  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // so that the compiler knows it the same for a warp
-  ProducedWalk<Cfg> walk(args, shared);
-  if (walk.place.row0 >= walk.place.seq()) return;
-  if (threadIdx.x == 0) walk.at.start();
-  __syncthreads();
-  if (warpgroup == Cfg::n_warps / 4) {
-    release_registers<24>();
-    if (threadIdx.x == 32 * Cfg::n_warps && walk.steps() > 0) walk.copy_all(maps);
-    if constexpr (Cfg::writes) {
-      const int writer = threadIdx.x / 32 - Cfg::n_warps - 1;
-      if (threadIdx.x % 32 == 0 && 0 <= writer && writer < Cfg::writes) walk.write_all(writer);
-    }
-  } else {
-    take_registers<240>();
-    walk.multiply_all();
-    if constexpr (Cfg::parts > 1)
-      walk.store_part(walk.acc_1, args.dk_parts), walk.store_part(walk.acc_2, args.dv_parts);
-    else
-      walk.store_all();
-  }
+  run_fed<ProducedWalk<Cfg>>({q_map, k_map, v_map, grad_map}, args, shared);
 }
