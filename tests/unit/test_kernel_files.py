@@ -15,7 +15,7 @@ FILES = {
     "f12": 8,
     "h01": 7, "h02": 7, "h03": 7, "h04": 7, "h05": 7, "h06": 8, "h07": 7, "h08": 8, "h09": 8, "h10": 7, "h11": 9,
     "h12": 11, "h13": 11, "h14": 10, "h15": 12, "h16": 12, "h17": 12, "h18": 13, "h19": 11,
-    "v01": 5, "t01": 11, "t02": 12, "t03": 12, "t04": 19, "t05": 19, "a": 11, "d": 11,
+    "v01": 5, "t01": 11, "t02": 12, "t03": 12, "t04": 19, "t05": 19, "a": 12, "d": 11,
     "g01": 10, "g02": 12, "g03": 14, "g04": 9, "g05": 14, "g06": 11, "g07": 19, "g08": 15,
     "q01": 10, "q02": 14, "q03": 17, "q04": 17, "q05": 13, "q06": 13,
 }  # fmt: skip
@@ -43,7 +43,7 @@ def test_a_reader_of_an_attention_rung_opens_one_file_for_all_of_them(rungs):
     (include,) = {rung.include for rung in rungs}
     files, ptx = files_of(include)
     assert files <= FILES["a"]
-    assert files + ptx <= 17
+    assert files + ptx <= 20
     text = (CUDA_ROOT / include).read_text()
     headings = [line.split()[2] for line in text.splitlines() if line.startswith("// ---- a")]
     assert headings == [rung.id for rung in rungs], "one heading a rung, in climbing order"

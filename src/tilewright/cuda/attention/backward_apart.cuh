@@ -95,8 +95,8 @@ struct ApartWalk : FedWalk<Cfg> {
   __device__ void copy_all(const BackwardMaps& maps) const {
     keep<Kept>(this->kept_1, by_keys ? maps.k : maps.q, 0);
     Cursor now = Base::opening();
-    Place<stages> to;
-    Place<stages_2> to_2;
+    RingPlace<stages> to;
+    RingPlace<stages_2> to_2;
     for (int n = 0, count = this->steps(); n < count; ++n, to.advance(), to_2.advance()) {
       mbarrier_wait(first_empty(to.stage), to.parity ^ 1);
       mbarrier_arrive_expect(first_full(to.stage), Passing::bytes + Base::stats_bytes);
@@ -120,7 +120,7 @@ struct ApartWalk : FedWalk<Cfg> {
     mbarrier_wait(first_full(from.stage), from.parity);
     this->template clear_passing<Passing>(first_tile(from.stage), now);
   }
-  __device__ void await_second(const Place<stages_2>& from, const Cursor& of) const {
+  __device__ void await_second(const RingPlace<stages_2>& from, const Cursor& of) const {
     mbarrier_wait(second_full(from.stage), from.parity);
     this->template clear_passing<PassingV>(second_tile(from.stage), of);
   }
@@ -144,8 +144,8 @@ struct ApartWalk : FedWalk<Cfg> {
   // What a warpgroup has in hand.
   Held<1, Base::across_pieces> held;  // P or dS of the tile before, as it is multiplied
   Cursor now, before;                 // this tile, and the one before
-  Place<stages> from, before_1;       // their buffers
-  Place<stages_2> from_2, before_2;
+  RingPlace<stages> from, before_1;   // their buffers
+  RingPlace<stages_2> from_2, before_2;
 
   /// P of S, and where a slope belongs to a weight dS of dP too, dx.
   template <bool graded, int n, class Stats>

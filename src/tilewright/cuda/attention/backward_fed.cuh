@@ -9,19 +9,10 @@
 #include "ptx/shared_quads.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
+#include "tile/ring_place.cuh"
 
 struct BackwardMaps {
   const TensorMap &q, &k, &v, &grad;
-};
-
-/// A place in a ring of buffers, and the parity of the phase that its barriers are in.
-template <int stages>
-struct Place {
-  int stage = 0;
-  unsigned parity = 0;
-  __device__ void advance() {
-    if (++stage == stages) stage = 0, parity ^= 1;
-  }
 };
 
 template <class Cfg>

@@ -78,7 +78,7 @@ struct HalvesWalk : FedWalk<OneGroup<Cfg>> {
     mbarrier_arrive_expect(k_full(), Kept::bytes);
     this->template load<Kept>(this->kept_1, maps.k, place.row0, place.head, k_full());
     Cursor now{this->head_0, this->first};
-    Place<stages> to;
+    RingPlace<stages> to;
     for (int n = 0, count = this->steps(); n < count; ++n, to.advance()) {
       const int row = now.tile * Cfg::cols;
       mbarrier_wait(q_empty(to.stage), to.parity ^ 1);
@@ -101,8 +101,8 @@ struct HalvesWalk : FedWalk<OneGroup<Cfg>> {
   // What a warpgroup has in hand.
   Held<1, Base::across_pieces> held;  // P or dS of the tile before, as it is multiplied
   Cursor now;                         // this tile, and its buffers
-  Place<stages> from, before;         // and those of the tile before
-  Place<2> handed;
+  RingPlace<stages> from, before;     // and those of the tile before
+  RingPlace<2> handed;
 
   __device__ ColumnStats<Cfg::wide> stats_of(int stage) const {
     return {reinterpret_cast<const float4*>(stats_pointer + stage * Base::stats_bytes) +

@@ -93,7 +93,7 @@ struct ProducedWalk : FedWalk<Cfg> {
     mbarrier_arrive_expect(at.k_full(), Kept::bytes);
     this->template load<Kept>(this->kept_1, maps.k, place.start_k + place.row0, place.head, at.k_full());
     Cursor now = Base::opening();
-    Place<stages> to;
+    RingPlace<stages> to;
     for (int n = 0, count = steps(); n < count; ++n, to.advance()) {
       const int row = now.tile * Cfg::cols;
       mbarrier_wait(at.q_empty(to.stage), to.parity ^ 1);
@@ -162,7 +162,7 @@ struct ProducedWalk : FedWalk<Cfg> {
       Base::template clear_rows<Kept>(this->kept_2, this->place.seq_k - this->place.row0);
     }
   }
-  __device__ void await_q(const Place<stages>& from, const Cursor& now) const {
+  __device__ void await_q(const RingPlace<stages>& from, const Cursor& now) const {
     mbarrier_wait(at.q_full(from.stage), from.parity);
     clear_passing(q_tile(from.stage), now);
   }
@@ -187,10 +187,10 @@ struct ProducedWalk : FedWalk<Cfg> {
   // What a warpgroup has in hand.
   float s[1][Base::s_cols][4];
   Held<1, Base::across_pieces> p, ds;
-  Cursor now, before;                           // this tile, and the one before
-  Place<stages> from;                           // its buffers
-  Place<2> to, to_before;                       // and those of dS
-  Place<Cfg::writes ? Cfg::writes : 1> writer;  // that adds the next tile of dQ
+  Cursor now, before;                               // this tile, and the one before
+  RingPlace<stages> from;                           // its buffers
+  RingPlace<2> to, to_before;                       // and those of dS
+  RingPlace<Cfg::writes ? Cfg::writes : 1> writer;  // that adds the next tile of dQ
 
   /// This warp's part of dS is in shared memory.
   __device__ void tell_ds(int buffer) const {
@@ -212,7 +212,7 @@ struct ProducedWalk : FedWalk<Cfg> {
     constexpr bool slopes = Pairs<Cfg>::slopes;
     const bool more = n + 1 < count;
     const Cursor next = now.next(this->first, this->end);
-    Place<stages> from_next = from;
+    RingPlace<stages> from_next = from;
     from_next.advance();
     const unsigned q = q_tile(from.stage), grad = grad_tile(from.stage);
     const int row = this->place.row0 + this->warp_row + this->lane / 4;
