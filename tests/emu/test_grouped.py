@@ -376,6 +376,11 @@ def test_an_out_that_does_not_fit_is_refused():
             tw.grouped_matmul(A, B, [1, 2], out=np.empty((8, 9), np.float16))
         with pytest.raises(InvalidOperand, match="overlaps"):
             tw.grouped_matmul(A, np.ones((2, 16, 16), np.float16), [1, 2], out=A)
+        room = np.empty((9, 8), np.float16)
+        ends = room.ravel()[:4].view(np.int32)
+        ends[:] = 4, 9
+        with pytest.raises(InvalidOperand, match="overlaps offs"):
+            tw.grouped_matmul(A, B, ends, out=room)
         with pytest.raises(InvalidOperand, match="out_dtype says float32"):
             tw.grouped_matmul(A, B, [1, 2], out=np.empty((9, 8), np.float16), out_dtype="f32")
 

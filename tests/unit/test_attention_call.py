@@ -130,6 +130,29 @@ REFUSED = [
 ]
 
 
+def beside(numbers, shape):
+    """Numbers, and room for a result that begins with the same bytes."""
+    room = np.zeros(int(np.prod(shape)), np.float16)
+    numbers = np.asarray(numbers)
+    held = room[: numbers.nbytes // 2].view(numbers.dtype)
+    held[:] = numbers
+    return held, room.reshape(shape)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_a_result_over_the_numbers_of_a_call_is_refused(dtype):
+    rows = zeros(20, 2, 64)
+    starts, out = beside(np.array([0, 5, 20], dtype), rows.shape)
+    apart = starts.copy()
+    for given in ((starts, apart), (apart, starts)):
+        with pytest.raises(InvalidOperand, match=r"out .* overlaps cu_seqlens"):
+            read_attention_varlen(rows, rows, rows, *given, out=out)
+    assert read_attention_varlen(rows, rows, rows, apart, [0, 5, 20], out=out).out_is_given
+    used, out = beside(np.array([3, 4], dtype), Q.shape)
+    with pytest.raises(InvalidOperand, match=r"out .* overlaps seqused"):
+        read_attention(Q, K, K, seqused=used, out=out)
+
+
 @pytest.mark.parametrize(("call", "words"), REFUSED, ids=[words for _, words in REFUSED])
 def test_refusals_name_the_argument_and_its_values(call, words):
     with pytest.raises(InvalidOperand) as caught:

@@ -22,6 +22,8 @@ class Integers:
     host: np.ndarray | None
     """The numbers, where they are known to the host."""
     operand: Operand | None
+    lies: Operand | None = None
+    """The caller's array, on the host as bytes: what a result must not overlap. None for a list."""
 
 
 class Wanted(NamedTuple):
@@ -73,7 +75,11 @@ def read_integers(value: Any, wanted: Wanted, of: str, view: Operand) -> Integer
         )
     if view.device is not None:
         raise InvalidOperand(f"{of} is on GPU {view.device} and {wanted.name} on the host. Move it there, as int32.")
-    return Integers(numbers.shape, numbers, None)
+    lies = None
+    if isinstance(value, np.ndarray):
+        shape, strides = (*value.shape, value.itemsize), (*value.strides, 1)
+        lies = Operand(wanted.name, "numpy", value.ctypes.data, shape, strides, "e4m3", None, owner=value)
+    return Integers(numbers.shape, numbers, None, lies)
 
 
 def _on_gpu(
@@ -91,4 +97,4 @@ def _on_gpu(
         place = "the host" if view.device is None else f"GPU {view.device}"
         raise InvalidOperand(f"{view.name} is on {place} and {wanted.name} on GPU {device}. Move them to one device.")
     operand = Operand(wanted.name, kind, address, shape, lies, "f32", device, stream=stream, owner=owner)
-    return Integers(shape, None, operand)
+    return Integers(shape, None, operand, operand)

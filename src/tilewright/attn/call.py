@@ -193,8 +193,7 @@ def read_attention(
         check_one_device(q_view, given)
         bias_view = broadcast_bias(given, (*q_view.shape[:3], keys))
     used = read_used(seqused, q_view, keys) if seqused is not None else None
-    lists = [one.operand for one in (used, table) if one is not None]
-    inputs = [q_view, k_view, v_view, bias_view, *lists]
+    inputs = [q_view, k_view, v_view, bias_view, *(one.lies for one in (used, table) if one is not None)]
     check_given_out(out, out_view, [view for view in inputs if view is not None])
     options = read_options(q_view, keys, is_causal, scale, window, softcap, modify, return_lse)
     options["seqused"] = used is not None
@@ -229,8 +228,7 @@ def read_attention_varlen(
         length_of(starts[1], max_seqlen_k, "max_seqlen_k", k_view.shape[2]),
     )
     out_view = views[3] if out is not None else dense_result(q_view, (1, *shape), "bshd")
-    lists = [start.operand for start in starts if start.operand is not None]
-    check_given_out(out, out_view, [q_view, k_view, v_view, *lists])
+    check_given_out(out, out_view, [q_view, k_view, v_view, *(one.lies for one in starts if one.lies is not None)])
     options = read_options(q_view, k_view.shape[2], is_causal, scale, window, softcap, modify, return_lse)
     options |= {"totals": (shape[0], k_view.shape[2]), "lengths": (starts[0].entries, *lengths)}
     read = _finish(q_view, k_view, v_view, out_view, out, None, starts, options, shape, plan_with)

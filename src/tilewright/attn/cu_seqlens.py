@@ -30,9 +30,9 @@ def read_starts(value: Any, name: str, of: str, view: Operand) -> Starts:
     """
     found = read_integers(value, Wanted(name, ("entries + 1",), 1), of, view)
     if found.host is None:
-        return Starts(found.shape, None, found.operand)
+        return Starts(found.shape, None, found.operand, found.lies)
     check_starts(found.host, name, of, view.shape[2])
-    return Starts(found.shape, found.host.astype(np.int32), None)
+    return Starts(found.shape, found.host.astype(np.int32), None, found.lies)
 
 
 def read_used(value: Any, q: Operand, rows: int) -> Integers:

@@ -144,7 +144,7 @@ def read_grouped(
         if out_view.dtype != dtype:
             names = DTYPE_NAMES[out_view.dtype], DTYPE_NAMES[dtype]
             raise InvalidOperand(f"out is {names[0]} and out_dtype says {names[1]}. Omit out_dtype.")
-        lists = [ends.operand] if ends.operand is not None else []
+        lists = [ends.lies] if ends.lies is not None else []
         check_out(out_view, [a_view, b_view, *lists, *scales.views], None)
     problem = _problem(axis, total, ends.groups, (m, n, k), a_view, b_view, out_view, out is None)
     product = replace(problem.product, epilogue=scales.epilogue)

@@ -29,11 +29,11 @@ def read_ends(value: Any, name: str, first: Operand, what: str, total: int) -> E
     """
     found = read_integers(value, Wanted(name, ("groups",)), first.name, first)
     if found.host is None:
-        return Ends(found.shape, None, found.operand)
+        return Ends(found.shape, None, found.operand, found.lies)
     steps = np.diff(found.host.astype(np.int64), prepend=0)
     if (steps < 0).any() or steps.sum() > total:
         raise InvalidOperand(
             f"{name} must not fall, from 0 to at most the {total} {what}; it ends with {found.host[-1]}, and its least "
             f"step is {steps.min()}."
         )
-    return Ends(found.shape, found.host.astype(np.int32), None)
+    return Ends(found.shape, found.host.astype(np.int32), None, found.lies)
