@@ -265,7 +265,8 @@ def test_operands_of_any_strides_give_the_same_bits():
     dense = judged(*given, rung="b01")
     turned = [np.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3) for x in given]
     wide = [np.repeat(x, 2, axis=-1)[..., ::2] for x in given]
-    for others in (turned, wide):
+    backwards = [x[::-1, ::-1, ::-1].copy()[::-1, ::-1, ::-1] for x in given]
+    for others in (turned, wide, backwards):
         for one, other in zip(dense, judged(*others, rung="b01"), strict=True):
             np.testing.assert_array_equal(one, other)
 

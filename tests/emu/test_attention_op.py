@@ -215,13 +215,15 @@ def place(array: np.ndarray, how: str) -> np.ndarray:
         view = np.full((b, h, s + 2, d + 12), np.nan, np.float16)[:, :, 1:-1, 3 : 3 + d]
     elif how == "apart":
         view = np.full((b, h, s, 2 * d), np.nan, np.float16)[..., ::2]
+    elif how == "backwards":
+        view = np.full((b, h, s, d), np.nan, np.float16)[::-1, ::-1, ::-1, ::-1]
     else:
         view = np.full((d, s, h, b), np.nan, np.float16).T.swapaxes(0, 0)
     view[...] = array
     return view
 
 
-@pytest.mark.parametrize("how", ["odd", "gaps", "apart", "turned"])
+@pytest.mark.parametrize("how", ["odd", "gaps", "apart", "turned", "backwards"])
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_operands_that_kernels_cannot_read_are_copied(how, which):
     given = operands(2, 2, 2, 9, 12, 32)
@@ -242,7 +244,7 @@ def test_repeated_keys_are_read_where_they_lie():
     judge(out, lse, q, k, v)
 
 
-@pytest.mark.parametrize("how", ["guarded", "odd", "apart"])
+@pytest.mark.parametrize("how", ["guarded", "odd", "apart", "backwards"])
 def test_out_is_written_whole_and_nothing_else_is(how):
     q, k, v = operands(2, 2, 2, 9, 12, 32)
     guarded = Guarded(q.shape, "f16")
@@ -253,8 +255,20 @@ def test_out_is_written_whole_and_nothing_else_is(how):
     if how == "guarded":
         assert guarded.intact()
     else:
-        whole = out.base if how == "apart" else out.base.reshape(-1)
+        whole = out.base.reshape(-1) if how == "odd" else out.base
         assert np.isfinite(whole).sum() == q.size
+
+
+def test_a_bias_and_packed_rows_may_run_backwards():
+    q, k, v = operands(1, 2, 1, 9, 12, 32)
+    bias = values(9, 12)
+    rows = [x[0].swapaxes(0, 1) for x in (q, k, v)]
+    with tw.emulator():
+        out, lse = tw.attention(q, k, v, bias=bias[::-1, ::-1].copy()[::-1, ::-1], return_lse=True)
+        plain = tw.attention_varlen(*rows, [0, 4, 9], [0, 7, 12])
+        packed = tw.attention_varlen(*(x[::-1].copy()[::-1] for x in rows), [0, 4, 9], [0, 7, 12])
+    judge(out, lse, q, k, v, bias=bias)
+    np.testing.assert_array_equal(packed, plain)
 
 
 def test_bfloat16_of_ml_dtypes_comes_in_and_goes_out():

@@ -167,15 +167,6 @@ def _operand(
     return Operand(name, kind, 0 if empty else int(address), shape, steps, dtype, **rest)
 
 
-def check_forwards(operand: Operand) -> None:
-    """Refuse a negative stride, for ops whose kernels count from the lowest address. Raises InvalidOperand."""
-    if any(step < 0 for step in operand.strides):
-        raise InvalidOperand(
-            f"{operand.name} (shape {operand.shape}, strides {operand.strides} elements) runs backwards. "
-            f"{_advice(operand.name, f'{operand.name}.copy()')}"
-        )
-
-
 def _element_strides(name: str, shape: Sequence[int], byte_strides: Sequence[int], item: int, copy: str) -> list[int]:
     uneven = [s for extent, s in zip(shape, byte_strides, strict=True) if s % item and extent > 1]
     if uneven and 0 not in shape:

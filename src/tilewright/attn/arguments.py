@@ -11,7 +11,7 @@ from ..arrays.dlpack import dense_strides
 from ..arrays.dtypes import DTYPE_NAMES, SHORT_NAMES
 from ..arrays.extents import check_out
 from ..arrays.scalar import scalar
-from ..arrays.view import Operand, as_operand, broadcast, check_forwards
+from ..arrays.view import Operand, as_operand, broadcast
 from ..errors import InvalidOperand
 from .problem import DTYPES
 from .rung import D_HEADS
@@ -66,7 +66,6 @@ def read_view(value: Any, name: str, stream: int, dtypes: Sequence[str], able: s
     found = str(dtype).removeprefix("torch.") if dtype is not None else None
     operand = as_operand(value, name, stream) if found is None or SHORT_NAMES.get(found) in dtypes else None
     if operand is not None and operand.dtype in dtypes:
-        check_forwards(operand)
         return operand
     if operand is not None:
         found = DTYPE_NAMES[operand.dtype]

@@ -75,7 +75,7 @@ def attention(
 
     q: [batch, heads, rows, d_head] (layout "bhsd") or [batch, rows, heads, d_head] ("bshd"), float16 or bfloat16.
     k, v: the same with their own number of rows, and of heads: q's heads are a multiple, and neighbours share one.
-        Any strides but negative ones; NumPy arrays (bfloat16 as ml_dtypes has it), torch tensors, CuPy and JAX arrays,
+        Any strides; NumPy arrays (bfloat16 as ml_dtypes has it), torch tensors, CuPy and JAX arrays,
         anything with DLPack or `__cuda_array_interface__`. d_head is 1 to 256, and v may have another than q and k.
         Kernels take one of 32, 64, 96, 128, 192 and 256, most of them one for all three, in rows that begin at
         multiples of 16 bytes; other operands are copied first (`explain_attention` says so).

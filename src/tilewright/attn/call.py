@@ -249,6 +249,8 @@ def why_copied(view: Operand, d_head: int) -> str | None:
         return f"d_head {view.shape[3]} is padded with zeros to {d_head}"
     if view.strides[3] != 1:
         return f"the elements of a row lie {view.strides[3]} apart"
+    if min(view.strides) < 0:
+        return f"strides {view.strides} run backwards"
     if (width := head_rows_of(view).vector_bytes) < 16:
         return f"rows start at multiples of {width} bytes, and kernels copy 16 at once"
     return None
