@@ -94,6 +94,19 @@ def test_a_plan_looks_at_the_mask_and_at_lengths():
     assert plan_backward(replace(problem(256), forward=capped), H200).config.apart
 
 
+def test_one_walk_makes_dk_and_dv_where_registers_hold_both():
+    of = problem(192, d_v=128, is_causal=True)
+    plan = plan_backward(of, H200, True)
+    assert [walk.name for walk in walks_of(plan.config)] == ["dK dV", "dQ"]
+    assert plan_backward(problem(192), H200).config.apart, "384 columns"
+    assert "these are 384" in plan.rung.why_not(problem(192), plan.config, H200)
+    capped = replace(of, forward=replace(of.forward, softcap=2.0))
+    assert plan_backward(capped, H200).config.apart
+    packed = replace(of, forward=replace(of.forward, totals=(300, 300)))
+    assert plan_backward(packed, H200).config.apart
+    assert plan.rung.why_not(packed, plan.config, H200) is None
+
+
 def shared(heads, heads_kv, seq, is_causal, d=128):
     p = AttentionProblem.dense(1, heads, seq, seq, d, heads_kv=heads_kv, is_causal=is_causal)
     of = BackwardProblem(p, p.out, p.q, p.k, p.v, (heads * seq, seq, 1))
@@ -184,7 +197,7 @@ def test_shared_memory_is_what_the_kernel_counts(rung, d):
         constants = constants_of(one, rung, walk)
         with use_executor(Ptx()):
             kernel = compile_part(one, config.columns, rung.file(walk), "backward", constants, H200)
-            halves = rung.apart and walk.makes_1 and walk.makes_2
+            halves = rung.apart and walk.tile.along == 2
             struct = "ApartWalk" if rung.apart else "ProducedWalk" if rung.produced else "Walk"
             struct = "HalvesWalk" if halves else struct
             held = f"static_assert({struct}<Cfg>::shared_bytes == {rung.shared_bytes(one, walk)});"
@@ -197,10 +210,10 @@ def test_shared_memory_of_values_of_another_width_is_what_the_kernel_counts(d, d
     of = BackwardProblem(p, p.out, p.q, p.k, p.v, (600, 300, 1))
     rung = find_backward_rung("b06")
     able = [config for config in rung.defaults if rung.why_not(of, config, H200) is None]
-    assert len(able) == 1 + (dv < d), "dV must fit where K was"
+    assert len(able) == (3 if dv < d else 1), "of two warpgroups that make a gradient each, dV must fit where K was"
     for config, walk in ((one, walk) for one in able for walk in walks_of(one)):
         kernel = WalkKernel(rung, config, walk).compile(of, H200)
-        struct = "HalvesWalk" if walk.makes_1 and walk.makes_2 else "ApartWalk"
+        struct = "HalvesWalk" if walk.tile.along == 2 else "ApartWalk"
         held = f"static_assert({struct}<Cfg>::shared_bytes == {rung.shared_bytes(of, walk)});"
         with use_executor(Ptx()):
             compile_unit(replace(kernel.source, text="\n".join([kernel.source.text, held])), "sm_90a")

@@ -173,7 +173,8 @@ class BackwardRung:
         reasons = []
         p = problem.forward
         short = self.apart and p.is_causal and max(p.seq_q, p.seq_k) <= _SHORT and not p.d_v
-        for config in sorted(self.defaults, key=lambda one: short and one.apart):
+        packed = p.totals is not None  # walks of both gradients were measured for batches of one length
+        for config in sorted(self.defaults, key=lambda one: one.apart if short else packed and not one.apart):
             if config.d_head == problem.forward.d_head and (config.deterministic or not deterministic):
                 if (reason := self.why_not(problem, config, arch)) is None:
                     return config

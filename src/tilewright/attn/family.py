@@ -67,10 +67,10 @@ SHORT_PACKED, SHORT_PACKED_ROWS = Option(HOPPER_RUNGS[-1], HopperConfig(64, 192,
 """Besides them, where packed entries have so few rows on average: it took 0.8 to 1.05 of the others' time."""
 SHORT_ROWS, SHORT_OPTIONS = 1024, (
     Option(HOPPER_RUNGS[-1], HopperConfig(64, 192, 64, 3, "products", 2), 1.13),
-    Option(HOPPER_RUNGS[-1], HopperConfig(128, 128, 64, 3, "products", 2), 1.05),
+    Option(HOPPER_RUNGS[-1], HopperConfig(128, 128, 64, 3, "products", 2), 1.11),
 )  # fmt: skip
 """And where self-attention has at most so many rows: they took 0.8 to 1 of the time where tiles of 192 rows leave
-none over, and at d_head 128 up to 256 rows, or 512 under a causal mask."""
+none over, and at d_head 128 up to 256 rows, or 768 under a causal mask."""
 FEW_ROWS, FEW_ROWS_SPEED, MANY_TILES = 128, 0.5, 512
 """Up to so few rows in so many tiles mma.sync took 1.2 to 1.4 of the time of Hopper's rungs."""
 WINDOWED = Option(HOPPER_RUNGS[-1], HopperConfig(64, 192, 64, 3, "products", 2), 1.35)
