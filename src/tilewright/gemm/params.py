@@ -24,7 +24,7 @@ LAYOUTS = {
     "check_rows": ("CheckRowsArgs", "<5Q10q3iI2f"),
     "expected": ("ExpectedArgs", "<3Q7q2i2f"),
     "compare": ("CompareArgs", "<3Q4q2i"),
-    "quantize": ("QuantizeArgs", "<4Q6q5i4x"),
+    "quantize": ("QuantizeArgs", "<4Q6q8i"),
 }
 """By a kernel's entry, which is also its file's name in cuda/gemm: its struct, and how that lies.
 

@@ -24,8 +24,10 @@ from .params import LAYOUTS
 from .stages import clear_stage
 
 THREADS = 256
-STRIP = 8
-"""Rows of eight columns that a thread has where blocks are columns or everything (strip in cuda/gemm/quantize.cuh)."""
+HELD = 8
+"""Chunks of a block that a thread may keep in registers."""
+BLOCKS = 512
+"""Blocks of a grid that keep a GPU busy."""
 BY_TEAM, LARGEST_ONLY, ROUNDED_ONLY = range(3)
 
 
@@ -55,20 +57,60 @@ class Quantizing:
         return ceil_div(self.cols, self.wide)
 
     @property
-    def one_block(self) -> bool:
-        return self.batch * self.down * self.across == 1
+    def blocks(self) -> int:
+        return self.batch * self.down * self.across
 
     @property
     def in_two(self) -> bool:
         """Return whether the largest numbers are found by a launch of their own: where a team would have all of the
-        array, or a column."""
-        return (self.one_block and self.rows * self.cols > 1 << 14) or (self.wide < 8 and self.high > 1)
+        array, a column, or one of a few large blocks."""
+        size = min(self.high, self.rows) * min(self.wide, self.cols)
+        return (self.wide < 8 and self.high > 1) or size > (1 << 14 if self.blocks < BLOCKS else 1 << 20)
+
+    # of a team
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of eight elements of a block's row."""
+        return ceil_div(min(self.wide, self.cols), 8)
 
     @property
     def team(self) -> int:
         """Threads for a block."""
-        chunks = min(self.high, self.rows) * ceil_div(min(self.wide, self.cols), 8)
+        chunks = min(self.high, self.rows) * self.chunks
         return next((size for size in (1, 2, 4, 8, 16, 32) if chunks <= size), THREADS)
+
+    @property
+    def held(self) -> int:
+        """Chunks of a block that each thread keeps; 0: they are read twice."""
+        chunks = ceil_div(min(self.high, self.rows) * self.chunks, self.team)
+        return chunks if chunks <= HELD else 0
+
+    @property
+    def each(self) -> int:
+        """Blocks under one another for each team."""
+        small = self.high == 1 and self.held == 1 and self.team <= 32
+        return 4 if small and self.blocks * self.team >= 4 * BLOCKS * THREADS else 1
+
+    # of strips
+
+    @property
+    def span(self) -> int:
+        """Threads side by side along a row."""
+        most = THREADS // min(8, 1 << min(self.high, self.rows).bit_length() - 1)
+        return min(most, 1 << (ceil_div(self.cols, 8) - 1).bit_length())
+
+    def strips(self, strip: int) -> int:
+        """Blocks of the grid that have `strip` rows each."""
+        along = ceil_div(self.cols, 8 * self.span)
+        return self.batch * self.down * along * ceil_div(min(self.high, self.rows), strip)
+
+    @property
+    def strip(self) -> int:
+        """Rows of a block of the grid: as many as leave enough of these."""
+        side_by_side = THREADS // self.span
+        return next((side_by_side * rows for rows in (16, 8, 4, 2) if self.strips(side_by_side * rows) >= BLOCKS),
+                    side_by_side)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -79,25 +121,31 @@ class Quantizer:
 
     def compile(self, problem: Quantizing, arch: Arch) -> CompiledKernel:
         """Raises CompileError with the log."""
+        vector = problem.aligned and problem.strides[2] == 1 and _in_eights(problem)
+        vector_out = problem.cols % 8 == 0 and _in_eights(problem)
         constants: dict[str, Constant] = {
-            "threads": THREADS, "part": self.part, "team": problem.team, "one_block": problem.one_block,
-            "one_line": problem.high == 1, "index": "unsigned" if self._threads(problem) < 2**32 - THREADS else
-            "unsigned long long",
+            "threads": THREADS, "part": self.part,
+            "index": "unsigned" if self._blocks(problem) * THREADS < 2**32 else "unsigned long long",
             "in_type": CPP_TYPES[problem.dtype], "out_type": CPP_TYPES[problem.out_dtype],
             "most": LARGEST[problem.out_dtype], "infinities": problem.out_dtype == "e5m2",
-            "vector": problem.aligned and problem.strides[2] == 1 and _in_eights(problem),
-            "vector_out": problem.cols % 8 == 0 and _in_eights(problem),
+            "vector": vector, "vector_out": vector_out, "whole": vector and vector_out,
+            "one_block": problem.blocks == 1, "span": problem.span,
+            "team": problem.team if self.part == BY_TEAM else THREADS, "one_line": problem.high == 1,
+            "chunks": problem.chunks if problem.held else 0, "held": problem.held, "each": problem.each,
+            "batched": problem.batch > 1,
         }  # fmt: skip
         return compile_rung("gemm/quantize.cuh", constants, "quantize", arch.name)
 
     def shape(self, problem: Quantizing) -> Launch:
         """As Rung.shape."""
-        return Launch((ceil_div(self._threads(problem), THREADS), 1, 1), (THREADS, 1, 1), b"", overlaps=True)
+        return Launch((self._blocks(problem), 1, 1), (THREADS, 1, 1), b"", overlaps=True)
 
-    def _threads(self, problem: Quantizing) -> int:
+    def _blocks(self, problem: Quantizing) -> int:
+        """Of the grid."""
         if self.part == BY_TEAM:
-            return problem.batch * problem.down * problem.across * problem.team
-        return problem.batch * ceil_div(problem.cols, 8) * ceil_div(problem.rows, STRIP)
+            teams = problem.batch * ceil_div(problem.down, problem.each) * problem.across
+            return ceil_div(teams * problem.team, THREADS)
+        return problem.strips(problem.strip)
 
 
 def _in_eights(problem: Quantizing) -> bool:
@@ -180,7 +228,7 @@ def program_of(problem: Quantizing) -> Program:
     stages: list[Stage] = []
     parts = [BY_TEAM]
     if problem.in_two:
-        size = problem.batch * problem.down * problem.across * ITEM_BYTES["f32"]
+        size = problem.blocks * ITEM_BYTES["f32"]
         largest = workspace.room(size)
         stages.append(clear_stage(largest, size))
         parts = [LARGEST_ONLY, ROUNDED_ONLY]
@@ -188,7 +236,7 @@ def program_of(problem: Quantizing) -> Program:
     scales = (down * across, 1, down) if problem.high == 1 else (down * across, across, 1)
     params = pack(
         LAYOUTS["quantize"][1], Place("x"), Place("x8"), Place("scale"), largest, *problem.strides, *scales,
-        problem.batch, problem.rows, problem.cols, problem.high, problem.wide,
+        problem.batch, problem.rows, problem.cols, problem.high, problem.wide, down, across, problem.strip,
     )  # fmt: skip
     for part in parts:
         kernel = Quantizer(part)

@@ -1,14 +1,15 @@
 // quantize: an array to fp8, and a scale for each of its blocks: the largest finite magnitude there over the largest
 // number of fp8.
 //
-//     by_team        a team of threads has a block, which it reads twice, from L1 the second time
-//     largest_only   blocks of columns, or of everything: each thread adds what it finds in eight columns x 8 rows
-//     rounded_only   the next launch: makes scales of that, and rounds
+//     by_team        a team of threads has a block, which it keeps in registers where that is a few chunks per thread
+//     largest_only   blocks of columns, or large ones: a thread finds the largest of eight columns x a strip of rows
+//     rounded_only   the next launch: makes scales of that, and rounds; the last strips first, which L2 still has
+//
+// A chunk is eight elements of a row. Few of their values are special, so that a chunk is looked at as a whole first.
 #include "ptx/grid_dependency.cuh"
 #include "ptx/number8.cuh"
 
 constexpr int by_team = 0, largest_only = 1, rounded_only = 2;
-constexpr int strip = 8;  // rows (STRIP in gemm/quantize_call.py)
 
 /// gemm/params.py packs it. What is rounded lies dense, [batch, rows, cols].
 struct QuantizeArgs {
@@ -18,41 +19,14 @@ struct QuantizeArgs {
   unsigned* largest;  // of each block, the bits of it: zeros at first
   long long from_batch, from_row, from_col, scale_batch, scale_row, scale_col;
   int batch, rows, cols, high, wide;  // of the array, and of a block
+  int down, across;                   // blocks under one another, and next to each other
+  int strip;                          // rows of a block that threads of one block of the grid have, where it has strips
 };
-
-/// Blocks under one another, and beside each other.
-__device__ inline int blocks_down(const QuantizeArgs& args) { return (args.rows + args.high - 1) / args.high; }
-__device__ inline int blocks_across(const QuantizeArgs& args) { return (args.cols + args.wide - 1) / args.wide; }
 
 using In = typename Cfg::in_type;
 using Index = typename Cfg::index;  // of a thread: 64 bits divide slowly
 using Out = typename Cfg::out_type;
 constexpr float most_of_fp32 = 0x1.fffffep127f;
-
-/// Eight elements of a row from `col` on; those after the first `count` are 0.
-__device__ inline void read_eight(float (&value)[8], const In* row, int col, int count, long long step) {
-  if (Cfg::vector && count == 8) {
-    const uint4* from = reinterpret_cast<const uint4*>(row + col);
-    if constexpr (sizeof(In) == 4) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const uint4 word = from[i];
-        value[4 * i] = __uint_as_float(word.x), value[4 * i + 1] = __uint_as_float(word.y);
-        value[4 * i + 2] = __uint_as_float(word.z), value[4 * i + 3] = __uint_as_float(word.w);
-      }
-    } else {
-      const uint4 word = *from;
-      const unsigned words[4] = {word.x, word.y, word.z, word.w};
-#pragma unroll
-      for (int i = 0; i < 8; ++i) value[i] = half_of<In>(words[i / 2], i % 2);
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      value[i] = i < count ? to_float(row[(col + i) * step]) : 0;
-    }
-  }
-}
 
 __device__ inline float finite_magnitude(float x) {
   x = fabsf(x);
@@ -73,51 +47,99 @@ __device__ inline unsigned byte_of(float x) {
 /// What numbers are divided by: a scale, and what takes the place of a division by it where that is exact.
 struct Divisor {
   float scale = 1, inverse = 1;
-  bool exact = true;
 
   __device__ Divisor() {}
-  __device__ explicit Divisor(float scale)
-      : scale(scale), inverse(__frcp_rn(scale)), exact(scale >= 0x1p-64f) {}  // below, remainders are subnormal
+  __device__ explicit Divisor(float scale) : scale(scale), inverse(__frcp_rn(scale)) {}
 
-  /// x / scale, rounded to nearest: a quotient close by, mended twice by its remainder, as division itself ends.
+  __device__ bool exact() const { return scale >= 0x1p-64f; }  // below, remainders are subnormal
+
+  /// x / scale of a finite x, rounded to nearest: a quotient within one unit, mended by its remainder. That is exact
+  /// since the inverse is the nearest (Markstein). A zero keeps its sign: the remainder is negated last.
   __device__ float operator()(float x) const {
-    if (!exact) return __fdiv_rn(x, scale);
-    float quotient = x * inverse;
-    quotient = fmaf(fmaf(-quotient, scale, x), inverse, quotient);
-    quotient = fmaf(fmaf(-quotient, scale, x), inverse, quotient);
-    return fabsf(x) <= most_of_fp32 ? copysignf(quotient, x) : x;  // remainders lose the sign of a zero
+    const float quotient = x * inverse;
+    return fmaf(-fmaf(quotient, scale, -x), inverse, quotient);
   }
+  /// Of any x: a NaN keeps its sign.
+  __device__ float slowly(float x) const { return fabsf(x) <= most_of_fp32 ? __fdiv_rn(x, scale) : x; }
 };
 
-/// Writes `count` of eight numbers. Column e is divided by divisor[e % divisors].
-template <int divisors>
-__device__ inline void write_eight(unsigned char* to, const float (&value)[8], const Divisor (&divisor)[divisors],
-                                   int count) {
-  unsigned pair[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float low = divisor[2 * i % divisors](value[2 * i]);
-    const float high = divisor[(2 * i + 1) % divisors](value[2 * i + 1]);
-    pair[i] = fmaxf(fabsf(low), fabsf(high)) <= most_of_fp32 && low == low && high == high
-                  ? pack_two<Out>(low, high)
-                  : byte_of(low) | byte_of(high) << 8;
-  }
-  if (Cfg::vector_out && count == 8) {
-    *reinterpret_cast<uint2*>(to) = make_uint2(pair[0] | pair[1] << 16, pair[2] | pair[3] << 16);
-  } else {
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-      if (i < count) to[i] = pair[i / 2] >> 8 * (i % 2);
-  }
-}
+/// Eight elements of a row, as they are in memory; those after the first `count` are 0. Where the array is Cfg::whole,
+/// chunks have all eight or none.
+struct Chunk {
+  unsigned word[2 * sizeof(In)];
 
-/// A row of the array, and of what is rounded.
-__device__ inline const In* row_of(const QuantizeArgs& args, int entry, int row) {
-  return static_cast<const In*>(args.from) + entry * args.from_batch + row * args.from_row;
-}
-__device__ inline unsigned char* rounded_row(const QuantizeArgs& args, int entry, int row) {
-  return static_cast<unsigned char*>(args.to) + (entry * (long long)args.rows + row) * args.cols;
-}
+  __device__ void read(const In* from, long long step, int count) {
+    if (Cfg::vector && count >= 8) {
+#pragma unroll
+      for (int i = 0; i < int(2 * sizeof(In)); i += 4) {
+        const uint4 four = reinterpret_cast<const uint4*>(from)[i / 4];
+        word[i] = four.x, word[i + 1] = four.y, word[i + 2] = four.z, word[i + 3] = four.w;
+      }
+      return;
+    }
+#pragma unroll
+    for (unsigned& w : word) w = 0;
+    if (Cfg::whole) return;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (i >= count) continue;
+      if constexpr (sizeof(In) == 4)
+        word[i] = reinterpret_cast<const unsigned*>(from)[i * step];
+      else
+        word[i / 2] |= unsigned(reinterpret_cast<const unsigned short*>(from)[i * step]) << 16 * (i % 2);
+    }
+  }
+
+  __device__ float operator[](int i) const {
+    if constexpr (sizeof(In) == 4)
+      return __uint_as_float(word[i]);
+    else
+      return half_of<In>(word[i / 2], i % 2);
+  }
+
+  /// True where one of them is infinite or NaN.
+  __device__ bool special() const {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = fmaf((*this)[i], 0.f, sum);
+    return !(sum == 0);
+  }
+
+  /// largest[i % count] becomes the larger of that and element i's magnitude, if this is finite.
+  template <int count>
+  __device__ void add_to(float (&largest)[count]) const {
+    if (special()) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) largest[i % count] = fmaxf(largest[i % count], finite_magnitude((*this)[i]));
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) largest[i % count] = fmaxf(largest[i % count], fabsf((*this)[i]));
+    }
+  }
+
+  /// Writes the first `count`, element i divided by divisor[i % divisors]. `exact`: all of those are.
+  template <int divisors>
+  __device__ void round(unsigned char* to, const Divisor (&divisor)[divisors], bool exact, int count) const {
+    unsigned pair[4];
+    if (exact && !special()) {
+#pragma unroll
+      for (int i = 0; i < 8; i += 2)
+        pair[i / 2] = pack_two<Out>(divisor[i % divisors]((*this)[i]), divisor[(i + 1) % divisors]((*this)[i + 1]));
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; i += 2)
+        pair[i / 2] = byte_of(divisor[i % divisors].slowly((*this)[i])) |
+                      byte_of(divisor[(i + 1) % divisors].slowly((*this)[i + 1])) << 8;
+    }
+    if (Cfg::whole || (Cfg::vector_out && count >= 8)) {
+      *reinterpret_cast<uint2*>(to) = make_uint2(pair[0] | pair[1] << 16, pair[2] | pair[3] << 16);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        if (i < count) to[i] = pair[i / 2] >> 8 * (i % 2);
+    }
+  }
+};
 
 /// The largest of a team's values, in all of its threads.
 __device__ inline float largest_of_team(float mine) {
@@ -134,95 +156,165 @@ __device__ inline float largest_of_team(float mine) {
   return mine;
 }
 
-/// The row and the column of a block's chunk i, where each row has so many chunks.
-__device__ inline int line_of(int i, int chunks) { return Cfg::one_line ? 0 : i / chunks; }
-__device__ inline int col_of(int i, int chunks) { return (Cfg::one_line ? i : i % chunks) * 8; }
+/// A block of one scale, and this thread's part of it.
+struct TeamBlock {
+  const In* from;
+  unsigned char* to;
+  int rows, cols;  // none where there is no block
 
+  __device__ TeamBlock(const QuantizeArgs& args, bool exists, int entry, int down, int across) {
+    const int row = down * args.high, col = across * args.wide;
+    rows = exists ? min(args.high, args.rows - row) : 0, cols = min(args.wide, args.cols - col);
+    from = static_cast<const In*>(args.from) + entry * args.from_batch + row * args.from_row + col * args.from_col;
+    to = static_cast<unsigned char*>(args.to) + (entry * (long long)args.rows + row) * args.cols + col;
+  }
+
+  __device__ int chunks() const { return Cfg::chunks > 0 ? Cfg::chunks : (cols + 7) / 8; }  // of a row
+  __device__ int row_of(int i) const { return Cfg::one_line ? 0 : i / chunks(); }
+  __device__ int col_of(int i) const { return (Cfg::one_line ? i : i % chunks()) * 8; }
+  /// The elements of chunk i, up to eight; 0 or fewer where there is none.
+  __device__ int count(int i) const { return (Cfg::one_line ? rows > 0 : row_of(i) < rows) ? cols - col_of(i) : 0; }
+
+  __device__ void read(const QuantizeArgs& args, int i, Chunk& chunk) const {
+    chunk.read(from + row_of(i) * args.from_row + col_of(i) * args.from_col, args.from_col, count(i));
+  }
+  __device__ void round(const QuantizeArgs& args, int i, const Chunk& chunk, const Divisor (&divisor)[1]) const {
+    if (count(i) > 0)
+      chunk.round(to + row_of(i) * (long long)args.cols + col_of(i), divisor, divisor[0].exact(), count(i));
+  }
+};
+
+/// A team has Cfg::each blocks under one another, whose chunks are on their way together.
 __device__ inline void quantize_by_team(const QuantizeArgs& args) {
   static_assert(Cfg::team <= 32 || Cfg::team == Cfg::threads, "a warp has whole teams, or a block is one");
-  const Index index = blockIdx.x * Index(Cfg::threads) + threadIdx.x;
-  const int down = blocks_down(args), across = blocks_across(args), lane = threadIdx.x % Cfg::team;
-  const bool inside = index / Cfg::team < Index(args.batch) * down * across;
-  const Index block = inside ? index / Cfg::team : 0;  // lanes without a block follow one, for the shuffles
-  const int entry = block / across / down, block_row = block / across % down, block_col = block % across;
-  const int row0 = block_row * args.high, col0 = block_col * args.wide;
-  const int rows = min(args.high, args.rows - row0), cols = min(args.wide, args.cols - col0);
-  const int chunks = (cols + 7) / 8;
-  float largest = 0, value[8];
-  for (int i = lane; i < rows * chunks; i += Cfg::team) {
-    const int col = col_of(i, chunks);
-    read_eight(value, row_of(args, entry, row0 + line_of(i, chunks)), col0 + col, min(cols - col, 8), args.from_col);
+  constexpr int each = Cfg::each, held = Cfg::held;  // held: chunks per thread; 0: any number, which are read twice
+  static_assert(each == 1 || held == 1, "each block is a chunk per thread");
+  const Index team = blockIdx.x * Index(Cfg::threads / Cfg::team) + threadIdx.x / Cfg::team;
+  const int groups = (args.down + each - 1) / each, lane = threadIdx.x % Cfg::team;
+  const int col = team % args.across;
+  const Index line = team / args.across;
+  const int entry = Cfg::batched ? line / groups : 0, row = (Cfg::batched ? line % groups : line) * each;
+  const bool inside = Cfg::batched ? entry < args.batch : line < groups;  // all lanes meet at the shuffles
+  Chunk chunk[each][held > 0 ? held : 1];
+  float largest[each][1];
 #pragma unroll
-    for (int e = 0; e < 8; ++e) largest = fmaxf(largest, finite_magnitude(value[e]));
+  for (int b = 0; b < each; ++b) {
+    const TeamBlock block(args, inside && row + b < args.down, entry, row + b, col);
+#pragma unroll
+    for (int h = 0; h < held; ++h) block.read(args, lane + h * Cfg::team, chunk[b][h]);
   }
-  const float scale = scale_of(largest_of_team(largest));
-  const Divisor divisor[1] = {Divisor(scale)};
-  if (!inside) return;
-  if (lane == 0)
-    args.scales[entry * args.scale_batch + block_row * args.scale_row + block_col * args.scale_col] = scale;
-  for (int i = lane; i < rows * chunks; i += Cfg::team) {
-    const int row = row0 + line_of(i, chunks), col = col_of(i, chunks), count = min(cols - col, 8);
-    read_eight(value, row_of(args, entry, row), col0 + col, count, args.from_col);
-    write_eight(rounded_row(args, entry, row) + col0 + col, value, divisor, count);
+#pragma unroll
+  for (int b = 0; b < each; ++b) {
+    largest[b][0] = 0;
+    if constexpr (held == 0) {
+      const TeamBlock block(args, inside, entry, row, col);
+      for (int i = lane; i < block.rows * block.chunks(); i += Cfg::team)
+        block.read(args, i, chunk[0][0]), chunk[0][0].add_to(largest[0]);
+    }
+#pragma unroll
+    for (int h = 0; h < held; ++h) chunk[b][h].add_to(largest[b]);
+    largest[b][0] = largest_of_team(largest[b][0]);
+  }
+#pragma unroll
+  for (int b = 0; b < each; ++b) {
+    const TeamBlock block(args, inside && row + b < args.down, entry, row + b, col);
+    const Divisor divisor[1] = {Divisor(scale_of(largest[b][0]))};
+    if (lane == 0 && block.rows > 0)
+      args.scales[entry * args.scale_batch + (row + b) * args.scale_row + col * args.scale_col] = divisor[0].scale;
+#pragma unroll
+    for (int h = 0; h < held; ++h) block.round(args, lane + h * Cfg::team, chunk[b][h], divisor);
+    if constexpr (held == 0)
+      for (int i = lane; i < block.rows * block.chunks(); i += Cfg::team)
+        block.read(args, i, chunk[0][0]), block.round(args, i, chunk[0][0], divisor);
   }
 }
 
-/// Where the largest of the block of element (row, col) is kept.
-__device__ inline long long block_of(const QuantizeArgs& args, int entry, int row, int col) {
-  return (entry * (long long)blocks_down(args) + row / args.high) * blocks_across(args) + col / args.wide;
-}
+/// A block's strip: rows of one row of blocks, and Cfg::span chunks of each; this thread's chunk of them, every
+/// `side_by_side` rows, a few of which are on their way together.
+struct Strip {
+  static constexpr int side_by_side = Cfg::threads / Cfg::span, together = sizeof(In) == 4 ? 2 : 4;
+  int entry, down, row, last, col, count;
+
+  __device__ Strip(const QuantizeArgs& args, unsigned index) {
+    const unsigned wide = (args.cols + 8 * Cfg::span - 1) / (8 * Cfg::span);
+    const unsigned strips = (min(args.high, args.rows) + args.strip - 1) / args.strip;
+    const unsigned above = index / wide, of_blocks = above / strips;
+    entry = of_blocks / args.down, down = of_blocks % args.down;
+    col = (index % wide * Cfg::span + threadIdx.x % Cfg::span) * 8, count = args.cols - col;
+    const int first = down * args.high + above % strips * args.strip;
+    row = first + threadIdx.x / Cfg::span;
+    last = min(min(first + args.strip, (down + 1) * args.high), args.rows);
+  }
+
+  /// use(chunk, bytes from where this thread's first is written) for each of the chunks.
+  template <class Use>
+  __device__ void each(const QuantizeArgs& args, const Use& use) const {
+    const In* from =
+        static_cast<const In*>(args.from) + entry * args.from_batch + row * args.from_row + col * args.from_col;
+    const long long step = side_by_side * args.from_row;
+    long long written = 0;
+    for (int next = row; next < last; next += together * side_by_side) {
+      Chunk chunk[together];
+#pragma unroll
+      for (int i = 0; i < together; ++i, from += step)
+        chunk[i].read(from, args.from_col, next + i * side_by_side < last ? count : 0);
+#pragma unroll
+      for (int i = 0; i < together; ++i, written += side_by_side * (long long)args.cols)
+        if (next + i * side_by_side < last) use(chunk[i], written);
+    }
+  }
+  /// Where the largest of column `col + i` is kept.
+  __device__ long long block(const QuantizeArgs& args, int i) const {
+    if constexpr (Cfg::one_block) return 0;
+    return (entry * (long long)args.down + down) * args.across + (col + i) / args.wide;
+  }
+};
 
 __device__ inline void find_largest(const QuantizeArgs& args) {
-  const Index index = blockIdx.x * Index(Cfg::threads) + threadIdx.x;
-  const int chunks = (args.cols + 7) / 8, strips = (args.rows + strip - 1) / strip;
-  const int entry = index / chunks / strips, col = index % chunks * 8, count = min(args.cols - col, 8);
-  const int first = int(index / chunks % strips) * strip, last = min(first + strip, args.rows);
-  float largest[8] = {}, value[8];
-  const bool inside = entry < args.batch;
-  for (int row = first; inside && row < last; ++row) {
-    read_eight(value, row_of(args, entry, row), col, count, args.from_col);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) largest[e] = fmaxf(largest[e], finite_magnitude(value[e]));
-    if constexpr (Cfg::one_block) continue;
-    if (row + 1 < last && (row + 1) % args.high) continue;
-#pragma unroll
-    for (int e = 0; e < 8; ++e)
-      if (e < count)
-        atomicMax(args.largest + block_of(args, entry, row, col + e), __float_as_uint(largest[e])), largest[e] = 0;
-  }
+  const Strip strip(args, blockIdx.x);
+  float largest[8] = {};
+  strip.each(args, [&](const Chunk& chunk, long long) { chunk.add_to(largest); });
   if constexpr (Cfg::one_block) {
+    float mine = 0;
 #pragma unroll
-    for (int e = 1; e < 8; ++e) largest[0] = fmaxf(largest[0], largest[e]);
+    for (int i = 0; i < 8; ++i) mine = fmaxf(mine, largest[i]);
+    mine = largest_of_team(mine);
+    if (threadIdx.x == 0 && mine > 0) atomicMax(args.largest, __float_as_uint(mine));
+  } else {
+    __shared__ float of_thread[8][Cfg::threads];
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2) largest[0] = fmaxf(largest[0], __shfl_xor_sync(~0u, largest[0], step));
-    if (threadIdx.x % 32 == 0 && largest[0] > 0) atomicMax(args.largest, __float_as_uint(largest[0]));
+    for (int i = 0; i < 8; ++i) of_thread[i][threadIdx.x] = largest[i];
+    __syncthreads();
+    if (threadIdx.x >= Cfg::span) return;
+    for (int i = 0; i < min(strip.count, 8); ++i) {
+      float mine = 0;
+#pragma unroll
+      for (int row = 0; row < Strip::side_by_side; ++row)
+        mine = fmaxf(mine, of_thread[i][row * Cfg::span + threadIdx.x]);
+      if (mine > 0) atomicMax(args.largest + strip.block(args, i), __float_as_uint(mine));
+    }
   }
 }
 
 __device__ inline void round_by_largest(const QuantizeArgs& args) {
-  const Index index = blockIdx.x * Index(Cfg::threads) + threadIdx.x;
-  const int chunks = (args.cols + 7) / 8, strips = (args.rows + strip - 1) / strip;
-  const int entry = index / chunks / strips, col = index % chunks * 8, count = min(args.cols - col, 8);
-  const int first = int(index / chunks % strips) * strip, last = min(first + strip, args.rows);
-  if (entry >= args.batch) return;
+  const Strip strip(args, gridDim.x - 1 - blockIdx.x);
+  if (strip.count <= 0 || strip.row >= strip.last) return;
   constexpr int divisors = Cfg::one_block ? 1 : 8;
   Divisor divisor[divisors];
-  float value[8];
-  for (int row = first; row < last; ++row) {
-    const bool begins = row % args.high == 0;
-    if (row == first || begins) {
+  bool exact = true;
 #pragma unroll
-      for (int e = 0; e < divisors; ++e) {
-        if (e >= count) continue;
-        divisor[e] = Divisor(scale_of(__uint_as_float(args.largest[block_of(args, entry, row, col + e)])));
-        if (begins && (col + e) % args.wide == 0)
-          args.scales[entry * args.scale_batch + row / args.high * args.scale_row +
-                      (col + e) / args.wide * args.scale_col] = divisor[e].scale;
-      }
-    }
-    read_eight(value, row_of(args, entry, row), col, count, args.from_col);
-    write_eight(rounded_row(args, entry, row) + col, value, divisor, count);
+  for (int i = 0; i < divisors; ++i) {
+    if (i >= strip.count) continue;
+    divisor[i] = Divisor(scale_of(__uint_as_float(args.largest[strip.block(args, i)])));
+    exact = exact && divisor[i].exact();
+    if (strip.row == strip.down * args.high && (strip.col + i) % args.wide == 0)
+      args.scales[strip.entry * args.scale_batch + strip.down * args.scale_row +
+                  (strip.col + i) / args.wide * args.scale_col] = divisor[i].scale;
   }
+  unsigned char* const to =
+      static_cast<unsigned char*>(args.to) + (strip.entry * (long long)args.rows + strip.row) * args.cols + strip.col;
+  strip.each(args,
+             [&](const Chunk& chunk, long long written) { chunk.round(to + written, divisor, exact, strip.count); });
 }
 
 extern "C" __global__ void __launch_bounds__(Cfg::threads) quantize(const __grid_constant__ QuantizeArgs args) {
