@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.gemm import quantize_call
 
 BLOCKS = [None, (1, -1), (-1, 1), (1, 128), (128, 128), (3, 5), (128, 1), (-1, -1), (1 << 40, 128)]
 SHAPES = [(40, 300), (3, 5, 264), (1, 7), (130, 128), (17, 1)]
@@ -60,6 +61,27 @@ def test_one_scale_of_a_large_array_is_found_by_all_blocks():
     x[...] = 0
     with tw.emulator():
         assert tw.quantize(x)[1] == 1
+
+
+@pytest.mark.parametrize("columns", [128, 96], ids=["chunks of eight", "chunks that end early"])
+@pytest.mark.parametrize("block", [(1, 128), (1, 40), (64, 64), (-1, 128), (-1, 1), (5, 2), None], ids=str)
+def test_every_way_through_an_array_of_many_blocks(monkeypatch, block, columns):
+    """Teams with several blocks, teams that read their block twice, and long strips: ways of large arrays."""
+    monkeypatch.setattr(quantize_call, "BLOCKS", 1)
+    monkeypatch.setattr(quantize_call, "HELD", 1)
+    x = numbers((2, 206, 2 * columns), ml_dtypes.bfloat16)[:, :, : 2 * columns - 3 * (columns == 96)]
+    wanted = tw.quantize(x, block=block)
+    with tw.emulator():
+        assert_same(tw.quantize(x, block=block), wanted)
+
+
+def test_a_nan_keeps_its_sign():
+    x = np.ones((2, 128), np.float32)
+    x[0, :2], x[1, :2] = (-np.nan, np.nan), (-np.inf, np.inf)
+    wanted = tw.quantize(x, block=(1, 128))
+    assert wanted[0].view(np.uint8)[:, :2].tolist() == [[0xFF, 0x7F], [0xFF, 0x7F]]
+    with tw.emulator():
+        assert_same(tw.quantize(x, block=(1, 128)), wanted)
 
 
 def test_scales_of_rows_of_blocks_lie_by_columns_for_products():

@@ -172,12 +172,13 @@ def of_torch(x: Any, dtype: str, block: tuple[int, int] | None, torch: Any) -> t
         largest = magnitude.reshape(batch, down, high, across, wide).amax(dim=(2, 4))
     else:
         largest = magnitude.new_zeros(batch, down, across)
-    scale = torch.clamp(largest / LARGEST[dtype], min=LEAST_SCALE)
+    most = torch.full_like(largest, LARGEST[dtype])  # on a GPU torch divides by a number by way of its inverse
+    scale = torch.clamp(largest / most, min=LEAST_SCALE)
     scale = torch.where(largest == 0, 1.0, scale)
     each = scale.repeat_interleave(high, 1)[:, :rows].repeat_interleave(wide, 2)[:, :, :cols]
     scaled = flat / each
     if dtype == "e4m3":  # it has no infinity; newer versions of torch make its largest number of one
-        scaled = torch.where(torch.isinf(scaled), torch.nan, scaled)
+        scaled = torch.where(torch.isinf(scaled), torch.copysign(torch.full_like(scaled, torch.nan), scaled), scaled)
     x8 = scaled.to(getattr(torch, DTYPE_NAMES[dtype]))
     if high == 1:  # by columns
         scale = scale.mT.contiguous().mT
