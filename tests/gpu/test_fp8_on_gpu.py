@@ -7,7 +7,9 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import InvalidOperand
+from tilewright.gemm import quantize
 from tilewright.gemm.rungs.fp8 import FP8_RUNGS
+from tilewright.run.warm import MISS
 
 pytestmark = pytest.mark.gpu
 BLOCK = 128
@@ -152,3 +154,21 @@ def test_quantize_gives_the_bits_of_the_host(torch, cupy, dtype, block):
         ):
             np.testing.assert_array_equal(scale, wanted)
             np.testing.assert_array_equal(bits, wanted8.view(np.uint8))
+
+
+@pytest.mark.parametrize("block", [None, (1, -1), (-1, 1), (1, 128), (128, 128)], ids=str)
+@pytest.mark.parametrize("turned", [False, True])
+def test_quantizing_again_is_remembered_and_the_same(torch, block, turned):
+    x, y = (torch.randn(3, 200, 264, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    if turned:
+        x, y = x.mT, y.mT
+    first = tw.quantize(x, "e5m2", block=block)
+    again = quantize.calls.run((x,), ("e5m2", block))
+    assert again is not MISS
+    other = tw.quantize(y, "e5m2", block=block)
+    quantize.calls.forget()
+    for found, wanted in ((again, first), (other, tw.quantize(y, "e5m2", block=block))):
+        for one, like in zip(found, wanted, strict=True):
+            assert (one.dtype, one.shape, one.stride()) == (like.dtype, like.shape, like.stride())
+            assert torch.equal(one.view(torch.uint8) if one.element_size() == 1 else one,
+                               like.view(torch.uint8) if like.element_size() == 1 else like)  # fmt: skip

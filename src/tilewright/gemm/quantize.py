@@ -15,8 +15,10 @@ from ..arrays.view import as_operand
 from ..errors import InvalidOperand, MissingDependency, install, suggests
 from ..jit.launch import current_executor
 from ..run.runner import run
+from ..run.warm import MISS, WarmCalls
 from .quantize_call import QuantizeCall
 
+calls = WarmCalls()
 LEAST_SCALE = 2.0**-126
 """The least normal number of fp32, so that dividing by a scale is exact enough."""
 
@@ -138,7 +140,8 @@ def _on_device(x: Any, dtype: str, block: tuple[int, int] | None) -> tuple[Any, 
         cupy = sys.modules["cupy"]
         with cupy.cuda.Device(view.device):
             given = Float8Array(cupy.empty(view.shape, cupy.uint8), dtype)
-    (x8, scale), _ = run(QuantizeCall(view, high, wide, dtype, given))
+    call = QuantizeCall(view, high, wide, dtype, given)
+    (x8, scale), ran = run(call)
     x8 = x8 if given is None else given.bits
     if high == 1:
         scale = scale.swapaxes(1, 2)
@@ -146,6 +149,8 @@ def _on_device(x: Any, dtype: str, block: tuple[int, int] | None) -> tuple[Any, 
         x8, scale = x8.swapaxes(1, 2), scale.swapaxes(1, 2)
     x8 = x8.reshape(shape)
     scale = scale.reshape(() if block is None else (*shape[:-2], *scale.shape[1:]))
+    if ran is not None and given is None and view.address == as_operand(x, "x").address:  # no copy of it
+        calls.remember(call, (x8, scale), ran, (x,), (dtype, block))
     return x8 if given is None else Float8Array(x8, dtype), scale
 
 
@@ -155,9 +160,11 @@ def of_tensor(x: Any, dtype: str, block: tuple[int, int] | None, torch: Any) -> 
     if torch.compiler.is_compiling():
         return of_torch(x, dtype, block, torch)
     eager = import_module("tilewright.torch.eager")
-    if x.numel() and eager.is_eager((x,)) and eager.runs_here(x):
-        return _on_device(x.detach(), dtype, block)
-    return of_torch(x, dtype, block, torch)
+    if not (x.numel() and eager.is_eager((x,)) and eager.runs_here(x)):
+        return of_torch(x, dtype, block, torch)
+    x = x.detach()
+    found = calls.run((x,), (dtype, block))
+    return _on_device(x, dtype, block) if found is MISS else tuple(found)
 
 
 def of_torch(x: Any, dtype: str, block: tuple[int, int] | None, torch: Any) -> tuple[Any, Any]:

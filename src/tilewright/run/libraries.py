@@ -60,6 +60,10 @@ class TorchArrays:
             x.is_neg(),
         )  # fmt: skip
 
+    def strides(self, x: Any) -> tuple[int, ...]:
+        """Return what `new` takes besides the shape for an array that lies like a new one."""
+        return tuple(x.stride())
+
     def ordinal(self, x: Any) -> int:
         """Return the GPU of an array; a negative number for the host."""
         return int(x.get_device())
@@ -118,6 +122,9 @@ class CupyArrays:
 
     def new(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Any:
         return self._array(shape, dtype)
+
+    def strides(self, x: Any) -> tuple[int, ...]:
+        return ()
 
     def ordinal(self, x: Any) -> int:
         return int(x.data.device_id)

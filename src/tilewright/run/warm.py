@@ -11,7 +11,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from ..arrays.dlpack import dense_strides
 from ..arrays.extents import byte_extent
 from ..arrays.view import Operand
 from ..errors import DeviceError
@@ -233,14 +232,17 @@ class WarmCalls(Calls[WarmCall]):
         outputs = call.outputs
         bases = (*(name for name, _ in inputs), WORK, *(one.base for one in outputs))
         launches = remembered(ran.ready, ran.ordinal, bases, tuple(call.scalars))
-        made = ((one.shape, dense_strides(one.shape), x.dtype) for one, x in zip(outputs, results, strict=True))
+        made = ((tuple(x.shape), library.strides(x), x.dtype) for x in results)
         extents = [_extent(view) for _, view in inputs] + [_extent(outputs[0].view)]
         self.put(key, WarmCall(launches, tuple(made), tuple(extents)))
 
 
 def _key(library: libraries.Library, given: Sequence[Any], options: tuple[Any, ...], out: Any) -> Any:
-    a, b, *rest = given
+    a, *rest = given
     signature = library.signature
+    if not rest:
+        return signature(a), options
+    b, *rest = rest
     return library.pair(a, b), tuple([x is not None and signature(x) for x in (*rest, out)]), options
 
 
