@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..gemm.call import Options, read_call
 from ..gemm.explain import explain
+from ..gemm.fusion import request
 from ..gemm.matmul import matmul
 from ..gemm.problem import SCALE_BLOCK
+from ..gpus import Gpu
 from .bench import time_pairs
 from .ladder import Progress, silent
 from .origin import torch_origin
+from .precompile import Compile, absent, of_call
 from .reference import torch_stream
 
 ROTATED = 180 << 20
@@ -50,6 +54,20 @@ def make_arrays(torch: Any, case: Mapping[str, Any], device: str) -> Arrays:
     out = torch.empty(m, n, device=device, dtype=torch.bfloat16)
     a_scale, b_scale = _scales(torch, of_a[::-1], device), _scales(torch, of_b[::-1], device)
     return Arrays(a, b.mT, a_scale.mT if of_a else a_scale, b_scale.mT if of_b else b_scale, out)
+
+
+def kernels(cases: Sequence[Mapping[str, Any]], gpu: Gpu) -> Iterator[Compile]:
+    """What compiles what the cases launch: see lab/precompile.py."""
+    for case in cases:
+        m, n, k = case["m"], case["n"], case["k"]
+        deep, wide = -(-k // SCALE_BLOCK), -(-n // SCALE_BLOCK)
+        of_a, of_b = {"tensor": ((), ()), "rows": ((m, 1), (1, n)), "blocks": ((m, deep), (deep, wide))}[case["scales"]]
+        scaled = [(of_a, of_b), *([((), ())] if case["scales"] == "blocks" else [])]
+        a, b, out = absent("a", (m, k), "e4m3"), absent("b", (k, n), "e4m3", True), absent("out", (m, n), "bf16")
+        for one, other in scaled:
+            scales = absent("a_scale", one, "f32", bool(one)), absent("b_scale", other, "f32", bool(other))
+            asked = request(None, None, None, None, None, None, {}, *scales)
+            yield from of_call(read_call(a, b, None, 1.0, None, out, Options(), asked), gpu)
 
 
 def whole_scale(torch: Any, scale: Any, shape: tuple[int, int]) -> Any:

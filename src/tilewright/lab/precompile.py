@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
+from ..arrays.dlpack import dense_strides
+from ..arrays.view import Operand
 from ..attn.backward_plan import plan_backward
 from ..attn.backward_problem import BackwardProblem
 from ..attn.backward_stages import backward_program
@@ -57,6 +59,29 @@ def of_products(planned: Iterable[tuple[GemmProblem, Plan]], gpu: Gpu) -> Iterat
     """What products launch as planned."""
     for problem, plan in planned:
         yield from _stages(program_for(problem, plan), gpu.arch)
+
+
+class Planned(Protocol):
+    """A checked call."""
+
+    def program(self, gpu: Gpu) -> Program | None: ...
+
+
+def of_call(call: Planned, gpu: Gpu) -> Iterator[Compile]:
+    """What a call launches as planned."""
+    program = call.program(gpu)
+    return _stages(program, gpu.arch) if program is not None else iter(())
+
+
+_OPERANDS = ("a", "b", "out", "a_scale", "b_scale")
+
+
+def absent(name: str, shape: tuple[int, ...], dtype: str, turned: bool = False) -> Operand:
+    """A dense array as calls see it, without memory; `turned`: with its last two axes changed over in memory."""
+    lies = dense_strides((*shape[:-2], shape[-1], shape[-2]) if turned else shape)
+    steps = (*lies[:-2], lies[-1], lies[-2]) if turned else lies
+    steps = tuple(0 if extent <= 1 else step for extent, step in zip(shape, steps, strict=True))
+    return Operand(name, "torch", (1 + _OPERANDS.index(name)) << 48, shape, steps, dtype, None)
 
 
 def of_gradients(
