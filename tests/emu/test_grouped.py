@@ -33,6 +33,7 @@ BY_TMA = [("g03", TMA), ("g05", PING_PONG)]
 TURNED = [
     GemmConfig(128, 64, 64, warp_m=16, warp_n=64, stages=3, group_m=2),
     GemmConfig(64, 256, 64, warp_m=16, warp_n=256, stages=2),
+    GemmConfig(256, 160, 64, warp_m=32, warp_n=160, stages=2),
 ]
 KINDS = {"f16": np.dtype(np.float16), "bf16": np.dtype(bfloat16), "f32": np.dtype(np.float32)}
 BAND = 256
@@ -265,6 +266,22 @@ def test_a_turned_product_is_right_for_groups_of_every_size(dtype, layouts, conf
     run(Case("m", sizes, layouts, others=(72, 136), rest=5, dtype=dtype, out_dtype=dtype), "g08", config)
 
 
+def test_a_turned_product_has_the_bits_of_the_other():
+    rng = np.random.default_rng(3)
+    a = rng.standard_normal((130, 200)).astype(np.float16)
+    b = rng.standard_normal((3, 72, 200)).astype(np.float16).swapaxes(1, 2)
+    with tw.emulator("H200"):
+        found = [tw.grouped_matmul(a, b, [7, 90, 130], rung=rung) for rung in ("g02", "g03", "g08")]
+    np.testing.assert_array_equal(found[2].view(np.uint16), found[0].view(np.uint16))
+    np.testing.assert_array_equal(found[2].view(np.uint16), found[1].view(np.uint16))
+
+
+def test_a_turned_products_tile_is_whole_boxes_of_columns():
+    config = GemmConfig(256, 144, 64, warp_m=32, warp_n=144, stages=2)
+    with pytest.raises(ConfigRejected, match="32 at a time"):
+        run(Case("m", (8, 8)), "g08", config)
+
+
 def test_a_turned_products_ends_are_clamped_too():
     run(Case("m", (5, 0, 0, 35, 0, 32, 0)), "g08", TURNED[0], ends=[5, 3, -7, 40, 10, 2**31 - 1, -(2**31)])
 
@@ -401,13 +418,15 @@ def test_a_kernel_that_cannot_run_is_refused_with_the_reason():
 
 
 def test_plans_follow_the_average_size_and_the_architecture():
-    def plan(rows: int, groups: int, gpu: str):
+    def plan(rows: int, groups: int, gpu: str, turned: bool = False):
         a, b = np.empty((rows, 7168), np.float16), np.empty((groups, 1, 1), np.float16)
-        b = np.lib.stride_tricks.as_strided(b, (groups, 7168, 4096), (0, 8192, 2))
+        b = np.lib.stride_tricks.as_strided(b, (groups, 7168, 4096), (0, 2, 14336) if turned else (0, 8192, 2))
         ends = [rows // groups * (group + 1) for group in range(groups)]
         return plan_grouped(read_grouped(a, b, ends).problem, GPUS[gpu])
 
     assert plan(8 * 512, 8, "H200").rung is find_grouped_rung("g03")
+    assert plan(8 * 512, 8, "H200", turned=True).rung is find_grouped_rung("g08")
+    assert plan(8 * 4096, 8, "H200", turned=True).rung is find_grouped_rung("g03")
     assert plan(64, 64, "A100").config.tile_m == 16
     assert plan(8 * 512, 8, "A100").config.tile_m >= 64
     assert plan(8 * 512, 8, "A100").rung is GROUPED_RUNGS[0]

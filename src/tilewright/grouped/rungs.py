@@ -47,8 +47,8 @@ def _turned(rung: Rung) -> Rung:
     plain, check = rung.shared_bytes, rung.check
 
     def own_check(config: GemmConfig, problem: GemmProblem) -> str | None:
-        if config.warp_m != 16 or config.warp_n != config.tile_n:
-            return f"a warpgroup makes 64 rows of all of a tile's columns; the config has {config}"
+        if config.warp_m not in (16, 32) or config.warp_n != config.tile_n or config.tile_n % 32:
+            return f"a warpgroup makes 64 or 128 rows of all of a tile's columns, 32 at a time; the config has {config}"
         return check(config, problem)
 
     return replace(rung, check=own_check, shared_bytes=lambda config, problem: plain(config, problem) + TURNS)

@@ -47,7 +47,9 @@ extern "C" __global__ void __launch_bounds__(Cfg::threads + 128, Cfg::min_blocks
       sums.clear();
       with_columns<Cfg::tile_n / 8>(
           tile.columns, [&](auto eights) { multiply_columns<decltype(eights)::value>(product, sums, mine); });
-      store_turned<Cfg>(sums.value[0], at.product, at.origin.row + mine.row0, tile);
+#pragma unroll
+      for (int i = 0; i < WarpgroupTiling<Cfg>::products; ++i)
+        store_turned<Cfg>(sums.value[i], at.product, at.origin.row + mine.row0 + 64 * i, tile);
       __syncwarp();
     }
   }

@@ -61,22 +61,26 @@ __device__ inline void multiply_columns(Product& product, typename Product::Sums
                                         const WarpgroupTiling<Cfg>& mine) {
   using A = typename Product::A;
   using B = typename Product::B;
-  using Sums = float (&)[eights][4];
-  Sums value = reinterpret_cast<Sums>(sums.value[0]);
+  using Value = float (&)[eights][4];
+  constexpr int products = WarpgroupTiling<Cfg>::products;
   for (int tile = 0; tile < product.range.tiles; ++tile, product.buffers.turn()) {
     const unsigned from = product.tiles + product.buffers.stage * product.stage_bytes;
     product.buffers.wait();
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < Cfg::tile_k / 16; ++step)
-      Wgmma<typename Cfg::in_type, !A::k_inner, !B::k_inner, eights>::multiply(
-          value, wgmma_operand_of<A>(from, mine.row0, step), wgmma_operand_of<B>(from + A::bytes, 0, step));
+#pragma unroll
+      for (int i = 0; i < products; ++i)
+        Wgmma<typename Cfg::in_type, !A::k_inner, !B::k_inner, eights>::multiply(
+            reinterpret_cast<Value>(sums.value[i]), wgmma_operand_of<A>(from, mine.row0 + 64 * i, step),
+            wgmma_operand_of<B>(from + A::bytes, 0, step));
     wgmma_commit();
     wgmma_wait<1>();
     if (tile > 0) product.release_previous();
   }
   wgmma_wait<0>();
-  wgmma_arrived(value);
+#pragma unroll
+  for (int i = 0; i < products; ++i) wgmma_arrived(reinterpret_cast<Value>(sums.value[i]));
   if (product.range.tiles > 0) product.release_previous();
 }
 
