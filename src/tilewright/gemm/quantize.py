@@ -160,7 +160,8 @@ def of_tensor(x: Any, dtype: str, block: tuple[int, int] | None, torch: Any) -> 
     if torch.compiler.is_compiling():
         return of_torch(x, dtype, block, torch)
     eager = import_module("tilewright.torch.eager")
-    if not (x.numel() and eager.is_eager((x,)) and eager.runs_here(x)):
+    counts = max((prod(x.shape[:-1]), *x.shape[-1:])) < 1 << 31  # kernels do, in 32 bits, along each axis
+    if not (x.numel() and counts and eager.is_eager((x,)) and eager.runs_here(x)):
         return of_torch(x, dtype, block, torch)
     x = x.detach()
     found = calls.run((x,), (dtype, block))
