@@ -334,6 +334,9 @@ class HostArrays:
     def is_plain(self, ordinal):
         return True
 
+    def strides(self, x):
+        return ()
+
     def new(self, shape, strides, dtype):
         return np.empty(shape, dtype)
 
