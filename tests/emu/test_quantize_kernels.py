@@ -107,3 +107,30 @@ def test_quotients_are_exact_for_numbers_of_every_magnitude(dtype):
     wanted = tw.quantize(x, dtype, block=(1, -1))
     with tw.emulator():
         assert_same(tw.quantize(x, dtype, block=(1, -1)), wanted)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_arrays_and_blocks(monkeypatch, seed):
+    rng = np.random.default_rng(100 + seed)
+    if seed % 3 == 0:  # the ways of large arrays
+        monkeypatch.setattr(quantize_call, "BLOCKS", 1)
+        monkeypatch.setattr(quantize_call, "HELD", 1)
+    quantize_call.program_of.cache_clear()  # it holds launches of the other ways
+    rows, cols = (int(rng.choice([1, 2, 3, 7, 8, 16, 33, 64, 129, 200])) for _ in range(2))
+    lead = [int(extent) for extent in rng.integers(1, 4, rng.integers(0, 3))]
+    x = numbers((*lead, rows + 2, cols + 9), TYPES[rng.integers(0, 3)], seed)
+    parts = (
+        x,
+        x[..., :rows, :cols],
+        x[..., 1 : rows + 1, 3 : cols + 3],
+        x[..., ::-1, :],
+        x[..., ::2],
+        x.swapaxes(-1, -2),
+    )
+    x, dtype = parts[rng.integers(0, len(parts))], ("e4m3", "e5m2")[rng.integers(0, 2)]
+    sides = [int(side) for side in rng.choice([-1, 1, 2, 5, 8, 16, 40, 128, 300], 2)]
+    block = None if seed % 6 == 1 else tuple(sides)
+    wanted = tw.quantize(x, dtype, block=block)
+    with tw.emulator(str(rng.choice(["H200", "A100"]))):
+        assert_same(tw.quantize(x, dtype, block=block), wanted)
+    quantize_call.program_of.cache_clear()

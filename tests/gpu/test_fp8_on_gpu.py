@@ -164,6 +164,9 @@ def test_quantizing_again_is_remembered_and_the_same(torch, block, turned):
         x, y = x.mT, y.mT
     first = tw.quantize(x, "e5m2", block=block)
     again = quantize.calls.run((x,), ("e5m2", block))
+    if block is None and turned:  # no view has all of it as one matrix: a copy is quantized
+        assert again is MISS
+        return
     assert again is not MISS
     other = tw.quantize(y, "e5m2", block=block)
     quantize.calls.forget()
