@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
+from ctypes import string_at
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -63,7 +64,6 @@ class _Versioned(ctypes.Structure):
 
 
 _api = ctypes.pythonapi
-_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 _raw_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _raw_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
@@ -85,14 +85,16 @@ class Raw(NamedTuple):
     @staticmethod
     def of(capsule: Any, name: str) -> Raw:
         """Raises InvalidOperand for what is no unused capsule of a version that is read here."""
-        if _is_valid(capsule, _VERSIONED):
-            place = _pointer(capsule, _VERSIONED)
-            major, minor, _, _, flags, *fields = _BOTH.unpack(ctypes.string_at(place, _BOTH.size))
-            if major != 1:
-                raise InvalidOperand(f"{name} offers DLPack {major}.{minor}; only 1.x is read here.")
-            return Raw(tuple(fields), bool(flags & _READ_ONLY))
-        if _is_valid(capsule, _PLAIN):
-            return Raw(_TENSOR.unpack(ctypes.string_at(_pointer(capsule, _PLAIN), _TENSOR.size)), False)
+        for known, layout in ((_VERSIONED, _BOTH), (_PLAIN, _TENSOR)):
+            try:
+                found = layout.unpack(string_at(_pointer(capsule, known), layout.size))
+            except ValueError:  # another name
+                continue
+            if known is _PLAIN:
+                return Raw(found, False)
+            if found[0] != 1:
+                raise InvalidOperand(f"{name} offers DLPack {found[0]}.{found[1]}; only 1.x is read here.")
+            return Raw(found[5:], bool(found[4] & _READ_ONLY))
         raise InvalidOperand(f"{name}.__dlpack__() did not return an unused DLPack capsule, but {capsule!r}.")
 
     @property
@@ -106,9 +108,9 @@ class Raw(NamedTuple):
 
     @property
     def layout(self) -> tuple[Any, ...]:
-        """The shape, the strides or None, and the numbers of the type."""
+        """The bytes of the shape and of the strides, or None, and the numbers of the type."""
         _, _, _, axes, code, bits, lanes, shape, strides, _ = self.fields
-        return _numbers(shape, axes), _numbers(strides, axes) if strides else None, code, bits, lanes
+        return string_at(shape, 8 * axes), string_at(strides, 8 * axes) if strides else None, code, bits, lanes
 
 
 class Imported:
@@ -140,7 +142,7 @@ _BOTH = struct.Struct("<2I3QQ3i2BH3Q")
 
 
 def _numbers(address: int, count: int) -> tuple[int, ...]:
-    return struct.unpack(f"<{count}q", ctypes.string_at(address, 8 * count)) if count else ()
+    return struct.unpack(f"<{count}q", string_at(address, 8 * count)) if count else ()
 
 
 @lru_cache(maxsize=1024)

@@ -137,8 +137,9 @@ class GemmConfig(HashedOnce, metaclass=_ByFields):
     @cached_property
     def no_block(self) -> str | None:
         """Why it describes no block of threads at all, whatever the rung; None when it does."""
+        own = self.__dict__
         for name in defaults_of(type(self)):
-            value = getattr(self, name)
+            value = own[name]
             if name != "cache" and not (isinstance(value, int) and value >= (name not in _MAY_BE_0)):
                 return f"{name} is {value!r}"
         if (self.warp_m == 0) != (self.warp_n == 0):
@@ -150,7 +151,8 @@ class GemmConfig(HashedOnce, metaclass=_ByFields):
     @cached_property
     def given(self) -> tuple[str, ...]:
         """The fields that differ from their defaults."""
-        return tuple(name for name, default in defaults_of(type(self)).items() if getattr(self, name) != default)
+        own = self.__dict__
+        return tuple([name for name, default in defaults_of(type(self)).items() if own[name] != default])
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in defaults_of(type(self)))

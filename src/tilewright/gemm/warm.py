@@ -27,7 +27,7 @@ from .fusion import Request
 from .params import fused_base
 from .problem import INDEX
 from .verify import WarmCheck, warm_check
-from .warm_host import Copies, copies_of, remember_numpy, run_copied
+from .warm_host import MOST_ALPHA, Copies, copies_of, remember_numpy, run_copied
 
 if TYPE_CHECKING:
     from ..epilogue.codegen import Expression
@@ -74,20 +74,20 @@ def key_of(
     Raises RuntimeError or AttributeError for what has no strides or memory.
     """
     signature = library.signature
-    key = (
-        library.pair(a, b), options, uses_c, c is not None and signature(c), out is not None and signature(out),
-    )  # fmt: skip
-    return key if asked is None else (key, form, *fused_signatures(library, asked))
+    of_c, of_out = c is not None and signature(c), out is not None and signature(out)
+    if asked is None:
+        return library.pair(a, b), options, uses_c, of_c, of_out
+    return library.pair(a, b), options, uses_c, of_c, of_out, form, fused_signatures(library, asked)
 
 
-def fused_signatures(library: libraries.Library, asked: Request) -> list[Any]:
+def fused_signatures(library: libraries.Library, asked: Request) -> tuple[Any, ...]:
     """Each array that is fused: its name, and how it is read."""
     function, _, operands = asked
-    signature = library.signature
-    return [
-        item for name, value in operands.items() if function is None or type(value) not in _NUMBERS
-        for item in (name, signature(value))
-    ]  # fmt: skip
+    found: list[Any] = []
+    for name, value in operands.items():
+        if function is None or type(value) not in _NUMBERS:
+            found += name, library.signature(value)
+    return tuple(found)
 
 
 def form_of(asked: Request) -> tuple[Any, tuple[float, ...]]:
@@ -127,8 +127,11 @@ def warm_matmul(
     if type(b) not in kinds or type(alpha) in kinds or type(beta) in kinds:
         return MISS
     try:
-        scale = (c is not None) if beta is None else beta
-        uses_c = _SCALARS.pack(alpha, scale)[4:] not in _ZEROS  # as the kernel would see it, rounded to float32
+        if c is beta is None and type(alpha) is float and abs(alpha) < MOST_ALPHA:
+            uses_c, scale = False, 0.0
+        else:
+            scale = (c is not None) if beta is None else beta
+            uses_c = _SCALARS.pack(alpha, scale)[4:] not in _ZEROS  # as the kernel would see it, rounded to float32
         if asked is None and c is None and out is None:  # the commonest call, without a further function's time
             numbers: tuple[float, ...] = ()
             call = calls.get((library.pair(a, b), options, uses_c, False, False))

@@ -136,7 +136,7 @@ def _run_small(
 # --- a @ b of NumPy's arrays, whose views are not even made -----------------------------------------------------------
 
 numpy_calls: Calls[WarmProduct] = Calls()
-_MOST_ALPHA = float(np.finfo(np.float32).max)
+MOST_ALPHA = float(np.finfo(np.float32).max)
 
 
 def _numpy_key(a: np.ndarray, b: np.ndarray, a_at: int, b_at: int, options: tuple[Any, ...]) -> Any:
@@ -147,7 +147,7 @@ def warm_numpy(a: Any, b: Any, alpha: float, options: tuple[Any, ...]) -> Any:
     """alpha * (a @ b), or MISS. `options`: as warm_matmul."""
     if type(a) is not np.ndarray or type(b) is not np.ndarray or type(alpha) is not float:
         return MISS
-    if current_executor() is not None or not abs(alpha) <= _MOST_ALPHA:
+    if current_executor() is not None or not abs(alpha) <= MOST_ALPHA:
         return MISS
     a_at, b_at = a.ctypes.data, b.ctypes.data
     call = numpy_calls.get(_numpy_key(a, b, a_at, b_at, options))

@@ -65,7 +65,7 @@ def note(call: Call, known: warm.WarmProduct, asked: Request | None) -> None:
 def _key(
     library: libraries.Library, lies: libraries.Signature, options: tuple[Any, ...], asked: Request | None, form: Any
 ) -> Any:
-    return lies, options, form, () if asked is None else tuple(warm.fused_signatures(library, asked))
+    return lies, options, form, () if asked is None else warm.fused_signatures(library, asked)
 
 
 def find(a: Any, b: Any, options: tuple[Any, ...], asked: Request | None) -> bool:

@@ -23,6 +23,7 @@ from .ladder import Progress, silent
 from .record import provenance
 
 ROUNDS = 9
+PASSES = 2
 ROUND_S = 0.02
 """About how long one side of a round lasts."""
 MOST_CALLS = 1000
@@ -388,6 +389,13 @@ def samples_of(pair: Pair, rounds: int = ROUNDS) -> Iterator[tuple[float, float]
         yield taken[0], taken[1]
 
 
+def least_disturbed(pair: Pair) -> list[tuple[float, float]]:
+    """The samples of the pass in which the library's own call took the least: others may have used the host in the
+    other one. What can be called once only has one pass."""
+    passes = [list(samples_of(pair)) for _ in range(1 if pair.once else PASSES)]
+    return min(passes, key=lambda samples: median(its for _, its in samples))
+
+
 def met(goal: dict[str, float], us: float, reference_us: float | None) -> bool | None:
     """Return whether a goal holds; None without one."""
     limits = [goal["us"]] if "us" in goal else []
@@ -416,7 +424,7 @@ def _timed(case: dict[str, Any], device: str, gpu: str) -> dict[str, Any]:
         pair = CALLS[case["call"]](device)
         if reason := agree(pair):
             return {"right": False, "reason": reason}
-        samples = list(samples_of(pair))  # type: ignore[arg-type]
+        samples = least_disturbed(pair)  # type: ignore[assignment]
     us = median(sample[0] for sample in samples)
     result: dict[str, Any] = {
         "right": True, "reason": "", "host_us": us, "host_us_p90": percentile([s[0] for s in samples], 0.9),
