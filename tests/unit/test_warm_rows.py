@@ -110,6 +110,17 @@ def test_a_bias_and_an_activation_are_found_for_any_number_of_rows(board, read):
     assert len(read) == 3
 
 
+def test_arrays_of_several_libraries_are_read(board, read):
+    b, bias = normal(32, 40), normal(40)
+    for m in (48, 50):
+        a = normal(m, 32)
+        found = tw.matmul(a, np.array(b))
+        np.testing.assert_allclose(found, a @ b, rtol=1e-4, atol=1e-4)
+        assert tw.matmul(a, b, bias=np.array(bias)).shape == (m, 40)
+    assert len(read) == 4
+    assert not len(warm_rows._patterns)
+
+
 def test_an_out_c_or_an_order_of_its_own_is_read(board, read):
     b = normal(32, 40)
     check(normal(48, 32), b)

@@ -44,7 +44,9 @@ def note(call: Call, known: warm.WarmProduct, asked: Request | None) -> None:
     those with one matrix b, without c or out, with nothing fused but vectors along the columns and numbers."""
     library = libraries.known.get(type(call.a.owner))
     product, fusion = call.product, call.fusion
-    if library is None or known.copies is not None or call.given_c is not None or call.out_is_given:
+    if library is None or any(type(one.owner) not in library.types for one in (call.a, *call.others)):
+        return
+    if call.given_c is not None or call.out_is_given:
         return
     if call.options.rung is not None or call.options.config is not None or len(call.b.shape) != 2:
         return
