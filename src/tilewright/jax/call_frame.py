@@ -33,14 +33,16 @@ class Version(Structure):
 
 
 _FUNCTION = ctypes.CFUNCTYPE(c_void_p, c_void_p)
+_QUICK = ctypes.PYFUNCTYPE(c_void_p, c_void_p)
+"""XLA's own functions, which wait for nothing: giving the interpreter's lock back for them takes longer than they do."""
 
 
 class Api(Structure):
     """As far as functions are read here; each takes a structure and returns an error, or null."""
 
     _fields_ = _head(
-        ("version", Version), ("internal", c_void_p), ("make_error", _FUNCTION), ("message", c_void_p),
-        ("destroy_error", c_void_p), ("register", c_void_p), ("stream", _FUNCTION),
+        ("version", Version), ("internal", c_void_p), ("make_error", _QUICK), ("message", c_void_p),
+        ("destroy_error", c_void_p), ("register", c_void_p), ("stream", _QUICK),
     )  # fmt: skip
 
 

@@ -109,7 +109,7 @@ def _read(options: str) -> dict[str, Any]:
 
 
 class _Launches(NamedTuple):
-    """A product that XLA asked for before."""
+    """A product that XLA asked for before, in a stream: that is one GPU's."""
 
     launches: Remembered
     bases: tuple[int, ...]
@@ -126,7 +126,7 @@ def _call_matmul(operands: list[View], results: list[View], options: str, stream
     if stream is None:
         _run_product(_arrays(views, stream, ()), how)
         return
-    key = options, _device_of(views), tuple([(shape, dtype, address & 15) for address, shape, dtype in views])
+    key = options, stream, tuple([(shape, dtype, address & 15) for address, shape, dtype in views])
     known = _products.get(key)
     if known is not None:
         bases = [views[n].address if n >= 0 else 0 for n in known.bases]

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import isfinite
+from mmap import mmap
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import CacheError
@@ -353,15 +354,16 @@ def encode(table: Table) -> bytes:
     return (head + CONFIGS + configs + ENTRIES + ",\n".join(map(line, rows.values())) + END).encode()
 
 
-def trusted(data: bytes) -> Table:
-    """As `decode`, of a table that ships: laid out as `encode` does, and what is damaged within is found when asked."""
+def trusted(data: bytes | mmap) -> Table:
+    """As `decode`, of a table that ships: laid out as `encode` does, and what is damaged within is found when asked.
+    Of a file that is mapped only what is looked at is read."""
     try:
         text = LaidOut(data)
         if text.head["schema"] != SCHEMA:
             raise ValueError(f"schema {text.head['schema']!r} instead of {SCHEMA}")
         return Table(text.head["gpu"], text.head["driver"], text=text)
     except (ValueError, KeyError):
-        return decode(data)
+        return decode(data[:])
 
 
 def decode(data: bytes) -> Table:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from mmap import mmap
 from typing import Any
 
 CONFIGS, ENTRIES, END = ',\n"configs":{\n', '},\n"entries":[\n', "]}\n"
@@ -21,11 +22,11 @@ def line(value: Any) -> str:
 class LaidOut:
     """The text of a table as `encode` writes it. Raises ValueError for another layout, as far as a glance tells."""
 
-    def __init__(self, data: bytes) -> None:
-        head = data.index(CONFIGS.encode())
-        middle = data.index(ENTRIES.encode(), head)
-        if not data.endswith(END.encode()):
-            raise ValueError("a table's text has no end")
+    def __init__(self, data: bytes | mmap) -> None:
+        head = data.find(CONFIGS.encode())
+        middle = data.find(ENTRIES.encode(), max(head, 0))
+        if head < 0 or middle < 0 or data[-len(END) :] != END.encode():
+            raise ValueError("a table's text lacks a part")
         self.head: dict[str, Any] = json.loads(data[:head] + b"}")
         self._data = data
         # each from the line's end before the first row to the end of the last row
@@ -44,7 +45,7 @@ class LaidOut:
 
     def split(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """All rows, and the configs by name: text still, or parsed where the layout is another."""
-        found = by_rows(self._data.decode())
+        found = by_rows(self._data[:].decode())
         return tuple(found["entries"]), dict(found["configs"])
 
     def _find(self, start: str, region: tuple[int, int]) -> str | None:
