@@ -252,7 +252,14 @@ class OnGpu(np.ndarray):
 class Library:
     """As libraries.CupyArrays, of OnGpu."""
 
+    kind = "cupy"
     types = (OnGpu,)
+
+    def ordinal(self, x):
+        return 0
+
+    def has_tangents(self):
+        return False
 
     def address(self, x):
         return x.ctypes.data

@@ -34,7 +34,7 @@ class Version(Structure):
 
 _FUNCTION = ctypes.CFUNCTYPE(c_void_p, c_void_p)
 _QUICK = ctypes.PYFUNCTYPE(c_void_p, c_void_p)
-"""XLA's own functions, which wait for nothing: giving the interpreter's lock back for them takes longer than they do."""
+"""XLA's own functions wait for nothing: to give the interpreter's lock back for them takes longer than they do."""
 
 
 class Api(Structure):
