@@ -64,6 +64,15 @@ def test_calls_that_are_new_each_time_are_timed_one_by_one():
     assert next(left) == 6
 
 
+def test_parts_of_a_call_are_timed_apart_and_told(monkeypatch):
+    made = pair()
+    whole = Pair(made.ours, made.theirs, made.wait, made.read, parts={"a part": lambda: None})
+    monkeypatch.setitem(CALLS, "CuPy: matmul(a, b)", lambda device: whole)
+    (record,) = host_call_records("host-calls", [{"call": "CuPy: matmul(a, b)"}], device="cpu", gpu="H200")
+    assert record["result"]["parts_us"]["a part"] > 0
+    assert "us: a part" in markdown(PAGES["host-calls"], [record])
+
+
 def test_the_pass_in_which_the_library_was_quicker_stands(monkeypatch):
     passes = iter([[(5.0, 4.0), (5.0, 9.0), (5.0, 9.0)], [(7.0, 8.0), (7.0, 8.0), (7.0, 1.0)]])
     monkeypatch.setattr(host_calls, "samples_of", lambda pair: next(passes))

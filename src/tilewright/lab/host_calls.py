@@ -10,8 +10,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -38,7 +38,8 @@ FIRST_M, NEW_MS = 257, 48
 class Pair:
     """Our call and the library's, and how to wait for the GPU. Each call gives its result as float32 in `read`.
 
-    `once`: each call is another one (another m): calls are timed one by one and none is warmed.
+    `once`: each call is another one (another m): calls are timed one by one and none is warmed. `parts`: what ours
+    cannot do without, by name, to be timed apart.
     """
 
     ours: Callable[[], Any]
@@ -46,6 +47,7 @@ class Pair:
     wait: Callable[[], None]
     read: Callable[[Any], np.ndarray]
     once: int = 0
+    parts: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
 
 
 def _torch(device: str) -> Any:
@@ -68,13 +70,13 @@ def _normal(torch: Any, device: str, *shape: int, dtype: str = "bfloat16", grad:
     return torch.randn(*shape, device=device).to(getattr(torch, dtype)).requires_grad_(grad)
 
 
-def _on_torch(make: Callable[[Any, str], tuple[Callable[[], Any], Callable[[], Any]]]) -> Callable[[str], Pair]:
-    """A pair of calls on torch tensors."""
+def _on_torch(make: Callable[[Any, str], tuple[Any, ...]]) -> Callable[[str], Pair]:
+    """A pair of calls on torch tensors: ours, torch's, and the parts of ours, if there are any."""
 
     def pair(device: str) -> Pair:
         torch = _torch(device)
-        ours, theirs = make(torch, device)
-        return Pair(ours, theirs, _torch_wait(torch, device), _read_torch)
+        ours, theirs, *parts = make(torch, device)
+        return Pair(ours, theirs, _torch_wait(torch, device), _read_torch, parts=parts[0] if parts else {})
 
     return pair
 
@@ -200,19 +202,30 @@ class _Interface:
         return self._tensor.__cuda_array_interface__
 
 
-def _dlpack(torch: Any, device: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def _waited(torch: Any, device: str, tensors: list[Any], out: Any) -> dict[str, Callable[[], Any]]:
+    """The part of a call on foreign arrays that is the product itself."""
+    from ..gemm.matmul import matmul
+
+    wait = _torch_wait(torch, device)
+    return {"the product of two tensors, and the wait": lambda: (matmul(*tensors, out=out), wait())}
+
+
+def _dlpack(torch: Any, device: str) -> tuple[Any, ...]:
     from ..gemm.matmul import matmul
 
     tensors = [_normal(torch, device, SIZE, SIZE, dtype="float32") for _ in range(2)]
     a, b = map(_Dlpack, tensors)
     out = torch.empty_like(tensors[0])
+    stream = 1 if device == "cuda" else None
     return (
         lambda: matmul(a, b, out=out),
         lambda: torch.mm(torch.from_dlpack(a), torch.from_dlpack(b), out=out),
+        {"two capsules of torch's": lambda: [x.__dlpack__(max_version=(1, 0), stream=stream) for x in (a, b)]}
+        | _waited(torch, device, tensors, out),
     )
 
 
-def _interface(torch: Any, device: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def _interface(torch: Any, device: str) -> tuple[Any, ...]:
     from ..gemm.matmul import matmul
 
     tensors = [_normal(torch, device, SIZE, SIZE, dtype="float32") for _ in range(2)]
@@ -222,7 +235,8 @@ def _interface(torch: Any, device: str) -> tuple[Callable[[], Any], Callable[[],
     def theirs() -> Any:
         return torch.mm(torch.as_tensor(a, device=device), torch.as_tensor(b, device=device), out=out)
 
-    return lambda: matmul(a, b, out=out), theirs
+    parts = {"two interfaces of torch's": lambda: [getattr(x, "__cuda_array_interface__", None) for x in (a, b)]}
+    return lambda: matmul(a, b, out=out), theirs, parts | _waited(torch, device, tensors, out)
 
 
 def _cupy(device: str) -> Pair:
@@ -266,7 +280,9 @@ def _jax(device: str) -> Pair:
     def ours() -> Any:
         return matmul(a, b).block_until_ready()
 
-    return Pair(ours, theirs, lambda: None, lambda x: np.asarray(x, dtype=np.float32))
+    add = jax.jit(lambda a, b: a + b)
+    parts = {"a compiled sum of two arrays, and the wait": lambda: add(a, b).block_until_ready()}
+    return Pair(ours, theirs, lambda: None, lambda x: np.asarray(x, dtype=np.float32), parts=parts)
 
 
 def _new_m(seen: bool) -> Callable[[str], Pair]:
@@ -297,15 +313,18 @@ import sys, time
 from tilewright.gemm.problem import GemmProblem
 from tilewright.gpus import find_gpu
 from tilewright.gemm.family import plan_for
-problem = GemmProblem.dense(1000, 4096, 4096, dtype="bf16")
-start = time.perf_counter()
-plan_for(problem, find_gpu(sys.argv[1]))
-print(time.perf_counter() - start)
+gpu, taken = find_gpu(sys.argv[1]), []
+for m in (1000, 1001):
+    problem = GemmProblem.dense(m, 4096, 4096, dtype="bf16")
+    start = time.perf_counter()
+    plan_for(problem, gpu)
+    taken.append(time.perf_counter() - start)
+print(*taken)
 """
 
 
-def first_plan_us(gpu: str) -> list[float]:
-    """Microseconds of the first plan of a process, for ROUNDS processes."""
+def first_plan_us(gpu: str) -> list[tuple[float, float]]:
+    """Microseconds of the first plan of a process and of the next one, for ROUNDS processes."""
     samples = []
     for _ in range(ROUNDS):
         done = subprocess.run(
@@ -313,7 +332,8 @@ def first_plan_us(gpu: str) -> list[float]:
         )
         if done.returncode:
             raise TilewrightError(f"a process that makes one plan failed: {done.stderr[-500:]}")
-        samples.append(float(done.stdout) * 1e6)
+        first, second = (float(taken) * 1e6 for taken in done.stdout.split())
+        samples.append((first, second))
     return samples
 
 
@@ -367,6 +387,14 @@ def _mean(call: Callable[[], Any], wait: Callable[[], None], calls: int) -> floa
     return taken
 
 
+def _least(call: Callable[[], Any], wait: Callable[[], None]) -> float:
+    """The least mean of a few rounds."""
+    for _ in range(3):
+        call()
+    calls = max(1, min(MOST_CALLS, int(ROUND_S * 1e6 / max(_once(call, wait), 1.0))))
+    return min(_mean(call, wait, calls) for _ in range(ROUNDS))
+
+
 def samples_of(pair: Pair, rounds: int = ROUNDS) -> Iterator[tuple[float, float]]:
     """(our microseconds per call, the library's), round by round; who comes first changes from round to round."""
     sides = [pair.ours, pair.theirs]
@@ -418,13 +446,17 @@ def in_words(goal: dict[str, float]) -> str:
 
 def _timed(case: dict[str, Any], device: str, gpu: str) -> dict[str, Any]:
     goal = case.get("goal", {})
+    samples: list[tuple[float, float | None]]
     if case["call"] == FIRST_PLAN:
-        samples = [(taken, None) for taken in first_plan_us(gpu)]
+        plans = first_plan_us(gpu)
+        samples = [(first, None) for first, _ in plans]
+        parts = {"a plan after it": median(second for _, second in plans)}
     else:
         pair = CALLS[case["call"]](device)
         if reason := agree(pair):
             return {"right": False, "reason": reason}
-        samples = least_disturbed(pair)  # type: ignore[assignment]
+        samples = [*least_disturbed(pair)]
+        parts = {name: _least(call, pair.wait) for name, call in pair.parts.items()}
     us = median(sample[0] for sample in samples)
     result: dict[str, Any] = {
         "right": True, "reason": "", "host_us": us, "host_us_p90": percentile([s[0] for s in samples], 0.9),
@@ -439,7 +471,8 @@ def _timed(case: dict[str, Any], device: str, gpu: str) -> dict[str, Any]:
             "reference_us": reference, "ratio": median(ratios), "ratio_p10": percentile(ratios, 0.1),
             "ratio_p90": percentile(ratios, 0.9),
         }  # fmt: skip
-    return result | {"goal": in_words(goal), "met": met(goal, us, reference)}
+    told = {"parts_us": parts} if parts else {}
+    return result | told | {"goal": in_words(goal), "met": met(goal, us, reference)}
 
 
 def host_call_records(

@@ -91,6 +91,12 @@ HOST_PAGE: tuple[Column, ...] = (
     ("m x n x k", lambda record: "{m} x {n} x {k}".format(**record["case"])),
     ("host us per call", _result("host_us", ".1f")),
 )
+
+
+def _parts(us: dict[str, float]) -> str:
+    return "; ".join(f"{value:.0f} us: {name}" for name, value in us.items()) or DASH
+
+
 HOST_CALLS_PAGE: tuple[Column, ...] = (
     ("call", lambda record: f"`{record['case']['call']}`"),
     ("host us", _result("host_us", ".1f")),
@@ -99,6 +105,7 @@ HOST_CALLS_PAGE: tuple[Column, ...] = (
     ("p10..p90", _spread),
     ("goal: at most", lambda record: str(record["result"].get("goal") or record["result"]["reason"] or DASH)),
     ("met", lambda record: {True: "yes", False: "no"}.get(record["result"].get("met"), DASH)),
+    ("of ours, timed apart", lambda record: _parts(record["result"].get("parts_us", {}))),
 )
 COLD_PAGE: tuple[Column, ...] = (
     ("kernel cache", lambda record: str(record["case"]["cache"])),
