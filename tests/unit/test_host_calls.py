@@ -14,7 +14,8 @@ from tilewright.gemm.call import Options
 from tilewright.gemm.freivalds import seed
 from tilewright.jit import device_calls, staging
 from tilewright.plan import choose, tables
-from tilewright.run import libraries
+from tilewright.run import foreign, libraries
+from tilewright.run.warm import MISS
 
 RNG = np.random.default_rng(0)
 
@@ -196,6 +197,24 @@ def test_products_of_numpy_whose_alpha_or_shapes_differ_are_right_when_remembere
         for x, y in ((a, b), (a[:1], b), (a[::-1], b), (a, b.T.copy().T), (a[:, ::2], b[::2]), (a[0], b), (a, b[:, 0])):
             assert np.allclose(tw.matmul(x, y, alpha=alpha), alpha * (x @ y), atol=1e-4)
             assert np.allclose(tw.matmul(x, y, alpha=alpha), alpha * (x @ y), atol=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [np.ones(3), "1", None], ids=["three numbers", "text", "none"])
+def test_an_alpha_that_is_no_number_is_refused_before_a_call_and_after_it(board, alpha):
+    a, b = normal(32, 24), normal(24, 16)
+    for _ in range(2):
+        with pytest.raises(InvalidOperand, match="alpha"):
+            tw.matmul(a, b, alpha=alpha)
+        tw.matmul(a, b)
+
+
+def test_a_library_without_a_way_to_repeat_a_product_is_none_the_worse(monkeypatch):
+    def old(name):
+        raise AttributeError("module 'jax' has no attribute 'ffi'")
+
+    monkeypatch.setattr(foreign, "import_module", old)
+    foreign.note("jax", normal(4, 4), normal(4, 4), Options(), None)
+    assert foreign.repeat(normal(4, 4), normal(4, 4), Options(), None) is MISS
 
 
 def test_another_folder_of_tuned_results_drops_plans_and_remembered_calls(board, monkeypatch, tmp_path):

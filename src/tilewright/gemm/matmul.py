@@ -121,7 +121,7 @@ def matmul(
                 result = warm_matmul(a, b, c, alpha, beta, out, options, asked)
             elif asked is None:
                 result = warm_numpy(a, b, alpha, options)
-            if result is MISS and alpha == 1.0:
+            if result is MISS and type(alpha) is float and alpha == 1.0:
                 result = foreign.repeat(a, b, options, asked)
             if result is not MISS:
                 return result
@@ -148,6 +148,6 @@ def matmul(
     known = None if ran is None else remember(call, result, ran, asked)
     if known is not None:
         warm_rows.note(call, known, asked)
-        if call.a.device is not None and c is out is None and alpha == 1.0:
+        if call.a.device is not None and c is out is None and call.alpha == 1.0:
             foreign.note(call.a.kind, a, b, options, asked)
     return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ def repeat(a: Any, b: Any, options: Any, asked: Any) -> Any:
 def note(kind: str, a: Any, b: Any, options: Any, asked: Any) -> None:
     """Let the product that was just made of arrays on a GPU be repeated, where their library has a way."""
     if kind in _HOMES:
-        import_module(_HOMES[kind])
+        with suppress(ImportError, AttributeError):  # a version of the library that has no such way
+            import_module(_HOMES[kind])
         if type(a) in _by_array:
             _by_array[type(a)].note(a, b, options, asked)
