@@ -45,8 +45,8 @@ def check(rank: int, is_causal: bool, zigzag: bool, group=None, runs: int = 1) -
         torch.testing.assert_close(one.double(), expected, rtol=0.02, atol=0.02 * float(expected.abs().max()))
 
 
-def main(rank: int, port: str) -> None:
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def main(rank: int, meeting: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     with tw.emulator():
         check(rank, False, False)
         check(rank, True, False)

@@ -151,8 +151,8 @@ def attention(mesh) -> None:
     same(found.float(), tt.attention(q, k[:, :1], v[:, :1]).float())
 
 
-def main(rank: int, port: str) -> None:
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def main(rank: int, meeting: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
     products(mesh)
     fused(mesh)

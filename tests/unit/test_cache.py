@@ -141,7 +141,7 @@ def test_two_processes_that_compile_one_kernel_at_once_both_succeed(tmp_path):
         f"k = compile_source({KERNEL!r}, entry='fill'); print(k.key, len(k.cubin), k.from_cache)"
     )
     runs = [child(code, tmp_path / "cache") for _ in range(2)]
-    outputs = [run.communicate(timeout=60) for run in runs]
+    outputs = [run.communicate(timeout=300) for run in runs]
     assert [run.returncode for run in runs] == [0, 0], outputs
     one, two = (out.split()[:2] for out, _ in outputs)
     assert one == two
@@ -155,14 +155,14 @@ def test_a_kill_in_the_middle_of_a_write_leaves_nothing_visible(tmp_path):
         "import pathlib, time; from tilewright.jit.cache import KernelCache\n"
         "write = pathlib.Path.write_bytes\n"
         "def slow(path, data):\n"
-        "    write(path, data[: len(data) // 2]); print('half', flush=True); time.sleep(60)\n"
+        "    write(path, data[: len(data) // 2]); print('half', flush=True); time.sleep(600)\n"
         "pathlib.Path.write_bytes = slow\n"
         f"KernelCache().store({KEY!r}, {FILES!r})"
     )
     run = child(code, tmp_path)
     assert run.stdout.readline() == "half\n"
     run.send_signal(signal.SIGKILL)
-    run.communicate(timeout=10)
+    run.communicate(timeout=300)
     cache = KernelCache(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -420,7 +420,7 @@ def test_two_processes_that_make_room_at_once_keep_the_bound_and_whole_entries(t
         "    assert found or cache.store(key, files)\n"
     )
     runs = [child(code, tmp_path) for _ in range(2)]
-    outputs = [run.communicate(timeout=60) for run in runs]
+    outputs = [run.communicate(timeout=300) for run in runs]
     assert [run.returncode for run in runs] == [0, 0], outputs
     assert KernelCache(tmp_path).size() <= bound + 2 * 64, "beside the entries only the total"
 
@@ -431,14 +431,14 @@ def test_a_kill_while_room_is_made_leaves_a_cache_that_goes_on(tmp_path, bound):
         "import time; from tilewright.jit.cache import KernelCache\n"
         "discard = KernelCache._discard\n"
         "def slow(self, path):\n"
-        "    done = discard(self, path); print('one', flush=True); time.sleep(60); return done\n"
+        "    done = discard(self, path); print('one', flush=True); time.sleep(600); return done\n"
         "KernelCache._discard = slow\n"
         f"KernelCache().store({KEY!r}, {{'kernel.cubin': bytes(50_000)}})"
     )
     run = child(code, tmp_path)
     assert run.stdout.readline() == "one\n"
     run.kill()
-    run.communicate(timeout=10)
+    run.communicate(timeout=300)
     cache = KernelCache(tmp_path)
     fill(cache, 8, first=8)
     assert cache.size() <= bound

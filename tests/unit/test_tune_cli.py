@@ -28,7 +28,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     }  # fmt: skip
     return subprocess.run(
         [sys.executable, "-m", "tilewright", "tune", *arguments], env=environment, capture_output=True, text=True,
-        timeout=120, check=False,
+        timeout=300, check=False,
     )  # fmt: skip
 
 

@@ -279,14 +279,14 @@ def start(folder: Path, count: int, rounds: int) -> list:
     writers = [fork.Process(target=write_often, args=(folder, number, rounds, begin)) for number in range(count)]
     for writer in writers:
         writer.start()
-    begin.wait(30)
+    begin.wait(300)
     return writers
 
 
 def test_sixteen_processes_writing_at_once_lose_nothing(store, tmp_path):
     writers = start(tmp_path, 16, 4)
     for writer in writers:
-        writer.join(60)
+        writer.join(300)
     assert [writer.exitcode for writer in writers] == [0] * 16
     wanted = {entry(m=16 * (number + 1), n=2**turn).key for number in range(16) for turn in range(4)}
     assert set(entries_of(again(store).table)) == wanted
@@ -299,7 +299,7 @@ def test_a_process_killed_in_mid_write_leaves_a_sound_file_and_no_lock(store, tm
         (writer,) = start(tmp_path, 1, 100_000)
         time.sleep(wait)
         writer.kill()
-        writer.join(30)
+        writer.join(300)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert entry(k=64).key in entries_of(again(store).table)
@@ -362,8 +362,8 @@ def test_a_disk_that_takes_no_more_bytes_leaves_the_old_file_and_no_temporary_on
     told = fork.Queue()
     process = fork.Process(target=add_with_no_room, args=(tmp_path, told))
     process.start()
-    stored, known, said = told.get(timeout=30)
-    process.join(30)
+    stored, known, said = told.get(timeout=300)
+    process.join(300)
     assert not stored
     assert known == len({entry(n=16 * i).key for i in range(1, 100)} | {entry().key})
     assert len(said) == 1
