@@ -24,11 +24,12 @@ def run(ptx: str, entry: str = "k") -> tw.emu.EmulateResult:
     return emu.emulate(HEADER + ptx, entry, 1, 32, [np.zeros(32, np.int32)])
 
 
-def test_damaged_modules_run_or_are_refused():
-    told = Counter(fuzz_ptx.verdict(ptx) for ptx in fuzz_ptx.mutants(seed=20, count=6000))
-    assert told.total() == 6000
-    assert told["ran"] > 600  # else the damage is too coarse to say anything
-    assert told["PtxError"] > 600
+def test_damaged_modules_run_or_are_refused(request):
+    count = 6000 if request.config.getoption("--whole") else 2400
+    told = Counter(fuzz_ptx.verdict(ptx) for ptx in fuzz_ptx.mutants(seed=20, count=count))
+    assert told.total() == count
+    assert told["ran"] > count / 10  # else the damage is too coarse to say anything
+    assert told["PtxError"] > count / 10
 
 
 def test_the_seeds_of_the_damage_run():

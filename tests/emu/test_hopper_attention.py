@@ -184,7 +184,7 @@ def test_windows_and_layouts(window, layout):
 def test_packed_lengths_and_what_lies_next_to_an_entry(rung):
     """Each entry alone is right, whatever its neighbours hold: the tile over its end reads their rows."""
     starts_q, starts_k = (np.array(x, np.int32) for x in ([0, 70, 70, 75, 130], [0, 45, 120, 120, 203]))
-    (q,), (k,), (v,) = operands(1, 4, 2, 130, 203, 32)
+    (q,), (k,), (v,) = operands(1, 2, 1, 130, 203, 32)
 
     def run(q, k, v, is_causal):
         with tw.emulator():
