@@ -499,6 +499,29 @@ def test_what_another_process_tunes_is_planned_with(looking_always, tuned_folder
     assert plan_for(problem(), H200).source.startswith("cost model")
 
 
+def test_a_file_that_goes_while_the_newest_is_looked_for_is_none(tuned_folder, monkeypatch):
+    there, gone = tuned_folder / "H200-cuda12.json", tuned_folder / "H200-cuda13.json"
+    tuned_folder.mkdir(exist_ok=True)
+    there.write_text("")
+    monkeypatch.setattr(tables, "stored_files", lambda *asked: [gone, there])
+    assert tables._newest_driver("H200", tuned_folder) == "cuda12"
+
+
+def test_a_store_that_another_thread_opens_while_plans_look_is_no_error(tuned_folder, monkeypatch):
+    class Opening:
+        """A folder that is compared while another thread opens a store."""
+
+        def __eq__(self, other):
+            tables._stores["another", "thread", Path()] = None
+            return False
+
+    monkeypatch.setattr(tables, "_stores", {("H200", "cuda13", Path()): None, ("H200", "cuda12", Path()): None})
+    monkeypatch.setattr(tables, "default_folder", Opening)
+    monkeypatch.setattr(tables, "_has_files", lambda *asked: False)
+    monkeypatch.setattr(tables, "_unopened", type("Kept", (), {"add": lambda *asked: None})())
+    assert tables._tuned_here(H200) is None
+
+
 def test_a_plan_asks_no_driver_where_nothing_was_tuned_and_notices_the_first_file(
     looking_always, tuned_folder, monkeypatch
 ):

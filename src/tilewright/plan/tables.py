@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -54,7 +55,7 @@ def _tuned_here(gpu: Gpu) -> Store | None:
     """The store of a GPU; None while nothing was ever tuned for it here. Opening one takes the driver's version, and
     to load the driver takes longer than to plan."""
     folder = default_folder()
-    if any((gpu.name, folder) == (name, place) for name, _, place in _stores) or _has_files(gpu.name, folder):
+    if any((gpu.name, folder) == (name, place) for name, _, place in tuple(_stores)) or _has_files(gpu.name, folder):
         return store_of(gpu)
     with _opening:
         _unopened.add((gpu.name, folder))
@@ -80,9 +81,13 @@ def _newest_driver(gpu: str, folder: Path) -> str:
         found = stored_files(folder, f"{stem}cuda*.json")
     except CacheError:
         found = []  # opening the store says so
-    files = [path for path in found if path.stem[len(stem) :][4:].isdigit()]
-    newest = max(files, key=lambda path: (path.stat().st_mtime, path.name), default=None)
-    return newest.stem[len(stem) :] if newest is not None else "cuda0"
+    written: list[tuple[float, str]] = []
+    for path in found:
+        driver = path.stem[len(stem) :]
+        with suppress(FileNotFoundError):  # another process may have set it aside meanwhile
+            if driver[4:].isdigit():
+                written.append((path.stat().st_mtime, driver))
+    return max(written, default=(0.0, "cuda0"))[1]
 
 
 @lru_cache(maxsize=8)
