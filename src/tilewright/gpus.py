@@ -1,4 +1,4 @@
-"""What the architectures allow and what the named GPUs reach, as data.
+"""The limits of architectures and the rates of named GPUs, as data.
 
 `Arch` holds the limits of one compute capability: the table "Technical Specifications per Compute Capability" of the
 CUDA C++ Programming Guide 13.0, section "Compute Capabilities"; those of 8.8, 10.3, 11.0 and 12.1 are `arch_traits` of
@@ -23,7 +23,7 @@ def _compared(kind: type) -> attrgetter[Any]:
 
 
 class HashedOnce:
-    """What frozen dataclasses that are keys of many caches take their __hash__ from: it is computed once."""
+    """The __hash__ of frozen dataclasses that are keys of many caches: it is computed once."""
 
     def __hash__(self) -> int:
         found: int | None = self.__dict__.get("_hash")
@@ -231,7 +231,7 @@ def arch_of(compute_capability: tuple[int, int]) -> Arch:
 
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas says of one entry. `registers` a thread; all else in bytes; shared bytes are the static ones."""
+    """The report of ptxas on one entry. `registers` a thread; all else in bytes; shared bytes are the static ones."""
 
     registers: int
     spill_store_bytes: int

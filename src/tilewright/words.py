@@ -1,4 +1,5 @@
-"""What public calls take and give: words as Literals, arrays as libraries offer them, results that tell themselves."""
+"""The types that public calls take and give: words as Literals, arrays as libraries offer them, results that tell
+themselves."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a caller passes and gets: arrays of any library as views, their dtypes, extents and streams."""
+"""The arrays that a caller passes and gets: those of any library as views, their dtypes, extents and streams."""

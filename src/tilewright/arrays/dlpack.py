@@ -76,7 +76,7 @@ _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
 
 
 class Raw(NamedTuple):
-    """What stands in a capsule, which must outlive it."""
+    """The structure in a capsule, which must outlive it."""
 
     fields: tuple[int, ...]
     """As _TENSOR."""
@@ -156,7 +156,8 @@ def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def capsule_of(value: Any, stream: int | None) -> Any:
-    """What `__dlpack__` gives, with what is under way ordered before `stream`. Raises what the producer raises."""
+    """Return what `__dlpack__` gives, with what is under way ordered before `stream`. Raises what the producer
+    raises."""
     try:
         return value.__dlpack__(max_version=(1, 0), stream=stream)
     except TypeError:  # a producer from before DLPack 1.0
@@ -182,7 +183,7 @@ def take(value: Any, name: str, stream: int) -> Imported:
 
 @dataclass
 class _Export:
-    """What a capsule of ours points into, alive until its consumer gives it back."""
+    """The memory that a capsule of ours points into, alive until its consumer gives it back."""
 
     managed: Any
     shape: Any

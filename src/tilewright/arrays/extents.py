@@ -1,4 +1,4 @@
-"""Which bytes a view touches, and whether two views touch the same ones."""
+"""The bytes that a view touches, and whether two views touch the same ones."""
 
 from __future__ import annotations
 

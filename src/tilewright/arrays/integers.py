@@ -27,7 +27,7 @@ class Integers:
 
 
 class Wanted(NamedTuple):
-    """What an argument is called, its axes, and the least length of the first."""
+    """The name of an argument, its axes, and the least length of the first."""
 
     name: str
     axes: tuple[str, ...]

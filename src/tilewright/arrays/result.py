@@ -1,4 +1,4 @@
-"""Where a result goes: an array of the caller's kind, on the caller's device, and its view."""
+"""The place of a result: an array of the caller's kind, on the caller's device, and its view."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ ORDERED = frozenset({"torch", "cupy", "xla"})
 
 
 class Placed(Protocol):
-    """What of an operand says where it is and what orders work on it: as Operand has them."""
+    """The part of an Operand that says where it is and what orders work on it."""
 
     @property
     def kind(self) -> str: ...

@@ -1,4 +1,4 @@
-"""What a library that keeps track of changes must be told of an array that was written to without it."""
+"""A word to libraries that keep track of changes, about an array that was written to without them."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def slice_of(d_head: int, along: int = 1) -> int:
 
 
 def _shares_columns(d_head: int, by: int, columns: int | None = None) -> bool:
-    """Whether `by` warps take d_head columns in pieces that lie whole in slices, or in parts of one."""
+    """Return whether `by` warps take d_head columns in pieces that lie whole in slices, or in parts of one."""
     columns = columns or slice_of(d_head, by)
     part = d_head // by
     return d_head % (16 * by) == 0 and (by == 1 or part % columns == 0 or columns % part == 0)
@@ -97,7 +97,7 @@ class BackwardConfig:
 
     @property
     def columns(self) -> int:
-        """Of a tile in shared memory."""
+        """The columns of a tile in shared memory."""
         return self.wider or self.d_head
 
     def __str__(self) -> str:
@@ -124,7 +124,8 @@ class BackwardConfig:
 
     @property
     def deterministic(self) -> bool:
-        """Whether gradients are the same bits at every run: blocks share no sum, or add to it in a fixed order."""
+        """Return whether gradients are the same bits at every run: blocks share no sum, or add to it in a fixed
+        order."""
         return not self.sums or self.ordered
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a call of attention_backward would run and why, in words and figures, with nothing launched."""
+"""The explanation of attention_backward: what would run and why, in words and figures, with nothing launched."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .score import Modification
 
 @dataclass(frozen=True, repr=False)
 class BackwardExplanation(Explained):
-    """What would run. `str()` tells it; the fields hold the same for programs."""
+    """An account of what would run. `str()` tells it; the fields hold the same for programs."""
 
     problem: BackwardProblem | None
     """None when nothing is multiplied: gradients are 0 or empty. There is no plan either."""

@@ -91,7 +91,7 @@ def pack_args(problem: BackwardProblem, at: BackwardAddresses) -> Template:
 
 
 def common_constants(problem: BackwardProblem, columns: int) -> dict[str, Constant]:
-    """What all kernels of a problem are compiled for, whose tiles are so many columns wide."""
+    """Return what all kernels of a problem are compiled for, whose tiles are so many columns wide."""
     p = problem.forward
     return {
         "in_type": CPP_TYPES[p.dtype],
@@ -106,7 +106,7 @@ def common_constants(problem: BackwardProblem, columns: int) -> dict[str, Consta
 
 
 def score_constants(problem: BackwardProblem) -> dict[str, Constant]:
-    """What a score and which pairs are seen depend on."""
+    """Return what a score and which pairs are seen depend on."""
     p = problem.forward
     return {
         "is_causal": p.is_causal,
@@ -156,14 +156,14 @@ def parts_of(problem: BackwardProblem, rung: BackwardRung, walk: Walk) -> int:
 
 
 def _is_uneven(problem: BackwardProblem) -> bool:
-    """Whether the first keys are seen by more queries than the last."""
+    """Return whether the first keys are seen by more queries than the last."""
     p = problem.forward
     return p.is_causal or p.window[1] >= 0
 
 
 def section_of(problem: BackwardProblem, walk: Walk, heads: int) -> int:
-    """How many of `heads` heads run together, a divisor. Where tiles are few and the first of a head have most to do,
-    those of many heads are begun before the others of any: the last to end is then a short one."""
+    """Return how many of `heads` heads run together, a divisor. Where tiles are few and the first of a head have most
+    to do, those of many heads are begun before the others of any: the last to end is then a short one."""
     p = problem.forward
     rows_q, rows_k = p.totals or (p.seq_q, p.seq_k)
     passing = rows_q * p.group * (4 if walk.sums else 2) if walk.by_keys else rows_k * 2
@@ -174,7 +174,7 @@ def section_of(problem: BackwardProblem, walk: Walk, heads: int) -> int:
 
 
 def constants_of(problem: BackwardProblem, rung: BackwardRung, walk: Walk) -> dict[str, Constant]:
-    """What a walk's kernel is compiled for: its tile, and what of the problem selects a path."""
+    """Return what a walk's kernel is compiled for: its tile, and what of the problem selects a path."""
     p, tile = problem.forward, walk.tile
     rows_q, rows_k = (tile.cols, tile.rows) if walk.by_keys else (tile.rows, tile.cols)
     varlen = p.totals is not None
@@ -214,7 +214,7 @@ def workspace_rows(problem: BackwardProblem) -> int:
 
 
 def _padded_map(problem: AttentionProblem, name: str, box_rows: int) -> TensorMap:
-    """As map_of, for panels of 64 columns of which the last is not whole: a box is one panel of a tile."""
+    """Do as map_of, for panels of 64 columns of which the last is not whole: a box is one panel of a tile."""
     whole = map_of(problem, name, box_rows)
     _, length, _, heads, batch = whole.shape
     return replace(
@@ -261,7 +261,7 @@ class WalkKernel:
 
 @dataclass(frozen=True)
 class RowsKernel:
-    """What the gradients need of each query, and what begins as 0."""
+    """The kernel that makes what gradients need of each query, and the zeros they begin with."""
 
     clears: bool
     """Whether sums of dQ begin as 0."""

@@ -1,4 +1,4 @@
-"""Which backward rung and config run a problem on a GPU."""
+"""The choice of the backward rung and config that run a problem on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the gradients of attention compute, apart from how: frozen, validated, hashable."""
+"""The problem of attention's gradients: what is computed, apart from how; frozen, validated, hashable."""
 
 from __future__ import annotations
 

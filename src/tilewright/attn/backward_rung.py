@@ -1,4 +1,4 @@
-"""What a backward rung is: data and why_not."""
+"""A backward rung: data and why_not."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class BackwardRung:
         return self.id
 
     def is_planned(self, problem: BackwardProblem, deterministic: bool) -> bool:
-        """Whether a plan takes it for the problem where it can."""
+        """Return whether a plan takes it for the problem where it can."""
         p = problem.forward
         if deterministic and self.planned_same is not None:
             return p.d_head in self.planned_same
@@ -133,8 +133,8 @@ class BackwardRung:
 
     @property
     def turned(self) -> bool:
-        """Whether a bound to the right has blocks run from the last rows to the first: in order the next keys add
-        before, and by queries the last have the most keys."""
+        """Return whether a bound to the right has blocks run from the last rows to the first: in order the next keys
+        add before, and by queries the last have the most keys."""
         return self.writes or self.apart
 
     @staticmethod
@@ -154,11 +154,11 @@ class BackwardRung:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Where its walks' kernels stand, in cuda/attention."""
+        """Return where its walks' kernels stand, in cuda/attention."""
         return tuple(sorted({self.file(walk) for config in self.defaults for walk in walks_of(config)}))
 
     def file(self, walk: Walk) -> str:
-        """Where a walk's kernel stands."""
+        """Return where a walk's kernel stands."""
         if self.apart:
             return "backward_halves.cuh" if walk.tile.along == 2 else "backward_apart.cuh"
         if self.produced:

@@ -29,7 +29,7 @@ RESULTS = ("dq", "dk", "dv")
 
 @dataclass(frozen=True)
 class BackwardPlan:
-    """Which kernels make the gradients, and why."""
+    """The kernels that make the gradients, and why."""
 
     rung: BackwardRung
     config: BackwardConfig

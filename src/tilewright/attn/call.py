@@ -110,7 +110,8 @@ class AttentionCall:
 
     @property
     def keeps(self) -> bool:
-        """Whether rows of out that no launch writes stay as they are: those after a packed batch's last entry."""
+        """Return whether rows of out that no launch writes stay as they are: those after a packed batch's last
+        entry."""
         return self.out_is_given and self.starts is not None
 
     @property

@@ -92,8 +92,8 @@ def attention_columns(known: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarra
 
 
 def attention_distances(one: AttentionClass, known: Mapping[str, np.ndarray]) -> np.ndarray:
-    """How far a class is from each of the known ones: about 2 for a factor of two in one extent; infinite where configs
-    differ."""
+    """Return how far a class is from each of the known ones: about 2 for a factor of two in one extent; infinite where
+    configs differ."""
     logs = {name: log2(max(getattr(one, name), 1)) for name in _WEIGHTS}
     total = sum(weight * np.square(logs[name] - known[name]) for name, weight in _WEIGHTS.items())
     total += 0.5 * (known["is_causal"] != one.is_causal) + 0.01 * (known["dtype"] != one.dtype)

@@ -1,4 +1,4 @@
-"""What a call of attention would run and why, in words and figures, with nothing launched."""
+"""The explanation of attention: what would run and why, in words and figures, with nothing launched."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .score import modification_of
 
 @dataclass(frozen=True, repr=False)
 class AttentionExplanation(Explained):
-    """What would run. `str()` tells it; the fields hold the same for programs."""
+    """An account of what would run. `str()` tells it; the fields hold the same for programs."""
 
     problem: AttentionProblem | None
     """None when the result is empty and nothing would be launched; then there is no plan either."""
@@ -103,7 +103,8 @@ def explain_attention(
     max_seqlen_k: int | None = None, score: Any = None, rung: str | None = None,
     config: AttentionConfig | str | None = None, gpu: str | None = None, compile: bool = False, **options: Any,
 ) -> AttentionExplanation:  # fmt: skip
-    """What `attention` would run for the same arguments, or `attention_varlen` where cu_seqlens are given, and why.
+    """Return what `attention` would run for the same arguments, or `attention_varlen` where cu_seqlens are given, and
+    why.
 
     `gpu` names the GPU to explain for (see tilewright.arch.GPUS), as for `explain`. `compile=True` adds the compiler's
     figures. Nothing is launched. Raises as `attention` does.

@@ -58,7 +58,7 @@ class HopperConfig:
 
     @property
     def columns(self) -> int:
-        """Of values, and of out."""
+        """The columns of values, and of out."""
         return self.d_v or self.d_head
 
     @property
@@ -100,7 +100,7 @@ class HopperConfig:
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block: Q, the tiles of K and V, 8 bytes a barrier, and the drawn tiles of out with each Q."""
+        """The bytes of a block: Q, the tiles of K and V, 8 bytes a barrier, and the drawn tiles of out with each Q."""
         barriers = (2 * self.q_buffers + 4) * self.groups + 4 * self.stages
         drawn = 32 * self.q_buffers * self.groups + 8
         tiles = self.q_buffers * self.b_r * self.d_head + self.stages * self.b_c * (self.d_head + self.columns)
@@ -174,7 +174,8 @@ class HopperRung(AttentionRung):
         return KERNELS
 
     def defaults_for(self, problem: AttentionProblem) -> tuple[HopperConfig, ...]:
-        """Of values of another width than keys none was measured: as many keys a tile as registers hold."""
+        """Return a default: of values of another width than keys none was measured, so as many keys a tile as registers
+        hold."""
         if not problem.d_v:
             return super().defaults_for(problem)
         turns = self.defaults[0].turns
@@ -182,7 +183,8 @@ class HopperRung(AttentionRung):
         return tuple(config for config in tiles if (config.why_not() or self.check(config)) is None)
 
     def draws(self, problem: AttentionProblem, config: HopperConfig) -> bool:
-        """Whether blocks draw their tiles from a counter: only the device knows what those of packed lengths take."""
+        """Return whether blocks draw their tiles from a counter: only the device knows what those of packed lengths
+        take."""
         return self.stays and problem.totals is not None and _tiles(problem, config) > _FEWEST_SMS
 
     def threads(self, config: HopperConfig) -> int:

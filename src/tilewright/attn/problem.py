@@ -1,4 +1,4 @@
-"""What attention computes, apart from how: frozen, validated, hashable."""
+"""The problem of attention: what is computed, apart from how; frozen, validated, hashable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LAYOUTS = ("bhsd", "bshd")
 
 @dataclass(frozen=True)
 class HeadRows:
-    """How [batch, heads, rows, d_head] lies in memory: strides in elements; elements of a row are neighbours.
+    """The layout of [batch, heads, rows, d_head] in memory: strides in elements; elements of a row are neighbours.
 
     `alignment`: what divides the base address, in bytes, at most 16.
     """
@@ -44,7 +44,8 @@ def head_rows(heads: int, rows: int, d_head: int, layout: str = "bhsd") -> HeadR
 
 @dataclass(frozen=True)
 class BiasRows:
-    """How what is added to the scores [batch, heads_q, seq_q, seq_k] lies: strides in elements, 0 where it repeats."""
+    """The layout of what is added to the scores [batch, heads_q, seq_q, seq_k]: strides in elements, 0 where it
+    repeats."""
 
     batch_stride: int
     head_stride: int
@@ -56,7 +57,7 @@ class BiasRows:
 
     @property
     def in_pairs(self) -> bool:
-        """Whether the elements of an even key and the next are neighbours at a multiple of their size."""
+        """Return whether the elements of an even key and the next are neighbours at a multiple of their size."""
         item = ITEM_BYTES[self.dtype]
         even = all(stride % 2 == 0 for stride in (self.batch_stride, self.head_stride, self.row_stride))
         return self.col_stride == 1 and even and self.alignment % (2 * item) == 0
@@ -164,7 +165,7 @@ class AttentionProblem:
 
     @property
     def kind(self) -> str:
-        """As GemmProblem.kind: what is multiplied how."""
+        """See GemmProblem.kind: what is multiplied how."""
         return self.dtype
 
     @property
@@ -179,7 +180,7 @@ class AttentionProblem:
 
     @property
     def modifies(self) -> bool:
-        """Whether anything but the scale changes a score that is seen."""
+        """Return whether anything but the scale changes a score that is seen."""
         return self.softcap > 0 or self.bias is not None or bool(self.modify)
 
     @cached_property
@@ -203,7 +204,7 @@ class AttentionProblem:
 
     @property
     def flops(self) -> int:
-        """Of each visible pair, a multiplication and an addition per column in Q K^T and in P V."""
+        """The operations: of each visible pair, a multiplication and an addition per column in Q K^T and in P V."""
         return 2 * (self.d_head + self.columns("v")) * self.visible_pairs * self.batch * self.heads_q
 
     @property

@@ -1,4 +1,4 @@
-"""What an attention rung is: data, why_not, and the launch."""
+"""An attention rung: data, why_not, and the launch."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class AttentionConfig:
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block: one tile each of Q (later out), K and V."""
+        """The bytes of a block: one tile each of Q (later out), K and V."""
         return 2 * self.d_head * (self.b_r + 2 * self.b_c)
 
     @property
@@ -173,7 +173,7 @@ def _modification(problem: AttentionProblem) -> str:
 
 
 def _many(problem: AttentionProblem) -> bool:
-    """Whether there are more entries than a grid's last axis holds; they then lie along its first."""
+    """Return whether there are more entries than a grid's last axis holds; they then lie along its first."""
     return problem.batch > _GRID_LIMIT and problem.totals is None
 
 
@@ -186,7 +186,7 @@ def compile_attention(
 
 
 def score_constants(problem: AttentionProblem, scale_first: bool) -> dict[str, Constant]:
-    """What kernels of every rung are compiled for: what scores go through, and which lengths there are."""
+    """Return what kernels of every rung are compiled for: what scores go through, and which lengths there are."""
     return {
         "in_type": CPP_TYPES[problem.dtype],
         "d_head": problem.d_head,
@@ -298,11 +298,12 @@ class AttentionRung:
         return None
 
     def scale_first(self, problem: AttentionProblem) -> bool:
-        """Whether scores are scaled before the maximum is taken: a scale that is not positive would turn it around."""
+        """Return whether scores are scaled before the maximum is taken: a scale that is not positive would turn it
+        around."""
         return not self.fused or problem.scale <= 0 or problem.modifies
 
     def constants(self, problem: AttentionProblem, config: Any) -> dict[str, Constant]:
-        """What the kernel is compiled for: the config, and what of the problem selects a path."""
+        """Return what the kernel is compiled for: the config, and what of the problem selects a path."""
         varlen = problem.totals is not None
         values: dict[str, Constant] = {
             "rung": f"struct {self.id.split('_')[0].upper()}",

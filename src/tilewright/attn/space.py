@@ -1,4 +1,4 @@
-"""Which attention kernels are worth compiling for a problem, by the model of time."""
+"""The attention kernels worth compiling for a problem, by the model of time."""
 
 from __future__ import annotations
 

@@ -76,7 +76,8 @@ class SplitConfig:
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block: Q and the rings, or the results of the groups of keys, which take their place at the end."""
+        """The bytes of a block: Q and the rings, or the results of the groups of keys, which take their place at the
+        end."""
         ring = 4 * self.stages * self.key_warps * self.b_c * self.d_head
         results = 4 * self.key_warps * self.b_r * (self.d_head + 8 + 2)
         return max(2 * self.b_r * self.d_head + ring, results)
@@ -232,7 +233,7 @@ def _entry_tiles(problem: AttentionProblem, config: SplitConfig) -> int:
 
 
 def blocks_of(problem: AttentionProblem, config: SplitConfig) -> int:
-    """Of one head of keys; of packed entries at most (SplitTile in cuda/attention/split_args.cuh)."""
+    """The blocks of one head of keys; of packed entries at most (SplitTile in cuda/attention/split_args.cuh)."""
     if problem.totals is not None:
         return tiles_of(problem, config) + (problem.totals[1] // config.part_keys if config.part_keys else 0)
     return tiles_of(problem, config) * parts_of(problem, config)

@@ -89,7 +89,7 @@ class Tiled:
 
 @dataclass(frozen=True)
 class Lies:
-    """How an operand that is copied lies: its view's strides, and its columns before they are padded."""
+    """The layout of an operand that is copied: its view's strides, and its columns before they are padded."""
 
     name: str
     shape: tuple[int, ...]

@@ -40,7 +40,8 @@ def _unpacked(results: Any) -> Any:
 
 
 def stays(option: Any) -> bool:
-    """Whether a key that holds it decides its value. A tensor as the scale is equal to itself with another number."""
+    """Return whether a key that holds it decides its value. A tensor as the scale is equal to itself with another
+    number."""
     if type(option) is tuple:
         return all(map(stays, option))
     kinds = (int, float, str, np.generic, AttentionConfig, HopperConfig, SplitConfig)

@@ -1,4 +1,4 @@
-"""What the model of time must know of an attention kernel (plan/estimate.py)."""
+"""An attention kernel as the model of time sees it (plan/estimate.py)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def registers_of(config: AttentionConfig) -> int:
 def work_of(
     problem: AttentionProblem, rung: AttentionRung, config: AttentionConfig | HopperConfig | SplitConfig
 ) -> AnyWork:
-    """What a candidate that why_not has let pass does. A step is a tile of b_c keys and values."""
+    """Return what a candidate that why_not has let pass does. A step is a tile of b_c keys and values."""
     if isinstance(config, SplitConfig):
         return SplitWork(problem, config)
     if isinstance(config, HopperConfig):

@@ -1,4 +1,5 @@
-"""What the ladders' commands share: where the rungs run, what the emulator's tables show, what becomes of records."""
+"""The common part of the ladders' commands: where the rungs run, what the emulator's tables show, what becomes of
+records."""
 
 from __future__ import annotations
 

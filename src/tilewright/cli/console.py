@@ -1,4 +1,4 @@
-"""How the commands speak: results to stdout, 100 columns wide at most, everything else to stderr."""
+"""The commands' voice: results to stdout, 100 columns wide at most, everything else to stderr."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Names:
-    """What the arguments are called: the parameters' names where they are known, else argN."""
+    """The names of the arguments: the parameters' names where they are known, else argN."""
 
     before: dict[str, Any]
     """The arguments before the launch, as numbers."""
@@ -91,7 +91,7 @@ class Given:
 
 @dataclass
 class Outcome:
-    """What a run found. `result` is None where a fault ended it."""
+    """The outcome of a run. `result` is None where a fault ended it."""
 
     result: EmulateResult | None = None
     hazards: list[Hazard] = field(default_factory=list)
@@ -182,7 +182,7 @@ def print_outcome(outcome: Outcome, names: Names, is_judged: bool, folder: Path 
 
 
 def print_counters(counters: Counters) -> None:
-    """What was executed, as a table; kinds of access that did not happen are left out."""
+    """Print what was executed, as a table; kinds of access that did not happen are left out."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 1), pad_edge=False, show_header=False)

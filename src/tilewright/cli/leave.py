@@ -1,4 +1,4 @@
-"""How a command ends: every way out of it as an exit status and, where something is wrong, a line that says what."""
+"""The end of a command: every way out of it as an exit status and, where something is wrong, a line that says what."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run() -> int:
 
 
 def _discard_output() -> None:
-    """What is left in stdout's buffer must not raise once more at exit."""
+    """Drop what is left in stdout's buffer, so that it does not raise once more at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""What the ways to shared, global and local memory have in common (shared_memory.py, global_port.py, local_memory.py).
+"""The common part of the ways to shared, global and local memory (shared_memory.py, global_port.py, local_memory.py).
 
 A loop repeats its address patterns: in shared memory exactly, in global memory up to a common shift. What follows from
 a pattern (bounds, alignment, bank conflicts, sectors, element indices) is therefore worked out once and remembered at
@@ -26,13 +26,14 @@ def same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
 
 
 def only_writes(machine: Machine, instruction: Instruction) -> bool:
-    """Whether an atomic is an exchange whose old value nobody uses."""
+    """Return whether an atomic is an exchange whose old value nobody uses."""
     exchange = ".exch" in instruction.opcode
     return exchange and not (instruction.opcode.startswith("atom") and machine.uses(instruction.operands[0]))
 
 
 def judged(instruction: Instruction, nbytes: int) -> int:
-    """Of how many bytes some have to hold a value for a load: structs, which have padding, are not copied as floats."""
+    """Return of how many bytes some have to hold a value for a load: structs, which have padding, are not copied as
+    floats."""
     kind = instruction.fields.get("type", "")
     return int(kind[1:]) // 8 if kind in ("f32", "f64") else nbytes
 

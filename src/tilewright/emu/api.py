@@ -165,7 +165,7 @@ def _filled(module: Module, constants: Mapping[str, np.ndarray]) -> dict[str, by
 
 
 def _cooperates(program: Code) -> bool:
-    """Whether its blocks synchronise as a grid: they ask for the workspace of that."""
+    """Return whether its blocks synchronise as a grid: they ask for the workspace of that."""
     names = (operand.name for i in program.instructions for operand in i.operands if isinstance(operand, Special))
     return any(name.startswith("%envreg") for name in names)
 

@@ -136,7 +136,7 @@ def as_numbers(values: np.ndarray, kind: str) -> np.ndarray:
 
 
 def _beyond(values: np.ndarray, limits: np.iinfo) -> bool:
-    """Whether a whole number among `values` is outside the limits of a type."""
+    """Return whether a whole number among `values` is outside the limits of a type."""
     return values.size > 0 and (int(values.min()) < limits.min or int(values.max()) > limits.max)
 
 

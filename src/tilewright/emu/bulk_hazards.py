@@ -25,7 +25,7 @@ FLYING = np.iinfo(np.int32).max
 
 
 class BulkClocks:
-    """What ClockShadow asks about bulk copies."""
+    """The part of ClockShadow that knows bulk copies."""
 
     def __init__(self, shadow: ClockShadow) -> None:
         self.shadow = shadow
@@ -113,7 +113,8 @@ class BulkClocks:
         return True
 
     def _all_seen(self, pattern: SharedPattern, lanes: np.ndarray) -> bool:
-        """Whether the compiled loops find that the lanes' warps have seen all phases. False where there are none."""
+        """Return whether the compiled loops find that the lanes' warps have seen all phases. False where there are
+        none."""
         compiled, shadow = self.machine.compiled, self.shadow
         if compiled is None or pattern.kind == "bulk_merge":
             return False

@@ -115,7 +115,7 @@ class Clusters:
             self._settle(np.unique(self.cluster_of_lane[leaving]))
 
     def waited_for(self, first_cta: int) -> list[str]:
-        """What the barrier of a cluster waits for, in words, if anybody waits at it."""
+        """Return what the barrier of a cluster waits for, in words, if anybody waits at it."""
         machine = self.machine
         own = self.cluster_of_lane == first_cta // machine.cluster_size
         if not (own & self.waiting).any():

@@ -87,7 +87,8 @@ class Library:
         self.atomics = self._names("tw_atomic_name")
 
     def firsts(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where each different one of some keys (int64) is first, in that order, and which of them each key is."""
+        """Return where each different one of some keys (int64) is first, in that order, and which of them each key
+        is."""
         first, which = np.empty((2, len(keys)), np.int64)
         count = self._firsts(address(keys), len(keys), address(first), address(which))
         if count < 0:
@@ -112,7 +113,7 @@ class Library:
 
 @lru_cache(maxsize=1)
 def _processor() -> str:
-    """What tells processors with different instructions apart."""
+    """Return what tells processors with different instructions apart."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             lines = (line for line in file if line.startswith(("flags", "Features", "model name")))
@@ -127,7 +128,7 @@ def _compiler() -> str | None:
 
 
 def _target() -> Path:
-    """Where the library lies, or will."""
+    """Return where the library lies, or will."""
     parts = [path.read_bytes() for path in sorted(FOLDER.iterdir()) if path.suffix in (".c", ".h")]
     told = "\0".join((*FLAGS, platform.machine(), platform.system(), _processor())).encode()
     return default_folder() / "emulator" / f"{hashlib.sha256(b''.join((*parts, told))).hexdigest()[:24]}.so"
@@ -153,7 +154,7 @@ def _start(target: Path) -> subprocess.Popen[bytes] | None:
 
 
 class _State:
-    """What this process knows of the library."""
+    """The state of the library in this process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -198,7 +199,7 @@ def library() -> Library | None:
 
 
 def _is_private(file: Path) -> bool:
-    """Whether nobody else could have written it: it is code that this process is going to run."""
+    """Return whether nobody else could have written it: it is code that this process is going to run."""
     if not hasattr(os, "getuid"):
         return True
     told = file.stat()

@@ -111,5 +111,5 @@ class AsyncCopies:
         return [(flight.pattern, flight.waiting) for flight in self.flights]
 
     def snapshot(self) -> tuple[Any, ...]:
-        """What is in flight now, as the hazard checker names it: equal for equal states of a loop."""
+        """Return what is in flight now, as the hazard checker names it: equal for equal states of a loop."""
         return tuple(f.pattern if f.whole else Landing(f.pattern, np.flatnonzero(f.waiting)) for f in self.flights)

@@ -1,4 +1,4 @@
-"""Where a matrix descriptor of wgmma says that the elements of an operand lie: a pure function of its bits.
+"""The places of an operand's elements by a matrix descriptor of wgmma: a pure function of its bits.
 
 An operand is mn x k: A is m x k, B is n x k, and k is 32 bytes. It is made of units of 16 bytes; those of a *row* (of W
 bytes) lie next to one another, eight rows make a *brick*, and the two offsets of the descriptor say how bricks follow:
@@ -30,7 +30,7 @@ _USED = _OFFSET | _OFFSET << 16 | _OFFSET << 32 | 3 << 62
 
 @dataclass(frozen=True)
 class Descriptor:
-    """What the 64 bits say; all in bytes."""
+    """The fields of the 64 bits, in bytes."""
 
     start: int
     leading: int
@@ -46,7 +46,7 @@ class Descriptor:
 
 
 def why_wrong(bits: int) -> str | None:
-    """What in a descriptor cannot be meant, or None."""
+    """Return what in a descriptor cannot be meant, or None."""
     if bits >> 49 & 7:
         return f"has the base offset {bits >> 49 & 7}, which is not modelled"
     if bits & ~_USED:

@@ -25,7 +25,8 @@ OFTEN_MET = 16
 
 
 class Watch:
-    """What was seen of one batch. `at` is the number of blocks run at which `look` wants to be called next."""
+    """A record of what was seen of one batch. `at` is the number of blocks run at which `look` wants to be called
+    next."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -43,7 +44,7 @@ class Watch:
         self._met = 0
 
     def look(self, here: int, ran: int) -> bool:
-        """Whether the state before block `here`, the `ran`th, is one that was seen before."""
+        """Return whether the state before block `here`, the `ran`th, is one that was seen before."""
         if ran >= self._until:
             self._place, self._seen_at, self._until, self._spacing = here, ran, 2 * ran, 1
             self._near, self._far, self._met = self._registers(), self._memory(), 0

@@ -63,7 +63,7 @@ _STRONG = re.compile(r"\.(volatile|mmio|relaxed|acquire|release)\b")
 
 
 def _classes(offsets: np.ndarray, nbytes: int) -> np.ndarray:
-    """Of each warp how its addresses lie."""
+    """Return of each warp how its addresses lie."""
     steps = np.diff(offsets.reshape(-1, 32), axis=1)
     row, same = (steps == nbytes).all(axis=1), (steps == 0).all(axis=1)
     return np.where(row, ROW, np.where(same, SAME, ANY)).astype(np.uint8)
@@ -253,7 +253,7 @@ class Engine:
         row[B["entries"]], row[B["count"]], row[B["bound"]] = address(table), len(entries), True
 
     def owners(self, buffer: Buffer) -> int:
-        """Where the loops find who owns the granules of a buffer; 0: nobody is asked."""
+        """Return where the loops find who owns the granules of a buffer; 0: nobody is asked."""
         races = self.machine.races
         return 0 if races is None or buffer.read_only else address(races.track(buffer).owners)
 

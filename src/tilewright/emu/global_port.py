@@ -57,7 +57,7 @@ class GlobalPattern:
 
     @property
     def unique(self) -> bool:
-        """Whether no two lanes touch the same granule."""
+        """Return whether no two lanes touch the same granule."""
         if self._unique is None:
             assert self.cells is not None
             first = np.sort(self.cells[:, 0])
@@ -93,7 +93,7 @@ class GlobalPort:
     def find(
         self, site: Site, instruction: Instruction, base: np.ndarray, offset: int, nbytes: int, write: bool
     ) -> tuple[np.ndarray | None, np.ndarray, int] | None:
-        """As `locate`: (lanes, bytes, start), the lanes' places in the arena being `bytes` from `start` on."""
+        """Do as `locate`: (lanes, bytes, start), the lanes' places in the arena being `bytes` from `start` on."""
         machine = self.machine
         lanes = machine.lane_list()
         count = machine.lanes if lanes is None else len(lanes)
@@ -157,7 +157,7 @@ class GlobalPort:
     def _follow(
         self, instruction: Instruction, pattern: GlobalPattern, start: int, written: np.ndarray, write: bool
     ) -> None:
-        """Where some buffer held nothing at first: mark what is written, report a read of what has not been."""
+        """Follow a buffer that held nothing at first: mark what is written, report a read of what has not been."""
         nbytes = pattern.nbytes
         index = (pattern.relative.view(np.int64) + (start - ARENA_BASE)) // nbytes
         if (not write or instruction.opcode.startswith(("atom", "red"))) and not only_writes(self.machine, instruction):

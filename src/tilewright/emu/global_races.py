@@ -80,14 +80,14 @@ class GlobalRaces:
             self.telling.start(self.first_lane // self.width)
 
     def track(self, buffer: Buffer) -> Track:
-        """What is known of a buffer in this launch."""
+        """Return what is known of a buffer in this launch."""
         if buffer.track is None or buffer.track.launch is not self:
             buffer.track = Track(self, buffer)
             self.tracks.append(buffer.track)
         return buffer.track
 
     def plain(self, index: int) -> bool:
-        """Whether an instruction is a load or a store to its own block as to others."""
+        """Return whether an instruction is a load or a store to its own block as to others."""
         role = self.roles[index]
         return role is not None and role.kinds in ((READ,), (WRITE,)) and role.inside == role.kinds
 
@@ -120,11 +120,12 @@ class GlobalRaces:
 
     @property
     def on(self) -> bool:
-        """Whether anything is judged."""
+        """Return whether anything is judged."""
         return self.between or self.within is not None
 
     def only_reads(self, index: int, buffer: Buffer, count: int) -> bool:
-        """Whether `count` accesses of instruction `index` can be noted at once: plain loads of what is only read."""
+        """Return whether `count` accesses of instruction `index` can be noted at once: plain loads of what is only
+        read."""
         role = self.roles[index]
         if role is None or buffer.read_only or not self.on:
             return True
@@ -164,7 +165,7 @@ class GlobalRaces:
         return {track.buffer.start: track.kinds for track in self.tracks}
 
     def touched(self, buffer: Buffer) -> tuple[np.ndarray, np.ndarray] | None:
-        """Which granules of a buffer were read, and which written, atomically or not: bool; None if none was."""
+        """Return which granules of a buffer were read, and which written, atomically or not: bool; None if none was."""
         if buffer.track is None or buffer.track.launch is not self:
             return None
         track = buffer.track
@@ -224,7 +225,7 @@ class GlobalRaces:
             self._judge(role, index, pattern, start, track)
 
     def _claim(self, owner: np.ndarray, note: tuple[Any, ...], track: Track) -> bool:
-        """Whether no other unit than a noted access's own has touched its granules, which become that unit's."""
+        """Return whether no other unit than a noted access's own has touched its granules, which become that unit's."""
         _, pattern, start, first, _ = note
         claimed = self.claim(owner, pattern, start, first, track, self.width)
         if claimed is not None:
@@ -337,14 +338,15 @@ class GlobalRaces:
             self.reports.report(kind, clash, same=False)
 
     def same_unit(self, last: np.ndarray, low: np.ndarray) -> np.ndarray:
-        """Which of `last` are lanes of the units that begin at the lanes `low`."""
+        """Return which of `last` are lanes of the units that begin at the lanes `low`."""
         return within(last, low, self.width)
 
     def clash(
         self, track: Track, index: int, lanes: np.ndarray, bad: np.ndarray, cell: int, other: int, by: Instruction,
         kind: int, told: bool = False,
     ) -> Clash:  # fmt: skip
-        """Of accesses to [lanes, k] granules those marked `bad` meet what lane `other` of the grid did to one."""
+        """Report clashes: of accesses to [lanes, k] granules those marked `bad` meet what lane `other` of the grid did
+        to one."""
         rows = np.asarray(bad.any(axis=1))
         address = track.buffer.start + cell * self.granule
         return Clash(index, lanes[rows], address, other, by, kind, told, rows, inside=True)

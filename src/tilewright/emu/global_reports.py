@@ -90,7 +90,7 @@ class RaceReports:
         return clash.inside and clash.other_lane // 32 == (self.races.first_lane + int(clash.lanes[0])) // 32
 
     def _held(self, clash: Clash, kind: int) -> bool:
-        """Whether the units of plain stores have used the place by atomics, as who holds a lock has."""
+        """Return whether the units of plain stores have used the place by atomics, as who holds a lock has."""
         writers = [clash.other_lane] if clash.other_kind == WRITE else []
         writers += [int(self.races.lane[clash.lanes[0], 0]) - 1] if kind == WRITE else []
         telling, messages = self.races.telling, self.machine.shadow.messages

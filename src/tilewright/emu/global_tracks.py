@@ -1,4 +1,4 @@
-"""What the checker of races between blocks keeps of each buffer (global_races.py)."""
+"""The records that the checker of races between blocks keeps of each buffer (global_races.py)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Rows:
 
 
 class Table:
-    """Of each granule the lanes (of the grid, plus 1) that did one kind of access last, of so many different units."""
+    """A table by granule: the lanes (of the grid, plus 1) that did one kind of access last, of so many different
+    units."""
 
     def __init__(self, granules: int, slots: int) -> None:
         self.lane = np.zeros((slots, granules), np.int32)
@@ -68,12 +69,12 @@ class Table:
 
 
 def within(lanes: np.ndarray, low: np.ndarray, width: int) -> np.ndarray:
-    """Which lanes are of the unit that begins at `low`."""
+    """Return which lanes are of the unit that begins at `low`."""
     return (lanes - low).view(np.uint32) < width
 
 
 class Track:
-    """What was done to one buffer in this launch."""
+    """A record of what was done to one buffer in this launch."""
 
     def __init__(self, launch: GlobalRaces, buffer: Buffer) -> None:
         self.launch, self.buffer = launch, buffer
@@ -93,7 +94,7 @@ class Track:
         self.inner = Inner()
 
     def granules(self, size: int) -> int:
-        """How many of them the buffer has, and a few more for what begins inside of it."""
+        """Return how many of them the buffer has, and a few more for what begins inside of it."""
         return -(-self.buffer.bytes // size) + 16
 
 

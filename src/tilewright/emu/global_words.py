@@ -1,4 +1,4 @@
-"""What an instruction does to global memory, for races between blocks; and where a stored value is from."""
+"""The roles of instructions in global memory, for races between blocks; and where a stored value is from."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Role:
 
     @property
     def tells(self) -> bool:
-        """Whether others may learn by it."""
+        """Return whether others may learn by it."""
         return STRONG in self.kinds
 
     def verb(self, kind: int) -> str:
@@ -56,7 +56,7 @@ class Role:
 
 
 def role_of(instruction: Instruction, program: Code) -> Role | None:
-    """What an instruction does to global memory; None for nothing."""
+    """Return what an instruction does to global memory; None for nothing."""
     parts = instruction.opcode.split(".")
     head = parts[0]
     if head == "cp":
@@ -125,7 +125,7 @@ def own_load(program: Code, store: Instruction) -> Instruction | None:
 
 
 def stored_back(program: Code, load: Instruction) -> bool:
-    """Whether what a load has read is changed and stored at the same place."""
+    """Return whether what a load has read is changed and stored at the same place."""
     if not load.opcode.startswith("ld"):
         return False
     for instruction in program.instructions[load.index + 1 : load.index + BACK]:
@@ -136,7 +136,7 @@ def stored_back(program: Code, load: Instruction) -> bool:
 
 
 def looks_before_an_atomic(program: Code, load: Instruction) -> bool:
-    """Whether an atomic follows at the very place that a load has looked at."""
+    """Return whether an atomic follows at the very place that a load has looked at."""
     place = load.operands[-1] if load.opcode.startswith("ld") else None
     for instruction in program.instructions if place is not None else ():
         if instruction.opcode.startswith(("atom", "red")) and place in instruction.operands[:2]:
@@ -145,7 +145,7 @@ def looks_before_an_atomic(program: Code, load: Instruction) -> bool:
 
 
 def constant_stored(program: Code, store: Instruction) -> bool:
-    """Whether a store writes a constant other than 0, as one that sets a flag does."""
+    """Return whether a store writes a constant other than 0, as one that sets a flag does."""
     from .program import effects
 
     if store.opcode.split(".")[0] != "st" or len(store.operands) < 2:

@@ -1,4 +1,4 @@
-"""What the emulator refuses: the kinds, one report of each, and how it reaches the caller."""
+"""The refusals of the emulator: the kinds, one report of each, and how it reaches the caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which registers wgmma may still be working on at each instruction, found once a program.
+"""The registers that wgmma may still be working on at each instruction, found once a program.
 
 A register is in flight from the wgmma.mma_async that names it, as accumulator or as A, to the wgmma.wait_group that
 covers it, and so is each copy that `mov` makes of it: compilers copy accumulators where paths meet. What is found here
@@ -31,7 +31,7 @@ class InFlight:
 
 
 def is_copy(instruction: Instruction) -> bool:
-    """Whether it moves one whole register to another."""
+    """Return whether it moves one whole register to another."""
     operands = instruction.operands
     return (
         instruction.opcode.startswith("mov.")

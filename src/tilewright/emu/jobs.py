@@ -54,7 +54,7 @@ def why_alone(program: Code, batches: int, options: dict[str, Any]) -> str:
 
 @dataclass
 class Part:
-    """What one process did. Buffers are named by their addresses."""
+    """A record of what one process did. Buffers are named by their addresses."""
 
     kinds: dict[int, set[int]]
     """Buffer -> kinds of access (global_words.py)."""
@@ -66,7 +66,8 @@ class Part:
 
 @dataclass
 class Touched:
-    """What one process did to one buffer: bits, one for each granule of `granule` bytes; the bytes it wrote."""
+    """A record of what one process did to one buffer: bits, one for each granule of `granule` bytes; the bytes it
+    wrote."""
 
     granule: int
     read: np.ndarray
@@ -128,7 +129,7 @@ def _run_parts(
 
 
 def _meet(touched: list[Touched]) -> bool:
-    """Whether two processes touched what one of them wrote."""
+    """Return whether two processes touched what one of them wrote."""
     wrote, read = np.zeros_like(touched[0].wrote), np.zeros_like(touched[0].wrote)
     for one in touched:
         if (one.wrote & (wrote | read)).any() or (one.read & wrote).any():
@@ -139,7 +140,7 @@ def _meet(touched: list[Touched]) -> bool:
 
 
 def chosen(buffer_bytes: int, touched: Touched) -> np.ndarray:
-    """Of each byte of a buffer whether it was written."""
+    """Return of each byte of a buffer whether it was written."""
     return np.repeat(np.unpackbits(touched.wrote).view(bool), touched.granule)[:buffer_bytes]
 
 

@@ -1,4 +1,4 @@
-"""What warps know of one another's steps, as vector clocks.
+"""The knowledge that warps have of one another's steps, as vector clocks.
 
 A warp knows, of each warp of its cluster, the newest step that it is ordered after; of each mbarrier, how many phases
 it knows to be complete. What synchronises hands on knowledge: a barrier joins that of those that arrived into those
@@ -22,7 +22,7 @@ COLUMNS = 32
 
 
 class Knowledge(Shadow):
-    """Who knows what; clocks.py adds what accesses need to know."""
+    """A table of who knows what; clocks.py adds what accesses need to know."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
@@ -59,7 +59,8 @@ class Knowledge(Shadow):
         return cta // size, cta % size * self.machine.warps_per_cta + self.machine.warp_of_lane[lanes]
 
     def _join(self, lanes: np.ndarray, before: np.ndarray | None) -> np.ndarray:
-        """What the warps of lanes of one cluster know together, and what is in `before`; the warps then step on."""
+        """Return what the warps of lanes of one cluster know together, and what is in `before`; the warps then step
+        on."""
         cluster, warps = self.place(lanes)
         warps = np.unique(warps)
         done = self.known[cluster[0], warps].max(axis=0)
@@ -79,7 +80,7 @@ class Knowledge(Shadow):
             table[warps, : len(news)] = np.maximum(table[warps, : len(news)], news)
 
     def step_on(self, cluster: int, warp: int) -> None:
-        """What a warp does from now on is not what it has handed on."""
+        """Step a warp's clock on: what it does from now on is not what it has handed on."""
         self.known[cluster, warp, warp] += 1
         self._own = None
 
@@ -91,11 +92,11 @@ class Knowledge(Shadow):
         return self._own
 
     def view(self, warp: int) -> np.ndarray:
-        """What a warp knows of warps, now."""
+        """Return what a warp knows of warps, now."""
         return np.array(self.order[warp // self.warps, warp % self.warps])
 
     def unordered(self, lanes: np.ndarray, others: np.ndarray, stamps: np.ndarray) -> np.ndarray:
-        """Whether the lanes' warps do not know of the others' steps."""
+        """Return whether the lanes' warps do not know of the others' steps."""
         cluster, warps = self.place(lanes)
         return np.asarray(self.order[cluster, warps, self.place(others)[1]] < stamps)
 
@@ -116,7 +117,7 @@ class Knowledge(Shadow):
             self.by_cta[ctas, w, first + w] += 1
 
     def arrive(self, cta: int, ident: int, warps: np.ndarray) -> None:
-        """What the arriving warps have done so far is handed to the barrier."""
+        """Hand to the barrier what the arriving warps have done so far."""
         if not warps.any():
             return
         done = self.by_cta[cta][warps].max(axis=0)

@@ -35,7 +35,7 @@ class Meeting:
 
 
 class LaneTable:
-    """Of each granule of shared memory the lanes of its warp that touched it last."""
+    """A table by granule of shared memory: the lanes of its warp that touched it last."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -79,7 +79,7 @@ class LaneTable:
 
     @staticmethod
     def _apart(last: np.ndarray, times: np.ndarray, lanes: np.ndarray, met: Meetings) -> np.ndarray:
-        """Which lanes have not met those of their warp who touched something last."""
+        """Return which lanes have not met those of their warp who touched something last."""
         others = np.where(last == SEVERAL, SEVERAL, last - 1)
         near: np.ndarray = (others < 0) | (others // 32 == lanes // 32)
         return near & met.apart(lanes, others, times)
@@ -126,7 +126,7 @@ class LaneTable:
 
 
 class LaneRaces:
-    """What EpochShadow asks about the lanes of each warp."""
+    """The part of EpochShadow that knows the lanes of each warp."""
 
     def __init__(self, shadow: EpochShadow) -> None:
         self.shadow, self.machine = shadow, shadow.machine
@@ -143,7 +143,7 @@ class LaneRaces:
         return self._meetings[key]
 
     def judge(self, ctas: np.ndarray | None, events: list[Any]) -> bool:
-        """Whether no lane met another's access in this epoch, in which no two warps race."""
+        """Return whether no lane met another's access in this epoch, in which no two warps race."""
         touched: list[np.ndarray] = []
         try:
             if not self._meets(ctas, events, touched):
@@ -155,7 +155,7 @@ class LaneRaces:
                 self.table.writer[granules] = self.table.reader[granules] = 0
 
     def _meets(self, ctas: np.ndarray | None, events: list[Any], touched: list[np.ndarray]) -> bool:
-        """Whether anything that is written is touched twice: if not there is nothing to look at."""
+        """Return whether anything that is written is touched twice: if not there is nothing to look at."""
         twice = False
         patterns = list(dict.fromkeys(event for event in events if isinstance(event, SharedPattern)))
         for pattern in patterns:

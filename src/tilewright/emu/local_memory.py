@@ -42,7 +42,7 @@ class LocalMemory:
     def locate(
         self, site: Site, instruction: Instruction, base: np.ndarray, offset: int, nbytes: int, write: bool
     ) -> tuple[np.ndarray | None, np.ndarray] | None:
-        """As GlobalPort.locate, for addresses in the local window of each lane."""
+        """See GlobalPort.locate, for addresses in the local window of each lane."""
         machine = self.machine
         lanes = machine.lane_list()
         if lanes is not None and not len(lanes):

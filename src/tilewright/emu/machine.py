@@ -331,7 +331,7 @@ class Machine(MachineOperands):
             self.alive()
 
     def uses(self, operand: Operand) -> bool:
-        """Whether any instruction reads a register of an operand."""
+        """Return whether any instruction reads a register of an operand."""
         items = operand.items if isinstance(operand, Vector) else (operand,)
         return any(isinstance(item, Register) and item in self.program.ever_read for item in items)
 
@@ -369,7 +369,7 @@ class Machine(MachineOperands):
         self._mask_address = 0
 
     def mask_address(self) -> int:
-        """Where the mask lies in memory; 0 when all lanes are active."""
+        """Return where the mask lies in memory; 0 when all lanes are active."""
         if self.mask is None:
             return 0
         if not self._mask_address:

@@ -1,4 +1,4 @@
-"""Which checker of shared memory a launch needs."""
+"""The choice of a launch's checker of shared memory."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Mbarrier:
 
     @property
     def state(self) -> int:
-        """What mbarrier.arrive returns."""
+        """Return what mbarrier.arrive returns."""
         return self.phase << PENDING_BITS | self.pending
 
 
@@ -204,7 +204,7 @@ class Mbarriers:
     # Waiting
 
     def wait(self, barrier: Mbarrier, until: np.ndarray) -> np.ndarray:
-        """Which of the phases `until` are complete. Deliveries come as they are needed."""
+        """Return which of the phases `until` are complete. Deliveries come as they are needed."""
         order = self.machine.order
         while barrier.deliveries and (until >= barrier.phase).any() and (order is None or order.happens()):
             self._deliver(barrier)
@@ -283,7 +283,7 @@ class Mbarriers:
         return lines
 
     def describe(self, barrier: Mbarrier) -> str:
-        """Where an object stands, in words."""
+        """Return where an object stands, in words."""
         tx = "no bytes missing"
         if barrier.tx > 0:
             tx = f"{barrier.tx} bytes missing"

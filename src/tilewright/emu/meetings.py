@@ -54,7 +54,8 @@ class Meetings:
             self._forgotten = self.parts.pop(0)[0]
 
     def apart(self, lanes: np.ndarray, others: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """Which lanes have not met, since `times`, the other lane of their warp (-1: several, any of which will do)."""
+        """Return which lanes have not met, since `times`, the other lane of their warp (-1: several, any of which will
+        do)."""
         warps = lanes // 32
         result: np.ndarray = times >= self.last[warps]
         if not self.parts or not result.any() or self.parts[-1][0] <= int(times[result].min()):

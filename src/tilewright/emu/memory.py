@@ -70,7 +70,7 @@ class GlobalMemory:
         self._starts: list[int] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs for a copy."""
+        """Return what another process needs for a copy."""
         end = self._used()
         buffers = [(buffer.name, buffer.start, buffer.bytes, buffer.read_only) for buffer in self._buffers]
         marks = None if self.written is None else self.written[:end]
@@ -175,7 +175,8 @@ class GlobalMemory:
         return {buffer.name: (buffer.start, buffer.bytes) for buffer in self._buffers}
 
     def inside(self, addresses: np.ndarray, nbytes: int) -> np.ndarray:
-        """Which of the accesses [address, address + nbytes) lie within one buffer: bool, the shape of `addresses`."""
+        """Return which of the accesses [address, address + nbytes) lie within one buffer: bool, the shape of
+        `addresses`."""
         if not self._buffers:
             return np.zeros(addresses.shape, bool)
         starts = np.array(self._starts, np.uint64)
@@ -189,12 +190,12 @@ class GlobalMemory:
         return np.searchsorted(np.array(self._starts, np.int64), addresses, side="right")
 
     def read_only(self, addresses: np.ndarray) -> np.ndarray:
-        """Which addresses lie in a read-only buffer: bool. Each must lie in some buffer or after one."""
+        """Return which addresses lie in a read-only buffer: bool. Each must lie in some buffer or after one."""
         place = np.searchsorted(np.array(self._starts, np.uint64), addresses, side="right")
         return np.array([False, *(buffer.read_only for buffer in self._buffers)])[place]
 
     def describe(self, address: int) -> str:
-        """Where an address lies, in words."""
+        """Return where an address lies, in words."""
         if buffer := self.find(address):
             return f"byte {address - buffer.start} of {buffer.name!r} ({buffer.bytes} bytes)"
         if address < 4096:
@@ -209,7 +210,7 @@ class GlobalMemory:
         return f"{near.start - address} bytes before {near.name!r} ({near.bytes} bytes)"
 
     def holds(self, address: int) -> bool:
-        """Whether an address is stored anywhere in a buffer, 8 bytes at a multiple of 8."""
+        """Return whether an address is stored anywhere in a buffer, 8 bytes at a multiple of 8."""
         for buffer in self._buffers:
             start, stop = buffer.start - ARENA_BASE, buffer.end - ARENA_BASE
             if (self._data[start : stop - (stop - start) % 8].view(np.uint64) == address).any():

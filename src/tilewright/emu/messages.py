@@ -1,4 +1,4 @@
-"""What warps of a block (or cluster) tell one another by flags, tickets and locks, and the fences before them.
+"""The messages of a block's (or cluster's) warps by flags, tickets and locks, and the fences before them.
 
 The vector clocks of clocks.py, handed on at places in global or shared memory: a strong store or an atomic hands on
 what its warp knew at its last fence (or, if it is a release, knows now), a strong load or an atomic whose old value is
@@ -28,7 +28,7 @@ _FENCES = ("membar", "fence.acq_rel", "fence.sc", "fence.release")
 
 @dataclass(frozen=True)
 class Word:
-    """How an instruction accesses what other threads may access at the same time."""
+    """The way an instruction accesses what other threads may access at the same time."""
 
     strength: int
     hears: bool = False
@@ -38,7 +38,7 @@ class Word:
 
 
 def word_of(instruction: Instruction, program: Code) -> Word:
-    """How an instruction accesses memory, whichever it is."""
+    """Return how an instruction accesses memory, whichever it is."""
     head, *parts = instruction.opcode.split(".")
     if head not in ("ld", "st", "atom", "red") or {"local", "param", "const", "async"} & set(parts):
         return Word(PLAIN)
@@ -54,7 +54,8 @@ def word_of(instruction: Instruction, program: Code) -> Word:
 
 
 def passed(program: Code) -> bool:
-    """Whether warps of a kernel may pass one another messages: some hear, and some have a fence before they tell."""
+    """Return whether warps of a kernel may pass one another messages: some hear, and some have a fence before they
+    tell."""
     words = [word_of(instruction, program) for instruction in program.instructions]
     fences = any(i.opcode.startswith(_FENCES) for i in program.instructions) or any(word.releases for word in words)
     return fences and any(word.hears for word in words)
@@ -78,7 +79,7 @@ class Messages:
 
     @property
     def overflowed(self) -> bool:
-        """Whether there are too many places to follow."""
+        """Return whether there are too many places to follow."""
         return len(self.places) > MOST_PLACES
 
     def fence(self, lanes: np.ndarray) -> None:
@@ -124,7 +125,7 @@ class Messages:
             self.tell(lanes[some], places[some], Word(PLAIN, tells=True))
 
     def told(self, lane: int, other: int, stamp: int) -> bool:
-        """Whether a lane would know what another one's warp did at `stamp` if no fence were missing."""
+        """Return whether a lane would know what another one's warp did at `stamp` if no fence were missing."""
         (cluster, _), (warp, its) = self.shadow.place(np.array([lane, other]))
         return bool(self.heard[cluster, warp, its] >= stamp)
 

@@ -1,4 +1,4 @@
-"""What an assembler refuses: operands that are too few or too many, or of another type than the instruction's.
+"""The refusals of an assembler: operands that are too few or too many, or of another type than the instruction's.
 
 Only instructions whose operands follow from their opcode are judged here. Types agree as the PTX manual has it: of one
 size, and either is untyped bits, or both are integers, or both are the same.
@@ -46,7 +46,7 @@ def _signature(opcode: str) -> tuple[str, ...] | None:
 
 
 def _alike(had: str, kind: str) -> bool:
-    """Whether a register of type `had` serves as `kind`."""
+    """Return whether a register of type `had` serves as `kind`."""
     if had == kind:
         return True
     untyped = any(name[0] == "b" and name[1].isdigit() for name in (had, kind))
@@ -54,7 +54,7 @@ def _alike(had: str, kind: str) -> bool:
 
 
 def _wrong(operand: Operand, kind: str, head: str, first: bool) -> str:
-    """What is wrong with an operand where one of type `kind` belongs; "" if nothing is."""
+    """Return what is wrong with an operand where one of type `kind` belongs; "" if nothing is."""
     if isinstance(operand, Register) and not _alike(operand.kind, kind):
         return f"uses the .{operand.kind} register {operand.name} as .{kind}"
     if isinstance(operand, Pair) and not (first and head == "setp"):
@@ -82,7 +82,7 @@ def _wrong(operand: Operand, kind: str, head: str, first: bool) -> str:
 
 
 def check(instruction: Instruction) -> str:
-    """What an assembler would refuse about an instruction's operands; "" for nothing that is known here."""
+    """Return what an assembler would refuse about an instruction's operands; "" for nothing that is known here."""
     opcode, operands = instruction.opcode, instruction.operands
     head = opcode.split(".")[0]
     if head not in _TAKE_SPECIAL and any(isinstance(operand, Special) for operand in operands):

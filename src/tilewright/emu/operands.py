@@ -1,4 +1,4 @@
-"""What handlers build steps on: operands of PTX as arrays of a batch, and writes to registers."""
+"""The ground that handlers build steps on: operands of PTX as arrays of a batch, and writes to registers."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class MachineOperands:
         return np.array([self.address(instruction, operand.base)], np.uint64), operand.offset
 
     def _moves(self, symbol: Symbol) -> bool:
-        """Whether it is a local variable of a function, whose address depends on the calls a lane is in."""
+        """Return whether it is a local variable of a function, whose address depends on the calls a lane is in."""
         return any(symbol.name in routine.local for routine in self.program.routines[:-1])
 
     def condition(self, instruction: Instruction, operand: Operand) -> Callable[[], np.ndarray]:

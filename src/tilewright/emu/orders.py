@@ -87,15 +87,15 @@ class Order:
         return int(here), ready & (key == here)
 
     def happens(self) -> bool:
-        """Whether something asynchronous happens now."""
+        """Return whether something asynchronous happens now."""
         return bool(self._random.random() < self._eager)
 
     def gives_up(self) -> bool:
-        """Whether a wait for something that may come now is told "not yet"."""
+        """Return whether a wait for something that may come now is told "not yet"."""
         return bool(self._random.random() < self._impatient)
 
     def index(self, count: int) -> int:
-        """Which of `count` comes first."""
+        """Return which of `count` comes first."""
         return int(self._random.integers(count))
 
     @property

@@ -26,7 +26,7 @@ from .trace import Counters
 
 @dataclass(repr=False)
 class EmulateResult(Told):
-    """What a launch left: `arrays`, one for each buffer argument in order, and what `run` reports of it."""
+    """The result of a launch: `arrays`, one for each buffer argument in order, and what `run` reports of it."""
 
     arrays: list[np.ndarray]
     counters: Counters

@@ -33,11 +33,11 @@ class BufferArgument:
     part: int | None = None
 
     def name(self, argument: str) -> str:
-        """What the array is called where the argument has this name: `params_16` at offset 16 of `params`."""
+        """Return what the array is called where the argument has this name: `params_16` at offset 16 of `params`."""
         return argument if self.part is None else f"{argument}_{self.part}"
 
     def read(self, memory: GlobalMemory, *, last: bool = False) -> np.ndarray:
-        """What the buffer holds now, of the array's shape. `last`: nobody needs the memory after this."""
+        """Return what the buffer holds now, of the array's shape. `last`: nobody needs the memory after this."""
         if not self.array.size:
             return self.array.copy()
         raw = (memory.held if last else memory.read)(self.address, span_of(self.array))
@@ -168,7 +168,7 @@ def _address(
     shared_by: dict[int, int],
     part: int | None = None,
 ) -> int:
-    """Where an array lies: a buffer argument of its own unless an earlier argument is the same array."""
+    """Return where an array lies: a buffer argument of its own unless an earlier argument is the same array."""
     if id(array) not in shared_by:
         address = memory.add(laid_out(array), f"argument {number}")
         shared_by[id(array)] = address

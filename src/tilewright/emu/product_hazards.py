@@ -65,7 +65,7 @@ class ProductJudge:
         self.writes: list[SharedPattern] = []
 
     def judge(self, ctas: np.ndarray | None, events: list[Any], pending: tuple[Any, ...]) -> bool:
-        """Whether nothing was wrong; as EpochShadow's, for what concerns products."""
+        """Return whether nothing was wrong; as EpochShadow's, for what concerns products."""
         self.ctas, self.flights, self.products, self.writes = ctas, [], [], []
         touched, clean = [], True
         try:

@@ -29,7 +29,7 @@ FREE = -1
 
 
 class _Flight:
-    """What one executed wgmma reads of one operand in shared memory."""
+    """The bytes of one operand in shared memory that one executed wgmma reads."""
 
     __slots__ = ("group", "pattern", "waiting")
 
@@ -141,14 +141,14 @@ class AsyncProducts:
             self._report("wgmma_not_waited", "the warp ends and has not waited for this wgmma", product, late)
 
     def snapshot(self) -> tuple[Any, ...]:
-        """What is being read now, as the hazard checker names it: equal for equal states of a loop."""
+        """Return what is being read now, as the hazard checker names it: equal for equal states of a loop."""
         rows = [(flight.pattern, flight.waiting.all(axis=1)) for flight in self.flights]
         return tuple(
             pattern if busy.all() else Landing(pattern, np.flatnonzero(busy)) for pattern, busy in rows if busy.any()
         )
 
     def watch(self, instruction: Instruction) -> Step | None:
-        """What is to run before an instruction that may meet registers in flight; None if it cannot."""
+        """Return what is to run before an instruction that may meet registers in flight; None if it cannot."""
         suspects = self.where.suspects.get(instruction.index)
         if not suspects:
             return None

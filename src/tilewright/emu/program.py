@@ -75,7 +75,7 @@ class Code:
         return self.entry.instructions
 
     def between_arrays(self, nbytes: int) -> np.ndarray:
-        """Of each byte of a block's shared memory whether no variable has it."""
+        """Return of each byte of a block's shared memory whether no variable has it."""
         zones = np.ones(max(nbytes, 1), bool)
         for name, start in self.shared.items():
             zones[start : start + self.shared_sizes.get(name, nbytes)] = False
@@ -83,7 +83,7 @@ class Code:
 
     @property
     def first_block(self) -> int:
-        """Where a thread begins."""
+        """Return where a thread begins."""
         return self.block_at[self.routines[-1].start]
 
     @cached_property

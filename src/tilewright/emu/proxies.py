@@ -66,15 +66,15 @@ class ProxyFences(Shadow):
         self.inner.meet(members)
 
     def stamps(self) -> np.ndarray:
-        """How far each warp has come."""
+        """Return how far each warp has come."""
         return self.inner.stamps()
 
     def view(self, warp: int) -> np.ndarray:
-        """What a warp knows of others."""
+        """Return what a warp knows of others."""
         return self.inner.view(warp)
 
     def unordered(self, lanes: np.ndarray, others: np.ndarray, stamps: np.ndarray) -> np.ndarray:
-        """Whether what other warps did may still go on."""
+        """Return whether what other warps did may still go on."""
         return self.inner.unordered(lanes, others, stamps)
 
     def fence(self) -> None:

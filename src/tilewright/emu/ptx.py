@@ -1,4 +1,4 @@
-"""What PTX text is made of, as ptx_parser.py reads it: a Module of variables and entries, with instructions."""
+"""The parts of PTX text, as ptx_parser.py reads it: a Module of variables and entries, with instructions."""
 
 from __future__ import annotations
 

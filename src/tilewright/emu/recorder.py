@@ -1,4 +1,4 @@
-"""What one block of a launch does, instruction by instruction: addresses of every lane, copies, waits, mbarriers.
+"""A record of one block of a launch, instruction by instruction: addresses of every lane, copies, waits, mbarriers.
 
 A recorder watches the instructions that touch memory, multiply matrices or wait. It changes nothing: it reads the
 addresses before the instruction runs, and the state of the mbarriers after it.
@@ -64,7 +64,7 @@ class Recorder:
         """Name -> (address, bytes) of the launch's buffers in global memory."""
 
     def wants(self, instruction: Instruction) -> bool:
-        """Whether an instruction is watched."""
+        """Return whether an instruction is watched."""
         return instruction.opcode.startswith(_WATCHED)
 
     def watched(self, machine: Machine, instruction: Instruction, step: Step) -> Step:
@@ -97,7 +97,7 @@ class Recorder:
 
 
 def _reader(machine: Machine, instruction: Instruction) -> Any:
-    """What reads the operands of an instruction for lanes of the batch: (accesses, what else there is)."""
+    """Return what reads the operands of an instruction for lanes of the batch: (accesses, what else there is)."""
     opcode, operands = instruction.opcode, instruction.operands
     head = opcode.split(".")[0]
     if head in ("ld", "st"):

@@ -1,4 +1,5 @@
-"""What a kernel should have computed: NumPy expressions of its arguments, or a Python file that judges the arrays."""
+"""The result that a kernel should have computed: NumPy expressions of its arguments, or a Python file that judges the
+arrays."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class Reference:
         return cls(text, match[1], match[2])
 
     def wrong(self, before: Mapping[str, Any], after: Mapping[str, np.ndarray], tolerance: float | None) -> str:
-        """What is wrong with the arrays after the launch; "" for nothing. Raises InvalidOperand for a bad reference."""
+        """Return what is wrong with the arrays after the launch; "" for nothing. Raises InvalidOperand for a bad
+        reference."""
         if not self.buffer:
             return self._judged(before, after)
         if self.buffer not in after:
@@ -82,7 +84,7 @@ class Reference:
 
 
 def differences(name: str, got: np.ndarray, want: np.ndarray, tolerance: float | None = None) -> str:
-    """How two arrays differ beyond a tolerance, relative and absolute; "" where they do not. NaN equals NaN."""
+    """Return how two arrays differ beyond a tolerance, relative and absolute; "" where they do not. NaN equals NaN."""
     limit = _TOLERANCE.get(got.dtype.name, 0.0) if tolerance is None else tolerance
     if limit == 0 and got.dtype.kind in "iub" and want.dtype.kind in "iub":
         bad, apart = got != want, np.abs(got.astype(object) - want.astype(object)).astype(np.float64)

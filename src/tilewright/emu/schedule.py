@@ -1,4 +1,4 @@
-"""Which lanes run next: divergence, barriers, exits, deadlocks.
+"""The choice of the lanes that run next: divergence, barriers, exits, deadlocks.
 
 While all living lanes stand at one basic block the batch is *uniform* and only that block's number is kept. Otherwise
 every lane has its own, and the lanes at the lowest block run next: in the order NVRTC lays code out, that brings
@@ -91,7 +91,7 @@ class Scheduler:
             self.active = self.live_count
 
     def running(self) -> np.ndarray:
-        """Which blocks of the batch have a living lane."""
+        """Return which blocks of the batch have a living lane."""
         return np.any(self.live.reshape(self.machine.ctas, -1), axis=1)
 
     def run(self) -> None:

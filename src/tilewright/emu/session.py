@@ -124,7 +124,8 @@ class Emulator:
 
 
 class Session(contextlib.ContextDecorator):
-    """What `emulator` returns: `with` it, several times too, or decorate a function with it. Each gives `emulator`."""
+    """The session that `emulator` returns: `with` it, several times too, or decorate a function with it. Each gives
+    `emulator`."""
 
     def __init__(self, emulator: Emulator) -> None:
         self.emulator = emulator

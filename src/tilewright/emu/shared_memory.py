@@ -257,7 +257,7 @@ class SharedMemory:
         return pattern
 
     def _around(self, at: int) -> str:
-        """Where an address lies among the arrays, in words."""
+        """Return where an address lies among the arrays, in words."""
         program = self.machine.program
         before = [name for name, start in program.shared.items() if start <= at]
         if not before or at < 0:

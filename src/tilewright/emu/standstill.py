@@ -42,7 +42,7 @@ def whereabouts(scheduler: Scheduler, cta: int, at: Instruction | None = None) -
 
 
 def _waited_for(scheduler: Scheduler, cta: int) -> dict[str, list[str]]:
-    """What the blocks of a cluster wait for besides barriers of a block, in words."""
+    """Return what the blocks of a cluster wait for besides barriers of a block, in words."""
     machine = scheduler.machine
     first = cta // machine.cluster_size * machine.cluster_size
     blocks = range(first, first + machine.cluster_size)

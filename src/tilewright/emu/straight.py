@@ -116,7 +116,7 @@ class Straight:
         self._rows: list[list[int]] = []
 
     def take(self, instruction: Instruction) -> bool:
-        """Whether it was added to the run that is being collected."""
+        """Return whether it was added to the run that is being collected."""
         rows = self._operations(instruction)
         if rows is None:
             return False
@@ -130,7 +130,7 @@ class Straight:
         return True
 
     def finish(self) -> tuple[int, int] | None:
-        """What was collected: its address, and how many operations; None for nothing."""
+        """Return what was collected: its address, and how many operations; None for nothing."""
         if not self._rows:
             return None
         table, self._rows = np.array(self._rows, np.int64), []
@@ -181,7 +181,7 @@ class Straight:
         return [[name, address(machine.row(to)), place, zero, zero, 1, 1, 1, 0, 0, 0, 0]]
 
     def _constant(self, kind: str, value: np.ndarray) -> int:
-        """Where so many equal values lie."""
+        """Return where so many equal values lie."""
         key = (kind, value.tobytes())
         if key not in self._constants:
             self._constants[key] = np.full(self.library.piece, value[0], value.dtype)

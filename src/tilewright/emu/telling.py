@@ -1,4 +1,5 @@
-"""What blocks know of one another: by flags, tickets and locks in global memory, and by the fences before them.
+"""The knowledge that blocks have of one another: by flags, tickets and locks in global memory, and by the fences before
+them.
 
 Vector clocks of units (blocks or clusters). A strong write or atomic hands on what its unit knew at its last
 __threadfence() (or, if it is a release, knows now); a strong read or atomic of the place takes that over. Of the
@@ -67,7 +68,7 @@ class Telling:
 
     @staticmethod
     def needed(roles: Sequence[Role | None]) -> bool:
-        """Whether any instruction can learn of what another block did."""
+        """Return whether any instruction can learn of what another block did."""
         return any(role is not None and role.listens for role in roles)
 
     def start(self, first: int) -> None:
@@ -131,7 +132,7 @@ class Telling:
             self._tick(np.unique(units))
 
     def _firsts(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where each different key is first, in that order, and which of them each key is."""
+        """Return where each different key is first, in that order, and which of them each key is."""
         if self.machine.compiled is not None:
             return self.machine.compiled.firsts(np.ascontiguousarray(keys, np.int64))
         _, first, which = np.unique(keys, return_index=True, return_inverse=True)
@@ -175,6 +176,6 @@ class Telling:
         self.version[flag] += 1
 
     def has_listened(self, word: int, unit: int) -> bool:
-        """Whether a unit of the batch has read a place by an atomic or a strong load."""
+        """Return whether a unit of the batch has read a place by an atomic or a strong load."""
         here = unit - self.first
         return word in self.flags and 0 <= here < len(self.known) and bool(self.read[self.flags[word], here] >= 0)

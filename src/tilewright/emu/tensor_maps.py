@@ -89,7 +89,7 @@ def with_field(data: bytes, name: str, index: int, value: int) -> bytes:
 
 @dataclass(frozen=True)
 class Box:
-    """Where the elements of a box lie. Elements run with dimension 0 first, as they do in shared memory."""
+    """The places of a box's elements. Elements run with dimension 0 first, as they do in shared memory."""
 
     addresses: np.ndarray
     """Global address of each element, int64."""

@@ -73,7 +73,7 @@ class Texture(_Image):
 
     @property
     def floating(self) -> bool:
-        """Whether it is read as floats."""
+        """Return whether it is read as floats."""
         return self.array.dtype.kind == "f" or self.read == "normalized"
 
     @cached_property

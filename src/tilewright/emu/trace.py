@@ -131,7 +131,7 @@ def _ratio(a: int, b: int) -> float | None:
 
 
 class Site:
-    """What one instruction did to one memory in a launch, and the address patterns it was seen with."""
+    """A record of what one instruction did to one memory in a launch, and the address patterns it was seen with."""
 
     __slots__ = ("bytes", "ideal", "patterns", "requests", "sectors", "wavefronts")
 

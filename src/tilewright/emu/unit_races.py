@@ -42,7 +42,7 @@ class Note:
 
 
 class Last:
-    """Of each granule who did one kind of access last: lanes of the grid, plus 1."""
+    """A table by granule of who did one kind of access last: lanes of the grid, plus 1."""
 
     def __init__(self, granules: int, slots: int) -> None:
         self.lane, self.by, self.stamp, self.time = (np.zeros((slots, granules), np.int32) for _ in range(4))
@@ -75,7 +75,7 @@ class Last:
 
 
 class Inner:
-    """What was done to one buffer in this launch."""
+    """A record of what was done to one buffer in this launch."""
 
     def __init__(self) -> None:
         self.kinds: set[int] = set()
@@ -101,7 +101,7 @@ class UnitRaces:
     def note(
         self, role: Role, index: int, pattern: GlobalPattern, start: int, track: Track, claimed: bool = False
     ) -> None:
-        """As GlobalRaces.note."""
+        """See GlobalRaces.note."""
         word, messages = self.words[index], self.machine.shadow.messages
         writes = role.inside == (WRITE,)
         if messages is None or not (word.hears or word.tells or (writes and messages.places)):
@@ -121,7 +121,7 @@ class UnitRaces:
 
     @staticmethod
     def only_reads(role: Role, track: Track) -> bool:
-        """Whether an access of this role only reads what is only read."""
+        """Return whether an access of this role only reads what is only read."""
         return role.inside == (READ,) and not track.inner.tables and not track.inner.kinds - {READ}
 
     def _look(
@@ -160,7 +160,7 @@ class UnitRaces:
             self._judge(role, index, pattern, start, track, stamps, time)
 
     def _claim(self, owner: np.ndarray, note: Note, track: Track) -> bool:
-        """Whether no other lane has touched the granules of an access, which become its lanes'."""
+        """Return whether no other lane has touched the granules of an access, which become its lanes'."""
         claimed = self.races.claim(owner, note.pattern, note.start, note.first, track, 1)
         if claimed is not None:
             return claimed

@@ -1,4 +1,4 @@
-"""What a function computes, as a key: two calls with equal keys trace to the same expression.
+"""The key of a function, by what it computes: two calls with equal keys trace to the same expression.
 
 The key holds the function's code and, by value, all that the code can reach: its closure, its defaults, the globals it
 names, and of each module the attributes it names. All of it is read again for each key, so a change is always seen.

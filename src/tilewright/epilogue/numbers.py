@@ -1,4 +1,4 @@
-"""Which numbers of an expression are parameters of its kernel, and which stay in its text.
+"""The numbers of an expression that are parameters of its kernel, and those that stay in its text.
 
 Floats are parameters, wherever they come from: a closure, a global, an attribute, a default, a number among the
 operands, the source itself. Calls that differ in nothing else share one kernel, so a learning rate that changes at

@@ -91,7 +91,7 @@ class Call:
 
     @property
     def scalars(self) -> dict[str, float]:
-        """As launches have them: the empty sum is 0, also times infinity."""
+        """The scalars as launches have them: the empty sum is 0, also times infinity."""
         numbers = self.fusion.expression.numbers if self.fusion is not None else ()
         return named_numbers(numbers) | {"alpha": self.alpha if self.product.problem.k else 0.0, "beta": self.beta}
 

@@ -51,7 +51,7 @@ class ProblemClass:
 
     @property
     def kind(self) -> str:
-        """As GemmProblem.kind."""
+        """See GemmProblem.kind."""
         if self.precision != "ieee":
             return self.precision
         return "fp8" if self.dtype in FP8 else self.dtype
@@ -90,8 +90,8 @@ _CLASS = re.compile(
 
 
 def shows(problem: GemmProblem) -> bool:
-    """Whether the problem has an epilogue that changes which kernel is fastest: one with a function, or that reads an
-    operand of the result's size, or scales of blocks. A bias cost 0.1% on an H200
+    """Return whether the problem has an epilogue that changes which kernel is fastest: one with a function, or that
+    reads an operand of the result's size, or scales of blocks. A bias cost 0.1% on an H200
     (benchmarks/results/epilogue-parts-H200.json)."""
     epilogue = problem.epilogue
     if problem.scaled_blocks:
@@ -196,8 +196,8 @@ def _log2(extent: int) -> float:
 
 
 def distances(one: ProblemClass, known: Columns) -> np.ndarray:
-    """How far a class is from each of the known ones: about 1 for a factor of two in one extent; infinite where kernels
-    differ."""
+    """Return how far a class is from each of the known ones: about 1 for a factor of two in one extent; infinite where
+    kernels differ."""
 
     def apart(name: str) -> np.ndarray:
         return np.square(_log2(getattr(one, name)) - getattr(known, name))

@@ -212,7 +212,7 @@ _LEVELS = {
 
 @dataclass(frozen=True, repr=False)
 class SimtConfig(GemmConfig):
-    """Of rungs that multiply on FP32 lanes: a thread makes thread_m x thread_n of each piece.
+    """The config of rungs that multiply on FP32 lanes: a thread makes thread_m x thread_n of each piece.
 
     The pieces are subtiles_m x subtiles_n of a warp's tile; without warp tiles, the block's tile is one piece.
     """
@@ -239,7 +239,7 @@ class SimtConfig(GemmConfig):
 
 @dataclass(frozen=True, repr=False)
 class MmaConfig(GemmConfig):
-    """Of rungs whose warps multiply on tensor cores, by wmma or mma.sync."""
+    """The config of rungs whose warps multiply on tensor cores, by wmma or mma.sync."""
 
     subtiles_m: int = 1
     """Of wmma: its products under one another in a warp's tile,"""
@@ -261,7 +261,8 @@ class MmaConfig(GemmConfig):
 
 @dataclass(frozen=True, repr=False)
 class WgmmaConfig(GemmConfig):
-    """Of Hopper's rungs: four warps under one another multiply as one, each warp_m rows of it by warp_n columns."""
+    """The config of Hopper's rungs: four warps under one another multiply as one, each warp_m rows of it by warp_n
+    columns."""
 
     part_n: int = 0
     """Columns of a warp's tile whose partial sums are made at once, before they are added to the whole sums."""

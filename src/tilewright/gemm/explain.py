@@ -1,4 +1,4 @@
-"""What a call of matmul would run and why, in words and figures, with nothing launched."""
+"""The explanation of matmul: what would run and why, in words and figures, with nothing launched."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Roofline:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Explained):
-    """What would run. `str()` tells it; the fields hold the same for programs."""
+    """An account of what would run. `str()` tells it; the fields hold the same for programs."""
 
     problem: GemmProblem
     gpu: Gpu

@@ -1,4 +1,4 @@
-"""What a call fuses into its product: an expression, and its operands as views laid over the result."""
+"""The fusion that a call asks for: an expression, and its operands as views laid over the result."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def _fused(problem: GemmProblem) -> tuple[tuple[Place, ...], tuple[Scalar, ...]]
 
 
 def addresses_of(problem: GemmProblem, a: Address, b: Address, c: Address, out: Address) -> Addresses:
-    """Where the operands are, those of an epilogue and its numbers among them."""
+    """Return where the operands are, those of an epilogue and its numbers among them."""
     return Addresses(a, b, out, c, *_fused(problem))
 
 

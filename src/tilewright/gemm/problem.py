@@ -1,4 +1,4 @@
-"""What is to be computed, apart from how: frozen, validated, hashable."""
+"""The problem of a product: what is computed, apart from how; frozen, validated, hashable."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_precision(precision: str, dtype: str) -> None:
 
 @dataclass(frozen=True)
 class Matrix:
-    """How one operand lies in memory: strides in elements, the base address's alignment in bytes (at most 16)."""
+    """The layout of one operand in memory: strides in elements, the base address's alignment in bytes (at most 16)."""
 
     row_stride: int
     col_stride: int
@@ -71,7 +71,8 @@ class Matrix:
         return gcd(pitch * item_bytes if lines > 1 else 0, self.batch_stride * item_bytes)
 
     def readable(self, rows: int, cols: int, item_bytes: int, access_bytes: int) -> bool:
-        """Whether accesses so wide can read its lines: they lie contiguous, and each starts at a multiple of that."""
+        """Return whether accesses so wide can read its lines: they lie contiguous, and each starts at a multiple of
+        that."""
         return self.unit(rows, cols) != "none" and self.vector_bytes(rows, cols, item_bytes) >= access_bytes
 
 
@@ -91,7 +92,8 @@ INDEX = "index"
 
 @dataclass(frozen=True)
 class FusedOperand:
-    """What an epilogue reads besides the sum: an array broadcast over the result by strides of 0, or an index."""
+    """An operand that an epilogue reads besides the sum: an array broadcast over the result by strides of 0, or an
+    index."""
 
     name: str
     dtype: str
@@ -105,7 +107,7 @@ class FusedOperand:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What becomes of alpha * A @ B + beta * C, element by element in fp32, before it is rounded and stored.
+    """The function applied to alpha * A @ B + beta * C, element by element in fp32, before it is rounded and stored.
 
     Equal ones share a kernel, and may stand for one another in anything that is kept: what does not count for equality
     is of the call that an epilogue was made for, and only valid there.
@@ -178,14 +180,16 @@ class GemmProblem(HashedOnce):
 
     @cached_property
     def kind(self) -> str:
-        """What is multiplied how: the operands' dtype ("fp8" for both of its), or the precision where one is named."""
+        """The way operands are multiplied: the operands' dtype ("fp8" for both of its), or the precision where one is
+        named."""
         if self.precision != "ieee":
             return self.precision
         return "fp8" if self.dtype in FP8 else self.dtype
 
     @cached_property
     def lines(self) -> Lines:
-        """How A's, B's and the result's lines suit wide accesses: asked for every config that a plan looks at."""
+        """Return how A's, B's and the result's lines suit wide accesses: asked for every config that a plan looks
+        at."""
         item, out_item = ITEM_BYTES[self.dtype], ITEM_BYTES[self.out_dtype]
         stored = (self.out,) if self.c is None else (self.out, self.c)
         return Lines(
@@ -282,7 +286,7 @@ class GemmProblem(HashedOnce):
 
 
 class Lines(NamedTuple):
-    """What GemmProblem.lines tells. `wide`: 16-byte accesses read an operand's lines, each contiguous."""
+    """The answer of GemmProblem.lines. `wide`: 16-byte accesses read an operand's lines, each contiguous."""
 
     a_wide: bool
     b_wide: bool

@@ -85,7 +85,8 @@ def plan_rows(product: Product, gpu: Gpu, demands: Demands, note: bool = True) -
 
 
 def _class(problem: GemmProblem, plan: Plan) -> tuple[Any, dict[str, Constant]]:
-    """What the kernels of a product with one weight are compiled for. Products of one class run the same kernels."""
+    """Return what the kernels of a product with one weight are compiled for. Products of one class run the same
+    kernels."""
     packs = plan.rung.packs(problem, plan.packs)
     constants = plan.rung.constants(problem.packed(plan.config.tile, packs), plan.config)
     return (plan.rung.id, plan.packs), constants

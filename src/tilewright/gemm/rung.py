@@ -1,4 +1,4 @@
-"""What a rung is: data and two pure functions, why_not and shape."""
+"""A rung: data and two pure functions, why_not and shape."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def walked(config: GemmConfig, problem: GemmProblem) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the operands of a launch are: addresses on the device, or places that a call fills in (jit/params.py).
+    """The places of a launch's operands: addresses on the device, or places that a call fills in (jit/params.py).
 
     `c` is 0 when C is not read.
     """
@@ -117,7 +117,7 @@ def result_constants(problem: GemmProblem) -> dict[str, Constant]:
 
 @lru_cache(maxsize=1 << 12)
 def own_facts(rung: Rung, config: GemmConfig, problem: GemmProblem) -> Mapping[str, Constant]:
-    """As Rung.own_constants, which is asked several times for each config that a plan looks at."""
+    """See Rung.own_constants, which is asked several times for each config that a plan looks at."""
     return rung.own_constants(config, problem)
 
 

@@ -1,4 +1,4 @@
-"""Which kernels are worth compiling for a problem: every config of every rung, less what cannot be the best.
+"""The kernels worth compiling for a problem: every config of every rung, less what cannot be the best.
 
 Pruned before anything is compiled, each candidate with its reason: why_not's refusals, configs that spill or do not
 fit on an SM by the resource model, and those whose modelled time is far above the best. Of the rest the best few are
@@ -141,9 +141,9 @@ def _shape(candidate: Candidate) -> tuple[object, ...]:
 
 
 def _beside(near: Sequence[Candidate], rungs: Sequence[Rung]) -> list[Candidate]:
-    """What an epilogue may favour and the model does not tell: blocks of the fast rungs of which an SM holds two or
-    more, so that one computes products while another ends. Of each tile the two depths of its pipeline that are most,
-    in the model's order of tiles."""
+    """Return what an epilogue may favour and the model does not tell: blocks of the fast rungs of which an SM holds two
+    or more, so that one computes products while another ends. Of each tile the two depths of its pipeline that are
+    most, in the model's order of tiles."""
     able = {candidate.rung.id for candidate in near}
     fast = {rung.id for rung in [rung for rung in rungs if rung.id in able][-1:]}
     fast |= {rung.id for rung in rungs if rung.warpgroups}

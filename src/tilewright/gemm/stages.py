@@ -68,7 +68,7 @@ class Helper:
         return compile_rung(f"gemm/{self.entry}.cuh", constants, self.entry, arch.name, generated=self.headers(problem))
 
     def shape(self, problem: GemmProblem) -> Launch:
-        """As Rung.shape."""
+        """See Rung.shape."""
         blocks = ceil_div(self.items(problem), self.threads * self.each)
         return Launch((blocks, problem.batch, 1), (self.threads, 1, 1), b"", overlaps=True)
 
@@ -124,7 +124,7 @@ class Split:
         return compile_rung("gemm/split.cuh", constants | RECORD, "split", arch.name)
 
     def shape(self, problem: GemmProblem) -> Launch:
-        """As Rung.shape."""
+        """See Rung.shape."""
         grid = (max(self.tiles(problem.m, problem.k), 1), problem.batch, 1)
         return Launch(grid, (self.threads, 1, 1), b"", overlaps=True)
 
@@ -160,7 +160,7 @@ class Halve:
         return compile_rung("gemm/halve.cuh", constants, "halve", arch.name)
 
     def shape(self, problem: GemmProblem) -> Launch:
-        """As Rung.shape."""
+        """See Rung.shape."""
         share = self._share(problem)
         blocks = problem.m if self._k_inner(problem) else ceil_div(problem.m, 32) * share
         return Launch((blocks, problem.batch, 1), (_HALVING, 1, 1), b"", overlaps=True, cluster=share)
@@ -196,7 +196,7 @@ class Tiled:
 
 
 def config_of(program: Program) -> GemmConfig:
-    """Of the product's own stage."""
+    """The config of the product's own stage."""
     kernel = program.product.kernel
     assert isinstance(kernel, Tiled)
     return kernel.config
@@ -255,7 +255,7 @@ def widened_pitch(length: int) -> int:
 def _split_stage(
     name: str, problem: GemmProblem, config: GemmConfig, workspace: Workspace
 ) -> tuple[Stage, Matrix, Place]:
-    """As pack_stage, into parts."""
+    """Do as pack_stage, into parts."""
     source, lines, split = (
         (problem.a, problem.m, Split(config.tile_m, config.tile_k)) if name == "a"
         else (replace(problem.b, row_stride=problem.b.col_stride, col_stride=problem.b.row_stride), problem.n,
@@ -271,7 +271,7 @@ def _split_stage(
 
 
 def _halve_stage(name: str, problem: GemmProblem, parts: int, workspace: Workspace) -> tuple[Stage, Matrix, Place]:
-    """As pack_stage, into scaled halves."""
+    """Do as pack_stage, into scaled halves."""
     source, lines = (
         (problem.a, problem.m) if name == "a"
         else (replace(problem.b, row_stride=problem.b.col_stride, col_stride=problem.b.row_stride), problem.n)

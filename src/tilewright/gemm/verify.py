@@ -150,7 +150,7 @@ def config_of_sums(
 
 
 class _Elements:
-    """What each element of a result may be, from sums that were checked."""
+    """The bounds of each element of a result, from sums that were checked."""
 
     def __init__(
         self, call: Call, plan: Plan, program: Program, bases: Mapping[str, int], site: Site, made_by: str

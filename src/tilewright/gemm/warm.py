@@ -40,7 +40,7 @@ _ZEROS = (b"\0\0\0\0", b"\0\0\0\x80")
 
 @dataclass(frozen=True)
 class WarmProduct:
-    """What is the same for every product with one key. Extents are bytes from an array's address."""
+    """The part of a product that is the same for every call with one key. Extents are bytes from an array's address."""
 
     launches: Remembered
     shape: tuple[int, ...]
@@ -307,7 +307,7 @@ def warm_views(
     a: Any, b: Any, c: Any, alpha: float, beta: float | None, out: Any, options: tuple[Any, ...],
     asked: Request | None = None,
 ) -> Any:  # fmt: skip
-    """As warm_matmul, of arrays that are read as views."""
+    """Do as warm_matmul, of arrays that are read as views."""
     if not len(view_calls) or type(alpha) not in _NUMBERS or current_executor() is not None:
         return MISS
     try:

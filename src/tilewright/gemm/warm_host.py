@@ -26,7 +26,7 @@ _APART = 256
 
 
 class Copy(NamedTuple):
-    """What is copied of an array, and where it lies in the block."""
+    """The bytes that are copied of an array, and their place in the block."""
 
     low: int
     """From the array's address to its lowest byte: 0, or negative where a stride is."""
@@ -36,7 +36,7 @@ class Copy(NamedTuple):
 
 
 class Copies(NamedTuple):
-    """Where the arrays of a call lie in a block: all that its key decides but their addresses."""
+    """The places of a call's arrays in a block: all that its key decides but their addresses."""
 
     inputs: tuple[Copy | None, ...]
     """a, b, c and the epilogue's; None for what is not there."""

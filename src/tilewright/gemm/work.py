@@ -1,4 +1,4 @@
-"""What the model of time must know of a product's kernel (plan/estimate.py)."""
+"""A product's kernel as the model of time sees it (plan/estimate.py)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def work_of(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[s
 
 
 class _Block(NamedTuple):
-    """What a block is, whatever the extents of its problem. Fields as of Work."""
+    """A block, whatever the extents of its problem. Fields as of Work."""
 
     way: str
     peak: str
@@ -128,7 +128,7 @@ def _block(rung: Rung, config: GemmConfig, kind: str, item: int) -> _Block:
 
 @lru_cache(maxsize=1 << 14)
 def _whole(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[str, ...]) -> Work:
-    """Of a config with k in one part."""
+    """Return the work of a config with k in one part."""
     before, problem = problem, problem.packed(config.tile, packs)
     item, tile_k = ITEM_BYTES[problem.dtype], max(config.tile_k, 1)
     block = _block(rung, config, problem.kind, item)
@@ -174,7 +174,7 @@ def _passes(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[s
 
 @lru_cache(maxsize=256)
 def _rungs_above(name: str, warpgroups: bool, kind: str) -> int:
-    """Of its own way to multiply; those that copy by TMA have an order of their own."""
+    """Return the rungs above with its own way to multiply; those that copy by TMA have an order of their own."""
     ladder = [rung.id for rung in rungs_of(kind) if rung.warpgroups == warpgroups and not rung.loaders]
     return len(ladder) - 1 - ladder.index(name) if name in ladder else 0
 

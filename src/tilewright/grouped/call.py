@@ -71,7 +71,7 @@ class GroupedCall:
 
     @property
     def scalars(self) -> dict[str, float]:
-        """As launches have them: the empty sum is 0, also times infinity."""
+        """The scalars as launches have them: the empty sum is 0, also times infinity."""
         return {"alpha": self.scales.alpha if self.problem.product.k else 0.0}
 
     @property
@@ -171,7 +171,7 @@ def _problem(
     cut = {"m": (("a", -2), ("out", -2)), "n": (("b", -1), ("out", -1)), "k": (("a", -1), ("b", -2))}[axis]
 
     def matrix(view: Operand) -> Matrix:
-        """How a group's part lies, which starts anywhere along the axis. TMA too wants 16 bytes there."""
+        """Return how a group's part lies, which starts anywhere along the axis. TMA too wants 16 bytes there."""
         step = next((view.strides[which] * view.item_bytes for name, which in cut if name == view.name), 0)
         batch = view.strides[0] if len(view.shape) == 3 else 0
         return Matrix(view.strides[-2], view.strides[-1], batch, gcd(16, view.address, step))

@@ -1,4 +1,4 @@
-"""Where each group ends: int32 on the device, which the host never waits for, or numbers that the host has."""
+"""The ends of groups: int32 on the device, which the host never waits for, or numbers that the host has."""
 
 from __future__ import annotations
 

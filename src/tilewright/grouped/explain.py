@@ -1,4 +1,4 @@
-"""What a grouped product would run and why, in words and figures, with nothing launched."""
+"""The explanation of a grouped product: what would run and why, in words and figures, with nothing launched."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CUT = {"m": "rows of A", "n": "columns of B", "k": "k"}
 
 @dataclass(frozen=True, repr=False)
 class GroupedExplanation(Explained):
-    """What would run. `str()` tells it; the fields hold the same for programs."""
+    """An account of what would run. `str()` tells it; the fields hold the same for programs."""
 
     problem: GroupedProblem
     gpu: Gpu
@@ -73,7 +73,7 @@ def describe(problem: GroupedProblem) -> str:
 
 
 def path_of(problem: GroupedProblem, plan: Plan) -> str:
-    """How operands are read, and why so."""
+    """Return how operands are read, and why so."""
     if plan.rung.loaders:
         return "copied by TMA, over a group's end too; results end with their group"
     facts = plan.rung.own_constants(plan.config, problem.product)

@@ -1,4 +1,4 @@
-"""What a grouped product computes, apart from how: frozen, validated, hashable."""
+"""The problem of a grouped product: what is computed, apart from how; frozen, validated, hashable."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class GroupedProblem(HashedOnce):
 
     @property
     def kind(self) -> str:
-        """As GemmProblem.kind."""
+        """See GemmProblem.kind."""
         return self.product.kind
 
     @property

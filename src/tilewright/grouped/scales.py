@@ -17,7 +17,7 @@ from ..gemm.problem import SCALE_BLOCK, Epilogue, FusedOperand, Matrix
 
 @dataclass(frozen=True)
 class Scales:
-    """What products are multiplied by besides."""
+    """The scales that products are multiplied by."""
 
     alpha: float = 1.0
     """The scales that are numbers."""

@@ -75,7 +75,7 @@ def why_not(problem: GroupedProblem, rung: Rung, config: GemmConfig, arch: Arch)
 
 
 def _why_not_turned(problem: GroupedProblem) -> str | None:
-    """Of the problem before it is turned."""
+    """Refuse the problem before it is turned."""
     product, out = problem.product, problem.product.out
     if problem.axis != "m":
         return f"multiplies groups of rows; these are cut along {problem.axis}"
@@ -128,7 +128,7 @@ def params(problem: GroupedProblem, plan: Plan, at: Addresses, ends: Address, dr
 
 
 def _of_elements(product: GemmProblem, config: GemmConfig) -> dict[str, Constant]:
-    """What strides of operands count, and the scales: those of A's blocks start anywhere, with their group."""
+    """Return what strides of operands count, and the scales: those of A's blocks start anywhere, with their group."""
     scaled, operands = product.scaled_blocks, product.epilogue.operands if product.epilogue else ()
     found: dict[str, Constant] = {
         "scales": len(operands), "a_blocks": scaled.get("a", -1), "b_blocks": scaled.get("b", -1),

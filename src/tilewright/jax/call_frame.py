@@ -38,7 +38,7 @@ _QUICK = ctypes.PYFUNCTYPE(c_void_p, c_void_p)
 
 
 class Api(Structure):
-    """As far as functions are read here; each takes a structure and returns an error, or null."""
+    """The functions as far as they are read here; each takes a structure and returns an error, or null."""
 
     _fields_ = _head(
         ("version", Version), ("internal", c_void_p), ("make_error", _QUICK), ("message", c_void_p),

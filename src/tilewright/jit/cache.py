@@ -196,7 +196,7 @@ class KernelCache:
         return total
 
     def keys(self) -> list[str]:
-        """Of every entry. Raises CacheError where the folder may not be read."""
+        """The keys of all entries. Raises CacheError where the folder may not be read."""
         try:
             return sorted(p.name for p in self.folder.glob("??/*") if not p.name.startswith(".") and p.is_dir())
         except OSError as error:

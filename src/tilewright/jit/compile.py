@@ -30,7 +30,7 @@ BASE_OPTIONS = ("--std=c++17", "-default-device", "-lineinfo", "--no-cache", "--
 
 @dataclass(frozen=True)
 class Machine:
-    """What ptxas makes of the PTX."""
+    """The machine code that ptxas makes of the PTX."""
 
     cubin: bytes
     log: str

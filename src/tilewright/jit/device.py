@@ -314,7 +314,7 @@ _encoded: Recent[tuple[TensorMap, int, int], bytes] = Recent(lambda: MOST_ENCODE
 
 
 def encoded(description: TensorMap, address: int, ordinal: int) -> bytes:
-    """As encode_for_driver, of the description at an address; the driver encodes what was not asked for of late."""
+    """See encode_for_driver, of the description at an address; the driver encodes what was not asked for of late."""
     key = (description, address, ordinal)
     data = _encoded.get(key)
     if data is None:
@@ -389,7 +389,7 @@ class Prepared:
             self._placed[at] = asked
 
     def start(self, stream: int) -> None:
-        """As `launch`, with the parameters that are there. The caller holds `lock`."""
+        """Do as `launch`, with the parameters that are there. The caller holds `lock`."""
         if stream and not self.module.in_a_graph:  # the default stream, 0, is never captured
             self._note_capture(stream)
         if self._config is None:
@@ -457,7 +457,7 @@ class GpuExecutor:
             return int(check(driver().cuMemAlloc(max(nbytes, 1)), f"allocating {nbytes} B on GPU {self.ordinal}"))
 
     def borrow(self, nbytes: int) -> int:
-        """As allocate, from memory that was given back."""
+        """Do as allocate, from memory that was given back."""
         return pool_of(self.ordinal).take(nbytes)
 
     def give_back(self, address: int) -> None:

@@ -47,7 +47,7 @@ class Launch:
 
 
 class Executor(Protocol):
-    """What runs kernels. Addresses are plain integers, valid for this executor alone."""
+    """A runner of kernels. Addresses are plain integers, valid for this executor alone."""
 
     arch: Arch
     gpu: Gpu

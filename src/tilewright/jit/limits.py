@@ -1,4 +1,5 @@
-"""How much is kept, in memory and on disk: sizes that a user sets, and a mapping that forgets what is used least."""
+"""The bounds of what is kept, in memory and on disk: sizes that a user sets, and a mapping that forgets what is used
+least."""
 
 from __future__ import annotations
 

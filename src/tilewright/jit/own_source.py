@@ -81,7 +81,7 @@ def compile_source(
 
 
 def _as_nvcc_takes_it(text: str) -> str:
-    """What nvcc and its host compiler allow and run-time compilation does not, written so that it does."""
+    """Return what nvcc and its host compiler allow and run-time compilation does not, written so that it does."""
     return _LAMBDA.sub(lambda found: re.sub(r"\S", " ", found[0]), _CONTINUED.sub("\\\\\n", text))
 
 

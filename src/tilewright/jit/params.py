@@ -17,7 +17,7 @@ WORK = "work"
 
 @dataclass(frozen=True)
 class Place:
-    """Where an address points: bytes from a base, which is an operand's name or WORK."""
+    """The target of an address: bytes from a base, which is an operand's name or WORK."""
 
     base: str
     offset: int = 0

@@ -47,7 +47,7 @@ class Worker:
         say(self.process.stdin, what)
 
     def hear(self) -> Any:
-        """What it says next. Raises EOFError where it has ended instead."""
+        """Return what it says next. Raises EOFError where it has ended instead."""
         while True:
             with contextlib.suppress(queue.Empty):
                 said, error = self._said.get(timeout=AWAKE)
@@ -104,8 +104,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def questions() -> tuple[Callable[[], Any], BinaryIO]:
-    """What waits for the next question, and where a worker answers. The process ends with the one that started it, in
-    the middle of an answer too."""
+    """Return what waits for the next question, and where a worker answers. The process ends with the one that started
+    it, in the middle of an answer too."""
     back = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what anything here prints must not get between the answers
     told: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -93,7 +93,7 @@ def make_operands(name: str, m: int, n: int, k: int, seed: int = 0) -> tuple[np.
 
 @dataclass(frozen=True)
 class Errors:
-    """Of a product's elements that float32 can hold, none left out.
+    """The errors of a product's elements that float32 can hold, none left out.
 
     `max` and `rms`: of the absolute error. `share`: the largest error as a part of the sum of the products' magnitudes,
     in units of fp32's roundoff 2^-24; one distance of the smallest numbers a product is forgiven. `kinds`: whether
@@ -127,7 +127,7 @@ class Exact:
         return (self.size < LARGEST) | ~np.isfinite(self.size) | (np.abs(self.product) >= (1 - 1e-9) * self.size)
 
     def errors(self, out: np.ndarray) -> Errors:
-        """Of `out`, a product in float32 [m, n]."""
+        """The errors of `out`, a product in float32 [m, n]."""
         with np.errstate(all="ignore"):
             target = self.product.astype(np.float32)
             decided = self.decided()

@@ -39,7 +39,7 @@ def decode_problem(case: dict[str, Any]) -> AttentionProblem:
 
 
 def kernels(cases: list[dict[str, Any]], gpu: Gpu) -> Iterator[Compile]:
-    """What compiles what the cases launch: see lab/precompile.py."""
+    """Return what compiles what the cases launch: see lab/precompile.py."""
     return of_attention(map(decode_problem, cases), gpu)
 
 

@@ -264,7 +264,7 @@ def attention_stalls(steps: Sequence[AttentionStep], gpu: Gpu, say: Progress = s
 
 
 def _launch_each(launches: Sequence[str]) -> None:
-    """What runs under ncu: one launch of each rung named, with its config and dense problem."""
+    """Launch what runs under ncu: one launch of each rung named, with its config and dense problem."""
     for launch in launches:
         name, config_text, *numbers = launch.split(";")
         rung, config = find_attention_rung(name), parse_config(config_text)

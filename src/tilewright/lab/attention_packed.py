@@ -53,7 +53,7 @@ def work_of(lengths: list[int], case: dict[str, Any]) -> int:
 
 
 def kernels(cases: list[dict[str, Any]], gpu: Gpu) -> Iterator[Compile]:
-    """What compiles what the cases launch: see lab/precompile.py."""
+    """Return what compiles what the cases launch: see lab/precompile.py."""
     for case in cases:
         lengths = lengths_of(case)
         rows, heads = sum(lengths), case["heads"]

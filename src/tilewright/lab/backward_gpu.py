@@ -108,7 +108,7 @@ def names_of(case: dict[str, Any]) -> list[str]:
 
 
 def _named(name: str) -> dict[str, Any]:
-    """What one of them means as options of plan_backward and attention_backward."""
+    """Return what one of them means as options of plan_backward and attention_backward."""
     if name == "deterministic":
         return {"deterministic": True}
     rung, _, config = name.partition(" ")
@@ -116,7 +116,7 @@ def _named(name: str) -> dict[str, Any]:
 
 
 def kernels(cases: list[dict[str, Any]], gpu: Gpu) -> Iterator[Compile]:
-    """What compiles what the cases launch: see lab/precompile.py."""
+    """Return what compiles what the cases launch: see lab/precompile.py."""
     for case in cases:
         heads, heads_kv, seq = case["heads"], case.get("heads_kv", case["heads"]), case["seq"]
         whole = (case["batch"], heads, heads_kv, seq)

@@ -1,4 +1,4 @@
-"""Which banks of shared memory a warp's access meets, in how many wavefronts, before and after a swizzle."""
+"""The banks of shared memory that a warp's access meets, in how many wavefronts, before and after a swizzle."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class _Place(NamedTuple):
 
 
 class _Course(NamedTuple):
-    """What a race asks of a Ground."""
+    """The part of a Ground that a race asks."""
 
     where: Device
     sets: list[Buffers]

@@ -112,7 +112,7 @@ def problem_of(case: Mapping[str, Any]) -> GemmProblem:
 
 
 def kernels(cases: Sequence[Mapping[str, Any]], gpu: Gpu) -> Iterator[Compile]:
-    """What compiles what the cases launch: see lab/precompile.py."""
+    """Return what compiles what the cases launch: see lab/precompile.py."""
     problems = map(problem_of, cases)
     return of_products(((problem, plan_for(problem, gpu)) for problem in problems), gpu)
 

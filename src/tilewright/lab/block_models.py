@@ -10,8 +10,8 @@ from torch.nn import functional
 
 
 class LlamaBlock(nn.Module):
-    """What Llama repeats: grouped causal attention with rotary positions, then a gated feed-forward, each on the
-    normalised residual stream. The gate is an nn.Sequential, so that replace_linears(fuse=True) finds its SiLU."""
+    """The block that Llama repeats: grouped causal attention with rotary positions, then a gated feed-forward, each on
+    the normalised residual stream. The gate is an nn.Sequential, so that replace_linears(fuse=True) finds its SiLU."""
 
     attend = staticmethod(functional.scaled_dot_product_attention)
     feed: Any = None

@@ -1,4 +1,4 @@
-"""What the first product of a process costs: compiled from nothing, and loaded from the cache."""
+"""The cost of a process's first product: compiled from nothing, and loaded from the cache."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def corpus_records(name: str, cases: list[dict[str, Any]], say: Progress = silen
 
 
 def row_of(case: Mapping[str, Any]) -> str:
-    """What a kernel is called: its entry, or a shorter name where that is long."""
+    """Return what a kernel is called: its entry, or a shorter name where that is long."""
     return case.get("row", case["entry"])
 
 

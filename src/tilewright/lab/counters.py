@@ -166,7 +166,7 @@ def _compared(step: Step, read: Mapping[str, float], gpu: Gpu) -> dict[str, Any]
 
 
 def _launch_each(launches: Sequence[str]) -> None:
-    """What runs under ncu: one launch of each rung named, with its default config."""
+    """Launch what runs under ncu: one launch of each rung named, with its default config."""
     executor = executor_for(0)
     for launch in launches:
         name, m, n, k, layout, dtype = launch.split(":")

@@ -1,4 +1,4 @@
-"""What a machine has for tilewright, and how to get what it lacks."""
+"""The parts that a machine has for tilewright, and how to get what it lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast the emulator runs: kernels of one kind of work each, in thread instructions per second.
+"""The emulator's speed: kernels of one kind of work each, in thread instructions per second.
 
 The kernels are small sources of their own, so that their instructions stay what they are when rungs change. Each result
 is compared with NumPy's before it is timed.

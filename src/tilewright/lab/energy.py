@@ -1,4 +1,4 @@
-"""What products cost in joules: NVIDIA's counter of a GPU's energy, read around seconds of work."""
+"""The joules that products cost: NVIDIA's counter of a GPU's energy, read around seconds of work."""
 
 from __future__ import annotations
 

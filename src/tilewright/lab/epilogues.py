@@ -1,4 +1,4 @@
-"""What a fused epilogue costs over the bare product and saves over torch's own kernels; on a GPU, with torch."""
+"""The cost of a fused epilogue over the bare product and saves over torch's own kernels; on a GPU, with torch."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def read_exercise(path: Path, sizes: Mapping[str, int] | None = None, entry: str
 
 @dataclass
 class _Said:
-    """What the lines of a file have said so far."""
+    """A record of what the lines of a file have said so far."""
 
     path: Path
     given: dict[str, int]

@@ -1,4 +1,4 @@
-"""What a record measured, as hashes: of the kernels it may have run, and of the suite's definition.
+"""The hashes of what a record measured: of the kernels it may have run, and of the suite's definition.
 
 A kernel's hash covers every file of device code that its rung includes, with what runs around it (packing, splitting,
 sums of parts), the constants of its default config, and an epilogue's generated code. Comments and the way that lines

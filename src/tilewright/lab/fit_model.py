@@ -157,7 +157,8 @@ def attention() -> Iterator[Case]:
 
 
 def _miss(cases: Sequence[Case], fit: Mapping[str, Fit]) -> float:
-    """What the fit is to make small: of each case the spread of its kernels' misses, and a little of their mean."""
+    """Return what the fit is to make small: of each case the spread of its kernels' misses, and a little of their
+    mean."""
     total = 0.0
     for case in cases:
         best = min(kernel.ms for kernel in case.kernels)
@@ -194,7 +195,8 @@ def fitted(cases: Sequence[Case], start: Mapping[str, Fit], say: Callable[[str],
 
 
 def speeds(cases: Sequence[Case], fit: Mapping[str, Fit]) -> dict[str, float]:
-    """How fast each of the options (gemm/options.py) is over what the model says, next to the others of its cases."""
+    """Return how fast each of the options (gemm/options.py) is over what the model says, next to the others of its
+    cases."""
     known = {speed_key(find_rung(name).id, config) for configs in CONFIGS.values() for name, config in configs}
     misses: dict[str, list[float]] = {}
     for case in cases:
@@ -302,7 +304,8 @@ def measured() -> list[Case]:
 
 
 def model_records(suite: str, cases: Sequence[dict[str, Any]], say: Progress = silent) -> list[dict[str, Any]]:
-    """What the shipped constants miss, by kind of problem and by what chooses. `cases` of the suite hold nothing."""
+    """Return what the shipped constants miss, by kind of problem and by what chooses. `cases` of the suite hold
+    nothing."""
     known, fit = measured(), fits()
     held_out = halves(known, START, lambda text: say(0, text))
     origin = provenance(machine_kind="gpu", gpu=GPU.name)

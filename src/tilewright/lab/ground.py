@@ -1,4 +1,4 @@
-"""Where all who make one product on a GPU meet: the same operands, the same cuBLAS, the same pairs."""
+"""The ground where all who make one product on a GPU meet: the same operands, the same cuBLAS, the same pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the heuristic loses: shapes of classes that no table may hold, tuned with the heuristic's choice among the rest.
+"""The loss of the heuristic: shapes of classes that no table may hold, tuned with the heuristic's choice among the
+rest.
 
 The loss of a shape is the time of what the plan would have run, over the time of the fastest candidate measured beside
 it. Tables are asked less the classes of all the shapes held out, so that none of them speaks for itself.

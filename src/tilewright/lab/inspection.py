@@ -1,4 +1,4 @@
-"""What a compiled kernel is made of: registers, spills, occupancy, and its machine code counted. Needs no GPU."""
+"""The parts of a compiled kernel: registers, spills, occupancy, and its machine code counted. Needs no GPU."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Board:
-    """What one board's SM holds of a kernel."""
+    """The blocks of a kernel that one board's SM holds."""
 
     gpu: str
     blocks: int
@@ -183,7 +183,7 @@ class SpaceRow:
 
 @dataclass(frozen=True, repr=False)
 class SpaceTable(Shown):
-    """What the compiler says of several configs of one rung."""
+    """A table of what the compiler says of several configs of one rung."""
 
     rung: str
     gpu: str

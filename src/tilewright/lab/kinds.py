@@ -30,7 +30,7 @@ Records = list[dict[str, Any]]
 
 
 class Run(NamedTuple):
-    """What a run is told besides its suite: the GPU, the measured time per case, who watches."""
+    """The terms of a run besides its suite: the GPU, the measured time per case, who watches."""
 
     gpu: Gpu
     seconds: float
@@ -39,7 +39,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Kind:
-    """What runs the suites of a kind, and `record_s`: about how many seconds one of its records takes."""
+    """A kind of suites: what runs them, and `record_s`: about how many seconds one of its records takes."""
 
     make: Callable[[Suite, Run], Records]
     record_s: float

@@ -35,7 +35,7 @@ def silent(done: float | None, text: str) -> None:
 
 
 class AnyStep(Protocol):
-    """What climbing needs of a step, of whatever ladder: see Step, and attention.AttentionStep."""
+    """The part of a step that climbing needs, of whatever ladder: see Step, and attention.AttentionStep."""
 
     @property
     def name(self) -> str: ...

@@ -1,4 +1,4 @@
-"""What a step costs that the next one waits for, in clock cycles: registers, shared memory, L1, L2, device memory.
+"""The cost of a step that the next one waits for, in clock cycles: registers, shared memory, L1, L2, device memory.
 
 Of memory a step is one access and the address that is made of what it brought: some five cycles more than the access.
 """

@@ -1,4 +1,4 @@
-"""Where records that are made with torch come from."""
+"""The origin of records that are made with torch."""
 
 from __future__ import annotations
 

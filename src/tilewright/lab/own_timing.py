@@ -80,7 +80,7 @@ class OwnLaunch:
 
 
 class _Memory:
-    """What packing puts buffers into: a device's memory."""
+    """The memory that packing puts buffers into: a device's memory."""
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor

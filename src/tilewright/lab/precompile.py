@@ -43,20 +43,20 @@ def compile_together(kernels: Iterable[Compile]) -> None:
 def of_steps(
     steps: Sequence[AttentionStep], small: Callable[[AttentionProblem, Any], AttentionProblem], arch: Arch
 ) -> Iterator[Compile]:
-    """What the steps launch, on their own problems and on the small ones by which they are judged."""
+    """Return what the steps launch, on their own problems and on the small ones by which they are judged."""
     for step in steps:
         for problem in (step.problem, small(step.problem, step.config)):
             yield partial(step.rung.compile, problem, step.config, arch)
 
 
 def of_attention(problems: Iterable[AttentionProblem], gpu: Gpu, rung: str | None = None) -> Iterator[Compile]:
-    """What calls of attention launch, as planned or by a rung."""
+    """Return what calls of attention launch, as planned or by a rung."""
     for problem in problems:
         yield from _stages(program_of(problem, plan_attention(problem, gpu, rung)), gpu.arch)
 
 
 def of_products(planned: Iterable[tuple[GemmProblem, Plan]], gpu: Gpu) -> Iterator[Compile]:
-    """What products launch as planned."""
+    """Return what products launch as planned."""
     for problem, plan in planned:
         yield from _stages(program_for(problem, plan), gpu.arch)
 
@@ -87,7 +87,7 @@ def absent(name: str, shape: tuple[int, ...], dtype: str, turned: bool = False) 
 def of_gradients(
     problem: AttentionProblem, gpu: Gpu, rung: str | None = None, config: str | None = None, deterministic: bool = False
 ) -> Iterator[Compile]:
-    """What a dense call with its LSE launches, and its gradients."""
+    """Return what a dense call with its LSE launches, and its gradients."""
     forward = replace(problem, with_lse=True)
     yield from of_attention([forward], gpu)
     rows = (forward.heads_q * forward.seq_q, forward.seq_q, 1)

@@ -1,4 +1,4 @@
-"""What Nsight Compute watches: one launch of a rung's or of a library's kernel, in a process of its own.
+"""The launches that Nsight Compute watches: one launch of a rung's or of a library's kernel, in a process of its own.
 
 python -m tilewright.lab.profiled SPEC, where SPEC is what Target.spec gives.
 """

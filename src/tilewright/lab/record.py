@@ -84,12 +84,12 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """As write_bytes, in UTF-8."""
+    """Do as write_bytes, in UTF-8."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
-    """As write_bytes; not-a-number and infinity are refused (ValueError): JSON has neither."""
+    """Do as write_bytes; not-a-number and infinity are refused (ValueError): JSON has neither."""
     write_text(path, _as_json(value))
 
 
@@ -123,7 +123,7 @@ def json_result(place: str | None) -> Iterator[Callable[[Any], None]]:
 
 
 def save_array(path: Path, array: np.ndarray) -> None:
-    """As write_bytes, in NumPy's .npy format."""
+    """Do as write_bytes, in NumPy's .npy format."""
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     write_bytes(path, buffer.getvalue())

@@ -54,7 +54,7 @@ def find_reference(ordinal: int) -> tuple[Reference | None, str]:
 
 
 def needed_reference(ordinal: int) -> Reference:
-    """As find_reference. Raises TilewrightError with the reasons when there is none."""
+    """Do as find_reference. Raises TilewrightError with the reasons when there is none."""
     library, why = find_reference(ordinal)
     if library is None:
         raise TilewrightError(why)

@@ -1,4 +1,4 @@
-"""How many blocks of a kernel an SM holds at once, what limits them, and what would allow more."""
+"""The number of a kernel's blocks that an SM holds at once, what limits them, and what would allow more."""
 
 from __future__ import annotations
 

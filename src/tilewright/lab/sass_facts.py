@@ -1,4 +1,4 @@
-"""What SASS instructions say of a kernel: groups of work, address registers, distances from loads to uses."""
+"""Facts that SASS instructions tell of a kernel: groups of work, address registers, distances from loads to uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which records no longer match what would be measured now, and about how long measuring them again takes."""
+"""The records that no longer match what would be measured now, and about how long measuring them again takes."""
 
 from __future__ import annotations
 

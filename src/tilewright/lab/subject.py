@@ -1,4 +1,4 @@
-"""What an inspection looks at: a rung and a config, a person's .cu, .ptx or .cubin file, as machine code."""
+"""The subject of an inspection: a rung and a config, a person's .cu, .ptx or .cubin file, as machine code."""
 
 from __future__ import annotations
 

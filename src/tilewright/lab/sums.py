@@ -71,7 +71,7 @@ def changed_shapes(case: Mapping[str, Any], gpu: Gpu) -> tuple[int, list[Shape]]
 
 
 def kernels(cases: Sequence[Mapping[str, Any]], gpu: Gpu) -> Iterator[Compile]:
-    """What compiles what the cases launch: see lab/precompile.py."""
+    """Return what compiles what the cases launch: see lab/precompile.py."""
     for case in cases:
         errors = case["what"] == "errors"
         for shape in shapes_of(case) if errors else changed_shapes(case, gpu)[1]:

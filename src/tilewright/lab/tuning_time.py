@@ -1,4 +1,5 @@
-"""What tuning one problem takes from cold: a process of its own, with no kernel compiled and no result known."""
+"""The time that tuning one problem takes from cold: a process of its own, with no kernel compiled and no result
+known."""
 
 from __future__ import annotations
 

@@ -1,1 +1,2 @@
-"""Which rung and config run a problem, and why: tables of measurements first, a model of time for the rest."""
+"""The choice of the rung and config that run a problem, and why: tables of measurements first, a model of time for the
+rest."""

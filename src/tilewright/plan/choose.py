@@ -1,4 +1,4 @@
-"""Which rung and config run a problem of any family, and why.
+"""The choice of the rung and config that run a problem of any family, and why.
 
 The choice is a pure function of the problem, the GPU, the demands and the tables: the same call runs the same kernel. A
 rung or config named by the caller runs. Else tables decide: those of this machine, then those that ship with the
@@ -181,7 +181,7 @@ def neighbours(family: AnyFamily, wanted: Any, view: Mapping[str, AnyEntry]) -> 
 
 
 class _Word(NamedTuple):
-    """What neighbours say of a config, with k in some number of parts and operands packed or not: the sum of their
+    """The word of neighbours on a config, with k in some number of parts and operands packed or not: the sum of their
     weights, and of weight times how much slower than modelled it was, in log time."""
 
     weight: float
@@ -193,7 +193,7 @@ _Words = dict[tuple[int, bool], _Word]
 
 
 class _Miss(NamedTuple):
-    """How much slower than modelled a result is, in log time; `whole`: its config with k in one part."""
+    """A miss: how much slower than modelled a result is, in log time; `whole`: its config with k in one part."""
 
     rung: str
     whole: Any
@@ -203,7 +203,7 @@ class _Miss(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What a config that ran on a neighbour, or a relative of it, should take here. `packs`: as Plan.packs."""
+    """The time that a config of a neighbour, or a relative of it, should take here. `packs`: as Plan.packs."""
 
     ms: float
     rung: str
@@ -250,7 +250,8 @@ def _by_name(one: Estimate) -> tuple[str, str]:
 
 @lru_cache(maxsize=1 << 10)
 def _kinship(parts: int, parts_there: int, packed_otherwise: bool) -> float:
-    """What a neighbour's word on a config counts for one with k in other parts, or packed or not where that was not."""
+    """Return what a neighbour's word on a config counts for one with k in other parts, or packed or not where that was
+    not."""
     return exp(-abs(log2(parts / parts_there)) - 2 * packed_otherwise)
 
 
@@ -260,7 +261,8 @@ _missed_before: dict[tuple[int, Gpu], tuple[AnyEntry, tuple[_Miss, ...]]] = {}
 
 
 def _missed(family: AnyFamily, entries: Sequence[AnyEntry], gpu: Gpu) -> list[tuple[_Miss, ...]]:
-    """What the model missed for each of the entries' results that can run on the GPU: once for all plans near them."""
+    """Return what the model missed for each of the entries' results that can run on the GPU: once for all plans near
+    them."""
     known = {id(entry): held[1] for entry in entries if (held := _missed_before.get((id(entry), gpu))) is not None}
     new = [entry for entry in entries if id(entry) not in known]
     able, works = [], []

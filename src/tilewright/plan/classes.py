@@ -1,4 +1,4 @@
-"""What the classes of both families share: extents in buckets, and values read back from a table."""
+"""The common part of both families' classes: extents in buckets, and values read back from a table."""
 
 from __future__ import annotations
 

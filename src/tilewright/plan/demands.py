@@ -1,4 +1,4 @@
-"""What a call demands of its plan."""
+"""The demands of a call on its plan."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Demands:
-    """What a plan must promise besides a right result."""
+    """The promises that a plan must keep besides a right result."""
 
     deterministic: bool = False
     """The same bits run after run on every machine with this GPU and version: nothing tuned on this one is asked."""

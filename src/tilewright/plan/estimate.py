@@ -1,4 +1,4 @@
-"""How long a kernel should take on a GPU: the one model, by which candidates are ordered and neighbours compared.
+"""The time that a kernel should take on a GPU: the one model, by which candidates are ordered and neighbours compared.
 
 A family says what a kernel's blocks do (Work); this file says how long an SM takes over it. The model is not a
 measurement and is never shown as one. Its constants are fitted to measured times by tilewright.lab.fit_model, which
@@ -62,7 +62,7 @@ class Fit(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a kernel does, as the model sees it: blocks, each with steps, and launches around them."""
+    """A kernel's work, as the model sees it: blocks, each with steps, and launches around them."""
 
     way: str
     """How it multiplies: the key of its Fit."""
@@ -125,7 +125,7 @@ class Prediction(NamedTuple):
 
 
 class OwnWork(Protocol):
-    """What a kernel does, where a model of its own says how long that takes."""
+    """A kernel's work, where a model of its own says how long that takes."""
 
     def predicted(self, gpu: Gpu) -> Prediction: ...
 
@@ -151,7 +151,8 @@ def forget_fits() -> None:
 
 
 def speed_of(rung: str, config: Any) -> float:
-    """How fast a config is on the classes where it was measured, over what the model says; 1 where it was not."""
+    """Return how fast a config is on the classes where it was measured, over what the model says; 1 where it was
+    not."""
     return float(_fitted()["speeds"].get(speed_key(rung, config), 1.0))
 
 
@@ -165,7 +166,7 @@ def _resident(registers: int, threads: int, shared: int, gpu: Gpu) -> int:
 
 
 class _Board(NamedTuple):
-    """What the model asks of a GPU, once for all kernels that multiply one way."""
+    """The rates that the model asks of a GPU, once for all kernels that multiply one way."""
 
     sms: int
     clock: int
@@ -194,7 +195,7 @@ def _board(way: str, peak: str, gpu: Gpu) -> _Board:
 
 
 class _Numbers(NamedTuple):
-    """How the model's formula takes the larger, the lesser, and one of two: of numbers, or of arrays."""
+    """The operations of the model's formula: the larger, the lesser, and one of two: of numbers, or of arrays."""
 
     most: Callable[[Any, Any], Any]
     least: Callable[[Any, Any], Any]
@@ -206,7 +207,7 @@ _MANY = _Numbers(np.maximum, np.minimum, np.where)
 
 
 class _Times(NamedTuple):
-    """What the formula gives, in microseconds where not said otherwise."""
+    """The times that the formula gives, in microseconds where not said otherwise."""
 
     total: Any
     sm: Any

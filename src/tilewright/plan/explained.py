@@ -1,4 +1,4 @@
-"""What explanations of every family tell, in rows of a label and a text."""
+"""The account that explanations of every family give, in rows of a label and a text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REFUSED = 8
 
 
 class Explained(Told):
-    """What would run, told by its rows."""
+    """An account of what would run, by its rows."""
 
     def rows(self) -> list[Row]:
         """Return what is told, in order."""

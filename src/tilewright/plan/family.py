@@ -1,4 +1,4 @@
-"""What planning must know of a kind of problem: products are one family, attention is another.
+"""The interface of a kind of problem to planning: products are one family, attention is another.
 
 Nothing else in this package knows that there are families. gemm/family.py and attn/family.py each make one.
 """
@@ -65,7 +65,8 @@ class Family(Protocol[P, R, C, K]):
         ...
 
     def is_modelled(self, problem: P, gpu: Gpu) -> bool:
-        """Whether the model of time says more of the options than the times of neighbours in the table that ships."""
+        """Return whether the model of time says more of the options than the times of neighbours in the table that
+        ships."""
         ...
 
     def last_resort(self, problem: P, gpu: Gpu, refused: Sequence[Refusal]) -> Plan:
@@ -110,8 +111,8 @@ class Family(Protocol[P, R, C, K]):
         ...
 
     def distances(self, wanted: K, known: Any) -> np.ndarray:
-        """How far each of the classes is from the one wanted: about 1 for a factor of two in an extent; infinite where
-        its times say nothing."""
+        """Return how far each of the classes is from the one wanted: about 1 for a factor of two in an extent; infinite
+        where its times say nothing."""
         ...
 
     def problem_of(self, entry: AnyEntry) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Refusal(NamedTuple):
-    """What was considered and cannot run the problem."""
+    """A kernel that was considered and cannot run the problem."""
 
     rung: str
     config: str

@@ -1,4 +1,4 @@
-"""Where tuning results are kept: one JSON file a GPU and driver generation, safe to share between processes.
+"""The store of tuning results: one JSON file a GPU and driver generation, safe to share between processes.
 
 A file is written next to itself, flushed to the disk and renamed into place, so a reader sees the old file or the new
 one. Whoever changes it holds a lock from reading to renaming, which the kernel releases when a process dies. A file

@@ -1,4 +1,4 @@
-"""What a record of transformer blocks (lab/blocks.py) looks like in a table."""
+"""Records of transformer blocks (lab/blocks.py) as a table."""
 
 from __future__ import annotations
 

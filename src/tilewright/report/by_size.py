@@ -1,4 +1,4 @@
-"""What the records of a ladder by size look like: a row per rung or library, a column per m = n = k."""
+"""Records of a ladder by size as a table: a row per rung or library, a column per m = n = k."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a record of compiled configs (lab/compiled.py) looks like in a table."""
+"""Records of compiled configs (lab/compiled.py) as a table."""
 
 from __future__ import annotations
 

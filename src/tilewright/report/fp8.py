@@ -1,4 +1,4 @@
-"""What a record of fp8 products (lab/fp8.py) looks like in a table."""
+"""Records of fp8 products (lab/fp8.py) as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a record of grouped products (lab/grouped.py) looks like in a table."""
+"""Records of grouped products (lab/grouped.py) as a table."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def style() -> str:
 
 
 def _origin(folder: Path, records: Sequence[Record]) -> str:
-    """Where, when and at which clocks and power records were measured, and whether they may no longer hold."""
+    """Say where, when and at which clocks and power records were measured, and whether they may no longer hold."""
     first = records[0]["provenance"]
     words = [f"Suite {records[0]['suite']}", str(first.get("gpu") or first.get("arch")), str(first["date"])[:10]]
     held = [record["result"].get("conditions") or {} for record in records]

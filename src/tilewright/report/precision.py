@@ -59,7 +59,7 @@ TIMES: tuple[Column, ...] = (
 
 
 def _fastest(rung_id: str, name: str, form: str = "") -> Callable[[Record], str]:
-    """Of a rung's fastest config at a size."""
+    """The figures of a rung's fastest config at a size."""
 
     def text(record: Record) -> str:
         configs = [config for config in record["result"]["configs"] if config["rung"] == rung_id]

@@ -1,4 +1,4 @@
-"""What compute-sanitizer found, as one sentence per tool, with the rungs that have changed since."""
+"""The findings of compute-sanitizer, as one sentence per tool, with the rungs that have changed since."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the page's stepper steps through: kernels run on the emulator, each event of one block, packed for a browser.
+"""The traces that the page's stepper steps through: kernels run on the emulator, each event of one block, packed for a
+browser.
 
 traces.json is shipped; `tilewright report --write` remakes what is of kernels that have changed since, and a test holds
 it to the emulator.
@@ -107,7 +108,7 @@ SCENES = (
 
 
 def _hash(scene: Scene) -> str:
-    """Of the scene's device code."""
+    """The hash of the scene's device code."""
     rung = every_rung(scene.rung)
     if rung is None:
         return hashlib.sha256(Path(scene.rung).read_bytes()).hexdigest()[:12]

@@ -1,1 +1,1 @@
-"""How a plan runs: launches over a workspace, placed, ordered and remembered."""
+"""The way a plan runs: launches over a workspace, placed, ordered and remembered."""

@@ -1,4 +1,5 @@
-"""What decides how an array is read, without reading it: for calls that were made before (arrays/view.py reads).
+"""The facts that decide how an array is read, without reading it: for calls that were made before (arrays/view.py
+reads).
 
 A view makes its arrays' rules hold and says in words which do not. What was remembered has passed them, so that a call
 of the same signature needs no more than addresses.
@@ -31,7 +32,7 @@ class Glance(NamedTuple):
     """What keeps the memory."""
 
     def operand(self) -> Operand:
-        """As much of a view as a result is made by."""
+        """Return as much of a view as a result is made by."""
         if isinstance(self.keep, Operand):
             return self.keep
         return Operand("a", self.kind, self.address, (), (), "f32", self.device, stream=self.stream, owner=self.keep)

@@ -1,4 +1,4 @@
-"""Who differentiates a call on tensors that want gradients: tilewright.torch registers itself here."""
+"""The differentiator of calls on tensors that want gradients: tilewright.torch registers itself here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def register(name: str, function: Callable[..., Any]) -> None:
 
 
 def wanted(arrays: Iterable[Any]) -> bool:
-    """Whether one of them is a torch tensor that requires a gradient, and gradients are on, where kernels run."""
+    """Return whether one of them is a torch tensor that requires a gradient, and gradients are on, where kernels
+    run."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.is_grad_enabled():
         return False
@@ -28,8 +29,8 @@ def wanted(arrays: Iterable[Any]) -> bool:
 
 
 def differentiable(name: str, unsupported: dict[str, bool]) -> Callable[..., Any]:
-    """What carries out calls of `name` with gradients. `unsupported`: options that have none, and whether they were
-    asked for. Raises InvalidOperand for one that was."""
+    """Return what carries out calls of `name` with gradients. `unsupported`: options that have none, and whether they
+    were asked for. Raises InvalidOperand for one that was."""
     for option, asked in unsupported.items():
         if asked:
             raise InvalidOperand(

@@ -1,4 +1,4 @@
-"""What the warm path asks of an array library: torch and CuPy, each by its quickest calls.
+"""The part of an array library that the warm path asks: torch and CuPy, each by its quickest calls.
 
 Everything here that is private to a library is looked up once. Where a name is gone, that library has no warm path:
 its calls take the full one, which asks by public names.
@@ -73,7 +73,7 @@ class TorchArrays:
         return bool(self._duals._current_level >= 0)
 
     def mark_written(self, x: Any) -> None:
-        """As arrays.written.mark_written."""
+        """See arrays.written.mark_written."""
         if not x.is_inference():
             self._bump(x)
 
@@ -164,9 +164,9 @@ def _library(kind: str) -> Library | None:
 
 
 def allocator(torch: Any) -> Any:
-    """What makes a new tensor on the current GPU from (shape, strides, dtype) at the least host time: what code that
-    torch.compile writes calls, half that of torch.empty_strided, itself half that of torch.empty. Torches without it
-    have the second."""
+    """Return what makes a new tensor on the current GPU from (shape, strides, dtype) at the least host time: what code
+    that torch.compile writes calls, half that of torch.empty_strided, itself half that of torch.empty. Torches without
+    it have the second."""
     guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     quick = getattr(guards, "_empty_strided_cuda", None)
     return quick or (lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device="cuda"))

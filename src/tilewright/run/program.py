@@ -19,7 +19,7 @@ SLOT = 256
 
 
 class Kernel(Protocol):
-    """What a stage launches: a rung with its config, or a helper."""
+    """The code that a stage launches: a rung with its config, or a helper."""
 
     def compile(self, problem: Any, arch: Arch) -> CompiledKernel:
         """Raises ConfigRejected with the reason, CompileError with the log."""

@@ -49,7 +49,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Site:
-    """Where checks of a call run. `hold` gives so many bytes there until the call is over."""
+    """The place where checks of a call run. `hold` gives so many bytes there until the call is over."""
 
     gpu: Gpu
     hold: Callable[[int], int]
@@ -59,7 +59,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Ran:
-    """What ran, for who remembers it (run/warm.py)."""
+    """The launches that ran, for who remembers them (run/warm.py)."""
 
     ready: Ready
     ordinal: int

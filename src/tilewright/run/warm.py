@@ -146,7 +146,8 @@ class Calls(Generic[T]):
 
 @dataclass(frozen=True)
 class WarmCall:
-    """What is the same for every call with one key. Its launches' bases are the inputs, the workspace, the results."""
+    """The part of a call that is the same for every one with its key. Its launches' bases are the inputs, the
+    workspace, the results."""
 
     launches: Remembered
     results: tuple[tuple[tuple[int, ...], tuple[int, ...], Any], ...]

@@ -98,7 +98,7 @@ def _options(q: Tensor, is_causal: bool, scale: float | None, window: Any, softc
 
 
 def _wants_gradients(given: tuple[Tensor, ...]) -> bool:
-    """As eager.wants_gradients, by what torch.compile can follow."""
+    """Do as eager.wants_gradients, by what torch.compile can follow."""
     return torch.is_grad_enabled() and any(x.requires_grad for x in given)
 
 

@@ -41,7 +41,7 @@ class Options(NamedTuple):
     softcap: float
 
     def words(self) -> dict[str, Any]:
-        """As tilewright.attention takes them."""
+        """The options as tilewright.attention takes them."""
         window = None if self.left < 0 and self.right < 0 else (self.left, self.right)
         return {"is_causal": self.is_causal, "scale": self.scale, "window": window, "softcap": self.softcap}
 
@@ -180,7 +180,7 @@ def _gradients(
     backward: Callable[..., Any], grad: Tensor | None, grad_lse: Tensor | None, given: Sequence[Any],
     needs: Sequence[bool], options: Options, score: Score = None,
 ) -> list[Any]:  # fmt: skip
-    """Of q, k, v and bias. `given`: these, out, the LSE and, of packed batches, both starts."""
+    """The gradients of q, k, v and bias. `given`: these, out, the LSE and, of packed batches, both starts."""
     q, k, v, bias, out, lse, *starts = given
     packed = (starts[0], starts[1]) if starts and starts[0] is not None else None
     if grad is None:
@@ -305,7 +305,7 @@ forward_with_lse.register_autograd(_differentiate_with_lse, setup_context=_save_
 
 
 class Call(NamedTuple):
-    """What of a call has no gradient."""
+    """The part of a call that has no gradient."""
 
     starts: tuple[Tensor, Tensor] | None
     """Where entries of packed batches begin, of q and of k."""

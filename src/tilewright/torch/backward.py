@@ -1,4 +1,4 @@
-"""How the gradients behind an epilogue are made: which cost a product, which one pass, and which nothing."""
+"""The gradients of what lies before an epilogue: which cost a product, which one pass, and which nothing."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def plan_backward(
 
 @lru_cache(maxsize=1024)
 def before_relu(expression: Recorded) -> Recorded | None:
-    """What stands inside a relu that comes last, if its own gradients need no sum: where that was above 0 the result
-    is, so no product has to tell it. None for every other expression."""
+    """Return what stands inside a relu that comes last, if its own gradients need no sum: where that was above 0 the
+    result is, so no product has to tell it. None for every other expression."""
     last = expression.nodes[-1]
     if last.op != "relu":
         return None

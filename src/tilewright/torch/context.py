@@ -84,7 +84,8 @@ class _Exchange:
 
 
 def _seen(source: int, rank: int, rows: int, is_causal: bool, zigzag: bool) -> tuple[slice, slice, bool] | None:
-    """Which of this process's rows of Q see which rows of the source's keys, and whether up to their own; None: none.
+    """Return which of this process's rows of Q see which rows of the source's keys, and whether up to their own; None:
+    none.
 
     In zigzag a later source's rows lie between this process's two parts, an earlier one's around them.
     """

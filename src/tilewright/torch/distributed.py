@@ -1,4 +1,4 @@
-"""How tilewright's operators run on tensors that several GPUs share: sharding strategies of torch's DTensor.
+"""Tilewright's operators on tensors that several GPUs share: sharding strategies of torch's DTensor.
 
 A strategy says which placements of the operands give which placement of the result without a word between GPUs. torch
 picks the cheapest, moving operands where none fits as they lie.

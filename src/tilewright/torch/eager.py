@@ -1,4 +1,4 @@
-"""Whether a call can go straight to a kernel, past torch's dispatcher, and whether it has gradients to give."""
+"""Tests of a call: can it go straight to a kernel, past torch's dispatcher, and has it gradients to give?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def is_watched() -> bool:
 
 
 def is_eager(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether nothing traces, watches or wraps these tensors, all of them in memory of GPUs or all of the host's.
+    """Return whether nothing traces, watches or wraps these tensors, all of them in memory of GPUs or all of the
+    host's.
 
     False while torch compiles or traces, inside a dispatch mode (fake tensors, make_fx, counters of operations), for
     subclasses, for tensors without memory (meta tensors, and those of torch.autograd.grad(is_grads_batched=True)), and
@@ -62,6 +63,6 @@ def past_transforms(function: type[torch.autograd.Function]) -> Callable[..., An
 
 
 def is_batched(x: torch.Tensor) -> bool:
-    """Whether x is a batch in disguise, of torch.autograd.grad(is_grads_batched=True): torch then runs each operator
-    once for each of it, but not those that take a list of tensors."""
+    """Return whether x is a batch in disguise, of torch.autograd.grad(is_grads_batched=True): torch then runs each
+    operator once for each of it, but not those that take a list of tensors."""
     return type(x) is torch.Tensor and not _has_storage(x)

@@ -106,7 +106,7 @@ def check_over_result(name: str, operand: torch.Tensor, shape: Sequence[Any], gi
 
 
 class Call(NamedTuple):
-    """What is no tensor."""
+    """The part of a call that is no tensor."""
 
     alpha: float
     beta: float
@@ -203,7 +203,7 @@ def _keep(
 def _gradients(
     ctx: Any, grad: torch.Tensor, needs: tuple[bool, ...], operands_need: tuple[bool, ...]
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, list[torch.Tensor | None]]:
-    """Of a, b, c and the operands."""
+    """The gradients of a, b, c and the operands."""
     *given, result = ctx.saved_tensors
     if result is not None:
         grad = torch.ops.aten.threshold_backward.default(grad, result, 0)
@@ -214,7 +214,8 @@ def gradients(
     call: Call, given: Sequence[Any], like: Sequence[Any], b_turned: bool, grad: torch.Tensor,
     needs: tuple[bool, ...], operands_need: tuple[bool, ...],
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, list[torch.Tensor | None]]:  # fmt: skip
-    """Of a, b, c and the operands. `given`: these, None for what is not read; `like`: what each is like."""
+    """The gradients of a, b, c and the operands. `given`: these, None for what is not read; `like`: what each is
+    like."""
     a, b, c, *operands = given
     like_a, like_b, like_c, *likes = like
     names = call.expression.operands

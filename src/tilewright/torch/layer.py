@@ -112,7 +112,7 @@ def gradients_of(known: Any, grad: torch.Tensor, x: torch.Tensor | None, weight:
 
 
 class _Call(NamedTuple):
-    """What a gradient has to know of the call, besides tensors."""
+    """The part of the call that a gradient has to know, besides tensors."""
 
     shape: tuple[int, ...]
     """x's."""

@@ -104,7 +104,7 @@ class Linear(nn.Linear):
         self, *args: Any, activation: Activation | None = None, precision: Precision = "ieee",
         deterministic: bool = False, batch_invariant: bool = False, **kwargs: Any,
     ) -> None:  # fmt: skip
-        """As torch.nn.Linear. Raises InvalidOperand for an unknown activation or precision."""
+        """See torch.nn.Linear. Raises InvalidOperand for an unknown activation or precision."""
         super().__init__(*args, **kwargs)
         if activation is not None and activation not in ACTIVATIONS:
             raise InvalidOperand(f"activation {activation!r} is not known. There are: {', '.join(ACTIVATIONS)}.")

@@ -80,7 +80,8 @@ def transformers_attention(
 
 
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to the scores. transformers' additive masks hold the least finite number where none is seen."""
+    """Return what is added to the scores. transformers' additive masks hold the least finite number where none is
+    seen."""
     if mask.dtype == torch.bool:
         return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -torch.inf)
     return mask if mask.dtype in (dtype, torch.float32) else mask.to(dtype)
@@ -107,7 +108,7 @@ def _why_sdpa(query: Tensor, value: Tensor, dropout: float, options: dict[str, A
 
 @dataclass
 class Changes:
-    """What `accelerate` did to a model. `undo` takes it back."""
+    """The changes that `accelerate` made to a model. `undo` takes it back."""
 
     layers: list[str] = field(default_factory=list)
     """The names of linear layers that tilewright multiplies now."""

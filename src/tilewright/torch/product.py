@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class How(NamedTuple):
-    """What a product promises beside its value; the last arguments of both operators, as tilewright.matmul has them.
+    """The promises of a product besides its value; the last arguments of both operators, as tilewright.matmul has them.
 
     The operators' schemas have no defaults: some versions of torch omit what equals one.
     """

@@ -42,7 +42,7 @@ def _specialised(value: Any) -> Any:
 def _parameters(
     code: types.CodeType, has_defaults: bool, given: tuple[str, ...]
 ) -> tuple[tuple[tuple[str, str, bool], ...], str]:
-    """As read_parameters, of a function with this code, which is never called; or what is wrong: errors raised here
+    """Do as read_parameters, of a function with this code, which is never called; or what is wrong: errors raised here
     would reach the caller as the compiler's own.
 
     torch tells whether there are defaults, not for what: parameters neither given nor indices are then taken to have

@@ -1,4 +1,5 @@
-"""What torch's function transforms cannot see through: told as an error, since a tangent would be lost without one."""
+"""The calls that torch's function transforms cannot see through: told as an error, since a tangent would be lost
+without one."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class AttentionTrial(GpuTrial[AttentionProblem, AttentionAddresses]):
         ]
 
     def judged(self) -> str:
-        """Of the rows that are known exactly."""
+        """The judgement of the rows that are known exactly."""
         out, rows = self.sets[0].out, self.problem.out
         assert isinstance(out, int)
         for exact in self.exact:

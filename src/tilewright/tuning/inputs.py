@@ -1,4 +1,4 @@
-"""What a product reads while it is tuned: A, B and an epilogue's operands in random numbers, many sets of them."""
+"""The inputs of a product while it is tuned: A, B and an epilogue's operands in random numbers, many sets of them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Inputs:
 
     @property
     def bytes(self) -> int:
-        """Of one set."""
+        """The bytes of one set."""
         return sum(self._bytes.values())
 
     def allocate(self, memory: Memory, count: int) -> None:
@@ -84,7 +84,7 @@ class Inputs:
             self._starts[row] = memory.filled(count * nbytes, self._patterns[row])
 
     def address(self, name: str, number: int) -> int:
-        """Of an input in set `number`; of an index where it starts, 0."""
+        """The address of an input in set `number`; of an index where it starts, 0."""
         found = self._inputs[name]
         if found.dtype == INDEX:
             return 0

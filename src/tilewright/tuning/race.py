@@ -55,7 +55,7 @@ class Memory:
 
 
 class Race:
-    """Who runs in it, by identity, and how each is started on every set of operands."""
+    """A race: who runs in it, by identity, and how each is started on every set of operands."""
 
     def __init__(self, ordinal: int, stack: ExitStack) -> None:
         self.ordinal, self._stack = ordinal, stack

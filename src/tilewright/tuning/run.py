@@ -47,7 +47,7 @@ def silent(done: int, text: str) -> None:
 
 @dataclass(frozen=True, repr=False)
 class Tuned(Told):
-    """What tuning a problem gave. `space` is None when the store had the result already."""
+    """The result of tuning a problem. `space` is None when the store had the result already."""
 
     problem: Any
     """A GemmProblem or an AttentionProblem, as it was measured."""
@@ -100,11 +100,11 @@ class Job(NamedTuple):
 
 
 class Tunable(Protocol):
-    """What tuning must know of a kind of problem: tuning/products.py, tuning/attention.py."""
+    """The interface of a kind of problem to tuning: tuning/products.py, tuning/attention.py."""
 
     @property
     def plans(self) -> Family[Any, Any, Any, Any]:
-        """As planning sees it."""
+        """The plans as planning sees them."""
         ...
 
     def plain(self, problem: Any) -> Any:

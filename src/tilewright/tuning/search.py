@@ -94,7 +94,7 @@ def _checked(times: list[float], count: int) -> list[float]:
 
 
 def _figures(samples: Sequence[Sequence[float]]) -> list[float]:
-    """Of each candidate: the median of its share of a pass, times what the typical pass took."""
+    """Return, of each candidate, the median of its share of a pass, times what the typical pass took."""
     means = [exp(fmean(log(ms) for ms in sample)) for sample in samples]
     scale = median(means)
     return [

@@ -126,7 +126,7 @@ def _running_sums(view: np.ndarray, index: np.ndarray, values: np.ndarray) -> np
 
 
 def _tame(*values: np.ndarray) -> bool:
-    """Whether sums of these fp32 numbers cannot be subnormal."""
+    """Return whether sums of these fp32 numbers cannot be subnormal."""
     return all(bool(((np.abs(x) >= 2.0**-100) | (x == 0)).all()) for x in values)
 
 

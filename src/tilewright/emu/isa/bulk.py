@@ -75,7 +75,7 @@ class Linear:
         self.base, self.offset = machine.pointer(instruction, operand)
 
     def at(self, lane: int, nbytes: int, write: bool) -> int | None:
-        """Where the bytes begin in the arena; a complaint and None if they are not all in one buffer."""
+        """Return where the bytes begin in the arena; a complaint and None if they are not all in one buffer."""
         base = self.base if len(self.base) == 1 else self.base[lane : lane + 1]
         return check_global(self.machine, self.instruction, lane, int(base[0]) + self.offset, nbytes, write)
 
@@ -105,7 +105,7 @@ def check_global(
 
 
 class Masked:
-    """Which blocks of a cluster a multicast goes to; without one, the block that the address names."""
+    """The blocks of a cluster that a multicast goes to; without one, the block that the address names."""
 
     def __init__(self, machine: Machine, instruction: Instruction, operand: Operand | None) -> None:
         self.machine, self.instruction = machine, instruction

@@ -119,7 +119,7 @@ def hint(machine: Machine, instruction: Instruction) -> Step:
 
 @executes("membar{.gl|.sys}", "fence{.acq_rel|.sc|.release|}{.gpu|.sys}", kind="control", destination="none")
 def fence(machine: Machine, instruction: Instruction) -> Step:
-    """What came before it is told by what comes after: to memory it does nothing, to races it does."""
+    """Order what came before ahead of what comes after: nothing to memory, something to races."""
     telling, messages = machine.races.telling if machine.races else None, machine.shadow.messages
     if telling is None and messages is None:
         return lambda: None

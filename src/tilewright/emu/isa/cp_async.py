@@ -44,7 +44,7 @@ def copy(machine: Machine, instruction: Instruction) -> Step:
     global_site = machine.trace.site(instruction.index, FAR_SIDE)
 
     def read(sizes: np.ndarray | None, pattern_lanes: np.ndarray | None) -> np.ndarray:
-        """What lands, one element for each lane of the pattern."""
+        """Return what lands, one element for each lane of the pattern."""
         outer = machine.mask
         values = np.zeros(machine.lanes, dtype_of(_WHOLE[nbytes]))
         if sizes is None:

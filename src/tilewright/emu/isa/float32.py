@@ -60,7 +60,7 @@ def round_directed(exact_sum: np.ndarray, mode: str) -> np.ndarray:
 
 
 def finish(fields: dict[str, str]) -> Callable[[np.ndarray], np.ndarray] | None:
-    """What .ftz and .sat do to a result; None when neither is there."""
+    """Return what .ftz and .sat do to a result; None when neither is there."""
     ftz, sat = bool(fields.get("ftz")), bool(fields.get("sat"))
     if not (ftz or sat):
         return None
@@ -354,7 +354,7 @@ def copy_sign(machine: Machine, fields: dict[str, str]) -> Compute:
 
 @executes("testp.{what:finite|infinite|number|notanumber|normal|subnormal}.{type:f32|f64}", kind="fp32")
 def test_property(machine: Machine, instruction: Instruction) -> Step:
-    """Of what kind a float is."""
+    """Test of what kind a float is."""
     kind = instruction.fields["type"]
     tiny = np.finfo(np.float32 if kind == "f32" else np.float64).tiny
     tests: dict[str, Callable[[np.ndarray], np.ndarray]] = {

@@ -140,7 +140,7 @@ _DIRECTED: dict[str, Callable[..., np.ndarray]] = {
 
 
 def _side(op: str, given: list[float], nearest: float) -> int:
-    """Where the exact result lies: 1 above `nearest`, -1 below, 0 neither. Of finite numbers."""
+    """Return where the exact result lies: 1 above `nearest`, -1 below, 0 neither. Of finite numbers."""
     if math.isinf(nearest):
         return -1 if nearest > 0 else 1
     values, rounded = [Fraction(x) for x in given], Fraction(nearest)

@@ -1,4 +1,4 @@
-"""Which lane holds which element of a matrix that a warp works on together.
+"""The elements that each lane holds of a matrix that a warp works on together.
 
 Every fragment is made of pieces that all 32 lanes hold one register of. With g = lane / 4, t = lane % 4 and e elements
 to a register (4 of 8 bits, 2 of 16, 1 of 32 or 64):

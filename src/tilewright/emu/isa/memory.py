@@ -225,7 +225,7 @@ def offer(
 
 
 def reaches_peers(instruction: Instruction) -> bool:
-    """Whether shared addresses may be those of other blocks of the cluster."""
+    """Return whether shared addresses may be those of other blocks of the cluster."""
     return instruction.fields["space"] in ("", ".shared::cluster")
 
 

@@ -126,7 +126,7 @@ def arithmetic(
     machine: Machine, instruction: Instruction, unit: str, kinds: tuple[str, str, str, str], saturate: bool = False,
     negative: bool = False,
 ) -> Arithmetic:  # fmt: skip
-    """As tensor_sum.arithmetic; refuses what the architecture does not have."""
+    """See tensor_sum.arithmetic; refuses what the architecture does not have."""
     found = tensor_sum.arithmetic(unit, kinds, machine.gpu.arch.compute_capability, saturate, negative)
     if found is None:
         raise machine.refusal(instruction, f"does not exist on {machine.gpu.arch}")

@@ -1,4 +1,4 @@
-"""Which PTX forms exist, and what executes them.
+"""The PTX forms that exist, and their handlers.
 
     @executes("{op:and|or|xor}.{type:b32|b64}", kind="int")
     @elementwise
@@ -36,7 +36,7 @@ Flops = tuple[str, int]
 
 @dataclass(frozen=True)
 class Handler:
-    """What executes a form, and how it is counted."""
+    """The code that executes a form, and how it is counted."""
 
     form: str
     bind: Bind
@@ -59,7 +59,7 @@ class Handler:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """What opcodes match. Made when first asked: to make all of them takes longer than a small launch."""
+        """Return what opcodes match. Made when first asked: to make all of them takes longer than a small launch."""
         return _compile(self.form)
 
     def kind_of(self, fields: dict[str, str]) -> str:
@@ -67,7 +67,7 @@ class Handler:
         return self.kind if isinstance(self.kind, str) else self.kind(fields)
 
     def flops_of(self, fields: dict[str, str]) -> Flops | None:
-        """What an instruction with these fields adds to the floating-point operations."""
+        """Return what an instruction with these fields adds to the floating-point operations."""
         return self.flops(fields) if callable(self.flops) else self.flops
 
 

@@ -184,7 +184,7 @@ def active_mask(machine: Machine, instruction: Instruction) -> Step:
 
 @executes("match.{op:any|all}.sync.{type:b32|b64}", kind="shuffle", member_mask=-1)
 def match(machine: Machine, instruction: Instruction) -> Step:
-    """Which active lanes hold my value (any); or all of them if they agree, else none (all)."""
+    """Return which active lanes hold my value (any); or all of them if they agree, else none (all)."""
     to, a, mask = instruction.operands
     op = instruction.fields["op"]
     first, second = (to.first, to.second) if isinstance(to, Pair) else (to, None)

@@ -121,7 +121,7 @@ def gathered(
 def _mapped(
     machine: Machine, instruction: Instruction, lane: int, addresses: np.ndarray, size: int, write: bool
 ) -> bool:
-    """Whether all elements that a box has of its tensor are where the kernel may be; a complaint if not."""
+    """Return whether all elements that a box has of its tensor are where the kernel may be; a complaint if not."""
     if not len(addresses):
         return True
     low, high = int(addresses.min()), int(addresses.max()) + size

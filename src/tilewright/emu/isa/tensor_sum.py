@@ -38,7 +38,7 @@ ZERO_FACTOR = -300
 
 @dataclass(frozen=True)
 class Rule:
-    """How one instruction adds up."""
+    """The way one instruction adds up."""
 
     fraction: int
     """Bits below the largest exponent that a term keeps."""
@@ -408,7 +408,8 @@ def arithmetic(
     unit: str, kinds: tuple[str, str, str, str], compute_capability: tuple[int, int], saturate: bool = False,
     negative: bool = False, rule: Rule | None = None,
 ) -> Arithmetic | None:  # fmt: skip
-    """How D, of kinds[0], is made of A and B, of kinds[1] and [2], and of C; None where there is no such instruction.
+    """Return how D, of kinds[0], is made of A and B, of kinds[1] and [2], and of C; None where there is no such
+    instruction.
 
     unit: "mma", "wmma", "wgmma", or "quads" for m8n8k4 of fp16. saturate: of integers. negative: the product is
     subtracted. rule: another than the architecture's.

@@ -62,7 +62,7 @@ def wait_group(machine: Machine, instruction: Instruction) -> Step:
 
 @executes("fence.proxy.async{space:.global|.shared::cta|.shared::cluster|}", kind="control", destination="none")
 def proxy_fence(machine: Machine, instruction: Instruction) -> Step:
-    """What the active threads wrote before may be read by wgmma; that to global memory concerns nobody here."""
+    """Let wgmma read what the active threads wrote before; that to global memory concerns nobody here."""
     shadow = machine.shadow
     return (lambda: None) if instruction.fields["space"] == ".global" else shadow.fence
 

@@ -115,7 +115,7 @@ class InShared:
         return addresses(bits, self.mn, self.size, self.across) // self.size
 
     def _pattern(self, team: Team, descriptors: np.ndarray) -> SharedPattern | None:
-        """What is read, a row a warpgroup; None if a descriptor is wrong."""
+        """Return what is read, a row a warpgroup; None if a descriptor is wrong."""
         machine, shared = self.machine, self.machine.shared
         touched = {}
         for bits in dict.fromkeys(descriptors.tolist()):
@@ -135,7 +135,7 @@ class InShared:
         return pattern
 
     def _wrong(self, bits: int, found: np.ndarray, lanes: np.ndarray) -> bool:
-        """Whether a descriptor was reported."""
+        """Return whether a descriptor was reported."""
         machine, instruction = self.machine, self.instruction
         start = Descriptor.of(bits).start
         if why := why_wrong(bits):
@@ -187,7 +187,7 @@ class InRegisters:
         self.size = SIZE[kind]
 
     def words(self, team: Team) -> tuple[np.ndarray, None]:
-        """As InShared's."""
+        """See InShared's."""
         words = np.ascontiguousarray(team.registers(self.rows)).view(f"u{self.size}")
         pieces = words.reshape(2, 2, team.outer, team.inner, 4, 8, 4, 4 // self.size)  # q h . . w g t e
         return pieces.transpose(0, 6, 7, 2, 3, 4, 1, 5).reshape(-1, team.outer, team.inner, 64), None

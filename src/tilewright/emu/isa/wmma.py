@@ -61,7 +61,7 @@ def _load_lanes(
 
 
 def _load_shared_lanes(machine: Machine, instruction: Instruction, address: np.ndarray, nbytes: int) -> np.ndarray:
-    """As _load_lanes, from shared memory."""
+    """Do as _load_lanes, from shared memory."""
     site = machine.trace.site(instruction.index, "shared_load")
     values = np.zeros(machine.lanes, f"u{nbytes}")
     pattern = machine.shared.locate(site, "read", instruction, address, 0, nbytes)
@@ -164,7 +164,8 @@ def load_operand(machine: Machine, instruction: Instruction) -> Step:
 
 
 class _Accesses:
-    """How C or D lies in memory: one access a list entry, each of the elements of one or two registers or halves."""
+    """The layout of C or D in memory: one access a list entry, each of the elements of one or two registers or
+    halves."""
 
     def __init__(self, instruction: Instruction) -> None:
         fields = instruction.fields

@@ -24,7 +24,7 @@ Check = Callable[[WgmmaConfig, GemmProblem], str | None]
 
 
 def _readable(matrix: Matrix, lines: int, k: int, line_stride: int, k_stride: int) -> bool:
-    """Whether k is contiguous, in pairs, and each of the lines starts at a multiple of 16 bytes."""
+    """Return whether k is contiguous, in pairs, and each of the lines starts at a multiple of 16 bytes."""
     if matrix.padded:
         return True
     aligned = matrix.alignment % 16 == 0 and matrix.batch_stride % 16 == 0 and (lines <= 1 or line_stride % 16 == 0)
@@ -98,7 +98,7 @@ def _tma_maps(config: WgmmaConfig, problem: GemmProblem) -> dict[str, TensorMap 
 
 
 def scale_bytes(config: GemmConfig, problem: GemmProblem) -> int:
-    """Of the scales of blocks in a stage (StageScales in tile/block_scales.cuh)."""
+    """The bytes of the scales of blocks in a stage (StageScales in tile/block_scales.cuh)."""
     scaled, columns = problem.scaled_blocks, config.tile_n
     whole = SCALE_BLOCK % columns == 0 or columns % SCALE_BLOCK == 0
     before = 0 if whole else SCALE_BLOCK // 2 if columns % 64 == 0 else 112  # of a block, ahead of the tile's columns
@@ -136,7 +136,7 @@ def _reasons(config: GemmConfig, problem: GemmProblem) -> Iterator[str | None]:
 
 
 def _copy_reasons(config: GemmConfig) -> Iterator[str | None]:
-    """Of rungs whose threads copy (tile/copy16.cuh)."""
+    """Refuse for rungs whose threads copy (tile/copy16.cuh)."""
     yield power_of_two("tile_m", config.tile_m, 16)
     yield power_of_two("a block's threads", config.threads, 32)
     for name, extent in (("A", config.tile_m), ("B", config.tile_n)):

@@ -33,7 +33,7 @@ def pitch_of(k: int) -> int:
 
 
 def halved_bytes(parts: int, lines: int, k: int, copies: int) -> int:
-    """Of an operand as scaled halves, all entries of the batch (cuda/tile/halved.cuh)."""
+    """The bytes of an operand as scaled halves, all entries of the batch (cuda/tile/halved.cuh)."""
     slots = ceil_div(2 * copies * parts * lines * pitch_of(k), _HEAD) * _HEAD
     return slots + _HEAD + _LINE * copies * lines
 

@@ -16,7 +16,8 @@ WGMMA_N = (64, 128, 192, 256)
 
 
 def sums_constants(config: WgmmaConfig, problem: GemmProblem, registers: int, kept: int) -> dict[str, Constant]:
-    """What tile/wgmma_sums.cuh is compiled for. `registers`: of a thread; `kept`: what of them the main loop needs."""
+    """Return what tile/wgmma_sums.cuh is compiled for. `registers`: of a thread; `kept`: what of them the main loop
+    needs."""
     sums = config.warp_m * config.warp_n // 32
     return {
         "whole_eights": vector_out(problem) and problem.n % 8 == 0,

@@ -69,7 +69,8 @@ RECORD: dict[str, Constant] = {"record_head": RECORD_HEAD, "record_slot": RECORD
 
 
 def record_bytes(extent: int, tile_k: int, lines: int, k: int) -> int:
-    """Of one batch entry of a split operand (cuda/tile/split_operand.cuh): origin, extremes of its tiles, its tiles."""
+    """The bytes of one batch entry of a split operand (cuda/tile/split_operand.cuh): origin, extremes of its tiles, its
+    tiles."""
     tiles = ceil_div(lines, extent) * ceil_div(k, tile_k)
     return ceil_div(RECORD_HEAD + 8 * tiles, RECORD_SLOT) * RECORD_SLOT + 6 * tiles * extent * tile_k
 
@@ -105,7 +106,8 @@ def _shapes(config: MmaConfig, least_k: int) -> Iterator[str | None]:
 
 
 def _check_split(config: MmaConfig, problem: GemmProblem) -> str | None:
-    """What splitting in patches of 4 x 4 and the copies of whole passes need (split.cuh, t03_fp32x3_split.cuh)."""
+    """Return what splitting in patches of 4 x 4 and the copies of whole passes need (split.cuh,
+    t03_fp32x3_split.cuh)."""
 
     def reasons() -> Iterator[str | None]:
         yield from _shapes(config, 32)

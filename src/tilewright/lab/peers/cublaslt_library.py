@@ -98,7 +98,8 @@ _pointer = ctypes.c_void_p
 
 
 def _places() -> Iterator[str]:
-    """Where the library may be: by its name, which finds the one that torch has loaded, then in NVIDIA's wheels."""
+    """Return where the library may be: by its name, which finds the one that torch has loaded, then in NVIDIA's
+    wheels."""
     yield from _NAMES
     spec = find_spec("nvidia")
     for root in (spec.submodule_search_locations or ()) if spec is not None else ():

@@ -1,4 +1,4 @@
-"""What a peer is: candidates for a product. Each is judged like a rung; then they race for who is timed."""
+"""A peer: candidates for a product. Each is judged like a rung; then they race for who is timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the five documents say that can be checked, each statement held against a record or a calculation of the lab."""
+"""The statements of five documents that can be checked, each statement held against a record or a calculation of the
+lab."""
 
 from __future__ import annotations
 

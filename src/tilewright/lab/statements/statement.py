@@ -1,4 +1,4 @@
-"""What a statement of a document is, and what becomes of it when it is held against our figures."""
+"""A statement of a document, and the verdict when it is held against our figures."""
 
 from __future__ import annotations
 
