@@ -28,7 +28,7 @@ MATRICES = {
     "test_fp8_compiled.py", "test_grouped.py", "test_grouped_fp8.py", "test_tensor_rungs.py", "test_tensor32_rungs.py",
     "test_quantize.py", "test_page_traces.py", "test_halves_rungs.py", "test_random_grouped.py", "test_random_fp8.py",
     "test_random_programs.py", "test_quantize_kernels.py", "test_tensor_forms.py", "test_attention_rungs.py",
-    "test_rungs.py", "test_attention_op.py", "test_matmul_16bit.py", "test_matmul_on_emulator.py",
+    "test_rungs.py", "test_matmul_16bit.py", "test_matmul_on_emulator.py",
 }  # fmt: skip
 """Files whose tests cross many shapes with many rungs, or draw many. CI runs the last line's whole, by name."""
 EVERY = 6
