@@ -193,13 +193,8 @@ class WarmCalls(Calls[WarmCall]):
     def find(self, given: Sequence[Any], options: tuple[Any, ...], out: Any = None) -> WarmCall | None:
         """The remembered call of arrays that lie so, if there is one."""
         library = libraries.known.get(type(given[0]))
-        if library is None:
-            return None
-        for one in (*given, out):
-            if one is not None and type(one) not in library.types:
-                return None
         try:
-            return self.get(_key(library, given, options, out))
+            return None if library is None else self.get(_key(library, given, options, out)[0])
         except (AttributeError, RuntimeError, TypeError):  # no memory of its own; an option that is a list
             return None
 
@@ -207,12 +202,15 @@ class WarmCalls(Calls[WarmCall]):
         self, given: Sequence[Any], options: tuple[Any, ...], scalars: Sequence[float] = (), out: Any = None
     ) -> Any:
         """The results (as WarmCall.run), or MISS."""
-        call = self.find(given, options, out)
-        if call is None:
+        library = libraries.known.get(type(given[0]))
+        if library is None:
             return MISS
-        library = libraries.known[type(given[0])]
-        address = library.address
-        return call.run(library, [address(one) for one in given if one is not None], scalars, out)
+        try:
+            key, inputs = _key(library, given, options, out)
+            call = self.get(key)
+        except (AttributeError, RuntimeError, TypeError):
+            return MISS
+        return MISS if call is None else call.run(library, inputs, scalars, out)
 
     def remember(
         self, call: Call, results: Sequence[Any], ran: Ran, given: Sequence[Any], options: tuple[Any, ...],
@@ -220,10 +218,10 @@ class WarmCalls(Calls[WarmCall]):
     ) -> None:  # fmt: skip
         """Let later calls of this kind be found. `results`: of `call`, as the caller has them."""
         library = libraries.learn(call.first.kind)
-        if library is None or any(one is not None and type(one) not in library.types for one in (*given, out)):
+        if library is None or type(given[0]) not in library.types:
             return
         try:
-            key = _key(library, given, options, out)
+            key, _ = _key(library, given, options, out)
             hash(key)
         except (AttributeError, RuntimeError, TypeError):
             return
@@ -238,13 +236,29 @@ class WarmCalls(Calls[WarmCall]):
         self.put(key, WarmCall(launches, tuple(made), tuple(extents)))
 
 
-def _key(library: libraries.Library, given: Sequence[Any], options: tuple[Any, ...], out: Any) -> Any:
+def _key(library: libraries.Library, given: Sequence[Any], options: tuple[Any, ...], out: Any) -> tuple[Any, list[int]]:
+    """The key, and the addresses of what is given. Raises TypeError for an array that is not the library's, else as
+    the library does."""
+    types, signature, address = library.types, library.signature, library.address
     a, *rest = given
-    signature = library.signature
     if not rest:
-        return signature(a), options
+        return (options, signature(a)), [address(a)]
     b, *rest = rest
-    return library.pair(a, b), tuple([x is not None and signature(x) for x in (*rest, out)]), options
+    if type(b) not in types:
+        raise TypeError
+    key, inputs = [options, library.pair(a, b)], [address(a), address(b)]
+    for one in rest:
+        if one is not None:
+            if type(one) not in types:
+                raise TypeError
+            inputs.append(address(one))
+            one = signature(one)
+        key.append(one)
+    if out is not None:
+        if type(out) not in types:
+            raise TypeError
+        key.append(signature(out))
+    return tuple(key), inputs
 
 
 def _extent(view: Operand) -> tuple[int, int]:
