@@ -21,7 +21,7 @@ from tilewright.jit import device, device_calls
 from tilewright.run import libraries
 from tilewright.run.ready import Ready
 from tilewright.run.runner import Ran
-from tilewright.run.warm import MISS, Remembered, WarmCall
+from tilewright.run.warm import MISS, Remembered, WarmCall, WarmCalls, _key
 
 OPTIONS = tuple(Options())
 
@@ -165,3 +165,16 @@ def test_a_plan_that_another_thread_drops_meanwhile_is_no_error(monkeypatch):
     monkeypatch.setattr(rows, "_serves", lambda *of: weight.plans.clear() or serves(*of))
     monkeypatch.setattr(rows, "NEAREST", rows.ENOUGH)
     assert plan(100).source == "the kernels that are there"
+
+
+def test_a_call_of_one_array_is_found_by_how_it_lies(monkeypatch):
+    """As quantize makes it: nothing of it is a pair."""
+    monkeypatch.setattr(libraries, "known", {np.ndarray: Arrays()})
+    calls, x = WarmCalls(), np.zeros((4, 4), np.float32)
+    assert calls.run((x,), ("e4m3",)) is MISS
+    calls.put(
+        _key(Arrays(), (x,), ("e4m3",), None)[0], WarmCall(Remembered(0, (), 0), (((4,), (1,), "f4"),), ((0, 64),))
+    )
+    assert calls.run((x.copy(),), ("e4m3",))[0].shape == (4,)
+    assert calls.run((x[:, ::2],), ("e4m3",)) is MISS
+    assert calls.run((x,), ("e5m2",)) is MISS
