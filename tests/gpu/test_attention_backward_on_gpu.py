@@ -68,6 +68,18 @@ def test_gradients_of_values_of_another_width(torch, case, d, dv):
     judge(found, q, k, v, grad, "bf16", **options)
 
 
+@pytest.mark.parametrize(("d", "dv"), [(192, 128), (128, 192), (256, 64), (64, 256), (128, 128)])
+def test_one_walk_makes_dk_and_dv(torch, d, dv):
+    shape, options = CASES["causal"]
+    q, k, _, _ = operands(torch, *shape, d, "bf16")
+    _, _, v, grad = operands(torch, *shape, dv, "bf16")
+    out, lse = tw.attention(q, k, v, return_lse=True, **options)
+    named = {"rung": "b06", "config": f"d{d}: keys 128x64/8, queries 128x64/8"}
+    found, again = (tw.attention_backward(grad, q, k, v, out, lse, **named, **options) for _ in range(2))
+    judge(found, q, k, v, grad, "bf16", **options)
+    assert all(torch.equal(x, y) for x, y in zip(found, again, strict=True))
+
+
 @pytest.mark.parametrize("rung", BACKWARD_RUNGS, ids=str)
 def test_a_bias_and_a_gradient_of_the_lse(torch, rung):
     q, k, v, grad = operands(torch, 1, 4, 2, 200, 300, 64, "f16")
@@ -79,16 +91,22 @@ def test_a_bias_and_a_gradient_of_the_lse(torch, rung):
     judge(found, q, k, v, grad, "f16", bias=bias, grad_lse=grad_lse)
 
 
-@pytest.mark.parametrize("rung", BACKWARD_RUNGS, ids=str)
-def test_packed_batches_are_their_entries(torch, rung):
+@pytest.mark.parametrize(
+    ("rung", "d", "dv", "config"),
+    [
+        *((rung, 64, 64, None) for rung in BACKWARD_RUNGS), (BACKWARD_RUNGS[-1], 192, 128, None),
+        (BACKWARD_RUNGS[-1], 192, 128, "d192: keys 128x64/8, queries 128x64/8"),
+    ],
+)  # fmt: skip
+def test_packed_batches_are_their_entries(torch, rung, d, dv, config):
     lengths, after = [300, 0, 1, 129, 500], 10
     starts = torch.tensor([0, *torch.tensor(lengths).cumsum(0)], dtype=torch.int32, device="cuda")
     rows = sum(lengths) + after
-    q, grad = (torch.randn(rows, 4, 64, device="cuda").half() for _ in range(2))
-    k, v = (torch.randn(rows, 2, 64, device="cuda").half() for _ in range(2))
+    q, grad = (torch.randn(rows, 4, columns, device="cuda").half() for columns in (d, dv))
+    k, v = (torch.randn(rows, 2, columns, device="cuda").half() for columns in (d, dv))
     out, lse = tw.attention_varlen(q, k, v, starts, starts, 500, is_causal=True, return_lse=True)
     found = tw.attention_backward(
-        grad, q, k, v, out, lse, cu_seqlens_q=starts, cu_seqlens_k=starts, is_causal=True, rung=rung.id
+        grad, q, k, v, out, lse, cu_seqlens_q=starts, cu_seqlens_k=starts, is_causal=True, rung=rung.id, config=config
     )
     at = 0
     for length in lengths:
