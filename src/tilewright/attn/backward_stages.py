@@ -82,7 +82,7 @@ def backward_program(problem: BackwardProblem, plan: BackwardPlan, copied: tuple
     main = [stage("rows", RowsKernel(bool(config.sums) and not stored, config.ordered, config.columns))]
     main += [stage(walk.name, WalkKernel(plan.rung, config, walk)) for walk in walks_of(config)]
     if parts > 1:
-        main.append(stage("dK dV", PartsKernel(parts)))
+        main.append(stage("parts of dK dV", PartsKernel(parts)))
     if config.sums:
         main.append(stage("dQ", FinishKernel(config, stored)))
     return Program((*before, *main, *after), workspace.bytes, len(before) + 1)
