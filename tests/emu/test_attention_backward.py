@@ -240,6 +240,18 @@ def test_one_walk_makes_dk_and_dv(d, dv, case):
     judged(q, k, v, grad, dtype="bf16", grad_lse=grad_lse, rung="b06", config=config, **options)
 
 
+def test_one_walk_makes_the_same_bits_in_any_legal_order():
+    q, k, v, grad = operands(sq=200, sk=140, d=64)
+    named = {"is_causal": True, "rung": "b06", "config": "d64: keys 128x64/8, queries 128x64/8"}
+    with tw.emulator():
+        out, lse = tw.attention(q, k, v, is_causal=True, return_lse=True)
+        found = tw.attention_backward(grad, q, k, v, out, lse, **named)
+    for order in (1, 3):
+        with tw.emulator(order=order):
+            others = tw.attention_backward(grad, q, k, v, out, lse, **named)
+        assert all(np.array_equal(x, y) for x, y in zip(found, others, strict=True))
+
+
 def test_one_walk_makes_dk_and_dv_in_parts_of_large_scores():
     q, k, _, _ = operands(h=8, hk=1, sq=150, sk=200, d=192, dtype="bf16")
     _, _, v, grad = operands(h=8, hk=1, sq=150, sk=200, d=128, dtype="bf16", seed=1)

@@ -15,6 +15,8 @@ from tilewright.attn.problem import AttentionProblem, HeadRows
 from tilewright.attn.rung import D_HEADS
 from tilewright.attn.rungs import find_attention_rung
 from tilewright.errors import ConfigRejected
+from tilewright.gpus import ARCHS
+from tilewright.jit.source import CUDA_ROOT
 
 SMALL = HopperConfig(64, 128, 64)
 FEW = HopperConfig(32, 64, 32)
@@ -68,6 +70,35 @@ def test_blocks_that_stay_make_every_tile_once(blocks, is_causal):
     and eleven take tiles by length."""
     problem = AttentionProblem.dense(2, 4, 150, 170, 32, heads_kv=2, is_causal=is_causal, with_lse=True)
     right("a22", problem, FEW, blocks=blocks)
+
+
+WALKED = """
+extern "C" __global__ void walked(int* keys, int* made, int heads, int rows) {
+  HopperArgs args = {};
+  args.heads = heads, args.group = 1, args.seq_q = args.seq_k = rows;
+  args.row_tiles = (rows + Cfg::b_r - 1) / Cfg::b_r, args.tiles = args.row_tiles * heads;
+  const Walk<Cfg> walk(args);
+  int number;
+  for (int step = 0; (number = walk.number(step)) < args.tiles; ++step) {
+    const OutTile<Cfg> tile(args, number, walk.pairs);
+    keys[blockIdx.x] += tile.row0 / Cfg::b_r + 1;
+    made[tile.head * args.row_tiles + tile.row0 / Cfg::b_r] += 1;
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("row_tiles", [2, 3, 4, 5])
+def test_blocks_that_stay_walk_as_many_keys_under_a_causal_mask(row_tiles):
+    """Tiles of one head are as many keys long as they are far from the first; twelve blocks take pairs."""
+    heads = 60
+    problem = AttentionProblem.dense(1, heads, 64 * row_tiles, 64 * row_tiles, 32, is_causal=True)
+    rung = find_attention_rung("a22")
+    source = rung.compile(problem, FEW, ARCHS["sm_90a"]).source.text + WALKED
+    given = [np.zeros(12, np.int32), np.zeros(heads * row_tiles, np.int32), heads, 64 * row_tiles]
+    keys, made = tw.emulate(source, "walked", 12, 1, given, include=[CUDA_ROOT]).arrays
+    assert (made == 1).all()
+    assert keys.max() - keys.min() <= row_tiles + 1, "a pair more or less"
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
