@@ -50,8 +50,8 @@ class Library:
         self._dll = ctypes.CDLL(str(path))
         self.lanes = self._function("tw_lanes", 4)
         """(operations, how many, mask or 0, lanes)."""
-        self.mma = self._function("tw_mma", 5, ctypes.c_int64)
-        """(product, fragments, instructions, warps or 0, how many of them) -> whether there was memory for it."""
+        self.mma = self._function("tw_mma", 6, ctypes.c_int64)
+        """(product, fragments, places or 0, instructions, warps or 0, how many) -> whether there was memory for it."""
         self.tiles = self._function("tw_tiles", 9, ctypes.c_int64)
         """(product, tiles, A, tiles' places in A, step of k, the same of B, D) -> likewise."""
         self.apart = self._function("tw_apart", 4, ctypes.c_int64)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .trace import Site
 
 # As native/engine.c and native/access.c number and name them.
-PLAIN, ACCESS, PYTHON = range(3)
+PLAIN, ACCESS, PYTHON, MULTIPLY = range(4)
 BY_PYTHON, ON, BY_PREDICATE = range(3)
 BEGIN, STEP, FINAL, LIMIT, FULL = range(5)
 READS_SHARED, WRITES_SHARED, READS_GLOBAL, WRITES_GLOBAL = range(4)
@@ -149,11 +149,13 @@ class Access:
 
 @dataclass
 class BlockPart:
-    """A part of a block: a run of plain instructions (address, how many), or a step, perhaps of an access."""
+    """A part of a block: a run of plain instructions (address, how many), or a step, perhaps one that the loops may do:
+    an access, or products of warps (tensor_tiles.py)."""
 
     step: Step | None
     run: tuple[int, int] = (0, 0)
     access: Access | None = None
+    products: np.ndarray | None = None
 
 
 class Engine:
@@ -175,6 +177,8 @@ class Engine:
         self.every: list[Access] = []
         self.offered: Access | None = None
         """The access that is being bound."""
+        self.products: np.ndarray | None = None
+        """The products that are being bound."""
         self.numbers = count()
         self.patterns: dict[int, tuple[Any, Any, bool]] = {}
         """Number -> pattern, what has to stay where it is, and whether it is one of shared memory."""
@@ -183,6 +187,7 @@ class Engine:
         self._picked = np.zeros(machine.lanes, bool)
         self._picked_at = address(self._picked)
         self._tables: dict[int, np.ndarray] = {}
+        self._kept: list[np.ndarray] = []
         self._live: np.ndarray | None = None
         self._ran = self._released = 0
         state, self._at = self.state, address(self.state)
@@ -243,6 +248,9 @@ class Engine:
             if entry.access is not None:
                 table[number] = ACCESS, address(entry.access.told), 0
                 self.accesses[index, number] = entry.access
+            elif entry.products is not None:
+                table[number] = MULTIPLY, address(entry.products), 0
+                self._kept.append(entry.products)
             elif entry.step is None:
                 table[number] = (PLAIN, *entry.run)
             else:

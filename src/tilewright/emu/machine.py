@@ -210,16 +210,18 @@ class Machine(MachineOperands):
             try:
                 alone = watch or recorded or (self.lanes > FEW_LANES and not self.compiled)
                 group = self._group(i, block.end) if handler.together and not alone else []
-                if handler.together and len(group) > 1:
-                    entries.append(BlockPart(handler.together(self, group)))
-                    bound = i + len(group)
-                    continue
                 if self.engine:
-                    self.engine.offered = None
+                    self.engine.offered = self.engine.products = None
                     if handler.ends_block:
                         self.engine.python_ends(index)
+                if handler.together and len(group) > 1:
+                    step = handler.together(self, group)
+                    entries.append(BlockPart(step, products=self.engine.products if self.engine else None))
+                    bound = i + len(group)
+                    continue
                 step = handler.bind(self, instruction)
                 access = self.engine.offered if self.engine and not recorded else None
+                products = self.engine.products if self.engine and not recorded and not instruction.guard else None
                 if recorded and self.recorder is not None:
                     step = self.recorder.watched(self, instruction, step)
             except (KeyError, ValueError, AttributeError, IndexError, TypeError) as error:
@@ -232,7 +234,7 @@ class Machine(MachineOperands):
                 self.finals[index] = step
             else:
                 guarded = step if instruction.guard is None else self._guarded(instruction, step)
-                entries.append(BlockPart(guarded, access=access))
+                entries.append(BlockPart(guarded, access=access, products=products))
         finish()
         if self.engine:
             self.engine.bound(index, entries)

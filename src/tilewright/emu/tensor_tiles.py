@@ -93,9 +93,10 @@ class Warps:
 
             layouts = across(0), across(2), across(1), across(3)
         self._kept: list[np.ndarray] = []
-        told = []
+        told, every_place = [], []
         for operand, layout, size in zip(held, layouts, (c_size, a_size, b_size, c_size), strict=True):
             place = _places(layout, len(operand.rows), size)
+            every_place.append(place)
             rows = np.ascontiguousarray(operand.rows[:, :, 0], np.int64)
             run = 16 // size
             in_rows = len(place) % run == 0 and (np.diff(place.reshape(-1, run), axis=1) == size).all()
@@ -111,9 +112,41 @@ class Warps:
                 run if in_rows else 1,
                 len(slots),
                 address(slot),
+                len(slot),
             ]
         self.fragments = np.array(told, np.int64)
         self.instructions = held[0].rows.shape[1]
+        self.places = self._in_order_of_lanes(every_place, (a_size, b_size)) if c_size == 4 else None
+        tables = (self.product, self.fragments, self.places)
+        self.told = np.array([*(0 if t is None else address(t) for t in tables), self.instructions], np.int64)
+        if machine.engine:
+            machine.engine.products = self.told
+
+    def _in_order_of_lanes(self, places: list[np.ndarray], sizes: tuple[int, int]) -> np.ndarray | None:
+        """Where the loops find what each lane of D multiplies; None for registers that are not laid out as they take them.
+
+        places: of the elements of D, A and B.
+        """
+        m, n, k = (int(v) for v in self.product[3:6])
+        if m * n != 4 * 32:
+            return None
+        element = np.empty(4 * 32, np.int64)
+        element[places[0] // 4] = np.arange(4 * 32)
+        row, column = np.divmod(element.reshape(4, 32), n)
+        if (row[:2] != row[2:]).any() or (column[::2] != column[1::2]).any():
+            return None
+        of_a = places[1].reshape(m, k)[row[:2]].swapaxes(1, 2)  # [2, k, 32]
+        of_b = places[2].reshape(k, n).T[column[::2]].swapaxes(1, 2)
+        told = []
+        for place, size in zip(map(np.ascontiguousarray, (of_a, of_b)), sizes, strict=True):
+            lane, part = place % 128 // 4, place % 4 // size
+            plane = place // 128 * (4 // size) + part
+            if (plane != plane[:, :, :1]).any():
+                return None
+            held = [np.ascontiguousarray(plane[:, :, 0], np.int32), lane.astype(np.int32), lane.astype(np.int16)]
+            self._kept += held
+            told += map(address, held)
+        return np.array(told, np.int64)
 
     def run(self, warps: np.ndarray | None) -> None:
         """Multiply, for these warps of the batch or for all."""
@@ -121,7 +154,7 @@ class Warps:
         assert library is not None
         count = self.machine.lanes // 32 if warps is None else len(warps)
         place = 0 if warps is None else address(warps)
-        done = library.mma(address(self.product), address(self.fragments), self.instructions, place, count)
+        done = library.mma(*self.told.tolist(), place, count)
         _expect_room(done)
 
 

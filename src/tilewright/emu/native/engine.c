@@ -1,10 +1,11 @@
 // Runs a program from block to block (emu/engine.py) until something comes that Python has to do.
 #include "native.h"
 
-enum { PLAIN, ACCESS, PYTHON };        // kinds of entries
+enum { PLAIN, ACCESS, PYTHON, MULTIPLY };  // kinds of entries
 enum { BY_PYTHON, ON, BY_PREDICATE };  // how a block ends
 enum { BEGIN, STEP, FINAL, LIMIT, FULL };  // what Python has to do
 #define NOWHERE 2147483647
+#define MOST_WARPS 8192
 #define LONG (1ll << 28)  // instructions of lanes after which Python may look around: a fraction of a second
 
 typedef struct {
@@ -21,6 +22,13 @@ typedef struct {
   s64 negated, target, otherwise;
   s64 bound, joins;  // whether it can be run; whether lanes wait for others at its start
 } Block;
+
+typedef struct {
+  const Product* product;
+  const Fragment* fragments;
+  const Places* places;
+  s64 instructions;
+} Products;
 
 typedef struct {
   s64 instruction, pattern, start, claimed;  // of a global access: where it starts; whether owners were asked
@@ -107,6 +115,22 @@ static int do_access(State* s, Access* a) {
   return 1;
 }
 
+// Products by warps (tw_mma); 0 where Python has to: a warp is there in part, or there is no memory.
+static int do_products(const State* s, const Products* p) {
+  static __thread s64 warps[MOST_WARPS];
+  s64 count = s->lanes / 32;
+  if (s->mask) {
+    if (count > MOST_WARPS) return 0;
+    count = 0;
+    for (s64 start = 0; start < s->lanes; start += 32) {
+      const int held = count_of(s->mask + start, 32);
+      if (held == 32) warps[count++] = start / 32;
+      if (held % 32) return 0;
+    }
+  }
+  return (int)tw_mma(p->product, p->fragments, p->places, p->instructions, s->mask ? warps : 0, count);
+}
+
 // The next block and its lanes where it is plain which; 0 where Python has to say.
 static int begin(State* s) {
   s64 here = s->here;
@@ -169,8 +193,10 @@ EXPORT s64 tw_go(State* s) {
       const Entry* e = b->entries + s->entry;
       if (e->kind == PLAIN) {
         tw_lanes(e->what, e->count, s->mask, s->lanes);
-      } else if (e->kind == PYTHON) {
+      } else if (e->kind == PYTHON || (e->kind == MULTIPLY && !do_products(s, e->what))) {
         return STEP;
+      } else if (e->kind == MULTIPLY) {
+        continue;
       } else {
         if (s->event_count == s->event_room) return FULL;
         Access* a = e->what;

@@ -23,6 +23,7 @@ typedef struct {
   f32* values;
   s16* exponents;
   int low, high, finite, by_row, by_k;
+  s64 warp;  // whose registers they are from; -1: nobody's
 } Factors;
 
 static inline u32 half_bits(u32 word) {  // of fp32
@@ -106,6 +107,11 @@ typedef struct {
 #else
 #define LARGER_8(x, y) (((x) & ((x) > (y))) | ((y) & ~((x) > (y))))
 #define LARGER_16 LARGER_8
+#endif
+#ifdef __AVX512BW__
+#define LARGER_32(x, y) (s16x32) _mm512_max_epi16((__m512i)(x), (__m512i)(y))
+#else
+#define LARGER_32(x, y) (((x) & ((x) > (y))) | ((y) & ~((x) > (y))))
 #endif
 
 #define VECTORS(W)                                                      \
@@ -294,19 +300,23 @@ typedef struct {
   const s32* place;
   s64 run, slots;
   const s32* slot;
+  s64 instructions;
 } Fragment;
 
 #define MOST_REGISTERS 32
 #define MOST_ELEMENTS 512  // of A or B of one instruction of a warp
 
-static void read_warp(const Fragment* f, s64 i, s64 instructions, s64 warp, int count, int size, u32* restrict words) {
+// Register r of instruction i's operand, of a warp; the next warp's is asked for, since rows are far apart.
+static inline char* row_of(const Fragment* f, int r, s64 i, s64 warp) {
+  char* at = f->bank + f->rows[r * f->instructions + i] * f->row_bytes + warp;
+  __builtin_prefetch(at + 128), __builtin_prefetch(at + 192);
+  return at;
+}
+
+static void read_warp(const Fragment* f, s64 i, s64 warp, int count, int size, u32* restrict words) {
   char held[MOST_REGISTERS * 128];
   const s32* restrict place = f->place;
-  for (int r = 0; r < f->registers; ++r) {
-    const char* at = f->bank + f->rows[r * instructions + i] * f->row_bytes + warp;
-    memcpy(held + r * 128, at, 128);
-    __builtin_prefetch(at + 128), __builtin_prefetch(at + 192);  // the next warp's: rows are far apart
-  }
+  for (int r = 0; r < f->registers; ++r) memcpy(held + r * 128, row_of(f, r, i, warp), 128);
   if (f->run == 8 && size == 2)
     for (int e = 0; e < count; e += 8) {
       u16 run[8];
@@ -321,7 +331,7 @@ static void read_warp(const Fragment* f, s64 i, s64 instructions, s64 warp, int 
     for (int e = 0; e < count; ++e) words[e] = *(const u32*)(held + place[e]);
 }
 
-static void write_warp(const Fragment* f, s64 i, s64 instructions, s64 warp, int count, int size,
+static void write_warp(const Fragment* f, s64 i, s64 warp, int count, int size,
                        const u32* restrict words) {
   char held[MOST_REGISTERS * 128];
   const s32* restrict place = f->place;
@@ -329,57 +339,188 @@ static void write_warp(const Fragment* f, s64 i, s64 instructions, s64 warp, int
     for (int e = 0; e < count; ++e) *(u16*)(held + place[e]) = (u16)words[e];
   else
     for (int e = 0; e < count; ++e) *(u32*)(held + place[e]) = words[e];
-  for (int r = 0; r < f->registers; ++r)
-    memcpy(f->bank + f->rows[r * instructions + i] * f->row_bytes + warp, held + r * 128, 128);
+  for (int r = 0; r < f->registers; ++r) memcpy(row_of(f, r, i, warp), held + r * 128, 128);
 }
 
-// Room of this thread for `count` operands of `elements` each; null where there is no memory.
-static Factors* workspace(s64 count, s64 elements) {
+// A or B in the order of D's lanes: of each k what the 32 lanes multiply, for the two kinds of registers of D.
+typedef struct {
+  f32 values[2][DEEPEST][32];
+  s16 exponents[2][DEEPEST][32];
+  s64 warp;
+  int low, high, finite;
+} __attribute__((aligned(64))) Spread;
+
+// Where the elements come from: [2, k] planes (of each register its lower elements, then its upper ones), and of them
+// [2, k, 32] the lanes.
+typedef struct {
+  const s32 *plane, *lane;
+  const s16* short_lane;
+} Places;
+
+typedef s16 s16x32 __attribute__((vector_size(64), aligned(2)));
+#define LOW_HALF(x) __builtin_convertvector(*(const s16x16*)&(x), s32x16)
+#define HIGH_HALF(x) __builtin_convertvector(*((const s16x16*)&(x) + 1), s32x16)
+
+static void spread(const Product* p, const Fragment* f, const Places* from, int second, s64 i, s64 warp, Factors* plain,
+                   Spread* to) {
+  const int size = size_of(second ? p->kind_b : p->kind_a), parts = 4 / size, count = (int)f->registers * parts * 32;
+  const u32 keep = size == 4 ? ~0u : (1u << 8 * size) - 1;
+  for (int r = 0; r < f->registers; ++r) {
+    const u32* at = (const u32*)row_of(f, r, i, warp);
+    for (int part = 0; part < parts; ++part) {
+      u32* words = (u32*)plain->values + (r * parts + part) * 32;
+      for (int lane = 0; lane < 32; ++lane) words[lane] = at[lane] >> 8 * size * part & keep;
+    }
+  }
+  decode(p, plain, second, count);
+  plain->warp = -1;
+  to->warp = warp, to->low = plain->low, to->high = plain->high, to->finite = plain->finite;
+  for (int kind = 0; kind < 2; ++kind)
+    for (int k = 0; k < p->k; ++k) {
+      const s64 place = kind * p->k + k;
+      const f32* values = plain->values + from->plane[place] * 32;
+      const s16* exponents = plain->exponents + from->plane[place] * 32;
+#if defined(__AVX512BW__) && !defined(__clang__)
+      const f32x16 *v = (const f32x16*)values;
+      const s32x16* lanes = (const s32x16*)(from->lane + place * 32);
+      *(f32x16*)to->values[kind][k] = __builtin_shuffle(v[0], v[1], lanes[0]);
+      *(f32x16*)(to->values[kind][k] + 16) = __builtin_shuffle(v[0], v[1], lanes[1]);
+      *(s16x32*)to->exponents[kind][k] =
+          __builtin_shuffle(*(const s16x32*)exponents, *(const s16x32*)(from->short_lane + place * 32));
+#else
+      for (int lane = 0; lane < 32; ++lane) {
+        to->values[kind][k][lane] = values[from->lane[place * 32 + lane]];
+        to->exponents[kind][k][lane] = exponents[from->lane[place * 32 + lane]];
+      }
+#endif
+    }
+}
+
+// The exponents that 16 numbers of C take part with.
+static inline s32x16 exponents_of(s32x16 bits, int zeros_vanish) {
+  const s32x16 field = bits >> 23 & 255, zero = (bits & 0x7fffffff) == 0, exponent = field - (field == 0) - 127;
+  return zeros_vanish ? (zero & SMALLEST_EXPONENT) | (~zero & exponent) : exponent;
+}
+
+static inline s32x16 finish(s32x16 bits, s32x16 total, s32x16 top, const Rule* rule) {
+  const int fraction = (int)rule->fraction;
+  const f32x16 by = (f32x16)((127 + fraction - top) << 23), back = (f32x16)((127 - fraction + top) << 23);
+  const s32x16 c = __builtin_convertvector((f32x16)bits * by, s32x16);
+  const f64x16 sum = __builtin_convertvector(total, f64x16) + __builtin_convertvector(c, f64x16);
+  const f64x16 cut = (f64x16)((u64x16)sum & (~0ull << (52 - (int)rule->kept)));
+  return (s32x16)(__builtin_convertvector(cut, f32x16) * back);
+}
+
+// FUSED, of a whole instruction of four registers of D: register r is of A's kind r % 2 and of B's kind r / 2. 0 where it
+// may not be, and nothing is done.
+static int spread_sums(const Product* p, const Fragment* f, const Places* places, s64 i, s64 warp, Factors* plain,
+                       Spread* a, Spread* b) {
+  if (a->warp != warp) spread(p, f + 1, places, 0, i, warp, plain, a);
+  if (b->warp != warp) spread(p, f + 2, places + 1, 1, i, warp, plain, b);
+  const int low = a->low + b->low, high = a->high + b->high, step = (int)p->rule.step, depth = (int)p->k;
+  const int several = depth < step ? depth : step, fraction = (int)p->rule.fraction;
+  if (!(a->finite && b->finite && high <= 100 && low >= -100 && several <= most_products(&p->rule))) return 0;
+  s32x16 c[4][2];
+  for (int r = 0; r < 4; ++r) memcpy(c[r], row_of(f + 3, r, i, warp), 128);
+  for (int first = 0; first < depth; first += step) {
+    const int last = first + step < depth ? first + step : depth;
+    s16x32 most[4];
+    for (int r = 0; r < 4; ++r) {
+      const s32x16 x = exponents_of(c[r][0], low < -126), y = exponents_of(c[r][1], low < -126);
+      ((s16x16*)&most[r])[0] = __builtin_convertvector(x, s16x16);
+      ((s16x16*)&most[r])[1] = __builtin_convertvector(y, s16x16);
+    }
+    for (int k = first; k < last; ++k)
+      for (int r = 0; r < 4; ++r) {
+        const s16x32 sum = *(const s16x32*)a->exponents[r % 2][k] + *(const s16x32*)b->exponents[r / 2][k];
+        most[r] = LARGER_32(sum, most[r]);
+      }
+    s32x16 top[4][2], odd = {0};
+    for (int r = 0; r < 4; ++r) {
+      top[r][0] = LOW_HALF(most[r]), top[r][1] = HIGH_HALF(most[r]);
+      for (int h = 0; h < 2; ++h) {
+        const s32x16 zero = (c[r][h] & 0x7fffffff) == 0, tiny = top[r][h] < -100;
+        odd |= (top[r][h] > 127) | (tiny & ~zero);
+        top[r][h] = (tiny & -100) | (~tiny & top[r][h]);
+      }
+    }
+    if (any_16(odd)) return 0;
+    s32x16 total[4][2] = {{{0}}};
+    f32x16 by[4][2];
+    for (int r = 0; r < 4; ++r)
+      for (int h = 0; h < 2; ++h) by[r][h] = (f32x16)((127 + fraction - top[r][h]) << 23);
+    for (int k = first; k < last; ++k)
+      for (int r = 0; r < 4; ++r)
+        for (int h = 0; h < 2; ++h) {
+          const f32x16 x = *(const f32x16*)(a->values[r % 2][k] + 16 * h), y = *(const f32x16*)(b->values[r / 2][k] + 16 * h);
+          total[r][h] += __builtin_convertvector(x * y * by[r][h], s32x16);
+        }
+    for (int r = 0; r < 4; ++r)
+      for (int h = 0; h < 2; ++h) c[r][h] = finish(c[r][h], total[r][h], top[r][h], &p->rule);
+  }
+  for (int r = 0; r < 4; ++r) memcpy(row_of(f, r, i, warp), c[r], 128);
+  return 1;
+}
+
+// Room of this thread for `count` operands of `elements` each, and as many in order of lanes; null where there is no
+// memory.
+static Factors* workspace(s64 count, s64 elements, Spread** spreads) {
   static __thread char* space;
   static __thread s64 room;
-  const s64 each = (s64)sizeof(Factors) + elements * 6, need = count * each;
+  const s64 each = (s64)sizeof(Factors) + elements * 6 + (spreads ? (s64)sizeof(Spread) : 0), need = count * each;
   if (need > room) {
-    char* more = realloc(space, (size_t)need);
-    if (!more) return 0;
-    space = more, room = need;
+    free(space);
+    space = 0, room = 0;
+    if (posix_memalign((void**)&space, 64, (size_t)need)) return 0;
+    room = need;
   }
-  Factors* all = (Factors*)space;
-  char* rest = space + count * (s64)sizeof(Factors);
+  char* rest = space;
+  if (spreads) *spreads = (Spread*)rest, rest += count * (s64)sizeof(Spread);
+  Factors* all = (Factors*)rest;
+  rest += count * (s64)sizeof(Factors);
   for (s64 k = 0; k < count; ++k) {
+    if (spreads) (*spreads)[k].warp = -1;
+    all[k].warp = -1;
     all[k].values = (f32*)(rest + k * elements * 4);
     all[k].exponents = (s16*)(rest + count * elements * 4 + k * elements * 2);
   }
   return all;
 }
 
-// `instructions` independent products by each of some warps (`warps`: their numbers; null: 0, 1, ...). 0: no memory.
-EXPORT s64 tw_mma(const Product* p, const Fragment* fragments, s64 instructions, const s64* warps, s64 count) {
-  const Fragment *of_a = fragments + 1, *of_b = fragments + 2;
+// One instruction of one warp, in the order of rows and columns.
+static void multiply(const Product* p, const Fragment* fragments, s64 i, s64 warp, Factors* a, Factors* b) {
   const int m = (int)p->m, n = (int)p->n, k = (int)p->k, c_size = p->rule.half ? 2 : 4;
   const int rows = WIDEST / n < m ? WIDEST / n : m;  // summed at once
-  Factors* const as = workspace(of_a->slots + of_b->slots, MOST_ELEMENTS);
-  if (!as) return 0;
-  Factors* const bs = as + of_a->slots;
   u32 c[32 * 16];
+  if (a->warp != warp) {
+    a->warp = warp, a->by_row = k, a->by_k = 1;
+    read_warp(fragments + 1, i, warp, m * k, size_of(p->kind_a), (u32*)a->values);
+    decode(p, a, 0, m * k);
+  }
+  if (b->warp != warp) {
+    b->warp = warp;
+    read_warp(fragments + 2, i, warp, n * k, size_of(p->kind_b), (u32*)b->values);
+    decode(p, b, 1, n * k);
+  }
+  read_warp(fragments + 3, i, warp, m * n, c_size, c);
+  for (int row = 0; row < m; row += rows) sum_rows(a, b, row, rows, n, k, &p->rule, c + row * n);
+  write_warp(fragments, i, warp, m * n, c_size, c);
+}
+
+// `instructions` independent products by each of some warps (`warps`: their numbers; null: 0, 1, ...). places: of A and
+// B, where their elements go in the order of lanes; null: all is done in the order of rows and columns. 0: no memory.
+EXPORT s64 tw_mma(const Product* p, const Fragment* fragments, const Places* places, s64 instructions,
+                  const s64* warps, s64 count) {
+  const Fragment *of_a = fragments + 1, *of_b = fragments + 2;
+  Spread* spreads = 0;
+  Factors* const as = workspace(of_a->slots + of_b->slots, MOST_ELEMENTS, places ? &spreads : 0);
+  if (!as) return 0;
   for (s64 w = 0; w < count; ++w) {
     const s64 warp = (warps ? warps[w] : w) * 128;
-    s64 held_a = 0, held_b = 0;  // slots are numbered as they come
     for (s64 i = 0; i < instructions; ++i) {
-      Factors *const a = as + of_a->slot[i], *const b = bs + of_b->slot[i];
-      if (of_a->slot[i] == held_a) {
-        ++held_a;
-        a->by_row = k, a->by_k = 1;
-        read_warp(of_a, i, instructions, warp, m * k, size_of(p->kind_a), (u32*)a->values);
-        decode(p, a, 0, m * k);
-      }
-      if (of_b->slot[i] == held_b) {
-        ++held_b;
-        read_warp(of_b, i, instructions, warp, n * k, size_of(p->kind_b), (u32*)b->values);
-        decode(p, b, 1, n * k);
-      }
-      read_warp(fragments + 3, i, instructions, warp, m * n, c_size, c);
-      for (int row = 0; row < m; row += rows) sum_rows(a, b, row, rows, n, k, &p->rule, c + row * n);
-      write_warp(fragments, i, instructions, warp, m * n, c_size, c);
+      const s64 a = of_a->slot[i], b = of_a->slots + of_b->slot[i];
+      if (places && spread_sums(p, fragments, places, i, warp, as, spreads + a, spreads + b)) continue;
+      multiply(p, fragments, i, warp, as + a, as + b);
     }
   }
   return 1;
@@ -389,7 +530,7 @@ EXPORT s64 tw_mma(const Product* p, const Fragment* fragments, s64 instructions,
 // elements and its k a_step apart, B alike; C and D [tile, m, n]: the same array. 0: no memory.
 EXPORT s64 tw_tiles(const Product* p, s64 tiles, const char* a_words, const s64* a_tile, s64 a_step,
                     const char* b_words, const s64* b_tile, s64 b_step, char* d) {
-  Factors* const a = workspace(2, DEEPEST * WIDEST);
+  Factors* const a = workspace(2, DEEPEST * WIDEST, 0);
   if (!a) return 0;
   Factors* const b = a + 1;
   u32 words[WIDEST];
