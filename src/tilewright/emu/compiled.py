@@ -52,8 +52,10 @@ class Library:
         """(operations, how many, mask or 0, lanes)."""
         self.mma = self._function("tw_mma", 6, ctypes.c_int64)
         """(product, fragments, places or 0, instructions, warps or 0, how many) -> whether there was memory for it."""
-        self.tiles = self._function("tw_tiles", 9, ctypes.c_int64)
-        """(product, tiles, A, tiles' places in A, step of k, the same of B, D) -> likewise."""
+        self.tiles = self._function("tw_tiles", 5, ctypes.c_int64)
+        """(product, tiles, A and B as native/tensor.c's Matrices, D) -> likewise."""
+        self.warpgroups = self._function("tw_warpgroups", 5, ctypes.c_int64)
+        """(product, warpgroups, A, B, D as its Accumulators) -> likewise."""
         self.apart = self._function("tw_apart", 4, ctypes.c_int64)
         """(addresses, lanes or 0, how many, relative addresses) -> whether they are those."""
         self.equal = self._function("tw_equal", 5, ctypes.c_int64)

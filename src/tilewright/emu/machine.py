@@ -142,7 +142,7 @@ class Machine(MachineOperands):
         self.params = {parameter.name: parameter.offset for parameter in program.entry.parameters}
         self.specials = special_registers(self)
         total = self._dynamic_start() + shared_bytes if shared_bytes else program.static_shared
-        self.shared = SharedMemory(self, total, 1 if program.sub_word_shared else 4)
+        self.shared = SharedMemory(self, total, program.shared_granule)
         self.local = LocalMemory(self, program.local_bytes)
         races = GlobalRaces(self, grid[0] * grid[1] * grid[2])
         self.races = races if races.on else None

@@ -16,9 +16,8 @@ from .isa import registry
 from .link import Linked, Routine, link, place, symbols
 from .ptx import Function, Immediate, Instruction, Memory, Module, Operand, Register, Symbol, registers_of
 
-_SUB_WORD = re.compile(
-    r"(?:ld|st|atom|red)(?!.*\.(?:global|local|param|const)\b)(?!.*\.v4)(?:\.[\w:]+)*\.(?:[bus]8|(?<!v2\.)[busf]{1,2}16)$"
-)
+_ELSEWHERE = re.compile(r"\.(?:global|local|param|const)\b")
+_WIDEST = 16
 
 
 @dataclass
@@ -64,7 +63,8 @@ class Code:
     area_bytes: int = 0
     live: dict[int, list[Register]] = field(default_factory=dict)
     """Block after a call -> the registers that live there."""
-    sub_word_shared: bool = False
+    shared_granule: int = 4
+    """Bytes of shared memory that every access takes whole."""
     """Whether some access may move 1 or 2 bytes of shared memory: hazards are then tracked by byte, else by word."""
     products: InFlight | None = None
     """Where registers of wgmma may be in flight; None for a program without."""
@@ -340,9 +340,29 @@ def decode(module: Module, entry_name: str, fine: bool = False, red_zones: bool 
         arguments=linked.arguments,
         area_bytes=linked.area_bytes,
         live=live,
-        sub_word_shared=any(_SUB_WORD.match(i.opcode) for i in entry.instructions),
+        shared_granule=_granule(min(map(_shared_bytes, entry.instructions), default=_WIDEST)),
         products=find_in_flight(entry.instructions, blocks, successors),
     )
+
+
+def _shared_bytes(instruction: Instruction) -> int:
+    """The least that an instruction takes of shared memory, in bytes at a multiple of their number; 16 of none, too."""
+    head, *parts = instruction.opcode.split(".")
+    if head in ("ld", "ldu", "st", "atom", "red"):
+        if _ELSEWHERE.search(instruction.opcode):
+            return _WIDEST
+        bits = int(re.sub(r"\D", "", parts[-1].removesuffix("x2")) or 0) * (2 if parts[-1].endswith("x2") else 1)
+        vector = next((int(part[1:]) for part in parts if part in ("v2", "v4", "v8")), 1)
+        return min(bits * vector // 8, _WIDEST)
+    if head == "cp" and parts[:2] in (["async", "ca"], ["async", "cg"]):
+        return constant(instruction.operands[2]) or 4 if len(instruction.operands) > 2 else 4
+    if head == "mbarrier" or parts[:2] == ["async", "mbarrier"]:
+        return 8
+    return 4 if head in ("wmma", "multimem", "tensormap", "call") else _WIDEST
+
+
+def _granule(least: int) -> int:
+    return least if least in (4, 8, _WIDEST) else 1
 
 
 def constant(operand: Operand) -> int | None:

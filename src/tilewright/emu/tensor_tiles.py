@@ -123,7 +123,7 @@ class Warps:
             machine.engine.products = self.told
 
     def _in_order_of_lanes(self, places: list[np.ndarray], sizes: tuple[int, int]) -> np.ndarray | None:
-        """Where the loops find what each lane of D multiplies; None for registers that are not laid out as they take them.
+        """Where the loops find what each lane of D multiplies; None for registers in an order that they do not take.
 
         places: of the elements of D, A and B.
         """
@@ -137,15 +137,19 @@ class Warps:
             return None
         of_a = places[1].reshape(m, k)[row[:2]].swapaxes(1, 2)  # [2, k, 32]
         of_b = places[2].reshape(k, n).T[column[::2]].swapaxes(1, 2)
-        told = []
+        told: list[int] = []
         for place, size in zip(map(np.ascontiguousarray, (of_a, of_b)), sizes, strict=True):
             lane, part = place % 128 // 4, place % 4 // size
             plane = place // 128 * (4 // size) + part
             if (plane != plane[:, :, :1]).any():
                 return None
-            held = [np.ascontiguousarray(plane[:, :, 0], np.int32), lane.astype(np.int32), lane.astype(np.int16)]
-            self._kept += held
-            told += map(address, held)
+            tables: list[np.ndarray] = [
+                np.ascontiguousarray(plane[:, :, 0], np.int32),
+                lane.astype(np.int32),
+                lane.astype(np.int16),
+            ]
+            self._kept += tables
+            told += [address(table) for table in tables]
         return np.array(told, np.int64)
 
     def run(self, warps: np.ndarray | None) -> None:
@@ -158,20 +162,40 @@ class Warps:
         _expect_room(done)
 
 
+def _matrices(words: np.ndarray, outer: int, inner: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    """Contiguous [k, outer, inner or 1, size] as the loops are told of it, one a tile; what has to stay."""
+    size = words.shape[3]
+    assert words.shape[1:3] in ((outer, inner), (outer, 1))
+    tiles = np.arange(outer * inner)
+    places = (tiles if words.shape[2] > 1 else tiles // inner) * size
+    return np.array([address(words), address(places), words[0].size], np.int64), (words, places)
+
+
 def run_tiles(machine: Machine, product: np.ndarray, a: np.ndarray, b: np.ndarray, d: np.ndarray) -> None:
     """Add products to D [outer, inner, m, n] in place: A [k, outer, inner or 1, m] and B likewise, all bits."""
     assert machine.compiled is not None
-    a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
-    outer, inner, m, n = d.shape
-    for x, size in ((a, m), (b, n)):
-        assert x.shape in ((len(a), outer, inner, size), (len(a), outer, 1, size))
-    tiles = np.arange(outer * inner)
-    a_tiles, b_tiles = ((tiles if x.shape[2] > 1 else tiles // inner) * size for x, size in ((a, m), (b, n)))
-    done = machine.compiled.tiles(
-        address(product), len(tiles), address(a), address(a_tiles), a[0].size, address(b), address(b_tiles), b[0].size,
-        address(d),
-    )  # fmt: skip
+    outer, inner = d.shape[:2]
+    (left, _kept), (right, _kept_too) = (_matrices(np.ascontiguousarray(x), outer, inner) for x in (a, b))
+    done = machine.compiled.tiles(address(product), outer * inner, address(left), address(right), address(d))
     _expect_room(done)
+
+
+def run_warpgroups(
+    machine: Machine, product: np.ndarray, a: np.ndarray, b: np.ndarray, rows: np.ndarray, first_warps: np.ndarray,
+    kept: np.ndarray,
+) -> None:  # fmt: skip
+    """The same for warpgroups, which hold D in the rows of registers `rows`, as fp32.
+
+    first_warps: of each warpgroup; kept: whether it adds to what is there.
+    """
+    assert machine.compiled is not None
+    outer, bank = a.shape[1], machine.banks[4]
+    inner = len(first_warps) // outer
+    (left, _kept), (right, _kept_too) = (_matrices(np.ascontiguousarray(x), outer, inner) for x in (a, b))
+    own: list[np.ndarray] = [rows.astype(np.int64), first_warps.astype(np.int64), kept.astype(np.uint8)]
+    held = np.array([address(bank), bank.strides[0], *(address(table) for table in own)], np.int64)
+    told = address(left), address(right), address(held)
+    _expect_room(machine.compiled.warpgroups(address(product), len(first_warps), *told))
 
 
 def _expect_room(done: int) -> None:

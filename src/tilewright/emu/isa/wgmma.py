@@ -21,7 +21,7 @@ from ..machine import Machine
 from ..products import A
 from ..ptx import Immediate, Instruction, Operand, Register, Vector
 from ..shared_memory import SharedPattern
-from ..tensor_tiles import described, run_tiles
+from ..tensor_tiles import described, run_tiles, run_warpgroups
 from .mma import SIZE, arithmetic
 from .registry import Step, executes
 from .tensor_sum import FP8
@@ -298,6 +298,9 @@ def multiply(machine: Machine, instruction: Instruction) -> Step:
             machine.shadow.record(pattern)
         products.issue(instruction, team.warps, numbers, use, reads)
         kept = team.alike(instruction, adds(), "scale-d")
+        if told is not None and d.size == 4:
+            run_warpgroups(machine, told, a_words, b_words, d.rows, first_warps, kept)
+            return
         if kept.any():
             start = d.words(team)
             start[~kept.reshape(team.outer, team.inner)] = 0

@@ -361,8 +361,31 @@ typedef s16 s16x32 __attribute__((vector_size(64), aligned(2)));
 #define LOW_HALF(x) __builtin_convertvector(*(const s16x16*)&(x), s32x16)
 #define HIGH_HALF(x) __builtin_convertvector(*((const s16x16*)&(x) + 1), s32x16)
 
-static void spread(const Product* p, const Fragment* f, const Places* from, int second, s64 i, s64 warp, Factors* plain,
-                   Spread* to) {
+// What 32 lanes take of 32 elements.
+static inline void spread_row(const f32* values, const s16* exponents, const s32* lane, const s16* short_lane,
+                              Spread* to, int kind, int k) {
+#if defined(__AVX512BW__) && !defined(__clang__)
+  const f32x16 *v = (const f32x16*)values;
+  const s32x16* lanes = (const s32x16*)lane;
+  *(f32x16*)to->values[kind][k] = __builtin_shuffle(v[0], v[1], lanes[0]);
+  *(f32x16*)(to->values[kind][k] + 16) = __builtin_shuffle(v[0], v[1], lanes[1]);
+  *(s16x32*)to->exponents[kind][k] = __builtin_shuffle(*(const s16x32*)exponents, *(const s16x32*)short_lane);
+#else
+  (void)short_lane;
+  for (int i = 0; i < 32; ++i) {
+    to->values[kind][k][i] = values[lane[i]];
+    to->exponents[kind][k][i] = exponents[lane[i]];
+  }
+#endif
+}
+
+static inline void spread_bounds(Spread* to, const Factors* from) {
+  to->low = from->low, to->high = from->high, to->finite = from->finite;
+}
+
+// The registers of a warp's operand in the order of D's lanes.
+static void spread_warp(const Product* p, const Fragment* f, const Places* from, int second, s64 i, s64 warp,
+                        Factors* plain, Spread* to) {
   const int size = size_of(second ? p->kind_b : p->kind_a), parts = 4 / size, count = (int)f->registers * parts * 32;
   const u32 keep = size == 4 ? ~0u : (1u << 8 * size) - 1;
   for (int r = 0; r < f->registers; ++r) {
@@ -373,26 +396,13 @@ static void spread(const Product* p, const Fragment* f, const Places* from, int 
     }
   }
   decode(p, plain, second, count);
-  plain->warp = -1;
-  to->warp = warp, to->low = plain->low, to->high = plain->high, to->finite = plain->finite;
+  plain->warp = -1, to->warp = warp;
+  spread_bounds(to, plain);
   for (int kind = 0; kind < 2; ++kind)
     for (int k = 0; k < p->k; ++k) {
-      const s64 place = kind * p->k + k;
-      const f32* values = plain->values + from->plane[place] * 32;
-      const s16* exponents = plain->exponents + from->plane[place] * 32;
-#if defined(__AVX512BW__) && !defined(__clang__)
-      const f32x16 *v = (const f32x16*)values;
-      const s32x16* lanes = (const s32x16*)(from->lane + place * 32);
-      *(f32x16*)to->values[kind][k] = __builtin_shuffle(v[0], v[1], lanes[0]);
-      *(f32x16*)(to->values[kind][k] + 16) = __builtin_shuffle(v[0], v[1], lanes[1]);
-      *(s16x32*)to->exponents[kind][k] =
-          __builtin_shuffle(*(const s16x32*)exponents, *(const s16x32*)(from->short_lane + place * 32));
-#else
-      for (int lane = 0; lane < 32; ++lane) {
-        to->values[kind][k][lane] = values[from->lane[place * 32 + lane]];
-        to->exponents[kind][k][lane] = exponents[from->lane[place * 32 + lane]];
-      }
-#endif
+      const s64 place = kind * p->k + k, first = from->plane[place] * 32;
+      spread_row(plain->values + first, plain->exponents + first, from->lane + place * 32, from->short_lane + place * 32,
+                 to, kind, k);
     }
 }
 
@@ -411,17 +421,11 @@ static inline s32x16 finish(s32x16 bits, s32x16 total, s32x16 top, const Rule* r
   return (s32x16)(__builtin_convertvector(cut, f32x16) * back);
 }
 
-// FUSED, of a whole instruction of four registers of D: register r is of A's kind r % 2 and of B's kind r / 2. 0 where it
-// may not be, and nothing is done.
-static int spread_sums(const Product* p, const Fragment* f, const Places* places, s64 i, s64 warp, Factors* plain,
-                       Spread* a, Spread* b) {
-  if (a->warp != warp) spread(p, f + 1, places, 0, i, warp, plain, a);
-  if (b->warp != warp) spread(p, f + 2, places + 1, 1, i, warp, plain, b);
-  const int low = a->low + b->low, high = a->high + b->high, step = (int)p->rule.step, depth = (int)p->k;
-  const int several = depth < step ? depth : step, fraction = (int)p->rule.fraction;
-  if (!(a->finite && b->finite && high <= 100 && low >= -100 && several <= most_products(&p->rule))) return 0;
-  s32x16 c[4][2];
-  for (int r = 0; r < 4; ++r) memcpy(c[r], row_of(f + 3, r, i, warp), 128);
+// FUSED, of four registers of D: register r is of A's kind r % 2 and of B's kind r / 2. 0 where it may not be.
+static int spread_sums(s32x16 (*c)[2], const Spread* a, const Spread* b, int depth, const Rule* rule) {
+  const int low = a->low + b->low, high = a->high + b->high, step = (int)rule->step;
+  const int several = depth < step ? depth : step, fraction = (int)rule->fraction;
+  if (!(a->finite && b->finite && high <= 100 && low >= -100 && several <= most_products(rule))) return 0;
   for (int first = 0; first < depth; first += step) {
     const int last = first + step < depth ? first + step : depth;
     s16x32 most[4];
@@ -456,8 +460,19 @@ static int spread_sums(const Product* p, const Fragment* f, const Places* places
           total[r][h] += __builtin_convertvector(x * y * by[r][h], s32x16);
         }
     for (int r = 0; r < 4; ++r)
-      for (int h = 0; h < 2; ++h) c[r][h] = finish(c[r][h], total[r][h], top[r][h], &p->rule);
+      for (int h = 0; h < 2; ++h) c[r][h] = finish(c[r][h], total[r][h], top[r][h], rule);
   }
+  return 1;
+}
+
+// An instruction of a warp in the order of lanes; 0 where that may not be, and nothing is done.
+static int multiply_spread(const Product* p, const Fragment* f, const Places* places, s64 i, s64 warp, Factors* plain,
+                           Spread* a, Spread* b) {
+  s32x16 c[4][2];
+  if (a->warp != warp) spread_warp(p, f + 1, places, 0, i, warp, plain, a);
+  if (b->warp != warp) spread_warp(p, f + 2, places + 1, 1, i, warp, plain, b);
+  for (int r = 0; r < 4; ++r) memcpy(c[r], row_of(f + 3, r, i, warp), 128);
+  if (!spread_sums(c, a, b, (int)p->k, &p->rule)) return 0;
   for (int r = 0; r < 4; ++r) memcpy(row_of(f, r, i, warp), c[r], 128);
   return 1;
 }
@@ -519,37 +534,40 @@ EXPORT s64 tw_mma(const Product* p, const Fragment* fragments, const Places* pla
     const s64 warp = (warps ? warps[w] : w) * 128;
     for (s64 i = 0; i < instructions; ++i) {
       const s64 a = of_a->slot[i], b = of_a->slots + of_b->slot[i];
-      if (places && spread_sums(p, fragments, places, i, warp, as, spreads + a, spreads + b)) continue;
+      if (places && multiply_spread(p, fragments, places, i, warp, as, spreads + a, spreads + b)) continue;
       multiply(p, fragments, i, warp, as + a, as + b);
     }
   }
   return 1;
 }
 
-// Products of matrices in memory: A [k, tile, m] and B [k, tile, n] of their types with A's tile t at a_tile[t]
-// elements and its k a_step apart, B alike; C and D [tile, m, n]: the same array. 0: no memory.
-EXPORT s64 tw_tiles(const Product* p, s64 tiles, const char* a_words, const s64* a_tile, s64 a_step,
-                    const char* b_words, const s64* b_tile, s64 b_step, char* d) {
+// Matrices in memory, one a tile: [k, tile, width] of a type, tile t at places[t] elements and its k a step apart.
+typedef struct {
+  const char* words;
+  const s64* places;
+  s64 step;
+} Matrices;
+
+static void read_tile(const Product* p, const Matrices* from, s64 tile, int second, int width, Factors* to) {
+  const int size = size_of(second ? p->kind_b : p->kind_a);
+  for (int z = 0; z < p->k; ++z)
+    for (int i = 0; i < width; ++i)
+      ((u32*)to->values)[z * width + i] = load_word(from->words + (from->places[tile] + z * from->step + i) * size, size);
+  decode(p, to, second, (int)p->k * width);
+}
+
+// Products of matrices in memory; C and D [tile, m, n]: the same array. 0: no memory.
+EXPORT s64 tw_tiles(const Product* p, s64 tiles, const Matrices* of_a, const Matrices* of_b, char* d) {
   Factors* const a = workspace(2, DEEPEST * WIDEST, 0);
   if (!a) return 0;
   Factors* const b = a + 1;
   u32 words[WIDEST];
-  const int m = (int)p->m, n = (int)p->n, k = (int)p->k, size_a = size_of(p->kind_a), size_b = size_of(p->kind_b);
+  const int m = (int)p->m, n = (int)p->n, k = (int)p->k;
   const int rows = WIDEST / n;  // summed at once
-  s64 last_b = -1;
   a->by_row = 1, a->by_k = m;
   for (s64 t = 0; t < tiles; ++t) {
-    for (int z = 0; z < k; ++z)
-      for (int i = 0; i < m; ++i)
-        ((u32*)a->values)[z * m + i] = load_word(a_words + (a_tile[t] + z * a_step + i) * size_a, size_a);
-    decode(p, a, 0, m * k);
-    if (b_tile[t] != last_b) {
-      for (int z = 0; z < k; ++z)
-        for (int j = 0; j < n; ++j)
-          ((u32*)b->values)[z * n + j] = load_word(b_words + (b_tile[t] + z * b_step + j) * size_b, size_b);
-      decode(p, b, 1, n * k);
-      last_b = b_tile[t];
-    }
+    read_tile(p, of_a, t, 0, m, a);
+    if (!t || of_b->places[t] != of_b->places[t - 1]) read_tile(p, of_b, t, 1, n, b);
     for (int row = 0; row < m; row += rows) {
       const int some = rows < m - row ? rows : m - row, count = some * n;
       char* at = d + ((t * m + row) * n) * (p->rule.half ? 2 : 4);
@@ -563,6 +581,79 @@ EXPORT s64 tw_tiles(const Product* p, s64 tiles, const char* a_words, const s64*
       else
         memcpy(at, words, 4 * (size_t)count);
     }
+  }
+  return 1;
+}
+
+// Accumulators of fp32: `rows` of registers. Lane 4 g + t of warp w has in register 4 j + 2 h + q the element of row
+// 16 w + 8 h + g and column 8 j + 2 t + q.
+typedef struct {
+  char* bank;
+  s64 row_bytes;
+  const s64 *rows, *first_warps;
+  const u8* kept;  // of each warpgroup: whether C is what they hold; else zeros
+} Accumulators;
+
+static inline char* accumulator(const Accumulators* d, s64 r, s64 team, int warp) {
+  return d->bank + d->rows[r] * d->row_bytes + (d->first_warps[team] + warp) * 128;
+}
+
+// 16 x 8 sums of any numbers, in the order of spread_sums.
+static void careful_block(s32x16 (*c)[2], const Factors* a, const Factors* b, int row, int column, int n, int depth,
+                          const Rule* rule) {
+  for (int i = 0; i < 16; ++i) {
+    u32 words[8];
+    for (int j = 0; j < 8; ++j) words[j] = ((const u32*)c[i / 8 * 2 + j % 2])[i % 8 * 4 + j / 2];
+    for (int first = 0; first < depth; first += (int)rule->step) {
+      const int last = first + (int)rule->step < depth ? first + (int)rule->step : depth;
+      const Step s = {a, b, row + i, column, n, first, last, rule};
+      careful_8(&s, words);
+    }
+    for (int j = 0; j < 8; ++j) ((u32*)c[i / 8 * 2 + j % 2])[i % 8 * 4 + j / 2] = words[j];
+  }
+}
+
+// Products by warpgroups, 64 x n of fp32, of matrices in memory. 0: no memory.
+EXPORT s64 tw_warpgroups(const Product* p, s64 teams, const Matrices* of_a, const Matrices* of_b, const Accumulators* d) {
+  const int n = (int)p->n, k = (int)p->k;
+  Spread* spreads;
+  Factors* const a = workspace(4 + WIDEST / 8, DEEPEST * (WIDEST + 32), &spreads);
+  if (!a) return 0;
+  Factors* const b = a + 1;
+  s32 lane_a[2][32], lane_b[2][32];
+  s16 short_a[2][32], short_b[2][32];
+  for (int kind = 0; kind < 2; ++kind)
+    for (int lane = 0; lane < 32; ++lane) {
+      short_a[kind][lane] = (s16)(lane_a[kind][lane] = 8 * kind + lane / 4);
+      short_b[kind][lane] = (s16)(lane_b[kind][lane] = lane % 4 * 2 + kind);
+    }
+  a->by_row = 1, a->by_k = 64;
+  for (s64 t = 0; t < teams; ++t) {
+    read_tile(p, of_a, t, 0, 64, a);
+    for (int w = 0; w < 4; ++w) {
+      spread_bounds(spreads + w, a);
+      for (int h = 0; h < 2; ++h)
+        for (int z = 0; z < k; ++z)
+          spread_row(a->values + z * 64 + 16 * w, a->exponents + z * 64 + 16 * w, lane_a[h], short_a[h], spreads + w, h, z);
+    }
+    if (!t || of_b->places[t] != of_b->places[t - 1]) {
+      read_tile(p, of_b, t, 1, n, b);
+      for (int j = 0; j < n / 8; ++j) {
+        spread_bounds(spreads + 4 + j, b);
+        for (int q = 0; q < 2; ++q)
+          for (int z = 0; z < k; ++z)
+            spread_row(b->values + z * n + 8 * j, b->exponents + z * n + 8 * j, lane_b[q], short_b[q], spreads + 4 + j, q, z);
+      }
+    }
+    for (int j = 0; j < n / 8; ++j)
+      for (int w = 0; w < 4; ++w) {
+        s32x16 c[4][2] = {{{0}}};
+        if (d->kept[t])
+          for (int r = 0; r < 4; ++r) memcpy(c[r], accumulator(d, 4 * j + r, t, w), 128);
+        if (!spread_sums(c, spreads + 4 + j, spreads + w, k, &p->rule))
+          careful_block(c, a, b, 16 * w, 8 * j, n, k, &p->rule);
+        for (int r = 0; r < 4; ++r) memcpy(accumulator(d, 4 * j + r, t, w), c[r], 128);
+      }
   }
   return 1;
 }
