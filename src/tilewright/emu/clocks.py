@@ -1,7 +1,7 @@
 """Races on shared memory where parts of a block wait for one another: named barriers, mbarriers, clusters, bulk copies.
 
-Vector clocks (knowledge.py), the general form of the epochs of shadow.py. An access races with an earlier one of
-another warp that it is not ordered after. Checked at each access, so slower than judging epochs.
+Vector clocks (knowledge.py), the general form of epochs.py. An access races with an earlier one of another
+warp that it is not ordered after. Checked at each access, so slower than judging epochs.
 """
 
 from __future__ import annotations

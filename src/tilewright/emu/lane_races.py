@@ -14,8 +14,8 @@ from .meetings import Meetings
 from .shared_memory import SharedPattern
 
 if TYPE_CHECKING:
+    from .epochs import EpochShadow
     from .machine import Machine
-    from .shadow import EpochShadow
 
 SEVERAL = -1
 _TOGETHER = ("ldmatrix", "stmatrix", "wmma")

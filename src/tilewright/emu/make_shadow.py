@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .clocks import ClockShadow
+from .epochs import EpochShadow
 from .messages import passed
 from .product_hazards import ProductJudge
 from .proxies import ProxyFences
 from .ptx import Immediate
-from .shadow import EpochShadow, Shadow
+from .shadow import Shadow
 
 if TYPE_CHECKING:
     from .machine import Machine

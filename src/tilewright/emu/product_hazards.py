@@ -19,8 +19,8 @@ from .shared_memory import SharedPattern
 
 if TYPE_CHECKING:
     from .clocks import ClockShadow
+    from .epochs import EpochShadow
     from .machine import Machine
-    from .shadow import EpochShadow
 
 
 def report_in_flight(

@@ -1,7 +1,7 @@
 """Products of wgmma in flight: what they read and write between their issue and the wait that covers them.
 
 The numbers are computed at the issue. What this keeps is what nobody may touch before the wait. The bytes of shared
-memory (told to shadow.py) are free once one of the warpgroup's four warps has waited. Registers are each warp's own;
+memory (told to epochs.py) are free once one of the warpgroup's four warps has waited. Registers are each warp's own;
 accumulators may be neither read nor written, A not written. (The manual forbids to read A, too. But compilers share a
 register, of zeros say, with whom they like, and reading does no harm.)
 """
