@@ -15,7 +15,7 @@ from tilewright.emu import compiled
 from tilewright.emu.isa.tensor_sum import arithmetic
 from tilewright.emu.ptx import Instruction
 from tilewright.emu.straight import FORMS, Straight
-from tilewright.emu.tensor_tiles import described, run_tiles
+from tilewright.emu.tensor_tiles import described, run_tiles, run_warpgroups
 from tilewright.gpus import find_gpu
 from tilewright.lab.emulator_speed import ROWS, run_row
 
@@ -292,3 +292,65 @@ def test_what_is_reported_of_global_memory_is_the_same(entry, found):
     assert bool(ours[0]) == found
     with compiled.without():
         assert told() == ours
+
+
+SUMS_SHAPES = {"bf16": 16, "f16": 16, "tf32": 8, "e4m3": 32}
+
+
+@pytest.mark.parametrize("spread", [2, 90, 240, 0])
+@pytest.mark.parametrize("kind", SUMS_SHAPES)
+def test_warpgroups_sum_in_their_accumulators_with_the_bits_of_the_rule(kind, spread):
+    k, n, rng = SUMS_SHAPES[kind], 24, np.random.default_rng(spread)
+    bank = rng.integers(0, 2**32, (n // 2 + 3, 2 * 128 + 32), np.uint32)
+    machine = SimpleNamespace(compiled=compiled.library(), gpu=find_gpu("H200"), banks={4: bank[:, :256]})
+    kinds = ("f32", kind, kind, "f32")
+    a, b = _numbers(rng, (k, 2, 1, 64), kind, spread), _numbers(rng, (k, 2, 1, n), kind, spread)
+    rows = rng.permutation(n // 2 + 3)[: n // 2]
+    bank[rows[: n // 4]] = _numbers(rng, (n // 4, 288), "f32", spread)
+    # register 4 j + 2 h + q of lane 4 g + t of warp w -> [team, 16 w + 8 h + g, 8 j + 2 t + q]
+    held = bank[rows, :256].reshape(n // 8, 2, 2, 2, 4, 8, 4)
+    before = held.transpose(3, 4, 1, 5, 0, 6, 2).reshape(2, 1, 64, n).copy()
+    before[1] = 0
+    others = np.delete(bank, rows, axis=0)
+    run_warpgroups(
+        machine, described(machine, "wgmma", (64, n, k), kinds), a, b, rows, np.array([0, 4]), np.array([True, False])
+    )
+    expected = arithmetic("wgmma", kinds, (9, 0))(a[..., None], b[:, :, :, None], before)
+    held = bank[rows, :256].reshape(n // 8, 2, 2, 2, 4, 8, 4)
+    np.testing.assert_array_equal(held.transpose(3, 4, 1, 5, 0, 6, 2).reshape(2, 1, 64, n), expected)
+    np.testing.assert_array_equal(np.delete(bank, rows, axis=0), others)
+
+
+MMA = """
+extern "C" __global__ void products(const unsigned *a, const unsigned *b, unsigned *d, int warps) {
+    int lane = threadIdx.x, at = blockIdx.x * blockDim.x + threadIdx.x, all = gridDim.x * blockDim.x;
+    if (lane / 32 >= warps) return;
+    unsigned c[2][4];
+    for (int i = 0; i < 8; ++i) c[i / 4][i %% 4] = d[i * all + at];
+    for (int j = 0; j < 2; ++j)
+        asm volatile("mma.sync.aligned.m16n8k%s.row.col.f32.%s.%s.f32 {%%0, %%1, %%2, %%3}, {%%4, %%5, %%6, %%7}, "
+            "{%%8, %%9}, {%%0, %%1, %%2, %%3};" : "+r"(c[j][0]), "+r"(c[j][1]), "+r"(c[j][2]), "+r"(c[j][3])
+            : "r"(a[at]), "r"(a[all + at]), "r"(a[2 * all + at]), "r"(a[3 * all + at]),
+              "r"(b[2 * j * all + at]), "r"(b[(2 * j + 1) * all + at]));
+    for (int i = 0; i < 8; ++i) d[i * all + at] = c[i / 4][i %% 4];
+}
+"""
+
+
+@pytest.mark.parametrize("spread", [2, 90, 240, 0])
+@pytest.mark.parametrize("kind", ["bf16", "f16", "tf32"])
+def test_warps_sum_in_the_order_of_lanes_with_the_same_bits(kind, spread):
+    rng, lanes = np.random.default_rng(spread), 3 * 96
+    a, b = (_numbers(rng, (4, lanes, 4 if kind == "tf32" else 2), kind, spread) for _ in range(2))
+    a, b = (x[..., 0].copy() if kind == "tf32" else np.ascontiguousarray(x).view(np.uint32)[..., 0] for x in (a, b))
+    d = _numbers(rng, (8, lanes), "f32", spread)
+    source = MMA % ({"tf32": 8}.get(kind, 16), kind, kind)
+
+    def run(warps: int) -> np.ndarray:
+        result = emu.emulate(source, "products", 3, 96, [a, b, d, warps])
+        return np.append(result.arrays[2].reshape(-1), result.counters.thread_instructions)
+
+    for warps in (3, 2):
+        ours = run(warps)
+        with compiled.without():
+            np.testing.assert_array_equal(run(warps), ours)

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from tilewright import emu
+from tilewright.emu.api import decoded
 from tilewright.errors import EmulatorFault, UnknownInstruction
+from tilewright.jit import compile_source
 
 HEAD = 'extern "C" __global__ void k'
 COPY = """
@@ -442,3 +444,19 @@ def test_pairs_of_bytes_are_tracked_by_byte():
     split = """(uchar2 *o) { __shared__ uchar2 s[64]; int t = threadIdx.x, k = t % 32 * 2 + t / 32;
         s[k] = make_uchar2(t, 1); __syncthreads(); o[t] = s[t]; }"""
     runs_clean(source(split), 1, 64, ["u8[128]=zeros"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "granule"),
+    [("char", 1), ("short", 1), ("float", 4), ("char4", 4), ("double", 8), ("float2", 8), ("float4", 16)],
+)
+def test_neighbours_in_shared_memory_do_not_race_whatever_their_size(kind, granule):
+    text = f"""extern "C" __global__ void k(void *given, int apart) {{
+        __shared__ {kind} s[128]; {kind} *x = ({kind} *)given;
+        s[threadIdx.x] = x[threadIdx.x]; x[threadIdx.x] = s[threadIdx.x ^ apart]; }}"""
+    ptx = compile_source(text, entry="k").ptx
+    assert decoded(ptx, "k").shared_granule == granule
+    x = np.zeros(128 * 16, np.uint8)
+    assert not emu.emulate(text, "k", 1, 64, [x, 0], hazards="collect").hazards
+    found = emu.emulate(text, "k", 1, 64, [x, 32], hazards="collect").hazards
+    assert [hazard.kind for hazard in found] == ["shared_race"]

@@ -56,7 +56,7 @@ typedef struct {
 // What emu/telling.py's `act` does for pairs of a unit and a flag, one after another; whether somebody learned
 // something.
 EXPORT s64 tw_act(const Act* a, const s64* units, const s64* flags, s64 pairs) {
-  const s64 n = a->width;
+  const s64 n = a->width, begun = a->first + a->batch;  // of units to come nobody has heard
   s64 changed = 0;
   for (s64 p = 0; p < pairs; ++p) {
     const s64 unit = units[p], flag = flags[p], me = unit + a->first;
@@ -64,8 +64,8 @@ EXPORT s64 tw_act(const Act* a, const s64* units, const s64* flags, s64 pairs) {
     s32 *flag_known = a->flag_known + flag * n, *flag_heard = a->flag_heard + flag * n;
     s64* read = a->read + flag * a->batch + unit;
     if (a->listens && *read != a->version[flag]) {
-      if (a->knows) join(known, flag_known, n);
-      join(heard, flag_heard, n);
+      if (a->knows) join(known, flag_known, begun);
+      join(heard, flag_heard, begun);
       *read = a->version[flag];
       changed = 1;
     }
@@ -74,8 +74,8 @@ EXPORT s64 tw_act(const Act* a, const s64* units, const s64* flags, s64 pairs) {
       if (a->knows) memset(flag_known, 0, 4 * (size_t)n);
       memset(flag_heard, 0, 4 * (size_t)n);
     }
-    if (a->knows) join(flag_known, a->releases ? known : a->fenced + unit * n, n);
-    join(flag_heard, heard, n);
+    if (a->knows) join(flag_known, a->releases ? known : a->fenced + unit * n, begun);
+    join(flag_heard, heard, begun);
     flag_heard[me] = a->clock[unit];
     if (a->releases) flag_known[me] = a->clock[unit];
     ++a->version[flag];
