@@ -24,6 +24,12 @@ FLYING = np.iinfo(np.int32).max
 """In place of a phase: the bytes have not come."""
 
 
+def piece(granules: np.ndarray) -> np.ndarray | slice:
+    """A bulk copy's granules, all of them different, as a slice where they are one piece, in whatever order."""
+    first, last = int(granules.min()), int(granules.max())
+    return slice(first, last + 1) if last - first + 1 == granules.size else granules
+
+
 class BulkClocks:
     """The part of ClockShadow that knows bulk copies."""
 
@@ -163,7 +169,7 @@ class BulkClocks:
     def issued(self, pattern: SharedPattern) -> None:
         """A bulk copy starts, and has passed the checks."""
         self.used = True
-        granules = pattern.granules
+        granules = piece(pattern.granules)
         self.by[granules] = pattern.instruction.index
         if pattern.kind == "bulk_read":
             self.reading[granules] += 1
@@ -173,17 +179,16 @@ class BulkClocks:
         self.merging[granules] = pattern.kind == "bulk_merge"
         self.column[granules] = 0
         shadow.forget(granules)
-        if shadow.products:
+        if shadow.products and shadow.products.waited[granules].any():  # to write zeros is to use the memory
             shadow.products.waited[granules] = 0
 
-    def comes_with(self, granules: np.ndarray, barrier: Mbarrier, instruction: Instruction) -> None:
+    def comes_with(self, granules: np.ndarray | slice, barrier: Mbarrier, instruction: Instruction) -> None:
         """Bytes come with the current phase of an mbarrier."""
         self.used = True
-        shadow = self.shadow
         self.column[granules] = barrier.column
         self.phase[granules] = barrier.completed + 1
         self.by[granules] = instruction.index
-        shadow.forget(granules)
+        self.shadow.forget(granules)
 
     def read_done(self, pattern: SharedPattern) -> None:
         """The thread of a bulk store has waited: from now on it is a read by its warp."""

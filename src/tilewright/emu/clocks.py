@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .bulk_hazards import BulkClocks
+from .bulk_hazards import BulkClocks, piece
 from .compiled import address
 from .knowledge import Knowledge
 from .lane_races import LaneTable
@@ -194,12 +194,11 @@ class ClockShadow(Knowledge):
             0 if mine is None else address(mine),
         )
 
-    def forget(self, granules: np.ndarray) -> None:
+    def forget(self, granules: np.ndarray | slice) -> None:
         """What was noted of granules does not count any more."""
-        some = granules[self.noted[granules]]
-        if len(some):
-            self.written[some] = self.read[some] = self.updated[some] = 0
-            self.noted[some] = False
+        if self.noted[granules].any():
+            self.written[granules] = self.read[granules] = self.updated[granules] = 0
+            self.noted[granules] = False
 
     def landed(self, pattern: SharedPattern, rows: np.ndarray | None, barrier: Mbarrier | None = None) -> None:
         """A cp.async landed: a write of the issuing warp now, or, at an mbarrier, one known with its phase."""
@@ -303,7 +302,7 @@ class ClockShadow(Knowledge):
 
     def bulk_landed(self, pattern: SharedPattern, barrier: Mbarrier) -> None:
         """A bulk copy has written its bytes, which its mbarrier's current phase tells."""
-        self.bulk.comes_with(pattern.granules, barrier, pattern.instruction)
+        self.bulk.comes_with(piece(pattern.granules), barrier, pattern.instruction)
 
     def bulk_read_done(self, pattern: SharedPattern) -> None:
         """A thread has waited for its bulk store to have read."""

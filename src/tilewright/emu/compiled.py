@@ -70,6 +70,12 @@ class Library:
         """(phases, columns, granules, rows, granules a row, known, its width, warps, how many each) -> likewise."""
         self.unwaited = self._function("tw_unwaited", 6, ctypes.c_int64)
         """(waited, granules, rows, granules a row, warpgroups, known) -> likewise."""
+        self.reads_begin = self._function("tw_reads_begin", 6)
+        """(native/memory.c's Reads, granules, rows of them, granules a row, warpgroups, instruction)."""
+        self.reads_end = self._function("tw_reads_end", 3)
+        """(Reads, granules, how many)."""
+        self.reads_wait = self._function("tw_reads_wait", 7)
+        """(what reads_begin gets but the instruction, warps that are due, their clocks)."""
         self.pick = self._function("tw_pick", 4)
         """(blocks, lanes, mask, out)."""
         self.atomic = self._function("tw_atomic", 2)

@@ -186,6 +186,8 @@ class ProductClocks:
         self.waited = np.zeros((granules, self.groups, 4), np.int32)
         """Clock of each warp's wait for its warpgroup's last product that read it; 0: it has not waited."""
         self.by = np.zeros(granules, np.int32)
+        tables = self.reading, self.waited, self.by
+        self.told = np.array([*(address(table) for table in tables), self.groups], np.int64)
 
     def reset(self) -> None:
         """A new batch of blocks starts."""
@@ -209,6 +211,12 @@ class ProductClocks:
                 other = self.machine.program.instructions[int(shadow.by[name][granule])]
                 kind = "copy" if other.opcode.startswith("cp.async") else name
                 report_unordered(shadow, pattern, int(pattern.lanes[row]), granule, other, kind, warp)
+        compiled = self.machine.compiled
+        if compiled is not None:
+            places = np.ascontiguousarray(granules, np.int64)
+            where = address(places), *places.shape, address(group)
+            compiled.reads_begin(address(self.told), *where, pattern.instruction.index)
+            return
         for row in granules:  # none is in a row twice
             self.reading[row] += 1
         self.waited[granules, group[:, None]] = 0
@@ -219,13 +227,25 @@ class ProductClocks:
         assert pattern.lanes is not None
         cluster, first = self.shadow.place(pattern.lanes)
         group = (pattern.warps.astype(np.int64) - 1) // 4
+        own = first[:, None] + np.arange(4)
+        clocks = np.ascontiguousarray(self.shadow.order[cluster[:, None], own, own], np.int32)
+        compiled = self.machine.compiled
+        if compiled is not None:
+            places, some = np.ascontiguousarray(pattern.granules, np.int64), np.ascontiguousarray(due, np.uint8)
+            where = address(places), *places.shape, address(group)
+            compiled.reads_wait(address(self.told), *where, address(some), address(clocks))
+            return
         for row, warp in np.argwhere(due).tolist():
-            own = int(first[row]) + warp
-            self.waited[pattern.granules[row], group[row], warp] = self.shadow.order[cluster[row], own, own]
+            self.waited[pattern.granules[row], group[row], warp] = clocks[row, warp]
 
     def landed(self, pattern: SharedPattern, rows: np.ndarray | None) -> None:
         """The first warp of warpgroups (`rows`; None: all) waited."""
-        for row in pattern.granules if rows is None else pattern.granules[rows]:
+        granules, compiled = pattern.granules if rows is None else pattern.granules[rows], self.machine.compiled
+        if compiled is not None:
+            places = np.ascontiguousarray(granules, np.int64)
+            compiled.reads_end(address(self.told), address(places), places.size)
+            return
+        for row in granules:
             self.reading[row] -= 1
 
     def written(self, pattern: SharedPattern, lanes: np.ndarray, addresses: np.ndarray, known: np.ndarray) -> None:

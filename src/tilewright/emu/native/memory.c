@@ -130,3 +130,38 @@ EXPORT s64 tw_unwaited(const s32* waited, const s64* granules, s64 rows, s64 k, 
     }
   return 0;
 }
+
+// What is kept of wgmma's reads (emu/product_hazards.py): of each granule the products in flight, the last one, and of
+// each warpgroup the clocks at which its four warps waited.
+typedef struct {
+  s16* reading;
+  s32 *waited, *by;
+  s64 groups;
+} Reads;
+
+// Products of some warpgroups begin to read `each` granules apiece.
+EXPORT void tw_reads_begin(const Reads* r, const s64* granules, s64 rows, s64 each, const s64* group, s64 instruction) {
+  for (s64 row = 0; row < rows; ++row)
+    for (s64 k = 0; k < each; ++k) {
+      const s64 g = granules[row * each + k];
+      ++r->reading[g];
+      r->by[g] = (s32)instruction;
+      memset(r->waited + (g * r->groups + group[row]) * 4, 0, 16);
+    }
+}
+
+// They have read.
+EXPORT void tw_reads_end(const Reads* r, const s64* granules, s64 count) {
+  for (s64 k = 0; k < count; ++k) --r->reading[granules[k]];
+}
+
+// Warps that are `due`, [warpgroups, 4], have waited for them at their clocks.
+EXPORT void tw_reads_wait(const Reads* r, const s64* granules, s64 rows, s64 each, const s64* group, const u8* due,
+                          const s32* clocks) {
+  for (s64 row = 0; row < rows; ++row)
+    for (s64 k = 0; k < each; ++k) {
+      s32* waited = r->waited + (granules[row * each + k] * r->groups + group[row]) * 4;
+      for (int warp = 0; warp < 4; ++warp)
+        if (due[row * 4 + warp]) waited[warp] = clocks[row * 4 + warp];
+    }
+}
