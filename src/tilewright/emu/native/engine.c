@@ -6,6 +6,7 @@ enum { BY_PYTHON, ON, BY_PREDICATE };  // how a block ends
 enum { BEGIN, STEP, FINAL, LIMIT, FULL };  // what Python has to do
 #define NOWHERE 2147483647
 #define MOST_WARPS 8192
+#define SLOW 32  // plain instructions that a product takes the time of
 #define LONG (1ll << 28)  // instructions of lanes after which Python may look around: a fraction of a second
 
 typedef struct {
@@ -196,7 +197,7 @@ EXPORT s64 tw_go(State* s) {
       } else if (e->kind == PYTHON || (e->kind == MULTIPLY && !do_products(s, e->what))) {
         return STEP;
       } else if (e->kind == MULTIPLY) {
-        continue;
+        work += ((const Products*)e->what)->instructions * s->lanes * SLOW;
       } else {
         if (s->event_count == s->event_room) return FULL;
         Access* a = e->what;
