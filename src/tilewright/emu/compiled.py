@@ -53,7 +53,7 @@ class Library:
         self.mma = self._function("tw_mma", 6, ctypes.c_int64)
         """(product, fragments, places or 0, instructions, warps or 0, how many) -> whether there was memory for it."""
         self.tiles = self._function("tw_tiles", 5, ctypes.c_int64)
-        """(product, tiles, A and B as native/tensor.c's Matrices, D) -> likewise."""
+        """(product, tiles, A and B as native/warps.c's Matrices, D) -> likewise."""
         self.warpgroups = self._function("tw_warpgroups", 5, ctypes.c_int64)
         """(product, warpgroups, A, B, D as its Accumulators) -> likewise."""
         self.apart = self._function("tw_apart", 4, ctypes.c_int64)

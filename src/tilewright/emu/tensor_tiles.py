@@ -1,4 +1,4 @@
-"""Products of tensor cores by the compiled sums (native/tensor.c): what they are told, and in which order.
+"""Products of tensor cores by the compiled sums (native/tensor.c, warps.c): what they are told, and in which order.
 
 The bits are those of isa/tensor_sum.py. Integers, fp64, and the fp8 forms that an assembler makes of others are left to
 NumPy.

@@ -2,11 +2,11 @@
 #include "native.h"
 
 enum { PLAIN, ACCESS, PYTHON, MULTIPLY };  // kinds of entries
-enum { BY_PYTHON, ON, BY_PREDICATE };  // how a block ends
+enum { BY_PYTHON, ON, BY_PREDICATE };      // how a block ends
 enum { BEGIN, STEP, FINAL, LIMIT, FULL };  // what Python has to do
 #define NOWHERE 2147483647
 #define MOST_WARPS 8192
-#define SLOW 32  // plain instructions that a product takes the time of
+#define SLOW 32           // plain instructions that a product takes the time of
 #define LONG (1ll << 28)  // instructions of lanes after which Python may look around: a fraction of a second
 
 typedef struct {
@@ -95,7 +95,8 @@ static int do_access(State* s, Access* a) {
   s64 start = 0, owned = 0;
   if (global) {
     start = (s64)first + a->offset;
-    if (start + p->low < p->buffer_start || start + p->high > p->buffer_end || !p->aligned || start % a->bytes) return 0;
+    if (start + p->low < p->buffer_start || start + p->high > p->buffer_end || !p->aligned || start % a->bytes)
+      return 0;
     if ((writes && p->buffer_fixed) || p->sectors[start & 31] < 0) return 0;
     owned = s->races && s->claims && a->claims && claimed(p, start, a->bytes, s->claims, s->lanes);
     if (writes && s->races && !owned) return 0;

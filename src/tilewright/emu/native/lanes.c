@@ -106,22 +106,27 @@ static inline u32 cut_u32(f32 x) { return !(x > 0) ? 0 : x >= 0x1p32f ? 42949672
 
 // clang-format on
 
-typedef void Loop(void* to, const void* a, const void* b, const void* c, int n, u32 table);
+typedef void Loop(void* to, const void* a, const void* b, const void* c, int n, u32 table, const u8* mask);
 
-#define DEFINE(NAME, R, A, B, C, VALUE)                                                       \
-  static void NAME(void* to, const void* a, const void* b, const void* c, int n, u32 table) { \
-    R* r = to;                                                                                \
-    const A* xs = a;                                                                          \
-    const B* ys = b;                                                                          \
-    const C* zs = c;                                                                          \
-    (void)table;                                                                              \
-    INDEPENDENT for (int i = 0; i < n; ++i) {                                                 \
-      const A x = xs[i];                                                                      \
-      const B y = ys[i];                                                                      \
-      const C z = zs[i];                                                                      \
-      (void)x, (void)y, (void)z;                                                              \
-      r[i] = (R)(VALUE);                                                                      \
-    }                                                                                         \
+#define EACH(A, B, C, STORE)                \
+  INDEPENDENT for (int i = 0; i < n; ++i) { \
+    const A x = xs[i];                      \
+    const B y = ys[i];                      \
+    const C z = zs[i];                      \
+    (void)x, (void)y, (void)z;              \
+    STORE;                                  \
+  }
+#define DEFINE(NAME, R, A, B, C, VALUE)                                                                       \
+  static void NAME(void* to, const void* a, const void* b, const void* c, int n, u32 table, const u8* mask) { \
+    R* r = to;                                                                                                \
+    const A* xs = a;                                                                                          \
+    const B* ys = b;                                                                                          \
+    const C* zs = c;                                                                                          \
+    (void)table;                                                                                              \
+    if (mask)                                                                                                 \
+      EACH(A, B, C, const R v = (R)(VALUE); r[i] = mask[i] ? v : r[i])                                        \
+    else                                                                                                      \
+      EACH(A, B, C, r[i] = (R)(VALUE))                                                                        \
   }
 OPERATIONS(DEFINE)
 
@@ -148,30 +153,9 @@ typedef struct {
 
 EXPORT int tw_piece(void) { return PIECE; }
 
-#define BLEND(T)                                                          \
-  {                                                                       \
-    T* r = to;                                                            \
-    const T* v = values;                                                  \
-    INDEPENDENT for (int i = 0; i < n; ++i) r[i] = mask[i] ? v[i] : r[i]; \
-    break;                                                                \
-  }
-static void blend(void* to, const void* values, const u8* mask, int n, int bytes) {
-  switch (bytes) {
-    case 1:
-      BLEND(u8)
-    case 2:
-      BLEND(u16)
-    case 4:
-      BLEND(u32)
-    default:
-      BLEND(u64)
-  }
-}
-
 // Run operations for the lanes of `mask` (null: all) of `lanes`.
 EXPORT void tw_lanes(const Operation* operations, s64 count, const u8* mask, s64 lanes) {
   u8 guarded[PIECE];
-  u64 values[PIECE];
   for (s64 start = 0; start < lanes; start += PIECE) {
     const int n = (int)(lanes - start < PIECE ? lanes - start : PIECE);
     const u8* here = mask ? mask + start : 0;
@@ -198,8 +182,7 @@ EXPORT void tw_lanes(const Operation* operations, s64 count, const u8* mask, s64
       for (int k = 0; k < 3; ++k)
         from[k] = o->constant[k] ? o->from[k] : (const char*)o->from[k] + start * bytes[k + 1];
       void* to = (char*)o->to + start * bytes[0];
-      TABLE[o->code].loop(active ? values : to, from[0], from[1], from[2], n, (u32)o->table);
-      if (active) blend(to, values, active, n, bytes[0]);
+      TABLE[o->code].loop(to, from[0], from[1], from[2], n, (u32)o->table, active);
     }
   }
 }
