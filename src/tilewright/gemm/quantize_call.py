@@ -137,11 +137,11 @@ class Quantizer:
         return compile_rung("gemm/quantize.cuh", constants, "quantize", arch.name)
 
     def shape(self, problem: Quantizing) -> Launch:
-        """As Rung.shape."""
+        """See Rung.shape."""
         return Launch((self._blocks(problem), 1, 1), (THREADS, 1, 1), b"", overlaps=True)
 
     def _blocks(self, problem: Quantizing) -> int:
-        """Of the grid."""
+        """The blocks of the grid."""
         if self.part == BY_TEAM:
             teams = problem.batch * ceil_div(problem.down, problem.each) * problem.across
             return ceil_div(teams * problem.team, THREADS)

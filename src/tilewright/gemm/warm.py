@@ -105,7 +105,7 @@ def _form(expression: Expression) -> Any:
 
 
 def own_form(call: Call, asked: Request | None) -> tuple[Any, tuple[float, ...]]:
-    """As form_of, by a call's own trace: another might say something else."""
+    """Do as form_of, by a call's own trace: another might say something else."""
     if asked is None or call.fusion is None:
         return None, ()
     expression = call.fusion.expression

@@ -57,7 +57,7 @@ def make_arrays(torch: Any, case: Mapping[str, Any], device: str) -> Arrays:
 
 
 def kernels(cases: Sequence[Mapping[str, Any]], gpu: Gpu) -> Iterator[Compile]:
-    """What compiles what the cases launch: see lab/precompile.py."""
+    """Return what compiles what the cases launch: see lab/precompile.py."""
     for case in cases:
         m, n, k = case["m"], case["n"], case["k"]
         deep, wide = -(-k // SCALE_BLOCK), -(-n // SCALE_BLOCK)

@@ -86,7 +86,7 @@ def _of_fp8(
 
 
 def kernels(cases: Sequence[Mapping[str, Any]], gpu: Gpu) -> Iterator[Compile]:
-    """What compiles what the cases launch: see lab/precompile.py."""
+    """Return what compiles what the cases launch: see lab/precompile.py."""
     for case in cases:
         sizes, n, k, dtype = sizes_of(case), case["n"], case["k"], case["dtype"]
         rows, groups, made = sum(sizes), len(sizes), dtype if dtype == "f16" else "bf16"

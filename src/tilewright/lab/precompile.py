@@ -68,7 +68,7 @@ class Planned(Protocol):
 
 
 def of_call(call: Planned, gpu: Gpu) -> Iterator[Compile]:
-    """What a call launches as planned."""
+    """Return what a call launches as planned."""
     program = call.program(gpu)
     return _stages(program, gpu.arch) if program is not None else iter(())
 

@@ -68,7 +68,7 @@ class Timed(Generic[C]):
 
 @dataclass(frozen=True)
 class Entry(Generic[K, C]):
-    """What tuning one problem found. `timed` is sorted, the best first."""
+    """The results of tuning one problem. `timed` is sorted, the best first."""
 
     klass: K
     shape: tuple[int, ...]
@@ -355,7 +355,7 @@ def encode(table: Table) -> bytes:
 
 
 def trusted(data: bytes | mmap) -> Table:
-    """As `decode`, of a table that ships: laid out as `encode` does, and what is damaged within is found when asked.
+    """Do as `decode`, of a table that ships: laid out as `encode` does, and what is damaged within is found when asked.
     Of a file that is mapped only what is looked at is read."""
     try:
         text = LaidOut(data)
