@@ -88,6 +88,7 @@ class BlockBarriers:
             if not blocking:
                 self.tokens[place] = self.tokens.get(place, 0) + 32 * int(by_warp[cta].sum())
             machine.shadow.arrive(cta, ident, by_warp[cta])
+            self._too_many(instruction, place)
             self._try_release(cta, ident)
 
     def _counts(self, instruction: Instruction, place: tuple[int, int], expected: int | None) -> None:
@@ -103,6 +104,24 @@ class BlockBarriers:
                 {"where_each_waits": whereabouts(scheduler, place[0], instruction)},
             )  # fmt: skip
 
+    def _too_many(self, instruction: Instruction, place: tuple[int, int]) -> None:
+        """Report threads at a barrier that takes fewer: which of them meet is anybody's guess."""
+        expected = self.expected[place]
+        if expected is None or (arrived := self._arrived(place)) <= expected:
+            return
+        machine, scheduler = self.machine, self.scheduler
+        machine.report(
+            "barrier_counts",
+            f"barrier {place[1]} takes {expected} threads, and {arrived} are there at once",
+            instruction, np.flatnonzero(scheduler.active_mask() & (machine.cta_of_lane == place[0])), None,
+            {"where_each_waits": whereabouts(scheduler, place[0], instruction)},
+        )  # fmt: skip
+
+    def _arrived(self, place: tuple[int, int]) -> int:
+        width = self.machine.warps_per_cta * 32
+        waiting = self.at[place[0] * width : (place[0] + 1) * width] == place[1]
+        return 32 * int(waiting.reshape(-1, 32).any(axis=1).sum()) + self.tokens.get(place, 0)
+
     def _try_release(self, cta: int, ident: int) -> None:
         machine, scheduler = self.machine, self.scheduler
         width = machine.warps_per_cta * 32
@@ -110,11 +129,10 @@ class BlockBarriers:
         waiting = self.at[span] == ident
         live = scheduler.live[span]
         expected = self.expected[(cta, ident)]
-        arrived = 32 * int(waiting.reshape(-1, 32).any(axis=1).sum()) + self.tokens.get((cta, ident), 0)
         if expected is None:
             if not waiting.any() or (live & ~waiting).any():
                 return
-        elif arrived < expected:
+        elif self._arrived((cta, ident)) < expected:
             return
         lanes = np.flatnonzero(waiting) + span.start
         del self.expected[(cta, ident)]

@@ -19,6 +19,8 @@ from .ptx import Instruction
 from .shared_memory import SharedPattern
 
 if TYPE_CHECKING:
+    from .bulk_global import Flight
+    from .global_rows import Rows
     from .machine import Machine
 
 UNIT = 16
@@ -34,7 +36,10 @@ class Store:
 
     pattern: SharedPattern
     units: np.ndarray
+    rows: Rows
     put: Put
+    flight: Flight | None
+    """What the checker of races keeps of it."""
     data: np.ndarray | None = None
     """The bytes, once they have been read."""
 
@@ -82,30 +87,36 @@ class BulkCopies:
 
     def load(
         self, instruction: Instruction, lane: int, cta: int, units: np.ndarray, data: np.ndarray, barrier: Mbarrier,
-        credited: int, merge: Merge | None = None,
+        credited: int, merge: Merge | None = None, rows: Rows | None = None,
     ) -> None:  # fmt: skip
-        """A copy of `data` [units, bytes of one] into a block starts; it will credit so many bytes to the mbarrier."""
+        """A copy of `data` [units, bytes of one] into a block starts; it will credit so many bytes to the mbarrier.
+
+        rows: where it reads global memory.
+        """
         machine, unit = self.machine, data.shape[1]
         machine.mbarriers.events += 1
         kind = "bulk_write" if merge is None else "bulk_merge"
         pattern = self.pattern(kind, instruction, lane, cta, units, unit)
         machine.shadow.record(pattern)
         machine.shadow.aimed(pattern, barrier, lane)
+        flight = machine.races.bulk_begins(instruction, rows, barrier) if machine.races and rows else None
         mark = (cta, instruction, lane)
         self.loads.append(mark)
 
         def deliver(barrier: Mbarrier) -> None:
-            memory, rows = self._host(cta, units, unit)
-            memory[rows] = data if merge is None else merge(memory[rows], data)
+            memory, places = self._host(cta, units, unit)
+            memory[places] = data if merge is None else merge(memory[places], data)
             machine.shared.initialised[pattern.granules] = True
             self.loads.remove(mark)
             machine.shadow.bulk_landed(pattern, barrier)
+            if machine.races:
+                machine.races.bulk_ends(flight)
             machine.mbarriers.complete(instruction, barrier, lane, credited)
 
         barrier.deliveries.append(deliver)
 
-    def store(self, instruction: Instruction, lane: int, units: np.ndarray, put: Put) -> None:
-        """A copy out of the lane's block starts."""
+    def store(self, instruction: Instruction, lane: int, units: np.ndarray, rows: Rows, put: Put) -> None:
+        """A copy out of the lane's block to rows of global memory starts."""
         machine = self.machine
         cta = int(machine.cta_of_lane[lane])
         machine.mbarriers.events += 1
@@ -119,7 +130,8 @@ class BulkCopies:
                 instruction, np.array([lane]), at,
             )  # fmt: skip
         machine.shadow.record(pattern)
-        self.of_lane.setdefault(lane, Groups()).open.append(Store(pattern, units, put))
+        flight = machine.races.bulk_begins(instruction, rows, None) if machine.races else None
+        self.of_lane.setdefault(lane, Groups()).open.append(Store(pattern, units, rows, put, flight))
 
     def commit(self, lanes: np.ndarray) -> None:
         """Threads close their group."""
@@ -139,10 +151,23 @@ class BulkCopies:
                 for store in group:
                     self._read(store, waited=True)
                     if not reads_only:
-                        assert store.data is not None
-                        store.put(store.data)
+                        self._write(store)
             if not reads_only:
                 del groups.committed[: len(due)]
+        if len(lanes) > 1:  # a warp's lanes that run the wait together go on together
+            members = np.zeros(self.machine.lanes, np.uint32)
+            masks = np.bincount(lanes // 32, np.exp2(lanes % 32), self.machine.lanes // 32).astype(np.uint32)
+            members[lanes] = masks[lanes // 32]
+            self.machine.meet(members)
+
+    def _write(self, store: Store) -> None:
+        data, races = store.data, self.machine.races
+        assert data is not None
+        if races is None:
+            store.put(data)
+            return
+        races.store_rows(store.pattern.instruction, store.rows, lambda: store.put(data))
+        races.bulk_ends(store.flight)
 
     def _read(self, store: Store, *, waited: bool) -> None:
         if store.data is None:
@@ -170,8 +195,7 @@ class BulkCopies:
             groups = self.of_lane.pop(lane)
             for store in (store for group in (*groups.committed, groups.open) for store in group):
                 self._read(store, waited=False)
-                assert store.data is not None
-                store.put(store.data)
+                self._write(store)
         for cta, instruction, lane in self.loads:
             if ended[cta]:
                 machine.report(

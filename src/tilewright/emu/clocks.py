@@ -118,11 +118,11 @@ class ClockShadow(Knowledge):
             against.append((self.updated, "atomic"))
         for table, name in against if self.noted[granules].any() else ():
             self._compare(pattern, table, known, lanes, warps, addresses, name)
+        if self.lanes and kind in ("read", "write", "atomic", "bulk_read"):
+            self.lanes.touch(pattern, granules, lanes, self.machine.meetings)
         if kind.startswith("bulk_"):
             self.bulk.issued(pattern)
             return
-        if self.lanes and kind in ("read", "write", "atomic"):
-            self.lanes.touch(pattern, granules, lanes, self.machine.meetings)
         if messages and word.tells:
             messages.tell(*self._places(pattern), word)
         elif messages and kind == "write":
@@ -303,6 +303,11 @@ class ClockShadow(Knowledge):
     def bulk_landed(self, pattern: SharedPattern, barrier: Mbarrier) -> None:
         """A bulk copy has written its bytes, which its mbarrier's current phase tells."""
         self.bulk.comes_with(piece(pattern.granules), barrier, pattern.instruction)
+
+    def unseen(self, barrier: Mbarrier, phase: int, lanes: np.ndarray) -> np.ndarray:
+        """Which lanes' warps do not know that phases of an mbarrier are complete."""
+        cluster, warps = self.place(lanes)
+        return np.asarray(self.known[cluster, warps, barrier.column] < phase)
 
     def bulk_read_done(self, pattern: SharedPattern) -> None:
         """A thread has waited for its bulk store to have read."""

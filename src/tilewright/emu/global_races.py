@@ -20,7 +20,8 @@ import numpy as np
 
 from .compiled import address
 from .global_reports import RaceReports
-from .global_tracks import Clash, Rows, Table, Track, within
+from .global_rows import Rows
+from .global_tracks import Clash, Table, Track, within
 from .global_words import AGAINST, POLL, READ, STRONG, WRITE, Role, role_of
 from .memory import ARENA_BASE, Buffer
 from .ptx import Instruction
@@ -28,8 +29,10 @@ from .telling import MOST_UNITS, Telling
 from .unit_races import UnitRaces
 
 if TYPE_CHECKING:
+    from .bulk_global import Flight
     from .global_port import GlobalPattern
     from .machine import Machine
+    from .mbarriers import Mbarrier
 
 STORES = ("st", "wmma", "cp.async.bulk")
 """What tells the values that it stores: two blocks may store one value."""
@@ -76,6 +79,8 @@ class GlobalRaces:
         self.first_lane = first_cta * machine.warps_per_cta * 32
         self.lane = np.arange(machine.lanes, dtype=np.int32)[:, None] + np.int32(self.first_lane + 1)
         self.low = (self.lane - 1) // np.int32(self.width) * np.int32(self.width) + 1
+        if self.within is not None:
+            self.within.bulk.reset()
         if self.telling is not None:
             self.telling.start(self.first_lane // self.width)
 
@@ -180,6 +185,19 @@ class GlobalRaces:
             for kind in role.kinds:
                 (read if kind in (READ, POLL) else wrote)[cells] = True
         return read, wrote
+
+    def bulk_begins(self, instruction: Instruction, rows: Rows, barrier: Mbarrier | None) -> Flight | None:
+        """A bulk copy of one thread starts: a store, or a load that completes at an mbarrier."""
+        role, buffer = self.roles[instruction.index], self.machine.memory.find(int(rows.starts[0]))
+        if role is None or buffer is None or buffer.read_only or self.within is None:
+            return None
+        return self.within.begin(role, instruction, rows, self.track(buffer), barrier)
+
+    def bulk_ends(self, flight: Flight | None) -> None:
+        """A bulk copy is done."""
+        role = None if flight is None else self.roles[flight.instruction.index]
+        if flight is not None and role is not None and self.within is not None:
+            self.within.end(role, flight)
 
     def note_rows(self, instruction: Instruction, rows: Rows) -> None:
         """A bulk copy accesses global memory, all of it in one buffer."""

@@ -12,6 +12,7 @@ from .global_words import (
     WRITE,
     Role,
     constant_stored,
+    kept,
     looks_before_an_atomic,
     own_load,
     stored_back,
@@ -73,13 +74,17 @@ class RaceReports:
             return "fence_missing"
         stores = [i for i, k in ((instruction, kind), (clash.other, clash.other_kind)) if k == WRITE]
         loads = [i for i, k in ((instruction, kind), (clash.other, clash.other_kind)) if k == READ]
+        changed = [i for i in (instruction, clash.other) if own_load(program, i) is not None]
         if {STRONG, POLL} & pair:
+            if loads and changed and all(stored_back(program, load) for load in loads):
+                return "lost_update"
+            if loads and not clash.inside and any(kept(program, load) for load in loads):
+                return "global_race"
             if loads and clash.inside:  # the count of a block, read where a barrier is missing
                 return "flag_race" if looks_before_an_atomic(program, loads[0]) else "global_race"
             if READ in pair or all(constant_stored(program, store) for store in stores) or held:
                 return "flag_race"
             return "global_race"
-        changed = any(own_load(program, store) is not None for store in stores)
         if changed and all(stored_back(program, load) for load in loads):
             return "lost_update"
         if same or (READ in pair and constant_stored(program, stores[0])) or held:

@@ -102,20 +102,29 @@ def _registers(operand: Operand) -> list[Register]:
     return [item for item in items if isinstance(item, Register)]
 
 
+def _stored(instruction: Instruction) -> tuple[Operand, Operand] | None:
+    """The place and the value of a store, or of an atomic exchange that overwrites like one."""
+    parts, operands = instruction.opcode.split("."), instruction.operands
+    if parts[0] == "st" and len(operands) > 1:
+        return operands[0], operands[1]
+    return (operands[1], operands[2]) if parts[0] == "atom" and "exch" in parts else None
+
+
 def own_load(program: Code, store: Instruction) -> Instruction | None:
     """The load of the very place whose value, changed, a store writes back; None if there is none."""
     from .program import effects
 
-    if store.opcode.split(".")[0] != "st" or len(store.operands) < 2 or not isinstance(store.operands[0], Memory):
+    stored = _stored(store)
+    if stored is None or not isinstance(stored[0], Memory):
         return None
-    wanted = set(_registers(store.operands[1]))
+    wanted = set(_registers(stored[1]))
     for index in range(store.index - 1, max(store.index - BACK, -1), -1):
         instruction = program.instructions[index]
         reads, writes, _ = effects(instruction, program.handlers[index])
         if not wanted & set(writes):
             continue
         if instruction.opcode.startswith("ld."):
-            if instruction.operands[1] == store.operands[0]:
+            if instruction.operands[1] == stored[0]:
                 return instruction
             wanted -= set(writes)
             continue
@@ -129,9 +138,27 @@ def stored_back(program: Code, load: Instruction) -> bool:
     if not load.opcode.startswith("ld"):
         return False
     for instruction in program.instructions[load.index + 1 : load.index + BACK]:
-        same = instruction.opcode.startswith("st") and instruction.operands[0] == load.operands[1]
-        if same and own_load(program, instruction) is load:
+        stored = _stored(instruction)
+        if stored is not None and stored[0] == load.operands[1] and own_load(program, instruction) is load:
             return True
+    return False
+
+
+def kept(program: Code, load: Instruction) -> bool:
+    """Whether what a load has read ends in a plain store to global memory, and not in comparisons and atomics alone."""
+    from .program import effects
+
+    held = set(_registers(load.operands[0])) if load.opcode.startswith("ld") else set()
+    for index in range(load.index + 1, min(load.index + BACK, len(program.instructions))):
+        instruction = program.instructions[index]
+        parts = instruction.opcode.split(".")
+        if parts[0] == "st" and held & set(_registers(instruction.operands[1])) and not _ELSEWHERE & set(parts):
+            return True
+        reads, writes, _ = effects(instruction, program.handlers[index])
+        if held & set(reads) and parts[0] not in ("setp", "ld", "atom"):
+            held |= set(writes)
+        else:
+            held -= set(writes)
     return False
 
 

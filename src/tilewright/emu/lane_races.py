@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .machine import Machine
 
 SEVERAL = -1
+READS = ("read", "bulk_read")
 _TOGETHER = ("ldmatrix", "stmatrix", "wmma")
 """Accesses that bring all lanes of a warp together."""
 
@@ -41,6 +42,7 @@ class LaneTable:
         self.machine = machine
         instructions = machine.program.instructions
         self.atomic = np.array([i.opcode.startswith(("atom", "red")) for i in instructions])
+        self.together = np.array([i.opcode.startswith(_TOGETHER) for i in instructions])
         granules = len(machine.shared.initialised)
         self.writer, self.reader = np.zeros(granules, np.int32), np.zeros(granules, np.int32)
         """1 + the lane of the batch that wrote or read last; SEVERAL for lanes of one step."""
@@ -59,18 +61,22 @@ class LaneTable:
             met.whole(np.unique(lanes // 32))
         ids = (lanes + 1).astype(np.int32)[:, None]
         clean = self._against(event, granules, lanes, ids, met)
-        if event.kind == "read":
+        if event.kind in READS:
             self._put(self.reader, self.read_at, self.read, granules, lanes, event, met)
         else:
             self._put(self.writer, self.wrote_at, self.wrote, granules, lanes, event, met)
         return clean
+
+    def note_read(self, event: SharedPattern, granules: np.ndarray, lanes: np.ndarray, met: Meetings) -> None:
+        """Note a read that has been judged."""
+        self._put(self.reader, self.read_at, self.read, granules, lanes, event, met)
 
     def _put(
         self, who: np.ndarray, at: np.ndarray, by: np.ndarray, granules: np.ndarray, lanes: np.ndarray,
         event: SharedPattern, met: Meetings,
     ) -> None:  # fmt: skip
         before, ids = who[granules], (lanes + 1).astype(np.int32)[:, None]
-        others = (before != 0) & (before != ids) if event.kind == "read" else np.zeros(before.shape, bool)
+        others = (before != 0) & (before != ids) if event.kind in READS else np.zeros(before.shape, bool)
         if others.any():
             others[others] = self._apart(before[others], at[granules][others], lanes[np.nonzero(others)[0]], met)
         who[granules], at[granules], by[granules] = ids, met.time, event.instruction.index
@@ -88,7 +94,7 @@ class LaneTable:
         self, event: SharedPattern, granules: np.ndarray, lanes: np.ndarray, ids: np.ndarray, met: Meetings
     ) -> bool:
         tables = [("write", self.writer, self.wrote_at, self.wrote)]
-        if event.kind != "read":
+        if event.kind not in READS:
             tables.append(("read", self.reader, self.read_at, self.read))
         instructions = self.machine.program.instructions
         for verb, who, at, by in tables:
@@ -98,6 +104,8 @@ class LaneTable:
                 atomic = self.atomic[by[granules]]
                 # Plain stores of several lanes in one step mostly store one value.
                 bad &= ~atomic if event.kind == "atomic" else (atomic | (last != SEVERAL))
+            if event.kind == "bulk_read":  # what all lanes stored in one step is there when one of them starts a copy
+                bad &= ~self.together[by[granules]]
             if bad.any():
                 bad[bad] = self._apart(last[bad], at[granules][bad], lanes[np.nonzero(bad)[0]], met)
             if not bad.any():
@@ -182,7 +190,7 @@ class LaneRaces:
                 continue
             _, granules, _ = self.shadow.rows(event, ctas)
             lanes = self.shadow.lanes_of(event, ctas)
-            if event.kind == "read" and not self.marked[granules].any():
+            if event.kind in READS and not self.marked[granules].any():
                 if event.instruction.opcode.startswith(_TOGETHER):
                     met.whole(np.unique(lanes // 32))
                 continue

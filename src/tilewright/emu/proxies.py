@@ -48,6 +48,8 @@ class ProxyFences(Shadow):
         self.fenced_at = np.zeros(machine.lanes, np.int64)
         """Time of a lane's last fence.proxy.async."""
         self.init_fenced_at = np.zeros(machine.lanes, np.int64)
+        self.fenced_meeting = np.full(machine.lanes, -1, np.int64)
+        """Meetings of lanes at a lane's last fence.proxy.async of global memory."""
         self.fenced: set[SharedPattern] = set()
         """Products' reads that were right since the last write."""
 
@@ -57,6 +59,7 @@ class ProxyFences(Shadow):
         self.fences[:] = 0
         self.time = 0
         self.fenced_at[:] = self.init_fenced_at[:] = 0
+        self.fenced_meeting[:] = -1
         self.fenced.clear()
         self.seen.clear()
         self.inner.reset()
@@ -77,10 +80,14 @@ class ProxyFences(Shadow):
         """Return whether what other warps did may still go on."""
         return self.inner.unordered(lanes, others, stamps)
 
-    def fence(self) -> None:
-        """The active lanes run fence.proxy.async."""
+    def fence(self, *, shared: bool = True, everywhere: bool = True) -> None:
+        """The active lanes run fence.proxy.async, of shared memory, of global memory or of both."""
         lanes = self.machine.lane_list()
         every = slice(None) if lanes is None else lanes
+        if everywhere:
+            self.fenced_meeting[every] = self.machine.meetings.time
+        if not shared:
+            return
         self.time += 1
         self.fences[every] += 1
         self.fenced_at[every] = self.time
@@ -196,6 +203,18 @@ class ProxyFences(Shadow):
                 {"the_copy": self.machine.reporter.sources.where(pattern.instruction)},
             )  # fmt: skip
         self.inner.aimed(pattern, barrier, lane)
+
+    def not_proxied(self, writers: np.ndarray, meetings: np.ndarray, lane: int) -> np.ndarray:
+        """Which lanes, writers of global memory at so many meetings, have run no fence.proxy.async since.
+
+        A fence by the warp of `lane`, which reads, will do.
+        """
+        own = self.fenced_meeting[lane // 32 * 32 : lane // 32 * 32 + 32].max()
+        return np.maximum(self.fenced_meeting[writers], own) < meetings
+
+    def unseen(self, barrier: Mbarrier, phase: int, lanes: np.ndarray) -> np.ndarray:
+        """Which lanes' warps do not know that phases of an mbarrier are complete."""
+        return self.inner.unseen(barrier, phase, lanes)
 
     def reads_pending(self, pattern: SharedPattern) -> bool:
         """Report a read of bytes in flight; whether it was one."""

@@ -72,8 +72,12 @@ class Shadow:
     messages: Messages | None = None
     """What warps tell one another by flags; None for programs in which they cannot."""
 
-    def fence(self) -> None:
-        """The active lanes ran fence.proxy.async."""
+    def fence(self, *, shared: bool = True, everywhere: bool = True) -> None:
+        """The active lanes ran fence.proxy.async, of shared memory, of global memory or of both."""
+
+    def not_proxied(self, writers: np.ndarray, meetings: np.ndarray, lane: int) -> np.ndarray:
+        """Which lanes, writers of global memory at so many meetings, have run no fence.proxy.async since."""
+        return np.zeros(len(writers), bool)
 
     # What only kernels with mbarriers, clusters and bulk copies do: clocks.py has the answers.
 
@@ -107,6 +111,10 @@ class Shadow:
 
     def bulk_landed(self, pattern: SharedPattern, barrier: Mbarrier) -> None:
         """A bulk copy has written its bytes, which its mbarrier's current phase tells."""
+
+    def unseen(self, barrier: Mbarrier, phase: int, lanes: np.ndarray) -> np.ndarray:
+        """Which lanes' warps do not know that phases of an mbarrier are complete."""
+        return np.zeros(len(lanes), bool)
 
     def bulk_read_done(self, pattern: SharedPattern) -> None:
         """A thread has waited for its bulk store to have read."""

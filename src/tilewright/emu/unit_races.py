@@ -1,9 +1,9 @@
 """Races on global memory within a block (or cluster): between its warps, and between lanes of one warp.
 
 What orders warps is what orders their accesses to shared memory (shadow.py, clocks.py), what orders lanes are
-meetings.py's. Accesses to a buffer are noted, with the time of the newest of equal ones; its granules have owners once
-it meets kinds of access that may race. When a second lane touches a granule the notes are gone through, and from then
-on each granule keeps who accessed it last. Bulk copies are not judged here.
+meetings.py's; bulk copies in flight are bulk_global.py's. Accesses to a buffer are noted, with the time of the newest
+of equal ones; its granules have owners once it meets kinds of access that may race. When a second lane touches one
+the notes are gone through, and from then on each granule keeps who accessed it last.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .bulk_global import BulkGlobal, Flight
 from .compiled import address
+from .global_rows import Rows
 from .global_words import AGAINST, POLL, READ, STRONG, WRITE, Role
 from .messages import word_of
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from .global_port import GlobalPattern
     from .global_races import GlobalRaces
     from .global_tracks import Clash, Track
+    from .mbarriers import Mbarrier
+    from .ptx import Instruction
 
 NOTED = 1 << 15
 """Accesses of one buffer that are only noted."""
@@ -33,7 +37,7 @@ class Note:
     """One access, and when it happened last."""
 
     index: int
-    pattern: GlobalPattern
+    pattern: GlobalPattern | Rows
     start: int
     first: int
     """The first lane of its batch, of the grid."""
@@ -95,6 +99,7 @@ class UnitRaces:
         self.races, self.machine = races, races.machine
         self.lanes = lanes
         """Whether lanes of one warp are judged: not where they may pass one another messages."""
+        self.bulk = BulkGlobal(races)
         program = races.machine.program
         self.words = [word_of(instruction, program) for instruction in program.instructions]
 
@@ -124,10 +129,35 @@ class UnitRaces:
         """Return whether an access of this role only reads what is only read."""
         return role.inside == (READ,) and not track.inner.tables and not track.inner.kinds - {READ}
 
+    def begin(
+        self, role: Role, instruction: Instruction, rows: Rows, track: Track, barrier: Mbarrier | None
+    ) -> Flight:  # fmt: skip
+        """A bulk copy of one thread starts: a store, or a load that completes at an mbarrier."""
+        inner = track.inner
+        if barrier is not None and inner.kinds - {READ}:
+            self.bulk.check(track, (READ,), instruction.index, rows.starts, rows.nbytes, rows.lanes)
+            if not inner.tables:
+                self._activate(inner, track)
+            self.bulk.check_proxy(track, instruction, rows)
+        self._look(role, instruction.index, rows, 0, track)
+        if inner.tables:
+            inner.notes.clear()
+        return self.bulk.begin(track, instruction, rows, barrier)
+
+    def end(self, role: Role, flight: Flight) -> None:
+        """A bulk copy is done."""
+        self.bulk.ended(flight)
+        if flight.barrier is None:
+            self._look(role, flight.instruction.index, flight.rows, 0, flight.track)
+
     def _look(
-        self, role: Role, index: int, pattern: GlobalPattern, start: int, track: Track, claimed: bool = False
+        self, role: Role, index: int, pattern: GlobalPattern | Rows, start: int, track: Track, claimed: bool = False
     ) -> None:  # fmt: skip
         inner, machine = track.inner, self.machine
+        if (track in self.bulk.stores or track in self.bulk.loads) and not isinstance(pattern, Rows):
+            cells, lanes = self.races.cells(pattern, start, track)
+            starts = track.buffer.start + cells[:, 0] * self.races.granule
+            self.bulk.check(track, role.inside, index, starts, role.nbytes, lanes)
         stamps, time = machine.shadow.stamps(), machine.meetings.time
         key = index, pattern, start
         if inner.tables:
@@ -185,12 +215,24 @@ class UnitRaces:
             role = self.races.roles[note.index]
             assert role is not None
             stamps = note.stamps[lanes // 32][:, None]
-            for kind in role.inside:
+            for kind in self._kept(role, note.pattern):
                 inner.tables[kind].put(cells, ids, note.index, stamps, note.time)
         inner.notes.clear()
 
+    @staticmethod
+    def _kept(role: Role, pattern: GlobalPattern | Rows) -> tuple[int, ...]:
+        """The kinds of an access that later ones are judged against: what a bulk load reads is free with its phase."""
+        return () if isinstance(pattern, Rows) and role.inside == (READ,) else role.inside
+
     def _judge(
-        self, role: Role, index: int, pattern: GlobalPattern, start: int, track: Track, stamps: np.ndarray, time: int
+        self,
+        role: Role,
+        index: int,
+        pattern: GlobalPattern | Rows,
+        start: int,
+        track: Track,
+        stamps: np.ndarray,
+        time: int,
     ) -> None:
         cells, lanes = self.races.cells(pattern, start, track)
         ids, low = self.races.ids(lanes, self.races.first_lane)
@@ -200,11 +242,15 @@ class UnitRaces:
             clashes = [
                 clash for other in AGAINST[kind] for clash in self._against(track, other, index, cells, lanes, low)
             ]
-            tables[kind].put(cells, ids, index, own, time)
+            if kind in self._kept(role, pattern):
+                tables[kind].put(cells, ids, index, own, time)
             if kind == WRITE and not pattern.unique:
                 clashes += self._at_once(track, index, cells, lanes)
             for clash in clashes:
-                self.races.met(role, kind, clash)
+                if isinstance(pattern, Rows):  # it has yet to write
+                    self.races.reports.report(kind, clash, same=False)
+                else:
+                    self.races.met(role, kind, clash)
 
     def _against(
         self, track: Track, kind: int, index: int, cells: np.ndarray, lanes: np.ndarray, low: np.ndarray

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..bulk_copies import UNIT, Merge
-from ..global_tracks import Rows
+from ..global_rows import Rows
 from ..machine import Machine
 from ..mbarriers import Mbarrier
 from ..memory import ARENA_BASE
@@ -207,7 +207,7 @@ def bulk_load(machine: Machine, instruction: Instruction) -> Step:
 
     def step() -> None:
         for lane in active_lanes(machine).tolist():
-            nbytes = sizes(lane)
+            nbytes, rows = sizes(lane), None
             found = where.at(lane, nbytes) if nbytes else None
             if not nbytes or found is None:
                 continue
@@ -217,8 +217,9 @@ def bulk_load(machine: Machine, instruction: Instruction) -> Step:
                 if start is None:
                     continue
                 data = machine.memory.views[1][start : start + nbytes].reshape(-1, UNIT).copy()
+                rows = Rows(lane, np.array([start + ARENA_BASE]), nbytes)
                 if machine.races:
-                    machine.races.note_rows(instruction, Rows(lane, np.array([start + ARENA_BASE]), nbytes))
+                    machine.races.note_rows(instruction, rows)
             else:
                 assert near is not None
                 start_at = near.at(lane, nbytes)
@@ -237,7 +238,8 @@ def bulk_load(machine: Machine, instruction: Instruction) -> Step:
                         "bulk_operand", "the mbarrier lies in another block than the bytes are copied to", instruction,
                         np.array([lane]), barrier.address,
                     )  # fmt: skip
-                machine.bulk.load(instruction, lane, block, units, data, barrier, nbytes, merge)
+                machine.bulk.load(instruction, lane, block, units, data, barrier, nbytes, merge, rows)
+                rows = None
 
     return step
 
@@ -277,19 +279,14 @@ def bulk_store(machine: Machine, instruction: Instruction) -> Step:
             site.requests += 1
             site.bytes += nbytes
 
-            def put(data: np.ndarray, start: int = start, nbytes: int = nbytes, lane: int = lane) -> None:
-                place = machine.memory.views[1][start : start + nbytes]
+            def put(data: np.ndarray, place: np.ndarray = machine.memory.views[1][start : start + nbytes]) -> None:
+                place[:] = (data if merge is None else merge(place.reshape(-1, UNIT), data)).reshape(-1)
 
-                def write() -> None:
-                    place[:] = (data if merge is None else merge(place.reshape(-1, UNIT), data)).reshape(-1)
-
-                if machine.races:
-                    rows = Rows(lane, np.array([start + ARENA_BASE]), nbytes)
-                    machine.races.store_rows(instruction, rows, write)
-                else:
-                    write()
-
-            machine.bulk.store(instruction, lane, found[1] // UNIT + np.arange(nbytes // UNIT), put)
+            units, rows = (
+                found[1] // UNIT + np.arange(nbytes // UNIT),
+                Rows(lane, np.array([start + ARENA_BASE]), nbytes),
+            )
+            machine.bulk.store(instruction, lane, units, rows, put)
 
     return step
 

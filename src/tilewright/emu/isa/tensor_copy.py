@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import InvalidOperand
 from ...jit.tensor_map import SHARED_ALIGNMENT, TensorMap
 from ..bulk_copies import UNIT, Merge, Put
-from ..global_tracks import Rows
+from ..global_rows import Rows
 from ..machine import Machine
 from ..memory import ARENA_BASE, WINDOW_BYTES
 from ..operands import WINDOWS
@@ -101,21 +101,26 @@ def units_of(what: TensorMap, address: int) -> np.ndarray:
 
 def gathered(
     machine: Machine, instruction: Instruction, lane: int, what: TensorMap, at: tuple[int, ...]
-) -> np.ndarray | None:
-    """The bytes of a box, uint8 [units, 16], filled where it leaves the tensor; None after a complaint."""
+) -> tuple[np.ndarray, Rows | None] | None:
+    """The bytes of a box, uint8 [units, 16], filled where it leaves the tensor, and where they are from.
+
+    None after a complaint.
+    """
     assert what.address is not None
     box, size = locate(what, at), what.itemsize
     if check_global(machine, instruction, lane, what.address, 1, False) is None:  # a load touches the base anyway
         return None
     if not _mapped(machine, instruction, lane, box.addresses[box.inside], size, False):
         return None
+    rows = None
     if machine.races and box.inside.any():
-        machine.races.note_rows(instruction, Rows.of(lane, box.addresses[box.inside], size))
+        rows = Rows.of(lane, box.addresses[box.inside], size)
+        machine.races.note_rows(instruction, rows)
     words = machine.memory.views[size].view(f"u{size}")
     fill = NAN[size] if what.oob_fill == "nan" else 0
     out = np.full(len(box.addresses), fill, f"u{size}")
     out[box.inside] = words[(box.addresses[box.inside] - ARENA_BASE) // size]
-    return out.view(np.uint8).reshape(-1, UNIT)
+    return out.view(np.uint8).reshape(-1, UNIT), rows
 
 
 def _mapped(
@@ -152,9 +157,10 @@ def tensor_load(machine: Machine, instruction: Instruction) -> Step:
                 continue
             what, at = box
             found = where.at(lane, what.shared_bytes, SHARED_ALIGNMENT)
-            data = None if found is None else gathered(machine, instruction, lane, what, at)
-            if found is None or data is None:
+            read = None if found is None else gathered(machine, instruction, lane, what, at)
+            if found is None or read is None:
                 continue
+            data, rows = read
             site.requests += 1
             site.bytes += what.box_bytes
             units = units_of(what, found[1])
@@ -167,7 +173,8 @@ def tensor_load(machine: Machine, instruction: Instruction) -> Step:
                         "bulk_operand", "the mbarrier lies in another block than the bytes are copied to", instruction,
                         np.array([lane]), barrier.address,
                     )  # fmt: skip
-                machine.bulk.load(instruction, lane, block, units, data, barrier, what.box_bytes)
+                machine.bulk.load(instruction, lane, block, units, data, barrier, what.box_bytes, rows=rows)
+                rows = None
 
     return step
 
@@ -207,14 +214,7 @@ def tensor_store(machine: Machine, instruction: Instruction) -> Step:
             merge = merging({"op": op, "type": what.dtype}) if op else None
             put = _scatter(machine, (addresses - ARENA_BASE) // size, inside[used], size, merge)
             rows = Rows.of(lane, addresses, size)
-
-            def judged(data: np.ndarray, put: Put = put, rows: Rows = rows) -> None:
-                if machine.races:
-                    machine.races.store_rows(instruction, rows, lambda: put(data))
-                else:
-                    put(data)
-
-            machine.bulk.store(instruction, lane, units_of(what, found[1])[used], judged)
+            machine.bulk.store(instruction, lane, units_of(what, found[1])[used], rows, put)
 
     return step
 

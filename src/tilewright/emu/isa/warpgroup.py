@@ -62,9 +62,9 @@ def wait_group(machine: Machine, instruction: Instruction) -> Step:
 
 @executes("fence.proxy.async{space:.global|.shared::cta|.shared::cluster|}", kind="control", destination="none")
 def proxy_fence(machine: Machine, instruction: Instruction) -> Step:
-    """Let wgmma read what the active threads wrote before; that to global memory concerns nobody here."""
-    shadow = machine.shadow
-    return (lambda: None) if instruction.fields["space"] == ".global" else shadow.fence
+    """Let wgmma and bulk copies read what the active threads wrote before."""
+    space, shadow = instruction.fields["space"], machine.shadow
+    return lambda: shadow.fence(shared=space != ".global", everywhere=not space.startswith(".shared"))
 
 
 @executes("fence.mbarrier_init.release.cluster", kind="control", destination="none")
