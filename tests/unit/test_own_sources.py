@@ -483,3 +483,35 @@ __device__ int kept(int);
 #endif
 """
     assert device_part(text) == text.replace("Thread start(Routine, void *data);", " " * 34)
+
+
+def test_a_header_that_is_included_by_two_names_is_read_once(tmp_path):
+    (tmp_path / "lib" / "ops").mkdir(parents=True)
+    (tmp_path / "lib" / "base.h").write_text("#pragma once\nstruct Base { int value; };\n")
+    (tmp_path / "lib" / "ops" / "sum.h").write_text('#pragma once\n#include "../../lib/base.h"\n')
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "k.h").write_text('#pragma once\n#include "../lib/base.h"\n')
+    source = '#include "ops/sum.h"\n#include "base.h"\n#include "k.h"\n__global__ void k(Base *x) { x->value = 1; }\n'
+    folders = [tmp_path / "lib", tmp_path / "kernels"]
+    assert compile_source(source, entry="k", include=folders).entry == "_Z1kP4Base"
+
+
+def test_two_headers_whose_places_have_one_name_are_two(tmp_path):
+    for folder, value in (("lib", 3), ("more", 4)):
+        (tmp_path / folder / "common").mkdir(parents=True)
+        (tmp_path / folder / "common" / "value.h").write_text(f"#pragma once\nconstexpr int of_{folder} = {value};\n")
+        (tmp_path / folder / "ops").mkdir()
+        (tmp_path / folder / "ops" / f"{folder}.h").write_text('#pragma once\n#include "../common/value.h"\n')
+    source = '#include "ops/lib.h"\n#include "ops/more.h"\n__global__ void k(int *x) { *x = of_lib * of_more; }\n'
+    ptx = compile_source(source, entry="k", include=[tmp_path / "lib", tmp_path / "more"]).ptx
+    assert ", 12;" in ptx
+
+
+def test_a_host_function_that_the_compiler_runs_is_kept():
+    source = "__host__ consteval int blocks() { return 2; }\n__global__ __launch_bounds__(64, blocks()) void k() {}\n"
+    assert ".minnctapersm 2" in compile_source(source, entry="k", options=["--std=c++20"]).ptx
+
+
+def test_numbers_may_be_narrowed_within_braces():
+    source = "struct At { int x; };\n__global__ void k(int *y) { At at = {threadIdx.x}; *y = at.x; }\n"
+    assert compile_source(source, entry="k").entry == "_Z1kPi"

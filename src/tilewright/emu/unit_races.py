@@ -248,7 +248,9 @@ class UnitRaces:
                 clashes += self._at_once(track, index, cells, lanes)
             for clash in clashes:
                 if isinstance(pattern, Rows):  # it has yet to write
-                    self.races.reports.report(kind, clash, same=False)
+                    again = clash.other.index == index and clash.other_lane // 32 == int(ids[0, 0] - 1) // 32
+                    if not again:  # one store that all lanes of a warp start, mostly of one tile
+                        self.races.reports.report(kind, clash, same=False)
                 else:
                     self.races.met(role, kind, clash)
 

@@ -24,7 +24,11 @@ _CONTINUED = re.compile(r"\\[ \t]+\n")
 _NOT_OF_STD = re.compile(r'namespace "std" has no member "(\w+)"')
 _LAMBDA = re.compile(r"(?<=\])\s*(?:__(?:host|device)__\s*)+(?=[({])")
 """Where a lambda says that it runs: nvcc takes that by an option which run-time compilation lacks, and needs not."""
+_CONSTEVAL = re.compile(r"\b__host__(?=(?:\s+(?:static|inline|__device__))*\s+consteval\b)")
+"""Of a function that the compiler itself runs, wherever it says it belongs."""
 _FIXED_WIDTH = re.compile(r"\bu?int(?:8|16|32|64)_t\b|\bUINT(?:8|16|32|64)_MAX\b")
+_NARROWING = 2361
+"""Of a narrowing conversion within braces, which nvcc only warns of."""
 _DOUBLE_MACRO = 47
 """The compiler's number for a macro that is defined twice, as libcu++ and the stand-ins for <limits.h> do."""
 
@@ -53,7 +57,7 @@ def compile_source(
     libraries = wheels.toolkit() if wheels.needs_toolkit(text, headers) else ()
     headers += wheels.of_cub(text, headers, libraries)
     expression = "" if entry.startswith("_Z") else entry
-    flags = (f"--pre-include={wheels.IMPLICIT}", "--device-int128", *options)
+    flags = (f"--pre-include={wheels.IMPLICIT}", "--device-int128", f"--diag-warn={_NARROWING}", *options)
     if libraries:
         flags = (*flags, f"--diag-suppress={_DOUBLE_MACRO}")
     bodies = [text, *(body for _, body in headers)]
@@ -82,7 +86,10 @@ def compile_source(
 
 def _as_nvcc_takes_it(text: str) -> str:
     """Return what nvcc and its host compiler allow and run-time compilation does not, written so that it does."""
-    return _LAMBDA.sub(lambda found: re.sub(r"\S", " ", found[0]), _CONTINUED.sub("\\\\\n", text))
+    text = _CONTINUED.sub("\\\\\n", text)
+    for pattern in (_LAMBDA, _CONSTEVAL):
+        text = pattern.sub(lambda found: re.sub(r"\S", " ", found[0]), text)
+    return text
 
 
 class _DevicePart:

@@ -71,21 +71,33 @@ def gather(
     unless `not_in_brackets` is given: then files in `folders` but those are gathered for it as well.
     With `leave` a name is first looked for next to the file that includes it. A file found there is called by its place
     among the folders ("mma.h" in lib/arch/wmma.h is "lib/arch/mma.h"), since CUDA or another folder may have the name.
+    A file has one name, since `#pragma once` goes by names, and no two files have the same.
     """
     found: dict[str, str] = {}
+    called: dict[Path, str] = {}
     pending: list[tuple[str, Path | None]] = []
+
+    def name_of(path: Path, wanted: str) -> str:
+        """What a file is called: as it was first, and as no other is."""
+        if path.resolve() not in called:
+            while wanted in called.values():
+                wanted = f"other/{wanted}"
+            called[path.resolve()] = wanted
+        return called[path.resolve()]
 
     def follow(body: str, name: str, beside: Path | None) -> str:
         """The text of a file with the names that its includes have here; these are looked for next."""
         for own in dict.fromkeys(_INCLUDE.findall(body)):
-            path, called = None if beside is None else beside / own, own
-            if path is not None and path.is_file() and own not in generated:
-                called = posixpath.normpath(posixpath.join(posixpath.dirname(name), own))
+            path, here = None, own
+            if leave and own not in generated:
+                places = folders if beside is None else (beside, *folders)
+                path = next((place / own for place in places if (place / own).is_file()), None)
+            if path is not None:
+                near = beside is not None and path == beside / own
+                here = name_of(path, posixpath.normpath(posixpath.join(posixpath.dirname(name), own)) if near else own)
                 line = re.compile(rf'(^[ \t]*#[ \t]*include[ \t]*"){re.escape(own)}"', re.MULTILINE)
-                body = line.sub(rf'\g<1>{called}"', body)
-            else:
-                path = None
-            pending.append((called, path))
+                body = line.sub(rf'\g<1>{here}"', body)
+            pending.append((here, path))
         if not_in_brackets is not None:
             others = (name for name in _IN_BRACKETS.findall(body) if name not in not_in_brackets)
             pending.extend((name, None) for name in others if any((folder / name).is_file() for folder in folders))
@@ -100,7 +112,10 @@ def gather(
             found[name] = follow(generated[name], name, None)
             continue
         path = path or next((folder / name for folder in folders if (folder / name).is_file()), None)
-        if path is not None:
+        if path is not None and leave and (known := name_of(path, name)) != name:
+            found[name] = f'#include "{known}"\n'
+            pending.append((known, path))
+        elif path is not None:
             found[name] = follow(_read(path), name, path.parent if leave else None)
         elif not leave:
             places = ", ".join(str(folder) for folder in folders)
