@@ -37,22 +37,27 @@ def corpus_records(name: str, cases: list[dict[str, Any]], say: Progress = silen
 
     Raises TilewrightError where the folder or a project is not there.
     """
-    folder = os.environ.get(VARIABLE)
-    if not folder:
-        raise TilewrightError(f"{VARIABLE} is not set. Name the folder that holds the projects of the corpus.")
     records, origin = [], provenance(machine_kind="emulator")
     for number, case in enumerate(cases):
-        root = Path(folder) / case["project"].split("/")[-1]
-        path = root / case["path"]
-        if not path.is_file():
-            raise TilewrightError(
-                f"{path} is not there. Clone https://github.com/{case['project']} into {folder} and check out "
-                f"{case['commit']}."
-            )
+        root = project_folder(case, case["path"])
         say(number, f"{case['project']} {row_of(case)}")
         told = {key: case[key] for key in ("project", "commit", "path", "entry")} | {"row": row_of(case)}
         records.append({"suite": name, "case": told, "result": _run(root, case), "provenance": origin})
     return records
+
+
+def project_folder(case: Mapping[str, Any], path: str = "") -> Path:
+    """Where a case's project lies. Raises TilewrightError where it, or the file `path` of it, is not there."""
+    folder = os.environ.get(VARIABLE)
+    if not folder:
+        raise TilewrightError(f"{VARIABLE} is not set. Name the folder that holds the projects of the corpus.")
+    root = Path(folder) / case["project"].split("/")[-1]
+    if not (root / path).exists():
+        raise TilewrightError(
+            f"{root / path} is not there. Clone https://github.com/{case['project']} into {folder} and check out "
+            f"{case['commit']}."
+        )
+    return root
 
 
 def row_of(case: Mapping[str, Any]) -> str:

@@ -215,6 +215,7 @@ KINDS: dict[str, Kind] = {
     "latency": Kind(_cases("latency.latency_records"), 2),
     "compiled": Kind(_compiled, 1, ("gpu",), lambda suite: sum(len(c["configs"]) for c in suite["cases"]), False),
     "corpus": Kind(_cases("corpus.corpus_records"), 5, ("gpu",), needs_gpu=False),
+    "census": Kind(_cases("census.census_records"), 120, ("gpu",), needs_gpu=False),
     "emulator": Kind(_cases("emulator_speed.emulator_records"), 10, ("gpu",), needs_gpu=False),
     "model": Kind(_cases("fit_model.model_records"), 100, ("gpu",), lambda suite: 1, needs_gpu=False, whole=True),
     "sanitizer": Kind(_cases("sanitizer.sanitizer_records"), 2),

@@ -7,7 +7,20 @@ from typing import Any
 
 from ..lab.fingerprint import NO_SUITE
 from ..lab.record import went_wrong
-from . import attention, beside_torch, blocks, by_size, compiled, fp8, grouped, precision, profiles, sanitizer, terminal
+from . import (
+    attention,
+    beside_torch,
+    blocks,
+    by_size,
+    census,
+    compiled,
+    fp8,
+    grouped,
+    precision,
+    profiles,
+    sanitizer,
+    terminal,
+)
 from .cells import DASH, Column, Record, number, percent, stall, verdict
 from .cells import config as _config
 from .cells import milliseconds as _milliseconds
@@ -323,6 +336,7 @@ PAGES: dict[str, Page] = {
     "compiled": compiled.BUILT,
     "emulator": EMULATOR_PAGE,
     "corpus": CORPUS_PAGE,
+    "census": census.projects,
     "precision": precision.TIMES,
     "precision-accuracy": precision.ACCURACY,
     "precision-ranges": precision.RANGES,
