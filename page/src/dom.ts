@@ -82,6 +82,20 @@ export function slider(
   return made;
 }
 
+/** The controls of a bar as they are now. A slider that is there stays, changed: another in its place would end a drag. */
+export function renew(bar: HTMLElement, ...controls: HTMLElement[]): void {
+  controls.forEach((control, at) => {
+    const old = bar.children[at];
+    const [was, now] = [old, control].map((one) => one?.querySelector<HTMLInputElement>("input[type=range]"));
+    if (old && was && now && was.name === now.name) {
+      for (const name of ["max", "value"]) was.setAttribute(name, now.getAttribute(name)!);
+      was.value = now.value;
+      old.querySelector("span")!.textContent = control.querySelector("span")!.textContent;
+    } else if (old) old.replaceWith(control);
+    else bar.append(control);
+  });
+}
+
 export function checkbox(words: string, value: boolean, change: (value: boolean) => void, name: string): HTMLLabelElement {
   const box = h("input", { type: "checkbox", name, checked: value, change: () => change(box.checked) });
   return h("label", { class: "check" }, box, h("span", {}, words));

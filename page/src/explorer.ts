@@ -1,6 +1,6 @@
 // A drawing with controls: declared once, kept in the address, drawn anew at every change.
 
-import { h, labelled, select, slider } from "./dom";
+import { h, labelled, renew, select, slider } from "./dom";
 import type { State } from "./state";
 
 export interface Choice {
@@ -20,13 +20,15 @@ export type Control = Choice | Range;
 export type Values = { text(name: string): string; number(name: string): number };
 type Drawn = (Node | string)[];
 
-/** `root`'s drawing; names in the address begin with its id, less "play-". */
+/** `root`'s drawing, below its first paragraph, which is read aloud when it changes; names in the address begin with
+ * `root`'s id, less "play-". */
 export function explorer(
   root: HTMLElement, state: State, controls: Control[], draw: (values: Values, set: (changes: Record<string, string | number>) => void) => Drawn,
 ): void {
   const bar = h("div", { class: "controls" });
-  const body = h("div", { class: "explored", "aria-live": "polite" });
-  root.append(bar, body);
+  const told = h("div", { "aria-live": "polite" });
+  const body = h("div", { class: "explored" });
+  root.append(bar, told, body);
   const key = (name: string) => `${root.id.replace("play-", "")}.${name}`;
   const of = (name: string) => controls.find((control) => control.name === name)!;
   const values: Values = {
@@ -47,15 +49,17 @@ export function explorer(
   };
   function render(): void {
     const focused = root.contains(document.activeElement) ? document.activeElement?.getAttribute("name") : null;
-    bar.replaceChildren(
-      ...controls.map((control) =>
+    renew(
+      bar, ...controls.map((control) =>
         "options" in control
           ? labelled(control.words, select(control.options, values.text(control.name), (value) => set({ [control.name]: value }), key(control.name)))
           : labelled(`${control.words}: ${values.number(control.name)}`,
               slider(control.low, control.high, values.number(control.name), (value) => set({ [control.name]: value }), key(control.name))),
       ),
     );
-    body.replaceChildren(...draw(values, set));
+    const [words, ...others] = draw(values, set);
+    told.replaceChildren(words!);
+    body.replaceChildren(...others);
     if (focused) bar.querySelector<HTMLElement>(`[name="${focused}"]`)?.focus();
   }
   state.changed(render);

@@ -30,7 +30,7 @@ export function roof(root: HTMLElement, state: State, data: Roofs): void {
       const ridge = peak / slope;
       const bound = Math.min(peak, intensity * slope);
       const rungs = data.rungs.filter((rung) => rung.kind === kind && rung.board === board.name);
-      const [width, height, left, bottom] = [720, 380, 60, 44];
+      const [width, height, left, bottom] = [root.clientWidth < 600 ? 360 : 720, 380, 60, 44];
       const [lowX, highX] = [0.1, 1000];
       const lowY = Math.min(0.05, ...rungs.map((rung) => rung.tflops / 2));
       const highY = peak * 3;

@@ -15,7 +15,7 @@ export class State {
 
   /** Whether the address holds a state: an anchor of the page has no "=". */
   private read(): boolean {
-    const hash = decodeURIComponent(location.hash.slice(1));
+    const hash = location.hash.slice(1);
     if (!hash.includes("=")) return false;
     this.values = new Map([...new URLSearchParams(hash)]);
     return true;

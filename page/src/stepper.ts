@@ -1,6 +1,6 @@
 // One block of a kernel, instruction by instruction, as the emulator ran it.
 
-import { checkbox, drawing, h, labelled, plural, s, select, slider, text } from "./dom";
+import { checkbox, drawing, h, labelled, plural, renew, s, select, slider, text } from "./dom";
 import { matrix, sectorBoxes } from "./global";
 import { fragments, owners } from "./registers";
 import { swizzle, type Kind } from "./rules";
@@ -38,10 +38,12 @@ export class Stepper {
   private body = h("div", { class: "stage" });
   private top = h("div", { class: "controls" });
   private bar = h("div", { class: "controls steps" });
+  /** What the step does, for screen readers: they read what changes in a place that stays. */
+  private live = h("p", { class: "aloud", "aria-live": "polite" });
 
   constructor(traces: Trace[], private state: State, root: HTMLElement) {
     this.traces = traces;
-    root.append(this.top, this.bar, this.body);
+    root.append(this.top, this.bar, this.live, this.body);
     root.addEventListener("keydown", (event) => this.key(event));
     state.changed(() => this.draw());
     this.draw();
@@ -114,7 +116,8 @@ export class Stepper {
     const running = Array.from({ length: trace.warps }, (_, n) => n).filter((n) => (bits >>> n) & 1);
     const wanted = state.number("warp", 0, 0, trace.warps - 1);
     const lane = state.number("lane", 0, 0, 31);
-    this.top.replaceChildren(
+    renew(
+      this.top,
       labelled("Kernel", select(rungs.map((r) => [r, nameOf(r)]), trace.rung,
         (rung) => choose(this.traces.find((t) => t.rung === rung)!.key), "rung")),
       labelled("Tile, stages, threads", select(variants.map((t) => [t.key, t.config]), trace.key, choose, "k")),
@@ -122,7 +125,8 @@ export class Stepper {
         String(wanted), (value) => { state.set({ warp: value }); this.draw(); }, "warp")),
       labelled(`Lane ${lane}`, slider(0, 31, lane, (value) => { state.set({ lane: value }); this.draw(); }, "lane")),
     );
-    this.bar.replaceChildren(
+    renew(
+      this.bar,
       h("button", { type: "button", name: "back", "aria-label": "step back", click: () => this.skip(-1) }, "◀ Back"),
       h("button", { type: "button", name: "play", click: () => this.play() }, this.timer === undefined ? "Play" : "Pause"),
       h("button", { type: "button", name: "next", "aria-label": "next step", click: () => this.skip(1) }, "Next ▶"),
@@ -132,6 +136,7 @@ export class Stepper {
         slider(0, trace.events.length - 1, step, (value) => this.go(value), "step")),
     );
     this.body.replaceChildren(...this.panels(trace, step, accesses, running, wanted, lane));
+    this.live.textContent = this.body.querySelector(".told")!.textContent;
     if (focused) document.querySelector<HTMLElement>(`#stepper [name="${focused}"]`)?.focus();
   }
 
@@ -173,7 +178,7 @@ export class Stepper {
     const who = running.length === trace.warps ? "all warps" : `${running.length === 1 ? "warp" : "warps"} ${running.join(", ")}`;
     const place = what.file ?? "";
     const head = h("div", { class: "code" },
-      h("p", { "aria-live": "polite", class: "told" }, h("b", {}, kindOf(what.op)), ` by ${who}. ${words.join(" ")}`),
+      h("p", { class: "told" }, h("b", {}, kindOf(what.op)), ` by ${who}. ${words.join(" ")}`),
       ...hazards,
       what.code ? h("pre", { tabindex: 0 }, h("span", { class: "place" }, `${place}  `), what.code) : null,
       h("pre", { tabindex: 0, class: "ptx" }, what.ptx));
@@ -241,7 +246,7 @@ export class Stepper {
           h("td", {}, String(missing), h("div", { class: "bytes", style: `width:${(60 * Math.max(missing, 0)) / most}px` })));
       });
     return panel("mbarriers after this step", h("table", {},
-      h("thead", {}, h("tr", {}, ...["", "phases done", "arrivals pending", "bytes in flight"].map((name) => h("th", { scope: "col" }, name)))),
+      h("thead", {}, h("tr", {}, ...["mbarrier", "phases done", "arrivals pending", "bytes in flight"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, ...rows)));
   }
 }

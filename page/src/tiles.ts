@@ -62,7 +62,7 @@ export function tiles(root: HTMLElement, state: State): void {
         ["threads per block", `${count}${count > 1024 ? ": more than the 1024 that a block may have" : ""}`],
         ["sums in registers, per thread", String(tm * tn)],
         ["shared loads per product", `${reads} for ${plural(tm * tn, "product")}: ${(reads / (tm * tn)).toFixed(3)}`],
-        ["shared memory of one stage, fp32", `${4 * k * (m + n)} bytes`],
+        ["shared memory of one stage, fp32, unpadded", `${4 * k * (m + n)} bytes`],
         ["intensity: FLOP per byte of global memory", intensity.toFixed(1)],
         ["barriers per product of 4096 along k", String((2 * 4096) / k)],
       ];

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,51 +14,10 @@ from tilewright.lab.bank_map import swizzle_strides
 from tilewright.lab.starters import new_kernel
 from tilewright.report.page import build
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (pip install '.[test]')")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-if CHROMIUM is None:
-    pytest.skip("there is no Chromium on the PATH, so the page's controls are not tested", allow_module_level=True)
-
 ROOT = Path(__file__).parents[2]
 SHOTS = ROOT / "docs" / "pictures"
 DESKTOP, PHONE = {"width": 1100, "height": 900}, {"width": 360, "height": 740}
 STEPPER = "#stepper"
-
-
-@pytest.fixture(scope="session")
-def address(tmp_path_factory) -> str:
-    file = tmp_path_factory.mktemp("page") / "page.html"
-    file.write_text(build(ROOT / "benchmarks" / "results"), encoding="utf-8")
-    return file.as_uri()
-
-
-@pytest.fixture(scope="session")
-def browser():
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
-@pytest.fixture
-def visit(browser, address):
-    """visit(state, scheme=, viewport=): a page; at the end none may have complained or asked for anything."""
-    contexts, complaints = [], []
-
-    def go(state: str = "", scheme: str = "light", viewport=DESKTOP):
-        context = browser.new_context(viewport=viewport, color_scheme=scheme, reduced_motion="reduce")
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda told: complaints.append(told.text) if told.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda asked: None if asked.url.startswith("file:") else complaints.append(asked.url))
-        page.goto(f"{address}#{state}")
-        return page
-
-    yield go
-    for context in contexts:
-        context.close()
-    assert not complaints
 
 
 def picture(page, where: str = STEPPER) -> str:
@@ -146,6 +104,33 @@ def test_nonsense_in_the_address_is_harmless(visit):
     assert page.locator(f"{STEPPER} svg").count() >= 1
 
 
+@pytest.mark.parametrize("state", ["%", "k=%", "k=f03&step=%zz", "threads.side=%E0%A4%A&k=f02", "=", "a=b=c"])
+def test_a_broken_address_is_harmless(visit, state):
+    page = visit(state)
+    assert page.locator(f"{STEPPER} svg").count() >= 1
+    assert page.locator("#play-threads svg").count() == 1
+
+
+@pytest.mark.parametrize(
+    "slider",
+    [f"{STEPPER} input[name=step]", f"{STEPPER} input[name=lane]", "#play-threads input[name='threads.thread']",
+     "#play-banks input[name='banks.pad']"],
+)  # fmt: skip
+def test_a_slider_follows_the_hand_to_its_end(visit, slider):
+    page = visit("k=f02")
+    control = page.locator(slider)
+    control.scroll_into_view_if_needed()
+    box = control.bounding_box()
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 3, middle)
+    page.mouse.down()
+    for part in (0.2, 0.4, 0.6, 0.8, 1):
+        page.mouse.move(box["x"] + part * box["width"], middle)
+    page.mouse.up()
+    assert control.input_value() == control.get_attribute("max")
+    assert f"={control.input_value()}" in page.url
+
+
 def test_the_keyboard_alone_reaches_and_moves_everything(visit):
     page = visit("k=f03")
     reached = set()
@@ -170,7 +155,45 @@ def test_screen_readers_are_told(visit):
     for drawing in page.locator(f"{STEPPER} svg").all():
         assert drawing.get_attribute("role") == "img"
         assert drawing.get_attribute("aria-label")
+    live = page.locator(f"{STEPPER} [aria-live=polite]")
+    page.evaluate("window.kept = document.querySelector('#stepper [aria-live=polite]')")
+    before = live.inner_text()
+    page.click(f"{STEPPER} button[name=next]")
+    assert live.inner_text() != before
+    assert page.evaluate("window.kept.isConnected"), "what is read aloud changes in a place that stays"
     assert page.locator("h1").count() == 1
+    assert page.locator("header, nav, main").count() == 3
+    assert (
+        page.locator("th").evaluate_all("all => all.filter(e => e.scope === 'col' && !e.textContent.trim()).length")
+        == 0
+    )
+
+
+FAINT = """() => {
+  const light = colour => {
+    const parts = colour.match(/[\\d.]+/g).map(v => v / 255);
+    const [r, g, b] = parts.map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.05 + 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = e => {
+    const own = e && getComputedStyle(e).backgroundColor;
+    return !e ? 'rgb(255, 255, 255)' : own.startsWith('rgb(') ? own : ground(e.parentElement);
+  };
+  const contrast = e => {
+    const [a, b] = [light(getComputedStyle(e).color), light(ground(e))];
+    return Math.max(a, b) / Math.min(a, b);
+  };
+  const says = e => [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
+  return [...document.querySelectorAll('body *')]
+    .filter(e => !e.closest('svg, script') && says(e) && e.checkVisibility() && contrast(e) < 4.5)
+    .map(e => [e.tagName, e.className, e.textContent.slice(0, 40), contrast(e)]);
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_stand_out_from_their_ground(visit, scheme):
+    """4.5 to 1, as WCAG asks of text, for every element with words of its own that is not drawn."""
+    assert visit("k=no_barrier&step=8", scheme).evaluate(FAINT) == []
 
 
 @pytest.mark.parametrize(

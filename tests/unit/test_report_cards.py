@@ -31,7 +31,7 @@ def test_each_rung_with_times_has_a_card_in_order(decks):
     fp32 = next(deck for deck in decks if deck.title == "fp32")
     assert [one.rung for one in fp32.cards] == wanted
     assert [one.below for one in fp32.cards] == ["", *wanted[:-1]]
-    assert fp32.origin == "12 records"
+    assert {one.origin for one in fp32.cards} == {"3 records"}, "times, stalls and counters"
 
 
 def test_a_card_has_its_own_figures_and_those_of_the_rung_below(decks):

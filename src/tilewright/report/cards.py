@@ -11,6 +11,8 @@ from typing import Any
 from ..lab.record import find_records
 from ..lab.subject import every_rung
 from . import charts
+from .markup import column
+from .tables import DAGGER
 
 Record = dict[str, Any]
 LADDERS = (
@@ -32,11 +34,12 @@ _PIPES = {"issue_active": "issue slots busy", "fma_pipe": "fp32 pipe busy", "ten
 
 @dataclass
 class Card:
-    """`rows`: (name, below, here). `bars`: title -> (name, below or None, here)."""
+    """`rows`: (name, below, here). `bars`: title -> (name, below or None, here). `origin`: where they come from."""
 
     rung: str
     idea: str
     headline: str
+    origin: str
     below: str = ""
     rows: list[tuple[str, str, str]] = field(default_factory=list)
     bars: dict[str, list[tuple[str, float | None, float]]] = field(default_factory=dict)
@@ -44,11 +47,10 @@ class Card:
 
 @dataclass(frozen=True)
 class Deck:
-    """A ladder's cards, and where their times come from."""
+    """A ladder's cards."""
 
     title: str
     cards: tuple[Card, ...]
-    origin: str
 
 
 def cards(folder: Path, origin: Callable[[Path, Sequence[Record]], str]) -> list[Deck]:
@@ -66,12 +68,14 @@ def cards(folder: Path, origin: Callable[[Path, Sequence[Record]], str]) -> list
         names = list(sides[0])
         held = []
         for name, below in zip(names, ["", *names], strict=False):
-            card = _card(name, below, [side.get(name) for side in sides], [side.get(below) for side in sides],
-                         (counted.get(name), counted.get(below)), library)  # fmt: skip
+            here = [side.get(name) for side in sides]
+            told = origin(folder, [record for record in (*here[:2], counted.get(name)) if record is not None])
+            card = _card(name, below, here, [side.get(below) for side in sides],
+                         (counted.get(name), counted.get(below)), library, told)  # fmt: skip
             card.bars |= _by_size(grown.get(name, {}), grown.get(below, {}), library)
             held.append(card)
         if held:
-            made.append(Deck(title, tuple(held), origin(folder, ladder)))
+            made.append(Deck(title, tuple(held)))
     return made
 
 
@@ -102,14 +106,14 @@ def _by_rung(records: Sequence[Record]) -> dict[str, Record]:
 
 def _card(
     name: str, below: str, here: Sequence[Record | None], there: Sequence[Record | None],
-    counted: tuple[Record | None, Record | None], library: str,
+    counted: tuple[Record | None, Record | None], library: str, origin: str,
 ) -> Card:  # fmt: skip
     rung = every_rung(name)
     (times, stalls, compiled), (old_times, old_stalls, old_compiled) = here, there
     assert times is not None
     now, before = times["result"], old_times["result"] if old_times else {}
     gain = f", {100 * (now['ratio'] - before['ratio']):+.1f} points" if before else ""
-    card = Card(name, _sentence(rung.teaches) if rung else "", f"{now['ratio']:.1%} of {library}{gain}", below)
+    card = Card(name, _sentence(rung.teaches) if rung else "", f"{now['ratio']:.1%} of {library}{gain}", origin, below)
 
     def row(words: str, key: str, form: str, unit: str = "", scale: int = 1) -> None:
         if now.get(key) is not None:
@@ -177,18 +181,18 @@ def as_html(decks: Sequence[Deck]) -> str:
     """The cards, folded."""
     parts = [
         "<p>Each card compares a rung with the one below it: what changed is coloured, and faint bars are the rung "
-        "below. Sectors, wavefronts, pipes and stalls are the hardware's counts.</p>"
+        f"below. Sectors, wavefronts, pipes and stalls are the hardware's counts. {DAGGER}: some of its figures were "
+        "measured before its kernel changed; its last line says which.</p>"
     ]
     for deck in decks:
         parts.append(f"<h3>{escape(deck.title)}</h3>")
         parts += map(_html, deck.cards)
-        parts.append(f'<p class="origin">Times: {escape(deck.origin)}</p>')
     return "".join(parts)
 
 
 def _html(card: Card) -> str:
     names = ("", card.below or "-", card.rung)
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    head = "".join(map(column, names))
     rows = "".join(
         f'<tr{" class=changed" if old not in ("-", new) else ""}><th scope="row">{escape(name)}</th>'
         f"<td>{escape(old)}</td><td>{escape(new)}</td></tr>"
@@ -196,7 +200,9 @@ def _html(card: Card) -> str:
     )
     table = f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
     drawn = "".join(charts.pairs(f"{card.rung}: {title}", bars) for title, bars in card.bars.items() if bars)
+    mark = f" {DAGGER}" if "May no longer hold" in card.origin else ""
     return (
-        f'<details class="card"><summary><b>{escape(card.rung)}</b> {escape(card.headline)}</summary>'
-        f'<p>{escape(card.idea)}</p>{table}<div class="drawn">{drawn}</div></details>'
+        f'<details class="card"><summary><b>{escape(card.rung)}</b> {escape(card.headline)}{mark}</summary>'
+        f'<p>{escape(card.idea)}</p>{table}<div class="drawn">{drawn}</div>'
+        f'<p class="origin">{escape(card.origin)}</p></details>'
     )

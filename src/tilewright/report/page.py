@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .. import __version__
 from ..errors import TilewrightError
 from ..lab.bank_map import banks
 from ..lab.counters import STALLS
@@ -28,6 +27,8 @@ from ..lab.statements.statement import figure
 from ..lab.suite import read_suite
 from . import cards, charts, interactive, profiles
 from .charts import Bar, Dot, Line
+from .markup import table_of, whole_page
+from .tables import days
 
 Record = dict[str, Any]
 
@@ -67,18 +68,15 @@ def charts_of(folder: Path) -> dict[str, str]:
     return {figure.heading: figure.chart() for _, figures in _figures(folder) for figure in figures}
 
 
-def style() -> str:
-    """The page's style sheet."""
-    return _STYLE.read_text(encoding="utf-8")
-
-
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
 def _origin(folder: Path, records: Sequence[Record]) -> str:
     """Say where, when and at which clocks and power records were measured, and whether they may no longer hold."""
     first = records[0]["provenance"]
-    words = [f"Suite {records[0]['suite']}", str(first.get("gpu") or first.get("arch")), str(first["date"])[:10]]
+    named = list(dict.fromkeys(str(record["suite"]) for record in records))
+    suite = f"Suite{'s' * (len(named) > 1)} {', '.join(named)}"
+    words = [suite, str(first.get("gpu") or first.get("arch")), days(records)]
     held = [record["result"].get("conditions") or {} for record in records]
     for key, unit in (("sm_mhz", "MHz"), ("power_w", "W")):
         values = [conditions[key] for conditions in held if key in conditions]
@@ -87,8 +85,13 @@ def _origin(folder: Path, records: Sequence[Record]) -> str:
             words.append(f"{low:.0f} {unit}" if round(low) == round(high) else f"{low:.0f} to {high:.0f} {unit}")
     files = {record["suite"]: folder.parent / f"{record['suite']}.json" for record in records}
     suites = {name: read_suite(file) if file.is_file() else None for name, file in files.items()}
-    stale = next(filter(None, (why_stale(record, suites[record["suite"]]) for record in records)), "")
-    return ", ".join(words) + (f". May no longer hold: {stale}." if stale else ".")
+    reasons = [why for record in records if (why := why_stale(record, suites[record["suite"]]))]
+    told = (
+        f" May no longer hold, {len(reasons)} of {len(records)}: {'; '.join(dict.fromkeys(reasons))}."
+        if reasons
+        else ""
+    )
+    return f"{', '.join(words)}.{told}"
 
 
 def _ladder(
@@ -444,19 +447,6 @@ SECTIONS: tuple[tuple[str, tuple[Callable[[Path], list[Figure]], ...]], ...] = (
 
 # --- HTML -------------------------------------------------------------------------------------------------------------
 
-_STYLE = Path(__file__).with_name("page.css")
-
-
-def _anchor(title: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in title.lower())
-
-
-def _table(grid: Grid, caption: str) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in grid.names)
-    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in grid.rows)
-    body = f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-    return f'<div class="scroll" tabindex="0">{body}</div>'
-
 
 def _at_both_widths(chart: Callable[..., str]) -> str:
     """A chart for a desk and for a phone: the style shows one of them."""
@@ -465,7 +455,7 @@ def _at_both_widths(chart: Callable[..., str]) -> str:
 
 def _figure(figure: Figure) -> str:
     keys = charts.legend(figure.keys) if figure.keys else ""
-    table = _table(figure.data, figure.heading)
+    table = table_of(figure.data, figure.heading)
     data = f"<details><summary>Figures of: {escape(figure.heading)}</summary>{table}</details>"
     words = f"<p>{escape(figure.words)}</p>"
     origin = f'<figcaption class="origin">{escape(figure.origin)}</figcaption>'
@@ -485,7 +475,7 @@ def _claims(folder: Path) -> str:
             for v in table.verdicts if v.document == document
         )  # fmt: skip
         grid = Grid("", ("id", "statement", "theirs", "here", "verdict"), rows)
-        parts.append(f"<details><summary>{escape(f'{document}: {title}')}</summary>{_table(grid, title)}</details>")
+        parts.append(f"<details><summary>{escape(f'{document}: {title}')}</summary>{table_of(grid, title)}</details>")
     return "".join(parts)
 
 
@@ -500,21 +490,4 @@ def _html(
         parts.append(("Rungs", cards.as_html(rungs)))
     parts += [(title, "".join(map(_figure, figures))) for title, figures in sections]
     parts.append(("What the documents say", statements))
-    links = "".join(f'<li><a href="#{_anchor(title)}">{escape(title)}</a></li>' for title, _ in parts)
-    body = "".join(
-        f'<section id="{_anchor(title)}"><h2>{escape(title)}</h2>{content}</section>' for title, content in parts
-    )
-    head = (
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>tilewright: look inside</title><style>{style()}</style>"
-    )
-    intro = (
-        f"<h1>tilewright: look inside</h1><p>Kernels step by step, and charts of the records of tilewright "
-        f"{escape(__version__)}. Every figure is a ratio or a counter of one run. Pointing at a mark shows its figure; "
-        "the table below a chart has them all.</p>"
-    )
-    nav = f'<nav aria-label="Sections"><ul>{links}</ul></nav>'
-    return (
-        f'<!doctype html><html lang="en"><head>{head}</head><body>{intro}{nav}<main>{body}</main>'
-        f"{scripts}</body></html>\n"
-    )
+    return whole_page(parts, scripts)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from .page import charts_of, style
+from .markup import style
+from .page import charts_of
 
 PICTURES = {
     "fp32-ladder.svg": "fp32, from a naive loop",

@@ -370,8 +370,14 @@ def markdown(columns: Page, records: Sequence[Record], stale: Sequence[str] = ()
     words += [f"driver {origin['driver']}"] if origin.get("driver") else []
     words += [f"NVRTC {origin['nvrtc']}"] if origin.get("nvrtc") else []
     words += [str(origin["reference_version"])] if origin.get("reference_version") else []
-    lines += ["", "*" + ", ".join(words) + f", {origin['date'][:10]}.*"]
+    lines += ["", "*" + ", ".join(words) + f", {days(records)}.*"]
     return "\n".join(lines + _told(stale))
+
+
+def days(records: Sequence[Record]) -> str:
+    """The day on which records were measured, or the first and the last."""
+    found = sorted({str(record["provenance"]["date"])[:10] for record in records})
+    return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
 
 
 DAGGER = "\u2020"
