@@ -135,3 +135,41 @@ def test_every_column_of_a_measured_table_finds_its_figure_in_a_full_record():
     assert len(records) == 12
     for record in records:
         assert tables.DASH not in [cell(record) for _, cell in tables.MEASURED]
+
+
+# --- figures in sentences ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("fp32-ladder f05 ratio", "1.04†"),
+        ("fp32-ladder f05 m 4096 layout nn ratio", "1.04†"),
+        ("mean fp32-ladder ratio", "0.72†"),  # the geometric mean of 1.036 and 0.5
+        ("least fp32-ladder ratio", "0.50†"),
+        ("most fp32-ladder ratio", "1.04†"),
+        ("count fp32-ladder ratio", "2"),
+        ("fp32-ladder f05 ratio / fp32-ladder f03 ratio", "2.07†"),
+    ],
+)
+def test_a_figure_in_a_sentence_is_that_of_its_records(tmp_path, words, shown):
+    write_json(tmp_path / "a.json", [measured(), measured("f03_shared", ratio=0.5)])
+    text = f"It reaches <!-- figure: {words} -->9.99<!-- end --> of cuBLAS."
+    told = regions.fill(text, tmp_path)
+    assert told == text.replace("9.99", shown)
+    assert regions.fill(told, tmp_path) == told
+
+
+@pytest.mark.parametrize(
+    "words", ["fp32-ladder ratio", "fp32-ladder f07 ratio", "fp32-ladder f05 m 8 ratio", "x f05 ms"]
+)
+def test_a_figure_that_no_record_or_more_than_one_has_is_refused(tmp_path, words):
+    write_json(tmp_path / "a.json", [measured(), measured("f03_shared")])
+    with pytest.raises(TilewrightError, match="records in"):
+        regions.fill(f"<!-- figure: {words} -->1<!-- end -->", tmp_path)
+
+
+def test_a_table_names_the_first_and_the_last_day(tmp_path):
+    early, late = measured(), measured("f06_vectorized")
+    late["provenance"] = late["provenance"] | {"date": "2026-01-05T00:00:00+00:00"}
+    assert "2026-01-02 to 2026-01-05.*" in tables.markdown(tables.PAGES["fp32-ladder"], [early, late])

@@ -46,6 +46,7 @@ RANGES: tuple[Column, ...] = (
     ("infinite, NaN and finite where float64 is", _kinds),
 )
 TIMES: tuple[Column, ...] = (
+    ("m x n x k", _size),
     ("rung", rung),
     ("ms", milliseconds),
     ("config", config),

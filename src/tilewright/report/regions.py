@@ -10,6 +10,7 @@ from ..lab.fingerprint import why_stale
 from ..lab.record import find_records
 from ..lab.suite import read_suite
 from . import claims, instructions
+from .said import fill_figures
 from .tables import PAGES, markdown
 
 CLAIMS = "claims"
@@ -20,7 +21,7 @@ _REGION = re.compile(r"(<!-- records: ([\w.-]+)((?: \w+)*) -->\n)((?:(?!<!-- rec
 
 
 def fill(text: str, folder: Path) -> str:
-    """`text` with every `<!-- records: SUITE -->` region made anew from the records in `folder`.
+    """`text` with every `<!-- records: SUITE -->` region made anew from the records in `folder`, and figures (said.py).
 
     `<!-- records: SUITE f01 f02 -->` takes the rows of these rungs alone, `<!-- records: SUITE on H100 -->` what was
     measured on that GPU. Suites stand in the folder above. A suite
@@ -52,7 +53,7 @@ def fill(text: str, folder: Path) -> str:
         body = markdown(PAGES[suite], records, stale) if records else f"*No record of suite {suite} yet.*"
         return f"{match[1]}{body}\n{match[5]}"
 
-    return _REGION.sub(region, text)
+    return fill_figures(_REGION.sub(region, text), folder)
 
 
 def pages_of(root: Path) -> list[Path]:
