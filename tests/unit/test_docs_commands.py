@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from typing import Any
 import pytest
 import typer
 
+from tilewright.cli import main
 from tilewright.cli.app import app
+from tilewright.lab.starters import new_kernel
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md", *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/**/*.md"))))
@@ -47,6 +50,33 @@ def test_every_command_of_a_page_is_taken(page):
             if re.search(r"file '\w+\.cu' does not exist", str(error)):  # the reader's own
                 continue
             pytest.fail(f"{page}: {text}: {type(error).__name__}: {error}")
+
+
+def sessions() -> Iterator[tuple[str, list[str]]]:
+    """(command, the lines shown of its output) after each `$ tilewright` of docs/lab.md."""
+    shown: list[str] | None = None
+    for line in [*(ROOT / "docs" / "lab.md").read_text().splitlines(), ""]:
+        if line.startswith("    $ tilewright "):
+            shown = []
+            yield line.removeprefix("    $ tilewright "), shown
+        elif shown is not None and (not line or line.startswith("    ")):
+            shown.append(" ".join(line.split()))
+        else:
+            shown = None
+
+
+@pytest.mark.parametrize(("command", "shown"), list(sessions()), ids=[command for command, _ in sessions()])
+def test_a_command_prints_what_its_page_shows(command, shown, tmp_path, monkeypatch, capsys):
+    """Each shown line in order; `...` stands for others."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    new_kernel(tmp_path / "mine.cu", "transpose")
+    monkeypatch.setattr(sys, "argv", ["tilewright", *shlex.split(command)])
+    with pytest.raises(SystemExit):
+        main()
+    printed = iter([" ".join(line.split()) for line in capsys.readouterr().out.splitlines()])
+    for line in filter(None, shown):
+        assert line == "..." or line in printed, f"{line!r} is not printed, or not after what stands above it"
 
 
 def test_a_command_that_does_not_exist_is_found():
