@@ -8,6 +8,7 @@ boards of one architecture; peaks are the vendor's (boost clock x units), each w
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from operator import attrgetter
@@ -152,14 +153,23 @@ GPUS: dict[str, Gpu] = {
 DEFAULT_GPU = "H200"
 
 
+def is_named(gpu: Gpu, driver_name: str) -> bool:
+    """Return whether a driver's name, which begins with NVIDIA, is that of a board of the table."""
+    named = rf"NVIDIA\b.*\b{re.escape(gpu.name)}\b"
+    return re.match(named, driver_name, re.IGNORECASE) is not None
+
+
 def find_gpu(name: str) -> Gpu:
-    """The named board, whatever the case, blanks or hyphens. Raises InvalidOperand with the known names."""
+    """The named board, whatever the case, blanks or hyphens, or by the driver's name for it ("NVIDIA H100 80GB HBM3").
+
+    Raises InvalidOperand with the known names.
+    """
 
     def plain(text: str) -> str:
         return "".join(c for c in text.lower() if c.isalnum()).removeprefix("nvidia").removeprefix("geforce")
 
     for gpu in GPUS.values():
-        if isinstance(name, str) and plain(gpu.name) == plain(name):
+        if isinstance(name, str) and (plain(gpu.name) == plain(name) or is_named(gpu, name)):
             return gpu
     raise InvalidOperand(f"GPU {name!r} is not known.{did_you_mean(str(name), GPUS)} Known: {', '.join(GPUS)}.")
 

@@ -50,11 +50,34 @@ def test_a_hint_is_the_least_change_that_raises_occupancy():
     ("arguments", "word"),
     [((2000,), "threads=2000"), ((32, 256), "registers=256"), ((32, 32, 10**6), "shared=1000000"),
      ((32, 32, 0, "Voodoo"), "sm_121"), ((32, 32, 0, "4090"), "Did you mean 'RTX 4090'"),
-     ((32, 32, 0, "H1000"), "Did you mean 'H100'"), ((32, 32, 0, "NVIDIA H100 80GB HBM3"), "Did you mean 'H100'")],
+     ((32, 32, 0, "H1000"), "Did you mean 'H100'"), ((32, 32, 0, "NVIDIA L40S"), "sm_89")],
 )  # fmt: skip
 def test_an_impossible_kernel_is_refused(arguments, word):
     with pytest.raises(InvalidOperand, match=word):
         tw.lab.occupancy(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("driver", "board"),
+    [("NVIDIA H100 80GB HBM3", "H100"), ("NVIDIA A100-SXM4-80GB", "A100"), ("NVIDIA GeForce RTX 4090", "RTX 4090")],
+)
+def test_a_board_is_found_by_its_drivers_name(driver, board):
+    assert tw.lab.occupancy(256, gpu=driver).gpu == board
+    assert tw.lab.roofline(driver).gpu == board
+
+
+def test_fp8_has_a_roof_from_ada_on():
+    assert tw.lab.roofline("H100", "fp8").peak_tflops == pytest.approx(2 * 989.4)
+    (point,) = tw.lab.roofline("H200", "fp8", shape=(4096, 4096, 4096)).points
+    assert (point.roof, point.intensity) == ("compute", pytest.approx(2 * 4096 / 4))  # A, B: 1 byte each; C: 2
+    assert tw.lab.roofline("H200", "fp8", records="fp8").points
+    with pytest.raises(InvalidOperand, match="from sm_89 on"):
+        tw.lab.roofline("A100", "fp8")
+
+
+def test_records_of_each_board_stand_under_its_own_roof():
+    for board in ("H100", "H200"):
+        assert tw.lab.roofline(board, "bf16", records="hopper-products").gpu == board
 
 
 def test_the_ridge_of_documents_003_and_004():

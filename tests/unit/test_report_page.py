@@ -164,6 +164,19 @@ def test_the_page_follows_its_records(tmp_path):
         build(tmp_path / "empty")
 
 
+@pytest.mark.parametrize(("gpu", "roofs"), [("NVIDIA H100 80GB HBM3", True), ("NVIDIA L40S", False)])
+def test_a_page_of_another_gpu_has_its_roofs_where_they_are_known(tmp_path, gpu, roofs):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    records = read_records(RESULTS / "fp32-ladder-H200.json")
+    for record in records:
+        record["provenance"]["gpu"] = gpu
+    write_json(folder / "fp32-ladder-mine.json", records)
+    page = build(folder)
+    assert gpu in page
+    assert ("fp32 rungs under the roofs" in page) == roofs
+
+
 # --- drawing ----------------------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ EXAMPLE = (
 def roofline(
     gpu: Annotated[str, typer.Option(help="The GPU.")] = DEFAULT_GPU,
     dtype: Annotated[
-        str, typer.Option(help="f32, f16, bf16; or of f32 operands tf32 or fp32x3.", callback=read_dtype)
+        str, typer.Option(help="f32, f16, bf16, fp8; or of f32 operands tf32 or fp32x3.", callback=read_dtype)
     ] = "f32",
     shape: Annotated[str | None, typer.Option(help="A product, m x n x k: 4096x4096x64.")] = None,
     tile: Annotated[str | None, typer.Option(help="With --shape: a block's part of it, m x n: 128x256.")] = None,

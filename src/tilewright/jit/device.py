@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import struct
 import threading
 import time
@@ -15,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..errors import DeviceError, InvalidOperand, TilewrightError
-from ..gpus import GPUS, Arch, Gpu, arch_of, as_found, unlisted
+from ..gpus import GPUS, Arch, Gpu, arch_of, as_found, is_named, unlisted
 from . import limits, nvrtc
 from .compile import CompiledKernel
 from .launch import Launch
@@ -156,7 +155,7 @@ def _board(name: str, arch: Arch, attribute: Callable[[str], int]) -> Gpu:
     bandwidth = 2 * attribute("MEMORY_CLOCK_RATE") * attribute("GLOBAL_MEMORY_BUS_WIDTH") / 8 * 1e-6
     sm_count, l2 = attribute("MULTIPROCESSOR_COUNT"), attribute("L2_CACHE_SIZE")
     for gpu in GPUS.values():
-        if gpu.arch is arch and re.search(rf"\b{re.escape(gpu.name)}\b", name, re.IGNORECASE):
+        if gpu.arch is arch and is_named(gpu, name):
             return as_found(gpu, sm_count, bandwidth, l2)
     return unlisted(name, arch, sm_count, attribute("CLOCK_RATE") // 1000, bandwidth, l2)
 

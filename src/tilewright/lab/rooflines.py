@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..arrays.dtypes import FP8
 from ..errors import InvalidOperand, TilewrightError, suggests
 from ..gemm.problem import PRECISIONS, GemmProblem
 from ..gpus import DEFAULT_GPU, Gpu, find_gpu
@@ -16,8 +17,8 @@ from .record import find_records, who
 from .shown import Grid, Shown
 from .suite import benchmarks
 
-KINDS = ("f32", "f16", "bf16", "tf32", "fp32x3")
-"""What has a peak: a type of operands, or a precision of float32 ones."""
+KINDS = ("f32", "f16", "bf16", "tf32", "fp32x3", "fp8")
+"""What has a peak: a type of operands (fp8: e4m3 or e5m2), or a precision of float32 ones."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +84,16 @@ def roofline(
 ) -> RooflineReport:
     """Return the roofline of a board, with points on it.
 
-    dtype: f32, f16, bf16, or a precision of float32 operands (tf32, fp32x3). shape: m, n, k of a product. tile: m, n of
-    a block's part of it, which adds the traffic that such blocks ask for. intensity: FLOP per byte, one or several.
-    records: a suite's name ("fp32-ladder"), a file of records, or records: their measured products of this dtype.
-    Raises InvalidOperand, and TilewrightError for records that cannot be read or hold no such product.
+    dtype: f32, f16, bf16, fp8, or a precision of float32 operands (tf32, fp32x3). shape: m, n, k of a product. tile:
+    m, n of a block's part of it, which adds the traffic that such blocks ask for. intensity: FLOP per byte, one or
+    several. records: a suite's name ("fp32-ladder"), a file of records, or records: their measured products of this
+    dtype. Raises InvalidOperand, and TilewrightError for records that cannot be read or hold no such product.
     """
     board = find_gpu(gpu)
     if dtype not in KINDS:
         raise InvalidOperand(f"dtype={dtype!r} has no peak here. Known: {', '.join(KINDS)}.")
+    if dtype == "fp8" and board.arch.compute_capability < (8, 9):
+        raise InvalidOperand(f"{board.name} ({board.arch}) has no fp8: tensor cores multiply it from sm_89 on.")
     peak = peak_tflops(board, dtype)
     points = []
     for value in [intensity] if isinstance(intensity, (int, float)) else list(intensity):
@@ -124,7 +127,7 @@ def _problem(sizes: Sequence[int], kind: str, layout: str = "nn") -> GemmProblem
     m, n, k = sizes
     if kind in PRECISIONS:
         return GemmProblem.dense(m, n, k, layout=layout, precision=kind)
-    return GemmProblem.dense(m, n, k, layout=layout, dtype=kind)
+    return GemmProblem.dense(m, n, k, layout=layout, dtype="e4m3" if kind == "fp8" else kind)
 
 
 def _of_shape(sizes: Sequence[int], tile: Sequence[int] | None, kind: str, gpu: Gpu, peak: float) -> Point:
@@ -134,12 +137,12 @@ def _of_shape(sizes: Sequence[int], tile: Sequence[int] | None, kind: str, gpu: 
     return _point(name, problem.intensity, gpu, peak, tile_intensity=asked)
 
 
-def _same(name: str, gpu: Gpu) -> bool:
-    """Return whether a driver's name for a board means this one."""
+def board_of(record: dict[str, Any]) -> str:
+    """The known board on which a record was measured; "" for another, whose roofs are not known."""
     try:
-        return find_gpu(name).name == gpu.name
+        return find_gpu(str(record["provenance"].get("gpu"))).name
     except InvalidOperand:
-        return False
+        return ""
 
 
 def _of_records(records: Any, kind: str, gpu: Gpu, peak: float) -> list[Point]:
@@ -149,7 +152,8 @@ def _of_records(records: Any, kind: str, gpu: Gpu, peak: float) -> list[Point]:
 
         found, where = read_records(Path(records)), str(records)
     elif isinstance(records, str):
-        found, where = find_records(benchmarks() / "results", records), f"suite {records!r}"
+        folder, where = benchmarks() / "results", f"suite {records!r}"
+        found = find_records(folder, records, gpu.name) or find_records(folder, records)
     else:
         found, where = list(records), "these records"
     if not found:
@@ -158,13 +162,14 @@ def _of_records(records: Any, kind: str, gpu: Gpu, peak: float) -> list[Point]:
     for record in found:
         case, result = record["case"], record["result"]
         precision = case.get("precision", "ieee")
-        held = precision if precision != "ieee" else case.get("dtype", "f32")
+        operands = case.get("dtype", "f32")
+        held = precision if precision != "ieee" else "fp8" if operands in FP8 else operands
         measured = result.get("tflops")
         if held != kind or measured is None or not {"m", "n", "k"} <= case.keys():
             continue
         on = record["provenance"].get("gpu")
-        if on is not None and not _same(on, gpu):
-            raise InvalidOperand(f"{where} was measured on {on}, not on {gpu.name}: give gpu={on!r}.")
+        if on is not None and board_of(record) != gpu.name:
+            raise InvalidOperand(f"{where} was measured on {on}, not on {gpu.name}: name that GPU.")
         sizes = [case["m"], case["n"], case["k"]]
         problem = _problem(sizes, kind, case.get("layout", "nn"))
         tiles = case.get("config")

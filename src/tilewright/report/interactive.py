@@ -9,7 +9,7 @@ from typing import Any
 
 from ..gpus import GPUS
 from ..lab.record import find_records
-from ..lab.rooflines import roofline
+from ..lab.rooflines import board_of, roofline
 from . import traces
 
 SCRIPT = Path(__file__).with_name("built") / "page.js"
@@ -64,9 +64,9 @@ def roofs(folder: Path) -> dict[str, Any]:
     rungs = []
     for suite, kind in (("fp32-ladder", "f32"), ("bf16-ladder", "bf16")):
         records = [r for r in find_records(folder, suite) if r["result"].get("tflops") and "rung" in r["case"]]
-        if not records:
+        if not records or not board_of(records[0]):
             continue
-        report = roofline(str(records[0]["provenance"]["gpu"]), kind, records=records)
+        report = roofline(board_of(records[0]), kind, records=records)
         rungs += [
             {"name": p.name, "kind": kind, "board": report.gpu, "intensity": p.tile_intensity, "tflops": p.tflops}
             for p in report.points if p.tile_intensity and p.tflops

@@ -20,7 +20,7 @@ from ..lab.bank_map import banks
 from ..lab.counters import STALLS
 from ..lab.fingerprint import why_stale
 from ..lab.record import find_records, who
-from ..lab.rooflines import RooflineReport, roofline
+from ..lab.rooflines import RooflineReport, board_of, roofline
 from ..lab.shown import Grid
 from ..lab.statements import TITLES, claims
 from ..lab.statements.statement import figure
@@ -224,9 +224,9 @@ def _roofline(suite: str, dtype: str, heading: str) -> Callable[[Path], list[Fig
 
     def make(folder: Path) -> list[Figure]:
         records = [r for r in find_records(folder, suite) if r["result"].get("tflops") and "rung" in r["case"]]
-        if not records:
+        if not records or not board_of(records[0]):
             return []
-        found: RooflineReport = roofline(str(records[0]["provenance"]["gpu"]), dtype, records=records)
+        found: RooflineReport = roofline(board_of(records[0]), dtype, records=records)
         dots = [
             Dot(p.tile_intensity, p.tflops, f"{p.name}: {p.tflops:.4g} TFLOP/s at {p.tile_intensity:.3g} FLOP/B", 0,
                 p.name.split("_")[0])
