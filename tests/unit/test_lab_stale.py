@@ -26,8 +26,8 @@ from tilewright.lab.record import read_records, write_json
 from tilewright.lab.stale import NEVER, find_stale
 from tilewright.lab.suite import missing_cases, read_suite, run_suite, suites
 from tilewright.ladder import ATTENTION_RUNGS, GEMM_RUNGS, HOPPER_RUNGS, SPLIT_RUNGS, find_rung, rungs_for
+from tilewright.report.cells import DAGGER
 from tilewright.report.regions import fill, pages_of
-from tilewright.report.tables import DAGGER
 
 ROOT = Path(__file__).parents[2]
 SUITE = {"name": "fp32-ladder", "kind": "times", "cases": [{"m": 64, "n": 64, "k": 64}]}

@@ -9,7 +9,7 @@ import pytest
 
 from tilewright.errors import TilewrightError
 from tilewright.lab.record import find_records, write_json
-from tilewright.report import regions, tables
+from tilewright.report import by_size, regions, tables
 
 
 def measured(rung: str = "f05_tile2d", **more) -> dict:
@@ -173,3 +173,16 @@ def test_a_table_names_the_first_and_the_last_day(tmp_path):
     early, late = measured(), measured("f06_vectorized")
     late["provenance"] = late["provenance"] | {"date": "2026-01-05T00:00:00+00:00"}
     assert "2026-01-02 to 2026-01-05.*" in tables.markdown(tables.PAGES["fp32-ladder"], [early, late])
+
+
+def test_shares_by_size_mark_what_may_no_longer_hold_and_leave_out_who_is_not_there(tmp_path):
+    rows = [measured(), measured("f06_vectorized", ratio=0.5), measured("f05_tile2d")]
+    rows[2]["case"] = rows[2]["case"] | {"m": 8192}
+    absent = measured() | {"result": {"right": None, "reason": "not installed"}}
+    absent["case"] = {"peer": "triton", "m": 4096}
+    lines = by_size.shares([*rows, absent], ["", "its kernels have changed since", "", ""])
+    assert lines[0] == "| rung | 4096 | 8192 |"
+    assert lines[2:] == [
+        "| cuBLAS, TFLOP/s | 137 | 66.3 |", "| f05_tile2d | 103.6% | 103.6% |", "| f06_vectorized | 50.0%† | - |",
+        "| triton | - | - |",
+    ]  # fmt: skip

@@ -11,8 +11,8 @@ from typing import Any
 from ..lab.record import find_records
 from ..lab.subject import every_rung
 from . import charts
+from .cells import DAGGER
 from .markup import column
-from .tables import DAGGER
 
 Record = dict[str, Any]
 LADDERS = (

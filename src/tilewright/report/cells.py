@@ -10,6 +10,8 @@ from ..lab.record import went_wrong, who
 Record = dict[str, Any]
 Column = tuple[str, Callable[[Record], str]]
 DASH = "-"
+DAGGER = "\u2020"
+"""What may no longer hold."""
 
 
 def number(value: float | int | None, form: str = ".2f") -> str:

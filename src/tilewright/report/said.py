@@ -8,6 +8,7 @@ there are, and ` / ` between two of these is their ratio.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -15,9 +16,9 @@ from ..errors import TilewrightError
 from ..lab.fingerprint import why_stale
 from ..lab.record import find_records, who
 from ..lab.suite import read_suite
-from .tables import DAGGER
+from .cells import DAGGER
 
-OVER = {"mean": geometric_mean, "least": min, "most": max, "count": len}
+OVER: dict[str, Callable[[list[float]], float]] = {"mean": geometric_mean, "least": min, "most": max, "count": len}
 _FIGURE = re.compile(r"(<!-- figure: (.+?) -->)([^<]*)(<!-- end -->)")
 
 

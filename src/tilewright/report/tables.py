@@ -21,7 +21,7 @@ from . import (
     sanitizer,
     terminal,
 )
-from .cells import DASH, Column, Record, number, percent, stall, verdict
+from .cells import DAGGER, DASH, Column, Record, number, percent, stall, verdict
 from .cells import config as _config
 from .cells import milliseconds as _milliseconds
 from .cells import result as _result
@@ -378,9 +378,6 @@ def days(records: Sequence[Record]) -> str:
     """The day on which records were measured, or the first and the last."""
     found = sorted({str(record["provenance"]["date"])[:10] for record in records})
     return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
-
-
-DAGGER = "\u2020"
 
 
 def _told(stale: Sequence[str]) -> list[str]:
