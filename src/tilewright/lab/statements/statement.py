@@ -67,8 +67,10 @@ class Verdict:
 
     @property
     def words(self) -> str:
-        """The verdict with its reason."""
-        if self.verdict == HOLDS or not self.because:
+        """The verdict with its reason, or with the rule by which it holds."""
+        if self.verdict == HOLDS:
+            return f"{self.verdict}: {self.rule}"
+        if not self.because:
             return self.verdict
         return f"{self.verdict} because {self.because}"
 
