@@ -69,6 +69,7 @@ def test_a_board_is_found_by_its_drivers_name(driver, board):
 def test_fp8_has_a_roof_from_ada_on():
     assert tw.lab.roofline("H100", "fp8").peak_tflops == pytest.approx(2 * 989.4)
     (point,) = tw.lab.roofline("H200", "fp8", shape=(4096, 4096, 4096)).points
+    assert "1979" in str(tw.lab.roofline("H200", "fp8", shape=(4096, 4096, 4096)))
     assert (point.roof, point.intensity) == ("compute", pytest.approx(2 * 4096 / 4))  # A, B: 1 byte each; C: 2
     assert tw.lab.roofline("H200", "fp8", records="fp8").points
     with pytest.raises(InvalidOperand, match="from sm_89 on"):

@@ -62,14 +62,19 @@ class RooflineReport(Shown):
         names += ["tile FLOP/B"] * tiled + ["TFLOP/s", "of bound"] * measured
         lines = []
         for point in self.points:
-            row = [point.name, f"{point.intensity:.3g}", f"{point.bound_tflops:.3g}", point.roof]
-            row += ["-" if point.tile_intensity is None else f"{point.tile_intensity:.3g}"] * tiled
+            row = [point.name, _short(point.intensity), _short(point.bound_tflops), point.roof]
+            row += ["-" if point.tile_intensity is None else _short(point.tile_intensity)] * tiled
             if measured and point.tflops is not None:
                 row += [f"{point.tflops:.2f}", f"{point.tflops / point.bound_tflops:.1%}"]
             lines.append((*row, *("-",) * (len(names) - len(row))))
         note = "FLOP/B: every operand moved once. " * measured
         note += "tile FLOP/B: what blocks of that tile ask of L2 and memory together." * tiled
         return (Grid(title, tuple(names), tuple(lines), note.strip()),)
+
+
+def _short(value: float) -> str:
+    """Three digits, and all of those before the point."""
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 @suggests
