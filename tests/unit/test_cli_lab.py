@@ -135,6 +135,15 @@ def test_show_marks_new_lines_and_shows_what_a_line_became(run):
     assert any("FFMA" in text for line in told["lines"] for text in line["sass"])
 
 
+def test_show_names_the_file_that_has_the_code_of_a_rung_without_any(run):
+    status, out, _ = run("show", "a24", "--ptx")
+    assert status == 0
+    file = " ".join(out.split()).split("Try --file ")[1]
+    status, out, _ = run("show", "a24", "--ptx", "--file", file)
+    assert status == 0
+    assert "    | " in out
+
+
 def test_claims_prints_statements_and_their_verdicts(run):
     status, out, _ = run("claims", "001")
     assert status == 0

@@ -120,3 +120,11 @@ def test_a_constant_that_a_rung_switches_is_told_with_where_it_is_read(rung, nam
 
 def test_constants_of_no_rung_are_not_switches():
     assert tw.lab.show("q02").switches == ()
+
+
+def test_a_rung_that_only_sets_a_constant_has_its_code_where_that_is_read():
+    own = tw.lab.show("a24", compiled=True)
+    assert not any(line.sass for line in own.lines)
+    read = own.switches[0]
+    shared = tw.lab.show("a24", compiled=True, file=read.file)
+    assert any(line.sass for line in shared.lines if line.number > read.line)

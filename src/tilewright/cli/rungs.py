@@ -76,7 +76,7 @@ def show(
             for each in found.lines:
                 if line in (None, each.number):
                     _print_line(each, sass, ptx)
-            _print_end(found)
+            _print_end(found, sass or ptx)
         write(found.to_dict() | {"source": found.text})
 
 
@@ -91,7 +91,7 @@ def _print_line(line: SourceLine, sass: bool, ptx: bool) -> None:
         print(f"    | {text}")
 
 
-def _print_end(found: RungSource) -> None:
+def _print_end(found: RungSource, compiled: bool) -> None:
     """What is new, in words, and where the machine code comes from."""
     new = sum(line.new for line in found.lines)
     print()
@@ -106,6 +106,9 @@ def _print_end(found: RungSource) -> None:
         say(f"{name} is read in {', '.join(places[:6])}{' ...' * (len(places) > 6)}.")
     if found.by_file:
         say("Instructions by file: " + ", ".join(f"{file} {count}" for file, count in found.by_file) + ".")
+    files = [each.file for each in found.switches] + [file for file, _ in found.by_file]
+    if compiled and files and not any(line.sass or line.ptx for line in found.lines):
+        say(f"No line shown here became instructions by itself. Try --file {files[0]}")
 
 
 def _types(rung: Any) -> str:
