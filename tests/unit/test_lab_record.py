@@ -23,6 +23,7 @@ from tilewright.lab.record import (
     provenance,
     read_records,
     save_array,
+    who,
     write_json,
     write_text,
 )
@@ -331,3 +332,11 @@ def test_devices_and_pipes_are_written_to_and_links_stay_links(tmp_path):
     assert (tmp_path / "link.json").is_symlink()
     assert (tmp_path / "target.json").read_text() == "{}\n"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link.json", "pipe", "target.json"]
+
+
+@pytest.mark.parametrize(
+    ("case", "subject"),
+    [({"rung": "h17", "what": "x"}, "h17"), ({"what": "errors"}, "errors"), ({"m": 4, "n": 4}, "precision-sizes")],
+)
+def test_every_record_has_a_subject(case, subject):
+    assert who({"suite": "precision-sizes", "case": case}) == subject

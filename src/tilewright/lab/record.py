@@ -174,9 +174,11 @@ def validate(records: Any, where: str) -> None:
 
 
 def who(record: dict[str, Any]) -> str:
-    """The subject of a record: a rung, a peer, a call, what is compared with, a cache's state, or values."""
+    """The subject of a record: a rung, a peer, a call, what is compared with, a cache's state, values, what is told;
+    where a suite's records have none, the suite."""
     case = record["case"]
-    return str(next(case[name] for name in ("rung", "peer", "call", "against", "cache", "values") if name in case))
+    subjects = (case[name] for name in ("rung", "peer", "call", "against", "cache", "values", "what") if name in case)
+    return str(next(subjects, record["suite"]))
 
 
 def went_wrong(record: dict[str, Any]) -> bool:
