@@ -9,22 +9,25 @@ import pytest
 
 import tilewright as tw
 from tilewright.gemm.classes import class_of
+from tilewright.gemm.config import WgmmaConfig
 from tilewright.gemm.family import plan_for
-from tilewright.gemm.options import OPTIONS
+from tilewright.gemm.options import OPTIONS, options_of
 from tilewright.gemm.problem import GemmProblem, Matrix
 from tilewright.gemm.rungs import find_rung
-from tilewright.gemm.space import SPLITS
+from tilewright.gemm.space import SPLITS, ways_to_pack
 from tilewright.gemm.stages import program_for
-from tilewright.gemm.work import work_of
+from tilewright.gemm.work import tiles_of, work_of
 from tilewright.gpus import GPUS
 from tilewright.plan.demands import Demands
 from tilewright.plan.entries import Entry, Timed
+from tilewright.plan.estimate import predict, predict_all
 from tilewright.plan.tables import results_changed, store_of
 from tilewright.run.program import SLOT
 
 H200 = dataclasses.replace(GPUS["H200"], name="H200 without a table", sm_count=130)
 """What the model says by itself: no table ships for one of so many SMs."""
 H11 = find_rung("h11")
+H17 = WgmmaConfig(128, 128, 64, warp_m=32, warp_n=128, stages=5, group_m=8, staged=2, turns=2, cluster_m=2)
 
 
 def dense(m: int, n: int, k: int, **options) -> GemmProblem:
@@ -184,3 +187,51 @@ def test_a_batch_whose_products_blocks_cannot_walk_takes_no_turns_over_single_ti
     h17 = find_rung("h17")
     named = plan_for(with_c, GPUS["H200"], "h17", h17.default)
     assert named.config == h17.default, "who names it has it"
+
+
+@pytest.mark.parametrize(("m", "n", "shape"), [(384, 5120, (1, 2)), (5120, 384, (2, 1))])
+def test_the_model_turns_clusters_so_that_fewer_tiles_lie_outside(m, n, shape):
+    problem = dense(m, n, 5120)
+    odd_tiles = [one.config for one in options_of(problem) if one.config.cluster_m * one.config.cluster_n == 2]
+    assert {(config.cluster_m, config.cluster_n) for config in odd_tiles if config.tile[:2] == (128, 128)} == {shape}
+
+
+def test_tiles_of_clusters_that_lie_outside_the_result_count():
+    config = WgmmaConfig(128, 128, 64, warp_m=32, warp_n=128, stages=5, cluster_m=2, turns=2)
+    assert tiles_of(dense(384, 512, 64), config) == 4 * 4
+    assert tiles_of(dense(384, 512, 64), dataclasses.replace(config, cluster_m=1, cluster_n=2)) == 3 * 4
+
+
+def test_stores_under_the_next_tile_s_products_take_time_after_the_last_one_only():
+    work = work_of(dense(4096, 4096, 1024), find_rung("h17"), H17)
+    assert work.covered
+    apart = predict(work._replace(covered=False), H200).ms - predict(work._replace(covered=False, stores=0), H200).ms
+    covered = predict(work, H200).ms - predict(work._replace(stores=0), H200).ms
+    assert 0 < covered < apart / 2
+    assert predict_all([work], H200)[0] == pytest.approx(predict(work, H200).ms)
+
+
+def test_lines_that_tma_reads_stay_as_they_lie():
+    in_the_middle = dense(5000, 5000, 1000)  # of sectors: 16-byte lines
+    assert ways_to_pack(find_rung("h17"), H17, in_the_middle) == [()]
+    assert ("a", "b") in ways_to_pack(find_rung("h12"), find_rung("h12").default, in_the_middle)
+    assert ("a", "b") in ways_to_pack(find_rung("h17"), H17, odd(5000, 5000, 1000))
+    assert plan_for(in_the_middle, GPUS["H200"]).packs == ()
+
+
+def test_narrow_boxes_of_lines_in_the_middle_of_sectors_carry_more():
+    """Tiles of 160 columns come in boxes of 64 bytes where B's lines run along n."""
+    problem, wide = dense(5000, 5000, 1000), find_rung("h17")
+    narrow = dataclasses.replace(H17, tile_n=160, warp_n=160)
+    whole = dataclasses.replace(H17, tile_n=192, warp_n=192, stages=4)
+    assert work_of(problem, wide, narrow).carried > work_of(problem, wide, whole).carried
+    along_k = dense(5000, 5000, 1000, layout="nt")
+    assert work_of(along_k, wide, narrow).carried < work_of(along_k, wide, whole).carried
+
+
+@pytest.mark.parametrize("shape", [(2048, 512, 2048, "nt"), (512, 2048, 2048, "tn"), (512, 2048, 4096, "tn")])
+def test_keys_and_values_of_llama_s_layers_are_planned_by_measurement(shape):
+    m, n, k, layout = shape
+    plan = plan_for(dense(m, n, k, layout=layout), GPUS["H200"])
+    assert plan.source == "shipped with the package"
+    assert plan.rung.loaders

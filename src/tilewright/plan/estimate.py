@@ -102,6 +102,8 @@ class Work(NamedTuple):
     """Elements of a step that are copied one by one."""
     stores: int = 0
     """Elements of the result that a block stores one by one."""
+    covered: bool = False
+    """True where stores run under the products of the block's next tile: only the last tile's take time."""
     edge: bool = False
     above: int = 0
     """Rungs above its own that multiply the same way."""
@@ -247,7 +249,8 @@ def _times(work: Any, fit: Fit, board: _Board, registers: Any, resident: Any, ho
     step = step * spill * either(work.edge, 1 + fit.edge, 1.0) + fit.sync_us / beside
     steps = either(work.parts == 1, work.steps, most(1, -(-work.steps // work.parts)))
     sm_us = most(busiest * steps, work.longest) * step + busiest * fit.block_us / beside
-    sm_us = sm_us + either(work.parts == 1, busiest * work.stores / (fit.stores_per_clock * clock), 0.0)
+    stored = either(work.covered, 1, busiest) * work.stores
+    sm_us = sm_us + either(work.parts == 1, stored / (fit.stores_per_clock * clock), 0.0)
     dram_us = work.dram / (dram_gb_s * fit.dram) * 1e-3
     total = most(sm_us, dram_us) * (1 + fit.below_the_top * work.above) * work.slower + fit.launch_us
     bandwidth = dram_gb_s * fit.passes * 1e3  # of passes over memory, bytes per microsecond
@@ -301,7 +304,7 @@ def predict_all(works: Sequence[AnyWork], gpu: Gpu) -> np.ndarray:
         )
         columns = dict(zip(_COLUMNS, np.array([_column_values(work) for work in some], np.float64).T, strict=True))
         passes = np.array([(len(work.passes), sum(work.passes)) for work in some], np.float64).T
-        columns["edge"] = columns["edge"] != 0
+        columns |= {name: columns[name] != 0 for name in ("edge", "covered")}
         many = Work(way, peak, **columns, passes=tuple(passes))
         times = _times(many, fits()[way], board, np.array(registers), np.maximum(resident, 1), _MANY)
         found[places] = np.where(resident == 0, np.inf, times.total * 1e-3)
