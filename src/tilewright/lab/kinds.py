@@ -176,11 +176,11 @@ KINDS: dict[str, Kind] = {
     "times": Kind(_times, 3),
     "peers": Kind(_times, 8),
     "products": Kind(_timed_cases("products.product_records"), 2),
-    "beside-torch": Kind(_timed_cases("beside_torch.torch_records"), 0.5, kernels=_kernels("beside_torch.kernels")),
+    "beside-torch": Kind(_timed_cases("beside_torch.torch_records"), 0.7, kernels=_kernels("beside_torch.kernels")),
     "beside-cublaslt": Kind(
         _timed_cases("beside_cublaslt.cublaslt_records"), 2, kernels=_kernels("beside_torch.kernels")
     ),
-    "beside-copies": Kind(_timed_cases("beside_torch.copy_records"), 0.8, kernels=_kernels("beside_torch.kernels")),
+    "beside-copies": Kind(_timed_cases("beside_torch.copy_records"), 0.9, kernels=_kernels("beside_torch.kernels")),
     "power": Kind(_timed_cases("beside_torch.power_records"), 6, kernels=_kernels("beside_torch.kernels")),
     "sweep": Kind(_sweep, 1.2, parts=lambda suite: sum(case.get("keep", 12) for case in suite["cases"])),
     "epilogue": Kind(_timed_cases("epilogues.epilogue_records"), 3),
@@ -205,7 +205,7 @@ KINDS: dict[str, Kind] = {
         _timed_cases("attention_packed.packed_records"), 2, kernels=_kernels("attention_packed.kernels")
     ),
     "attention-host": Kind(_cases("attention_host.attention_host_records"), 1),
-    "sums": Kind(_timed_cases("sums.sums_records"), 45, kernels=_kernels("sums.kernels")),
+    "sums": Kind(_timed_cases("sums.sums_records"), 38, kernels=_kernels("sums.kernels")),
     "blocks": Kind(_timed_cases("blocks.block_records"), 10),
     "grouped": Kind(_timed_cases("grouped.grouped_records"), 4, kernels=_kernels("grouped.kernels")),
     "fp8": Kind(_timed_cases("fp8.fp8_records"), 2, kernels=_kernels("fp8.kernels")),
