@@ -14,6 +14,7 @@ settings.register_profile(
     "everywhere", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("everywhere")  # a busy machine fails nothing, and one that passes passes again
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else JAX takes the memory of the tests beside it
 if "PYTEST_XDIST_WORKER" in os.environ:  # a process a core already: threads of NumPy's and torch's own only wait
     for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(_name, "1")

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tilewright.errors import DeviceError
 from tilewright.jit import device
 from tilewright.plan.store import ENVIRONMENT_VARIABLE
-
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else JAX takes the memory of the tests beside it
 
 
 @pytest.fixture(autouse=True, scope="session")
