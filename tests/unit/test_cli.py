@@ -163,7 +163,7 @@ def test_show_prints_a_rung_with_its_source(run, name, words):
 def test_a_rung_that_is_not_there_is_refused(run):
     status, out, err = run("show", "f77")
     assert (status, out) == (2, "")
-    assert "f12_multistage" in err
+    assert "Did you mean 'f07'" in err
 
 
 def test_completion_can_be_asked_for(run, monkeypatch):

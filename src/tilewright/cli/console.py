@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import textwrap
 import time
@@ -55,8 +56,16 @@ def say(text: str, indent: int = 0) -> None:
 def note(text: str) -> None:
     """Print a line to stderr; nothing where it is closed or full."""
     if sys.stderr is not None:
-        with contextlib.suppress(OSError):
+        try:
             print(text, file=sys.stderr, flush=True)
+        except OSError:
+            discard(sys.stderr)
+
+
+def discard(stream: Any) -> None:
+    """Send what is left for an output stream nowhere, so that it does not raise once more at exit."""
+    with contextlib.suppress(OSError, AttributeError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Progress:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
-import os
 import sys
 
 import typer
 
 from ..errors import TilewrightError
 from .app import app
-from .console import note, plain_warnings
+from .console import discard, note, plain_warnings
 
 CLOSED = 141
 """What a shell gives for a program that wrote to a closed pipe."""
@@ -42,8 +41,7 @@ def run() -> int:
     except OSError as error:
         if sys.stdout is None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
             raise
-        with contextlib.suppress(OSError):
-            _discard_output()
+        discard(sys.stdout)
         note(f"the output could not be written ({error}). Make room, or write it elsewhere.")
         status = 2
     except MemoryError as error:
@@ -59,12 +57,6 @@ def run() -> int:
     return status if isinstance(status, int) else 0
 
 
-def _discard_output() -> None:
-    """Drop what is left in stdout's buffer, so that it does not raise once more at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _nobody_reads() -> int:
-    with contextlib.suppress(OSError, AttributeError, ValueError):
-        _discard_output()
+    discard(sys.stdout)
     return CLOSED
